@@ -1,4 +1,5 @@
-//! Puts the commit into release builds. Debug builds say `dev`: a new commit must not rebuild the workspace.
+//! Puts the commit into release builds. Debug builds say `dev`: a new commit must not rebuild the
+//! workspace.
 
 use std::process::Command;
 

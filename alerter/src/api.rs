@@ -1,11 +1,12 @@
 //! The alerter's own HTTP interface.
 //!
-//! Every route is declared once, beside its handler (`#[utoipa::path]`), and listed below under what its caller must be allowed to
-//! do. Of that the document is made which `GET /api/v1/openapi.json` serves and `docs/openapi.json` keeps. The two pages for eyes
-//! are not in it.
+//! Every route is declared once, beside its handler (`#[utoipa::path]`), and listed below under
+//! what its caller must be allowed to do. Of that the document is made which `GET
+//! /api/v1/openapi.json` serves and `docs/openapi.json` keeps. The two pages for eyes are not in
+//! it.
 //!
-//! Reading comes from the store's readers and from copies that the runtime publishes, so that a thousand dashboards cannot delay
-//! a page. Errors are `{"error": "..."}`.
+//! Reading comes from the store's readers and from copies that the runtime publishes, so that a
+//! thousand dashboards cannot delay a page. Errors are `{"error": "..."}`.
 
 mod alertmanager;
 pub mod answers;
@@ -90,8 +91,8 @@ impl Api {
         RunList { runs, hidden: if caller.reach().is_some() { 0 } else { view.runs_hidden } }
     }
 
-    /// Whoever is limited to some runs or teams is told of no more than these: neither of the exporters, nor
-    /// how much others wait for.
+    /// Whoever is limited to some runs or teams is told of no more than these: neither of the
+    /// exporters, nor how much others wait for.
     async fn status(&self, caller: &Caller) -> Result<Status, ApiError> {
         let view = self.runtime.views.get();
         let mut status = Status {

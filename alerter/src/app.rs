@@ -1,8 +1,10 @@
-//! The whole service, put together: what `stepwatch-alerter run` starts and what tests run in their own process.
+//! The whole service, put together: what `stepwatch-alerter run` starts and what tests run in their
+//! own process.
 //!
-//! Start: configuration, store, port, outbox, engine, readers; each can refuse, and until the port is bound nothing has
-//! happened. Stop, in the other direction: readers first, so that nothing new is decided; then requests and messages on their
-//! way; the runtime last, because it keeps what became of them.
+//! Start: configuration, store, port, outbox, engine, readers; each can refuse, and until the port
+//! is bound nothing has happened. Stop, in the other direction: readers first, so that nothing new
+//! is decided; then requests and messages on their way; the runtime last, because it keeps what
+//! became of them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -171,8 +173,8 @@ impl App {
         self.addr
     }
 
-    /// Runs until `shutdown`, or until a part of it dies; then stops everything in order. Half a service is worse than none:
-    /// whoever supervises it starts it again, and nothing is lost.
+    /// Runs until `shutdown`, or until a part of it dies; then stops everything in order. Half a
+    /// service is worse than none: whoever supervises it starts it again, and nothing is lost.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<(), RunError> {
         let mut served = None;
         loop {
@@ -278,7 +280,8 @@ impl Config {
     }
 }
 
-/// A limit on the size of files (`LimitFSIZE=`) is an error to whoever writes, as a full disk is, and not the end of the process.
+/// A limit on the size of files (`LimitFSIZE=`) is an error to whoever writes, as a full disk is,
+/// and not the end of the process.
 pub(crate) fn survive_limits() -> std::io::Result<()> {
     // From the first of these on the signal does nothing, also when nobody listens.
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)

@@ -1,10 +1,12 @@
 //! The audit log: who changed what, or tried to, by which door, from where, and what came of it.
 //!
-//! What the engine acts upon is written in the transaction of what it led to: neither is there without the other. What was
-//! refused before that, and what has no transaction (a reload, a log level), is written by itself when it is over. Refusals are
-//! anybody's to cause, so that only so many are written in a minute; the others are counted, and told in one entry.
+//! What the engine acts upon is written in the transaction of what it led to: neither is there
+//! without the other. What was refused before that, and what has no transaction (a reload, a log
+//! level), is written by itself when it is over. Refusals are anybody's to cause, so that only so
+//! many are written in a minute; the others are counted, and told in one entry.
 //!
-//! It is no access log: reading is not in it, nor is an alert that is told again and changes nothing.
+//! It is no access log: reading is not in it, nor is an alert that is told again and changes
+//! nothing.
 
 mod metrics;
 
@@ -71,7 +73,8 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub at: Ts,
-    /// `api:NAME`, `user:NAME`, `slack:U123 (alice)`; whoever it says it is where nobody is asked who they are.
+    /// `api:NAME`, `user:NAME`, `slack:U123 (alice)`; whoever it says it is where nobody is asked
+    /// who they are.
     pub actor: String,
     pub door: Door,
     /// `ack`, `resolve`, `silence`, `expire`, `alerts`, `reload`, ...
@@ -132,7 +135,8 @@ impl Outcome {
 }
 
 impl Entry {
-    /// Of something that is about to be done. What comes from outside is cut to a line of printable characters.
+    /// Of something that is about to be done. What comes from outside is cut to a line of printable
+    /// characters.
     pub fn new(door: Door, actor: &str, action: &str, target: &str) -> Self {
         Self {
             at: wall(),
@@ -175,7 +179,8 @@ impl AuditLog {
         self.config.store(Arc::new(config));
     }
 
-    /// Keeps an entry; returns when it is on disk. That it cannot be kept undoes nothing, and is counted.
+    /// Keeps an entry; returns when it is on disk. That it cannot be kept undoes nothing, and is
+    /// counted.
     pub async fn write(&self, entry: Entry) {
         let mut entries = vec![entry];
         if let Some(entry) = entries.first().filter(|e| e.outcome == Outcome::Refused) {

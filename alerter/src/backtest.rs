@@ -1,8 +1,11 @@
-//! What the alerter would have said about recorded runs: the same engine, fed from files instead of streams.
+//! What the alerter would have said about recorded runs: the same engine, fed from files instead of
+//! streams.
 //!
-//! A file is CSV with a header, JSON lines of events, or anything that [`stepwatch_formats`] reads: a training log, an event file of
-//! TensorBoard, a `.wandb` file, `trainer_state.json`; which one is found out from its name and what stands in it. Time is the recording's own where it has one, else it passes by the step times. Nothing is sent to
-//! anybody: of a configuration the detectors, the hold, the routes and the policies count, and receivers are but names.
+//! A file is CSV with a header, JSON lines of events, or anything that [`stepwatch_formats`] reads:
+//! a training log, an event file of TensorBoard, a `.wandb` file, `trainer_state.json`; which one
+//! is found out from its name and what stands in it. Time is the recording's own where it has one,
+//! else it passes by the step times. Nothing is sent to anybody: of a configuration the detectors,
+//! the hold, the routes and the policies count, and receivers are but names.
 
 mod csv;
 mod files;
@@ -50,13 +53,14 @@ const ALL: &str = "all";
 
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
-    /// Recorded runs: CSV, JSON lines, training logs, event files of TensorBoard, .wandb files, trainer_state.json, metrics.csv; a directory
-    /// stands for the runs in it
+    /// Recorded runs: CSV, JSON lines, training logs, event files of TensorBoard, .wandb files,
+    /// trainer_state.json, metrics.csv; a directory stands for the runs in it
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
-    /// Take detectors, routes and policies from this configuration; no secret is read and nothing is sent
+    /// Take detectors, routes and policies from this configuration; no secret is read and nothing
+    /// is sent
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Write a page with the pictures of every incident, its evidence and who would have been told
@@ -65,7 +69,8 @@ pub struct Args {
     /// Show what the sensitivity of this detector costs and gains on these runs
     #[arg(long, value_name = "DETECTOR", value_parser = PossibleValuesParser::new(SENSITIVITY.iter().map(|s| s.detector).chain([ALL])))]
     pub tune: Option<String>,
-    /// What is known to have been wrong with these runs: CSV or JSON lines with file, start_step, end_step, severity
+    /// What is known to have been wrong with these runs: CSV or JSON lines with file, start_step,
+    /// end_step, severity
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub labels: Option<PathBuf>,
 }
@@ -99,7 +104,8 @@ struct Replayed {
     notes: Vec<String>,
 }
 
-/// Replays every file. False if one of them could not be read or held no steps; the others are replayed all the same.
+/// Replays every file. False if one of them could not be read or held no steps; the others are
+/// replayed all the same.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool, BacktestError> {
     let config = settings(args.config.as_deref())?;
     let labels = args.labels.as_deref().map(Labels::read).transpose()?;

@@ -1,10 +1,12 @@
-//! What is silenced and what other programs say fires, for whoever asks: copies of what the runtime has made durable.
+//! What is silenced and what other programs say fires, for whoever asks: copies of what the runtime
+//! has made durable.
 //!
-//! The runtime writes, in the order of its commits and before it answers whoever brought the news, so that what was answered is
-//! seen by the next question. Readers share the entries and hold the lock for as long as it takes to count references: a
-//! thousand dashboards do not delay a page.
+//! The runtime writes, in the order of its commits and before it answers whoever brought the news,
+//! so that what was answered is seen by the next question. Readers share the entries and hold the
+//! lock for as long as it takes to count references: a thousand dashboards do not delay a page.
 //!
-//! Who reads goes by the wall, the runtime by a clock of its own: while the two differ, times are moved where they are read.
+//! Who reads goes by the wall, the runtime by a clock of its own: while the two differ, times are
+//! moved where they are read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -158,7 +160,8 @@ impl Routing {
         self.with_team(labels)
     }
 
-    /// The same, with the label of the team that they belong to; the first whose matchers hold, unless they name one.
+    /// The same, with the label of the team that they belong to; the first whose matchers hold,
+    /// unless they name one.
     pub fn with_team(&self, mut labels: Labels) -> Labels {
         if !labels.contains_key("team")
             && let Some((_, team)) =
@@ -169,7 +172,8 @@ impl Routing {
         labels
     }
 
-    /// Whoever may hear of something with these labels, on any level of any of its ways, each once, the first first.
+    /// Whoever may hear of something with these labels, on any level of any of its ways, each once,
+    /// the first first.
     pub fn receivers(&self, labels: &Labels) -> Vec<String> {
         self.router.reached(&self.config, labels).into_iter().map(str::to_owned).collect()
     }

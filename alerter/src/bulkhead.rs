@@ -1,8 +1,9 @@
-//! Requests by what they can do to others: those that bring alerts by the thousand and those that list everything have room of their
-//! own, so that neither keeps a person's answer waiting.
+//! Requests by what they can do to others: those that bring alerts by the thousand and those that
+//! list everything have room of their own, so that neither keeps a person's answer waiting.
 //!
-//! A request that brings much holds a place from its first byte on, brings its body in time, and waits for one of a few slots to be
-//! worked upon; what does not fit is answered 503 with `Retry-After`, at once, and counted. Prometheus tells an alert again within a
+//! A request that brings much holds a place from its first byte on, brings its body in time, and
+//! waits for one of a few slots to be worked upon; what does not fit is answered 503 with
+//! `Retry-After`, at once, and counted. Prometheus tells an alert again within a
 //! minute. Acknowledgements, silences, clicks and everything else that is small pass by.
 //!
 //! How many connections there are at all is the server's matter ([`stepwatch_kit::serve`]).

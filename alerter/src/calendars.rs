@@ -1,8 +1,9 @@
 //! Reads the calendars of schedules again and again, and brings them to the engine.
 //!
-//! A calendar that cannot be read, or is none, leaves the last good copy in force: the engine keeps it over restarts, knows its age,
-//! and says so to whoever is told by it. Calendars are outside bytes from a place that the configuration names; redirects are not
-//! followed, and an answer has a limit.
+//! A calendar that cannot be read, or is none, leaves the last good copy in force: the engine keeps
+//! it over restarts, knows its age, and says so to whoever is told by it. Calendars are outside
+//! bytes from a place that the configuration names; redirects are not followed, and an answer has a
+//! limit.
 
 use core::time::Duration;
 use std::io::Read as _;
@@ -94,7 +95,8 @@ impl Calendars {
                 sources.swap_remove(place);
             } else {
                 task.abort();
-                // What nobody asks for any more is no fault. A full queue leaves the ticket for a person to close.
+                // What nobody asks for any more is no fault. A full queue leaves the ticket for a person to
+                // close.
                 let _ = self.runtime.commands.try_send(own(&source.schedule, None));
                 let label = label(&source.schedule);
                 metrics.read_timestamp.remove(&label);
@@ -118,7 +120,8 @@ fn label(schedule: &str) -> ScheduleLabel {
     ScheduleLabel { schedule: Name(Arc::from(schedule)) }
 }
 
-/// A calendar that is old, or is not: a ticket, because whoever is on call by it is woken all the same.
+/// A calendar that is old, or is not: a ticket, because whoever is on call by it is woken all the
+/// same.
 fn own(schedule: &str, fault: Option<String>) -> Command {
     Command::Own { check: format!("calendar of {schedule}"), severity: Severity::Ticket, fault }
 }
@@ -183,7 +186,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// What the engine is to hear: a calendar, or that it stands. Nothing if it heard that a moment ago.
+    /// What the engine is to hear: a calendar, or that it stands. Nothing if it heard that a moment
+    /// ago.
     fn accept(&mut self, news: News) -> Result<Option<News>, String> {
         let same = match &news {
             News::Same => true,
@@ -223,7 +227,8 @@ impl Watched {
         Ok(())
     }
 
-    /// Each error is logged when it appears; when the copy in force is old, that is an incident of our own.
+    /// Each error is logged when it appears; when the copy in force is old, that is an incident of
+    /// our own.
     async fn complain(&mut self, error: String) -> Result<(), ()> {
         let schedule = &self.source.schedule;
         if self.told.as_ref() != Some(&error) {

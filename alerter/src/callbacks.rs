@@ -1,10 +1,12 @@
 //! What comes back: a click in Slack, an answer in PagerDuty.
 //!
-//! Each service has a door (a signed webhook; for Slack also a socket that is opened from here) and all doors lead to the same
-//! few words of the engine. A word is believed only with the service's signature, acted upon once however often it is repeated
-//! or replayed, and answered when what it led to is durable. Whoever clicked and changed nothing is told why.
+//! Each service has a door (a signed webhook; for Slack also a socket that is opened from here) and
+//! all doors lead to the same few words of the engine. A word is believed only with the service's
+//! signature, acted upon once however often it is repeated or replayed, and answered when what it
+//! led to is durable. Whoever clicked and changed nothing is told why.
 //!
-//! Nothing here decides who is told what; and a service that cannot be heard takes nothing from what is sent to it.
+//! Nothing here decides who is told what; and a service that cannot be heard takes nothing from
+//! what is sent to it.
 
 mod metrics;
 mod pagerduty;
@@ -185,7 +187,8 @@ impl Callbacks {
         users.iter().find(|user| user.slack_id.as_deref() == Some(id)).map(|user| user.name.clone())
     }
 
-    /// Acts upon a word unless that was done before. `act` says whether it may be remembered as done.
+    /// Acts upon a word unless that was done before. `act` says whether it may be remembered as
+    /// done.
     async fn once<T>(&self, service: &str, id: &str, act: impl Future<Output = (T, bool)>) -> Heard<T> {
         let key = format!("{service} {id}");
         let Some(_hearing) = Hearing::of(&self.inner.hearing, &key) else {
@@ -255,7 +258,8 @@ impl Callbacks {
         self.inner.audit.write(entry.came_to(audit::Outcome::Refused)).await;
     }
 
-    /// Keeps quiet what is wrong, where it is wrong; another trouble of the same run is told as ever.
+    /// Keeps quiet what is wrong, where it is wrong; another trouble of the same run is told as
+    /// ever.
     async fn silence(&self, record: &IncidentRecord, by: String, length: Span) -> Outcome {
         let routing = self.inner.runtime.board.routing();
         let Some(pairs) = silencing::selector(record, &routing.config.alerts.group_by) else {
@@ -322,7 +326,8 @@ impl Drop for Hearing<'_> {
     }
 }
 
-/// A word from Slack or PagerDuty. The first byte chooses the service and the form; the rest is body and, for signatures, header.
+/// A word from Slack or PagerDuty. The first byte chooses the service and the form; the rest is
+/// body and, for signatures, header.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) {
     let Some((first, body)) = data.split_first() else { return };

@@ -1,7 +1,7 @@
 //! Changes of runs, on their way to services that show them beside an incident.
 //!
-//! They are context, not messages: kept in memory, tried a few times, dropped and counted when nobody takes them. Nothing that
-//! somebody must be told goes this way.
+//! They are context, not messages: kept in memory, tried a few times, dropped and counted when
+//! nobody takes them. Nothing that somebody must be told goes this way.
 
 use std::sync::Arc;
 use std::time::Duration;

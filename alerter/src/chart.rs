@@ -1,8 +1,10 @@
-//! Pictures of a run as SVG: a pure function from numbers to text, so that a report, a message and a page show the same.
+//! Pictures of a run as SVG: a pure function from numbers to text, so that a report, a message and
+//! a page show the same.
 //!
-//! Panels stand below each other over one axis of steps, the signal in question on top; marks go through all of them. Colours are
-//! attributes, which any renderer understands and a style sheet may override by class; there is no script, no style attribute and no
-//! font to load. Not here: which signals, which marks and what they mean ([`crate::backtest`] knows).
+//! Panels stand below each other over one axis of steps, the signal in question on top; marks go
+//! through all of them. Colours are attributes, which any renderer understands and a style sheet
+//! may override by class; there is no script, no style attribute and no font to load. Not here:
+//! which signals, which marks and what they mean ([`crate::backtest`] knows).
 
 pub mod scale;
 pub mod scatter;

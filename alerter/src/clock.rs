@@ -1,12 +1,13 @@
 //! The clock that judges: the wall's time, without its jumps.
 //!
-//! Every deadline of the engine is a difference of readings of this clock, so a wall clock that is set forward by an hour must
-//! not make every run look hung, and one that is set back must not stop an escalation. Readings advance with the monotonic
-//! clock and approach the wall by at most `SLEW`: the drift that NTP corrects is followed at once, a step of ten minutes over
-//! three hours. They never go backwards, not over a restart either: what was due in a minute is due in a minute.
+//! Every deadline of the engine is a difference of readings of this clock, so a wall clock that is
+//! set forward by an hour must not make every run look hung, and one that is set back must not stop
+//! an escalation. Readings advance with the monotonic clock and approach the wall by at most
+//! `SLEW`: the drift that NTP corrects is followed at once, a step of ten minutes over three hours.
+//! They never go backwards, not over a restart either: what was due in a minute is due in a minute.
 //!
-//! Whoever is outside goes by the wall. What they say of times is put into readings where it comes in, and readings into the
-//! wall's time where they are shown ([`Clock::skew`]).
+//! Whoever is outside goes by the wall. What they say of times is put into readings where it comes
+//! in, and readings into the wall's time where they are shown ([`Clock::skew`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -15,8 +16,8 @@ use stepwatch_engine::time::{Span, Ts};
 
 /// The share by which the clock may run fast or slow to approach the wall.
 const SLEW: f64 = 0.05;
-/// A wall that is further behind our last reading than this was wrong then: whoever is on call is a matter of the calendar.
-/// Deadlines that are out of reach then are the auditor's.
+/// A wall that is further behind our last reading than this was wrong then: whoever is on call is a
+/// matter of the calendar. Deadlines that are out of reach then are the auditor's.
 const BACK_MAX: Span = Span::secs(86_400);
 /// Less than this between reading and wall is nothing to anybody.
 const SKEW_MIN_MS: f64 = 1000.0;
@@ -62,7 +63,8 @@ impl Clock {
         self.with(|r| r.behind) / 1000.0
     }
 
-    /// What is to be added to a reading for whoever goes by the wall; nothing if that makes no difference to anybody.
+    /// What is to be added to a reading for whoever goes by the wall; nothing if that makes no
+    /// difference to anybody.
     pub fn skew(&self) -> Span {
         let behind = self.with(|r| r.behind);
         Span(if behind.abs() < SKEW_MIN_MS { 0 } else { behind as i64 })

@@ -1,8 +1,9 @@
 //! The configuration file: strict YAML, checked as a whole before anything is started.
 //!
-//! Every key has a default. Mistakes within one value are shown with a caret where they are; mistakes between values (a route to
-//! a receiver that does not exist) are told all at once, each with the place it was made. What passes is ready to use: secrets
-//! read, certificates loaded, receivers built. So a reload either takes everything or changes nothing.
+//! Every key has a default. Mistakes within one value are shown with a caret where they are;
+//! mistakes between values (a route to a receiver that does not exist) are told all at once, each
+//! with the place it was made. What passes is ready to use: secrets read, certificates loaded,
+//! receivers built. So a reload either takes everything or changes nothing.
 
 mod api;
 mod check;
@@ -75,8 +76,8 @@ pub struct File {
     pub ack_timeout: Option<Span>,
     pub flapping_after: u32,
     pub group_by: Vec<String>,
-    /// Labels that runs declare of themselves or alerts bring, for which matchers may ask beside those that
-    /// are known.
+    /// Labels that runs declare of themselves or alerts bring, for which matchers may ask beside
+    /// those that are known.
     pub labels: Vec<String>,
     pub storm: Storm,
     pub inhibit_rules: Vec<InhibitRule>,
@@ -87,7 +88,8 @@ pub struct File {
     pub alerts: AlertsConfig,
     pub sources: Vec<Source>,
     pub receivers: Vec<ReceiverConfig>,
-    /// Who is told of what nobody else can be told of, whosever it is, and of what is wrong with the alerter.
+    /// Who is told of what nobody else can be told of, whosever it is, and of what is wrong with
+    /// the alerter.
     pub fallback: Vec<String>,
     /// Words of messages, for all receivers.
     pub templates: templates::Config,

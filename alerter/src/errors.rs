@@ -17,7 +17,8 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// The end of an error's chain: what happened, without the layers it came through, and without the path or URL.
+/// The end of an error's chain: what happened, without the layers it came through, and without the
+/// path or URL.
 pub(crate) fn innermost(error: &dyn Error) -> String {
     let mut at = error;
     while let Some(source) = at.source() {

@@ -1,7 +1,9 @@
-//! What the fuzz targets run, one function for each way in of outside bytes; `alerter/fuzz` has the targets and their corpora.
+//! What the fuzz targets run, one function for each way in of outside bytes; `alerter/fuzz` has the
+//! targets and their corpora.
 //!
-//! The module is here because the parsers are private. An ordinary test runs the same functions over the corpora, so that what a
-//! fuzzer once broke stays mended without a fuzzer. It is compiled in tests and with the feature `fuzz` only.
+//! The module is here because the parsers are private. An ordinary test runs the same functions
+//! over the corpora, so that what a fuzzer once broke stays mended without a fuzzer. It is compiled
+//! in tests and with the feature `fuzz` only.
 
 use stepwatch_engine::Engine;
 use stepwatch_engine::config::EngineConfig;
@@ -16,7 +18,8 @@ use crate::ingest::{LineSplitter, fuzz_groups};
 use crate::{api, callbacks};
 
 const NOW: Ts = Ts(1_795_227_416_000);
-/// Timers that may be due within one stretch of time. An engine that sets the same timer again and again passes it.
+/// Timers that may be due within one stretch of time. An engine that sets the same timer again and
+/// again passes it.
 const MAX_TICKS: usize = 100_000;
 /// Occurrences of one event within ten years, of one a minute at most.
 const MAX_OCCURRENCES: usize = 6_000_000;
@@ -33,7 +36,8 @@ pub fn stream(data: &[u8]) {
     engine.check();
 }
 
-/// What another program posts as alerts; the engine is told of those that are taken, and time passes until all have ended.
+/// What another program posts as alerts; the engine is told of those that are taken, and time
+/// passes until all have ended.
 pub fn alerts(data: &[u8]) {
     let mut engine = Running::new();
     let told: Vec<Told> = api::fuzz_alerts(data, NOW);

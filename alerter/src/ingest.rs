@@ -1,7 +1,8 @@
 //! From exporters to batches of events: who is pulled, and a task for each.
 //!
-//! Discovery says who is a target; [`Ingest`] starts and stops a reader for each; every reader puts what it reads into one
-//! bounded queue that the runtime drains. It knows nothing of runs: what a record means is the engine's matter.
+//! Discovery says who is a target; [`Ingest`] starts and stops a reader for each; every reader puts
+//! what it reads into one bounded queue that the runtime drains. It knows nothing of runs: what a
+//! record means is the engine's matter.
 
 mod backoff;
 mod discovery;
@@ -134,7 +135,8 @@ impl Entry {
 }
 
 impl Ingest {
-    /// Starts reading. `cursors` is how far each source had been read when the state was last stored.
+    /// Starts reading. `cursors` is how far each source had been read when the state was last
+    /// stored.
     pub fn start(
         plan: Plan,
         cursors: BTreeMap<String, Cursor>,
@@ -240,7 +242,8 @@ impl Manager {
         }
     }
 
-    /// Starts the providers of `plan` in place of the present ones. What a provider that stays has found stays in force.
+    /// Starts the providers of `plan` in place of the present ones. What a provider that stays has
+    /// found stays in force.
     fn adopt(&mut self, plan: Plan, tell: &mpsc::Sender<Found>) {
         self.entries = plan.0;
         self.watchers.abort_all();
@@ -254,7 +257,8 @@ impl Manager {
         }
     }
 
-    /// Starts and stops readers until they are those of the targets. Dropped half way, it is simply run again.
+    /// Starts and stops readers until they are those of the targets. Dropped half way, it is simply
+    /// run again.
     async fn reconcile(&mut self) {
         let targets = self.targets();
         let left: Vec<_> = self.readers.keys().filter(|t| !targets.contains_key(*t)).cloned().collect();
@@ -269,7 +273,8 @@ impl Manager {
             }
         }
         self.metrics.sources.set(self.readers.len() as i64);
-        // Once every list is complete, a source of an earlier life that none of them names has left while we were away.
+        // Once every list is complete, a source of an earlier life that none of them names has left while
+        // we were away.
         let providers = self.entries.iter().flat_map(|e| &e.providers);
         if providers.into_iter().all(|(p, _)| self.found.get(p).is_some_and(|(_, complete)| *complete)) {
             while let Some(source) = self.unclaimed.pop_first() {

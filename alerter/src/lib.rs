@@ -1,11 +1,13 @@
 //! The alerter: from the streams of all exporters to somebody who answers.
 //!
-//! The life of a step: [`ingest`] reads it off an exporter's stream; [`runtime`] hands it to the engine, which alone decides;
-//! what it decides is one transaction of the [`store`], together with the detector state it came from and the cursor behind
-//! the step; [`outbox`] finds the message there and sends it by a notifier of [`notify`]; what became of it goes back into the
+//! The life of a step: [`ingest`] reads it off an exporter's stream; [`runtime`] hands it to the
+//! engine, which alone decides; what it decides is one transaction of the [`store`], together with
+//! the detector state it came from and the cursor behind the step; [`outbox`] finds the message
+//! there and sends it by a notifier of [`notify`]; what became of it goes back into the
 //! engine. [`api`] shows all this and carries the words of people.
 //!
-//! This crate does the I/O. What is wrong with a run, who must know and when is decided in `stepwatch-engine`, which does none.
+//! This crate does the I/O. What is wrong with a run, who must know and when is decided in
+//! `stepwatch-engine`, which does none.
 
 pub mod api;
 pub mod app;

@@ -1,4 +1,5 @@
-//! What the alerter says about itself on `/metrics`. Each family is declared once, here; the outbox declares its own.
+//! What the alerter says about itself on `/metrics`. Each family is declared once, here; the outbox
+//! declares its own.
 
 use core::fmt::Write as _;
 use std::sync::Arc;

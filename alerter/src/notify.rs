@@ -1,10 +1,11 @@
 //! Receivers: from a message to somebody's screen, phone or program.
 //!
-//! A notifier sends one message once and says what came of it. It does not retry, wait, or keep anything between calls
-//! except what it hands back as memory: all of that is the outbox's, which alone knows what survived a crash.
+//! A notifier sends one message once and says what came of it. It does not retry, wait, or keep
+//! anything between calls except what it hands back as memory: all of that is the outbox's, which
+//! alone knows what survived a crash.
 //!
-//! One file a kind of receiver, holding its configuration, rendering, sending and judging of answers; and one line in
-//! `notifiers!` below.
+//! One file a kind of receiver, holding its configuration, rendering, sending and judging of
+//! answers; and one line in `notifiers!` below.
 
 pub mod alertmanager;
 mod budget;
@@ -45,26 +46,29 @@ pub trait Notifier: fmt::Debug + Send + Sync {
     /// Sends one message. A dropped future counts as an attempt that may have arrived.
     fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>>;
 
-    /// Looks for a message that was just delivered, as is done where the answer to one is lost; why it would
-    /// not be found and be sent twice. Where nothing is looked for, nothing stands against it.
+    /// Looks for a message that was just delivered, as is done where the answer to one is lost; why
+    /// it would not be found and be sent twice. Where nothing is looked for, nothing stands
+    /// against it.
     fn look_back<'a>(&'a self, sent: &'a Notification) -> BoxFuture<'a, Result<(), String>> {
         let _ = sent;
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Whether a trigger may rouse a person, so that none may be sent once somebody answered. Behind a mailbox or a webhook may be
-    /// anything that rings, so that these are taken to do so here, unlike in [`ReceiverConfig::wakes`].
+    /// Whether a trigger may rouse a person, so that none may be sent once somebody answered.
+    /// Behind a mailbox or a webhook may be anything that rings, so that these are taken to do
+    /// so here, unlike in [`ReceiverConfig::wakes`].
     fn wakes(&self) -> bool {
         false
     }
 
-    /// Whether it rings once a key, so that each call needs a number of its own ([`Attempt::ring`]).
+    /// Whether it rings once a key, so that each call needs a number of its own
+    /// ([`Attempt::ring`]).
     fn rings(&self) -> bool {
         false
     }
 
-    /// What a pause that the service asked for is about: its address, and by which secrets it knows us. Whoever is another there may
-    /// begin at once.
+    /// What a pause that the service asked for is about: its address, and by which secrets it knows
+    /// us. Whoever is another there may begin at once.
     fn account(&self) -> Vec<Secret> {
         Vec::new()
     }
@@ -74,7 +78,8 @@ pub trait Notifier: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Tells again what stands: the last message that was delivered of each incident that is not over.
+    /// Tells again what stands: the last message that was delivered of each incident that is not
+    /// over.
     fn remind<'a>(&'a self, standing: &'a [Notification]) -> BoxFuture<'a, Result<(), Failure>> {
         let _ = standing;
         Box::pin(std::future::ready(Ok(())))
@@ -118,19 +123,22 @@ pub enum Ear {
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
     pub notification: &'a Notification,
-    /// An earlier attempt may have arrived: look before sending, or make sure that a second copy is recognised.
+    /// An earlier attempt may have arrived: look before sending, or make sure that a second copy is
+    /// recognised.
     pub ambiguous: bool,
     /// What this notifier returned last for this incident and receiver.
     pub memory: Option<&'a str>,
     /// What it returned last for any other incident of this receiver.
     pub neighbour: Option<&'a str>,
-    /// Which call of its incident it is, where it calls somebody by a receiver that [rings](Notifier::rings).
+    /// Which call of its incident it is, where it calls somebody by a receiver that
+    /// [rings](Notifier::rings).
     pub ring: Option<Ring>,
     /// Other calls to this receiver that were begun and are not known to have arrived.
     pub unsure: &'a [Ring],
 }
 
-/// A call of an incident. No other call of that incident, by whichever receiver, has its number and class.
+/// A call of an incident. No other call of that incident, by whichever receiver, has its number and
+/// class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ring {
     /// From 1.
@@ -169,7 +177,8 @@ pub enum FailureClass {
     Permanent,
     /// The receiver is unwell or out of reach.
     Transient,
-    /// The receiver is well and some of those whom it is for have it; what is kept as memory says who. The others are tried again.
+    /// The receiver is well and some of those whom it is for have it; what is kept as memory says
+    /// who. The others are tried again.
     Partly,
     /// The receiver is well and wants to be left alone, perhaps for so long.
     RateLimited { retry_after: Option<Duration> },

@@ -1,21 +1,25 @@
 //! From the store to the receivers: whatever was committed is told, in order, once.
 //!
-//! A reconciler: it looks what is due, sends it and marks it, woken by every commit and, in case anything was missed, by the
-//! clock. It keeps nothing that matters in memory: a crash costs at most a second copy, which the receiver knows by its key:
+//! A reconciler: it looks what is due, sends it and marks it, woken by every commit and, in case
+//! anything was missed, by the clock. It keeps nothing that matters in memory: a crash costs at
+//! most a second copy, which the receiver knows by its key:
 //!
 //! 1. *claim*: the row is marked as being sent, and that is on disk before the first byte leaves;
 //! 2. *send*: once, by the receiver's notifier;
 //! 3. *mark*: delivered, given up, or to be tried again at a stated time.
 //!
-//! A row found claimed at a start may have arrived: the notifier looks (Slack) or repeats it under its key (PagerDuty, webhooks).
+//! A row found claimed at a start may have arrived: the notifier looks (Slack) or repeats it under
+//! its key (PagerDuty, webhooks).
 //!
-//! Order holds within a lane, which is one incident to one receiver: one message of a lane at a time, and a lane that waits
-//! holds up no other. A receiver is one destination (`outbox::destination`): its concurrency, pace and health. No receiver slows
-//! another, and in each of them pages go first and have room of their own.
+//! Order holds within a lane, which is one incident to one receiver: one message of a lane at a
+//! time, and a lane that waits holds up no other. A receiver is one destination
+//! (`outbox::destination`): its concurrency, pace and health. No receiver slows another, and in
+//! each of them pages go first and have room of their own.
 
 mod backoff;
 mod deliver;
 mod destination;
+mod feedback;
 mod metrics;
 pub(crate) mod plan;
 #[cfg(test)]
@@ -43,6 +47,7 @@ use crate::watchdog::Watchdog;
 
 pub use self::deliver::Reword;
 pub(crate) use backoff::{backoff, random, retry_after};
+pub use feedback::{Feedback, Outcome};
 pub use metrics::OutboxMetrics;
 
 /// A page that was refused for good and reached nobody is tried again this often.
@@ -55,43 +60,11 @@ const SWEEP: Duration = Duration::from_secs(5);
 /// How long messages on their way may take to arrive when the program stops.
 const DRAIN_MAX: Duration = Duration::from_secs(12);
 
-/// How long a message to a receiver that nobody configured waits for one: a reload replaces receivers and routes one after
-/// the other.
+/// How long a message to a receiver that nobody configured waits for one: a reload replaces
+/// receivers and routes one after the other.
 const UNKNOWN_GRACE: Span = Span::secs(30);
 
 pub type Receivers = BTreeMap<String, Arc<dyn Notifier>>;
-
-/// The outcome of a message, for the engine. The runtime lists `idem_key` in [`crate::store::Commit::reported`] of the
-/// commit that holds what the engine made of it; until then it comes again after a restart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Feedback {
-    pub idem_key: String,
-    pub incident: String,
-    pub receiver: String,
-    pub action: Action,
-    pub outcome: Outcome,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    Delivered,
-    /// The receiver will never take it.
-    Failed {
-        error: String,
-    },
-    /// A call for a person that the receiver has not taken for so long; it is still tried.
-    Unreached {
-        waited: Span,
-        error: String,
-    },
-    /// A call for a person that the receiver takes only after so long, by its own word; it is still tried.
-    PutOff {
-        wait: Span,
-        error: String,
-    },
-    /// No call for a person waits that long any more.
-    AllReached,
-}
 
 /// What the outbox takes from its surroundings besides messages.
 #[derive(Clone)]
@@ -218,8 +191,8 @@ impl OutboxHandle {
         self.store.post();
     }
 
-    /// Replaces the receivers. What waits for a name that stays goes through the new one, at once. To be called before the
-    /// engine learns of the new configuration.
+    /// Replaces the receivers. What waits for a name that stays goes through the new one, at once.
+    /// To be called before the engine learns of the new configuration.
     pub fn replace(&self, receivers: Receivers) {
         self.receivers.send_replace(receivers);
     }
@@ -234,7 +207,8 @@ impl OutboxHandle {
         self.receivers.subscribe()
     }
 
-    /// Waits until all that was on its way has arrived, or long enough; to be called after the shutdown was raised.
+    /// Waits until all that was on its way has arrived, or long enough; to be called after the
+    /// shutdown was raised.
     pub async fn stopped(self) {
         if let Err(err) = self.task.await {
             tracing::error!(%err, "the outbox ended badly");
@@ -256,7 +230,8 @@ impl Scheduler {
                 Ok(()) = self.receivers.changed() => self.take_receivers().await,
                 () = tokio::time::sleep_until(self.next_look) => {}
             }
-            // One look for all that ended together, and none that has not heard that a receiver asked for a pause.
+            // One look for all that ended together, and none that has not heard that a receiver asked for a
+            // pause.
             while let Some(done) = self.tasks.try_join_next() {
                 self.finish(done).await;
             }
@@ -264,7 +239,8 @@ impl Scheduler {
         self.drain().await;
     }
 
-    /// Before anything is sent, and again until the store has it: what was on its way at the last stop may have arrived.
+    /// Before anything is sent, and again until the store has it: what was on its way at the last
+    /// stop may have arrived.
     async fn recover(&mut self) {
         while !self.shutdown.is_set() {
             match self.courier.store.recover_attempts().await {
@@ -427,7 +403,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Tries again what was refused for good and reached nobody: a channel may have been made, a key renewed.
+    /// Tries again what was refused for good and reached nobody: a channel may have been made, a
+    /// key renewed.
     async fn revive(&mut self, clock: Ts, now: Instant) -> Result<()> {
         if self.revive_at <= now {
             self.revive_at = now + REFUSED_AGAIN;
@@ -519,7 +496,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Messages to a name that is not configured: given up, which sends the engine to the next level.
+    /// Messages to a name that is not configured: given up, which sends the engine to the next
+    /// level.
     async fn refuse_unknown(&mut self, receiver: &str, clock: Ts) -> Result<()> {
         for lane in self.courier.store.due_lanes(receiver, clock, destination::IN_FLIGHT_MAX).await? {
             let key = (receiver.to_owned(), lane.incident.clone());
@@ -549,7 +527,8 @@ impl Scheduler {
                 }
                 return;
             }
-            // A courier does not panic, and catches notifiers that do. If one did, its lane rests until the next start.
+            // A courier does not panic, and catches notifiers that do. If one did, its lane rests until the
+            // next start.
             Err(err) => {
                 return tracing::error!(%err, "a delivery ended badly; it is repeated after a restart");
             }
@@ -580,7 +559,8 @@ impl Scheduler {
         }
     }
 
-    /// What is on its way arrives; what takes too long is found claimed at the next start and reconciled.
+    /// What is on its way arrives; what takes too long is found claimed at the next start and
+    /// reconciled.
     async fn drain(&mut self) {
         let all = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {

@@ -1,8 +1,9 @@
-//! The account of an incident that is written afterwards, as Markdown to start from: what is known is filled in, what only people know is
-//! asked for.
+//! The account of an incident that is written afterwards, as Markdown to start from: what is known
+//! is filled in, what only people know is asked for.
 //!
-//! A pure function of what is stored: the record, its history, and the messages that were sent, which say how large the run was and
-//! where its checkpoint stood at the time. It estimates nothing that it cannot show the sum of.
+//! A pure function of what is stored: the record, its history, and the messages that were sent,
+//! which say how large the run was and where its checkpoint stood at the time. It estimates nothing
+//! that it cannot show the sum of.
 
 mod impact;
 mod markdown;

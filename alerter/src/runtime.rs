@@ -1,18 +1,22 @@
 //! The one loop that owns the clock and the engine.
 //!
-//! Whatever happens reaches the engine here and nowhere else: batches of stream records, outcomes of messages, words of people,
-//! a new configuration, the passing of time. What the engine makes of it is durable before anybody hears of it:
+//! Whatever happens reaches the engine here and nowhere else: batches of stream records, outcomes
+//! of messages, words of people, a new configuration, the passing of time. What the engine makes of
+//! it is durable before anybody hears of it:
 //!
-//! * effects, the state they came from and the cursors up to which the streams were read are one transaction (principle 3), so
-//!   that a kill at any moment replays exactly what was not yet kept;
-//! * a store that refuses is asked again while the effects wait in memory. When it has refused for 10 s, pages are sent from memory
-//!   (`fail_open`). When too many effects wait and history was given up for them, intake stops: the exporters keep the records, and
-//!   the clock that would call their silence a hang stops with it.
+//! * effects, the state they came from and the cursors up to which the streams were read are one
+//!   transaction (principle 3), so that a kill at any moment replays exactly what was not yet kept;
+//! * a store that refuses is asked again while the effects wait in memory. When it has refused for
+//!   10 s, pages are sent from memory (`fail_open`). When too many effects wait and history was
+//!   given up for them, intake stops: the exporters keep the records, and the clock that would call
+//!   their silence a hang stops with it.
 //!
-//! * what a person says is taken before all else, and what is not asked for by a person is done in small portions: a person waits for
-//!   one portion and one commit, however much more there is to do.
+//! * what a person says is taken before all else, and what is not asked for by a person is done in
+//!   small portions: a person waits for one portion and one commit, however much more there is to
+//!   do.
 //!
-//! It does no I/O besides the store, and nothing that serves a request waits for it except a request to change something.
+//! It does no I/O besides the store, and nothing that serves a request waits for it except a
+//! request to change something.
 
 mod auditor;
 mod fail_open;
@@ -68,7 +72,8 @@ const OUTCOMES_A_PASS: usize = 64;
 const ALERTS_A_PASS: usize = 1024;
 /// A few megabytes.
 const MAX_PENDING_EFFECTS: usize = 10_000;
-/// A pass that comes so late means that this process was stopped or its disk stalled: the silence was ours.
+/// A pass that comes so late means that this process was stopped or its disk stalled: the silence
+/// was ours.
 const BLIND_AFTER: Duration = Duration::from_secs(10);
 /// Between two attempts to reach a store that refuses.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -270,8 +275,8 @@ impl Runtime {
         Ok((runtime, handle, cursors))
     }
 
-    /// Ends what the store holds open and the engine knows nothing of, because its state was of another version: nobody else
-    /// ever would. What still holds is told anew.
+    /// Ends what the store holds open and the engine knows nothing of, because its state was of
+    /// another version: nobody else ever would. What still holds is told anew.
     async fn close_orphans(&mut self) -> store::Result<()> {
         let unresolved =
             Filter { unresolved: true, and_firing: true, limit: Some(u32::MAX), ..Filter::default() };
@@ -441,7 +446,8 @@ impl Runtime {
         let late = core::mem::replace(&mut self.schedule.last_pass, Instant::now()).elapsed();
         let now = self.clock.now();
         self.metrics.clock_behind.set(self.clock.behind());
-        // Deaf because the store refuses: silence proves nothing, and what the clock would say could not be kept.
+        // Deaf because the store refuses: silence proves nothing, and what the clock would say could not be
+        // kept.
         if !self.has_room() {
             return;
         }

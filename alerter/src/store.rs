@@ -1,13 +1,16 @@
-//! The memory of the alerter: incidents, their history, the outbox, the engine's state and the stream cursors.
+//! The memory of the alerter: incidents, their history, the outbox, the engine's state and the
+//! stream cursors.
 //!
-//! One file of SQLite in WAL mode, written by one connection, so that whatever belongs together is one transaction: an
-//! incident, the messages about it, the detector state it came from and the cursor up to which the stream was read. After a
-//! crash all of them are there or none is (principle 3). Readers have their own small pools and never wait for the writer; those who look
-//! for one incident do not stand in line with those who list all. Of those who write, the engine's loop waits for at most one other,
-//! because whoever acknowledges something waits for it.
+//! One file of SQLite in WAL mode, written by one connection, so that whatever belongs together is
+//! one transaction: an incident, the messages about it, the detector state it came from and the
+//! cursor up to which the stream was read. After a crash all of them are there or none is
+//! (principle 3). Readers have their own small pools and never wait for the writer; those who look
+//! for one incident do not stand in line with those who list all. Of those who write, the engine's
+//! loop waits for at most one other, because whoever acknowledges something waits for it.
 //!
-//! It decides nothing: what an incident means is the engine's matter, when a message is sent the outbox's. Two alerters on
-//! one file, or a file on a network filesystem, are refused at [`Store::open`] because both corrupt quietly.
+//! It decides nothing: what an incident means is the engine's matter, when a message is sent the
+//! outbox's. Two alerters on one file, or a file on a network filesystem, are refused at
+//! [`Store::open`] because both corrupt quietly.
 
 mod alerts;
 mod audit;
@@ -65,8 +68,8 @@ struct Inner {
     readers: SqlitePool,
     /// For what is found by a key: it takes no time, and a person may wait for it.
     finders: SqlitePool,
-    /// Of the last commit with alerts; not known before there was one, and after one that did not end well. Only the engine's loop
-    /// commits alerts.
+    /// Of the last commit with alerts; not known before there was one, and after one that did not
+    /// end well. Only the engine's loop commits alerts.
     alerts: std::sync::Mutex<Option<alerts::Rows>>,
     /// Rung after a commit that put something into the outbox.
     posted: Notify,
@@ -146,7 +149,8 @@ impl Store {
         &self.inner.path
     }
 
-    /// Resolves after the next commit that put something into the outbox; at once if there was one since the last call.
+    /// Resolves after the next commit that put something into the outbox; at once if there was one
+    /// since the last call.
     pub(crate) async fn posted(&self) {
         self.inner.posted.notified().await;
     }
@@ -165,7 +169,8 @@ impl Store {
         Reader { pool: &self.inner.finders, _busy: Busy::now() }
     }
 
-    /// Writes the log back into the database file and closes it. Dropping the last handle is safe too, only slower to reopen.
+    /// Writes the log back into the database file and closes it. Dropping the last handle is safe
+    /// too, only slower to reopen.
     pub async fn close(self) {
         self.inner.readers.close().await;
         self.inner.finders.close().await;
@@ -195,7 +200,8 @@ fn name_of(value: &impl serde::Serialize) -> String {
     }
 }
 
-/// Only unit variants come here, which serde writes as strings; a wrong name in a column is better than a lost page.
+/// Only unit variants come here, which serde writes as strings; a wrong name in a column is better
+/// than a lost page.
 fn unreachable_name(got: &str) -> String {
     debug_assert!(false, "not a unit variant: {got}");
     got.to_owned()

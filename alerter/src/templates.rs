@@ -1,12 +1,15 @@
-//! Words of the operator's own: templates for the title, the summary, and further lines and links of a message.
+//! Words of the operator's own: templates for the title, the summary, and further lines and links
+//! of a message.
 //!
-//! A message is rendered for its receiver on its way from the engine into the store, and anew when it is sent after a wait: the outbox
-//! row holds the words and not the template, and what a row says is what was sent. What comes out is plain text, of bounded length, and each channel escapes it whole as it does our own: a template
-//! can no more mention a channel or write HTML than a label in it can.
+//! A message is rendered for its receiver on its way from the engine into the store, and anew when
+//! it is sent after a wait: the outbox row holds the words and not the template, and what a row
+//! says is what was sent. What comes out is plain text, of bounded length, and each channel escapes
+//! it whole as it does our own: a template can no more mention a channel or write HTML than a label
+//! in it can.
 //!
-//! A template is tried on a whole message when the configuration is read. One that fails all the same, on a message of
-//! which nobody thought, costs its message nothing but its own words: the built-in text goes instead, and the incident's
-//! history, the log and a counter say so.
+//! A template is tried on a whole message when the configuration is read. One that fails all the
+//! same, on a message of which nobody thought, costs its message nothing but its own words: the
+//! built-in text goes instead, and the incident's history, the log and a counter say so.
 
 mod context;
 mod filters;
@@ -236,7 +239,8 @@ fn environment() -> Environment<'static> {
     env.set_fuel(Some(FUEL));
     env.set_recursion_limit(DEPTH_MAX);
     env.set_undefined_behavior(UndefinedBehavior::Strict);
-    // Names of templates end in `.text` and `.title`; nothing is ever escaped here, because every channel does.
+    // Names of templates end in `.text` and `.title`; nothing is ever escaped here, because every
+    // channel does.
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     env.set_formatter(write);
     env.remove_global("namespace");
@@ -247,7 +251,8 @@ fn environment() -> Environment<'static> {
     env
 }
 
-/// What is not known is empty, and not the word `none`. What is quoted where markup counts has none.
+/// What is not known is empty, and not the word `none`. What is quoted where markup counts has
+/// none.
 fn write(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), minijinja::Error> {
     if value.is_none() {
         return Ok(());

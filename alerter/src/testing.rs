@@ -166,7 +166,8 @@ impl TestApp {
         Self::on(dir, FakeExporter::start([]).await, FakeWebhook::start().await, "").await
     }
 
-    /// The same with more lines in its configuration, and files beside it; `web.yml` is its web configuration.
+    /// The same with more lines in its configuration, and files beside it; `web.yml` is its web
+    /// configuration.
     pub(crate) async fn start_with(more: &str, files: &[(&str, String)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("secret"), WebhookSink::SECRET).unwrap();

@@ -1,8 +1,10 @@
-//! Who watches the watcher: a heartbeat to a service elsewhere that calls somebody when it stops (a dead man's switch).
+//! Who watches the watcher: a heartbeat to a service elsewhere that calls somebody when it stops (a
+//! dead man's switch).
 //!
-//! The outbox drives it, after a look at the store that succeeded and a write that is on disk, and only while the engine's loop
-//! answers. So whatever keeps pages from being sent (a loop that hangs, a disk that is full, a machine that is gone) also ends
-//! the heartbeat; nothing here runs by itself. The same section of the configuration says from what age on a page that no
+//! The outbox drives it, after a look at the store that succeeded and a write that is on disk, and
+//! only while the engine's loop answers. So whatever keeps pages from being sent (a loop that
+//! hangs, a disk that is full, a machine that is gone) also ends the heartbeat; nothing here runs
+//! by itself. The same section of the configuration says from what age on a page that no
 //! receiver took is told by all the others.
 
 use std::path::PathBuf;
@@ -22,7 +24,8 @@ const PAGE_AGE_MIN: Span = Span::secs(10);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Asked with POST. Most services that do this put the secret into the address: then use `url_file`.
+    /// Asked with POST. Most services that do this put the secret into the address: then use
+    /// `url_file`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,5 @@
-//! The budget: real runs, labelled by hand, replayed with default settings. Fails when a page is missed or a false one appears.
+//! The budget: real runs, labelled by hand, replayed with default settings. Fails when a page is
+//! missed or a false one appears.
 //!
 //! Where the data come from is told in `data/SOURCES.md`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -208,7 +209,8 @@ impl Digits {
     }
 }
 
-/// nanotron prints three digits, MaxText three decimals, others four: a step of the printer is no anomaly, and an anomaly is still one.
+/// nanotron prints three digits, MaxText three decimals, others four: a step of the printer is no
+/// anomaly, and an anomaly is still one.
 #[test]
 fn rounded_runs_within_the_budget() {
     use Digits::{Decimals, Significant};
@@ -223,7 +225,8 @@ fn rounded_runs_within_the_budget() {
     }
 }
 
-/// BLOOM-176B, steps 31214 to 31222: gradient norm and loss as its chronicle gives them (BigScience, 2022-04-12, CC-BY-4.0).
+/// BLOOM-176B, steps 31214 to 31222: gradient norm and loss as its chronicle gives them
+/// (BigScience, 2022-04-12, CC-BY-4.0).
 const BLOOM: [(f64, f64); 9] = [
     (0.242, 2.198845),
     (0.947, 2.220424),

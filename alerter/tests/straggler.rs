@@ -1,4 +1,5 @@
-//! Two real traces of the time that ranks compute: one slow worker, and sequences of uneven length. They must be told apart.
+//! Two real traces of the time that ranks compute: one slow worker, and sequences of uneven length.
+//! They must be told apart.
 //!
 //! Where the data come from is told in `data/straggler/SOURCES.md`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -1,4 +1,5 @@
-//! What a dashboard is to the person who writes one: rows of panels, each a question and its queries.
+//! What a dashboard is to the person who writes one: rows of panels, each a question and its
+//! queries.
 
 use crate::model::{
     Annotation, Color, Custom, Dashboard, FieldConfig, FieldDefaults, GridPos, HeatmapAxis, HeatmapColor,

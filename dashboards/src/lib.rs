@@ -1,9 +1,9 @@
 //! Grafana dashboards as code: typed panels here, JSON for Grafana beside it in the repository.
 //!
-//! Every panel answers one question, which is its description in Grafana and its line in `README.md`; both files
-//! are generated (`cargo run -p stepwatch-dashboards`) and a test fails when they are out of date. Queries are kept as
-//! plain PromQL, so that they can be pasted into Prometheus; that they parse and name only metrics that exist is
-//! tested, not hoped.
+//! Every panel answers one question, which is its description in Grafana and its line in
+//! `README.md`; both files are generated (`cargo run -p stepwatch-dashboards`) and a test fails
+//! when they are out of date. Queries are kept as plain PromQL, so that they can be pasted into
+//! Prometheus; that they parse and name only metrics that exist is tested, not hoped.
 
 pub mod layout;
 pub mod model;

@@ -46,7 +46,8 @@ fn annotations() -> Vec<Annotation> {
     ]
 }
 
-/// Series of GPUs with what people call them by: the index that `nvidia-smi` prints, and the slot. What compares keeps its comparison.
+/// Series of GPUs with what people call them by: the index that `nvidia-smi` prints, and the slot.
+/// What compares keeps its comparison.
 fn of_gpus(expr: &str) -> String {
     let (expr, trouble_only) = expr.strip_suffix(" > 0").map_or((expr, ""), |expr| (expr, " > 0"));
     format!(r#"{expr} * on (gpu) group_left (index, pci) gpu_info{{instance=~"$instance"}}{trouble_only}"#)

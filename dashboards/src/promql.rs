@@ -1,4 +1,5 @@
-//! Enough of PromQL to ask which metrics an expression names. Whether it parses is Prometheus's to say.
+//! Enough of PromQL to ask which metrics an expression names. Whether it parses is Prometheus's to
+//! say.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,9 @@
 //! Measures the exporter: `cargo run --release -p stepwatch-exporter --example bench`.
 //!
-//! In one process on a free port, with an 8-rank run of 4 custom metrics a step: the cost of a publish, the time from a
-//! packet on the socket to its record at a reader of the stream, the time of a scrape over a connection that is kept, and
-//! what the process takes while 8 ranks step once a second.
+//! In one process on a free port, with an 8-rank run of 4 custom metrics a step: the cost of a
+//! publish, the time from a packet on the socket to its record at a reader of the stream, the time
+//! of a scrape over a connection that is kept, and what the process takes while 8 ranks step once a
+//! second.
 #![allow(clippy::print_stdout, reason = "it prints what it measures")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -1,7 +1,8 @@
-//! The exporter as a whole: made from a configuration, run until it is asked to stop, reloaded in between.
+//! The exporter as a whole: made from a configuration, run until it is asked to stop, reloaded in
+//! between.
 //!
-//! `main` and the tests in this process start it the same way. Everything that can fail fails in [`App::bind`], before the
-//! first event is taken in.
+//! `main` and the tests in this process start it the same way. Everything that can fail fails in
+//! [`App::bind`], before the first event is taken in.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -46,9 +47,11 @@ use crate::{nvml, reply, runs, sources, state};
 /// Name of the file that keeps the stream, beside the ingest socket.
 const JOURNAL: &str = "stream.journal";
 
-/// What a start takes is over by then: every collector has looked once at what is dear, and every source has begun.
+/// What a start takes is over by then: every collector has looked once at what is dear, and every
+/// source has begun.
 const SETTLED: Duration = Duration::from_secs(10);
-/// Code that ran once lies in memory for no longer than this. What runs every second is back within one, for some hundred page faults.
+/// Code that ran once lies in memory for no longer than this. What runs every second is back within
+/// one, for some hundred page faults.
 const LET_GO_EVERY: Duration = Duration::from_mins(1);
 
 /// How long a stop waits for the NVIDIA driver.
@@ -355,14 +358,16 @@ async fn reload_on_request(mut live: Live, mut requests: mpsc::Receiver<ReloadRe
     }
 }
 
-/// Gives back the memory that only a beginning takes: a configuration is read by a megabyte of code that then lies idle.
+/// Gives back the memory that only a beginning takes: a configuration is read by a megabyte of code
+/// that then lies idle.
 async fn give_back() {
     tokio::time::sleep(SETTLED).await;
     stepwatch_sys::heap::trim();
     stepwatch_sys::code::let_go();
 }
 
-/// And what is seldom needed after that: a reload, a storm of errors, a person who asks for everything.
+/// And what is seldom needed after that: a reload, a storm of errors, a person who asks for
+/// everything.
 async fn let_go() {
     loop {
         tokio::time::sleep(LET_GO_EVERY).await;

@@ -1,13 +1,13 @@
 //! Work that can wait a moment for a trainer, for the ingest and for a scrape.
 
-/// Enough that whoever is woken runs at once where every core is busy, and too little to starve behind trainers: a tenth of their
-/// share is far more than is needed.
+/// Enough that whoever is woken runs at once where every core is busy, and too little to starve
+/// behind trainers: a tenth of their share is far more than is needed.
 const NICER: i32 = 5;
 
 /// Lowers the priority of the calling thread, and of those that it starts.
 ///
-/// Not for the thread that calls into NVML: in there it may hold a lock of the driver that a trainer waits for, and must be
-/// done with it soon.
+/// Not for the thread that calls into NVML: in there it may hold a lock of the driver that a
+/// trainer waits for, and must be done with it soon.
 pub(crate) fn yield_to_others() {
     // Linux counts niceness by the thread. Where it may not be changed, all are equal.
     let _ = rustix::process::nice(NICER);

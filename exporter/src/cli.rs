@@ -67,7 +67,8 @@ pub enum Command {
     Config(ConfigCommand),
     /// Send one event, from a shell
     Emit(Emit),
-    /// Show which runs the exporter of this node follows, through whom, and why each source is of its run
+    /// Show which runs the exporter of this node follows, through whom, and why each source is of
+    /// its run
     Runs(Runs),
     /// Print the reference of every metric family
     Metrics {

@@ -1,8 +1,9 @@
 //! What a collector is: something that reads one part of this node, again and again.
 //!
-//! A collector is one file in `collectors/`, which holds its configuration with the defaults, its families, its code and
-//! its tests, and one line in [`crate::collectors`]. It runs on an OS thread of its own under [`crate::schedule`], so it may
-//! block, hang in the kernel or panic without harm to the page or to its neighbours.
+//! A collector is one file in `collectors/`, which holds its configuration with the defaults, its
+//! families, its code and its tests, and one line in [`crate::collectors`]. It runs on an OS thread
+//! of its own under [`crate::schedule`], so it may block, hang in the kernel or panic without harm
+//! to the page or to its neighbours.
 
 use std::time::Duration;
 
@@ -17,10 +18,12 @@ use crate::samples::Samples;
 pub(crate) const MIN_PERIOD: Period = Period::millis(10);
 
 pub trait Collector: Send {
-    /// Whether this node has what the collector reads. Asked again when it was unsupported: drivers come late.
+    /// Whether this node has what the collector reads. Asked again when it was unsupported: drivers
+    /// come late.
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError>;
 
-    /// Reads once. What cannot be read of one device is left out; with an error, what `out` has is all that could be read.
+    /// Reads once. What cannot be read of one device is left out; with an error, what `out` has is
+    /// all that could be read.
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError>;
 }
 
@@ -47,7 +50,8 @@ pub enum CollectError {
     Read { path: String, source: std::io::Error },
     #[error("{0}")]
     Other(String),
-    /// A call that somebody else makes for the collector does not return, and is over its deadline by this much.
+    /// A call that somebody else makes for the collector does not return, and is over its deadline
+    /// by this much.
     #[error("{what}")]
     Stuck { what: String, over: Duration },
 }
@@ -65,7 +69,8 @@ pub struct Rhythm {
     pub deadline: Duration,
 }
 
-/// What the types do not show to be wrong in a collector's configuration, each mistake behind the key that it is about.
+/// What the types do not show to be wrong in a collector's configuration, each mistake behind the
+/// key that it is about.
 #[derive(Debug, Default)]
 pub struct Mistakes(Vec<String>);
 

@@ -16,8 +16,9 @@ pub struct Entry {
 /// A collector, and how often to run it.
 pub type Built = (Box<dyn Collector>, Rhythm);
 
-/// One line a collector: its module must offer `Config` (with `enabled` and `check`), `Collector::new(&Config)`, `ABOUT`, `FAMILIES`
-/// and `rhythm(&Config)`. One that must know what another is told has that one in brackets, and is given its configuration too.
+/// One line a collector: its module must offer `Config` (with `enabled` and `check`),
+/// `Collector::new(&Config)`, `ABOUT`, `FAMILIES` and `rhythm(&Config)`. One that must know what
+/// another is told has that one in brackets, and is given its configuration too.
 macro_rules! collectors {
     ($($name:ident $(($other:ident))?)*) => {
         $(pub mod $name;)*

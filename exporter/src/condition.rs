@@ -1,8 +1,9 @@
-//! Conditions of the node in the stream: told when they begin and when they end, and again every ten minutes while they hold, so that
-//! an alerter that starts late, or lost its place, learns of them.
+//! Conditions of the node in the stream: told when they begin and when they end, and again every
+//! ten minutes while they hold, so that an alerter that starts late, or lost its place, learns of
+//! them.
 //!
-//! A collector owns one [`Conditions`] and asks it on every pass. What happens once and has no end is no condition: publish it
-//! with `once: true`.
+//! A collector owns one [`Conditions`] and asks it on every pass. What happens once and has no end
+//! is no condition: publish it with `once: true`.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use crate::origin::Origin;
 
 /// A condition that still holds is told again this often.
 const AGAIN: Duration = Duration::from_mins(10);
-/// Conditions of one collector that hold at a time; those beyond are counted as dropped and not told.
+/// Conditions of one collector that hold at a time; those beyond are counted as dropped and not
+/// told.
 const MAX_HELD: usize = 256;
 
 /// What one collector has told of, and not yet told the end of.
@@ -30,8 +32,9 @@ struct Held {
 }
 
 impl Conditions {
-    /// Says how it stands with `name` of `key` now. `make` makes the event, of whichever kind, when there is one to tell; its
-    /// `code` is set to whether the condition holds, its `name` to `name` where it has none, its `level` to `info` at the end.
+    /// Says how it stands with `name` of `key` now. `make` makes the event, of whichever kind, when
+    /// there is one to tell; its `code` is set to whether the condition holds, its `name` to
+    /// `name` where it has none, its `level` to `info` at the end.
     pub fn tell(
         &mut self,
         cx: &Context<'_>,
@@ -85,7 +88,8 @@ impl Conditions {
         self.0.keys().any(|held| held.name == name && *held.key == *key)
     }
 
-    /// Keys of which the condition was told, and not its end: those of devices that are gone must be ended by somebody.
+    /// Keys of which the condition was told, and not its end: those of devices that are gone must
+    /// be ended by somebody.
     pub fn keys(&self, name: &str) -> Vec<String> {
         let mut keys: Vec<_> =
             self.0.keys().filter(|held| held.name == name).map(|held| held.key.to_string()).collect();

@@ -1,5 +1,5 @@
-//! The configuration file: every key has a default, a mistake is shown with a caret, and what cannot change while the
-//! program runs is said so on reload.
+//! The configuration file: every key has a default, a mistake is shown with a caret, and what
+//! cannot change while the program runs is said so on reload.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,8 @@ pub struct Config {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuConfig {
-    /// What GPU this node has, where the driver and the trainer do not say or are wrong: finds the peak for MFU.
+    /// What GPU this node has, where the driver and the trainer do not say or are wrong: finds the
+    /// peak for MFU.
     pub name: Option<String>,
 }
 
@@ -57,9 +58,11 @@ pub struct RunsConfig {
     /// A run whose ranks all said goodbye stays this long, to be scraped once more.
     pub linger: Period,
     pub max_runs: usize,
-    /// New names of runs that one user may bring in a minute, after the 200 that they may bring at once.
+    /// New names of runs that one user may bring in a minute, after the 200 that they may bring at
+    /// once.
     pub new_per_minute: u32,
-    /// Patterns of names of runs that anybody may speak for; of all others only the user who opened it, root and this exporter may.
+    /// Patterns of names of runs that anybody may speak for; of all others only the user who opened
+    /// it, root and this exporter may.
     pub shared: Vec<String>,
     /// Of one run.
     pub max_ranks: usize,
@@ -79,7 +82,8 @@ pub struct StreamLimits {
     pub slow_after: Period,
     /// An idle stream says so this often.
     pub heartbeat: Period,
-    /// What keeps the stream over a crash of this exporter; in memory, beside the ingest socket, when absent.
+    /// What keeps the stream over a crash of this exporter; in memory, beside the ingest socket,
+    /// when absent.
     pub journal: Option<PathBuf>,
 }
 
@@ -162,7 +166,8 @@ impl Config {
         if wrong.is_empty() { Ok(config) } else { Err(ConfigError::at_paths(name, text, wrong)) }
     }
 
-    /// What the types do not show to be wrong, all of it at once; each begins with the path of its value.
+    /// What the types do not show to be wrong, all of it at once; each begins with the path of its
+    /// value.
     fn check(&self) -> Vec<String> {
         let mut wrong = sources::check(&self.sources);
         wrong.extend(self.ingest.check().into_iter().map(|e| format!("ingest.{e}")));

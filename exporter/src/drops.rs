@@ -22,7 +22,8 @@ pub enum Reason {
     Oversize,
     /// Another source told all of it of the step, as well or better. Ordinary.
     Duplicate,
-    /// Values of a step that another source told, as well or better; the rest of the event stands. Ordinary.
+    /// Values of a step that another source told, as well or better; the rest of the event stands.
+    /// Ordinary.
     Repeated,
     /// A source that is behind tells of an attempt that the run has left.
     PastAttempt,

@@ -1,7 +1,8 @@
-//! What a metric family is: the name a user queries, its type, unit, labels and help, declared once as a constant
-//! beside the source that fills it.
+//! What a metric family is: the name a user queries, its type, unit, labels and help, declared once
+//! as a constant beside the source that fills it.
 //!
-//! The page, the `metrics` reference and the check that dashboards name only what exists all read these constants.
+//! The page, the `metrics` reference and the check that dashboards name only what exists all read
+//! these constants.
 
 /// Type of a family, as the exposition format calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -54,7 +55,8 @@ impl Family {
         Self { name, kind: Kind::Histogram, unit, labels, help }
     }
 
-    /// What OpenMetrics calls the family as a whole: the name of a counter is that of its series without the ending.
+    /// What OpenMetrics calls the family as a whole: the name of a counter is that of its series
+    /// without the ending.
     pub fn metadata_name(&self) -> &'static str {
         match self.kind {
             Kind::Counter => self.name.strip_suffix("_total").unwrap_or(self.name),

@@ -1,7 +1,9 @@
-//! What the fuzz targets run, one function for each parser of outside bytes; of logs and files, `stepwatch-formats` has its own.
+//! What the fuzz targets run, one function for each parser of outside bytes; of logs and files,
+//! `stepwatch-formats` has its own.
 //!
-//! Here because the parsers are private, and because an ordinary test runs the same functions over the corpora: whatever a fuzzer
-//! once broke stays mended without a fuzzer. The module is there only in tests and with the feature `fuzz`.
+//! Here because the parsers are private, and because an ordinary test runs the same functions over
+//! the corpora: whatever a fuzzer once broke stays mended without a fuzzer. The module is there
+//! only in tests and with the feature `fuzz`.
 
 use stepwatch_kit::exposition::read::{self, Dialect, MAX_LABELS};
 use stepwatch_wire::{Event, MAX_RECORD_BYTES};

@@ -1,7 +1,7 @@
 //! Which GPUs the node has, as the NVIDIA kernel driver lists them under `/proc/driver/nvidia`.
 //!
-//! Files alone, without opening a device or loading a library: it cannot disturb a job or hang in the driver, and it tells which
-//! UUID is at which PCI address while NVML does not answer.
+//! Files alone, without opening a device or loading a library: it cannot disturb a job or hang in
+//! the driver, and it tells which UUID is at which PCI address while NVML does not answer.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,8 +38,8 @@ pub fn inventory(roots: &Roots) -> Vec<Gpu> {
     addresses.iter().take(MAX_GPUS).filter_map(|pci| parse_gpu(&information(pci)?)).collect()
 }
 
-/// PCI addresses of all GPUs that the kernel driver has, those that it cannot talk to included, and those that were taken out of
-/// use not.
+/// PCI addresses of all GPUs that the kernel driver has, those that it cannot talk to included, and
+/// those that were taken out of use not.
 pub fn addresses(roots: &Roots) -> Vec<String> {
     let dir = roots.proc("driver/nvidia/gpus");
     let in_use = |pci: &String| {
@@ -52,9 +52,10 @@ pub fn addresses(roots: &Roots) -> Vec<String> {
     addresses.iter().map(|pci| pci.to_ascii_lowercase()).collect()
 }
 
-/// Of those addresses, the ones whose device this process may not open, because it is not there or a control group forbids it: the list
-/// is the node's also in a container. Asks the kernel whether it may, and opens nothing. None where it may open none at all: then the
-/// devices may not have been made yet, or nobody may.
+/// Of those addresses, the ones whose device this process may not open, because it is not there or
+/// a control group forbids it: the list is the node's also in a container. Asks the kernel whether
+/// it may, and opens nothing. None where it may open none at all: then the devices may not have
+/// been made yet, or nobody may.
 pub fn withheld(roots: &Roots, addresses: &[String]) -> BTreeSet<String> {
     let dir = roots.proc("driver/nvidia/gpus");
     let withheld = |pci: &&String| {
@@ -66,14 +67,15 @@ pub fn withheld(roots: &Roots, addresses: &[String]) -> BTreeSet<String> {
     if withheld.len() < addresses.len() { withheld } else { BTreeSet::new() }
 }
 
-/// Whether the kernel driver has the GPU at this place, as the bus tells: from its list a container's runtime may take those that it does
-/// not give.
+/// Whether the kernel driver has the GPU at this place, as the bus tells: from its list a
+/// container's runtime may take those that it does not give.
 pub fn has_driver(roots: &Roots, pci: &str) -> bool {
     let driver = roots.sys("bus/pci/devices").join(pci).join("driver");
     topology::target(&driver).is_some_and(|driver| driver == DRIVER)
 }
 
-/// Of those addresses, the ones of GPUs that the driver has never got to answer since it was loaded: it lists them without a UUID.
+/// Of those addresses, the ones of GPUs that the driver has never got to answer since it was
+/// loaded: it lists them without a UUID.
 pub fn unborn(roots: &Roots, addresses: &[String]) -> BTreeSet<String> {
     let dir = roots.proc("driver/nvidia/gpus");
     let unborn = |pci: &&String| {
@@ -88,8 +90,8 @@ fn is_withheld(device: &Path) -> bool {
     matches!(may, Err(Errno::NOENT | Errno::PERM | Errno::ACCESS))
 }
 
-/// How many GPUs for computing are on the bus that belong to nobody: without a driver, and not given to a virtual machine. For where
-/// the kernel driver, which would list them, is not loaded.
+/// How many GPUs for computing are on the bus that belong to nobody: without a driver, and not
+/// given to a virtual machine. For where the kernel driver, which would list them, is not loaded.
 pub fn idle(roots: &Roots) -> usize {
     let devices = roots.sys("bus/pci/devices");
     let is_idle = |address: &&String| {
@@ -102,7 +104,8 @@ pub fn idle(roots: &Roots) -> usize {
     roots::list(&devices).unwrap_or_default().iter().filter(is_idle).take(MAX_GPUS).count()
 }
 
-/// Reads the lines `Key: \t value` of one GPU. A GPU without a UUID is one that the driver cannot talk to.
+/// Reads the lines `Key: \t value` of one GPU. A GPU without a UUID is one that the driver cannot
+/// talk to.
 fn parse_gpu(text: &str) -> Option<Gpu> {
     let field = |key| field(text, key).map(str::to_owned);
     let uuid = field("GPU UUID").filter(|u| u.starts_with("GPU-") && !u.contains('?'))?;

@@ -1,7 +1,7 @@
 //! The hub: the one way in for events, from any source and any thread, and the state they meet in.
 //!
-//! A publish locks the training state for the microseconds that bookkeeping and one line of JSON take, and never waits
-//! for a reader of the stream, a scrape or a disk.
+//! A publish locks the training state for the microseconds that bookkeeping and one line of JSON
+//! take, and never waits for a reader of the stream, a scrape or a disk.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -65,7 +65,8 @@ pub struct Parts {
     pub ring: Limits,
     pub training: Options,
     pub archive: Archive,
-    /// Where the stream is kept, so that a crash of this exporter neither loses nor repeats anything.
+    /// Where the stream is kept, so that a crash of this exporter neither loses nor repeats
+    /// anything.
     pub keep: Option<Keep>,
 }
 
@@ -144,7 +145,8 @@ impl Hub {
         outcome
     }
 
-    /// The door: from here on, words are fit to be shown, and what only this exporter may say is its own.
+    /// The door: from here on, words are fit to be shown, and what only this exporter may say is
+    /// its own.
     fn receive(&self, origin: &Origin, event: &mut Event) {
         event.cursor = None;
         event.uid = None;
@@ -160,7 +162,8 @@ impl Hub {
         self.0.drops.add(Reason::Entries, u64::from(event.dropped));
     }
 
-    /// What becomes of an event of somebody who may not speak for its run, before anything is learned from it.
+    /// What becomes of an event of somebody who may not speak for its run, before anything is
+    /// learned from it.
     pub(crate) fn stranger(&self, now: f64, voice: Voice, event: &mut Event) -> Option<Outcome> {
         self.rename(voice, event);
         let run = event.run.as_deref()?;
@@ -170,9 +173,10 @@ impl Hub {
         Some(Outcome::Dropped(Reason::NotOwner))
     }
 
-    /// Takes in what one source read at a time, in this order, and with it how far the source has read: after a crash the
-    /// stream has all of it and [`Self::mark`] tells of it, or neither. Leaves in `events` what must wait, from the first run on that there
-    /// is no room for. Returns whether the mark is kept.
+    /// Takes in what one source read at a time, in this order, and with it how far the source has
+    /// read: after a crash the stream has all of it and [`Self::mark`] tells of it, or neither.
+    /// Leaves in `events` what must wait, from the first run on that there is no room for.
+    /// Returns whether the mark is kept.
     pub fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
         let (now, voice) = (unix_now(), origin.voice());
         let mut training = self.0.training.locked();
@@ -272,7 +276,8 @@ impl Hub {
         owner.is_none()
     }
 
-    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule calls its run.
+    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule
+    /// calls its run.
     pub fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
         self.0.identity.jobs(voice)
     }

@@ -1,8 +1,9 @@
-//! The ways in for events: a packet socket that trainers keep open, a datagram socket for one-liners, and HTTP, in this program's
-//! own form and in those of OpenTelemetry.
+//! The ways in for events: a packet socket that trainers keep open, a datagram socket for
+//! one-liners, and HTTP, in this program's own form and in those of OpenTelemetry.
 //!
-//! Anyone on the node may speak (the sockets are world-writable, as `/dev/log` is), so everything that comes in is bounded and
-//! counted, and a malformed packet costs its sender that packet and nothing else.
+//! Anyone on the node may speak (the sockets are world-writable, as `/dev/log` is), so everything
+//! that comes in is bounded and counted, and a malformed packet costs its sender that packet and
+//! nothing else.
 
 mod bind;
 pub(crate) mod datagram;

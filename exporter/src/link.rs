@@ -1,8 +1,9 @@
 //! Links, whatever they are made of: what happened to one, as an event of the stream.
 //!
-//! One vocabulary for InfiniBand, RoCE, EFA, Ethernet and PCIe: a link is `up` or `down`, a long `down` is a `drop`, many short ones are
-//! a `flap`; a link that is up may be `degraded` (slower or narrower than it should be) or have `errors`. [`watch`] decides about the
-//! first four, [`pace`] how fast a link should be, [`rates`] about errors; none reads a clock or a file.
+//! One vocabulary for InfiniBand, RoCE, EFA, Ethernet and PCIe: a link is `up` or `down`, a long
+//! `down` is a `drop`, many short ones are a `flap`; a link that is up may be `degraded` (slower or
+//! narrower than it should be) or have `errors`. [`watch`] decides about the first four, [`pace`]
+//! how fast a link should be, [`rates`] about errors; none reads a clock or a file.
 
 use stepwatch_wire::{Event, Kind, Value};
 
@@ -149,7 +150,8 @@ impl Subject<'_> {
     }
 }
 
-/// A condition that holds or does not, told when that changes, when it gets worse, and again while it holds.
+/// A condition that holds or does not, told when that changes, when it gets worse, and again while
+/// it holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Standing {
     told: Option<(f64, Level)>,
@@ -183,7 +185,8 @@ impl Standing {
     }
 }
 
-/// Whether `flags` of a network interface say that it is meant to be up, from `/sys/class/net`: down is then somebody's will.
+/// Whether `flags` of a network interface say that it is meant to be up, from `/sys/class/net`:
+/// down is then somebody's will.
 pub fn is_set_up(flags: &str) -> Option<bool> {
     const IFF_UP: u32 = 1;
     let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).ok()?;

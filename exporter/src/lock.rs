@@ -1,5 +1,5 @@
-//! Locking without poison: state behind our mutexes is valid after every statement, and a panicking thread must not
-//! take the page down with it.
+//! Locking without poison: state behind our mutexes is valid after every statement, and a panicking
+//! thread must not take the page down with it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -17,7 +17,8 @@ use stepwatch_kit::shutdown::Shutdown;
 
 /// Serving takes little; two threads keep a slow request from delaying the ingest.
 const WORKERS: usize = 2;
-/// So many that tails do not wait for each other; a machine of a hundred cores would have a thousand.
+/// So many that tails do not wait for each other; a machine of a hundred cores would have a
+/// thousand.
 const HEAPS: u8 = 16;
 
 fn main() -> ExitCode {
@@ -102,8 +103,9 @@ fn serve(setup: Setup) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets this process open as many files as it is allowed to. The usual limit is for programs that wait with `select`; a page that cannot
-/// be served because hundreds of log files are being followed would be lost to it.
+/// Lets this process open as many files as it is allowed to. The usual limit is for programs that
+/// wait with `select`; a page that cannot be served because hundreds of log files are being
+/// followed would be lost to it.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

@@ -1,7 +1,9 @@
-//! What a collector remembers over a restart of this exporter: one small JSON file each, in the state directory.
+//! What a collector remembers over a restart of this exporter: one small JSON file each, in the
+//! state directory.
 //!
-//! Replaced as a whole by rename: after a crash it is the old one or the new one. A file that cannot be read is set aside and forgotten; that
-//! costs what was learned, never a start. `--once` and `check` have no place to remember in, so that looking changes nothing.
+//! Replaced as a whole by rename: after a crash it is the old one or the new one. A file that
+//! cannot be read is set aside and forgotten; that costs what was learned, never a start. `--once`
+//! and `check` have no place to remember in, so that looking changes nothing.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,7 +14,8 @@ use serde::de::DeserializeOwned;
 /// Larger than anything a collector has to remember.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What the collector `name` remembered; the default when there is nothing, or nothing that can be read.
+/// What the collector `name` remembered; the default when there is nothing, or nothing that can be
+/// read.
 pub fn load<T: DeserializeOwned + Default>(dir: Option<&Path>, name: &str) -> T {
     let Some(path) = dir.map(|dir| file(dir, name)) else { return T::default() };
     let text = match read(&path) {

@@ -1,10 +1,12 @@
 //! The one thread of this process that talks to NVML.
 //!
-//! A call into the driver may never return, and then nothing can end its thread. So nobody else makes one: whoever wants to
-//! know something of the GPUs leaves a [job](Nvml::submit) with this thread and waits for as long as it likes. Every call is
-//! noted while it runs, and the note names the one that does not come back. The thread starts with the first job.
+//! A call into the driver may never return, and then nothing can end its thread. So nobody else
+//! makes one: whoever wants to know something of the GPUs leaves a [job](Nvml::submit) with this
+//! thread and waits for as long as it likes. Every call is noted while it runs, and the note names
+//! the one that does not come back. The thread starts with the first job.
 //!
-//! NVML can be [released](Nvml::release): nothing of the driver stays open, so that a GPU can be reset or partitioned anew.
+//! NVML can be [released](Nvml::release): nothing of the driver stays open, so that a GPU can be
+//! reset or partitioned anew.
 
 mod ears;
 mod gpu;
@@ -30,7 +32,8 @@ use crate::clock::unix_now;
 use crate::lock::Locked as _;
 use heartbeat::{Heartbeat, SLOW_CALL, SLOW_CALLS};
 
-/// A release that says nothing else ends by itself after this long, so that one that is forgotten costs little.
+/// A release that says nothing else ends by itself after this long, so that one that is forgotten
+/// costs little.
 pub const RELEASE: Duration = Duration::from_mins(15);
 /// No release lasts longer.
 pub const MAX_RELEASE: Duration = Duration::from_hours(4);
@@ -86,7 +89,8 @@ pub enum Refused {
 pub struct Ticket<T>(Receiver<T>);
 
 impl Nvml {
-    /// Leaves a job with the thread, if it has none. `library` is the one to open, where it is not the loader's choice.
+    /// Leaves a job with the thread, if it has none. `library` is the one to open, where it is not
+    /// the loader's choice.
     pub fn submit<T: Send + 'static>(
         &self,
         library: Option<&Path>,
@@ -152,7 +156,8 @@ impl Nvml {
         })
     }
 
-    /// The index of the GPU whose calls have taken most since it was last its turn, the call that runs included.
+    /// The index of the GPU whose calls have taken most since it was last its turn, the call that
+    /// runs included.
     pub fn slowest(&self) -> Option<(u32, Spent)> {
         self.0.0.heartbeat.slowest()
     }
@@ -176,8 +181,9 @@ impl Nvml {
         self.0.0.now.locked().release()
     }
 
-    /// Closes NVML and keeps it closed for `period`. True once nothing of the driver is held; false when a call does not return
-    /// within `wait`, in which case it is closed when that call does.
+    /// Closes NVML and keeps it closed for `period`. True once nothing of the driver is held; false
+    /// when a call does not return within `wait`, in which case it is closed when that call
+    /// does.
     pub fn release(&self, period: Duration, wait: Duration) -> bool {
         let period = period.min(MAX_RELEASE);
         let release = Release { at: Instant::now() + period, until: unix_now() + period.as_secs_f64() };
@@ -193,7 +199,8 @@ impl Nvml {
         ended
     }
 
-    /// Closes NVML for good, before the process ends: a driver that is left in the middle of a call may take the GPU with it.
+    /// Closes NVML for good, before the process ends: a driver that is left in the middle of a call
+    /// may take the GPU with it.
     pub fn close(&self, wait: Duration) {
         let started = {
             let mut now = self.0.0.now.locked();
@@ -245,7 +252,8 @@ impl Shared {
         loop {
             match self.next() {
                 Work::Do(job) => {
-                    // A panic must not leave the jobs after it waiting for ever; what was open is opened anew.
+                    // A panic must not leave the jobs after it waiting for ever; what was open is opened
+                    // anew.
                     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(&mut session)));
                     if done.is_err() {
                         session.close();

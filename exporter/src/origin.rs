@@ -14,10 +14,12 @@ pub enum Origin {
     Peer(Peer),
     Datagram(Voice),
     Http(Voice),
-    /// What speaks on the trainer's behalf: a file that is followed, telemetry meant for others, the output of a command.
+    /// What speaks on the trainer's behalf: a file that is followed, telemetry meant for others,
+    /// the output of a command.
     Source {
         via: Via,
-        /// Which one of its kind, the same for all it tells: a path, an endpoint. Steps going backwards are told apart by it.
+        /// Which one of its kind, the same for all it tells: a path, an endpoint. Steps going
+        /// backwards are told apart by it.
         name: Arc<str>,
         priority: Priority,
         /// Whose word it is.
@@ -36,7 +38,8 @@ pub enum Priority {
     /// A file of records, which keeps every digit: JSONL, TensorBoard, W&B, CSV.
     #[serde(alias = "jsonl")]
     File,
-    /// What the trainer measures for others, as of an interval: OTLP, statsd, a Prometheus endpoint.
+    /// What the trainer measures for others, as of an interval: OTLP, statsd, a Prometheus
+    /// endpoint.
     Telemetry,
     /// A log for people.
     Log,

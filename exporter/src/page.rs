@@ -1,8 +1,9 @@
 //! The metrics page: made on a thread of its own, kept, and served as it is.
 //!
-//! A scrape never touches a source, a lock of the training state or the encoder: it gets the last page, whose time is on
-//! it, in a form that was put together before the page was shown. When pages are made is in `rhythm`. How many series it holds is bounded; what does not fit is
-//! left out and counted.
+//! A scrape never touches a source, a lock of the training state or the encoder: it gets the last
+//! page, whose time is on it, in a form that was put together before the page was shown. When pages
+//! are made is in `rhythm`. How many series it holds is bounded; what does not fit is left out and
+//! counted.
 
 mod blocks;
 mod rhythm;
@@ -70,7 +71,8 @@ pub static CPU: Family =
 
 pub static FAMILIES: &[&Family] = &[&RENDERED, &RENDER_TIME, &SERIES, &LEFT_OUT, &START, &RESIDENT, &CPU];
 
-/// How long a form is made of every page after somebody asked for it: longer than any Prometheus waits between two scrapes.
+/// How long a form is made of every page after somebody asked for it: longer than any Prometheus
+/// waits between two scrapes.
 const WANTED: Duration = Duration::from_mins(3);
 /// How long somebody who was not expected waits for a new page, before the last one has to do.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -144,7 +146,8 @@ impl Maker {
     }
 }
 
-/// As many series as there is room for, in the order in which they were written; how many, and how many were left out.
+/// As many series as there is room for, in the order in which they were written; how many, and how
+/// many were left out.
 fn fit(samples: Samples, max: usize) -> (Vec<Arc<Chunk>>, usize, u64) {
     let (mut used, mut left_out) = (0, 0);
     let mut kept = Vec::new();

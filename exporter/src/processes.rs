@@ -1,6 +1,8 @@
-//! Processes of this host as `/proc` shows them, to whoever may look: what they hold open, where they work, whose children they are.
+//! Processes of this host as `/proc` shows them, to whoever may look: what they hold open, where
+//! they work, whose children they are.
 //!
-//! Everything here may vanish between two reads, and what belongs to another user may be refused; either is `None`.
+//! Everything here may vanish between two reads, and what belongs to another user may be refused;
+//! either is `None`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,7 +91,8 @@ impl Tree {
     }
 }
 
-/// The fourth and twenty-second field of `/proc/PID/stat`; a command may contain anything, brackets too.
+/// The fourth and twenty-second field of `/proc/PID/stat`; a command may contain anything, brackets
+/// too.
 fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
     let stat = fs::read_to_string(roots.proc(pid.to_string()).join("stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -111,7 +114,8 @@ pub(crate) fn environ(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The user that a process runs as; nobody when it is gone. Its directory would say root of one that may not be looked at.
+/// The user that a process runs as; nobody when it is gone. Its directory would say root of one
+/// that may not be looked at.
 pub(crate) fn user(roots: &Roots, pid: u32) -> Option<u32> {
     let status = roots::read(&roots.proc(format!("{pid}/status")))?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -124,7 +128,8 @@ pub(crate) fn cwd(roots: &Roots, pid: u32) -> Option<PathBuf> {
     Some(seen_from_here(roots, pid, &fs::read_link(dir.join("cwd")).ok()?))
 }
 
-/// Regular files that the process has open for writing. `left` are the descriptors that may still be looked at.
+/// Regular files that the process has open for writing. `left` are the descriptors that may still
+/// be looked at.
 pub(crate) fn written(roots: &Roots, pid: u32, left: &mut usize) -> Vec<OpenFile> {
     let dir = roots.proc(pid.to_string());
     let mut found = Vec::new();
@@ -151,8 +156,9 @@ pub(crate) fn written(roots: &Roots, pid: u32, left: &mut usize) -> Vec<OpenFile
     found
 }
 
-/// Whether the process has the device of a GPU open, as every process that computes on one does. `of` are minor numbers of NVIDIA GPUs,
-/// where any other GPU will not do. One that only looks at GPUs holds the driver, and not the memory that CUDA shares with them.
+/// Whether the process has the device of a GPU open, as every process that computes on one does.
+/// `of` are minor numbers of NVIDIA GPUs, where any other GPU will not do. One that only looks at
+/// GPUs holds the driver, and not the memory that CUDA shares with them.
 pub(crate) fn holds_gpu(roots: &Roots, pid: u32, of: Option<&BTreeSet<u32>>) -> bool {
     let devices: Vec<PathBuf> = open_devices(roots, pid).collect();
     let holds = |name: &str| devices.iter().any(|device| device.as_os_str() == name);
@@ -173,7 +179,8 @@ fn minor(device: &Path) -> Option<u32> {
     device.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok()
 }
 
-/// The namespace of Kubernetes that the process is in, by what the kubelet mounts into every container.
+/// The namespace of Kubernetes that the process is in, by what the kubelet mounts into every
+/// container.
 pub(crate) fn namespace(roots: &Roots, pid: u32) -> Option<String> {
     const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
     let file = View::of(roots, pid)?.find(Path::new(FILE)).ok()?.open().ok()?;

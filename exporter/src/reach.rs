@@ -1,9 +1,10 @@
 //! Files of other people: found step by step, and opened only where somebody has the right to.
 //!
-//! The exporter may often read everything, and what it reads of a file is on a page and a stream that everybody sees. So a path that
-//! comes from a process, or from a directory that others write to, is not handed to the kernel as a whole. Each part of it is found
-//! without following links and without opening it (`O_PATH`), what was found is judged, and only then is it opened: nothing can take
-//! its place in between. A pipe is never waited for, and a device never opened.
+//! The exporter may often read everything, and what it reads of a file is on a page and a stream
+//! that everybody sees. So a path that comes from a process, or from a directory that others write
+//! to, is not handed to the kernel as a whole. Each part of it is found without following links and
+//! without opening it (`O_PATH`), what was found is judged, and only then is it opened: nothing can
+//! take its place in between. A pipe is never waited for, and a device never opened.
 
 mod rights;
 
@@ -23,7 +24,8 @@ use rustix::io::Errno;
 use crate::roots::{self, Roots};
 use rights::{ENTERS, READS, Rights};
 
-/// File systems that are made of what the kernel says, and what it says there may be gone with the reading: `statfs(2)`.
+/// File systems that are made of what the kernel says, and what it says there may be gone with the
+/// reading: `statfs(2)`.
 const OF_THE_KERNEL: &[u64] = &[0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
 /// Links on the way to a file, as the kernel has it.
 const MAX_LINKS: usize = 40;
@@ -38,7 +40,8 @@ const SHARED: u32 = 0o1002;
 /// How far a path may lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// What the operator named, by whatever links, and what is found below it by a pattern or a search.
+    /// What the operator named, by whatever links, and what is found below it by a pattern or a
+    /// search.
     Below(PathBuf),
     /// As far as a process sees and may read itself.
     Of(Arc<View>),
@@ -256,7 +259,8 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = Part> {
 
 /// The way to one file.
 struct Walk<'a> {
-    /// Whose rights count, and then nothing leads above the root; our own, which the kernel looks after, when absent.
+    /// Whose rights count, and then nothing leads above the root; our own, which the kernel looks
+    /// after, when absent.
     rights: Option<&'a Rights>,
     /// Who reads, and who owns the root: their links lead anywhere.
     reader: u32,
@@ -318,8 +322,9 @@ impl Walk<'_> {
         read(self.rights, above.pop().ok_or(Refusal::TooFar)?)
     }
 
-    /// Puts where a link leads in front of the way: a link of the reader or of who owns the root leads anywhere, one of somebody else
-    /// to what is theirs, and not even there from a directory in which everybody leaves things (`fs.protected_symlinks`).
+    /// Puts where a link leads in front of the way: a link of the reader or of who owns the root
+    /// leads anywhere, one of somebody else to what is theirs, and not even there from a
+    /// directory in which everybody leaves things (`fs.protected_symlinks`).
     fn follow(&mut self, link: &Located, dir: &Located, way: &mut VecDeque<Part>) -> io::Result<()> {
         self.links += 1;
         if self.links > MAX_LINKS {
@@ -345,7 +350,8 @@ fn owned(link: u32, target: &Metadata) -> Result<(), Refusal> {
     if target == link { Ok(()) } else { Err(Refusal::ForeignLink { link, target }) }
 }
 
-/// What has this name, itself and not what it may link to. Only who asks for a directory has an automounter mount it.
+/// What has this name, itself and not what it may link to. Only who asks for a directory has an
+/// automounter mount it.
 fn look(dir: &Located, name: &OsString, last: bool) -> io::Result<File> {
     const HOW: OFlags = LOOK.union(OFlags::NOFOLLOW);
     if !last {

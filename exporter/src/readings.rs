@@ -1,12 +1,15 @@
-//! From numbers reported at intervals to steps: what OTLP, statsd and scraped endpoints have in common.
+//! From numbers reported at intervals to steps: what OTLP, statsd and scraped endpoints have in
+//! common.
 //!
-//! Those protocols know gauges, counters and histograms, and no steps. Here the readings of one rank at one moment become one step
-//! event: a counter gives what it grew by, a histogram its mean since the last report, and a gauge its value if it changed, because
-//! a gauge that nobody set again is repeated by every report, and a loss repeated ten times is not ten losses.
+//! Those protocols know gauges, counters and histograms, and no steps. Here the readings of one
+//! rank at one moment become one step event: a counter gives what it grew by, a histogram its mean
+//! since the last report, and a gauge its value if it changed, because a gauge that nobody set
+//! again is repeated by every report, and a loss repeated ten times is not ten losses.
 //!
-//! The number of the step is, in this order: what the report says (an attribute, a gauge or a counter of steps); how often the
-//! durations of steps were measured; the number of reports that brought something new. The last two keep the order of values and
-//! nothing else, so such an event says so (`step_from`) and carries no time for step durations to be derived from. Where another
+//! The number of the step is, in this order: what the report says (an attribute, a gauge or a
+//! counter of steps); how often the durations of steps were measured; the number of reports that
+//! brought something new. The last two keep the order of values and nothing else, so such an event
+//! says so (`step_from`) and carries no time for step durations to be derived from. Where another
 //! source tells the real steps of the same rank, readings without one are put to its last.
 
 mod again;
@@ -72,7 +75,8 @@ pub(crate) struct Report<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Reading<'a> {
     pub(crate) meaning: Meaning<'a>,
-    /// Whether the name is known to be of training: a process that trains may report its memory as well.
+    /// Whether the name is known to be of training: a process that trains may report its memory as
+    /// well.
     pub(crate) known: bool,
     pub(crate) value: Value,
 }
@@ -280,7 +284,8 @@ impl Rank {
 
 impl Sum {
     fn metric(&mut self, name: &str, divisor: f64, value: &Value, gained: &Gained) {
-        // A gauge that stays NaN is NaN again, and one that stays for too long is looked into by the training state.
+        // A gauge that stays NaN is NaN again, and one that stays for too long is looked into by the
+        // training state.
         let watched = matches!(name, metric::LOSS | metric::GRAD_NORM);
         let again = matches!(value, Value::Gauge(v) if watched || v.is_nan());
         if !(gained.changed || again) {

@@ -1,5 +1,5 @@
-//! Where the system's own files are: `/sys`, `/proc` and the rest, each movable, so that a collector is tested on a
-//! tree of files and a container looks at its host.
+//! Where the system's own files are: `/sys`, `/proc` and the rest, each movable, so that a
+//! collector is tested on a tree of files and a container looks at its host.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -27,7 +27,8 @@ pub struct Roots {
     pub kmsg: PathBuf,
     /// NVML to load; the loader's search path when absent.
     pub nvml_library: Option<PathBuf>,
-    /// Where collectors remember what must survive a restart ([`crate::memory`]); nowhere when absent.
+    /// Where collectors remember what must survive a restart ([`crate::memory`]); nowhere when
+    /// absent.
     pub state: Option<PathBuf>,
 }
 
@@ -61,15 +62,16 @@ impl Roots {
 
 /// The text of a small file without the space around it; `None` when it cannot be read.
 ///
-/// Kernel files are each their own risk: one attribute of one device may be missing, invalid for its state or refuse
-/// with any error, and that must cost that one value only.
+/// Kernel files are each their own risk: one attribute of one device may be missing, invalid for
+/// its state or refuse with any error, and that must cost that one value only.
 pub fn read(path: &Path) -> Option<String> {
     let mut text = String::from_utf8(read_bytes(path).ok()?).ok()?;
     text.truncate(text.trim_end().len());
     Some(text)
 }
 
-/// What stands in a small file. Hundreds of them are read a second, so none is asked for its size, which the kernel does not know.
+/// What stands in a small file. Hundreds of them are read a second, so none is asked for its size,
+/// which the kernel does not know.
 pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(256);
     File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
@@ -81,11 +83,12 @@ pub fn read_number<T: FromStr>(path: &Path) -> Option<T> {
     read(path)?.trim().parse().ok()
 }
 
-/// A directory of sysfs whose files are read again and again. The kernel looks for one name then, and not for a path of a dozen with
-/// links in between.
+/// A directory of sysfs whose files are read again and again. The kernel looks for one name then,
+/// and not for a path of a dozen with links in between.
 ///
-/// Where a driver was loaded anew there is another directory of the same name: who finds that a file is missing that every such
-/// directory has, or looks at other things only once a while, calls [`Dir::reopen`].
+/// Where a driver was loaded anew there is another directory of the same name: who finds that a
+/// file is missing that every such directory has, or looks at other things only once a while, calls
+/// [`Dir::reopen`].
 #[derive(Debug, Default)]
 pub struct Dir {
     path: PathBuf,
@@ -94,7 +97,8 @@ pub struct Dir {
     names: Vec<String>,
     /// Files that are read every second.
     watched: Vec<(&'static str, File)>,
-    /// The same in the order of the kernel, each with a zero behind it: mostly they are what they were, and nobody has to sort them.
+    /// The same in the order of the kernel, each with a zero behind it: mostly they are what they
+    /// were, and nobody has to sort them.
     listed: Vec<u8>,
 }
 
@@ -121,7 +125,8 @@ impl Dir {
         self.open.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Names of its entries, sorted. A directory that is empty now may have been removed and made anew, so it is opened anew.
+    /// Names of its entries, sorted. A directory that is empty now may have been removed and made
+    /// anew, so it is opened anew.
     pub fn names(&mut self) -> io::Result<&[String]> {
         let old = self.open.is_some();
         let mut now = self.entries();
@@ -155,7 +160,8 @@ impl Dir {
         Ok(entries)
     }
 
-    /// What stands in an attribute. The kernel gives all of one, a page at most, to the first `read`.
+    /// What stands in an attribute. The kernel gives all of one, a page at most, to the first
+    /// `read`.
     pub fn read_bytes(&mut self, name: &str) -> io::Result<Vec<u8>> {
         let file = self.openat(name)?;
         let mut page = [0; 4096];
@@ -167,8 +173,9 @@ impl Dir {
         }
     }
 
-    /// As [`Dir::read`], for a word that is looked at every second: the file stays open, since to open and close one costs more than what
-    /// it says. The kernel says it anew to whoever reads from the beginning.
+    /// As [`Dir::read`], for a word that is looked at every second: the file stays open, since to
+    /// open and close one costs more than what it says. The kernel says it anew to whoever
+    /// reads from the beginning.
     pub fn watch(&mut self, name: &'static str) -> Option<String> {
         self.watched(name, |word| Some(word.to_owned()))
     }
@@ -282,7 +289,8 @@ mod tests {
         std::fs::write(path.join("operstate"), "up\n").unwrap();
         assert_eq!(dir.watch("operstate").as_deref(), Some("up"));
         assert_eq!(dir.watch_number::<u64>("operstate"), None);
-        // What cannot be read is a directory here and a device that is down there, and may be read again later.
+        // What cannot be read is a directory here and a device that is down there, and may be read again
+        // later.
         std::fs::create_dir(path.join("speed")).unwrap();
         assert_eq!(dir.watch("speed"), None);
         std::fs::remove_dir(path.join("speed")).unwrap();

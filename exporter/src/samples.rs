@@ -1,7 +1,7 @@
 //! Values of families at one moment, on their way to the page.
 //!
-//! Constant metrics, built afresh for every page: a run, a process or a device that is gone is simply not written
-//! again, which a family that remembers its label sets cannot promise.
+//! Constant metrics, built afresh for every page: a run, a process or a device that is gone is
+//! simply not written again, which a family that remembers its label sets cannot promise.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ pub enum Value {
     Histogram(Distribution),
 }
 
-/// A histogram as it is exposed. `counts` has one entry a bound, not cumulative; the last bound is infinity.
+/// A histogram as it is exposed. `counts` has one entry a bound, not cumulative; the last bound is
+/// infinity.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
     pub sum: f64,
@@ -32,7 +33,8 @@ pub struct Sample {
     pub value: Value,
 }
 
-/// Values of labels in the order of their family's names: one text, so that a series costs one allocation and a comparison is one of bytes.
+/// Values of labels in the order of their family's names: one text, so that a series costs one
+/// allocation and a comparison is one of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels(Arc<str>);
 
@@ -53,8 +55,8 @@ impl<'a> Row<'a> {
 
 /// What one source says of itself at one moment.
 ///
-/// Most of it is what the source said a moment ago. So what is written can be sealed, and is then shared, not copied, by everybody
-/// who passes it on.
+/// Most of it is what the source said a moment ago. So what is written can be sealed, and is then
+/// shared, not copied, by everybody who passes it on.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     /// Written first, in this order.
@@ -65,7 +67,8 @@ pub struct Samples {
     before: Before,
 }
 
-/// What a source said the last time. It writes mostly the same series in the same order, so their labels are used again.
+/// What a source said the last time. It writes mostly the same series in the same order, so their
+/// labels are used again.
 #[derive(Debug, Clone, Default)]
 struct Before {
     chunks: Vec<Arc<Chunk>>,
@@ -81,7 +84,8 @@ pub struct Chunk {
     index: Arc<Index>,
 }
 
-/// Where in a chunk each family is. Mostly a source tells the same families in the same order, and its chunks share one.
+/// Where in a chunk each family is. Mostly a source tells the same families in the same order, and
+/// its chunks share one.
 #[derive(Debug)]
 struct Index {
     /// Numbers of the samples, family by family.
@@ -98,13 +102,15 @@ pub struct Slice {
 }
 
 impl Labels {
-    /// Behind each value. It sorts before every character, so that texts are in the order of their values.
+    /// Behind each value. It sorts before every character, so that texts are in the order of their
+    /// values.
     const END: char = '\0';
 
     fn write(values: &[&str], text: &mut String) {
         text.clear();
         for value in values {
-            // Paths and names of devices and processes come by here, and by no other door. The end itself goes too.
+            // Paths and names of devices and processes come by here, and by no other door. The end itself
+            // goes too.
             text.push_str(&words::clean(value));
             text.push(Self::END);
         }
@@ -230,7 +236,8 @@ impl Samples {
         })
     }
 
-    /// The value of a series, for tests and for sources that read their own last page; of several the last one.
+    /// The value of a series, for tests and for sources that read their own last page; of several
+    /// the last one.
     pub fn get(&self, family: &Family, labels: &[&str]) -> Option<f64> {
         let of = |s: &Sample| match s.value {
             Value::Number(v)
@@ -251,7 +258,8 @@ impl Chunk {
         Self::indexed(samples, index)
     }
 
-    /// The next one of a source: the very same where it says what it said, so that nobody has to look.
+    /// The next one of a source: the very same where it says what it said, so that nobody has to
+    /// look.
     fn after(before: Option<&Arc<Self>>, samples: Vec<Sample>) -> Arc<Self> {
         let Some(before) = before.filter(|before| before.samples.len() == samples.len()) else {
             return Arc::new(Self::new(samples));

@@ -1,8 +1,10 @@
-//! Runs the collectors: each on its own OS thread, behind a fence against panics, watched by a deadline.
+//! Runs the collectors: each on its own OS thread, behind a fence against panics, watched by a
+//! deadline.
 //!
-//! A read of a kernel file or a driver may never return, and nothing can end a thread that waits in the kernel. So nobody
-//! waits for one: the page takes what each collector left behind last, leaves it out when it is too old, and shows the
-//! collector as stuck. A thread that is stuck is not replaced; the next would only join it.
+//! A read of a kernel file or a driver may never return, and nothing can end a thread that waits in
+//! the kernel. So nobody waits for one: the page takes what each collector left behind last, leaves
+//! it out when it is too old, and shows the collector as stuck. A thread that is stuck is not
+//! replaced; the next would only join it.
 
 mod ticks;
 

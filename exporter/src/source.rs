@@ -1,5 +1,6 @@
-//! Health of the places that training metrics come from: a tail, the socket, an endpoint. Each source holds a
-//! [`SourceHandle`] and says how it fares; what it drops leaves the page with the handle.
+//! Health of the places that training metrics come from: a tail, the socket, an endpoint. Each
+//! source holds a [`SourceHandle`] and says how it fares; what it drops leaves the page with the
+//! handle.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,7 +50,8 @@ pub static RESOLUTION: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&UP, &LAG, &DROPPED, &UNMATCHED, &SKIPPED, &RESOLUTION];
 
-/// Why a file is not read that the one on whose account it would be may not read, or that a link of somebody else leads to.
+/// Why a file is not read that the one on whose account it would be may not read, or that a link of
+/// somebody else leads to.
 pub(crate) const NOT_OWNER: &str = "not_owner";
 
 /// Distinct reasons that one source may count under.

@@ -1,4 +1,5 @@
-//! Places that training metrics are fetched from, as opposed to those that bring them. One kind takes one file and one line here.
+//! Places that training metrics are fetched from, as opposed to those that bring them. One kind
+//! takes one file and one line here.
 
 mod poll;
 mod sink;
@@ -23,8 +24,9 @@ pub use tail::{From, TailConfig};
 /// Entries of the configuration; each has a thread of its own.
 pub const MAX_SOURCES: usize = 64;
 
-/// One line a kind: `module: Variant(its configuration)`. The module offers `check` on the configuration (what is wrong, each as
-/// `key: reason`), `start(config, surroundings, shutdown)` and `FAMILIES`, families of its own beside those of every source.
+/// One line a kind: `module: Variant(its configuration)`. The module offers `check` on the
+/// configuration (what is wrong, each as `key: reason`), `start(config, surroundings, shutdown)`
+/// and `FAMILIES`, families of its own beside those of every source.
 macro_rules! sources {
     ($($(#[$doc:meta])* $name:ident: $variant:ident($config:ident),)*) => {
         $(mod $name;)*
@@ -81,8 +83,9 @@ pub fn check(sources: &[SourceConfig]) -> Vec<String> {
     wrong
 }
 
-/// Starts every source of a configuration that [`check`] found right. Each works until `shutdown` is raised, on a thread that
-/// nobody waits for: a file system that hangs may hold it for ever. Must be called inside a Tokio runtime.
+/// Starts every source of a configuration that [`check`] found right. Each works until `shutdown`
+/// is raised, on a thread that nobody waits for: a file system that hangs may hold it for ever.
+/// Must be called inside a Tokio runtime.
 pub fn start(sources: &[SourceConfig], around: &Surroundings, shutdown: &Shutdown) {
     for source in sources.iter().take(MAX_SOURCES) {
         source.start(around, shutdown);

@@ -1,4 +1,5 @@
-//! Saves what must survive a restart of this exporter: every quarter of a minute, at once when a run restarts, and at the end.
+//! Saves what must survive a restart of this exporter: every quarter of a minute, at once when a
+//! run restarts, and at the end.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,8 +9,8 @@ use stepwatch_kit::shutdown::Shutdown;
 use crate::hub::Hub;
 use crate::training::Archive;
 
-/// Steps of this long may be forgotten by a crash, which costs nothing: they only went forward. Each time costs the disk a flush, and
-/// as much as hundreds of steps.
+/// Steps of this long may be forgotten by a crash, which costs nothing: they only went forward.
+/// Each time costs the disk a flush, and as much as hundreds of steps.
 const INTERVAL: Duration = Duration::from_secs(15);
 
 /// Makes the directory; without one, says what that costs and goes on.

@@ -1,8 +1,10 @@
-//! `GET /v1/stream`: every event of this node, in order, resumable, as lines of JSON that never end.
+//! `GET /v1/stream`: every event of this node, in order, resumable, as lines of JSON that never
+//! end.
 //!
-//! Prometheus sees what a gauge was at a scrape; a one-step spike lives between two of them. This is the other way
-//! out: a bounded [`Ring`] in memory that any number of readers follow by cursor. It is not a log: what falls off the
-//! ring is gone, and a reader that asks for it is told how much it lost. It outlives this process, by a journal beside it.
+//! Prometheus sees what a gauge was at a scrape; a one-step spike lives between two of them. This
+//! is the other way out: a bounded [`Ring`] in memory that any number of readers follow by cursor.
+//! It is not a log: what falls off the ring is gone, and a reader that asks for it is told how much
+//! it lost. It outlives this process, by a journal beside it.
 
 mod http;
 mod journal;

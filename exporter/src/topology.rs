@@ -1,6 +1,8 @@
-//! Where a device sits: its PCI address, the bridges above it, its NUMA node. What sysfs says with links and folders, as values.
+//! Where a device sits: its PCI address, the bridges above it, its NUMA node. What sysfs says with
+//! links and folders, as values.
 //!
-//! Nothing but links is followed, so it works on a tree of files, and in a container that sees its host's `/sys`.
+//! Nothing but links is followed, so it works on a tree of files, and in a container that sees its
+//! host's `/sys`.
 
 use std::path::Path;
 
@@ -18,8 +20,9 @@ pub struct Place {
     pub address: String,
     /// Host bridge, `pci0000:15`: what shares it shares a socket's root complex.
     pub root: String,
-    /// From the root port down to the bridge right above the device. What shares the last bridge is behind the same port; what
-    /// shares one that is not the first, the root port, is behind the same switch.
+    /// From the root port down to the bridge right above the device. What shares the last bridge is
+    /// behind the same port; what shares one that is not the first, the root port, is behind
+    /// the same switch.
     pub bridges: Vec<String>,
     pub numa_node: Option<u32>,
 }
@@ -32,8 +35,8 @@ impl Place {
         Self::at(&device)
     }
 
-    /// Of the device behind an entry of a class, such as `/sys/class/net/eth0` or `/sys/class/infiniband/mlx5_0`; `None` of what is
-    /// software, or is on another bus.
+    /// Of the device behind an entry of a class, such as `/sys/class/net/eth0` or
+    /// `/sys/class/infiniband/mlx5_0`; `None` of what is software, or is on another bus.
     pub fn behind(entry: &Path) -> Option<Self> {
         Self::at(&std::fs::canonicalize(entry.join("device")).ok()?)
     }
@@ -51,15 +54,16 @@ impl Place {
         known.then(|| Self { address, root: parts[root].to_owned(), bridges: path, numa_node })
     }
 
-    /// The bridge nearest to both devices: the switch, or port, that their traffic to each other turns round at. `None` when it is the
-    /// host bridge, or when it has to cross to another one.
+    /// The bridge nearest to both devices: the switch, or port, that their traffic to each other
+    /// turns round at. `None` when it is the host bridge, or when it has to cross to another
+    /// one.
     pub fn common_bridge(&self, other: &Self) -> Option<&str> {
         let shared = self.shared_bridges(other).checked_sub(1)?;
         self.bridges.get(shared).map(String::as_str)
     }
 
-    /// What lies between the two, in the words of `nvidia-smi topo`, without `phb`: what goes through a host bridge of one socket is
-    /// `node`.
+    /// What lies between the two, in the words of `nvidia-smi topo`, without `phb`: what goes
+    /// through a host bridge of one socket is `node`.
     pub fn path_to(&self, other: &Self) -> &'static str {
         let shared = self.shared_bridges(other);
         if shared > 0 {
@@ -88,7 +92,8 @@ pub fn numa_node(device: &Path) -> Option<u32> {
     roots::read_number::<i32>(&device.join("numa_node")).and_then(|n| n.try_into().ok())
 }
 
-/// The last part of what a symbolic link points to: the address of a device, the name of its driver.
+/// The last part of what a symbolic link points to: the address of a device, the name of its
+/// driver.
 pub fn target(link: &Path) -> Option<String> {
     let path = std::fs::read_link(link).ok()?;
     Some(path.file_name()?.to_str()?.to_owned())

@@ -1,7 +1,8 @@
 //! Training state: every run that this node hears of, put together from whatever its sources tell.
 //!
-//! Time comes in as an argument and what should be published goes out as events, so the whole of it is tested without
-//! a clock or a socket. It holds no history beyond a few minutes of extremes: the stream and Prometheus do.
+//! Time comes in as an argument and what should be published goes out as events, so the whole of it
+//! is tested without a clock or a socket. It holds no history beyond a few minutes of extremes: the
+//! stream and Prometheus do.
 
 mod admission;
 mod archive;
@@ -56,7 +57,8 @@ pub struct Options {
     pub max_custom: usize,
     /// Seconds of silence after which a run or a rank leaves the page.
     pub forget_after: f64,
-    /// Seconds that a run stays after all its ranks said goodbye: long enough to be scraped once more.
+    /// Seconds that a run stays after all its ranks said goodbye: long enough to be scraped once
+    /// more.
     pub linger: f64,
     pub convention: Convention,
     /// The operator's word for what GPU this node has.
@@ -222,7 +224,8 @@ impl Training {
         Outcome::Accepted
     }
 
-    /// Counts what became of a step and publishes what goes before it; an error where nothing of it is left to publish.
+    /// Counts what became of a step and publishes what goes before it; an error where nothing of it
+    /// is left to publish.
     fn stepped(&mut self, stepped: Stepped, now: f64, out: &mut Vec<Event>) -> Result<(), Outcome> {
         self.drops.add(Reason::Custom, stepped.custom_dropped);
         self.drops.add(Reason::Repeated, stepped.repeated);
@@ -314,11 +317,13 @@ impl Training {
         }
     }
 
-    /// Whether a process that still lived at `beat` can have died without a word reaching this exporter, in any of its lives.
+    /// Whether a process that still lived at `beat` can have died without a word reaching this
+    /// exporter, in any of its lives.
     pub fn missed(&self, run: &str, rank: u32, pid: u32, beat: f64) -> bool {
         let rank = self.runs.get(run).and_then(|r| r.ranks.get(&rank));
         let spoke = rank.is_some_and(|r| r.connected_once && r.pid == Some(pid));
-        // Connections are seen to close while the exporter lives; the time is saved a little after it was heard.
+        // Connections are seen to close while the exporter lives; the time is saved a little after it was
+        // heard.
         !spoke && self.heard_before.get(run).is_none_or(|heard| beat > heard + SAVED_WITHIN_SECONDS)
     }
 

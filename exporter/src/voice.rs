@@ -1,4 +1,5 @@
-//! Who speaks, and whose a run is: it belongs to the user that opened it, and nobody else may speak for it.
+//! Who speaks, and whose a run is: it belongs to the user that opened it, and nobody else may speak
+//! for it.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -42,7 +43,8 @@ impl Voice {
 
     /// Whose a run of this one is once `speaker` has spoken for it; `None` where it may not.
     ///
-    /// What is known better counts: what root opened is that of the first user who joins it, and so is what somebody unknown opened.
+    /// What is known better counts: what root opened is that of the first user who joins it, and so
+    /// is what somebody unknown opened.
     pub fn joined_by(self, speaker: Self) -> Option<Self> {
         match (self, speaker) {
             _ if self == speaker => Some(self),

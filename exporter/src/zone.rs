@@ -1,7 +1,8 @@
 //! Which time zone a log's stamps are in.
 //!
-//! Loggers print local time without a zone, and the trainer's container often has another one than this host. A line that was
-//! just written tells: its stamp and now differ by the offset of its zone, which is a multiple of a quarter of an hour.
+//! Loggers print local time without a zone, and the trainer's container often has another one than
+//! this host. A line that was just written tells: its stamp and now differ by the offset of its
+//! zone, which is a multiple of a quarter of an hour.
 
 /// Offsets are multiples of this.
 const STEP: f64 = 900.0;
@@ -27,7 +28,8 @@ impl Zone {
         self.offset
     }
 
-    /// Learns from a stamp, read as if it were UTC, of a line that was written at `unix`. Returns by how much the offset changed.
+    /// Learns from a stamp, read as if it were UTC, of a line that was written at `unix`. Returns
+    /// by how much the offset changed.
     pub(crate) fn observe(&mut self, stamp: f64, unix: f64) -> f64 {
         let ahead = stamp - unix;
         let offset = (ahead / STEP).round() * STEP;

@@ -1,4 +1,5 @@
-//! `docs/frameworks.md` promises what each framework gives: every row names tests that exist, and every format has a row.
+//! `docs/frameworks.md` promises what each framework gives: every row names tests that exist, and
+//! every format has a row.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;

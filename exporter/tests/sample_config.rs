@@ -6,8 +6,8 @@ use stepwatch_kit::config::{keys, parse};
 
 const SAMPLE: &str = include_str!("../../deploy/exporter.yml");
 
-/// The sample with its examples: one # at the beginning of a line is removed, prose has two. Of two keys that exclude
-/// each other the second stands behind another #.
+/// The sample with its examples: one # at the beginning of a line is removed, prose has two. Of two
+/// keys that exclude each other the second stands behind another #.
 fn with_examples() -> String {
     SAMPLE.lines().map(|line| line.strip_prefix('#').unwrap_or(line).to_owned() + "\n").collect()
 }

@@ -1,7 +1,7 @@
 //! The endpoints under `/-/` by which a service is operated: alive, ready, reload, log level.
 //!
-//! Reloading is asked for by `POST /-/reload` or SIGHUP and done by the program, which answers whether its new
-//! configuration took effect; the old one stays otherwise.
+//! Reloading is asked for by `POST /-/reload` or SIGHUP and done by the program, which answers
+//! whether its new configuration took effect; the old one stays otherwise.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,7 +27,8 @@ pub const BY_SIGNAL: &str = "SIGHUP";
 
 const HEALTHY: &str = "/-/healthy";
 const READY: &str = "/-/ready";
-/// Always open: whoever supervises a process knows no password, and would take being asked for one for a process that is unwell.
+/// Always open: whoever supervises a process knows no password, and would take being asked for one
+/// for a process that is unwell.
 pub const PROBES: [&str; 2] = [HEALTHY, READY];
 
 /// Someone asks the program to read its configuration again. Answer with what came of it.
@@ -86,14 +87,15 @@ impl Admin {
             .with_state(self.clone())
     }
 
-    /// The service is not ready while this latch is held. `name` says what it waits for; taking a name twice
-    /// gives two latches on one condition, open when either is.
+    /// The service is not ready while this latch is held. `name` says what it waits for; taking a
+    /// name twice gives two latches on one condition, open when either is.
     pub fn latch(&self, name: &str) -> Latch {
         lock(&self.closed).insert(name.to_owned());
         Latch { name: name.to_owned(), closed: Arc::clone(&self.closed) }
     }
 
-    /// Nor is it ready while `waits_for` says for what it waits. Whoever asks for readiness may be anybody.
+    /// Nor is it ready while `waits_for` says for what it waits. Whoever asks for readiness may be
+    /// anybody.
     #[must_use]
     pub fn needing(mut self, waits_for: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         self.needs.push(Need(Arc::new(waits_for)));

@@ -1,8 +1,9 @@
 //! Configuration files: strict YAML whose mistakes are shown where they are.
 //!
-//! Unknown keys, duplicate keys and wrong types are errors; every error names the file, the line and the column,
-//! shows the line with a caret under the mistake and says what is accepted. Programs check a whole file before
-//! they bind a port and leave with [`EXIT_CONFIG`] when it is bad.
+//! Unknown keys, duplicate keys and wrong types are errors; every error names the file, the line
+//! and the column, shows the line with a caret under the mistake and says what is accepted.
+//! Programs check a whole file before they bind a port and leave with [`EXIT_CONFIG`] when it is
+//! bad.
 
 mod error;
 pub mod keys;
@@ -31,8 +32,8 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     parse(&name, &text)
 }
 
-/// Parses YAML text; `name` is the file name that errors show. An empty document is an empty mapping, so that a
-/// configuration of defaults may be an empty file.
+/// Parses YAML text; `name` is the file name that errors show. An empty document is an empty
+/// mapping, so that a configuration of defaults may be an empty file.
 pub fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, ConfigError> {
     let options = serde_saphyr::options! {
         // `no` must not become a boolean and `on` must not become a string: say what you mean.

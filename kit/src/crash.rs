@@ -1,7 +1,8 @@
 //! Named places where a test can kill the process as a power cut would.
 //!
-//! `STEPWATCH_CRASH_POINT=outbox.sent` kills at the first pass of that point, `outbox.sent:3` at the third. Only
-//! debug builds look; in a release build [`point`] is empty and the variable means nothing.
+//! `STEPWATCH_CRASH_POINT=outbox.sent` kills at the first pass of that point, `outbox.sent:3` at
+//! the third. Only debug builds look; in a release build [`point`] is empty and the variable means
+//! nothing.
 
 /// Reached a place worth dying at. Call it just after (or just before) a commit.
 #[inline]

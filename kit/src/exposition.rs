@@ -1,7 +1,9 @@
-//! The metrics page: made of blocks that are encoded once, served in the format and encoding the scraper asks for.
+//! The metrics page: made of blocks that are encoded once, served in the format and encoding the
+//! scraper asks for.
 //!
-//! A page is immutable and each of its forms (OpenMetrics or text 0.0.4, gzip or not) is put together the first time someone wants
-//! it, so that a scrape costs a pointer and a copy to the socket.
+//! A page is immutable and each of its forms (OpenMetrics or text 0.0.4, gzip or not) is put
+//! together the first time someone wants it, so that a scrape costs a pointer and a copy to the
+//! socket.
 
 mod block;
 mod deflate;
@@ -38,7 +40,8 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// A collector that fails leaves a page without its end: scrapers are answered 500, not half a page.
+    /// A collector that fails leaves a page without its end: scrapers are answered 500, not half a
+    /// page.
     pub fn from_registry(registry: &Registry) -> Self {
         Self::new(registry, Vec::new())
     }
@@ -102,7 +105,8 @@ pub fn respond(page: &Encoded, form: Form) -> Response {
 }
 
 impl Form {
-    /// What a scraper asks for: OpenMetrics 1.0.0 or text 0.0.4 by `Accept`, gzip only by `Accept-Encoding`.
+    /// What a scraper asks for: OpenMetrics 1.0.0 or text 0.0.4 by `Accept`, gzip only by
+    /// `Accept-Encoding`.
     pub fn asked(headers: &HeaderMap) -> Self {
         let all = |name| headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
         Self { format: negotiate::format(all(ACCEPT)), gzip: negotiate::accepts_gzip(all(ACCEPT_ENCODING)) }

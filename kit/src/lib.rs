@@ -1,9 +1,10 @@
-//! What every service of Stepwatch offers to those who operate it: a configuration file whose mistakes are
-//! pointed at with a caret, structured logs whose level changes at run time, signals, hardened HTTP serving with
-//! TLS and authentication, the `/-/` endpoints and a metrics page in both text formats.
+//! What every service of Stepwatch offers to those who operate it: a configuration file whose
+//! mistakes are pointed at with a caret, structured logs whose level changes at run time, signals,
+//! hardened HTTP serving with TLS and authentication, the `/-/` endpoints and a metrics page in
+//! both text formats.
 //!
-//! It knows nothing of training, metrics families or alerts, and holds no global state except the process's
-//! logger.
+//! It knows nothing of training, metrics families or alerts, and holds no global state except the
+//! process's logger.
 
 pub mod admin;
 pub mod build_info;

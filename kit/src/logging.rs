@@ -1,5 +1,5 @@
-//! Logs go to standard error: text on a terminal, one JSON object a line everywhere else. The filter can be
-//! changed while the program runs (`/-/log-level`).
+//! Logs go to standard error: text on a terminal, one JSON object a line everywhere else. The
+//! filter can be changed while the program runs (`/-/log-level`).
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,8 +20,8 @@ pub struct LogControl {
     _layer: Option<Arc<reload::Layer<EnvFilter, Registry>>>,
 }
 
-/// Starts logging with the filter of `RUST_LOG`, or `info`. A filter that does not parse falls back to `info`
-/// and says so. In a process that already logs, the returned control is inert.
+/// Starts logging with the filter of `RUST_LOG`, or `info`. A filter that does not parse falls back
+/// to `info` and says so. In a process that already logs, the returned control is inert.
 pub fn init() -> LogControl {
     let wanted = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|text| !text.trim().is_empty());
     let (filter, text, rejected) = match wanted.as_deref().map(parse) {
@@ -74,7 +74,8 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
             "an empty filter; expected a level (off error warn info debug trace) or target=level".into()
         );
     }
-    // Alone, a word is a level to people and a target to the filter, which would then log next to nothing.
+    // Alone, a word is a level to people and a target to the filter, which would then log next to
+    // nothing.
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains(['=', '[']));
     if let Some(word) = words.into_iter().find(|word| word.parse::<LevelFilter>().is_err()) {
         return Err(format!(

@@ -1,13 +1,14 @@
-//! HTTP serving that survives the clients it gets: an accept loop of our own over hyper's HTTP/1.1, and HTTP/2 where a
-//! service wants it (gRPC does).
+//! HTTP serving that survives the clients it gets: an accept loop of our own over hyper's HTTP/1.1,
+//! and HTTP/2 where a service wants it (gRPC does).
 //!
-//! A client that sends its header a byte a minute, opens sockets and says nothing, posts without end, or stops
-//! reading costs a bounded time, one of a bounded number of connections and a part of a bounded number of bytes; an
-//! idle connection gives way to a newcomer (in `connections`). On shutdown the port closes at
-//! once, requests in flight are finished, and what takes longer than the drain is cut.
+//! A client that sends its header a byte a minute, opens sockets and says nothing, posts without
+//! end, or stops reading costs a bounded time, one of a bounded number of connections and a part of
+//! a bounded number of bytes; an idle connection gives way to a newcomer (in `connections`). On
+//! shutdown the port closes at once, requests in flight are finished, and what takes longer than
+//! the drain is cut.
 //!
-//! A handler whose response never ends (a stream) should end its body on [`Shutdown`]; it is cut after
-//! `drain_timeout` otherwise.
+//! A handler whose response never ends (a stream) should end its body on [`Shutdown`]; it is cut
+//! after `drain_timeout` otherwise.
 
 mod bodies;
 mod browser;
@@ -47,30 +48,34 @@ pub struct Limits {
     pub purpose: Option<&'static str>,
     /// Whether HTTP/2 is served beside HTTP/1.1, on plain connections with prior knowledge.
     pub http2: bool,
-    /// How long an HTTP/2 connection is kept without a request. Clients of gRPC keep one for life and send every minute.
+    /// How long an HTTP/2 connection is kept without a request. Clients of gRPC keep one for life
+    /// and send every minute.
     pub http2_idle_timeout: Duration,
     /// For a whole request header to arrive; also how long an idle connection is kept.
     pub header_timeout: Duration,
     pub tls_handshake_timeout: Duration,
-    /// From the header to the head of the response, the body of the request included. The body of the response
-    /// may take for ever, but must move: see `stall_timeout`.
+    /// From the header to the head of the response, the body of the request included. The body of
+    /// the response may take for ever, but must move: see `stall_timeout`.
     pub request_timeout: Duration,
     /// How long a client may leave sent bytes unread.
     pub stall_timeout: Duration,
     /// How long requests in flight may take after a shutdown.
     pub drain_timeout: Duration,
-    /// A further connection takes the place of an idle one; it is answered 503 and closed where none is idle.
+    /// A further connection takes the place of an idle one; it is answered 503 and closed where
+    /// none is idle.
     pub max_connections: usize,
     /// Of any request body, as it arrives (before decompression). A route may set a smaller one by
     /// `DefaultBodyLimit`.
     pub body_bytes: usize,
-    /// Of all request bodies together, as they arrive. What there is no room for is answered 503 with `Retry-After`.
+    /// Of all request bodies together, as they arrive. What there is no room for is answered 503
+    /// with `Retry-After`.
     pub bodies_in_flight: usize,
     /// How long a body may keep its reader waiting in all.
     pub body_timeout: Duration,
     /// By which names browsers may ask for this program.
     pub hosts: Hosts,
-    /// Paths whose requests are signed by services that know no password: whoever serves them checks that.
+    /// Paths whose requests are signed by services that know no password: whoever serves them
+    /// checks that.
     pub signed_paths: &'static [&'static str],
     /// Who else may come in where a web configuration lists users.
     pub pass: Option<Pass>,
@@ -101,8 +106,8 @@ impl Default for Limits {
     }
 }
 
-/// A credential of the program's own, such as a token, which admits beside the users of the web configuration. What it permits is
-/// the program's matter.
+/// A credential of the program's own, such as a token, which admits beside the users of the web
+/// configuration. What it permits is the program's matter.
 #[derive(Clone)]
 pub struct Pass {
     needed: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -118,7 +123,8 @@ pub struct WebUser(pub String);
 pub struct Authenticated;
 
 impl Pass {
-    /// `needed` says whether anybody has such a credential, and `admits` looks at the headers of every request. Neither may block.
+    /// `needed` says whether anybody has such a credential, and `admits` looks at the headers of
+    /// every request. Neither may block.
     pub fn new(
         needed: impl Fn() -> bool + Send + Sync + 'static,
         admits: impl Fn(&HeaderMap) -> bool + Send + Sync + 'static,
@@ -141,14 +147,15 @@ impl fmt::Debug for Pass {
     }
 }
 
-/// After an accept failed for want of descriptors or memory: soon enough for a person, too late for a busy loop.
+/// After an accept failed for want of descriptors or memory: soon enough for a person, too late for
+/// a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const OVER_CAPACITY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
     content-type: text/plain\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
 
-/// Serves until `shutdown`, then drains. Logs `listening` with the bound address first. With `web`, connections
-/// are TLS and requests authenticated as it says.
+/// Serves until `shutdown`, then drains. Logs `listening` with the bound address first. With `web`,
+/// connections are TLS and requests authenticated as it says.
 pub async fn serve(
     listener: TcpListener,
     router: Router,

@@ -1,6 +1,7 @@
 //! One question asked all over a program: should I stop?
 //!
-//! A [`Shutdown`] is cheap to clone and can be awaited or polled. It is raised once and never lowered.
+//! A [`Shutdown`] is cheap to clone and can be awaited or polled. It is raised once and never
+//! lowered.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;

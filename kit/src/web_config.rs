@@ -1,9 +1,9 @@
-//! TLS, client certificates, basic authentication and a limit of requests, configured by the file that every Prometheus exporter
-//! takes (`--web.config.file`).
+//! TLS, client certificates, basic authentication and a limit of requests, configured by the file
+//! that every Prometheus exporter takes (`--web.config.file`).
 //!
-//! The file, and the certificates it names, are read again when they change, so that certificates rotate
-//! without a restart. A changed file that is bad, or that would switch TLS or authentication off, is refused and
-//! the old one stays: a half-written file must not open the port to everybody.
+//! The file, and the certificates it names, are read again when they change, so that certificates
+//! rotate without a restart. A changed file that is bad, or that would switch TLS or authentication
+//! off, is refused and the old one stays: a half-written file must not open the port to everybody.
 
 mod auth;
 mod file;
@@ -101,8 +101,9 @@ impl WebConfig {
         loaded.bucket.as_ref().map_or(Ok(()), |bucket| bucket.take())
     }
 
-    /// Checks the `Authorization` header, and names the user; nobody in particular where no users are listed. Asked on every
-    /// request, so that a user who was removed is out at once, open connections included.
+    /// Checks the `Authorization` header, and names the user; nobody in particular where no users
+    /// are listed. Asked on every request, so that a user who was removed is out at once, open
+    /// connections included.
     pub(crate) async fn authorize(&self, headers: &HeaderMap) -> Result<Option<String>, Response> {
         let loaded = self.fresh();
         loaded.users.authorize(headers).await

@@ -1,4 +1,5 @@
-//! Finding the programs under test, and building them when they are missing or older than their sources.
+//! Finding the programs under test, and building them when they are missing or older than their
+//! sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +23,8 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// The path of a program: from `STEPWATCH_BIN_DIR`, or from the target directory of the running test.
+/// The path of a program: from `STEPWATCH_BIN_DIR`, or from the target directory of the running
+/// test.
 pub fn path(program: &str) -> anyhow::Result<PathBuf> {
     static DIR: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let dir = DIR.get_or_init(|| directory().map_err(|e| format!("{e:#}")));
@@ -32,7 +34,8 @@ pub fn path(program: &str) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The library that stands before the C library's clock. Nothing links to it, so cargo does not build it with the tests.
+/// The library that stands before the C library's clock. Nothing links to it, so cargo does not
+/// build it with the tests.
 pub fn fake_clock() -> anyhow::Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let build = || {
@@ -67,7 +70,8 @@ fn target() -> anyhow::Result<PathBuf> {
     Ok(dir.to_owned())
 }
 
-/// Whether a program is missing or older than any source. Too often is harmless: cargo then finds nothing to do.
+/// Whether a program is missing or older than any source. Too often is harmless: cargo then finds
+/// nothing to do.
 fn stale(dir: &Path) -> bool {
     let built = [EXPORTER, ALERTER].iter().map(|p| modified(&dir.join(p))).min().flatten();
     let newest = SOURCES.iter().filter_map(|s| newest(&root().join(s))).max();

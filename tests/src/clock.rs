@@ -1,4 +1,5 @@
-//! The wall clock of a program under test, which a test sets as an operator or NTP does. The monotonic clock stays as it is.
+//! The wall clock of a program under test, which a test sets as an operator or NTP does. The
+//! monotonic clock stays as it is.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -119,7 +119,8 @@ impl Daemon {
         self.signal(Signal::CONT)
     }
 
-    /// From now on every write to a file fails, as on a disk that is full, while what is on it can be read.
+    /// From now on every write to a file fails, as on a disk that is full, while what is on it can
+    /// be read.
     pub fn fill_disk(&self) -> anyhow::Result<()> {
         self.limit_files(Some(0))
     }

@@ -1,8 +1,11 @@
-//! A fleet that trains, breaks and is repaired, for the engine to watch: who did it, how soon was it known, who was woken for nothing?
+//! A fleet that trains, breaks and is repaired, for the engine to watch: who did it, how soon was
+//! it known, who was woken for nothing?
 //!
-//! Seeded and in virtual time: the same options give the same events, byte for byte, and nothing depends on what the engine says.
-//! Nodes, runs, ranks and the words of exporters are modelled; the engine is the real one. What happened in truth is written down for
-//! the scorer alone. It is a model: figures measured on it say how the engine does on faults of these shapes, not on your fleet.
+//! Seeded and in virtual time: the same options give the same events, byte for byte, and nothing
+//! depends on what the engine says. Nodes, runs, ranks and the words of exporters are modelled; the
+//! engine is the real one. What happened in truth is written down for the scorer alone. It is a
+//! model: figures measured on it say how the engine does on faults of these shapes, not on your
+//! fleet.
 
 mod ears;
 mod job;
@@ -54,7 +57,8 @@ pub struct Volume {
     pub ranks: usize,
 }
 
-/// Lets a fleet run for as long as the options say, with `ears` listening; gives what happened in truth.
+/// Lets a fleet run for as long as the options say, with `ears` listening; gives what happened in
+/// truth.
 pub fn simulate(options: &Options, ears: &mut dyn Listener) -> (Vec<Truth>, Volume) {
     let mut world = world::World::new(options.clone());
     world.run(ears);

@@ -1,4 +1,5 @@
-//! One HTTP client for the process: building one means loading certificates, which costs more than most requests here.
+//! One HTTP client for the process: building one means loading certificates, which costs more than
+//! most requests here.
 
 use std::sync::LazyLock;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Programs of other projects that Stepwatch must work with. Tests that need one say so loudly where it is absent, and fail
-//! where `STEPWATCH_REQUIRE_PEERS=1` (as `cargo verify` sets it) promises that it is there.
+//! Programs of other projects that Stepwatch must work with. Tests that need one say so loudly
+//! where it is absent, and fail where `STEPWATCH_REQUIRE_PEERS=1` (as `cargo verify` sets it)
+//! promises that it is there.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

@@ -118,7 +118,8 @@ pub struct AlerterOptions {
     pub pagerduty_secrets: Vec<(String, String)>,
     /// More keys of the Slack receiver, each after a comma.
     pub slack_keys: String,
-    /// The same of the PagerDuty receiver, and whether there is another receiver of its service, `twin`.
+    /// The same of the PagerDuty receiver, and whether there is another receiver of its service,
+    /// `twin`.
     pub pagerduty_keys: String,
     pub twin: bool,
     /// Whether PagerDuty is shown changes of runs.

@@ -31,7 +31,8 @@ pub struct StackOptions {
     pub webhook: bool,
     /// More keys of the Slack receiver, each after a comma.
     pub slack_keys: String,
-    /// The same of the PagerDuty receiver, and whether there is another receiver of its service, `twin`.
+    /// The same of the PagerDuty receiver, and whether there is another receiver of its service,
+    /// `twin`.
     pub pagerduty_keys: String,
     pub twin: bool,
     /// Hear clicks in Slack by HTTP, by a socket, and answers in PagerDuty.

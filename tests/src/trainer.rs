@@ -1,4 +1,5 @@
-//! Trainers: a fast one in Rust that speaks the ingest socket, and the real Python client in a real process.
+//! Trainers: a fast one in Rust that speaks the ingest socket, and the real Python client in a real
+//! process.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -74,7 +75,8 @@ pub fn now() -> f64 {
     jiff::Timestamp::now().as_microsecond() as f64 / 1e6
 }
 
-/// Loss and gradient norm of a healthy step: falling slowly, with noise that is the same in every run of the tests.
+/// Loss and gradient norm of a healthy step: falling slowly, with noise that is the same in every
+/// run of the tests.
 pub fn healthy(step: i64) -> (f64, f64) {
     let mut random = Random::new(step as u64);
     let (a, b) = (random.unit() - 0.5, random.unit() - 0.5);
@@ -88,7 +90,8 @@ pub fn python() -> PathBuf {
     std::env::var_os("STEPWATCH_PYTHON").map_or_else(|| "python3".into(), PathBuf::from)
 }
 
-/// The interpreter that can import PyTorch and what stands on it, where `cargo verify --full` has made one; else the same.
+/// The interpreter that can import PyTorch and what stands on it, where `cargo verify --full` has
+/// made one; else the same.
 pub fn torch_python() -> PathBuf {
     std::env::var_os("STEPWATCH_TORCH_PYTHON").map_or_else(python, PathBuf::from)
 }

@@ -1,4 +1,5 @@
-//! As their Alertmanager: a real Prometheus fires the rules of this project through us, a real amtool lists and silences.
+//! As their Alertmanager: a real Prometheus fires the rules of this project through us, a real
+//! amtool lists and silences.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -141,7 +142,8 @@ teams:
     assert!(tree.contains("chat,primary") && tree.contains("severity=\"ticket\""), "{tree}");
 }
 
-/// Prometheus has us as its Alertmanager. The rules are for runs that no alerter follows, so ours reads no exporter.
+/// Prometheus has us as its Alertmanager. The rules are for runs that no alerter follows, so ours
+/// reads no exporter.
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_fires_our_rules_through_our_escalation() {
     let Some(program) = peers::prometheus() else { return };

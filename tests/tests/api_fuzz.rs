@@ -1,5 +1,6 @@
-//! Every route of the alerter, asked by a fuzzer that has read its OpenAPI document: whatever is sent, the answer is one that
-//! the document promises. What should be accepted is, what should be refused is, and nothing is an error of the server.
+//! Every route of the alerter, asked by a fuzzer that has read its OpenAPI document: whatever is
+//! sent, the answer is one that the document promises. What should be accepted is, what should be
+//! refused is, and nothing is an error of the server.
 //!
 //! It runs where `STEPWATCH_SCHEMATHESIS` names the program, as `cargo verify --full` does.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -150,9 +151,10 @@ async fn fuzz(program: &Path, stack: &Stack, known: &Known) -> (bool, String) {
     (out.status.success(), told)
 }
 
-/// Half the ids that are asked for are those that there are. Some requests that are right by the document are wrong all the same,
-/// for what no schema says: that a regular expression is one, that a time exists, that an end comes after its start, that a
-/// signature is right. And a silence that was ended is shown for some days.
+/// Half the ids that are asked for are those that there are. Some requests that are right by the
+/// document are wrong all the same, for what no schema says: that a regular expression is one, that
+/// a time exists, that an end comes after its start, that a signature is right. And a silence that
+/// was ended is shown for some days.
 fn settings(known: &Known) -> String {
     const BY_THE_DOCUMENT: &str = "
 [[operations]]

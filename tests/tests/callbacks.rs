@@ -1,5 +1,5 @@
-//! What people do in Slack and PagerDuty, through the real alerter: it stops escalation, reaches the other service, and a word
-//! that is repeated, replayed or forged changes nothing.
+//! What people do in Slack and PagerDuty, through the real alerter: it stops escalation, reaches
+//! the other service, and a word that is repeated, replayed or forged changes nothing.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -99,7 +99,8 @@ fn top_text(s: &Slack) -> String {
     s.top().next().map(stepwatch_fakes::Post::visible_text).unwrap_or_default()
 }
 
-/// Everybody learns that ann has it: PagerDuty rings no more, and the message says so and has no such button any more.
+/// Everybody learns that ann has it: PagerDuty rings no more, and the message says so and has no
+/// such button any more.
 async fn ann_has_it(stack: &Stack, key: &str) {
     assert_eq!(state(stack).await, "acknowledged", "durable before Slack is answered");
     let acked = |pd: &PagerDuty| pd.open(key).is_some_and(|a| a.state == AlertState::Acknowledged);
@@ -144,7 +145,8 @@ async fn a_click_takes_the_incident_everywhere_and_once() {
     assert_eq!(post_slack(&stack, &escalate, now(), Slack::SIGNING_SECRET).await, 200);
     let incident = &stack.alerter.incidents().await.unwrap()[0];
     assert_eq!((incident["state"].as_str(), incident["level"].as_i64()), (Some("open"), Some(2)));
-    // Nobody has it any more: an alert that was acknowledged rings no more, and so there is another one in its place.
+    // Nobody has it any more: an alert that was acknowledged rings no more, and so there is another one
+    // in its place.
     let again = format!("{key}-2");
     let rung = |pd: &PagerDuty| pd.open(&again).is_some_and(|a| a.state == AlertState::Triggered);
     let pd = stack.pagerduty.wait_for(rung, PATIENCE).await.unwrap();
@@ -292,7 +294,8 @@ async fn a_click_on_an_alert_silences_that_alert_and_one_without_a_name_is_refus
     let whisper = &slack.whispers[0].text;
     assert!(whisper.contains(r#"`kind="prometheus_alert", alertname="DiskFull"`"#), "{whisper}");
 
-    // Another trouble, of no run either, is told as ever; and this one has nothing that it could be known by.
+    // Another trouble, of no run either, is told as ever; and this one has nothing that it could be
+    // known by.
     tell_alerts(&stack, &[alert("FanStopped")]).await;
     posted(2).await;
     tell_alerts(&stack, &[serde_json::json!({"severity": "critical"})]).await;
@@ -368,7 +371,8 @@ async fn an_answer_in_pagerduty_counts_here_and_is_not_sent_back() {
     let n = stack.pagerduty.with(|pd| pd.hooks.len()) - 1;
     assert_eq!(pump(&stack, n).await, [200]);
     becomes(&stack, "open").await;
-    // The first answer once more under another id, as a service that cannot count might send it: a later word stands.
+    // The first answer once more under another id, as a service that cannot count might send it: a
+    // later word stands.
     let mut late = hook.clone();
     late["event"]["id"] = "01FAKELATE".into();
     assert_eq!(post_pagerduty(&stack, &late, &[PagerDuty::WEBHOOK_SECRET]).await, 200);

@@ -62,7 +62,8 @@ async fn an_incident_that_ends_during_an_outage_is_still_told() {
     assert_eq!(slack.top().count(), 1, "{:#?}", slack.posts);
 }
 
-/// Behind a webhook may be anything that rings: once somebody has the page, it is told that and not the page.
+/// Behind a webhook may be anything that rings: once somebody has the page, it is told that and not
+/// the page.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_called_by_webhook_after_the_answer() {
     let stack = stack(true).await;
@@ -79,7 +80,8 @@ async fn nobody_is_called_by_webhook_after_the_answer() {
     assert_eq!(told, [(&"ack".into(), &false.into())]);
 }
 
-/// Quiet was promised while the page was waiting for its receiver: it goes on waiting, and is told when the promise ends.
+/// Quiet was promised while the page was waiting for its receiver: it goes on waiting, and is told
+/// when the promise ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_waits_is_not_sent_in_a_silence_made_meanwhile() {
     let stack = stack(true).await;
@@ -92,7 +94,8 @@ async fn a_page_that_waits_is_not_sent_in_a_silence_made_meanwhile() {
     let said = http::client().post(&silences).json(&wish).send().await.unwrap();
     assert_eq!(said.status(), 200);
     let silence: serde_json::Value = said.json().await.unwrap();
-    // Another page shows that the receiver is back; the one that has waited longer would have come before it.
+    // Another page shows that the receiver is back; the one that has waited longer would have come
+    // before it.
     stack.webhook.script().clear();
     let loud = stack.warm_run("loud", 3).unwrap();
     loud.step(4, &[("loss", f64::NAN)]).unwrap();
@@ -195,7 +198,8 @@ async fn a_ticket_whose_chat_is_archived_rings_no_pager_and_waits_for_the_chat()
     assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 1);
 }
 
-/// Two teams on one alerter: when nobody of one can be told, the other one is not woken with its data.
+/// Two teams on one alerter: when nobody of one can be told, the other one is not woken with its
+/// data.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_outage_of_one_team_stays_within_it_and_then_goes_to_whom_the_operator_named() {
     use stepwatch_fakes::{FakeWebhook, WebhookSink};

@@ -1,5 +1,5 @@
-//! From a training step to a page, through real processes: eight Python trainers, the exporter, the alerter, and a real
-//! Prometheus beside them that shows why a scrape is not enough.
+//! From a training step to a page, through real processes: eight Python trainers, the exporter, the
+//! alerter, and a real Prometheus beside them that shows why a scrape is not enough.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::Stdio;
@@ -117,7 +117,8 @@ async fn one_page_for_each_disaster_and_none_for_a_blip() {
     }
 }
 
-/// The gauge that Prometheus scraped never showed the one-step spike; the maximum over a window did.
+/// The gauge that Prometheus scraped never showed the one-step spike; the maximum over a window
+/// did.
 async fn blip_is_in_the_window_and_not_in_the_gauge(prometheus: &Prometheus, ordered: Instant) {
     let spike = r#"train_grad_norm_max{run="benign",window="1m"} > 3"#;
     prometheus.wait_for(spike).await.unwrap();

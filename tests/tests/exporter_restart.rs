@@ -1,4 +1,5 @@
-//! `kill -9` of the exporter: a log that it tails is read on from where it was, and the alerter follows.
+//! `kill -9` of the exporter: a log that it tails is read on from where it was, and the alerter
+//! follows.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::OpenOptions;

@@ -1,6 +1,8 @@
-//! A small fleet, an hour or two of it, and what the engine must make of it: who did it, how soon, and who was woken for nothing.
+//! A small fleet, an hour or two of it, and what the engine must make of it: who did it, how soon,
+//! and who was woken for nothing.
 //!
-//! The limits are what it reaches today with some room; `BENCHMARKS.md` has the figures of large fleets.
+//! The limits are what it reaches today with some room; `BENCHMARKS.md` has the figures of large
+//! fleets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stepwatch_tests::fleet::{self, Kind, Mix, Options};
@@ -49,7 +51,8 @@ fn named_first(kind: Kind, step_seconds: f64) -> (f64, String) {
 
 #[test]
 fn in_a_standstill_the_gpu_that_did_not_come_to_the_collective_is_named() {
-    // A run's first evaluation may take half an hour: one that hangs is ended by NCCL's own timeout before that.
+    // A run's first evaluation may take half an hour: one that hangs is ended by NCCL's own timeout
+    // before that.
     for (kind, least) in [(Kind::LoaderDeadlock, 0.9), (Kind::EvalDeadlock, 0.5)] {
         let (first, told) = named_first(kind, 2.0);
         assert!(first >= least, "{told}");

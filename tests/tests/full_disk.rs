@@ -1,4 +1,5 @@
-//! A disk that is full for a while: nothing is called done that is not, everybody is told that nothing is, and it heals by itself.
+//! A disk that is full for a while: nothing is called done that is not, everybody is told that
+//! nothing is, and it heals by itself.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -109,7 +110,8 @@ async fn what_a_full_disk_did_not_take_is_not_called_done_and_is_done_when_there
     wait_ready(alerter, 200).await;
     stack.alerter.daemon.logged(|line| line.contains("takes commits again")).await.unwrap();
     let alerter = &stack.alerter;
-    // Everything that waited is committed, told and shown; where that took longer than ten seconds the disk has rung as well.
+    // Everything that waited is committed, told and shown; where that took longer than ten seconds the
+    // disk has rung as well.
     let late = |pd: &PagerDuty| pages(pd, "LateAlert").next().map(|page| page.dedup_key.clone());
     stack.pagerduty.wait_for(|pd| late(pd).is_some(), PATIENCE).await.unwrap();
     assert_eq!(state(alerter, "EarlyAlert").await.as_deref(), Some("acknowledged"));
@@ -134,7 +136,8 @@ async fn what_a_full_disk_did_not_take_is_not_called_done_and_is_done_when_there
     assert_eq!((told("EarlyAlert"), told("LateAlert")), (1, 1), "each told once");
 }
 
-/// The disk is full for a moment, again and again, while alerts come in; the process is killed in the middle of one.
+/// The disk is full for a moment, again and again, while alerts come in; the process is killed in
+/// the middle of one.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_answered_between_full_disks_survives_them() {
     let alerter = "storm: {enabled: false}\n".into();
@@ -185,7 +188,8 @@ async fn what_is_answered_between_full_disks_survives_them() {
     stack.pagerduty.wait_for(told, PATIENCE).await.unwrap();
 }
 
-/// Nothing can be recorded, and somebody has to be woken all the same: from memory, once, in words that say so.
+/// Nothing can be recorded, and somebody has to be woken all the same: from memory, once, in words
+/// that say so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_room() {
     let alerter = "resolve_after: 200ms\nalerts: {resolve_timeout: 5m}\n".into();

@@ -46,8 +46,8 @@ async fn exporter_reference() -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// The families that the alerter's code registers: it has no sources and no collectors that would make a reference worthwhile, and
-/// a page shows only those that have a sample.
+/// The families that the alerter's code registers: it has no sources and no collectors that would
+/// make a reference worthwhile, and a page shows only those that have a sample.
 fn alerter_registrations() -> BTreeSet<String> {
     let mut found = BTreeSet::from(["stepwatch_alerter_build_info".to_owned()]);
     for path in [files("alerter/src", "rs"), files("kit/src", "rs")].concat() {

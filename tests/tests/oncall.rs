@@ -1,4 +1,5 @@
-//! Who is on call, asked of the real program: its check of a file, its answer while it runs, over a restart, and a simulation.
+//! Who is on call, asked of the real program: its check of a file, its answer while it runs, over a
+//! restart, and a simulation.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;

@@ -69,8 +69,8 @@ async fn prometheus_scrapes_both_programs() {
         .unwrap();
 }
 
-/// The rules that we ship fire in a real Prometheus and arrive at a real Alertmanager. They are for runs that no alerter
-/// follows, so there is none.
+/// The rules that we ship fire in a real Prometheus and arrive at a real Alertmanager. They are for
+/// runs that no alerter follows, so there is none.
 #[tokio::test(flavor = "multi_thread")]
 async fn our_rules_fire() {
     let (Some(program), Some(alertmanager)) = (peers::prometheus(), peers::alertmanager()) else { return };

@@ -35,7 +35,8 @@ fn text() -> String {
     std::fs::read_to_string(bins::root().join("README.md")).unwrap()
 }
 
-/// Commands of the shell blocks (continued lines joined, comments and prompts gone), and those in running text.
+/// Commands of the shell blocks (continued lines joined, comments and prompts gone), and those in
+/// running text.
 fn commands() -> Vec<String> {
     let readme = text();
     let blocks = blocks(&readme);

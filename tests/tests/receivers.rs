@@ -72,7 +72,8 @@ async fn a_first_post_to_slack_whose_answer_is_lost_stands_once() {
     }
 }
 
-/// Words of the operator's own reach a chat and a mailbox, each escaped as it must be; one that fails is told in ours.
+/// Words of the operator's own reach a chat and a mailbox, each escaped as it must be; one that
+/// fails is told in ours.
 #[tokio::test(flavor = "multi_thread")]
 async fn own_words_arrive_escaped_and_a_failing_template_silences_nobody() {
     let (relay, dir) = (FakeSmtp::start().await, tempfile::tempdir().unwrap());

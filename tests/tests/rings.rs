@@ -102,7 +102,8 @@ async fn an_answer_to_any_ring_in_pagerduty_answers_all() {
     assert_eq!(stack.alerter.incidents().await.unwrap()[0]["state"], "resolved");
 }
 
-/// A ring whose answer never came may have rung: it is not repeated under another key, and it is answered with the others.
+/// A ring whose answer never came may have rung: it is not repeated under another key, and it is
+/// answered with the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ring_that_may_have_arrived_is_the_same_ring_after_a_kill() {
     let mut stack = stack(LEVELS, "").await;

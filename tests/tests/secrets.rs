@@ -1,6 +1,6 @@
-//! Secrets are seen by nobody. Every secret that a configuration can name is a text of its own here, every service repeats what it
-//! is sent in whatever it answers, and everything goes wrong once. Then all that the real alerter has said, shown and stored is
-//! searched for each of them.
+//! Secrets are seen by nobody. Every secret that a configuration can name is a text of its own
+//! here, every service repeats what it is sent in whatever it answers, and everything goes wrong
+//! once. Then all that the real alerter has said, shown and stored is searched for each of them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::Write as _;

@@ -1,8 +1,9 @@
-//! Logs that are written fast and handled roughly while the exporter that follows them is killed: every step once, in order, on
-//! the stream.
+//! Logs that are written fast and handled roughly while the exporter that follows them is killed:
+//! every step once, in order, on the stream.
 //!
-//! `cargo test --release -p stepwatch-tests --test soak -- --nocapture` is the measurement, at 1,000 lines a second in each of 64
-//! files. A debug build proves the same of fewer lines. `STEPWATCH_SOAK_SECONDS` and `STEPWATCH_SOAK_RATE` make it longer and faster.
+//! `cargo test --release -p stepwatch-tests --test soak -- --nocapture` is the measurement, at
+//! 1,000 lines a second in each of 64 files. A debug build proves the same of fewer lines.
+//! `STEPWATCH_SOAK_SECONDS` and `STEPWATCH_SOAK_RATE` make it longer and faster.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File, OpenOptions};
@@ -22,11 +23,13 @@ const FILES: usize = 64;
 /// Lines a second in each file: what the tail promises, or what a debug build can do.
 const RATE: u64 = if cfg!(debug_assertions) { 60 } else { 1_000 };
 const SECONDS: u64 = 30;
-/// Share of one core that an optimised exporter may take for it, everything included: tail, stream, page.
+/// Share of one core that an optimised exporter may take for it, everything included: tail, stream,
+/// page.
 const MAX_CPU: f64 = 0.30;
 /// How often the writers write.
 const TICK: Duration = Duration::from_millis(10);
-/// The exporter is killed in this first part of the time; the rest shows whether its memory is flat.
+/// The exporter is killed in this first part of the time; the rest shows whether its memory is
+/// flat.
 const KILLING: f64 = 0.6;
 /// Old files of a log that are not deleted yet.
 const KEPT: u32 = 4;
@@ -105,8 +108,9 @@ impl Log {
     /// Writes up to step `target`, unless it is waited until everything was read.
     fn write(&mut self, target: i64, seen: i64) {
         if let Some(act) = self.planned {
-            // What is in a file when it is cut or deleted is gone; that is no fault of the reader. Nor can it know of a file
-            // that lost its name before it was ever looked at, or while the reader was dead.
+            // What is in a file when it is cut or deleted is gone; that is no fault of the reader. Nor can it
+            // know of a file that lost its name before it was ever looked at, or while the reader
+            // was dead.
             let read = if act == Act::Rename { seen > self.before } else { seen == self.written };
             if !read {
                 if act == Act::Rename {
@@ -147,7 +151,8 @@ impl Log {
     }
 }
 
-/// Writes all logs until `stop`, and says how far each got and how often each thing was done to one.
+/// Writes all logs until `stop`, and says how far each got and how often each thing was done to
+/// one.
 fn write_all(dir: &Path, rate: u64, seen: &Seen, stop: &AtomicBool, seed: u64) -> (Vec<Log>, [usize; 4]) {
     let mut random = Random::new(seed);
     let mut logs: Vec<_> = (0..FILES).map(|n| Log::new(dir, n)).collect();
@@ -179,7 +184,8 @@ fn member<'a>(record: &'a str, key: &str) -> Option<&'a str> {
     rest.find([',', '}', '"']).map(|end| &rest[..end])
 }
 
-/// Follows the stream by its cursor for ever. Fails at the first step that is not the next of its log.
+/// Follows the stream by its cursor for ever. Fails at the first step that is not the next of its
+/// log.
 async fn read_all(addr: String, seen: Seen) -> anyhow::Result<()> {
     let mut cursor = String::new();
     loop {

@@ -1,4 +1,5 @@
-//! Tokens as the programs that people have send them: a real Prometheus, a real amtool and our own command line.
+//! Tokens as the programs that people have send them: a real Prometheus, a real amtool and our own
+//! command line.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};

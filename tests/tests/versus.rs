@@ -1,7 +1,8 @@
-//! Four ways in which Alertmanager loses or doubles what people rely on, each done to a real one and to us: the same requests, the
-//! same receivers, the same moment of death. It fails, we do not.
+//! Four ways in which Alertmanager loses or doubles what people rely on, each done to a real one
+//! and to us: the same requests, the same receivers, the same moment of death. It fails, we do not.
 //!
-//! Both sides are asserted. An Alertmanager that does not fail any more fails the test, because what is said of it would be untrue.
+//! Both sides are asserted. An Alertmanager that does not fail any more fails the test, because
+//! what is said of it would be untrue.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -15,7 +16,8 @@ use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Stack, StackOptions, exposition, http, poll_until, say};
 use tempfile::TempDir;
 
-/// The shortest that Alertmanager can be told to wait; what it has told is not told again while the test runs.
+/// The shortest that Alertmanager can be told to wait; what it has told is not told again while the
+/// test runs.
 const QUICK: &str = "group_wait: 0s, group_interval: 1s, repeat_interval: 1h";
 /// As it comes, but for the wait before the first message.
 const DEFAULT: &str = "group_wait: 0s, group_interval: 5m, repeat_interval: 4h";

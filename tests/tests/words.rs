@@ -1,5 +1,6 @@
-//! Words from outside, by every way in and out. One hostile text stands in every field that anybody may fill; then all that both
-//! programs have sent, shown, printed and logged is searched for what steers a terminal, turns text round, hides, or is markup.
+//! Words from outside, by every way in and out. One hostile text stands in every field that anybody
+//! may fill; then all that both programs have sent, shown, printed and logged is searched for what
+//! steers a terminal, turns text round, hides, or is markup.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use reqwest::Method;
@@ -23,8 +24,9 @@ enum Way {
     Kubeflow,
 }
 
-/// Every text field of every input of the exporter: its name, the way, and what is sent, in which `H` is the hostile text with the name
-/// before it. What makes a run of its own is then followed under one name.
+/// Every text field of every input of the exporter: its name, the way, and what is sent, in which
+/// `H` is the hostile text with the name before it. What makes a run of its own is then followed
+/// under one name.
 const EXPORTER: &[(&str, Way, &str)] = &[
     ("run", Way::Packet, r#"{"k":"step","run":"H","step":1,"m":{"loss":2.5}}"#),
     ("datagram", Way::Datagram, r#"{"k":"step","run":"H","step":1}"#),
@@ -70,7 +72,8 @@ const EXPORTER: &[(&str, Way, &str)] = &[
     ("number", Way::Http, r#"{"k":"step","run":"victim","step":"H"}"#),
 ];
 
-/// Every text field of every input of the alerter beside the stream: its name, the path, and what is sent there.
+/// Every text field of every input of the alerter beside the stream: its name, the path, and what
+/// is sent there.
 const ALERTER: &[(&str, &str, &str)] = &[
     (
         "alert",

@@ -3,8 +3,9 @@ use core::str::FromStr;
 
 /// A position in an exporter's stream: which life of the ring, and how many records into it.
 ///
-/// `boot` changes when the ring begins anew, as it does after a reboot: a cursor of an earlier life can only be
-/// answered by a gap record. A restart of the exporter alone goes on with the ring that it finds.
+/// `boot` changes when the ring begins anew, as it does after a reboot: a cursor of an earlier life
+/// can only be answered by a gap record. A restart of the exporter alone goes on with the ring that
+/// it finds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Cursor {
     pub boot: String,

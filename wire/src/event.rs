@@ -130,8 +130,9 @@ pub struct Event {
     pub step: Option<i64>,
     /// Metrics of the step or the evaluation, keys in [`crate::names::metric`] where they have one.
     pub m: Metrics,
-    /// How finely values of `m` were printed: the step between two neighbouring values, in the same unit. A smaller change is
-    /// the printer's, not the training's. Absent for a value that kept its digits. JSON key `q`: `"q":{"loss":0.01}`.
+    /// How finely values of `m` were printed: the step between two neighbouring values, in the same
+    /// unit. A smaller change is the printer's, not the training's. Absent for a value that
+    /// kept its digits. JSON key `q`: `"q":{"loss":0.01}`.
     pub q: Metrics,
     /// Seconds of the step spent in each phase.
     pub t: Metrics,
@@ -139,7 +140,8 @@ pub struct Event {
     pub node: Option<String>,
     /// User whose the run is on that host; written by the exporter, on `hello`.
     pub uid: Option<u32>,
-    /// How often the job has restarted, counted by the exporter: a step is only comparable within an attempt.
+    /// How often the job has restarted, counted by the exporter: a step is only comparable within
+    /// an attempt.
     pub attempt: Option<u32>,
     /// Name of the phase, the evaluation set, or the event.
     pub name: Option<String>,
@@ -381,7 +383,8 @@ impl Event {
         out
     }
 
-    /// Appends the event as one line of JSON without the newline. [`Event::parse`] reads back an equal event.
+    /// Appends the event as one line of JSON without the newline. [`Event::parse`] reads back an
+    /// equal event.
     pub fn write_json(&self, out: &mut String) {
         let mut o = Object::open(out);
         if let Some(c) = &self.cursor {
@@ -517,8 +520,8 @@ fn step(v: &Value) -> Result<i64, EventError> {
     integer("step", v).ok().filter(|n| *n >= 0).ok_or_else(|| wrong("step", want, v))
 }
 
-/// Takes the value at `key` out of `extra`, as what its word means. A word that means nothing is an error: taken for the
-/// usual one, a failure would pass for a success.
+/// Takes the value at `key` out of `extra`, as what its word means. A word that means nothing is an
+/// error: taken for the usual one, a failure would pass for a success.
 fn one_of<T: Copy>(
     extra: &mut BTreeMap<String, Value>,
     key: &str,

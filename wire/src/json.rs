@@ -1,7 +1,8 @@
-//! A small JSON reader that accepts bare `NaN`, `Infinity` and `-Infinity` wherever a value may stand.
+//! A small JSON reader that accepts bare `NaN`, `Infinity` and `-Infinity` wherever a value may
+//! stand.
 //!
-//! serde_json refuses them, Python writes them, and the events that matter most carry them. It reads one value from a byte
-//! slice, bounds the depth, and never panics on any input.
+//! serde_json refuses them, Python writes them, and the events that matter most carry them. It
+//! reads one value from a byte slice, bounds the depth, and never panics on any input.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -312,7 +313,8 @@ impl<'a> Reader<'a> {
         String::from_utf8(buf).map_err(|_| JsonError { at: start, what: "string is not UTF-8" })
     }
 
-    /// The character of `\uXXXX` at `at` (a surrogate pair takes two escapes), and how many bytes it used.
+    /// The character of `\uXXXX` at `at` (a surrogate pair takes two escapes), and how many bytes
+    /// it used.
     fn unicode(&self, at: usize) -> Result<(char, usize), JsonError> {
         let hex = |at: usize| {
             let digits = self.b.get(at..at + 4)?;

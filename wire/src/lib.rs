@@ -1,9 +1,11 @@
-//! The contract between trainer, exporter and alerter: the event, its lenient JSON, the stream cursor, and the
-//! few metric names both programs must agree on. No I/O, no clock; serde is the only dependency.
+//! The contract between trainer, exporter and alerter: the event, its lenient JSON, the stream
+//! cursor, and the few metric names both programs must agree on. No I/O, no clock; serde is the
+//! only dependency.
 //!
-//! An event is one JSON object: a packet on the ingest socket, a line of a file, a record of the stream.
-//! Reading is lenient where trainers are sloppy (`NaN` bare or as a string, unknown keys) and strict where a
-//! mistake would be silently wrong (a step that is not an integer, a packet over the limit): an error names the field.
+//! An event is one JSON object: a packet on the ingest socket, a line of a file, a record of the
+//! stream. Reading is lenient where trainers are sloppy (`NaN` bare or as a string, unknown keys)
+//! and strict where a mistake would be silently wrong (a step that is not an integer, a packet over
+//! the limit): an error names the field.
 
 mod cursor;
 mod event;

@@ -1,4 +1,5 @@
-//! The names that more than one program writes or reads. Everything else is declared beside its source.
+//! The names that more than one program writes or reads. Everything else is declared beside its
+//! source.
 
 /// Keys of `m` in a step event. Anything else is a custom metric.
 pub mod metric {
@@ -27,7 +28,8 @@ pub mod metric {
     pub const EPOCH: &str = "epoch";
     pub const NUM_ZEROS: &str = "num_zeros";
     pub const PARAMS_NORM: &str = "params_norm";
-    /// Sum over the step's documents of their length squared: what attention costs when sequences are packed.
+    /// Sum over the step's documents of their length squared: what attention costs when sequences
+    /// are packed.
     pub const SEQLEN_SQUARED_SUM: &str = "seqlen_squared_sum";
 
     /// Every name above: parsing borrows these instead of allocating.
@@ -73,12 +75,14 @@ pub mod hello {
     pub const SOURCE: &str = "source";
     /// A source of that kind: what the configuration of a tail says.
     pub const CONFIGURED: &str = "tail";
-    /// And what a `config.json` beside a checkpoint says, or a log of its model: it describes, and nobody has said hello.
+    /// And what a `config.json` beside a checkpoint says, or a log of its model: it describes, and
+    /// nobody has said hello.
     pub const MODEL_CONFIG: &str = "config.json";
     pub const PRINTED: &str = "printed";
     /// `true` from a file: what follows was written by a new process, which went on with the run.
     pub const RESUMED: &str = "resumed";
-    /// By which part of the rule of [`crate::run_name`] the run has its name; somebody gave it where this is absent.
+    /// By which part of the rule of [`crate::run_name`] the run has its name; somebody gave it
+    /// where this is absent.
     pub const RUN_BY: &str = "run_by";
     /// What the rule says of that, for people.
     pub const RUN_WHY: &str = "run_why";
@@ -92,6 +96,7 @@ pub mod hello {
 
 /// Values of settings that an exporter tells of a run.
 pub mod setting {
-    /// Of one that the ranks of a node do not agree on: whichever rank is where, so nodes are not to be compared by it.
+    /// Of one that the ranks of a node do not agree on: whichever rank is where, so nodes are not
+    /// to be compared by it.
     pub const DIFFERS_BY_RANK: &str = "(differs by rank)";
 }

@@ -1,7 +1,8 @@
 //! Numbers as trainers write them.
 
-/// Reads a number leniently: what Rust's own parser takes, plus the spellings of not-a-number and the infinities
-/// that Python, NumPy, PyTorch, C and JSON libraries print, in any case, with surrounding space.
+/// Reads a number leniently: what Rust's own parser takes, plus the spellings of not-a-number and
+/// the infinities that Python, NumPy, PyTorch, C and JSON libraries print, in any case, with
+/// surrounding space.
 pub fn parse(text: &str) -> Option<f64> {
     let t = text.trim();
     let (sign, body) = match t.as_bytes().first()? {
@@ -22,7 +23,8 @@ pub fn parse(text: &str) -> Option<f64> {
     body.parse::<f64>().ok().map(|v| sign * v)
 }
 
-/// Appends `v` as JSON. Non-finite values become strings, which strict readers survive and [`parse`] reads back.
+/// Appends `v` as JSON. Non-finite values become strings, which strict readers survive and
+/// [`parse`] reads back.
 pub fn write_json(out: &mut String, v: f64) {
     use core::fmt::Write as _;
     if v.is_nan() {
@@ -32,7 +34,8 @@ pub fn write_json(out: &mut String, v: f64) {
     } else if v == v.trunc() && v.abs() < 1e15 {
         write_integer(out, v as i64);
     } else if !write_short(out, v) {
-        // `{:?}` is the shortest text that reads back to the same bits, with an exponent where it is shorter.
+        // `{:?}` is the shortest text that reads back to the same bits, with an exponent where it is
+        // shorter.
         let _ = write!(out, "{v:?}");
     }
 }
@@ -65,10 +68,12 @@ fn push(out: &mut String, digits: &mut Digits, mut at: usize, end: usize, negati
     out.push_str(core::str::from_utf8(&digits[at..end]).unwrap_or_default());
 }
 
-/// Numbers as trainers print them, with few places, in a fraction of the time: writes `v` and returns true if so few hold it.
+/// Numbers as trainers print them, with few places, in a fraction of the time: writes `v` and
+/// returns true if so few hold it.
 ///
-/// The quotient of two integers that a double holds is rounded once, as the reader of decimal text rounds, so text that divides back to
-/// `v` reads back to it; and doubles of this size stand closer than the last place, so no shorter text does.
+/// The quotient of two integers that a double holds is rounded once, as the reader of decimal text
+/// rounds, so text that divides back to `v` reads back to it; and doubles of this size stand closer
+/// than the last place, so no shorter text does.
 fn write_short(out: &mut String, v: f64) -> bool {
     match v.abs() {
         // Below, the shortest text has an exponent.
@@ -108,8 +113,8 @@ fn write_quantum(out: &mut String, v: f64) -> bool {
     })
 }
 
-/// For `#[serde(with = "stepwatch_wire::num::any")]`: every `f64` survives a text format. JSON has no spelling for NaN and
-/// the infinities, and serde_json writes `null`, which does not read back.
+/// For `#[serde(with = "stepwatch_wire::num::any")]`: every `f64` survives a text format. JSON has
+/// no spelling for NaN and the infinities, and serde_json writes `null`, which does not read back.
 pub mod any {
     use serde::de::{Error, Visitor};
     use serde::{Deserialize, Deserializer, Serializer};

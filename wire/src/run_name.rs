@@ -1,13 +1,16 @@
-//! Which run a process belongs to: the one rule, for the client, the launcher, tails, discovery and telemetry.
+//! Which run a process belongs to: the one rule, for the client, the launcher, tails, discovery and
+//! telemetry.
 //!
-//! 1. A name that somebody gave it: `Run("name")`, `--run`, `run:` of a tail, `STEPWATCH_RUN`, or the id by which an experiment
-//!    tracker was told to go on with a run.
+//! 1. A name that somebody gave it: `Run("name")`, `--run`, `run:` of a tail, `STEPWATCH_RUN`, or
+//!    the id by which an experiment tracker was told to go on with a run.
 //! 2. Else the id of its job behind the name of the job: `pretrain-101`.
-//! 3. Else its script and when it was started: `train-20261122-223542-3fa9c1d2`. The end is of the node, the process and its start.
+//! 3. Else its script and when it was started: `train-20261122-223542-3fa9c1d2`. The end is of the
+//!    node, the process and its start.
 //!
-//! What restarts a process without making another job of it (a requeue, torchrun) changes neither, so the run stays and its attempt
-//! rises. Every rank must find the same answer on its own, on whatever node it is: by 1 and 2 it does. By 3, ranks that one process
-//! of this node started take that process's start, and ranks of several nodes the address that they meet at.
+//! What restarts a process without making another job of it (a requeue, torchrun) changes neither,
+//! so the run stays and its attempt rises. Every rank must find the same answer on its own, on
+//! whatever node it is: by 1 and 2 it does. By 3, ranks that one process of this node started take
+//! that process's start, and ranks of several nodes the address that they meet at.
 //!
 //! `run_name/cases.json` holds this implementation and the Python client's to the same answers.
 
@@ -103,7 +106,8 @@ pub struct Named {
     pub restarts: Option<u32>,
     /// For people.
     pub why: String,
-    /// What it would be called if nobody had given it a name: what joins it to all else that is known of its job.
+    /// What it would be called if nobody had given it a name: what joins it to all else that is
+    /// known of its job.
     pub unnamed: String,
     /// Whether it says that it is on other nodes as well.
     pub several_nodes: bool,
@@ -222,8 +226,8 @@ fn title(env: Env<'_>, chain: &[Process]) -> String {
     env.get(TITLE).or_else(script).unwrap_or_else(|| "run".to_owned())
 }
 
-/// The process that started every process of this run on this node: the one itself, or an ancestor that gave it its rank or
-/// forked it.
+/// The process that started every process of this run on this node: the one itself, or an ancestor
+/// that gave it its rank or forked it.
 fn leader(chain: &[Process]) -> usize {
     let mut at = 0;
     while let (Some(process), Some(parent)) = (chain.get(at), chain.get(at + 1)) {
@@ -246,8 +250,8 @@ fn is_forked(process: &Process, parent: &Process) -> bool {
         || (!process.argv.is_empty() && process.argv == parent.argv && is_python(&process.argv))
 }
 
-/// Whether the parent made this process one of its ranks. A shell in which somebody set a rank has started one process, unless it says
-/// that there are more.
+/// Whether the parent made this process one of its ranks. A shell in which somebody set a rank has
+/// started one process, unless it says that there are more.
 fn is_ranked(process: &Process, parent: &Process) -> bool {
     let has_own = |rank: &&str| {
         let own = process.env.get(*rank).filter(|v| !v.is_empty());

@@ -1,11 +1,13 @@
-//! Words from outside, made fit to be shown: run names, log lines, labels and comments come from whoever trains or asks.
+//! Words from outside, made fit to be shown: run names, log lines, labels and comments come from
+//! whoever trains or asks.
 //!
-//! This is asked once, where a text comes in. What is markup in one channel only is for whoever writes to that channel.
+//! This is asked once, where a text comes in. What is markup in one channel only is for whoever
+//! writes to that channel.
 
 use std::borrow::Cow;
 
-/// The text without characters that steer a terminal, turn round what stands beside them, or cannot be seen. Line breaks stay, and a
-/// tab is a space.
+/// The text without characters that steer a terminal, turn round what stands beside them, or cannot
+/// be seen. Line breaks stay, and a tab is a space.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
         return Cow::Borrowed(text);
@@ -39,7 +41,8 @@ pub fn into_clean(text: String) -> String {
     }
 }
 
-/// Whether a text is what [`clean`] makes of it. Nearly all text is ASCII, and looked at many bytes at a time.
+/// Whether a text is what [`clean`] makes of it. Nearly all text is ASCII, and looked at many bytes
+/// at a time.
 fn is_plain(text: &str) -> bool {
     let odd = |b: u8| (b < b' ' && b != b'\n') || b >= 0x7f;
     !text.bytes().fold(false, |any, b| any | odd(b)) || text.chars().all(kept)
@@ -49,8 +52,9 @@ fn kept(c: char) -> bool {
     c == '\n' || !(c.is_control() || is_hidden(c))
 }
 
-/// What cannot be seen, and what changes the direction of the text beside it: the soft hyphen, the bidirectional controls,
-/// zero-width characters, the byte order mark, annotations, and the plane of tags, which can spell a hidden text.
+/// What cannot be seen, and what changes the direction of the text beside it: the soft hyphen, the
+/// bidirectional controls, zero-width characters, the byte order mark, annotations, and the plane
+/// of tags, which can spell a hidden text.
 fn is_hidden(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

@@ -1,11 +1,17 @@
-//! What a step costs: `cargo bench -p stepwatch-engine --bench steps`; an argument chooses the lines that hold it.
+//! What a step costs: `cargo bench -p stepwatch-engine --bench steps`; an argument chooses the
+//! lines that hold it.
 //!
-//! A series is one signal of one run, as the detectors watch it. A step carries six (loss, gradient norm, learning rate, step time, tokens per second, MFU) and counts as six
-//! samples, told by one rank; of many ranks that tell the same signals each number counts as a sample, and a series is still one signal of the run, because that is what is watched.
-//! Measured in seconds of a core and not of the wall, so that a busy machine measures the same, two ways in: the detectors alone, and the engine with everything around them (ranks,
-//! facts, timers, what is to be stored), of one run, of many that take turns, and of one with many ranks. Histories of several lengths show whether the cost depends on them.
+//! A series is one signal of one run, as the detectors watch it. A step carries six (loss, gradient
+//! norm, learning rate, step time, tokens per second, MFU) and counts as six samples, told by one
+//! rank; of many ranks that tell the same signals each number counts as a sample, and a series is
+//! still one signal of the run, because that is what is watched. Measured in seconds of a core and
+//! not of the wall, so that a busy machine measures the same, two ways in: the detectors alone, and
+//! the engine with everything around them (ranks, facts, timers, what is to be stored), of one run,
+//! of many that take turns, and of one with many ranks. Histories of several lengths show whether
+//! the cost depends on them.
 //!
-//! State is counted as it lies in memory, heap included (what a thousand copies of a run add to the process), and as it is stored, divided by the six series.
+//! State is counted as it lies in memory, heap included (what a thousand copies of a run add to the
+//! process), and as it is stored, divided by the six series.
 
 #![expect(
     clippy::disallowed_methods,
@@ -28,7 +34,8 @@ use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
 const SIGNALS: f64 = 6.0;
-/// Steps that are made before the clock starts, and are fed again and again with their numbers moved on.
+/// Steps that are made before the clock starts, and are fed again and again with their numbers
+/// moved on.
 const TAPE: usize = 4096;
 /// Steps a figure is the mean of.
 const STEPS: usize = 500_000;
@@ -132,7 +139,8 @@ fn events(tape: &[StepSample]) -> Vec<Event> {
     tape.iter().map(event).collect()
 }
 
-/// Seconds an event, and bytes of the runs as they are stored. `turn`: how many events have the same step.
+/// Seconds an event, and bytes of the runs as they are stored. `turn`: how many events have the
+/// same step.
 fn whole_engine(events: &mut [Event], turn: usize, history: usize) -> (f64, usize) {
     let mut engine = Engine::new(EngineConfig::default());
     let sources: Vec<String> = (0..turn).map(|i| format!("node{:03}:9765", i / GPUS)).collect();
@@ -183,7 +191,8 @@ fn resident() -> f64 {
         .map_or(f64::NAN, |kb| 1024.0 * kb)
 }
 
-/// A run after some thousand steps with pauses, slow steps and spikes: what it keeps only then is there.
+/// A run after some thousand steps with pauses, slow steps and spikes: what it keeps only then is
+/// there.
 fn eventful(mut events: Vec<Event>) -> Run {
     let mut run = Run::new("llama-70b", Ts(START_MS), &Arc::default());
     let (mut now, mut out) = (Ts(START_MS), Vec::new());

@@ -1,8 +1,10 @@
 //! Data that makes runs spike: the same batch in another run, or in another attempt of this one.
 //!
-//! A spike is remembered by where the run stood in its data: in samples where it tells a constant batch size, else in steps. Runs that read the same
-//! data in the same order meet at the same place (seven GPT-2 runs of different people spike at steps 3370, 3696, 5317: it is the
-//! data); chance hardly brings them there, with two spikes in ten thousand steps. Only places that are known to a few batches count.
+//! A spike is remembered by where the run stood in its data: in samples where it tells a constant
+//! batch size, else in steps. Runs that read the same data in the same order meet at the same place
+//! (seven GPT-2 runs of different people spike at steps 3370, 3696, 5317: it is the data); chance
+//! hardly brings them there, with two spikes in ten thousand steps. Only places that are known to a
+//! few batches count.
 
 use std::collections::VecDeque;
 
@@ -80,7 +82,8 @@ impl BatchSize {
         self.stretch(step, 1)
     }
 
-    /// The data that a verdict is about, if it is a spike and its place is known well enough. `interval`: steps between two samples.
+    /// The data that a verdict is about, if it is a spike and its place is known well enough.
+    /// `interval`: steps between two samples.
     pub(crate) fn of(self, v: &Verdict, interval: i64) -> Option<Stretch> {
         let slack = match v.kind {
             Kind::GradSpike | Kind::Nonfinite => 0,

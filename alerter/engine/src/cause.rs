@@ -1,17 +1,20 @@
 //! Why a run is sick: who is suspected, in which order, and on what evidence.
 //!
-//! Evidence is what sets one place apart from its peers, and what a place said of itself: a rank that computes longer than the others of
-//! its stage, a GPU or port that reads unlike those of the other nodes, an XID, a link, a mount, a setup that differs, a rank that died
-//! first or stopped early. Each piece is weighed alike:
+//! Evidence is what sets one place apart from its peers, and what a place said of itself: a rank
+//! that computes longer than the others of its stage, a GPU or port that reads unlike those of the
+//! other nodes, an XID, a link, a mount, a setup that differs, a rank that died first or stopped
+//! early. Each piece is weighed alike:
 //!
 //! ```text
 //! score = strength + 1·[began in the ten minutes before] + 1/(place in the order of onsets) + 2·(1 − share of nodes that have it) + prior(kind)
 //! ```
 //!
-//! `strength` is 1 of what was told, and ln(1 + S/h) of a statistic that stands at S with its bound at h. Pieces of one place add up: the
-//! best counts whole, the best of each further sort a quarter; ten ranks that died together are one sort. What can neither stop nor slow
-//! a run (a prior below 1: a clock, a full disk, a management link) is early for nobody, and does not explain. What many nodes have alike
-//! is one suspect, the thing that they share. Where ranks or devices were compared and none stands out, that is said too: then it is the
+//! `strength` is 1 of what was told, and ln(1 + S/h) of a statistic that stands at S with its bound
+//! at h. Pieces of one place add up: the best counts whole, the best of each further sort a
+//! quarter; ten ranks that died together are one sort. What can neither stop nor slow
+//! a run (a prior below 1: a clock, a full disk, a management link) is early for nobody, and does
+//! not explain. What many nodes have alike is one suspect, the thing that they share. Where ranks
+//! or devices were compared and none stands out, that is said too: then it is the
 //! data, an evaluation or the software.
 //!
 //! Pure: facts in, suspects out, the same every time.
@@ -39,7 +42,8 @@ pub(crate) use standstill::{all_wait, look as standstill};
 const NAMED: usize = 5;
 /// Pieces of a place that are told.
 const TOLD: usize = 3;
-/// What began within this time before the onset may have caused it, and, since neither is exact, within this time after it.
+/// What began within this time before the onset may have caused it, and, since neither is exact,
+/// within this time after it.
 const BEFORE: Span = Span::secs(600);
 const AFTER: Span = Span::secs(60);
 /// Less is not worth a word.

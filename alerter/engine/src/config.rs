@@ -12,18 +12,22 @@ use crate::silence::{Maintenance, SilenceConfig};
 use crate::time::Span;
 use crate::verdict::Severity;
 
-/// Built by the alerter from its configuration file; names are already checked against the receivers.
+/// Built by the alerter from its configuration file; names are already checked against the
+/// receivers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
     /// Names of all receivers, in configuration order.
     pub receivers: Vec<String>,
-    /// Those of them that go on by themselves about a call that was made, and by what, in words: calling them again rings nobody.
+    /// Those of them that go on by themselves about a call that was made, and by what, in words:
+    /// calling them again rings nobody.
     pub repeated_by: BTreeMap<String, String>,
-    /// Those of them that show what becomes of an incident beside its first message: every call is shown there, whomever it is for.
+    /// Those of them that show what becomes of an incident beside its first message: every call is
+    /// shown there, whomever it is for.
     pub threads: Vec<String>,
     /// Those of them that wake somebody: what is not a page never falls back to them.
     pub waking: Vec<String>,
-    /// Who is told of what nobody else can be told of, whosever it is: receivers, `user:NAME` and `schedule:NAME`.
+    /// Who is told of what nobody else can be told of, whosever it is: receivers, `user:NAME` and
+    /// `schedule:NAME`.
     pub fallback: Vec<String>,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
@@ -32,14 +36,16 @@ pub struct EngineConfig {
     pub runbook_url: String,
     /// Where this alerter can be reached by a browser, for links to incidents.
     pub external_url: Option<String>,
-    /// How long a condition must stay clear before its incident resolves; a return within it is a flap.
+    /// How long a condition must stay clear before its incident resolves; a return within it is a
+    /// flap.
     pub resolve_after: Span,
     /// How long after a person resolved an incident that still fires it comes back.
     pub reopen_after: Span,
     pub oncall: OnCallConfig,
     /// How long the first message of a ticket waits for what else comes; a page never waits.
     pub batch_window: Span,
-    /// Least time between two messages of news about one incident; what comes in between is told together.
+    /// Least time between two messages of news about one incident; what comes in between is told
+    /// together.
     pub update_min_interval: Span,
     /// How often the last level of a page that nobody answers is told again.
     pub remind_every: Span,
@@ -47,7 +53,8 @@ pub struct EngineConfig {
     pub ack_timeout: Option<Span>,
     /// Returns of an incident after which it is told to be flapping, and its returns no more.
     pub flapping_after: u32,
-    /// What would open an incident joins an open one that has these labels in common; empty: only what is one sickness.
+    /// What would open an incident joins an open one that has these labels in common; empty: only
+    /// what is one sickness.
     pub group_by: Vec<String>,
     pub storm: Storm,
     pub inhibit_rules: Vec<InhibitRule>,
@@ -77,7 +84,8 @@ pub struct Level {
     /// How often the level is repeated, `after` apart, while nobody answers.
     #[serde(default)]
     pub repeat: u32,
-    /// Asked when the level is due; a level of which it does not hold is passed over, and its wait counts.
+    /// Asked when the level is due; a level of which it does not hold is passed over, and its wait
+    /// counts.
     #[serde(default, rename = "if")]
     pub condition: Condition,
 }
@@ -94,8 +102,8 @@ pub struct Condition {
     pub burn_over: Option<f64>,
 }
 
-/// The first route whose matchers all hold decides, and within it the first of its children; with `continue` the next ones are
-/// asked too.
+/// The first route whose matchers all hold decides, and within it the first of its children; with
+/// `continue` the next ones are asked too.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
@@ -129,8 +137,8 @@ pub struct Team {
     pub fallback: Vec<String>,
 }
 
-/// While an incident of which the source matchers hold is open, those of which the target matchers hold are told to nobody, if they have
-/// the same values of `equal`.
+/// While an incident of which the source matchers hold is open, those of which the target matchers
+/// hold are told to nobody, if they have the same values of `equal`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InhibitRule {

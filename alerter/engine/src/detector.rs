@@ -11,12 +11,14 @@ use crate::sample::{Extra, StepSample};
 use crate::time::Ts;
 use crate::verdict::Verdict;
 
-/// A detector of one run's steps. O(1) state, no clock: everything it knows is in `self` and in the samples.
+/// A detector of one run's steps. O(1) state, no clock: everything it knows is in `self` and in the
+/// samples.
 pub trait StepDetector {
     type Config;
 
-    /// Takes the next sample of the run. Steps rise within an attempt; a new attempt may start lower. `shared` holds what is already
-    /// known of this sample, and what the detectors listed before have found in it.
+    /// Takes the next sample of the run. Steps rise within an attempt; a new attempt may start
+    /// lower. `shared` holds what is already known of this sample, and what the detectors
+    /// listed before have found in it.
     fn step(&mut self, c: &Self::Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Verdict>);
 
     /// Takes what is told beside the samples; most detectors have no use for it.
@@ -30,7 +32,8 @@ pub trait StepDetector {
 pub trait ClockDetector {
     type Config;
 
-    /// Judges the run as it is at `now`; called when its deadline is due and when the run changed in a way that matters.
+    /// Judges the run as it is at `now`; called when its deadline is due and when the run changed
+    /// in a way that matters.
     fn look(&mut self, c: &Self::Config, now: Ts, run: &Facts, out: &mut Vec<Verdict>);
 
     /// When it wants to look next if nothing else happens.
@@ -41,7 +44,8 @@ pub trait ClockDetector {
 pub trait NodeDetector {
     type Config;
 
-    /// Judges the node as it is at `now`; called when something new was read of it and when its deadline is due.
+    /// Judges the node as it is at `now`; called when something new was read of it and when its
+    /// deadline is due.
     fn look(
         &mut self,
         c: &Self::Config,
@@ -55,8 +59,9 @@ pub trait NodeDetector {
     fn deadline(&self, c: &Self::Config, node: &NodeFacts) -> Option<Ts>;
 }
 
-/// One line a detector: its module under `detectors/` holds `Config`, and the detector itself; both with serde and `Default`. Settings are the
-/// engine's, state is the run's: what a thousand runs share is neither kept nor stored a thousand times.
+/// One line a detector: its module under `detectors/` holds `Config`, and the detector itself; both
+/// with serde and `Default`. Settings are the engine's, state is the run's: what a thousand runs
+/// share is neither kept nor stored a thousand times.
 macro_rules! detectors {
     (
         step { $($field:ident: $module:ident::$ty:ident,)* }

@@ -40,9 +40,11 @@ pub enum Input<'a> {
     Delivered { incident: &'a str, receiver: &'a str, action: Action },
     /// A receiver has not taken a call for a person for so long, and is still asked to.
     Unreached { incident: &'a str, receiver: &'a str, waited: Span, error: &'a str },
-    /// A receiver that is well takes no call for so long, by its own word: others are called meanwhile.
+    /// A receiver that is well takes no call for so long, by its own word: others are called
+    /// meanwhile.
     PutOff { incident: &'a str, receiver: &'a str, wait: Span, error: &'a str },
-    /// A receiver will never take a notification (permanent error): the engine goes to the next level at once.
+    /// A receiver will never take a notification (permanent error): the engine goes to the next
+    /// level at once.
     Failed { incident: &'a str, receiver: &'a str, action: Action, error: &'a str },
     /// Somebody asked for a silence, and [`crate::Engine::plan_silence`] allowed it.
     Silence { plan: &'a Plan },
@@ -52,8 +54,8 @@ pub enum Input<'a> {
     Alerts { told: &'a [Told] },
 }
 
-/// What the runtime must do. It persists all effects of a batch, and the state they came from, in one transaction before
-/// it sends anything.
+/// What the runtime must do. It persists all effects of a batch, and the state they came from, in
+/// one transaction before it sends anything.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// The incident as it now is: insert or replace its row.
@@ -101,8 +103,8 @@ impl Action {
     }
 }
 
-/// One message to one receiver. Delivered in `seq` order within a lane (incident, receiver), at least once, under a key that
-/// makes a second delivery harmless.
+/// One message to one receiver. Delivered in `seq` order within a lane (incident, receiver), at
+/// least once, under a key that makes a second delivery harmless.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Notification {
     pub incident: String,
@@ -123,7 +125,8 @@ pub struct Notification {
     /// How it came to this receiver; `None` of a word to whoever was told before.
     #[serde(default)]
     pub path: Option<Path>,
-    /// Something hides the incident, and it is told all the same: a person asked for it, or it is an answer or an end.
+    /// Something hides the incident, and it is told all the same: a person asked for it, or it is
+    /// an answer or an end.
     #[serde(default)]
     pub despite_quiet: bool,
     /// Who goes on about the call that was made before, in words: this one rings nobody anew.
@@ -133,7 +136,8 @@ pub struct Notification {
 }
 
 impl Notification {
-    /// Whether it is to rouse somebody, also whoever was told before; news of what nobody has any more are such a call too.
+    /// Whether it is to rouse somebody, also whoever was told before; news of what nobody has any
+    /// more are such a call too.
     pub fn calls(&self) -> bool {
         self.action == Action::Trigger || self.message.because == Reason::Unacknowledged
     }

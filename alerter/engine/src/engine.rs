@@ -1,4 +1,5 @@
-//! Composition only: inputs to runs, verdicts to incidents, incidents to notifications, deadlines to whoever set them.
+//! Composition only: inputs to runs, verdicts to incidents, incidents to notifications, deadlines
+//! to whoever set them.
 
 mod admission;
 mod alerts;
@@ -213,7 +214,8 @@ impl Engine {
         }
     }
 
-    /// Lets `act` change a run, and carries its verdicts to the incidents; whether it is over, if it is known.
+    /// Lets `act` change a run, and carries its verdicts to the incidents; whether it is over, if
+    /// it is known.
     fn with_run(
         &mut self,
         now: Ts,
@@ -311,8 +313,9 @@ impl Engine {
         while self.tick_one(now, out) {}
     }
 
-    /// Runs the first of what is due at `now`; false if nothing is. Thousands of incidents may be due at once, and whoever has something
-    /// else to do meanwhile need not wait for all of them.
+    /// Runs the first of what is due at `now`; false if nothing is. Thousands of incidents may be
+    /// due at once, and whoever has something else to do meanwhile need not wait for all of
+    /// them.
     pub fn tick_one(&mut self, now: Ts, out: &mut Vec<Effect>) -> bool {
         let Some(key) = self.timers.pop_due(now) else { return false };
         let before = out.len();
@@ -346,7 +349,8 @@ impl Engine {
         if self.runs.get(name).is_some_and(|r| now >= forget_at(r)) {
             return self.forget_run(now, name, out);
         }
-        // A timer whose deadline has moved is of no meaning: it would not have fired in an engine that was restored meanwhile.
+        // A timer whose deadline has moved is of no meaning: it would not have fired in an engine that was
+        // restored meanwhile.
         if let Some(at) = self.runs.get(name).and_then(run_deadline).filter(|at| *at > now) {
             self.timers.set_earlier(&Key::Run(name.to_owned()), Some(at));
             return;
@@ -396,14 +400,16 @@ impl Engine {
         self.settle();
     }
 
-    /// What a message that waited is to say now; `None` if it is to be sent as it is: an answer, and what is over.
+    /// What a message that waited is to say now; `None` if it is to be sent as it is: an answer,
+    /// and what is over.
     pub fn reword(&self, now: Ts, n: &Notification) -> Option<Message> {
         let why = Why::new(n.message.because, n.message.reason.clone());
         let news = matches!(n.action, Action::Trigger | Action::Update);
         self.book.words(now, &n.incident, n.action, &why).filter(|_| news)
     }
 
-    /// Open incidents of which nobody would ever hear again: there are none, unless this program is wrong.
+    /// Open incidents of which nobody would ever hear again: there are none, unless this program is
+    /// wrong.
     pub fn audit(&self, now: Ts) -> Vec<Flaw> {
         self.book.audit(now, |id| self.timers.of(&Key::Incident(id.to_owned())))
     }
@@ -427,7 +433,8 @@ impl Engine {
         self.settle();
     }
 
-    /// Tells a restored engine that it was blind until `now`: silence before it counts against nobody.
+    /// Tells a restored engine that it was blind until `now`: silence before it counts against
+    /// nobody.
     pub fn resume(&mut self, now: Ts, out: &mut Vec<Effect>) {
         let unread = core::mem::take(&mut self.unread);
         if !unread.is_empty() {
@@ -445,8 +452,8 @@ impl Engine {
         }
     }
 
-    /// Finds the runs of which nothing is known but that they stood still. They are remembered, so that their end is heard, or that they
-    /// are never heard again.
+    /// Finds the runs of which nothing is known but that they stood still. They are remembered, so
+    /// that their end is heard, or that they are never heard again.
     fn wait_for_steps(&mut self, now: Ts) {
         for (name, told) in self.book.standstills() {
             if !self.runs.contains_key(name) {
@@ -465,7 +472,8 @@ impl Engine {
         self.book.open.values().map(|i| &i.record)
     }
 
-    /// Incidents that a person resolved and that still fire: they come back unless they are over before.
+    /// Incidents that a person resolved and that still fire: they come back unless they are over
+    /// before.
     pub fn resolved_still_firing(&self) -> impl Iterator<Item = &IncidentRecord> {
         self.book.closed.iter().map(|(_, i)| &i.record)
     }
@@ -531,7 +539,8 @@ impl Engine {
     }
 }
 
-/// A run changed: it is to be stored, and looked at when its deadline comes. Both are noted already of nearly every run that steps.
+/// A run changed: it is to be stored, and looked at when its deadline comes. Both are noted already
+/// of nearly every run that steps.
 fn note_run(timers: &mut Timers<Key>, dirty: &mut BTreeSet<Key>, now: Ts, name: &str, run: &mut Run) {
     // A deadline that lies behind us was looked at just now.
     let next = run_deadline(run).map(|at| at.max(now + LOOK_AGAIN));

@@ -1,10 +1,13 @@
-//! Alerts that other programs tell us of, as Prometheus tells Alertmanager: which fire, until when, and which belong together.
+//! Alerts that other programs tell us of, as Prometheus tells Alertmanager: which fire, until when,
+//! and which belong together.
 //!
-//! An alert is told again and again while it fires; one that says the same as before costs a look-up and nothing else. Alerts that
-//! belong together ([`group`]) are one condition: it is raised with the first, told anew when another joins or it gets worse, and over
-//! when the last has ended, by word of its sender or because the sender fell silent.
+//! An alert is told again and again while it fires; one that says the same as before costs a
+//! look-up and nothing else. Alerts that belong together ([`group`]) are one condition: it is
+//! raised with the first, told anew when another joins or it gets worse, and over when the last has
+//! ended, by word of its sender or because the sender fell silent.
 //!
-//! What becomes of a condition is the matter of [`crate::incident`]; what run or node an alert is about is found out by the engine.
+//! What becomes of a condition is the matter of [`crate::incident`]; what run or node an alert is
+//! about is found out by the engine.
 
 mod alert;
 mod common;
@@ -35,7 +38,8 @@ pub struct AlertsConfig {
     pub severities: BTreeMap<String, Severity>,
     /// Of an alert without that label, or with a value that nothing is known of.
     pub default_severity: Severity,
-    /// Which alerts tell of what Stepwatch itself watches for: alert names to kinds. Alerts with a label `kind` need no entry.
+    /// Which alerts tell of what Stepwatch itself watches for: alert names to kinds. Alerts with a
+    /// label `kind` need no entry.
     pub kinds: BTreeMap<String, Kind>,
     /// Labels that alerts of one incident have in common, beside the run that they are about.
     pub group_by: Vec<String>,
@@ -174,7 +178,8 @@ impl External {
         members.filter_map(|fingerprint| self.firing.get(fingerprint)).map(|m| &m.firing.alert)
     }
 
-    /// The alert whose words are told: the worst that came to the group since it was judged, or the first.
+    /// The alert whose words are told: the worst that came to the group since it was judged, or the
+    /// first.
     pub fn spokesman(&self, key: &str) -> Option<&Arc<Alert>> {
         let group = self.groups.get(key)?;
         let newest = group.newcomer.filter(|n| n.severity == group.severity);
@@ -187,8 +192,8 @@ impl External {
         self.groups.get(key).map(|g| g.common.labels()).unwrap_or_default()
     }
 
-    /// Takes what was told; `about` says what it is about, and is asked only of what is new. The keys of the groups that changed
-    /// are added to `touched`.
+    /// Takes what was told; `about` says what it is about, and is asked only of what is new. The
+    /// keys of the groups that changed are added to `touched`.
     pub fn take(
         &mut self,
         now: Ts,
@@ -241,7 +246,8 @@ impl External {
         key
     }
 
-    /// Takes what was stored. Its sender gets the time to tell it again that it would have had, had we not been away.
+    /// Takes what was stored. Its sender gets the time to tell it again that it would have had, had
+    /// we not been away.
     pub fn restore(&mut self, now: Ts, mut firing: Firing, about: About) {
         firing.ends_at = firing.ends_at.max(now + self.config.resolve_timeout);
         let key = self.insert(firing, about);

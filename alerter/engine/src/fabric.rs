@@ -1,6 +1,8 @@
-//! Which nodes have a link that is down, and since when: what fails on several nodes at once, they share.
+//! Which nodes have a link that is down, and since when: what fails on several nodes at once, they
+//! share.
 //!
-//! Nothing of it is stored: it follows from the nodes. Times are by the clocks of the nodes: what is read from a backlog comes all at once.
+//! Nothing of it is stored: it follows from the nodes. Times are by the clocks of the nodes: what
+//! is read from a backlog comes all at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +41,8 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    /// Takes note of the links of a node that are down. One that makes errors, is slow, or is up again tells of itself only.
+    /// Takes note of the links of a node that are down. One that makes errors, is slow, or is up
+    /// again tells of itself only.
     pub(crate) fn note(&mut self, node: &NodeFacts) {
         let links = node.conditions.iter().filter(|(key, _)| key.topic == Topic::Link);
         let down = links.filter(|(key, c)| link_fault::is_down(key, c) && c.holds() && c.level > Level::Info);
@@ -62,7 +65,8 @@ impl Fabric {
         }
     }
 
-    /// The nodes whose links of the medium that this node lost last went down with it, itself among them.
+    /// The nodes whose links of the medium that this node lost last went down with it, itself among
+    /// them.
     pub(crate) fn together<'a>(&'a self, node: &'a str) -> BTreeSet<&'a str> {
         let newest = self.of.get(node).and_then(|down| down.iter().max_by_key(|(_, at)| *at));
         let Some((medium, at)) = newest else { return BTreeSet::new() };

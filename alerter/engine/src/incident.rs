@@ -78,7 +78,8 @@ pub struct End {
     pub reopens_at: Option<Ts>,
 }
 
-/// What an incident was called when it was acknowledged, and how much has come to it that is not said by that.
+/// What an incident was called when it was acknowledged, and how much has come to it that is not
+/// said by that.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     pub title: String,
@@ -151,7 +152,8 @@ pub struct IncidentRecord {
     pub signal: String,
     /// Estimated onset.
     pub start_step: i64,
-    /// The last step fed when it was first announced (ticket or page); of an annotation, when it was seen.
+    /// The last step fed when it was first announced (ticket or page); of an annotation, when it
+    /// was seen.
     pub opened_step: i64,
     /// The last step fed when it reached its severity.
     pub detected_step: i64,
@@ -281,12 +283,14 @@ impl IncidentRecord {
         !self.run.is_empty() && self.run != crate::engine::NO_RUN
     }
 
-    /// Whether what a run does and costs is to be told of it. What another program tells of, it knows best what that is about.
+    /// Whether what a run does and costs is to be told of it. What another program tells of, it
+    /// knows best what that is about.
     pub(crate) fn costs_a_run(&self) -> bool {
         self.hits_a_run() && self.kind != Kind::PrometheusAlert
     }
 
-    /// Whether it has a place in the steps of a run: what other programs tell has none unless we watch that run.
+    /// Whether it has a place in the steps of a run: what other programs tell has none unless we
+    /// watch that run.
     pub fn has_steps(&self) -> bool {
         let unwatched = self.alert().is_some() && self.start_step == 0 && self.opened_step == 0;
         !self.run.is_empty() && !matches!(self.cause, Cause::Telemetry | Cause::External) && !unwatched

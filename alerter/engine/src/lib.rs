@@ -1,8 +1,9 @@
 //! The pure core of the alerter: series, detectors, verdicts, incidents, escalation, messages.
 //!
-//! No clock, socket, thread, file or randomness: time is an argument, timers are data, iteration order is fixed. Five
-//! calls drive it: [`Engine::handle`], [`Engine::tick`], [`Engine::next_deadline`], [`Engine::take_dirty`] and
-//! [`Engine::restore`]. The same engine runs live, in `backtest` and in tests.
+//! No clock, socket, thread, file or randomness: time is an argument, timers are data, iteration
+//! order is fixed. Five calls drive it: [`Engine::handle`], [`Engine::tick`],
+//! [`Engine::next_deadline`], [`Engine::take_dirty`] and [`Engine::restore`]. The same engine runs
+//! live, in `backtest` and in tests.
 
 pub mod batches;
 mod cause;

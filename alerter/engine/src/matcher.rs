@@ -1,7 +1,9 @@
-//! Labels, and matchers over them in Prometheus' syntax: what routes, inhibition, silences and the Alertmanager API select by.
+//! Labels, and matchers over them in Prometheus' syntax: what routes, inhibition, silences and the
+//! Alertmanager API select by.
 //!
-//! A label that is not there has the empty value, so that `team=""` and `team!="infra"` hold where there is no team: the rule of
-//! Prometheus and Alertmanager. Regular expressions match the whole value.
+//! A label that is not there has the empty value, so that `team=""` and `team!="infra"` hold where
+//! there is no team: the rule of Prometheus and Alertmanager. Regular expressions match the whole
+//! value.
 
 use core::fmt;
 use core::str::FromStr;
@@ -93,7 +95,8 @@ impl Matcher {
         Ok(Self { label, op, value, regex })
     }
 
-    /// Reads `label="value"`; quotes may be left out where the value has no need of them, and put round the label.
+    /// Reads `label="value"`; quotes may be left out where the value has no need of them, and put
+    /// round the label.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bad = |why: &str| format!("matcher {text:?}: {why}");
         let shape = || bad("expected label=\"value\" with one of = != =~ !~");
@@ -119,7 +122,8 @@ impl Matcher {
         Self::new(label, op, value).map_err(|e| bad(&e))
     }
 
-    /// Reads a list as Alertmanager's API takes it: one matcher, or several between commas, with or without braces.
+    /// Reads a list as Alertmanager's API takes it: one matcher, or several between commas, with or
+    /// without braces.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, String> {
         let inner = text.trim();
         let inner = inner.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(inner);

@@ -86,10 +86,12 @@ pub struct Message {
     pub title: String,
     /// One or two sentences: what happened, with the numbers.
     pub summary: String,
-    /// The summary is in the operator's own words, and in the markup of its channel; what they quote is none.
+    /// The summary is in the operator's own words, and in the markup of its channel; what they
+    /// quote is none.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub marked_up: bool,
-    /// Labelled lines in the order of interest: since, value against expected, suspect, last good checkpoint, cost, ...
+    /// Labelled lines in the order of interest: since, value against expected, suspect, last good
+    /// checkpoint, cost, ...
     pub facts: Vec<Fact>,
     /// The same as data.
     #[serde(default)]
@@ -97,7 +99,8 @@ pub struct Message {
     /// Why this message was sent now, for programs.
     #[serde(default)]
     pub because: Reason,
-    /// The same in words: `new incident`, `escalated to level 2: no answer for 5m`, `resolved by itself after 12m`, ...
+    /// The same in words: `new incident`, `escalated to level 2: no answer for 5m`, `resolved by
+    /// itself after 12m`, ...
     pub reason: String,
     pub links: Vec<Link>,
     /// What routes and silences match on.
@@ -322,7 +325,8 @@ fn sentence(text: &str) -> String {
     s
 }
 
-/// What was, and is no more. What followed from it, after the first clause, does not follow any more.
+/// What was, and is no more. What followed from it, after the first clause, does not follow any
+/// more.
 fn in_the_past(r: &IncidentRecord, silent: bool) -> String {
     let over = if silent { "nothing is heard of it any more" } else { "over" };
     let since = r.end_step.filter(|_| r.has_steps()).map(|step| format!(" since step {step}"));
@@ -472,7 +476,8 @@ pub fn description(r: &IncidentRecord, alert: Option<&Alert>) -> Option<String> 
     (!text.is_empty()).then(|| cut.unwrap_or_else(|| text.to_owned()))
 }
 
-/// Where to read on. What only another program knows of is explained by its own runbook, if its rule names one.
+/// Where to read on. What only another program knows of is explained by its own runbook, if its
+/// rule names one.
 pub fn links(r: &IncidentRecord, alert: Option<&Alert>, config: &EngineConfig) -> Vec<Link> {
     let mut links = Vec::new();
     let own = alert.filter(|_| r.kind == Kind::PrometheusAlert).and_then(Alert::runbook);

@@ -1,4 +1,5 @@
-//! One node: what its exporter says of its accelerators, links and kernel, whether or not a run uses it, and its detectors.
+//! One node: what its exporter says of its accelerators, links and kernel, whether or not a run
+//! uses it, and its detectors.
 
 mod conditions;
 mod facts;
@@ -37,9 +38,11 @@ pub struct Tenant {
     pub last_progress: Ts,
     /// When it failed, if it has just done so.
     pub ended: Option<Ts>,
-    /// The median over its other nodes of how close their GPUs come to their highest clock under load, and how many these are.
+    /// The median over its other nodes of how close their GPUs come to their highest clock under
+    /// load, and how many these are.
     pub peer_clock: Option<(f64, usize)>,
-    /// XIDs that both this node and others of the run had within a minute, of those that a program can bring upon itself.
+    /// XIDs that both this node and others of the run had within a minute, of those that a program
+    /// can bring upon itself.
     pub fails_alike: Vec<i64>,
 }
 

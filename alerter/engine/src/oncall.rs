@@ -1,7 +1,9 @@
-//! Who is on call: users, schedules and named time intervals, and what an item of a level's `notify` means at a moment.
+//! Who is on call: users, schedules and named time intervals, and what an item of a level's
+//! `notify` means at a moment.
 //!
-//! Pure: time is an argument and calendars are brought in as text. It decides who is told and by which receiver; what a receiver
-//! does with it is not its business. An answer depends on the moment asked for and on nothing that was asked before.
+//! Pure: time is an argument and calendars are brought in as text. It decides who is told and by
+//! which receiver; what a receiver does with it is not its business. An answer depends on the
+//! moment asked for and on nothing that was asked before.
 
 pub mod ical;
 mod layer;
@@ -29,7 +31,8 @@ pub const SCHEDULE: &str = "schedule:";
 /// Longer plans are of no use, and cost.
 pub const MAX_PLAN: Span = Span::secs(366 * 86_400);
 
-/// Its part of the configuration. Names are checked by whoever read it: one that is unknown means nobody.
+/// Its part of the configuration. Names are checked by whoever read it: one that is unknown means
+/// nobody.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OnCallConfig {
     pub time_intervals: Vec<TimeInterval>,
@@ -157,7 +160,8 @@ impl OnCall {
         Ok(())
     }
 
-    /// The calendar of a schedule says at `read_at` what it said before; false if nobody knows what that was.
+    /// The calendar of a schedule says at `read_at` what it said before; false if nobody knows what
+    /// that was.
     pub fn calendar_stands(&mut self, schedule: &str, read_at: Ts) -> bool {
         self.calendars.get_mut(schedule).map(|copy| copy.roster.read_at = read_at).is_some()
     }
@@ -262,7 +266,8 @@ impl OnCall {
         self.calendars.get(schedule).map(|copy| &copy.roster)
     }
 
-    /// What there is to say of the calendar behind an answer: that it was never read, or not for long.
+    /// What there is to say of the calendar behind an answer: that it was never read, or not for
+    /// long.
     fn doubt(&self, schedule: &Schedule, at: Ts) -> Option<String> {
         let stale_after = schedule.calendar?;
         match self.roster(&schedule.name).map(|roster| at - roster.read_at) {

@@ -1,4 +1,5 @@
-//! Which runs have ranks on which node, and how fast the GPUs of a run are: what is known of runs and nodes together.
+//! Which runs have ranks on which node, and how fast the GPUs of a run are: what is known of runs
+//! and nodes together.
 //!
 //! Nothing of it is stored: it follows from the runs and the nodes.
 
@@ -14,7 +15,8 @@ pub(crate) struct Placement {
 #[derive(Debug, Default)]
 struct Clocks {
     by_node: BTreeMap<String, f64>,
-    /// The same in order: the median is asked for at every reading of every node, thousands of them.
+    /// The same in order: the median is asked for at every reading of every node, thousands of
+    /// them.
     sorted: Vec<f64>,
 }
 

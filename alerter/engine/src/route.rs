@@ -1,8 +1,9 @@
 //! Which people an incident is for: a tree of routes, as Alertmanager has it.
 //!
-//! The first route whose matchers all hold decides, and within it the first of its children; a route that says `continue` lets the next
-//! ones be asked too, so that an incident may take several ways. What no route wants belongs to its team, and what has no team to
-//! whoever is left (`route::rest`): nothing falls through.
+//! The first route whose matchers all hold decides, and within it the first of its children; a
+//! route that says `continue` lets the next ones be asked too, so that an incident may take several
+//! ways. What no route wants belongs to its team, and what has no team to whoever is left
+//! (`route::rest`): nothing falls through.
 
 mod rest;
 
@@ -92,8 +93,9 @@ impl Router {
         vec![self.unrouted(config, labels)]
     }
 
-    /// The ways that incidents with these labels may take, of whose other labels nothing is known but that
-    /// none of them is among `known`: in this order, of which the first decides whose `given` holds.
+    /// The ways that incidents with these labels may take, of whose other labels nothing is known
+    /// but that none of them is among `known`: in this order, of which the first decides whose
+    /// `given` holds.
     pub fn possible(&self, config: &EngineConfig, labels: &Labels, known: &[&str]) -> Vec<Possible> {
         let mut found = Vec::new();
         if !Node::explore(&self.routes, config, labels, known, &Possible::root(), &mut found) {
@@ -131,8 +133,8 @@ impl Possible {
 }
 
 impl Router {
-    /// Whoever may hear of something with these labels, on any level of any of its ways, each once, the first first. It says no more
-    /// than that, for whoever asks of thousands.
+    /// Whoever may hear of something with these labels, on any level of any of its ways, each once,
+    /// the first first. It says no more than that, for whoever asks of thousands.
     pub fn reached<'a>(&'a self, config: &'a EngineConfig, labels: &Labels) -> Vec<&'a str> {
         if let Some(rest) = rest::of_the_store(config, labels) {
             return rest.names;
@@ -235,8 +237,8 @@ impl Node {
         any
     }
 
-    /// As `descend`, of labels that are partly known; `above` is what their parent asks for. True if one of
-    /// them matches for sure.
+    /// As `descend`, of labels that are partly known; `above` is what their parent asks for. True
+    /// if one of them matches for sure.
     fn explore(
         nodes: &[Self],
         config: &EngineConfig,

@@ -140,7 +140,8 @@ impl Run {
                 self.facts.bye(now, e);
                 self.note_silent_end(now, out);
             }
-            // A socket closed by a process that lives on is odd, not a death: if the run stops, that will show.
+            // A socket closed by a process that lives on is odd, not a death: if the run stops, that will
+            // show.
             EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) && !process_lives(e) => {
                 self.facts.died(now, at, e.rank.unwrap_or(0), e.text.clone().unwrap_or_default(), false);
             }
@@ -345,7 +346,8 @@ fn process_lives(e: &Event) -> bool {
     e.extra.get("process").and_then(stepwatch_wire::Value::as_str) == Some("running")
 }
 
-/// No run takes so many steps: a number further from zero is none, and what is reckoned with steps cannot overflow.
+/// No run takes so many steps: a number further from zero is none, and what is reckoned with steps
+/// cannot overflow.
 const MAX_STEP: u64 = 1 << 53;
 
 /// Why a run counts as over: nobody will send its `bye`.
@@ -361,7 +363,8 @@ pub(crate) struct Derived {
 /// Shortest time, in seconds, that a clock of whole seconds measures well enough: to 2 %.
 const COARSE: f64 = 50.0;
 
-/// How a sample without its own step time gets one: from the times of the lines, where those are exact enough.
+/// How a sample without its own step time gets one: from the times of the lines, where those are
+/// exact enough.
 pub(crate) fn derived_step_time(previous: Ts, at: Ts, steps: i64) -> Option<Derived> {
     let secs = (at - previous).as_secs_f64();
     let coarse = previous.0 % 1000 == 0 && at.0 % 1000 == 0;

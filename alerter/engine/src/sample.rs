@@ -18,18 +18,20 @@ pub enum StepClass {
     Eval,
 }
 
-/// `None` is absent: not logged at this step. NaN and infinities arrive as numbers and only `nonfinite` may keep them.
+/// `None` is absent: not logged at this step. NaN and infinities arrive as numbers and only
+/// `nonfinite` may keep them.
 #[derive(Debug, Clone, Default)]
 pub struct StepSample {
     pub step: i64,
     pub ts: Ts,
     /// Restart epoch; steps are comparable only within one.
     pub attempt: u32,
-    /// Steps since the previous sample: the logging interval. 0: a further report of the same step that carries only non-finite
-    /// values.
+    /// Steps since the previous sample: the logging interval. 0: a further report of the same step
+    /// that carries only non-finite values.
     pub interval: i64,
-    /// It only adds signals to a step that was judged before: what a second source tells of it, perhaps minutes later. Every signal
-    /// comes once a step, and in the order of the steps; two signals need not keep pace.
+    /// It only adds signals to a step that was judged before: what a second source tells of it,
+    /// perhaps minutes later. Every signal comes once a step, and in the order of the steps;
+    /// two signals need not keep pace.
     pub adds: bool,
     pub class: StepClass,
     pub loss: Option<f64>,
@@ -50,8 +52,8 @@ pub struct StepSample {
     pub q: Quanta,
 }
 
-/// How finely the values of a sample were printed, in their own units; 0 of one that kept its digits. A value cannot be out of place
-/// by less than a step of its printer.
+/// How finely the values of a sample were printed, in their own units; 0 of one that kept its
+/// digits. A value cannot be out of place by less than a step of its printer.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Quanta {
     pub loss: f64,
@@ -64,13 +66,15 @@ pub struct Quanta {
 /// What a run tells beside its samples.
 #[derive(Debug, Clone, Copy)]
 pub enum Extra<'a> {
-    /// Numbers that have no place in a sample, of one report: each once a step, in the order of its steps.
+    /// Numbers that have no place in a sample, of one report: each once a step, in the order of its
+    /// steps.
     Readings(&'a [Reading<'a>]),
     Parts(Parts<'a>),
     Eval(Eval<'a>),
 }
 
-/// One number of a named series. Its step is where the run stood; a series that is not of a run's steps counts its own.
+/// One number of a named series. Its step is where the run stood; a series that is not of a run's
+/// steps counts its own.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading<'a> {
     /// Stands for the name, within the run.
@@ -108,7 +112,8 @@ pub struct Eval<'a> {
     pub quantum: f64,
 }
 
-/// Standard deviation of a value that was rounded to a multiple of `quantum`, from the rounding alone.
+/// Standard deviation of a value that was rounded to a multiple of `quantum`, from the rounding
+/// alone.
 pub fn rounding(quantum: f64) -> f64 {
     quantum / 12f64.sqrt()
 }

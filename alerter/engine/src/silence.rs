@@ -1,11 +1,13 @@
-//! Silences: what people, runs and the configuration have asked to be told nothing about, for how long and why.
+//! Silences: what people, runs and the configuration have asked to be told nothing about, for how
+//! long and why.
 //!
-//! A silence never hides anything. An incident that it matches is opened, kept, shown and counted as ever; only nobody is told
-//! of it, and if it is still open when the silence ends, they are told then. This file knows which silences there are and when
-//! each begins and ends; who is told of what is [`crate::incident`]'s matter.
+//! A silence never hides anything. An incident that it matches is opened, kept, shown and counted
+//! as ever; only nobody is told of it, and if it is still open when the silence ends, they are told
+//! then. This file knows which silences there are and when each begins and ends; who is told of
+//! what is [`crate::incident`]'s matter.
 //!
-//! Three things make one: a person (by command line, API, chat or `amtool`), a run that announces that it is about to be
-//! restarted ([`planned`]), and maintenance windows that recur ([`window`]).
+//! Three things make one: a person (by command line, API, chat or `amtool`), a run that announces
+//! that it is about to be restarted ([`planned`]), and maintenance windows that recur ([`window`]).
 
 pub mod planned;
 mod rules;
@@ -72,7 +74,8 @@ pub struct Silences {
     config: SilenceConfig,
     windows: Vec<Window>,
     by_id: BTreeMap<String, Silence>,
-    /// The ids of those that a run asked for: whoever looks for them at each step does not look through the others.
+    /// The ids of those that a run asked for: whoever looks for them at each step does not look
+    /// through the others.
     planned: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -154,7 +157,8 @@ impl Silences {
         self.by_id.get(id)
     }
 
-    /// What keeps somebody from being told of something with these labels at `at`; of several, what lasts longest.
+    /// What keeps somebody from being told of something with these labels at `at`; of several, what
+    /// lasts longest.
     pub fn silenced(&self, labels: &Labels, at: Ts) -> Option<Hush> {
         let matching = self.by_id.values().filter(|s| s.phase(at) == Phase::Active && s.matches(labels));
         let silence = matching.max_by_key(|s| (s.ends_at, core::cmp::Reverse(&s.id))).map(Silence::hush);
@@ -227,7 +231,8 @@ impl Silences {
         self.by_id.values().any(|s| s.expire_on_resolve)
     }
 
-    /// A reminder comes before the last part of a silence, and not of one so short that whoever set it still remembers.
+    /// A reminder comes before the last part of a silence, and not of one so short that whoever set
+    /// it still remembers.
     pub fn remind_at(&self, s: &Silence) -> Option<Ts> {
         let before = self.config.remind_before;
         let long = s.ends_at - s.starts_at >= Span(before.0.saturating_mul(2));

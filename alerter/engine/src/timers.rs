@@ -1,4 +1,5 @@
-//! Deadlines as data, so that a restored engine has them all and a test can jump from one to the next.
+//! Deadlines as data, so that a restored engine has them all and a test can jump from one to the
+//! next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +35,8 @@ impl<K: Ord + Clone> Timers<K> {
         }
     }
 
-    /// Moves the deadline only if it comes earlier: a deadline that every step pushes out is checked when it fires instead.
+    /// Moves the deadline only if it comes earlier: a deadline that every step pushes out is
+    /// checked when it fires instead.
     pub(crate) fn set_earlier(&mut self, key: &K, at: Option<Ts>) {
         match (self.by_key.get(key), at) {
             (Some(had), Some(at)) if *had <= at => {}

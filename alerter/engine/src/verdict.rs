@@ -12,7 +12,8 @@ use crate::time::Ts;
 pub enum Change {
     /// It holds: opens an incident, or updates one (a higher severity raises it).
     Raise,
-    /// It holds of something else too, of which whoever knows what was said before knows nothing: another GPU, another port.
+    /// It holds of something else too, of which whoever knows what was said before knows nothing:
+    /// another GPU, another port.
     Another,
     /// There is more of the same, which is worth a word and no second call.
     More,
@@ -20,7 +21,8 @@ pub enum Change {
     Clear,
     /// It happened and is already over: an incident that opens and resolves at once.
     Note,
-    /// Nothing has been heard of it since [`Verdict::ts`], so that it counts as over; nobody said that it is.
+    /// Nothing has been heard of it since [`Verdict::ts`], so that it counts as over; nobody said
+    /// that it is.
     Lapse,
 }
 

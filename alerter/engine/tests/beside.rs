@@ -1,5 +1,6 @@
-//! What a run tells beside its samples, from the event of a client to the incident: evaluations, parts of steps, statistics of layers,
-//! other numbers, checkpoints; and what spikes of several runs have in common.
+//! What a run tells beside its samples, from the event of a client to the incident: evaluations,
+//! parts of steps, statistics of layers, other numbers, checkpoints; and what spikes of several
+//! runs have in common.
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -221,7 +222,8 @@ fn a_batch_that_made_other_runs_spike_is_told_as_that() {
     assert!(w.engine.spiked_elsewhere("bob", 701).is_empty());
     w.store_and_restore();
     for s in 1..=1600 {
-        // Half the batch size: it comes to the same data at twice the step. There it does not come back at once.
+        // Half the batch size: it comes to the same data at twice the step. There it does not come back at
+        // once.
         let grad = if (1400..1410).contains(&s) { 20.0 } else { 1.0 };
         w.say(2000 * s, &step("carol", 0, s, grad, ",\"samples\":256", ""));
     }

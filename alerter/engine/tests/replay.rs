@@ -1,5 +1,5 @@
-//! Properties of the whole engine on random histories: storing and restoring it at any point changes nothing, the order of ranks
-//! within a step changes nothing, and nothing panics.
+//! Properties of the whole engine on random histories: storing and restoring it at any point
+//! changes nothing, the order of ranks within a step changes nothing, and nothing panics.
 
 use std::collections::BTreeMap;
 

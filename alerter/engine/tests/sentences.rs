@@ -1,4 +1,5 @@
-//! No code reads a sentence back: what was found is asked of its type, and words are made for people.
+//! No code reads a sentence back: what was found is asked of its type, and words are made for
+//! people.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +15,8 @@ const READS: &str = concat!(
     r"|strip_suffix|r?find|matches|match_indices|replacen?|trim_(start|end)_matches",
     r"|to_(ascii_)?lowercase)\(",
 );
-/// What is a sentence: words of a suspect, of a verdict and of an incident. Another `why` is an enum.
+/// What is a sentence: words of a suspect, of a verdict and of an incident. Another `why` is an
+/// enum.
 const SENTENCE: &str = concat!(
     r"((target|place|observation|fault)\.to_string\(\)|(what|why)\(\)",
     r"|\b(v|verdict|verdicts\[\d+\]|finding)\.why|\b(record|r|i|m|message)\.summary)",

@@ -1,4 +1,5 @@
-//! Silences, and the alerts of other programs, on virtual time: what is told to whom, when, and what is not.
+//! Silences, and the alerts of other programs, on virtual time: what is told to whom, when, and
+//! what is not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stepwatch_engine::Engine;

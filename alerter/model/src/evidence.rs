@@ -13,7 +13,8 @@ use crate::time::{Span, Ts};
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Evidence {
     pub observation: Observation,
-    /// What it was seen of, where that is not the suspect itself: a GPU of the node that is suspected.
+    /// What it was seen of, where that is not the suspect itself: a GPU of the node that is
+    /// suspected.
     pub of: Option<Target>,
     /// When it began, by the alerter's clock; none of what was not weighed.
     pub since: Option<Ts>,
@@ -51,7 +52,8 @@ pub enum Slowed {
     Heat,
 }
 
-/// What was seen or said. Words of other programs stand in fields called `words` or `reason`, as they came.
+/// What was seen or said. Words of other programs stand in fields called `words` or `reason`, as
+/// they came.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Observation {
@@ -114,7 +116,8 @@ pub enum Observation {
         stage: u32,
         value: Num,
     },
-    /// The loss of one rank; `times`: the steps in which it was out of line, where that was weighed.
+    /// The loss of one rank; `times`: the steps in which it was out of line, where that was
+    /// weighed.
     OwnLoss {
         step: i64,
         value: Num,
@@ -156,7 +159,8 @@ pub enum Observation {
         unit: ReadingUnit,
         mean: bool,
     },
-    /// Clocks in hertz, power in watts, temperature in degrees Celsius; what the driver gives as reasons.
+    /// Clocks in hertz, power in watts, temperature in degrees Celsius; what the driver gives as
+    /// reasons.
     SlowClock {
         value: Num,
         expected: Num,
@@ -196,7 +200,8 @@ pub enum Observation {
         expected: Num,
         before: i64,
     },
-    /// A layer that is out of line since a step, with `together` at that step, of `out` in all of `layers`.
+    /// A layer that is out of line since a step, with `together` at that step, of `out` in all of
+    /// `layers`.
     LayerOut {
         signal: String,
         value: Num,
@@ -218,7 +223,8 @@ pub enum Observation {
         id: String,
         kind: Kind,
     },
-    /// Links of nodes that went down at once; the nodes as far as they are named, and how many there are.
+    /// Links of nodes that went down at once; the nodes as far as they are named, and how many
+    /// there are.
     LinksDown {
         nodes: Vec<String>,
         total: u64,

@@ -86,7 +86,8 @@ impl Fault {
 }
 
 impl Said {
-    /// `XID 79 (GPU has fallen off the bus) of GPU 0000:3b:00.0: Drain the node` is a name and a hint.
+    /// `XID 79 (GPU has fallen off the bus) of GPU 0000:3b:00.0: Drain the node` is a name and a
+    /// hint.
     fn read(title: &str, text: &str) -> Self {
         let named = text
             .strip_prefix(title)

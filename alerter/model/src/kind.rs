@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Ordered: `page` wakes someone, `ticket` is for the day, `info` is an annotation that is told to nobody.
+/// Ordered: `page` wakes someone, `ticket` is for the day, `info` is an annotation that is told to
+/// nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -21,8 +22,9 @@ impl Severity {
     }
 }
 
-/// What an incident is about, coarsely. A run has at most one open incident a cause, so that a gradient explosion,
-/// the loss spike it leads to and the NaN that ends it are one page and one thread.
+/// What an incident is about, coarsely. A run has at most one open incident a cause, so that a
+/// gradient explosion, the loss spike it leads to and the NaN that ends it are one page and one
+/// thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {

@@ -64,8 +64,8 @@ fn rank(target: &Target, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 impl Target {
-    /// Of a part of a node without its node: `GPU 3 (GPU-2f3c…)`, `mlx5_0/1 (InfiniBand)`. Of others
-    /// all of it; of a GPU of which nothing is known, nothing.
+    /// Of a part of a node without its node: `GPU 3 (GPU-2f3c…)`, `mlx5_0/1 (InfiniBand)`. Of
+    /// others all of it; of a GPU of which nothing is known, nothing.
     pub fn name(&self) -> String {
         match self {
             Self::Gpu { index, uuid, pci, .. } => {

@@ -10,7 +10,8 @@ use crate::target::Target;
 
 /// What is so, and after it the circumstances, as people read them; and whom it names.
 ///
-/// It reads as its text. What it is about is asked of [`what`](Self::what) and [`names`](Self::names).
+/// It reads as its text. What it is about is asked of [`what`](Self::what) and
+/// [`names`](Self::names).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sentence {
     text: String,

@@ -1,4 +1,5 @@
-//! A suspect in its three forms: JSON for people and the API, postcard for the engine's state, and words.
+//! A suspect in its three forms: JSON for people and the API, postcard for the engine's state, and
+//! words.
 
 use serde_json::json;
 use stepwatch_model::{Evidence, Fault, Num, Observation, Place, Slowed, Suspect, Target, Topic, Ts};

@@ -1,7 +1,9 @@
-//! Alertmanager's HTTP API, version 2: a Prometheus that has us as its Alertmanager, `amtool`, karma and Grafana talk to this.
+//! Alertmanager's HTTP API, version 2: a Prometheus that has us as its Alertmanager, `amtool`,
+//! karma and Grafana talk to this.
 //!
-//! Shapes, defaults, filters and status codes are those of Alertmanager's OpenAPI document (`api/v2/openapi.yaml`); an error is a
-//! JSON string, as there. What an alert means to us is the engine's matter.
+//! Shapes, defaults, filters and status codes are those of Alertmanager's OpenAPI document
+//! (`api/v2/openapi.yaml`); an error is a JSON string, as there. What an alert means to us is the
+//! engine's matter.
 
 mod alerts;
 mod errors;
@@ -139,7 +141,8 @@ async fn status(State(api): State<Arc<Api>>, caller: Caller) -> Json<StatusView>
     let sketch = sketch::of(&api.runtime.board.routing(), whole);
     Json(StatusView {
         cluster: Cluster { name: "", status: "disabled", peers: Vec::new() },
-        // Ours is another language: first what can be said in Alertmanager's, for programs that read it, then the whole.
+        // Ours is another language: first what can be said in Alertmanager's, for programs that read it, then
+        // the whole.
         config: ConfigText { original: format!("{sketch}{OURS}{ours}") },
         uptime: When(api.started),
         version_info: VersionInfo {

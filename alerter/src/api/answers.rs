@@ -1,7 +1,8 @@
-//! What people say of an incident, by HTTP: they take it, give it back, close it, escalate it, note something.
+//! What people say of an incident, by HTTP: they take it, give it back, close it, escalate it, note
+//! something.
 //!
-//! All words go one way: found, judged by how the incident stands, handed to the runtime together with who said it, and answered
-//! when they are durable.
+//! All words go one way: found, judged by how the incident stands, handed to the runtime together
+//! with who said it, and answered when they are durable.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -74,7 +75,8 @@ pub(super) async fn ack(
     answer(&api, &caller, &id, Said::new("ack", body)?, ack).await
 }
 
-/// Gives an incident back: its escalation begins again. Durable when it is answered; one that nobody took stays so.
+/// Gives an incident back: its escalation begins again. Durable when it is answered; one that
+/// nobody took stays so.
 #[utoipa::path(
     post,
     path = "/api/v1/incidents/{id}/unack",
@@ -100,7 +102,8 @@ pub(super) async fn unack(
 
 /// Closes an incident by hand. Durable when it is answered.
 ///
-/// One that still fires comes back at `reopens_at`, unless it is over by then: a silence keeps it quiet.
+/// One that still fires comes back at `reopens_at`, unless it is over by then: a silence keeps it
+/// quiet.
 #[utoipa::path(
     post,
     path = "/api/v1/incidents/{id}/resolve",
@@ -147,7 +150,8 @@ pub(super) async fn escalate(
     answer(&api, &caller, &id, Said::new("escalate", body)?, escalate).await
 }
 
-/// Notes something in an incident's history, also after its end, when the account of it is written. Durable when it is answered.
+/// Notes something in an incident's history, also after its end, when the account of it is written.
+/// Durable when it is answered.
 #[utoipa::path(
     post,
     path = "/api/v1/incidents/{id}/notes",
@@ -238,7 +242,8 @@ async fn answer(
 }
 
 impl Api {
-    /// Hands a person's word to the runtime and waits until it is durable, together with who said it.
+    /// Hands a person's word to the runtime and waits until it is durable, together with who said
+    /// it.
     async fn ask(
         &self,
         entry: Entry,

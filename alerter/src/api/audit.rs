@@ -31,7 +31,8 @@ pub struct AuditView {
     /// Its number, which only rises.
     pub seq: i64,
     pub at: When,
-    /// `api:NAME` of a token, `user:NAME` of a user, `slack:U123 (name)`; otherwise whoever it said it was.
+    /// `api:NAME` of a token, `user:NAME` of a user, `slack:U123 (name)`; otherwise whoever it said
+    /// it was.
     pub actor: String,
     pub door: Door,
     pub action: String,

@@ -1,7 +1,8 @@
 //! Who may do what: tokens, what each is for and about, and the gate that every request passes.
 //!
-//! With tokens in the configuration, a request needs one (or a user of the web configuration, who may do everything), except
-//! to ask whether the process is well and to post what Slack and PagerDuty sign. Without tokens nobody is asked.
+//! With tokens in the configuration, a request needs one (or a user of the web configuration, who
+//! may do everything), except to ask whether the process is well and to post what Slack and
+//! PagerDuty sign. Without tokens nobody is asked.
 
 mod caller;
 mod gate;

@@ -1,7 +1,8 @@
 //! The OpenAPI document of everything that is served, made of what stands beside each handler.
 //!
-//! Here is only what all routes share: the title, how callers prove who they are, and which errors any route can give. A route is
-//! declared under the scope that it needs ([`super::Scope`]); the same declaration puts the scope into the document.
+//! Here is only what all routes share: the title, how callers prove who they are, and which errors
+//! any route can give. A route is declared under the scope that it needs ([`super::Scope`]); the
+//! same declaration puts the scope into the document.
 
 pub(super) mod errors;
 pub(crate) mod examples;

@@ -1,4 +1,5 @@
-//! What requests bring, read so that whatever is wrong with it is told like every other error of the API.
+//! What requests bring, read so that whatever is wrong with it is told like every other error of
+//! the API.
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;

@@ -1,4 +1,5 @@
-//! Incidents by HTTP: those there are, one of them, and the account of it. What people say of them is in `answers`.
+//! Incidents by HTTP: those there are, one of them, and the account of it. What people say of them
+//! is in `answers`.
 
 use std::sync::Arc;
 
@@ -151,7 +152,8 @@ enum PostmortemFormat {
 
 /// What is known of an incident afterwards, to be completed by people.
 ///
-/// The impact, the times it took, the history, evidence and suspects, and who was told, as Markdown.
+/// The impact, the times it took, the history, evidence and suspects, and who was told, as
+/// Markdown.
 #[utoipa::path(
     get,
     path = "/api/v1/incidents/{id}/postmortem",
@@ -207,7 +209,8 @@ impl Api {
         Ok(IncidentDetail::of(record, more, timeline, deliveries))
     }
 
-    /// An alert's own description, and where to read on: as people were told last that it fires, or would be now.
+    /// An alert's own description, and where to read on: as people were told last that it fires, or
+    /// would be now.
     fn more(&self, record: &IncidentRecord, deliveries: &[Delivery]) -> (Option<String>, Vec<Link>) {
         let told = deliveries.iter().rev().filter_map(|d| d.message.as_deref());
         if let Some(m) = told.clone().find(|m| m.status != Status::Resolved).or_else(|| told.clone().next()) {

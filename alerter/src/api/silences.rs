@@ -172,7 +172,8 @@ pub(super) async fn add(
     Ok(Json(SilenceView::of(&silence, wall(), &api.quiet().await?)))
 }
 
-/// Ends a silence now: whatever it keeps quiet and is still open is told. Durable when it is answered.
+/// Ends a silence now: whatever it keeps quiet and is still open is told. Durable when it is
+/// answered.
 #[utoipa::path(
     delete,
     path = "/api/v1/silences/{id}",

@@ -1,7 +1,7 @@
 //! The JSON of the API, as types: written by the server, read by our own command line.
 //!
-//! Times are RFC 3339 in UTC with milliseconds. Numbers that are not finite are the strings `NaN`, `Infinity`, `-Infinity`, as
-//! in events.
+//! Times are RFC 3339 in UTC with milliseconds. Numbers that are not finite are the strings `NaN`,
+//! `Infinity`, `-Infinity`, as in events.
 
 mod silences;
 
@@ -49,7 +49,8 @@ pub struct IncidentView {
     #[schema(value_type = schema::IncidentState)]
     pub state: State,
     pub signal: String,
-    /// What is wrong, in a word or two: what the kind is called, or what another program calls its alert.
+    /// What is wrong, in a word or two: what the kind is called, or what another program calls its
+    /// alert.
     #[serde(default)]
     pub title: String,
     pub summary: String,
@@ -124,7 +125,8 @@ pub struct IncidentDetail {
     pub deliveries: Vec<DeliveryView>,
 }
 
-/// The account of an incident: the facts, what it cost as far as that was measured, and the text for people to complete.
+/// The account of an incident: the facts, what it cost as far as that was measured, and the text
+/// for people to complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PostmortemView {
     #[serde(flatten)]
@@ -177,8 +179,8 @@ pub struct DeliveryView {
     /// How it came to this receiver; absent of a word to whoever was told before.
     #[serde(default)]
     pub path: Option<PathView>,
-    /// Which call of its incident and class (page, ticket) it was, where it rang somebody, from 1; and what goes on about an earlier
-    /// call, where it rings nobody anew.
+    /// Which call of its incident and class (page, ticket) it was, where it rang somebody, from 1;
+    /// and what goes on about an earlier call, where it rings nobody anew.
     #[serde(default)]
     pub ring: Option<u32>,
     #[serde(default)]
@@ -248,7 +250,8 @@ pub struct SourceView {
     pub malformed_records: u64,
     pub gaps: u64,
     pub lost_records: u64,
-    /// Records that it was not let to send: of nodes, ranks and runs that are not its own, or too many; and why the last.
+    /// Records that it was not let to send: of nodes, ranks and runs that are not its own, or too
+    /// many; and why the last.
     #[serde(default)]
     pub refused_records: u64,
     #[serde(default)]

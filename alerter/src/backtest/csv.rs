@@ -1,8 +1,9 @@
-//! CSV with a header: one row a step, an empty cell where something was not logged. Columns have our names or those of frameworks, and
-//! are parted by commas, semicolons or tabs.
+//! CSV with a header: one row a step, an empty cell where something was not logged. Columns have
+//! our names or those of frameworks, and are parted by commas, semicolons or tabs.
 //!
-//! What the web page of W&B exports has a column for each metric of each run, `RUN - lm_loss`, and two with
-//! its extremes; the runs are told apart. Where its first column is a time, the rows of a run are its steps.
+//! What the web page of W&B exports has a column for each metric of each run, `RUN - lm_loss`, and
+//! two with its extremes; the runs are told apart. Where its first column is a time, the rows of a
+//! run are its steps.
 
 #[cfg(test)]
 mod tests;
@@ -121,8 +122,8 @@ impl Header {
         (stepped && (measured || exported)).then_some(header)
     }
 
-    /// A run of an export none of whose metrics is called as a loss usually is: the one that looks most like
-    /// it stands for it.
+    /// A run of an export none of whose metrics is called as a loss usually is: the one that looks
+    /// most like it stands for it.
     fn find_losses(&mut self) {
         for run in self.runs() {
             let own = || (0..self.columns.len()).filter(|i| self.runs[*i].as_deref() == Some(&*run));
@@ -266,8 +267,8 @@ impl OfRun {
         Ok(Some(event))
     }
 
-    /// Says what is missing. A row without any number is of something else where what stands beside the
-    /// numbers is not as it was: a time is not there, a word is another.
+    /// Says what is missing. A row without any number is of something else where what stands beside
+    /// the numbers is not as it was: a time is not there, a word is another.
     fn judge(&mut self, event: &mut Event, nothing: &[(String, Nothing)], frame: u64) {
         let told = |name: &str| event.m.get(name).is_some();
         if told(metric::LOSS) || told(metric::GRAD_NORM) {

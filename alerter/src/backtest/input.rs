@@ -94,7 +94,8 @@ impl Input {
         }
     }
 
-    /// The next events; `None` at the end. After a bad line or record the next call goes on behind it.
+    /// The next events; `None` at the end. After a bad line or record the next call goes on behind
+    /// it.
     pub(super) fn next(&mut self) -> Result<Option<Vec<Event>>, InputError> {
         let mut events = match self {
             Self::Lines(lines) => lines.next(),

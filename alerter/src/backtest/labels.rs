@@ -1,7 +1,8 @@
 //! What a team knows of its recorded runs: which stretches were real trouble.
 //!
-//! CSV with a header, or JSON lines; `file` and `start_step` are needed, `end_step` and `severity` (`info`: known and harmless) are
-//! not. What `backtest --format json` prints is such a file: delete the lines that were nothing.
+//! CSV with a header, or JSON lines; `file` and `start_step` are needed, `end_step` and `severity`
+//! (`info`: known and harmless) are not. What `backtest --format json` prints is such a file:
+//! delete the lines that were nothing.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};

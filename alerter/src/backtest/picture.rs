@@ -60,7 +60,8 @@ pub(super) fn overview<'a>(
     Some(Chart { title: format!("All of {name}"), description, steps, panels, marks, spans })
 }
 
-/// One incident: its signal on top, the others aligned beneath; `None` if the file has no signal to show.
+/// One incident: its signal on top, the others aligned beneath; `None` if the file has no signal to
+/// show.
 pub(super) fn incident<'a>(r: &'a IncidentRecord, signals: &'a Signals) -> Option<Chart<'a>> {
     let lead = signals.of(&r.signal).or_else(|| signals.beside().next())?;
     let (steps, shown) = window(lead.1, r)?;
@@ -140,7 +141,8 @@ fn within(p: &Point, steps: (i64, i64)) -> bool {
     p.to >= steps.0 && p.from <= steps.1
 }
 
-/// The steps to show, and whether the end is among them. Counted in points: a run may log every step or every hundredth.
+/// The steps to show, and whether the end is among them. Counted in points: a run may log every
+/// step or every hundredth.
 fn window(points: &[Point], r: &IncidentRecord) -> Option<((i64, i64), bool)> {
     let last = points.len().checked_sub(1)?;
     let at = |step: i64| points.iter().position(|p| p.to >= step).unwrap_or(last);

@@ -48,7 +48,8 @@ pub(super) struct Replay {
     timed: bool,
     /// The last ones, for the steps that were not logged.
     step_times: VecDeque<f64>,
-    /// Seconds a step between the last rows, when the last one was, and the most steps from one to the next.
+    /// Seconds a step between the last rows, when the last one was, and the most steps from one to
+    /// the next.
     paces: VecDeque<f64>,
     stepped_at: Ts,
     longest_stride: i64,
@@ -151,9 +152,9 @@ impl Replay {
         self.signals.iter().map(|i| SIGNALS[*i]).collect()
     }
 
-    /// Whether the run went on all the while before an event: more steps lie before it than before any other,
-    /// and it took their time. A recording may leave out most of its steps, as an export does that is
-    /// thinned; then its gaps are no silence.
+    /// Whether the run went on all the while before an event: more steps lie before it than before
+    /// any other, and it took their time. A recording may leave out most of its steps, as an
+    /// export does that is thinned; then its gaps are no silence.
     fn moved(&mut self, event: &Event, at: Ts) -> bool {
         let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else {
             return false;

@@ -10,7 +10,8 @@ fn args(files: Vec<PathBuf>) -> Args {
     Args { files, ..Args::default() }
 }
 
-/// Replays files made of these texts, and gives the status, the objects and what was complained about.
+/// Replays files made of these texts, and gives the status, the objects and what was complained
+/// about.
 fn backtest(files: &[(&str, &str)], config: Option<&str>) -> (bool, Vec<Value>, String) {
     let dir = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| -> PathBuf {

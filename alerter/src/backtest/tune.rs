@@ -1,8 +1,10 @@
-//! What a detector's sensitivity costs and gains, on recorded runs: the same files through engines that differ in its main settings.
+//! What a detector's sensitivity costs and gains, on recorded runs: the same files through engines
+//! that differ in its main settings.
 //!
-//! The whole alerter is replayed each time, because detectors share incidents: what counts is what people would have heard. Beside the
-//! grid stands the alerter without the detector. What must be found is told by labels; without them it is what the detector adds as it
-//! is set now: the incidents that would not have been announced, or later, without it.
+//! The whole alerter is replayed each time, because detectors share incidents: what counts is what
+//! people would have heard. Beside the grid stands the alerter without the detector. What must be
+//! found is told by labels; without them it is what the detector adds as it is set now: the
+//! incidents that would not have been announced, or later, without it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +21,8 @@ use crate::config::sensitivity::Sensitivity;
 
 /// Factors that each knob is turned by.
 const FACTORS: [f64; 5] = [0.5, 0.7, 1.0, 1.4, 2.0];
-/// Around a label or incident, in samples and as a share of its length: what is announced within belongs to it.
+/// Around a label or incident, in samples and as a share of its length: what is announced within
+/// belongs to it.
 const NEAR_SAMPLES: f64 = 20.0;
 const NEAR_SHARE: f64 = 0.1;
 
@@ -56,7 +59,8 @@ pub(super) struct Outcome {
     /// Of what must be found.
     pub(super) found: usize,
     pub(super) of: usize,
-    /// Steps from the onset to the first word: the median of what must be found, absent when most of it was not.
+    /// Steps from the onset to the first word: the median of what must be found, absent when most
+    /// of it was not.
     pub(super) median_delay_steps: Option<f64>,
     /// No other setting is at least as quiet, finds as much and is as quick.
     pub(super) best: bool,

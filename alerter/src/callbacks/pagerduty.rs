@@ -1,8 +1,9 @@
 //! PagerDuty's door: webhooks v3 of a subscription.
 //!
-//! They come at least once, in any order, and their signature has no time in it. So a word counts once by its id, not at all
-//! when it is old, and never takes back what a later one said. An incident is known by its key, which is ours, or, where the
-//! service groups alerts under keys of its own, by the id that an earlier word with our key named.
+//! They come at least once, in any order, and their signature has no time in it. So a word counts
+//! once by its id, not at all when it is old, and never takes back what a later one said. An
+//! incident is known by its key, which is ours, or, where the service groups alerts under keys of
+//! its own, by the id that an earlier word with our key named.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -21,7 +22,8 @@ use crate::store::Counterpart;
 pub(super) const PATH: &str = "/pagerduty/webhook";
 const SERVICE: &str = "pagerduty";
 
-/// Older words are not believed: they could be replays, of which we remember only so many. It outlasts any redelivery.
+/// Older words are not believed: they could be replays, of which we remember only so many. It
+/// outlasts any redelivery.
 const BELIEVED: Span = Span::secs(86_400);
 const NAME_MAX: usize = 80;
 const NOTE_MAX: usize = 300;
@@ -117,7 +119,8 @@ async fn hear(callbacks: &Callbacks, body: &[u8], receiver: Option<&str>) -> (&'
     }
     let Some(said) = said(&event) else { return ("nothing", StatusCode::OK) };
     let now = (callbacks.inner.clock)();
-    // One from the future is signed all the same: it is our clock that is slow, and somebody has answered.
+    // One from the future is signed all the same: it is our clock that is slow, and somebody has
+    // answered.
     if said.at + BELIEVED < now {
         tracing::warn!(event = said.id, at = %said.at, "a word from PagerDuty is too old: passed over");
         return ("nothing", StatusCode::OK);
@@ -170,8 +173,8 @@ async fn act(callbacks: &Callbacks, said: &Said, receiver: Option<&str>) -> (Out
     (outcome, done)
 }
 
-/// Only a person's answer counts as one: we close alerts there ourselves, and so do timeouts. That nobody has it any more is
-/// believed of anybody.
+/// Only a person's answer counts as one: we close alerts there ourselves, and so do timeouts. That
+/// nobody has it any more is believed of anybody.
 fn meaning(said: &Said) -> Meaning {
     let person = said.person.as_deref();
     // A ticket under its own key is closed there when it becomes a page.

@@ -1,7 +1,8 @@
 //! Whose clicks in Slack are acted upon.
 //!
-//! Where Slack cannot say in which workspace the bot is at home, only those are refused whom the click itself tells to be strangers:
-//! somebody who is called at night must not be shut out because a service is unwell.
+//! Where Slack cannot say in which workspace the bot is at home, only those are refused whom the
+//! click itself tells to be strangers: somebody who is called at night must not be shut out because
+//! a service is unwell.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,12 @@ use super::slack::Click;
 use crate::notify::slack::{Answers, App};
 use crate::outbox::{backoff, random};
 
-/// How long a click waits to hear where the bot is at home. Slack wants its own answer within three seconds.
+/// How long a click waits to hear where the bot is at home. Slack wants its own answer within three
+/// seconds.
 const HOME_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why this click does not count; `None` if it does. `apps` are the receivers that share the door it came by.
+/// Why this click does not count; `None` if it does. `apps` are the receivers that share the door
+/// it came by.
 pub(super) async fn refusal(callbacks: &Callbacks, apps: &[Arc<App>], click: &Click) -> Option<String> {
     let answers = apps.iter().map(|app| app.answers()).max().unwrap_or_default();
     let id = &click.user;

@@ -1,6 +1,8 @@
-//! Out of a cluster whose nodes reach the world through a proxy only: a tunnel to the socket's host.
+//! Out of a cluster whose nodes reach the world through a proxy only: a tunnel to the socket's
+//! host.
 //!
-//! The same variables as for every request that we send (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY` and their lower-case names), read the same way.
+//! The same variables as for every request that we send (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY` and
+//! their lower-case names), read the same way.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -86,7 +88,8 @@ mod tests {
 
     use super::*;
 
-    /// Takes one connection, reads the question, and answers with `says` and what comes through the tunnel.
+    /// Takes one connection, reads the question, and answers with `says` and what comes through the
+    /// tunnel.
     async fn proxy(says: &'static str) -> (u16, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,5 @@
-//! Whether a callback is from whom it says: signatures over the bytes as they arrived, before anything reads them.
+//! Whether a callback is from whom it says: signatures over the bytes as they arrived, before
+//! anything reads them.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -35,8 +36,8 @@ pub(super) fn slack(
     if same(&want, signature) { Ok(()) } else { Err(Forged::NoMatch) }
 }
 
-/// PagerDuty's `v1=<hex>[,v1=<hex>]` over the body: several while a secret is being replaced. Versions that we do not know are
-/// passed over.
+/// PagerDuty's `v1=<hex>[,v1=<hex>]` over the body: several while a secret is being replaced.
+/// Versions that we do not know are passed over.
 pub(super) fn pagerduty(secret: &Secret, signatures: Option<&str>, body: &[u8]) -> Result<(), Forged> {
     let signatures = signatures.ok_or(Forged::Malformed)?;
     let parts: Option<Vec<(&str, &str)>> = signatures.split(',').map(|s| s.trim().split_once('=')).collect();

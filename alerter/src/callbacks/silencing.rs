@@ -1,14 +1,16 @@
 //! What a click on "Silence" keeps quiet: this trouble where it is, and no more than can be named.
 //!
-//! Alerts of other programs are many troubles of one kind; each is named by its `alertname`, and by what it is grouped by. What has
-//! neither a place nor a name is not silenced by a click at all: that would keep quiet what nobody looked at.
+//! Alerts of other programs are many troubles of one kind; each is named by its `alertname`, and by
+//! what it is grouped by. What has neither a place nor a name is not silenced by a click at all:
+//! that would keep quiet what nobody looked at.
 
 use std::iter;
 
 use stepwatch_engine::incident::{IncidentRecord, labels};
 use stepwatch_engine::verdict::Kind;
 
-/// Labels and their values. `None` where nothing says which trouble it is; `group_by` is what alerts are grouped by.
+/// Labels and their values. `None` where nothing says which trouble it is; `group_by` is what
+/// alerts are grouped by.
 pub(super) fn selector(r: &IncidentRecord, group_by: &[String]) -> Option<Vec<(String, String)>> {
     let pair = |name: &str| {
         let value = r.labels.get(name).filter(|value| !value.is_empty())?;

@@ -20,8 +20,8 @@ use crate::notify::{Ear, line};
 pub(super) const PATH: &str = "/slack/interactions";
 const SERVICE: &str = "slack";
 
-/// Slack shows an error to whoever clicked when it has no answer after three seconds. What is not durable by then goes on and
-/// is told by itself.
+/// Slack shows an error to whoever clicked when it has no answer after three seconds. What is not
+/// durable by then goes on and is told by itself.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_millis(2500);
 
 /// Characters of a name that is shown, and of an id.
@@ -130,8 +130,8 @@ pub(super) fn apps(callbacks: &Callbacks) -> Vec<Arc<App>> {
     callbacks.ears().into_iter().filter_map(slack).collect()
 }
 
-/// Acts upon every click, and returns when all is durable or Slack has waited long enough; false where there was no room for one.
-/// `apps` are the receivers by whose door it came.
+/// Acts upon every click, and returns when all is durable or Slack has waited long enough; false
+/// where there was no room for one. `apps` are the receivers by whose door it came.
 pub(super) async fn act_within(callbacks: &Callbacks, apps: &[Arc<App>], payload: &Value) -> bool {
     let (mut acting, mut room) = (Vec::new(), true);
     for click in clicks(payload) {
@@ -292,7 +292,8 @@ pub(super) fn clicks(payload: &Value) -> Vec<Click> {
         .collect()
 }
 
-/// `slack:U0ANN (ann)`: by the name that the configuration has for that id, or else by the one they gave themselves.
+/// `slack:U0ANN (ann)`: by the name that the configuration has for that id, or else by the one they
+/// gave themselves.
 fn actor(click: &Click, known: Option<String>) -> String {
     let id = &click.user;
     match known.as_ref().or(click.name.as_ref()) {

@@ -1,8 +1,9 @@
-//! Socket Mode: clicks in Slack come through a connection that we open, so that a cluster nobody can reach hears them too.
+//! Socket Mode: clicks in Slack come through a connection that we open, so that a cluster nobody
+//! can reach hears them too.
 //!
-//! Slack ends a connection now and then and says so before: the next one is opened while the old one still serves. Every
-//! envelope is acknowledged, after what it led to is durable or Slack has waited long enough; one that was not comes again, and
-//! is recognised.
+//! Slack ends a connection now and then and says so before: the next one is opened while the old
+//! one still serves. Every envelope is acknowledged, after what it led to is durable or Slack has
+//! waited long enough; one that was not comes again, and is recognised.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +54,8 @@ struct End {
     why: String,
 }
 
-/// Serves every app that has a token, and starts anew when the receivers change. Receivers of one app share its socket.
+/// Serves every app that has a token, and starts anew when the receivers change. Receivers of one
+/// app share its socket.
 pub(super) async fn listen(callbacks: Callbacks, shutdown: Shutdown) {
     let mut receivers = callbacks.inner.receivers.clone();
     loop {

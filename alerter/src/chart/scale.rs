@@ -1,7 +1,7 @@
 //! From values to places on an axis, and the round numbers beside it.
 
-/// A range of positive values wider than this is drawn in logarithms; so is a lesser one, if most values would be pressed together at
-/// its lower end.
+/// A range of positive values wider than this is drawn in logarithms; so is a lesser one, if most
+/// values would be pressed together at its lower end.
 const LOG_FROM: f64 = 100.0;
 const LOG_PRESSED: f64 = 4.0;
 /// What most is, and the share of the range that is too little for them.

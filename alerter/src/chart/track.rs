@@ -1,8 +1,8 @@
 //! What a signal was, step by step, in bounded memory.
 //!
-//! A track that grows too long joins neighbours: each [`Point`] then stands for several samples and keeps the lowest and the highest of
-//! them, so that a spike of one sample is still there when a year of training has been read. [`columns`] does the same once more, to
-//! the width of a picture.
+//! A track that grows too long joins neighbours: each [`Point`] then stands for several samples and
+//! keeps the lowest and the highest of them, so that a spike of one sample is still there when a
+//! year of training has been read. [`columns`] does the same once more, to the width of a picture.
 
 /// Points of one track.
 pub const MAX_POINTS: usize = 65_536;
@@ -87,7 +87,8 @@ impl Point {
 }
 
 impl Track {
-    /// Takes a sample. Of several ranks the first one leads: where its step falls back, the run was restarted.
+    /// Takes a sample. Of several ranks the first one leads: where its step falls back, the run was
+    /// restarted.
     pub fn push(&mut self, rank: u32, step: i64, value: f64) {
         let lead = *self.lead.get_or_insert(rank) == rank;
         let Some(last) = self.points.last_mut() else {
@@ -119,8 +120,8 @@ impl Track {
         }
     }
 
-    /// Joins every two neighbours when there are too many, of different attempts too: the bound holds for a run that restarts at
-    /// every step.
+    /// Joins every two neighbours when there are too many, of different attempts too: the bound
+    /// holds for a run that restarts at every step.
     fn shrink(&mut self) {
         if self.points.len() <= MAX_POINTS {
             return;
@@ -144,8 +145,8 @@ impl Track {
     }
 }
 
-/// Joins what falls into one cell of the picture. Nothing but the order within a cell is lost: the lowest and the highest of every cell
-/// are there, and so is every value that is not a number.
+/// Joins what falls into one cell of the picture. Nothing but the order within a cell is lost: the
+/// lowest and the highest of every cell are there, and so is every value that is not a number.
 pub fn columns(points: &[Point], steps: (i64, i64), width: f64, cell: f64) -> Vec<Column> {
     let (from, to) = (steps.0 as f64, steps.1 as f64);
     let span = (to - from).max(1.0);

@@ -22,7 +22,8 @@ const USER_VARIABLE: &str = "STEPWATCH_USER";
 const PASSWORD_VARIABLE: &str = "STEPWATCH_PASSWORD";
 const TOKEN_VARIABLE: &str = "STEPWATCH_TOKEN_FILE";
 
-/// Which alerter, and who asks: with a token, or as the user of STEPWATCH_USER and STEPWATCH_PASSWORD.
+/// Which alerter, and who asks: with a token, or as the user of STEPWATCH_USER and
+/// STEPWATCH_PASSWORD.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ClientArgs {
     /// The alerter to ask

@@ -1,4 +1,5 @@
-//! `explain`: the story of an incident, and of every message about it why it went to this person, on this channel, at this time.
+//! `explain`: the story of an incident, and of every message about it why it went to this person,
+//! on this channel, at this time.
 
 use std::io::{self, Write};
 

@@ -224,7 +224,8 @@ async fn note(NoteArgs { note, answer: args }: NoteArgs, out: &mut dyn Write) ->
     }
 }
 
-/// A name for whoever types: at 3 am in a container without a user, an answer must not fail for want of one.
+/// A name for whoever types: at 3 am in a container without a user, an answer must not fail for
+/// want of one.
 pub(super) fn whoami(env: impl Fn(&str) -> Option<String>) -> String {
     let named = ["USER", "LOGNAME"].into_iter().filter_map(env).find(|name| !name.trim().is_empty());
     named.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))

@@ -120,7 +120,8 @@ fn show(outcomes: &[Outcome<'_>], out: &mut dyn Write) -> std::io::Result<()> {
     outcomes.iter().try_for_each(|o| o.says.as_ref().map_or(Ok(()), |says| says.write(o.receiver, out)))
 }
 
-/// A test in the words that the receiver would be told an incident in. Whatever a template makes of the title, it says what it is.
+/// A test in the words that the receiver would be told an incident in. Whatever a template makes of
+/// the title, it says what it is.
 fn worded(templates: &Templates, receiver: &str, now: Ts) -> (Notification, Vec<Failed>) {
     let mut n = test_notification(receiver, &format!("test-{}", now.0), now);
     let failed = templates.dress(&mut n);

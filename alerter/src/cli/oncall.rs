@@ -20,7 +20,8 @@ use crate::config::oncall::NO_FALLBACK;
 pub(super) struct OnCallArgs {
     /// Only this schedule
     schedule: Option<String>,
-    /// At this time instead of now: 2026-12-24T09:00 on the clock of the schedule, or with a zone as in 2026-12-24T08:00:00Z
+    /// At this time instead of now: 2026-12-24T09:00 on the clock of the schedule, or with a zone
+    /// as in 2026-12-24T08:00:00Z
     #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
     at: Option<Moment>,
     /// How many days of shifts to list

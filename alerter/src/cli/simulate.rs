@@ -1,6 +1,8 @@
-//! Who would be told what and when, found by letting the engine live through an incident that nobody has.
+//! Who would be told what and when, found by letting the engine live through an incident that
+//! nobody has.
 //!
-//! The engine is the one that runs: its routes, conditions, schedules and timers, in virtual time. Nothing is sent.
+//! The engine is the one that runs: its routes, conditions, schedules and timers, in virtual time.
+//! Nothing is sent.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -40,7 +42,8 @@ pub(super) struct SimulateArgs {
     /// Climb this policy, instead of what the routes say
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// When it begins: 2026-12-24T03:00 in UTC, or 2026-12-24T03:00[Europe/Berlin], whose clock is then shown; by default now
+    /// When it begins: 2026-12-24T03:00 in UTC, or 2026-12-24T03:00[Europe/Berlin], whose clock is
+    /// then shown; by default now
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
     /// page or ticket
@@ -78,7 +81,8 @@ struct Story {
     node: Option<String>,
     policy: Option<String>,
     entries: Vec<Entry>,
-    /// Of a fault of the alerter: which way a fault of its store takes, whatever the routes say of all others.
+    /// Of a fault of the alerter: which way a fault of its store takes, whatever the routes say of
+    /// all others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     of_the_store: Vec<Told>,
     /// What could not be looked at.

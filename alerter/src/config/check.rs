@@ -159,8 +159,8 @@ pub(super) fn receivers(configs: &[ReceiverConfig], errors: &mut Vec<String>) ->
     built
 }
 
-/// The path, within the receiver, of what the message is about: the file or variable that it names, or the
-/// key that it begins with.
+/// The path, within the receiver, of what the message is about: the file or variable that it names,
+/// or the key that it begins with.
 fn culprit(config: &ReceiverConfig, message: &str) -> String {
     fn walk(value: &Value, path: &str, is_it: &dyn Fn(&str, &Value) -> bool) -> Option<String> {
         let Value::Object(map) = value else { return None };

@@ -1,4 +1,5 @@
-//! Mistakes in what makes incidents of verdicts, and in who hears of them: routes, teams, inhibition, timing.
+//! Mistakes in what makes incidents of verdicts, and in who hears of them: routes, teams,
+//! inhibition, timing.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +47,8 @@ fn declared(file: &File, errors: &mut Vec<String>) {
     }
 }
 
-/// Every list of matchers with its place, and whether what stands above it is about alerts from outside.
+/// Every list of matchers with its place, and whether what stands above it is about alerts from
+/// outside.
 fn each_matchers(file: &File, act: &mut dyn FnMut(&str, &[String], bool)) {
     matchers_of_routes("routes", &file.routes, false, act);
     for (i, team) in file.teams.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Matchers that are not well formed, or that are and mean nothing: they ask for a label or a value that no
-//! incident has.
+//! Matchers that are not well formed, or that are and mean nothing: they ask for a label or a value
+//! that no incident has.
 //!
-//! `sevrity="page"` and `severity="critical"` would match nothing and `severity!="critical"` everything, all
-//! silently, and a page would go where nobody looks. Runs may declare labels of any name, and alerts bring
-//! them: the file says which (`labels`).
+//! `sevrity="page"` and `severity="critical"` would match nothing and `severity!="critical"`
+//! everything, all silently, and a page would go where nobody looks. Runs may declare labels of any
+//! name, and alerts bring them: the file says which (`labels`).
 
 use stepwatch_engine::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
 use stepwatch_engine::incident::labels::{ALERTNAME, ORIGIN, OURS};
@@ -70,9 +70,9 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Mistakes in a list of matchers, all of which must hold. Regular expressions may be ahead of the kinds
-/// there are; plain values may not. Where the list, or what stands above it (`of_alerts`), is about alerts
-/// from outside, labels may have any name.
+/// Mistakes in a list of matchers, all of which must hold. Regular expressions may be ahead of the
+/// kinds there are; plain values may not. Where the list, or what stands above it (`of_alerts`), is
+/// about alerts from outside, labels may have any name.
 pub(super) fn check(
     at: &str,
     matchers: &[String],
@@ -104,7 +104,8 @@ pub(super) fn check(
     }
 }
 
-/// Labels that alerts of Prometheus commonly have, beside those by which we find their run and node.
+/// Labels that alerts of Prometheus commonly have, beside those by which we find their run and
+/// node.
 const OF_ALERTS: &[&str] = &[
     "cluster",
     "container",
@@ -134,7 +135,8 @@ pub(super) fn are_of_alerts(matchers: &[String]) -> bool {
     matchers.iter().filter_map(|text| Matcher::parse(text).ok()).any(is_of_alerts)
 }
 
-/// Labels that alerts from outside may have, and that are nearly ones of ours: probably those are meant.
+/// Labels that alerts from outside may have, and that are nearly ones of ours: probably those are
+/// meant.
 pub(super) fn nearly_ours(
     at: &str,
     matchers: &[String],

@@ -72,7 +72,8 @@ impl Schedule {
         }
     }
 
-    /// What its calendar says, as far as that is known without a running alerter; `None` if it has none.
+    /// What its calendar says, as far as that is known without a running alerter; `None` if it has
+    /// none.
     pub fn calendar_text(&self) -> Option<Result<String, String>> {
         let (name, file) = (&self.name, &self.ical.as_ref()?.file);
         let text = match file {
@@ -248,7 +249,8 @@ pub(super) fn calendars(file: &File, errors: &mut Vec<String>) -> Vec<Source> {
 }
 
 impl File {
-    /// Who is on call by this file, with the calendars that are files, and what could not be looked at.
+    /// Who is on call by this file, with the calendars that are files, and what could not be looked
+    /// at.
     pub fn oncall(&self, now: Ts) -> (OnCall, Vec<String>) {
         let mut oncall = OnCall::new(engine(self));
         let mut missing = Vec::new();
@@ -261,7 +263,8 @@ impl File {
         (oncall, missing)
     }
 
-    /// The hours of the next four weeks in which nobody is on call, and what is doubtful about calendars: a line each.
+    /// The hours of the next four weeks in which nobody is on call, and what is doubtful about
+    /// calendars: a line each.
     pub fn gaps(&self, now: Ts) -> Vec<String> {
         let (oncall, missing) = self.oncall(now);
         let unread = |name: &str| missing.iter().any(|m| m.starts_with(&format!("schedule {name}:")));

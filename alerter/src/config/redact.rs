@@ -1,7 +1,9 @@
-//! The configuration as it may be shown to whoever can read the API: what the file says, without what opens doors.
+//! The configuration as it may be shown to whoever can read the API: what the file says, without
+//! what opens doors.
 //!
-//! Secrets stand in files and variables, whose names are shown. What is left are addresses that are secrets themselves, and what somebody
-//! wrote where it does not belong; both go by what they look like, wherever they are.
+//! Secrets stand in files and variables, whose names are shown. What is left are addresses that are
+//! secrets themselves, and what somebody wrote where it does not belong; both go by what they look
+//! like, wherever they are.
 
 use serde_json::Value;
 

@@ -1,7 +1,8 @@
 //! What makes each detector more or less sensitive: the settings that `backtest --tune` moves.
 //!
-//! Settings of one knob mean one thing in several tiers and move together, so that a page never comes before its ticket. All of them
-//! are bounds: multiplied by less than 1, the detector speaks sooner and oftener.
+//! Settings of one knob mean one thing in several tiers and move together, so that a page never
+//! comes before its ticket. All of them are bounds: multiplied by less than 1, the detector speaks
+//! sooner and oftener.
 
 use serde_json::Value;
 use stepwatch_engine::detector::DetectorsConfig;

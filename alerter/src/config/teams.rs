@@ -1,7 +1,7 @@
 //! Who is told of what, by team and severity: what the routes come to for each of them.
 //!
-//! The router itself is asked. A route may also ask for what is not known beforehand (a kind, a run, a node);
-//! then there is a line for each answer, and the first that holds decides.
+//! The router itself is asked. A route may also ask for what is not known beforehand (a kind, a
+//! run, a node); then there is a line for each answer, and the first that holds decides.
 
 use std::collections::BTreeSet;
 
@@ -48,8 +48,8 @@ fn given(possible: &Possible, one_of_many: bool) -> String {
     }
 }
 
-/// The levels for what is so severe. A page that all of them would pass over is told to the last one all the same; anything else
-/// waits in the list of incidents.
+/// The levels for what is so severe. A page that all of them would pass over is told to the last
+/// one all the same; anything else waits in the list of incidents.
 pub(super) fn levels_of(way: &Way, severity: Severity) -> Vec<&Level> {
     let asked = |level: &&Level| level.condition.severity.is_none_or(|s| s == severity);
     let mut levels: Vec<&Level> = way.levels.iter().filter(asked).collect();
@@ -78,8 +78,8 @@ fn level(config: &EngineConfig, level: &Level, of_policy: bool) -> String {
     format!("{} {whom}{again}{}", when(level), condition(&asked))
 }
 
-/// Who is told in the place of those who do not take it, nearest first and each once, as the engine has it. What is not a page never
-/// goes to a receiver that wakes.
+/// Who is told in the place of those who do not take it, nearest first and each once, as the engine
+/// has it. What is not a page never goes to a receiver that wakes.
 fn instead(router: &Router, config: &EngineConfig, labels: &Labels, way: &Way, severity: Severity) -> String {
     let levels = levels_of(way, severity);
     if levels.is_empty() {

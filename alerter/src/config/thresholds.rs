@@ -1,14 +1,14 @@
 //! Settings of detectors that contradict each other or themselves.
 //!
-//! The rules follow from the names, so that a new setting is under them without a word here: what pages is not below what
-//! makes a ticket, and nothing is negative, infinite or a floor of zero.
+//! The rules follow from the names, so that a new setting is under them without a word here: what
+//! pages is not below what makes a ticket, and nothing is negative, infinite or a floor of zero.
 
 use serde_json::{Map, Value};
 use stepwatch_engine::detector::DetectorsConfig;
 use stepwatch_engine::time::Span;
 
-/// Waits of a page and of a ticket that are of different conditions: a slow-down that is large enough to page need not last as long
-/// as one that is a ticket.
+/// Waits of a page and of a ticket that are of different conditions: a slow-down that is large
+/// enough to page need not last as long as one that is a ticket.
 const APART: &[(&str, &str)] = &[("mfu_droop", "ticket_after")];
 
 pub(super) fn check(detectors: &DetectorsConfig, errors: &mut Vec<String>) {
@@ -36,7 +36,8 @@ fn alone(detector: &str, settings: &Map<String, Value>, errors: &mut Vec<String>
     }
 }
 
-/// `ticket_at` and `page_at`, `halvings_ticket` and `halvings_page`: a page at a lesser value would make the ticket pointless.
+/// `ticket_at` and `page_at`, `halvings_ticket` and `halvings_page`: a page at a lesser value would
+/// make the ticket pointless.
 fn pairs(detector: &str, settings: &Map<String, Value>, errors: &mut Vec<String>) {
     for (key, ticket) in settings.iter().filter(|(key, _)| key.contains("ticket")) {
         let other = key.replace("ticket", "page");

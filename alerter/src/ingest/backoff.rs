@@ -1,5 +1,5 @@
-//! How long to wait before trying again: exponential with full jitter, so that a thousand readers of a restarted switch
-//! do not come back in step.
+//! How long to wait before trying again: exponential with full jitter, so that a thousand readers
+//! of a restarted switch do not come back in step.
 
 use core::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Finds exporters: target files, HTTP lists, names in the DNS.
 //!
-//! A provider that cannot answer keeps its last good answer in force: a half-written file or a name server that restarts must
-//! not make a fleet disappear.
+//! A provider that cannot answer keeps its last good answer in force: a half-written file or a name
+//! server that restarts must not make a fleet disappear.
 
 use core::time::Duration;
 use std::borrow::Cow;
@@ -88,7 +88,8 @@ impl Provider {
         }
     }
 
-    /// Asks every `period`, and tells `found` of every change. Runs until dropped or until nobody listens.
+    /// Asks every `period`, and tells `found` of every change. Runs until dropped or until nobody
+    /// listens.
     pub(crate) async fn watch(self, period: Duration, found: mpsc::Sender<Found>, metrics: IngestMetrics) {
         let mut asker = self.asker(period);
         let mut told: Option<(BTreeSet<Target>, bool)> = None;

@@ -202,7 +202,8 @@ impl Connection {
     }
 }
 
-/// A client without surprises: no proxy from the environment, no redirect that could carry a credential elsewhere.
+/// A client without surprises: no proxy from the environment, no redirect that could carry a
+/// credential elsewhere.
 pub(crate) fn client_builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .user_agent(concat!("stepwatch-alerter/", env!("CARGO_PKG_VERSION")))

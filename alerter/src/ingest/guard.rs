@@ -1,14 +1,16 @@
 //! Where an address that the configuration did not name may not lead.
 //!
-//! Target files, HTTP lists and the DNS say where exporters are, and requests to them carry a password. Exporters live in private
-//! networks and on this machine, so that those must be allowed; what is never an exporter is refused: addresses of one link, the
-//! metadata services of clouds, which give credentials to whoever asks, and addresses that are nobody's.
+//! Target files, HTTP lists and the DNS say where exporters are, and requests to them carry a
+//! password. Exporters live in private networks and on this machine, so that those must be allowed;
+//! what is never an exporter is refused: addresses of one link, the metadata services of clouds,
+//! which give credentials to whoever asks, and addresses that are nobody's.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// Metadata services that are not on a link-local address: those of AWS over IPv6, of Alibaba and of Azure.
+/// Metadata services that are not on a link-local address: those of AWS over IPv6, of Alibaba and
+/// of Azure.
 const METADATA: [IpAddr; 3] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
@@ -37,8 +39,8 @@ pub(super) fn refused(host: &str) -> Option<&'static str> {
     objection(host.parse().ok()?)
 }
 
-/// The system's resolver, without the addresses that are refused: asked for every connection, so that a name that is made to lead
-/// elsewhere after it was looked at leads nowhere.
+/// The system's resolver, without the addresses that are refused: asked for every connection, so
+/// that a name that is made to lead elsewhere after it was looked at leads nowhere.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guarded;
 

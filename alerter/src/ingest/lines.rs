@@ -1,5 +1,5 @@
-//! Cuts a stream of bytes into lines, with a limit on the longest: a peer that never sends a newline costs a fixed amount
-//! of memory and the line it was sending, nothing else.
+//! Cuts a stream of bytes into lines, with a limit on the longest: a peer that never sends a
+//! newline costs a fixed amount of memory and the line it was sending, nothing else.
 
 use memchr::memchr;
 
@@ -20,7 +20,8 @@ impl LineSplitter {
         Self { limit, partial: Vec::new(), skipping: false }
     }
 
-    /// Hands over every line that ends in `chunk`, without its newline, and keeps what follows the last one.
+    /// Hands over every line that ends in `chunk`, without its newline, and keeps what follows the
+    /// last one.
     pub(crate) fn feed(&mut self, mut chunk: &[u8], mut take: impl FnMut(Result<&[u8], TooLong>)) {
         while let Some(at) = memchr(b'\n', chunk) {
             let head = &chunk[..at];

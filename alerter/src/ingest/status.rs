@@ -1,4 +1,5 @@
-//! What is known of one source: for the API, and for the task that reads it to go on where an earlier one stopped.
+//! What is known of one source: for the API, and for the task that reads it to go on where an
+//! earlier one stopped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! Reads the stream of one exporter, for as long as it is a target.
 //!
-//! Every record counts once: the cursor of the last record handed on is what the next connection resumes after. Nothing is
-//! dropped here either: when the engine is behind, the queue is full, this task stops reading, TCP stops the exporter, and the
-//! exporter's ring keeps what is not read.
+//! Every record counts once: the cursor of the last record handed on is what the next connection
+//! resumes after. Nothing is dropped here either: when the engine is behind, the queue is full,
+//! this task stops reading, TCP stops the exporter, and the exporter's ring keeps what is not read.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -142,7 +142,8 @@ impl Puller {
                 Ok(Some(Err(e))) => return Ended::Broken(innermost(&e)),
                 Ok(Some(Ok(chunk))) => chunk,
             };
-            // A chunk is what the socket gave at once, a few hundred kilobytes at most: that bounds the batch.
+            // A chunk is what the socket gave at once, a few hundred kilobytes at most: that bounds the
+            // batch.
             let mut events = Vec::new();
             splitter.feed(&chunk, |line| events.extend(self.record(line)));
             if events.is_empty() {
@@ -216,7 +217,8 @@ impl Puller {
         }
     }
 
-    /// Queues the events, then notes the cursor: an order that a stop in between turns into a repetition, never a loss.
+    /// Queues the events, then notes the cursor: an order that a stop in between turns into a
+    /// repetition, never a loss.
     async fn hand_on(&self, events: Vec<Event>) -> bool {
         let cursor: Option<Cursor> = events.iter().rev().find_map(|e| e.cursor.clone());
         let records = events.len() as u64;

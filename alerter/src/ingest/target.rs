@@ -73,7 +73,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// A Prometheus target group. Labels are read, so that a mistake in them is found, and not used: a run names itself.
+/// A Prometheus target group. Labels are read, so that a mistake in them is found, and not used: a
+/// run names itself.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TargetGroup {
@@ -83,7 +84,8 @@ pub(super) struct TargetGroup {
     labels: BTreeMap<String, String>,
 }
 
-/// The targets of all groups. One bad address fails the whole answer: half a list would look like nodes that left.
+/// The targets of all groups. One bad address fails the whole answer: half a list would look like
+/// nodes that left.
 pub(super) fn flatten(groups: &[TargetGroup]) -> Result<Vec<Target>, String> {
     let texts = groups.iter().flat_map(|g| &g.targets);
     let count = texts.clone().count();

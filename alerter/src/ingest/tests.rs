@@ -39,7 +39,8 @@ impl Reading {
         tokio::time::timeout(DEADLINE, self.feeds.recv()).await.expect("a feed in time").expect("a feed")
     }
 
-    /// The next `n` items in words: `up`, `down`, `gone`, the step of a step, the kind of anything else.
+    /// The next `n` items in words: `up`, `down`, `gone`, the step of a step, the kind of anything
+    /// else.
     async fn words(&mut self, n: usize) -> Vec<String> {
         let mut words = Vec::new();
         while words.len() < n {

@@ -1,9 +1,11 @@
-//! A Prometheus Alertmanager: incidents as alerts among the others, for teams whose silences, dashboards and receivers live there.
+//! A Prometheus Alertmanager: incidents as alerts among the others, for teams whose silences,
+//! dashboards and receivers live there.
 //!
-//! An alert there ends by itself when it is not told again, so that what stands is told again well before. Its identity is its
-//! labels: they hold what rarely changes of an incident, and when one does change the old alert is ended with the same request.
-//! Every instance of a cluster is told, never one behind a balancer; one that takes it is enough, because the next telling
-//! reaches the others.
+//! An alert there ends by itself when it is not told again, so that what stands is told again well
+//! before. Its identity is its labels: they hold what rarely changes of an incident, and when one
+//! does change the old alert is ended with the same request. Every instance of a cluster is told,
+//! never one behind a balancer; one that takes it is enough, because the next telling reaches the
+//! others.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -181,7 +183,8 @@ impl Alertmanager {
                     if self.urls.len() > 1 {
                         tracing::warn!(url, error = err.error, "an Alertmanager was not told");
                     }
-                    // Another instance may yet take what this one refuses; trying again is the careful reading.
+                    // Another instance may yet take what this one refuses; trying again is the careful
+                    // reading.
                     let worse = failure.as_ref().is_none_or(|f: &Failure| f.class == FailureClass::Permanent);
                     if worse {
                         failure = Some(err);

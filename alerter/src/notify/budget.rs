@@ -1,6 +1,8 @@
-//! How much one receiver is told of what wakes nobody: so many messages in so long, and then one that says how many were left out.
+//! How much one receiver is told of what wakes nobody: so many messages in so long, and then one
+//! that says how many were left out.
 //!
-//! A storm of tickets hides the one that matters, and costs a channel its readers. Pages, answers and endings are never left out.
+//! A storm of tickets hides the one that matters, and costs a channel its readers. Pages, answers
+//! and endings are never left out.
 
 use std::sync::Arc;
 use std::time::Duration;

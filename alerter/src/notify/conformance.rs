@@ -1,5 +1,6 @@
-//! What every notifier must get right, one list for all of them: what each answer means, whose word it takes about time,
-//! what it shows of a secret, and what it does when nobody knows whether a message arrived. And the messages to try it with.
+//! What every notifier must get right, one list for all of them: what each answer means, whose word
+//! it takes about time, what it shows of a secret, and what it does when nobody knows whether a
+//! message arrived. And the messages to try it with.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -137,7 +138,8 @@ trait Under: Send + Sync {
     fn arrived(&self) -> Vec<String>;
     fn requests(&self) -> usize;
 
-    /// What the service may answer instead of yes, and what each means: its class, and whether it may have arrived.
+    /// What the service may answer instead of yes, and what each means: its class, and whether it
+    /// may have arrived.
     fn refusals(&self) -> Vec<(u16, FailureClass, bool)> {
         use FailureClass::{Permanent, Transient};
         let refused = [301, 307, 400, 401, 403, 404, 410, 413].map(|status| (status, Permanent, false));

@@ -1,12 +1,15 @@
 //! E-mail by SMTP: one thread an incident, in plain text and HTML.
 //!
-//! The `Message-ID` of a message follows from its idempotency key, so that a copy is recognised by whoever stores mail, and
-//! every later message names the first one in `References`: a mailbox shows one conversation. The subject stays that of the
-//! first message, because some mailboxes take another subject for another conversation; how things stand is the first line.
+//! The `Message-ID` of a message follows from its idempotency key, so that a copy is recognised by
+//! whoever stores mail, and every later message names the first one in `References`: a mailbox
+//! shows one conversation. The subject stays that of the first message, because some mailboxes take
+//! another subject for another conversation; how things stand is the first line.
 //!
-//! One connection a message: incidents are rare, and a relay that closed an idle connection costs a retry.
+//! One connection a message: incidents are rare, and a relay that closed an idle connection costs a
+//! retry.
 //!
-//! The relay answers for each recipient on its own (`relay`). Who has the message is kept, and only the others are tried again.
+//! The relay answers for each recipient on its own (`relay`). Who has the message is kept, and only
+//! the others are tried again.
 
 mod html;
 mod relay;
@@ -44,8 +47,9 @@ const TEXT_MAX: usize = 4000;
 const ERROR_MAX: usize = 400;
 /// How often those who do not have a message yet are tried while others have it: some ten minutes.
 const PARTLY_MAX: u32 = 12;
-/// The same for a page: at most a minute of waiting. Its next word must not wait for a mailbox that asks for five (it goes to all of
-/// them again), and a page that somebody has must not come to look like one that nobody took.
+/// The same for a page: at most a minute of waiting. Its next word must not wait for a mailbox that
+/// asks for five (it goes to all of them again), and a page that somebody has must not come to look
+/// like one that nobody took.
 const PARTLY_PAGE_MAX: u32 = 7;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -224,7 +228,8 @@ impl Email {
         })
     }
 
-    /// Whether the message is delivered. It is when somebody has it and of all others it is known that they cannot.
+    /// Whether the message is delivered. It is when somebody has it and of all others it is known
+    /// that they cannot.
     fn weigh(
         n: &Notification,
         thread: Thread,
@@ -258,7 +263,8 @@ impl Email {
         Err(Failure { class: FailureClass::Partly, error, ambiguous: false, memory: memory(Some(part)) })
     }
 
-    /// A message that is refused as a whole is tried for each of them: it may be the rules of one mailbox that refuse it.
+    /// A message that is refused as a whole is tried for each of them: it may be the rules of one
+    /// mailbox that refuse it.
     async fn deliver(&self, to: &[Address], mail: &[u8]) -> Result<Answers, Failure> {
         let from = &self.from.email;
         let whole = self.relay.send(from, to, mail).await;

@@ -1,4 +1,5 @@
-//! What all HTTP notifiers share: one hardened client, and the judgement of what an answer or its absence means.
+//! What all HTTP notifiers share: one hardened client, and the judgement of what an answer or its
+//! absence means.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -113,7 +114,8 @@ impl Http {
         } else {
             "the connection broke"
         };
-        // The outermost text has the address in it, which may be a secret; the innermost says what went wrong.
+        // The outermost text has the address in it, which may be a secret; the innermost says what went
+        // wrong.
         let mut cause = err.source();
         while let Some(deeper) = cause.and_then(|c| c.source()) {
             cause = Some(deeper);
@@ -156,7 +158,8 @@ fn without_credentials(text: &str, scheme: &str) -> String {
     out
 }
 
-/// A base address from the configuration: http or https, without a query, without the slash at its end.
+/// A base address from the configuration: http or https, without a query, without the slash at its
+/// end.
 pub(crate) fn base_url(key: &str, text: &str) -> Result<String, String> {
     let url = url::Url::parse(text).map_err(|err| format!("{key}: {err}"))?;
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {

@@ -1,14 +1,17 @@
 //! PagerDuty by its Events API v2.
 //!
-//! PagerDuty rings once an alert, so that each call of a policy is an alert of its own (in `lane`). Its deduplication key is the
-//! incident's id with the number of the call, which is never used again: a call that is repeated because nobody knows whether it
-//! arrived adds to the open alert instead of waking somebody twice. An answer to any of them is one to all: they are acknowledged and
-//! resolved together. News go under the alert that rang last. A trigger after a resolve opens another alert,
-//! which is what rings when an incident that a person resolved is back; no other comes so late, because the outbox sends one message
-//! of an incident and receiver at a time, in order.
+//! PagerDuty rings once an alert, so that each call of a policy is an alert of its own (in `lane`).
+//! Its deduplication key is the incident's id with the number of the call, which is never used
+//! again: a call that is repeated because nobody knows whether it arrived adds to the open alert
+//! instead of waking somebody twice. An answer to any of them is one to all: they are acknowledged
+//! and resolved together. News go under the alert that rang last. A trigger after a resolve opens
+//! another alert, which is what rings when an incident that a person resolved is back; no other
+//! comes so late, because the outbox sends one message of an incident and receiver at a time, in
+//! order.
 //!
-//! What is only a ticket goes under keys of its own, and the page closes them. When whoever took the incident does not have it any
-//! more, what they had acknowledged is closed before it rings again.
+//! What is only a ticket goes under keys of its own, and the page closes them. When whoever took
+//! the incident does not have it any more, what they had acknowledged is closed before it rings
+//! again.
 
 mod lane;
 #[cfg(test)]
@@ -55,16 +58,18 @@ pub struct Config {
     pub routing_key_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routing_key_env: Option<String>,
-    /// Holds the secret of a webhook subscription (v3) that posts to `/pagerduty/webhook`: what people do in PagerDuty is
-    /// then done here too.
+    /// Holds the secret of a webhook subscription (v3) that posts to `/pagerduty/webhook`: what
+    /// people do in PagerDuty is then done here too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_secret_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_secret_env: Option<String>,
-    /// Whether runs that start, restart, step back or are configured anew are shown beside the incidents (change events).
+    /// Whether runs that start, restart, step back or are configured anew are shown beside the
+    /// incidents (change events).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub change_events: bool,
-    /// Whether each call of a policy rings, or the first, about which the service's own escalation policy goes on.
+    /// Whether each call of a policy rings, or the first, about which the service's own escalation
+    /// policy goes on.
     pub repeats: Repeats,
     /// Another one for the service region in Europe, or a proxy.
     pub events_url: String,
@@ -258,7 +263,8 @@ fn word(n: &Notification, ring: Option<Ring>) -> Word {
     }
 }
 
-/// Who did something in PagerDuty, of the service behind `receiver`; several services are told apart by nobody.
+/// Who did something in PagerDuty, of the service behind `receiver`; several services are told
+/// apart by nobody.
 pub(crate) fn actor(person: &str, receiver: Option<&str>) -> String {
     let receiver = receiver.map(|r| format!(" ({r})")).unwrap_or_default();
     format!("{ACTOR}{person}{receiver}")
@@ -275,7 +281,8 @@ fn is_from_there(n: &Notification, by: &str) -> bool {
     by.starts_with(ACTOR) && by.ends_with(&format!(" ({})", n.receiver))
 }
 
-/// Whether it was taken back in the very service that it would be sent to, where it rings again by itself.
+/// Whether it was taken back in the very service that it would be sent to, where it rings again by
+/// itself.
 fn taken_back_there(n: &Notification) -> bool {
     let by = n.message.reason.split_once('(').and_then(|(_, by)| by.strip_suffix(')'));
     n.message.because == Reason::Unacknowledged && by.is_some_and(|by| is_from_there(n, by))

@@ -1,4 +1,5 @@
-//! A message to try things with: a receiver, or a template. It has everything that a message can have.
+//! A message to try things with: a receiver, or a template. It has everything that a message can
+//! have.
 
 use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::matcher::Labels;

@@ -47,7 +47,8 @@ impl SecretSource {
     }
 }
 
-/// An address that may itself be a secret: `url` in the configuration, or what `url_file` or `url_env` lead to.
+/// An address that may itself be a secret: `url` in the configuration, or what `url_file` or
+/// `url_env` lead to.
 pub(crate) fn url_of(
     url: Option<&String>,
     file: Option<&PathBuf>,

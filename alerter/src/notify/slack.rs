@@ -1,11 +1,13 @@
-//! Slack: one message an incident that always shows how things stand, and a thread of what happened since.
+//! Slack: one message an incident that always shows how things stand, and a thread of what happened
+//! since.
 //!
-//! With a bot token: the first word posts a message; everything after it edits that message in place and adds a line to its
-//! thread, so that a channel shows as many messages as there are incidents. With an incoming webhook, which can neither edit
-//! nor answer in a thread, every word is a message of its own.
+//! With a bot token: the first word posts a message; everything after it edits that message in
+//! place and adds a line to its thread, so that a channel shows as many messages as there are
+//! incidents. With an incoming webhook, which can neither edit nor answer in a thread, every word
+//! is a message of its own.
 //!
-//! Slack knows no idempotency key. Every message carries one in its metadata, and what may have arrived is looked for there
-//! before it is sent again.
+//! Slack knows no idempotency key. Every message carries one in its metadata, and what may have
+//! arrived is looked for there before it is sent again.
 
 mod answer;
 mod app;
@@ -52,26 +54,29 @@ pub struct Config {
     /// `#name` or id (`C0123ABCD`). The bot must have been invited to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Holds a bot token (`xoxb-...`) with the scope chat:write; with channels:history and channels:read too
-    /// (groups:history and groups:read in a private channel), a message whose fate is unknown is looked for
-    /// instead of being sent twice.
+    /// Holds a bot token (`xoxb-...`) with the scope chat:write; with channels:history and
+    /// channels:read too (groups:history and groups:read in a private channel), a message whose
+    /// fate is unknown is looked for instead of being sent twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_env: Option<String>,
     pub api_url: String,
-    /// Holds the app's signing secret. With it the messages have buttons, whose clicks Slack posts to `/slack/interactions`.
+    /// Holds the app's signing secret. With it the messages have buttons, whose clicks Slack posts
+    /// to `/slack/interactions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signing_secret_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signing_secret_env: Option<String>,
-    /// Holds an app-level token (`xapp-...`) with the scope connections:write. With it the messages have buttons, whose clicks
-    /// come through a socket that is opened from here: nothing needs to reach this machine from outside.
+    /// Holds an app-level token (`xapp-...`) with the scope connections:write. With it the messages
+    /// have buttons, whose clicks come through a socket that is opened from here: nothing needs
+    /// to reach this machine from outside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_token_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_token_env: Option<String>,
-    /// Whose clicks count. Receivers of one app share its door, which is as strict as the strictest of them.
+    /// Whose clicks count. Receivers of one app share its door, which is as strict as the strictest
+    /// of them.
     pub answers: Answers,
     /// Instead of all the above: holds the address of an incoming webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,7 +218,8 @@ impl Slack {
     async fn post_to_webhook(&self, url: &Secret, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
         if attempt.ambiguous && matches!(n.action, Action::Update | Action::Ack) {
-            // It cannot be looked for. A second copy of what matters is better than none; of news it is only noise.
+            // It cannot be looked for. A second copy of what matters is better than none; of news it is only
+            // noise.
             return Ok(Receipt::default());
         }
         let mut body = json!({"text": blocks::fallback(n), "blocks": blocks::message(n, false)});
@@ -297,14 +303,15 @@ impl Bot<'_> {
         blocks::add_options(&mut body);
         match self.write("chat.postMessage", body).await {
             Ok(_) => Ok(()),
-            // The message is gone and with it its thread; the edit had succeeded a moment ago, so that is not worth a new one.
+            // The message is gone and with it its thread; the edit had succeeded a moment ago, so that is not
+            // worth a new one.
             Err(refusal) if refusal.error == "thread_not_found" => Ok(()),
             Err(refusal) => Err(refusal.failure),
         }
     }
 
-    /// Calls a writing method. If Slack finds fault with the layout, the plain text goes instead: a message is never lost to
-    /// how it looks.
+    /// Calls a writing method. If Slack finds fault with the layout, the plain text goes instead: a
+    /// message is never lost to how it looks.
     async fn write(&self, method: &str, mut body: Value) -> Result<Value, Refusal> {
         match self.call(method, &body).await {
             Err(refusal) if answer::LAYOUT_REFUSED.contains(&refusal.error.as_str()) => {

@@ -1,5 +1,6 @@
-//! Untrusted text cut to what a channel has room for: run names, log lines and labels come from whoever trains. What stored rows and
-//! templates of before may still hold is stripped here once more.
+//! Untrusted text cut to what a channel has room for: run names, log lines and labels come from
+//! whoever trains. What stored rows and templates of before may still hold is stripped here once
+//! more.
 
 use std::fmt::Write as _;
 

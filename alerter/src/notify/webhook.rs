@@ -1,10 +1,11 @@
 //! Any program that takes JSON by HTTP POST.
 //!
-//! The body ([`Body`]) is a contract: fields are added, never changed or removed. `Idempotency-Key` is the same for every
-//! repetition of a message; a receiver that saw it before answers 2xx and does nothing. With a secret, a receiver checks
-//! `X-Stepwatch-Signature: v1=<hex>` against HMAC-SHA256 of the secret over `<X-Stepwatch-Timestamp>.<body>`, and refuses
-//! timestamps it finds too old. While a secret is being replaced there are two signatures, `v1=<hex>,v1=<hex>`, of which one
-//! must match.
+//! The body ([`Body`]) is a contract: fields are added, never changed or removed. `Idempotency-Key`
+//! is the same for every repetition of a message; a receiver that saw it before answers 2xx and
+//! does nothing. With a secret, a receiver checks `X-Stepwatch-Signature: v1=<hex>` against
+//! HMAC-SHA256 of the secret over `<X-Stepwatch-Timestamp>.<body>`, and refuses timestamps it finds
+//! too old. While a secret is being replaced there are two signatures, `v1=<hex>,v1=<hex>`, of
+//! which one must match.
 
 use std::path::PathBuf;
 
@@ -40,7 +41,8 @@ pub struct Config {
     pub secret_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_env: Option<String>,
-    /// The secret before, while receivers are given the new one: requests carry a signature by each.
+    /// The secret before, while receivers are given the new one: requests carry a signature by
+    /// each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_secret_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +67,8 @@ pub struct Body<'a> {
     pub action: Action,
     /// Rises by at least one from message to message of one incident.
     pub seq: u32,
-    /// Whether somebody is meant to be woken by this message: a trigger of a page that nobody has yet.
+    /// Whether somebody is meant to be woken by this message: a trigger of a page that nobody has
+    /// yet.
     pub page: bool,
     pub receiver: &'a str,
     pub incident: Incident<'a>,
@@ -80,8 +83,8 @@ pub struct Incident<'a> {
     pub nodes: &'a [String],
     pub kind: Kind,
     pub severity: Severity,
-    /// `firing`, `acknowledged`, `resolved`. A trigger that says `resolved` tells of an incident that ended before it could
-    /// be told of.
+    /// `firing`, `acknowledged`, `resolved`. A trigger that says `resolved` tells of an incident
+    /// that ended before it could be told of.
     pub status: Status,
     /// How it ended, once it has: `person`, `sender`, `clear`, `stale`, `run_ended`, `replaced`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,7 +192,8 @@ fn body(n: &Notification) -> Body<'_> {
     }
 }
 
-/// Receiver names are free text, header values are not: what is not printable ASCII is percent-encoded.
+/// Receiver names are free text, header values are not: what is not printable ASCII is
+/// percent-encoded.
 fn header_value(text: &str) -> String {
     let encode = |b: u8| match b {
         b'%' => "%25".to_owned(),
@@ -206,7 +210,8 @@ fn rfc3339(ts: Ts) -> String {
 /// `v1=<hex>`: HMAC-SHA256 over `<timestamp>.<body>`.
 fn signature(secret: &[u8], timestamp: &str, body: &[u8]) -> String {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else {
-        // HMAC takes keys of any length; an unsigned request would be refused, which is the safe way to be wrong.
+        // HMAC takes keys of any length; an unsigned request would be refused, which is the safe way to be
+        // wrong.
         return "v1=".to_owned();
     };
     mac.update(timestamp.as_bytes());

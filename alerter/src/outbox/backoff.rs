@@ -10,7 +10,8 @@ const BASE: Span = Span::secs(1);
 /// Longest wait after any failure.
 const BACKOFF_MAX: Span = Span::secs(300);
 
-/// The same for a page: how long a receiver that came back may stay unnoticed while somebody should be woken.
+/// The same for a page: how long a receiver that came back may stay unnoticed while somebody should
+/// be woken.
 const PAGE_BACKOFF_MAX: Span = Span::secs(30);
 
 /// Shortest wait: a failure that repeats at once must not spin.
@@ -19,8 +20,8 @@ const BACKOFF_MIN: Span = Span::millis(50);
 /// A receiver that asks for more is asked again after a day.
 pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
-/// Five minutes, and the tenth that is added. A page does not wait longer on one header: it is tried again, and others are called
-/// meanwhile.
+/// Five minutes, and the tenth that is added. A page does not wait longer on one header: it is
+/// tried again, and others are called meanwhile.
 pub(crate) const PAGE_PAUSE_MAX: Duration = Duration::from_secs(330);
 
 /// Asked for nothing in particular.
@@ -29,7 +30,8 @@ const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
 /// A number in `0.0..1.0`.
 pub(crate) type Random = fn() -> f64;
 
-/// Exponential with full jitter, so that many lanes that failed together do not come back together. `failures` counts from 1.
+/// Exponential with full jitter, so that many lanes that failed together do not come back together.
+/// `failures` counts from 1.
 pub(crate) fn backoff(failures: u32, page: bool, random: f64) -> Span {
     let doublings = failures.saturating_sub(1).min(20);
     let cap = (BASE.0 << doublings).min(if page { PAGE_BACKOFF_MAX.0 } else { BACKOFF_MAX.0 });

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 
 use super::backoff::{PAGE_PAUSE_MAX, Random, backoff, retry_after};
 use super::destination::Sign;
-use super::{Feedback, OutboxMetrics, Outcome};
+use super::feedback::{Feedback, Outcome};
+use super::metrics::OutboxMetrics;
 use crate::errors::chain;
 use crate::notify::{Attempt, Failure, FailureClass, Notifier, Receipt};
 use crate::store::{Claim, DeliveryOutcome, Store, StoreError};
@@ -25,7 +26,8 @@ use crate::watchdog::Watchdog;
 /// The whole of one attempt. A notifier may make several requests, each with a limit of its own.
 const SEND_MAX: Duration = Duration::from_secs(30);
 
-/// Attempts after which a message is given up, half a day into an outage; a page that nobody answered never is.
+/// Attempts after which a message is given up, half a day into an outage; a page that nobody
+/// answered never is.
 const ATTEMPTS_MAX: u32 = 300;
 
 /// A message that waited so long, or was tried before, says how things stand now.
@@ -137,7 +139,8 @@ impl Courier {
         claim
     }
 
-    /// Leaves out the head of a lane that wakes nobody. An answer, or an end, of what was told is told all the same.
+    /// Leaves out the head of a lane that wakes nobody. An answer, or an end, of what was told is
+    /// told all the same.
     pub(super) async fn leave_out(
         &self,
         notifier: Arc<dyn Notifier>,
@@ -217,8 +220,8 @@ impl Courier {
         Done::Reported
     }
 
-    /// A sign of life, if there is life: the store takes a write, and whatever else waits for it; the engine's loop answers, and
-    /// somebody is `told` of every page.
+    /// A sign of life, if there is life: the store takes a write, and whatever else waits for it;
+    /// the engine's loop answers, and somebody is `told` of every page.
     pub(super) async fn beat(&self, watchdog: &Watchdog, told: bool) -> Done {
         let result = match self.store.touch((self.clock)()).await {
             Err(err) => {
@@ -286,8 +289,8 @@ impl Courier {
         let (outcome, memory) = self.weigh(claim, result).await;
         while let Err(err) = self.store.settle(n, &outcome, memory.as_deref(), at).await {
             self.store_error("mark a message", &err);
-            // Its row says that it is being sent, and goes on saying so. What follows in its lane need not wait for that, and a page
-            // that did not arrive is tried again.
+            // Its row says that it is being sent, and goes on saying so. What follows in its lane need not
+            // wait for that, and a page that did not arrive is tried again.
             if self.store.fails_open()
                 && n.page
                 && self.store.hold_outcome(claim, &outcome, memory.as_deref(), at)
@@ -393,7 +396,8 @@ impl Courier {
         DeliveryOutcome::Retry { next: (self.clock)() + wait, ambiguous, pause, error }
     }
 
-    /// A page is tried for as long as its incident is open and nobody has it. When the store cannot say, it is promised.
+    /// A page is tried for as long as its incident is open and nobody has it. When the store cannot
+    /// say, it is promised.
     async fn promised(&self, n: &Notification) -> bool {
         n.page && !self.store.answered(&n.incident).await.unwrap_or(false)
     }
@@ -414,7 +418,8 @@ impl Courier {
         }
     }
 
-    /// Counts it, and says so where it is not what was said last: every lane meets the same refusal, again and again.
+    /// Counts it, and says so where it is not what was said last: every lane meets the same
+    /// refusal, again and again.
     pub(super) fn store_error(&self, doing: &str, err: &StoreError) {
         self.metrics.store_error();
         let err = chain(err);

@@ -1,4 +1,5 @@
-//! One receiver as a place that takes so much and no more: how many messages at once, how fast, and whether it answers at all.
+//! One receiver as a place that takes so much and no more: how many messages at once, how fast, and
+//! whether it answers at all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use crate::notify::{Budget, Notifier, Pace};
 /// Messages on their way to one receiver; so many again are kept free for lanes with a page.
 pub(crate) const IN_FLIGHT_MAX: usize = 8;
 
-/// Failures in a row after which the receiver counts as down and is only probed, one message at a time.
+/// Failures in a row after which the receiver counts as down and is only probed, one message at a
+/// time.
 const BREAKER_FAILURES: u32 = 5;
 
 #[derive(Debug)]
@@ -83,8 +85,8 @@ impl Destination {
         }
     }
 
-    /// Another configuration under the same name: past failures say nothing about it. A pause that the receiver asked for holds, unless
-    /// it is another receiver or we are another to it.
+    /// Another configuration under the same name: past failures say nothing about it. A pause that
+    /// the receiver asked for holds, unless it is another receiver or we are another to it.
     pub(crate) fn reconfigure(&mut self, notifier: Arc<dyn Notifier>, now: Instant) {
         let pause = self.pause(now).filter(|_| self.notifier.account() == notifier.account());
         let (in_flight, mut fresh) = (self.in_flight, Self::new(notifier, now, self.random));
@@ -194,7 +196,8 @@ impl Destination {
         Admission::Now
     }
 
-    /// Takes in what came of an admitted message. True if the receiver was down and is not any more.
+    /// Takes in what came of an admitted message. True if the receiver was down and is not any
+    /// more.
     pub(crate) fn record(&mut self, sign: Sign, now: Instant) -> bool {
         self.in_flight = self.in_flight.saturating_sub(1);
         let was_down = self.is_down();

@@ -1,7 +1,8 @@
 //! What to do with a lane: a pure function of its rows.
 //!
-//! A lane is everything still to be told to one receiver about one incident, in order. Putting a message in already drops
-//! what it makes pointless (see the store); here is decided what can only be known at the moment of sending.
+//! A lane is everything still to be told to one receiver about one incident, in order. Putting a
+//! message in already drops what it makes pointless (see the store); here is decided what can only
+//! be known at the moment of sending.
 
 use stepwatch_engine::effect::{Action, Notification};
 use stepwatch_engine::incident::State;
@@ -42,29 +43,33 @@ impl LaneRow {
     }
 }
 
-/// Whether nothing of a lane is told for now: something hides its incident, which is not over. `heard`: the receiver has, or may
-/// have, heard of the incident; that somebody has taken it is then told at once.
+/// Whether nothing of a lane is told for now: something hides its incident, which is not over.
+/// `heard`: the receiver has, or may have, heard of the incident; that somebody has taken it is
+/// then told at once.
 pub(crate) fn is_held(rows: &[LaneRow], heard: bool) -> bool {
     let any = |of: fn(&LaneRow) -> bool| rows.iter().any(of);
     let answer = heard && any(|row| row.notification.action == Action::Ack);
     any(|row| row.held) && !any(LaneRow::is_asked_for) && !answer
 }
 
-/// `standing` is the state of the incident, `wakes` whether the receiver rouses a person, `heard` as in [`is_held`], which has been
-/// asked before.
+/// `standing` is the state of the incident, `wakes` whether the receiver rouses a person, `heard`
+/// as in [`is_held`], which has been asked before.
 pub(crate) fn plan(rows: &[LaneRow], standing: State, wakes: bool, heard: bool) -> Plan {
     let over = standing == State::Resolved;
     if over && !heard && rows.iter().any(|row| row.held) && !rows.iter().any(LaneRow::is_asked_for) {
-        // It ended before this receiver was told of it, and was hidden to its end: it need not be told of the end either.
+        // It ended before this receiver was told of it, and was hidden to its end: it need not be told of
+        // the end either.
         return Plan { superseded: rows.len(), words: None };
     }
     let pointless = |i: usize| {
         let row = &rows[i];
         let trigger = row.notification.action == Action::Trigger;
         let ack = follows(rows, i, Action::Ack).is_some();
-        // Somebody has it already: nobody is woken any more. If an earlier attempt did arrive, the Ack behind it quiets it.
+        // Somebody has it already: nobody is woken any more. If an earlier attempt did arrive, the Ack
+        // behind it quiets it.
         let answered = trigger && wakes && (standing == State::Acknowledged || ack);
-        // Hidden until something else was to be told. What may have arrived is repeated, so that a chat can find it.
+        // Hidden until something else was to be told. What may have arrived is repeated, so that a chat can
+        // find it.
         let asked = rows[i + 1..].iter().any(LaneRow::is_asked_for);
         answered || row.held && (over || ack || asked) && (!row.ambiguous || trigger && wakes)
     };
@@ -83,8 +88,8 @@ fn follows(rows: &[LaneRow], i: usize, action: Action) -> Option<&LaneRow> {
     rows[i + 1..].iter().find(|row| row.notification.action == action)
 }
 
-/// The incident ended before its first message got out: one message tells both, so that nobody hunts a fire that is out and
-/// nobody misses that it burnt.
+/// The incident ended before its first message got out: one message tells both, so that nobody
+/// hunts a fire that is out and nobody misses that it burnt.
 fn fired_and_resolved(fired: &Message, resolved: &Message, failed: bool) -> Message {
     let why =
         if failed { "; both told now because this receiver could not be reached in between" } else { "" };

@@ -78,8 +78,8 @@ struct World {
 
 type Script = dyn Fn(usize) -> Answer + Send + Sync;
 
-/// A receiver. Like a real one it recognises a key it has seen, but only when told to look: a message that is sent twice
-/// without that is two messages.
+/// A receiver. Like a real one it recognises a key it has seen, but only when told to look: a
+/// message that is sent twice without that is two messages.
 #[derive(Clone)]
 pub(crate) struct Scripted {
     pace: Option<Pace>,

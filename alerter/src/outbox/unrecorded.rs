@@ -13,7 +13,8 @@ use crate::store::Claim;
 use crate::store::unrecorded::FAIL_OPEN_AFTER;
 
 impl Scheduler {
-    /// Sends what is held while the store refuses, and writes down what came of it when it does not.
+    /// Sends what is held while the store refuses, and writes down what came of it when it does
+    /// not.
     pub(super) async fn send_unrecorded(&mut self, now: Instant) {
         let courier = Arc::clone(&self.courier);
         let clock = (courier.clock)();
@@ -59,7 +60,8 @@ impl Scheduler {
 }
 
 impl Courier {
-    /// Sends the next message of a lane that is held; to a receiver that is not configured it is given up.
+    /// Sends the next message of a lane that is held; to a receiver that is not configured it is
+    /// given up.
     async fn deliver_unrecorded(&self, notifier: Option<Arc<dyn Notifier>>, lane: (String, String)) -> Done {
         let mut came = Sign::None;
         if let Some((held, memory)) = self.store.begin_unrecorded(&lane, (self.clock)()).await {

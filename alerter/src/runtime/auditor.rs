@@ -1,5 +1,5 @@
-//! Looks whether every open incident will be heard of again. What it finds is a mistake of ours: those people are told now, and so
-//! is whoever looks after the alerter.
+//! Looks whether every open incident will be heard of again. What it finds is a mistake of ours:
+//! those people are told now, and so is whoever looks after the alerter.
 
 use core::time::Duration;
 

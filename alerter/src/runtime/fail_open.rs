@@ -1,4 +1,5 @@
-//! What is done about a store that goes on refusing: pages are told from memory, and memory has an end.
+//! What is done about a store that goes on refusing: pages are told from memory, and memory has an
+//! end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +28,8 @@ impl Runtime {
         self.pending.hand_over(&self.store, now, since);
     }
 
-    /// A store that takes nothing, or takes something again, is told of like any other fault of ours.
+    /// A store that takes nothing, or takes something again, is told of like any other fault of
+    /// ours.
     fn tell_of_the_store(&mut self) {
         let fault = match self.store.refusal() {
             Some(_) if !self.store.fails_open() => return,
@@ -74,7 +76,8 @@ impl Pending {
                 stands.insert(&record.id, record);
             }
         }
-        // One that is taken, over or hidden by now calls nobody; an answer or an end is for those who were called from here.
+        // One that is taken, over or hidden by now calls nobody; an answer or an end is for those who were
+        // called from here.
         let wanted = |n: &Notification| {
             let record = stands.get(n.incident.as_str());
             let calls =
@@ -113,8 +116,8 @@ impl Pending {
         self.compacted == self.effects.len()
     }
 
-    /// Leaves out what later effects replace, and then the oldest lines of history while there are more effects than `most`; how many
-    /// lines.
+    /// Leaves out what later effects replace, and then the oldest lines of history while there are
+    /// more effects than `most`; how many lines.
     pub(super) fn compact(&mut self, most: usize) -> usize {
         let (mut records, mut updates) = (BTreeSet::new(), BTreeSet::new());
         let mut kept: Vec<Effect> = Vec::with_capacity(self.effects.len());

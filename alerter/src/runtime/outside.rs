@@ -19,7 +19,8 @@ pub enum Outside {
     Expire { id: String, reply: oneshot::Sender<Option<Box<Silence>>> },
 }
 
-/// Alerts that another program tells of at once. The answer comes when what is new in them is durable.
+/// Alerts that another program tells of at once. The answer comes when what is new in them is
+/// durable.
 #[derive(Debug)]
 pub struct AlertBatch {
     pub told: Vec<Told>,
@@ -135,7 +136,8 @@ impl Runtime {
             self.note(*entry);
         }
         let seen = told.iter().filter_map(|t| self.engine.alerts().get(t.alert.fingerprint).cloned());
-        // What says nothing new needs no commit: it is answered at once, unless what it repeats still waits for one.
+        // What says nothing new needs no commit: it is answered at once, unless what it repeats still waits
+        // for one.
         if self.pending.is_urgent() {
             self.pending.seen.extend(seen);
             self.pending.hold(reply, heard);

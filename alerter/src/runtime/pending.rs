@@ -18,12 +18,14 @@ use crate::metrics::{Name, ReceiverLabel, RuntimeMetrics};
 use crate::store::{self, Commit, Store};
 use crate::templates::Templates;
 
-/// One transaction to be. A later word on a part or a cursor replaces an earlier one; effects only add up.
+/// One transaction to be. A later word on a part or a cursor replaces an earlier one; effects only
+/// add up.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub effects: Vec<Effect>,
-    /// The state of the streams and the cursors must be stored with it: something that they said has led to something. Otherwise they
-    /// stand where they stood, and nobody who waits for an answer waits for them.
+    /// The state of the streams and the cursors must be stored with it: something that they said
+    /// has led to something. Otherwise they stand where they stood, and nobody who waits for an
+    /// answer waits for them.
     pub whole: bool,
     /// How many of the effects the metrics have seen.
     pub counted: usize,
@@ -80,7 +82,8 @@ impl Pending {
         self.state.extend(parts);
     }
 
-    /// Gives the messages the words of their receivers, once: a store that refuses is given the same again.
+    /// Gives the messages the words of their receivers, once: a store that refuses is given the
+    /// same again.
     pub(super) fn dress(&mut self, templates: &Templates, metrics: &RuntimeMetrics) {
         let mut notes = Vec::new();
         for effect in &mut self.effects[self.dressed..] {
@@ -110,7 +113,8 @@ impl Pending {
         self.dressed = self.effects.len();
     }
 
-    /// Makes it durable and answers those who wait. On an error nothing is lost and nobody is answered.
+    /// Makes it durable and answers those who wait. On an error nothing is lost and nobody is
+    /// answered.
     pub(super) async fn commit(&mut self, store: &Store, board: &Board, at: Ts) -> store::Result<()> {
         let commit = Commit {
             effects: core::mem::take(&mut self.effects),

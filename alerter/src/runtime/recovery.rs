@@ -6,7 +6,8 @@ use stepwatch_engine::time::Ts;
 use stepwatch_engine::verdict::Severity;
 
 impl Runtime {
-    /// Says in the history of every open incident that it survived a stop of ours, and how long that was.
+    /// Says in the history of every open incident that it survived a stop of ours, and how long
+    /// that was.
     pub(super) async fn note_recovery(&mut self) {
         let now = self.clock.now();
         let alive = self.store.alive_at().await.unwrap_or_default();

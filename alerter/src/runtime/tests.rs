@@ -456,7 +456,8 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
     assert_eq!(board.alerts(wall()).len(), 2);
 }
 
-/// Nobody hears of a page from the store: it is handed over after ten seconds, in words that say so, and recorded as told.
+/// Nobody hears of a page from the store: it is handed over after ten seconds, in words that say
+/// so, and recorded as told.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
     let rig = Rig::start().await;

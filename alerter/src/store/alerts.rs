@@ -14,7 +14,8 @@ use super::commit::json;
 use super::rows::portions;
 use super::{Result, Store, StoreError, text_of};
 
-/// Which rows the alerts that fire have: known here, because an index of their fingerprints would cost as much as they.
+/// Which rows the alerts that fire have: known here, because an index of their fingerprints would
+/// cost as much as they.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     of: BTreeMap<u64, i64>,
@@ -23,7 +24,8 @@ pub(super) struct Rows {
 }
 
 impl Store {
-    /// Every silence that is kept. One that does not read is left out, and said so: whoever made it is told of what it hid.
+    /// Every silence that is kept. One that does not read is left out, and said so: whoever made it
+    /// is told of what it hid.
     pub async fn load_silences(&self) -> Result<Vec<Silence>> {
         let sql = "SELECT id, record FROM silences ORDER BY id";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()).await?;
@@ -36,7 +38,8 @@ impl Store {
         Ok(readable.collect())
     }
 
-    /// Every alert that fired when it was heard of last. One that does not read is left out: whoever told of it tells of it again.
+    /// Every alert that fired when it was heard of last. One that does not read is left out:
+    /// whoever told of it tells of it again.
     pub async fn load_alerts(&self) -> Result<Vec<Firing>> {
         let sql = "SELECT id, labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms FROM alerts ORDER BY id";
         let rows = sqlx::query(sql).fetch_all(&*self.reader()).await?;
@@ -50,8 +53,9 @@ impl Store {
         Ok(readable.collect())
     }
 
-    /// Brings the table up to what the effects say of alerts; which rows they have when all that is committed, if any is told of. Of one
-    /// alert the last word counts, and is the only one written, in the order in which they were told first.
+    /// Brings the table up to what the effects say of alerts; which rows they have when all that is
+    /// committed, if any is told of. Of one alert the last word counts, and is the only one
+    /// written, in the order in which they were told first.
     pub(super) async fn put_alerts(
         &self,
         tx: &mut SqliteConnection,
@@ -243,7 +247,8 @@ mod tests {
         all
     }
 
-    /// Alerts that come, change, go and come again, several of them in one commit, over restarts and commits that fail.
+    /// Alerts that come, change, go and come again, several of them in one commit, over restarts
+    /// and commits that fail.
     #[tokio::test]
     async fn the_table_has_what_was_told_last() {
         let dir = tempfile::tempdir().unwrap();

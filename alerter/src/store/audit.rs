@@ -68,7 +68,8 @@ impl Store {
         rows.iter().map(entry).collect()
     }
 
-    /// Forgets what came before `before`, and the oldest of more than `max`. Returns how many entries went.
+    /// Forgets what came before `before`, and the oldest of more than `max`. Returns how many
+    /// entries went.
     pub(crate) async fn prune_audit(&self, before: Ts, max: u32) -> Result<u64> {
         let sql =
             "DELETE FROM audit WHERE at_ms < $1 OR seq <= (SELECT COALESCE(MAX(seq), 0) FROM audit) - $2";

@@ -1,8 +1,8 @@
 //! In tests on virtual time: the clock stands still while the store is at work.
 //!
-//! SQLite works on a thread of its own, which Tokio cannot see: with nothing else to do it would take the runtime for idle and
-//! jump to the next timer. A blocking task that lives as long as the operation tells it otherwise. Nothing of this is in a
-//! program.
+//! SQLite works on a thread of its own, which Tokio cannot see: with nothing else to do it would
+//! take the runtime for idle and jump to the next timer. A blocking task that lives as long as the
+//! operation tells it otherwise. Nothing of this is in a program.
 
 #[derive(Debug)]
 pub(crate) struct Busy {

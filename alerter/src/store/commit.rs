@@ -28,8 +28,9 @@ pub struct Commit {
     pub state: Vec<StatePart>,
     /// How far each source had been read when the state was as it is here.
     pub cursors: Vec<(String, Cursor)>,
-    /// The idempotency keys of the outbox outcomes ([`crate::outbox::Feedback`]) that were among the inputs. An outcome that
-    /// is not listed here is told to the engine again after a restart.
+    /// The idempotency keys of the outbox outcomes ([`crate::outbox::Feedback`]) that were among
+    /// the inputs. An outcome that is not listed here is told to the engine again after a
+    /// restart.
     pub reported: Vec<String>,
     /// Who asked for it.
     pub audit: Vec<Entry>,
@@ -37,8 +38,9 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// A commit that only moves the state and the cursors on. Losing the latest of these to a power cut loses nothing: the
-    /// engine resumes where both stood before, and the exporter still has what came after.
+    /// A commit that only moves the state and the cursors on. Losing the latest of these to a power
+    /// cut loses nothing: the engine resumes where both stood before, and the exporter still
+    /// has what came after.
     fn durability(&self) -> Durability {
         if self.effects.is_empty() && self.reported.is_empty() && self.audit.is_empty() {
             Durability::Process
@@ -88,8 +90,8 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets what ended before `before`: resolved incidents with their history and deliveries, and the cursors of sources
-    /// not read since. Returns how many incidents went.
+    /// Forgets what ended before `before`: resolved incidents with their history and deliveries,
+    /// and the cursors of sources not read since. Returns how many incidents went.
     pub async fn prune(&self, before: Ts) -> Result<u64> {
         let mut gone = 0;
         loop {
@@ -129,8 +131,8 @@ impl Store {
     }
 }
 
-/// Of one incident the last word counts, and is the only one written; when it was opened stays as it is, and so does its place in the
-/// index.
+/// Of one incident the last word counts, and is the only one written; when it was opened stays as
+/// it is, and so does its place in the index.
 async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) -> Result<()> {
     let mut last = BTreeMap::new();
     for effect in effects {
@@ -228,7 +230,8 @@ fn notification(effect: &Effect) -> Option<&Notification> {
     if let Effect::Notify(n) = effect { Some(n) } else { None }
 }
 
-/// Puts notifications at the ends of their lanes. The first of a lane makes nothing pointless, and in a storm most are the first.
+/// Puts notifications at the ends of their lanes. The first of a lane makes nothing pointless, and
+/// in a storm most are the first.
 async fn post_all(tx: &mut SqliteConnection, all: &[&Notification], at: Ts) -> Result<()> {
     let (first, later): (Vec<&Notification>, Vec<&Notification>) = all.iter().partition(|n| n.seq <= 1);
     for some in portions(&first) {
@@ -260,8 +263,9 @@ async fn insert_posts(tx: &mut SqliteConnection, posts: &[&Notification], at: Ts
     Ok(insert.build().execute(tx).await?.rows_affected())
 }
 
-/// Coalesces a lane: the newest word wins, but a first word is only ever replaced by another first word. A row that may have
-/// arrived stays and is settled, except that optional news never holds up a page.
+/// Coalesces a lane: the newest word wins, but a first word is only ever replaced by another first
+/// word. A row that may have arrived stays and is settled, except that optional news never holds up
+/// a page.
 async fn supersede(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Result<()> {
     let sql = match n.action {
         Action::Ack => return Ok(()),

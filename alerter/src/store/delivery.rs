@@ -1,4 +1,5 @@
-//! What the outbox asks of the store. Every state change is one transaction that survives the loss of power.
+//! What the outbox asks of the store. Every state change is one transaction that survives the loss
+//! of power.
 
 use sqlx::AssertSqlSafe;
 use sqlx::Row as _;
@@ -14,14 +15,16 @@ use super::{DeliveryState, Result, Store, StoreError, Who, text_of};
 use crate::notify::Ring;
 use crate::outbox::plan::{LaneRow, is_held, plan};
 
-/// No wait is longer, and none of a page. A row that claims to wait longer was written before the clock was set back, and is due.
+/// No wait is longer, and none of a page. A row that claims to wait longer was written before the
+/// clock was set back, and is due.
 const WAIT_MAX: Span = Span::secs(27 * 3600);
 const PAGE_WAIT_MAX: Span = Span::secs(15 * 60);
 
 /// Calls of a lane that are looked at, the last ones: what is before them was settled long ago.
 const UNSURE_MAX: i64 = 32;
 
-/// What the keys in `meta` begin with under which it stands until when a receiver asked to be left alone.
+/// What the keys in `meta` begin with under which it stands until when a receiver asked to be left
+/// alone.
 const PAUSE: &str = "pause/";
 
 /// A lane with something to do.
@@ -44,8 +47,8 @@ pub(crate) struct Claim {
     pub created_at: Ts,
     /// Of the notifier, about this lane.
     pub memory: Option<String>,
-    /// Of the notifier, about the latest other lane to this receiver; only read when it may help to find a message that this
-    /// lane does not know of.
+    /// Of the notifier, about the latest other lane to this receiver; only read when it may help to
+    /// find a message that this lane does not know of.
     pub neighbour: Option<String>,
     /// As in [`crate::notify::Attempt`].
     pub ring: Option<Ring>,
@@ -85,14 +88,16 @@ pub(crate) struct QueueDepth {
 /// Of a row `o`: no receiver has taken any page of its incident.
 const NOBODY_TOLD: &str = "NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
     AND t.action = 'trigger' AND t.state = 'delivered')";
-/// Of such a row: it is a page that the receiver refused for good, the last word of its lane, and nobody has answered.
+/// Of such a row: it is a page that the receiver refused for good, the last word of its lane, and
+/// nobody has answered.
 const REFUSED: &str = "o.state = 'failed' AND o.page = 1 AND o.action = 'trigger' \
     AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open' \
     AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1)) \
     AND NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
     AND t.action = 'trigger' AND t.state = 'delivered') \
     AND NOT EXISTS (SELECT 1 FROM outbox l WHERE l.incident = o.incident AND l.receiver = o.receiver AND l.seq > o.seq)";
-/// Of a row `o`: it is what is not a page, was refused for good, and no receiver has had a word of its incident, which is open.
+/// Of a row `o`: it is what is not a page, was refused for good, and no receiver has had a word of
+/// its incident, which is open.
 const REFUSED_TICKET: &str = "o.state = 'failed' AND o.page = 0 AND o.action = 'trigger' \
     AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open' AND i.loud_ms IS NOT NULL) \
     AND NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.action = 'trigger' \
@@ -101,7 +106,8 @@ const REFUSED_TICKET: &str = "o.state = 'failed' AND o.page = 0 AND o.action = '
     AND l.action = 'trigger')";
 /// Of a row `o` and its incident `i`: since when it could have been told.
 const SINCE: &str = "CASE WHEN i.loud_ms > o.created_ms THEN i.loud_ms ELSE o.created_ms END";
-/// Of the rows `o` of a lane and their incident `i`: nothing holds it. What [`is_held`] says, which is to be kept the same.
+/// Of the rows `o` of a lane and their incident `i`: nothing holds it. What [`is_held`] says, which
+/// is to be kept the same.
 const NOT_HELD: &str = "(MAX(CASE WHEN i.state <> 'resolved' AND i.loud_ms IS NULL THEN 1 ELSE 0 END) = 0 \
     OR MAX(CASE WHEN o.despite_quiet = 0 AND o.action IN ('trigger', 'update') THEN 1 ELSE 0 END) = 0 \
     OR MAX(CASE WHEN o.despite_quiet = 1 AND o.action = 'trigger' THEN 1 ELSE 0 END) = 1 \
@@ -111,7 +117,8 @@ const NOT_HELD: &str = "(MAX(CASE WHEN i.state <> 'resolved' AND i.loud_ms IS NU
     OR EXISTS (SELECT 1 FROM lanes m WHERE m.incident = o.incident AND m.receiver = $1)))";
 
 impl Store {
-    /// To be called once, before anything is sent: what was being sent when the process died may have arrived.
+    /// To be called once, before anything is sent: what was being sent when the process died may
+    /// have arrived.
     pub(crate) async fn recover_attempts(&self) -> Result<u64> {
         let sql = "UPDATE outbox SET state = 'ambiguous', attempts = attempts + 1, next_ms = 0, \
                    error = 'the alerter stopped while this was being sent' WHERE state = 'attempting'";
@@ -145,8 +152,9 @@ impl Store {
         Ok(sqlx::query_scalar(sql).fetch_all(&*self.reader()).await?)
     }
 
-    /// Lanes of a receiver that may be tried now: those with a page first, then those that wait longest. Only the head of a
-    /// lane is ever deferred, so that the largest wait in a lane is the lane's.
+    /// Lanes of a receiver that may be tried now: those with a page first, then those that wait
+    /// longest. Only the head of a lane is ever deferred, so that the largest wait in a lane is
+    /// the lane's.
     pub(crate) async fn due_lanes(&self, receiver: &str, now: Ts, limit: usize) -> Result<Vec<DueLane>> {
         let sql = format!(
             "SELECT o.incident, MAX(o.page) AS page, MIN(o.created_ms) AS since_ms FROM outbox o \
@@ -196,8 +204,8 @@ impl Store {
         Ok(QueueDepth { undone: undone as u64, oldest_page: oldest.map(Ts) })
     }
 
-    /// Makes pages that were refused for good before `pages`, and tickets before `tickets`, that nobody has had from anybody, wait
-    /// again; how many.
+    /// Makes pages that were refused for good before `pages`, and tickets before `tickets`, that
+    /// nobody has had from anybody, wait again; how many.
     pub(crate) async fn revive(&self, receiver: &str, pages: Ts, tickets: Ts) -> Result<u64> {
         let sql = format!(
             "UPDATE outbox AS o SET state = 'pending', next_ms = 0, reported = 0, done_at = NULL \
@@ -289,7 +297,8 @@ impl Store {
         .await
     }
 
-    /// Drops the head of a lane for want of a budget; false if it must be told: a page, or the answer to what was told.
+    /// Drops the head of a lane for want of a budget; false if it must be told: a page, or the
+    /// answer to what was told.
     pub(crate) async fn leave_out(&self, incident: &str, receiver: &str, now: Ts) -> Result<bool> {
         self.write(Who::InTurn, async |tx| {
             let rows = lane(tx, incident, receiver).await?;
@@ -525,15 +534,16 @@ fn read(row: &SqliteRow) -> Result<Row> {
     })
 }
 
-/// The state of the incident, and whether something hides it; one that the store does not know (a test message) counts as open.
+/// The state of the incident, and whether something hides it; one that the store does not know (a
+/// test message) counts as open.
 async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<(State, bool)> {
     let sql = "SELECT state, loud_ms IS NULL FROM incidents WHERE id = $1";
     let found: Option<(String, bool)> = sqlx::query_as(sql).bind(incident).fetch_optional(tx).await?;
     found.map_or(Ok((State::Open, false)), |(state, hidden)| Ok((word("incident state", &state)?, hidden)))
 }
 
-/// Whether the receiver has, or may have, heard of the incident. What a notifier remembers of it says so too: where only some of
-/// those whom a message is for have it, its row still waits.
+/// Whether the receiver has, or may have, heard of the incident. What a notifier remembers of it
+/// says so too: where only some of those whom a message is for have it, its row still waits.
 async fn heard(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM outbox WHERE incident = $1 AND receiver = $2 \
                AND state IN ('delivered', 'ambiguous')) \
@@ -546,8 +556,8 @@ async fn memory(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Re
     Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(tx).await?)
 }
 
-/// The number of a message that may ring, `had` if it has one, and the calls of its lane of which it is not known that they arrived. What
-/// was delivered is the notifier's to remember.
+/// The number of a message that may ring, `had` if it has one, and the calls of its lane of which
+/// it is not known that they arrived. What was delivered is the notifier's to remember.
 pub(super) async fn rings(
     tx: &mut SqliteConnection,
     n: &Notification,

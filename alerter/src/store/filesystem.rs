@@ -1,13 +1,14 @@
 //! Where SQLite must not live.
 //!
-//! The write-ahead log shares memory between connections through a mapped file and relies on POSIX locks; filesystems that
-//! several machines mount give neither. Home directories of clusters are nearly always on one of these.
+//! The write-ahead log shares memory between connections through a mapped file and relies on POSIX
+//! locks; filesystems that several machines mount give neither. Home directories of clusters are
+//! nearly always on one of these.
 
 use std::io;
 use std::path::Path;
 
-/// By `f_type` of statfs(2). FUSE is not here although sshfs, JuiceFS and s3fs come through it, because the root of a
-/// rootless container (fuse-overlayfs) does too and is local.
+/// By `f_type` of statfs(2). FUSE is not here although sshfs, JuiceFS and s3fs come through it,
+/// because the root of a rootless container (fuse-overlayfs) does too and is local.
 const SHARED: &[(u32, &str)] = &[
     (0x0000_6969, "NFS"),
     (0x0bd0_0bd0, "Lustre"),
@@ -31,7 +32,8 @@ const SHARED: &[(u32, &str)] = &[
 /// The name of the shared filesystem that holds `directory`, if it is one.
 pub(super) fn shared(directory: &Path) -> io::Result<Option<&'static str>> {
     let stat = rustix::fs::statfs(directory)?;
-    // The kernel's magic numbers are 32 bits wide; the field is wider, and signed on some architectures.
+    // The kernel's magic numbers are 32 bits wide; the field is wider, and signed on some
+    // architectures.
     Ok(name(stat.f_type as u32))
 }
 

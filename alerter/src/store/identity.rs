@@ -1,9 +1,10 @@
 //! Which file the store is: not another one, and not none.
 //!
-//! SQLite goes on writing into a file that was removed or replaced under it, and creates an empty one where there was none. Both would
-//! lose incidents, silences and what is on its way to people without a word. So each transaction first looks whether the file that is
-//! open is still the one at its path. And the database and a hidden file beside it keep the same random name, so that a start
-//! with an empty or foreign database is refused, unless the operator wants it.
+//! SQLite goes on writing into a file that was removed or replaced under it, and creates an empty
+//! one where there was none. Both would lose incidents, silences and what is on its way to people
+//! without a word. So each transaction first looks whether the file that is open is still the one
+//! at its path. And the database and a hidden file beside it keep the same random name, so that a
+//! start with an empty or foreign database is refused, unless the operator wants it.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -14,7 +15,8 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::{Result, StoreError};
 
-/// For whom the store and what lies beside it may be read: it has names, labels and what people wrote.
+/// For whom the store and what lies beside it may be read: it has names, labels and what people
+/// wrote.
 const OWNER_ONLY: u32 = 0o600;
 
 /// The file that was opened.
@@ -144,7 +146,8 @@ mod tests {
     async fn a_removed_or_emptied_store_is_missed_at_the_next_start() {
         for emptied in [false, true] {
             let (dir, path) = stored().await;
-            // SQLite removes the files beside the database when its last connection closes, and has them mapped until then.
+            // SQLite removes the files beside the database when its last connection closes, and has them
+            // mapped until then.
             let beside = ["-wal", "-shm"].map(|end| dir.path().join(format!("alerter.db{end}")));
             while beside.iter().any(|path| path.exists()) {
                 tokio::task::yield_now().await;

@@ -1,7 +1,8 @@
 //! One alerter per file.
 //!
-//! The lock is an flock on a file beside the database and not on the database itself: closing any descriptor of that would
-//! drop the POSIX locks SQLite holds on it. The kernel releases it when the process dies, however it dies.
+//! The lock is an flock on a file beside the database and not on the database itself: closing any
+//! descriptor of that would drop the POSIX locks SQLite holds on it. The kernel releases it when
+//! the process dies, however it dies.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};

@@ -42,7 +42,8 @@ const FINDERS_MAX: u32 = 2;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Opens the database, creating it and its directory as needed, and brings its schema up to date.
+    /// Opens the database, creating it and its directory as needed, and brings its schema up to
+    /// date.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_as(path, false).await
     }

@@ -11,8 +11,8 @@ pub(crate) enum DeliveryOutcome {
     Retry {
         next: Ts,
         ambiguous: bool,
-        /// Until when the receiver, which is well, asked to be left alone. Such an attempt does not count against those after which a row
-        /// may be given up.
+        /// Until when the receiver, which is well, asked to be left alone. Such an attempt does not
+        /// count against those after which a row may be given up.
         pause: Option<Ts>,
         error: String,
     },

@@ -67,7 +67,8 @@ pub enum DeliveryState {
     Pending,
     /// Being sent now.
     Attempting,
-    /// Sent, and nobody knows whether it arrived: it is reconciled or sent again under the same key.
+    /// Sent, and nobody knows whether it arrived: it is reconciled or sent again under the same
+    /// key.
     Ambiguous,
     Delivered,
     /// Given up.
@@ -83,8 +84,8 @@ impl Store {
         Ok(sqlx::query_as(sql).fetch_all(&*self.reader()).await?)
     }
 
-    /// Where to go on reading each source. One that does not read is left out: its source is read from the oldest record
-    /// it still has, which repeats some and loses none.
+    /// Where to go on reading each source. One that does not read is left out: its source is read
+    /// from the oldest record it still has, which repeats some and loses none.
     pub async fn load_cursors(&self) -> Result<Vec<(String, Cursor)>> {
         let sql = "SELECT source, cursor FROM cursors ORDER BY source";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()).await?;

@@ -1,4 +1,5 @@
-//! Many rows in few statements, which are always the same few: one that is known is not prepared again.
+//! Many rows in few statements, which are always the same few: one that is known is not prepared
+//! again.
 
 use sqlx::{Encode, QueryBuilder, Sqlite, Type};
 

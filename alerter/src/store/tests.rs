@@ -427,8 +427,8 @@ fn text_times_sort_as_time_does() {
     assert_eq!(times[4], "2026-11-21T02:16:44.123Z");
 }
 
-/// What is asked of many lanes at once and what is decided of one are the same: a lane that is due and held would be looked at for
-/// ever.
+/// What is asked of many lanes at once and what is decided of one are the same: a lane that is due
+/// and held would be looked at for ever.
 #[tokio::test]
 async fn what_is_due_is_not_held() {
     let rows = [
@@ -504,7 +504,8 @@ async fn whoever_has_a_part_of_it_hears_the_end() {
     }
 }
 
-/// Two receivers of one service: a call of each is another number, kept before it is sent and given once.
+/// Two receivers of one service: a call of each is another number, kept before it is sent and given
+/// once.
 #[tokio::test]
 async fn a_call_is_numbered_before_it_is_sent() {
     let (_dir, store) = open().await;

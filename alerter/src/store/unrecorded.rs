@@ -1,9 +1,12 @@
-//! Pages that are sent before they can be recorded: the store refuses, and somebody has to be woken all the same.
+//! Pages that are sent before they can be recorded: the store refuses, and somebody has to be woken
+//! all the same.
 //!
-//! Whoever decides a page hands it in when the store has refused for [`FAIL_OPEN_AFTER`]; the outbox sends it from here, in the order
-//! of its lane and under the key that its row will have. The commit that records it at last records also what came of it, so that it
-//! is not sent again: sent, on its way (as if it had been claimed), or still to be sent, which is the outbox's from then on. What a
-//! crash takes from here was never recorded: it is decided anew from the streams, and may ring once more.
+//! Whoever decides a page hands it in when the store has refused for [`FAIL_OPEN_AFTER`]; the
+//! outbox sends it from here, in the order of its lane and under the key that its row will have.
+//! The commit that records it at last records also what came of it, so that it is not sent again:
+//! sent, on its way (as if it had been claimed), or still to be sent, which is the outbox's from
+//! then on. What a crash takes from here was never recorded: it is decided anew from the streams,
+//! and may ring once more.
 
 mod written;
 
@@ -204,8 +207,8 @@ impl Unrecorded {
         }
     }
 
-    /// Gives a call its number: after that of every row and of every other call that is held. Also the calls of its lane of which it is
-    /// not known that they arrived.
+    /// Gives a call its number: after that of every row and of every other call that is held. Also
+    /// the calls of its lane of which it is not known that they arrived.
     fn number(&mut self, n: &Notification, of_rows: Option<Ring>) -> (Option<Ring>, Vec<Ring>) {
         let Some(lane) = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone())) else {
             return (of_rows, Vec::new());
@@ -285,7 +288,8 @@ impl Store {
         self.unrecorded(|all| all.due(now))
     }
 
-    /// The next message of a lane, from now on on its way, and what its notifier remembers of the lane.
+    /// The next message of a lane, from now on on its way, and what its notifier remembers of the
+    /// lane.
     pub(crate) async fn begin_unrecorded(
         &self,
         lane: &(String, String),
@@ -300,7 +304,8 @@ impl Store {
         Some((held, memory))
     }
 
-    /// The number of a message that was begun, and the calls of its lane of which it is not known that they arrived.
+    /// The number of a message that was begun, and the calls of its lane of which it is not known
+    /// that they arrived.
     pub(crate) async fn number_unrecorded(&self, held: &Held) -> (Option<Ring>, Vec<Ring>) {
         let n = &held.notification;
         // What cannot be read is not known. The number that comes of it is that of a first call.
@@ -344,7 +349,8 @@ impl Store {
         }
     }
 
-    /// The calls for a person that wait in a lane, of an incident that nobody has and nothing hides.
+    /// The calls for a person that wait in a lane, of an incident that nobody has and nothing
+    /// hides.
     async fn waiting_pages(&self, incident: &str, receiver: &str) -> Result<Vec<Held>> {
         let sql = "SELECT o.notification, o.state, o.attempts, o.created_ms, o.ring FROM outbox o \
                    JOIN incidents i ON i.id = o.incident WHERE o.incident = $1 AND o.receiver = $2 AND o.page = 1 \

@@ -1,12 +1,13 @@
 //! The one way in which anything is written: a whole transaction of the one connection that writes.
 //!
-//! What a transaction that failed leaves behind depends on what failed, and on when: a full disk may have ended it, or left it
-//! open, so that whatever is "committed" afterwards is part of something that never ends. Therefore a connection is only kept
-//! from one transaction that ended well to the next. After anything else, also after a caller that went away half way, it is
+//! What a transaction that failed leaves behind depends on what failed, and on when: a full disk
+//! may have ended it, or left it open, so that whatever is "committed" afterwards is part of
+//! something that never ends. Therefore a connection is only kept from one transaction that ended
+//! well to the next. After anything else, also after a caller that went away half way, it is
 //! closed, which rolls back, and the next transaction opens another.
 //!
-//! The first transaction after a failure proves itself, and so does every sign of life: another connection must read what it
-//! wrote. The store refuses ([`Store::refusal`]) until then.
+//! The first transaction after a failure proves itself, and so does every sign of life: another
+//! connection must read what it wrote. The store refuses ([`Store::refusal`]) until then.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -22,7 +23,8 @@ use crate::errors::innermost;
 /// Who writes, which says what it waits for and what it survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
-    /// The engine's loop: it waits for whoever writes now, and for at most one of those who stand in line.
+    /// The engine's loop: it waits for whoever writes now, and for at most one of those who stand
+    /// in line.
     Engine(Durability),
     /// Whoever has reason to be as quick.
     Prompt,
@@ -37,7 +39,8 @@ pub(super) enum Who {
 pub(super) enum Durability {
     /// The loss of power: `synchronous=FULL`, one fsync a commit.
     Power,
-    /// Not the loss of power, which falls back to an earlier commit, whole and in order: `synchronous=NORMAL`.
+    /// Not the loss of power, which falls back to an earlier commit, whole and in order:
+    /// `synchronous=NORMAL`.
     Process,
 }
 
@@ -78,8 +81,8 @@ impl Store {
         refusal.as_ref().map(|refusal| refusal.since.elapsed())
     }
 
-    /// Does `work` in one transaction. When this returns a value it is kept; when it returns an error nothing is, or nothing that can
-    /// be read.
+    /// Does `work` in one transaction. When this returns a value it is kept; when it returns an
+    /// error nothing is, or nothing that can be read.
     pub(super) async fn write<T>(
         &self,
         who: Who,
@@ -109,7 +112,8 @@ impl Store {
         };
         open.survive(if let Who::Engine(durability) = who { durability } else { Durability::Power }).await?;
         let tx = &mut open.connection;
-        // What is read in it is then as new as what is written, also if a connection that was given up commits late.
+        // What is read in it is then as new as what is written, also if a connection that was given up
+        // commits late.
         sqlx::query("BEGIN IMMEDIATE").execute(&mut *tx).await?;
         let value = work(&mut *tx).await?;
         let proof = if who == Who::Heart || self.refusal().is_some() { Some(prove(tx).await?) } else { None };

@@ -1,4 +1,5 @@
-//! What a template sees of a message: a contract, described in `docs/incidents.md`. Names are added, never changed or removed.
+//! What a template sees of a message: a contract, described in `docs/incidents.md`. Names are
+//! added, never changed or removed.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
-//! How fast event files are read: `cargo run --release -p stepwatch-formats --example file_throughput`.
+//! How fast event files are read: `cargo run --release -p stepwatch-formats --example
+//! file_throughput`.
 //!
-//! Two files in memory, offered in pieces of 1 MiB as a tail does: the scalars of a Megatron run, four to a step, and the same
-//! with a histogram of 30 KB at every step, which is passed over.
+//! Two files in memory, offered in pieces of 1 MiB as a tail does: the scalars of a Megatron run,
+//! four to a step, and the same with a histogram of 30 KB at every step, which is passed over.
 
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 

@@ -1,4 +1,5 @@
-//! Lines a second of `auto` on logs: `cargo run --release -p stepwatch-formats --example speed -- exporter/formats/tests/data/*.log`.
+//! Lines a second of `auto` on logs: `cargo run --release -p stepwatch-formats --example speed --
+//! exporter/formats/tests/data/*.log`.
 
 #![expect(clippy::print_stdout, reason = "what it measured is its output")]
 

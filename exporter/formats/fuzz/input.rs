@@ -1,7 +1,9 @@
-//! What the bytes of a fuzzer mean to the file readers. The ordinary test that replays the corpus includes this file too.
+//! What the bytes of a fuzzer mean to the file readers. The ordinary test that replays the corpus
+//! includes this file too.
 //!
-//! The first byte chooses the kind of file, the second the pieces in which it arrives. With its highest bit set, the rest is records,
-//! each behind a byte with its length, which get the checksums that no fuzzer guesses; without, it is the file as it is.
+//! The first byte chooses the kind of file, the second the pieces in which it arrives. With its
+//! highest bit set, the rest is records, each behind a byte with its length, which get the
+//! checksums that no fuzzer guesses; without, it is the file as it is.
 
 use std::path::Path;
 

@@ -1,20 +1,21 @@
 //! A number that a line should carry and does not: one rule for every format.
 //!
-//! Few writers print `nan`. orjson, and any strict JSON, writes `null`; a text says `None`; others leave the
-//! field out. So a loss or a gradient norm that the run told on lines of the same kind, and that is nothing
-//! or is not there on this one, is not finite: it goes into [`Event::missing`].
+//! Few writers print `nan`. orjson, and any strict JSON, writes `null`; a text says `None`; others
+//! leave the field out. So a loss or a gradient norm that the run told on lines of the same kind,
+//! and that is nothing or is not there on this one, is not finite: it goes into [`Event::missing`].
 //!
-//! * Nothing (`null`, `None`) counts once two such lines in a row had the number, and then on lines of every
-//!   kind until it is there again. Where it is certain what the name means (the configuration tells it, or
-//!   the line says `loss None`) one line of any kind is enough.
-//! * Not there counts once the last twenty such lines had it, and only if the rest of the line is as it was:
-//!   many loops log their first ten steps in full and then the loss of every tenth. A number that was away
-//!   and comes back must be there twenty times again.
+//! * Nothing (`null`, `None`) counts once two such lines in a row had the number, and then on lines
+//!   of every kind until it is there again. Where it is certain what the name means (the
+//!   configuration tells it, or the line says `loss None`) one line of any kind is enough.
+//! * Not there counts once the last twenty such lines had it, and only if the rest of the line is
+//!   as it was: many loops log their first ten steps in full and then the loss of every tenth. A
+//!   number that was away and comes back must be there twenty times again.
 //!
-//! Lines are of one kind if they have the same names apart from these two, so evaluations and summaries are
-//! of another. Where steps were skipped, and after steps fell back, nothing counts.
+//! Lines are of one kind if they have the same names apart from these two, so evaluations and
+//! summaries are of another. Where steps were skipped, and after steps fell back, nothing counts.
 //!
-//! A line that has nothing but a step is a row of a table like any other; of other lines see `bare.rs`.
+//! A line that has nothing but a step is a row of a table like any other; of other lines see
+//! `bare.rs`.
 
 mod bare;
 #[cfg(test)]
@@ -116,8 +117,8 @@ impl Absent {
         self.bare.interrupt();
     }
 
-    /// What a line says that has a step and nothing else. `None` if it is not known to be one; nothing
-    /// while the next line must prove it.
+    /// What a line says that has a step and nothing else. `None` if it is not known to be one;
+    /// nothing while the next line must prove it.
     pub(crate) fn bare(&mut self, mut e: Event) -> Option<Vec<Event>> {
         let step = e.step?;
         if self.bare.is_held() {
@@ -198,8 +199,8 @@ impl Absent {
     fn moved(&mut self, step: i64) {
         self.lines += 1;
         let by = self.last_step.map_or(0, |last| step.saturating_sub(last));
-        // Lines of several ranks may be a few steps apart; a restart goes back further, and may log something
-        // else.
+        // Lines of several ranks may be a few steps apart; a restart goes back further, and may log
+        // something else.
         if by < 0 && by.unsigned_abs() > self.stride.unsigned_abs().saturating_mul(4) {
             *self =
                 Self { lines: self.lines, only_nulls: self.only_nulls, rows: self.rows, ..Self::default() };

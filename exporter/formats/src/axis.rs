@@ -1,8 +1,9 @@
 //! Which steps are training steps.
 //!
-//! Whoever logs a scalar chooses its step. Beside the loss of every iteration stand scalars by epoch, by sample or by token, and a
-//! step that falls back means that the job went back to a checkpoint. So a record that is behind the training is believed only
-//! if a name in it went back itself, or if nothing else comes any more.
+//! Whoever logs a scalar chooses its step. Beside the loss of every iteration stand scalars by
+//! epoch, by sample or by token, and a step that falls back means that the job went back to a
+//! checkpoint. So a record that is behind the training is believed only if a name in it went back
+//! itself, or if nothing else comes any more.
 
 /// Records in a row behind the training after which it is the training that went back.
 const CONVINCED: u32 = 3;

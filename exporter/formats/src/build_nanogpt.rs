@@ -1,7 +1,9 @@
-//! build-nanogpt: `step    10 | loss: 6.512345 | lr 1.2336e-05 | norm: 2.3456 | dt: 330.12ms | tok/sec: 1588123.45`, and the
-//! `log.txt` beside it, `10 train 6.512345`, `250 val 5.8431`, `250 hella 0.2463`.
+//! build-nanogpt: `step    10 | loss: 6.512345 | lr 1.2336e-05 | norm: 2.3456 | dt: 330.12ms |
+//! tok/sec: 1588123.45`, and the `log.txt` beside it, `10 train 6.512345`, `250 val 5.8431`, `250
+//! hella 0.2463`.
 //!
-//! The console tells an evaluation without its step (`validation loss: 5.8431`): it is run before the step that is printed next.
+//! The console tells an evaluation without its step (`validation loss: 5.8431`): it is run before
+//! the step that is printed next.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event};

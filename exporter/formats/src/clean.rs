@@ -1,7 +1,7 @@
 //! What launchers, container runtimes and terminals put round a line, taken off.
 //!
-//! The order in which prefixes are stacked depends on who started whom, so they are taken off in any order until
-//! none is left. Nothing here reads a metric.
+//! The order in which prefixes are stacked depends on who started whom, so they are taken off in
+//! any order until none is left. Nothing here reads a metric.
 
 mod logger;
 #[cfg(test)]
@@ -20,7 +20,8 @@ pub(crate) use logger::behind_logger;
 pub const MAX_JOINED_BYTES: usize = 256 * 1024;
 /// Prefixes on one line: more is not a launcher but a log of numbers.
 const MAX_PREFIXES: usize = 6;
-/// Docker cuts lines at 16 KiB, and a piece has no line ending; a shorter record without one is a whole line of an odd shipper.
+/// Docker cuts lines at 16 KiB, and a piece has no line ending; a shorter record without one is a
+/// whole line of an odd shipper.
 const DOCKER_PIECE: usize = 16_000;
 /// What `step10: ` counts is no host.
 const COUNTERS: &[&str] = &["step", "iter", "iteration", "it", "epoch"];
@@ -37,7 +38,8 @@ pub(crate) struct Cleaned<'a> {
 /// Whose words a line is, as far as the launcher tells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Speaker {
-    /// Of all processes of the job: `srun --label`, `mpirun --tag-output`, PyTorch's own `[rank3]:`.
+    /// Of all processes of the job: `srun --label`, `mpirun --tag-output`, PyTorch's own
+    /// `[rank3]:`.
     pub(crate) rank: Option<u32>,
     /// The node, if it is told, and the process on it: torchrun's `[default3]:`.
     pub(crate) process: Option<(u32, u32)>,
@@ -50,7 +52,8 @@ impl Speaker {
         Self { rank: Some(rank), process: None }
     }
 
-    /// Puts an inner prefix together with the outer ones. Where srun started one torchrun a node, its number is the node's.
+    /// Puts an inner prefix together with the outer ones. Where srun started one torchrun a node,
+    /// its number is the node's.
     pub(crate) fn within(self, outer: Self) -> Self {
         match (self.process, outer.rank) {
             (Some((_, process)), Some(node)) => Self { rank: None, process: Some((node, process)) },
@@ -82,8 +85,8 @@ pub(crate) fn strip(text: &str) -> Cleaned<'_> {
     c
 }
 
-/// Kubernetes CRI: `2026-05-29T03:52:45.118201123Z stdout F text`. True where a `P` says that this is a piece of a line and
-/// the rest comes next.
+/// Kubernetes CRI: `2026-05-29T03:52:45.118201123Z stdout F text`. True where a `P` says that this
+/// is a piece of a line and the rest comes next.
 pub(crate) fn container(text: &str) -> Option<(Stamp, &str, bool)> {
     let (stamp @ Stamp::Exact(_), rest) = time::lead(text)? else { return None };
     let rest = rest.strip_prefix(" stdout ").or_else(|| rest.strip_prefix(" stderr "))?;
@@ -112,8 +115,9 @@ fn launcher(text: &str) -> Option<(Speaker, &str)> {
     }
 }
 
-/// torchrun: `[default7]:`, `[<role><n>]:`, where the number counts the processes of the node. PyTorch itself writes `[rank7]:`
-/// before its warnings and tracebacks and means the rank in the job.
+/// torchrun: `[default7]:`, `[<role><n>]:`, where the number counts the processes of the node.
+/// PyTorch itself writes `[rank7]:` before its warnings and tracebacks and means the rank in the
+/// job.
 fn role(text: &str) -> Option<(Speaker, &str)> {
     let (name, rest) = split_once(text.strip_prefix('[')?, "]:")?;
     let word = name.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -124,7 +128,8 @@ fn role(text: &str) -> Option<(Speaker, &str)> {
     fits.then_some((if word == "rank" { Speaker::rank(number) } else { process }, rest))
 }
 
-/// `mpirun --tag-output`: `[1,3]<stdout>:`, since Open MPI 5 `[prterun-host-1@1,3]<stdout>: `; the second number is the rank.
+/// `mpirun --tag-output`: `[1,3]<stdout>:`, since Open MPI 5 `[prterun-host-1@1,3]<stdout>: `; the
+/// second number is the rank.
 fn tagged(text: &str) -> Option<(Speaker, &str)> {
     let (who, rest) = split_once(text.strip_prefix('[')?, "]<")?;
     let rest = rest.strip_prefix("stdout>:").or_else(|| rest.strip_prefix("stderr>:"))?;
@@ -155,8 +160,8 @@ fn label(text: &str) -> Option<(Speaker, &str)> {
     (host && name.len() <= 64 && !counter).then_some((Speaker::NOBODY, rest))
 }
 
-/// Whether the number before a text is a step and no rank: `12: Loss 10.94 | LR 8.4e-07`, where nothing else
-/// tells one.
+/// Whether the number before a text is a step and no rank: `12: Loss 10.94 | LR 8.4e-07`, where
+/// nothing else tells one.
 fn is_step_of(rest: &str) -> bool {
     let starts =
         |word: &str| rest.trim_start().get(..word.len()).is_some_and(|r| r.eq_ignore_ascii_case(word));
@@ -166,8 +171,8 @@ fn is_step_of(rest: &str) -> bool {
         && !["step", "iter", "epoch", "batch"].iter().any(counts)
 }
 
-/// levanter, behind the time: `0 - levanter.json_logger - json_logger.py:82 - INFO :: text`. The number is
-/// that of the process.
+/// levanter, behind the time: `0 - levanter.json_logger - json_logger.py:82 - INFO :: text`. The
+/// number is that of the process.
 fn python_logger(text: &str) -> Option<(Speaker, &str)> {
     let (head, rest) = split_once(text, " :: ")?;
     let mut parts = head.split(" - ");

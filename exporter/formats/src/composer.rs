@@ -1,8 +1,10 @@
-//! Composer and LLM Foundry: a record of several lines, `[batch=1/100]:` and then `Train loss/train/total: 10.9736`, …; evaluations
-//! `[Eval batch=10/10] Eval on eval data:` and then `Eval metrics/eval/LanguageCrossEntropy: 2.3`.
+//! Composer and LLM Foundry: a record of several lines, `[batch=1/100]:` and then `Train
+//! loss/train/total: 10.9736`, …; evaluations `[Eval batch=10/10] Eval on eval data:` and then
+//! `Eval metrics/eval/LanguageCrossEntropy: 2.3`.
 //!
-//! Nothing marks the end of a record: it is given out when something else is printed, or when the log rests. A run whose length is
-//! told in tokens or samples numbers its records by them, and its steps are taken from `time/batch`, or counted.
+//! Nothing marks the end of a record: it is given out when something else is printed, or when the
+//! log rests. A run whose length is told in tokens or samples numbers its records by them, and its
+//! steps are taken from `time/batch`, or counted.
 
 #[cfg(test)]
 mod tests;
@@ -177,14 +179,16 @@ fn value_of(record: &mut Record, key: &str, value: &str, out: &mut Out<'_>) {
     out.metric(e, name, value, divisor);
 }
 
-/// `[Eval batch=5/100] Eval on eval data`, with a colon behind it if metrics follow: the name of the data.
+/// `[Eval batch=5/100] Eval on eval data`, with a colon behind it if metrics follow: the name of
+/// the data.
 fn evaluation(text: &str) -> Option<(&str, bool)> {
     let (_, rest) = text.strip_prefix("[Eval batch=")?.split_once("] Eval on ")?;
     let data = rest.ends_with(':');
     Some((rest.trim_end_matches(':').trim_end_matches(" data"), data))
 }
 
-/// `[batch=1/100]:`, `[epoch=1][batch=3/100]:`, `[epoch=2][batch=3]:`, `[token=2097152/5000000]:`. Without the colon nothing follows.
+/// `[batch=1/100]:`, `[epoch=1][batch=3/100]:`, `[epoch=2][batch=3]:`, `[token=2097152/5000000]:`.
+/// Without the colon nothing follows.
 fn training(text: &str) -> Option<Place> {
     let inner = text.strip_suffix(':').unwrap_or(text).strip_prefix('[')?.strip_suffix(']')?;
     let (epoch, inner) = match inner.strip_prefix("epoch=").and_then(|t| t.split_once("][")) {

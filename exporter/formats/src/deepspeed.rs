@@ -1,9 +1,11 @@
-//! DeepSpeed's engine: `[INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=4, lr=[4.99e-05], mom=[(0.9, 0.95)]`,
-//! `epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.03, …`, overflows of fp16, and its pipeline's
-//! `steps: 2 loss: 12.8004 iter time (s): 145.206 samples/sec: 7.052`.
+//! DeepSpeed's engine: `[INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=4, lr=[4.99e-05],
+//! mom=[(0.9, 0.95)]`, `epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.03, …`,
+//! overflows of fp16, and its pipeline's `steps: 2 loss: 12.8004 iter time (s): 145.206
+//! samples/sec: 7.052`.
 //!
-//! An engine and no trainer: it prints beside whatever uses it and, but for the pipeline, knows no loss. So it reads a log only while no
-//! trainer's own lines are found in it. Since late 2025 it prints nothing of this unless it is configured to.
+//! An engine and no trainer: it prints beside whatever uses it and, but for the pipeline, knows no
+//! loss. So it reads a log only while no trainer's own lines are found in it. Since late 2025 it
+//! prints nothing of this unless it is configured to.
 
 #[cfg(test)]
 mod tests;
@@ -74,8 +76,8 @@ impl DeepSpeed {
         Some(e)
     }
 
-    /// `time (ms) | fwd: 12.3 | bwd: 20.1 | step: 4.5`: means over the steps since it was last printed. The timers of micro-steps
-    /// are only parts of a step and are left out.
+    /// `time (ms) | fwd: 12.3 | bwd: 20.1 | step: 4.5`: means over the steps since it was last
+    /// printed. The timers of micro-steps are only parts of a step and are left out.
     fn breakdown(&self, text: &str, line: &Line<'_>) -> Option<Event> {
         let (_, timers) = text.split_once("time (ms) | ")?;
         let mut e = line.step(self.last_step?);
@@ -111,14 +113,16 @@ pub(crate) fn message(text: &str) -> &str {
     behind.map_or(rest, |(_, message)| message)
 }
 
-/// `OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768` in its several wordings: the new scale.
+/// `OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768` in its several
+/// wordings: the new scale.
 fn overflow(text: &str) -> Option<f64> {
     let (_, scale) = text.split_once("Attempted loss scale: ")?.1.split_once("reducing to ")?;
     number::lex(scale).map(|n| n.value)
 }
 
-/// `epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.03, CurrSamplesPerSec=25.70, MemAllocated=4.32GB, …`. Versions
-/// before 2022 print `0/40` in front: an epoch and its micro-steps, which number no step.
+/// `epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.03, CurrSamplesPerSec=25.70,
+/// MemAllocated=4.32GB, …`. Versions before 2022 print `0/40` in front: an epoch and its
+/// micro-steps, which number no step.
 fn throughput(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let (head, rest) = text.split_once(", ")?;
     let mut e = if let Some((_, step)) = head.split_once("/global_step=") {
@@ -150,8 +154,8 @@ fn pipeline(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     Some(e)
 }
 
-/// `[Torch] Checkpoint global_step1000 is about to be saved!`, and until June 2025 `… is ready now!`: since then the next step is
-/// the end of it, for the engine saves before it goes on.
+/// `[Torch] Checkpoint global_step1000 is about to be saved!`, and until June 2025 `… is ready
+/// now!`: since then the next step is the end of it, for the engine saves before it goes on.
 pub(crate) fn checkpoint(text: &str, line: &Line<'_>) -> Option<Event> {
     let (_, rest) = text.split_once("Checkpoint global_step")?;
     let (step, rest) = number::integer(rest)?;

@@ -1,7 +1,8 @@
-//! `error.json` of torchelastic: why a rank died, written by `torch.distributed.elastic.multiprocessing.errors.record`.
+//! `error.json` of torchelastic: why a rank died, written by
+//! `torch.distributed.elastic.multiprocessing.errors.record`.
 //!
-//! It stands at `<log_dir>/<run>/attempt_<k>/<local_rank>/error.json`. The path tells the rank on its node only, and which restart it
-//! was; the rank in the job it does not tell.
+//! It stands at `<log_dir>/<run>/attempt_<k>/<local_rank>/error.json`. The path tells the rank on
+//! its node only, and which restart it was; the rank in the job it does not tell.
 
 use std::path::Path;
 

@@ -1,16 +1,19 @@
-//! Files that are not lines: what a file is, and the readers of those that hold records or are written anew as a whole.
+//! Files that are not lines: what a file is, and the readers of those that hold records or are
+//! written anew as a whole.
 //!
 //! * [`FileKind::Lines`] is for [`crate::Reader`].
-//! * [`FileKind::Records`] grow at the end: TensorBoard event files, W&B transaction logs. Offer every byte once, in order.
-//!   What `push` does not consume (the beginning of a record, never more than [`MAX_PENDING_BYTES`]) is offered again with more
-//!   behind it.
-//! * [`FileKind::Whole`] are rewritten: offer the entire content each time it changed; what was told before is not told again.
-//!   Nothing is consumed of one that was caught half written: offer it again when it changed, or as `at_rest` once it stays so.
+//! * [`FileKind::Records`] grow at the end: TensorBoard event files, W&B transaction logs. Offer
+//!   every byte once, in order. What `push` does not consume (the beginning of a record, never more
+//!   than [`MAX_PENDING_BYTES`]) is offered again with more behind it.
+//! * [`FileKind::Whole`] are rewritten: offer the entire content each time it changed; what was
+//!   told before is not told again. Nothing is consumed of one that was caught half written: offer
+//!   it again when it changed, or as `at_rest` once it stays so.
 //!
-//! Two positions are kept apart. `consumed` is what the caller may forget, [`FileReader::position`] is what it may *save*: a
-//! TensorBoard step is spread over several records, and while one is being gathered the position stays before it. Handed to
-//! [`FileReader::resume`] in a later life, nothing is lost and no other state is needed. Of `Records` it is the offset in the file
-//! to go on reading at; of `Whole` it counts entries, and the whole file is offered again.
+//! Two positions are kept apart. `consumed` is what the caller may forget, [`FileReader::position`]
+//! is what it may *save*: a TensorBoard step is spread over several records, and while one is being
+//! gathered the position stays before it. Handed to [`FileReader::resume`] in a later life, nothing
+//! is lost and no other state is needed. Of `Records` it is the offset in the file to go on reading
+//! at; of `Whole` it counts entries, and the whole file is offered again.
 
 use core::fmt;
 use std::path::Path;
@@ -29,9 +32,11 @@ use crate::tfevents::{self, TfEvents};
 use crate::trainer_state::{self, TrainerState};
 use crate::wandb::{self, WandbLog};
 
-/// The longest record that is looked into; a longer one (an image, a model graph) is passed over and counted.
+/// The longest record that is looked into; a longer one (an image, a model graph) is passed over
+/// and counted.
 pub const MAX_RECORD_BYTES: usize = 1024 * 1024;
-/// With this much offered, `push` consumes something: the most that a caller of `Records` must hold.
+/// With this much offered, `push` consumes something: the most that a caller of `Records` must
+/// hold.
 pub const MAX_PENDING_BYTES: usize = MAX_RECORD_BYTES + 64 * 1024;
 /// How much of the beginning of a file tells what it is.
 pub const HEAD_BYTES: usize = 256 * 1024;
@@ -52,8 +57,8 @@ pub enum FileKind {
 /// What came of some bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pushed {
-    /// Bytes of what was offered that the caller may forget. Of a `Whole` file all of them, or none of one that was caught half
-    /// written: offer it again when it changed.
+    /// Bytes of what was offered that the caller may forget. Of a `Whole` file all of them, or none
+    /// of one that was caught half written: offer it again when it changed.
     pub consumed: usize,
     /// Records whose checksum or structure is wrong; they were passed over.
     pub bad_records: u64,
@@ -92,7 +97,8 @@ pub(crate) trait FileFormat: fmt::Debug + Send {
     fn resume(&mut self, position: u64, last_step: Option<i64>);
 }
 
-/// Looks at the name and the first bytes: `head` may be shorter than the file, or empty when it was not read yet.
+/// Looks at the name and the first bytes: `head` may be shorter than the file, or empty when it was
+/// not read yet.
 pub fn kind_of(path: &Path, head: &[u8]) -> FileKind {
     recognise(path, head).map_or(FileKind::Lines, |known| known.kind)
 }
@@ -147,8 +153,9 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
 }
 
 impl FileReader {
-    /// `None` for a file of lines. `head` is the beginning of the file, [`HEAD_BYTES`] of it if there are so many: whose run it is
-    /// may stand there, and a reader that goes on in the middle must know.
+    /// `None` for a file of lines. `head` is the beginning of the file, [`HEAD_BYTES`] of it if
+    /// there are so many: whose run it is may stand there, and a reader that goes on in the
+    /// middle must know.
     pub fn new(path: &Path, head: &[u8]) -> Option<Self> {
         let known = recognise(path, head)?;
         let format = (known.new)(path, head);
@@ -169,8 +176,8 @@ impl FileReader {
         self.format.name()
     }
 
-    /// Reads bytes and appends what they say to `out`. `at_rest` says that nothing was appended for a while: what was being
-    /// gathered is given out.
+    /// Reads bytes and appends what they say to `out`. `at_rest` says that nothing was appended for
+    /// a while: what was being gathered is given out.
     pub fn push(&mut self, bytes: &[u8], at_rest: bool, out: &mut Vec<Event>) -> Pushed {
         let first = out.len();
         let mut told = Out::new(out, &mut self.resolution, Some(&mut self.absent));
@@ -179,8 +186,8 @@ impl FileReader {
         pushed
     }
 
-    /// A trainer may evaluate once more after it said that training is done. The last word about a run must stay the goodbye,
-    /// or its silence would look like a hang.
+    /// A trainer may evaluate once more after it said that training is done. The last word about a
+    /// run must stay the goodbye, or its silence would look like a hang.
     fn keep_ended(&mut self, first: usize, out: &mut Vec<Event>) {
         for e in &out[first..] {
             match e.kind {
@@ -200,8 +207,9 @@ impl FileReader {
         self.format.position()
     }
 
-    /// Goes on where an earlier life stopped, before anything is pushed. `last_step` is the last step that is known of the run:
-    /// a file that repeats the whole history, as `trainer_state.json` does, tells only what came after it.
+    /// Goes on where an earlier life stopped, before anything is pushed. `last_step` is the last
+    /// step that is known of the run: a file that repeats the whole history, as
+    /// `trainer_state.json` does, tells only what came after it.
     pub fn resume(&mut self, position: u64, last_step: Option<i64>) {
         self.format.resume(position, last_step);
     }

@@ -1,5 +1,6 @@
-//! Dumps of PyTorch's NCCL flight recorder (`nccl_trace_rank_7`). That one appears is the news: a watchdog has seen a collective that
-//! did not end. What is in it is a pickle, which is a program, and is never looked at.
+//! Dumps of PyTorch's NCCL flight recorder (`nccl_trace_rank_7`). That one appears is the news: a
+//! watchdog has seen a collective that did not end. What is in it is a pickle, which is a program,
+//! and is never looked at.
 
 use std::path::Path;
 

@@ -11,13 +11,14 @@ use crate::time::Stamp;
 
 /// One framework's way of printing steps.
 ///
-/// A format keeps O(1) state, reads any text without panicking, and would rather miss a line than read a number
-/// into the wrong place: what it does not know for certain is [`Outcome::Unmatched`].
+/// A format keeps O(1) state, reads any text without panicking, and would rather miss a line than
+/// read a number into the wrong place: what it does not know for certain is [`Outcome::Unmatched`].
 pub trait Format: fmt::Debug + Send {
     /// Reads one line and pushes what it says.
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome;
 
-    /// The last step read in an earlier life of the reader: formats that must count steps go on from there.
+    /// The last step read in an earlier life of the reader: formats that must count steps go on
+    /// from there.
     fn resume(&mut self, last_step: i64) {
         let _ = last_step;
     }
@@ -50,7 +51,8 @@ impl Outcome {
     }
 }
 
-/// A line as formats see it: without prefixes, colours, surrounding space or line ending. Never empty.
+/// A line as formats see it: without prefixes, colours, surrounding space or line ending. Never
+/// empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     pub text: &'a str,
@@ -60,7 +62,8 @@ pub struct Line<'a> {
     pub ts: Option<f64>,
     /// Seconds that local time stamps of this log are ahead of UTC.
     pub(crate) utc_offset: f64,
-    /// A stamp without a zone that a format found inside the line, as if it were UTC: the zone can be told from it.
+    /// A stamp without a zone that a format found inside the line, as if it were UTC: the zone can
+    /// be told from it.
     pub(crate) inner: &'a Cell<Option<f64>>,
 }
 
@@ -107,7 +110,8 @@ pub struct Out<'a> {
 }
 
 impl<'a> Out<'a> {
-    /// Without `absent`, nothing is missed: what is given out is a part of a record, or is read again.
+    /// Without `absent`, nothing is missed: what is given out is a part of a record, or is read
+    /// again.
     pub(crate) fn new(
         events: &'a mut Vec<Event>,
         resolution: &'a mut Resolution,
@@ -159,8 +163,8 @@ impl<'a> Out<'a> {
         outcome
     }
 
-    /// Gives an event out that says itself what is missing. No step is below 0: a trainer that counts one so
-    /// has not begun.
+    /// Gives an event out that says itself what is missing. No step is below 0: a trainer that
+    /// counts one so has not begun.
     pub(crate) fn as_it_is(&mut self, mut event: Event) {
         if event.step.is_some_and(|step| step < 0) {
             if event.kind == Kind::Step {
@@ -172,8 +176,8 @@ impl<'a> Out<'a> {
         self.events.push(event);
     }
 
-    /// Reads the number that `text` starts with, divides it by `divisor` (units) and sets it in `event` as `name`.
-    /// Text that is not a number sets nothing: absent is not zero.
+    /// Reads the number that `text` starts with, divides it by `divisor` (units) and sets it in
+    /// `event` as `name`. Text that is not a number sets nothing: absent is not zero.
     pub fn metric(&mut self, event: &mut Event, name: &str, text: &str, divisor: f64) -> Option<f64> {
         let n = number::lex(text)?;
         self.number(event, name, n.value / divisor, n.quantum.map(|q| q / divisor))
@@ -214,7 +218,8 @@ impl<'a> Out<'a> {
 pub(crate) enum Belief {
     /// The grammar of a trainer, which no other lines look like: believed at the first record.
     Trainer,
-    /// Of what prints beside the trainer that uses it: believed until a trainer's own record is read.
+    /// Of what prints beside the trainer that uses it: believed until a trainer's own record is
+    /// read.
     Engine,
     /// Any line with a step in it: asked last and believed least, see `generic.rs`.
     LastResort,

@@ -1,8 +1,9 @@
 //! What the fuzz targets run, one function for each parser of outside bytes.
 //!
-//! Here and not in the targets, because most parsers are private to this crate, and because the ordinary tests run the same
-//! functions over the corpora: whatever a fuzzer once broke stays mended without a fuzzer. The module is there only in tests
-//! and with the feature `fuzz`, which the targets ask for.
+//! Here and not in the targets, because most parsers are private to this crate, and because the
+//! ordinary tests run the same functions over the corpora: whatever a fuzzer once broke stays
+//! mended without a fuzzer. The module is there only in tests and with the feature `fuzz`, which
+//! the targets ask for.
 
 use stepwatch_wire::{Event, Value};
 

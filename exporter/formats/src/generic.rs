@@ -1,10 +1,11 @@
 //! Whatever else prints steps: any line with a step number and a number of training beside it.
 //!
-//! This is the last resort. It reads a line only if no framework's own grammar does, and [`crate::Reader`] believes it only when two
-//! lines with rising steps agree on what they carry. `step` may be an iteration, an update or a batch, `12/100` or `[12/100]`
-//! behind it or alone, or a progress bar with numbers behind it. Names are those of `tags.rs`, so that `gnorm`, `grad-norm` and
-//! `train/grad_norm` are one; any other named number becomes a custom metric. Seconds, ratios and counts come out, whichever
-//! of `ms`, `%` or `K` they were printed in.
+//! This is the last resort. It reads a line only if no framework's own grammar does, and
+//! [`crate::Reader`] believes it only when two lines with rising steps agree on what they carry.
+//! `step` may be an iteration, an update or a batch, `12/100` or `[12/100]` behind it or alone, or
+//! a progress bar with numbers behind it. Names are those of `tags.rs`, so that `gnorm`,
+//! `grad-norm` and `train/grad_norm` are one; any other named number becomes a custom metric.
+//! Seconds, ratios and counts come out, whichever of `ms`, `%` or `K` they were printed in.
 //!
 //! A step that starts again with each epoch is counted on, as far as the lines tell of epochs.
 
@@ -247,7 +248,8 @@ impl Generic {
 }
 
 impl Told {
-    /// The epoch before a fraction that is the step: `Train: 0 [ 50/1251` of timm, `Epoch(train) [2][10/100]` of MMEngine.
+    /// The epoch before a fraction that is the step: `Train: 0 [ 50/1251` of timm, `Epoch(train)
+    /// [2][10/100]` of MMEngine.
     fn epoch_before(&mut self, fields: &[Field<'_>], text: &str) {
         let Some(f) = fields.last().filter(|f| f.of.is_none() && f.unit == Unit::None) else { return };
         let timm = f.name == "Train" && f.assigned;
@@ -258,8 +260,8 @@ impl Told {
         }
     }
 
-    /// Whether the line lacks what every line like it has, and has the rest: two numbers or more, as a
-    /// schedule of its own has one.
+    /// Whether the line lacks what every line like it has, and has the rest: two numbers or more,
+    /// as a schedule of its own has one.
     fn lacks(&self, line: &Line<'_>, out: &Out<'_>) -> bool {
         let mut e = line.step(0);
         for (name, value, _) in &self.train {
@@ -354,8 +356,8 @@ fn shape(text: &str) -> String {
     shape
 }
 
-/// The text without a date that has no year, or what absl puts before it: `05/29 03:52:45 - `, `I0706
-/// 16:50:26.230209 140110937163584 train.py:12] `; and whether there was any.
+/// The text without a date that has no year, or what absl puts before it: `05/29 03:52:45 - `,
+/// `I0706 16:50:26.230209 140110937163584 train.py:12] `; and whether there was any.
 fn without_logger(text: &str) -> (&str, bool) {
     let digits = |from: usize, len: usize| {
         text.as_bytes().get(from..from + len).is_some_and(|b| b.iter().all(u8::is_ascii_digit))
@@ -396,7 +398,8 @@ pub(crate) fn loss_is_lost(bar: &tqdm::Bar<'_>) -> bool {
     [bar.description, bar.postfix, bar.rest].into_iter().filter_map(fields::scan).flatten().any(|f| lost(&f))
 }
 
-/// What a number is divided by for the unit that is printed behind it, if that says more than its name.
+/// What a number is divided by for the unit that is printed behind it, if that says more than its
+/// name.
 pub(crate) fn unit_behind(rest: &str, name: &str) -> Option<f64> {
     let word =
         &rest[..rest.find(|c: char| !(c.is_alphabetic() || c == '%' || c == '/')).unwrap_or(rest.len())];
@@ -407,7 +410,8 @@ pub(crate) fn unit_behind(rest: &str, name: &str) -> Option<f64> {
     }
 }
 
-/// What a number must be divided by, for its unit and that of its name; `None` if it cannot be a number of that name.
+/// What a number must be divided by, for its unit and that of its name; `None` if it cannot be a
+/// number of that name.
 fn scaled(name: &str, divisor: f64, f: &Field<'_>) -> Option<f64> {
     let unitless = matches!(name, metric::LOSS | metric::GRAD_NORM | metric::LR);
     Some(match f.unit {

@@ -1,6 +1,8 @@
-//! `config.json` of Hugging Face, which lies in every checkpoint: the dimensions of the model, and not what it is trained on.
+//! `config.json` of Hugging Face, which lies in every checkpoint: the dimensions of the model, and
+//! not what it is trained on.
 //!
-//! The number format that it names is that of the weights on disk, which says nothing of the matrix products.
+//! The number format that it names is that of the weights on disk, which says nothing of the matrix
+//! products.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +27,8 @@ pub(crate) struct HfConfig {
     told: Option<BTreeMap<String, Value>>,
 }
 
-/// Whether the file of this name is one, by its first bytes, or where it was not read yet by its directory.
+/// Whether the file of this name is one, by its first bytes, or where it was not read yet by its
+/// directory.
 pub(crate) fn is_one(path: &Path, head: &[u8]) -> bool {
     let key = b"\"model_type\"";
     let dir = path.parent().and_then(Path::file_name).and_then(|n| n.to_str()).unwrap_or("");

@@ -1,10 +1,14 @@
-//! Hugging Face `Trainer` and what is built on it (TRL, Axolotl, LLaMA-Factory, ms-swift): one Python dict a log.
+//! Hugging Face `Trainer` and what is built on it (TRL, Axolotl, LLaMA-Factory, ms-swift): one
+//! Python dict a log.
 //!
-//! Unless it is told otherwise it replaces a loss that is no number by the mean of the others; its gradient norm is what it is.
+//! Unless it is told otherwise it replaces a loss that is no number by the mean of the others; its
+//! gradient norm is what it is.
 //!
-//! The dict carries no step. It is taken, in this order, from a key that tells it (`global_step/max_steps`, …), from the progress bar,
-//! from `epoch` once the banner told how many steps an epoch has, and otherwise counted: every dict is `logging_steps` (or, where
-//! nothing told that, one) further than the last. Since version 5 numbers are strings of four significant digits.
+//! The dict carries no step. It is taken, in this order, from a key that tells it
+//! (`global_step/max_steps`, …), from the progress bar, from `epoch` once the banner told how many
+//! steps an epoch has, and otherwise counted: every dict is `logging_steps` (or, where nothing told
+//! that, one) further than the last. Since version 5 numbers are strings of four significant
+//! digits.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +32,8 @@ const DIGITS: i32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct HuggingFace {
     bar: Option<Seen>,
-    /// Total of the training bar, known once a training dict was printed under it; evaluation has bars of its own.
+    /// Total of the training bar, known once a training dict was printed under it; evaluation has
+    /// bars of its own.
     training_total: Option<i64>,
     last_step: Option<i64>,
     /// Steps between two dicts, as last observed or as the banner told.
@@ -86,7 +91,8 @@ impl Format for HuggingFace {
 }
 
 impl HuggingFace {
-    /// A drawing of a bar without a description: remembers where it stands, and beats once a second while training.
+    /// A drawing of a bar without a description: remembers where it stands, and beats once a second
+    /// while training.
     fn progress(&mut self, bar: &tqdm::Bar<'_>, line: &Line<'_>, out: &mut Out<'_>) {
         let training = self.training_total.is_none_or(|t| t == bar.total);
         if !training {
@@ -103,7 +109,8 @@ impl HuggingFace {
         }
     }
 
-    /// What `***** Running training *****` and the printed arguments tell; true if the line was of them.
+    /// What `***** Running training *****` and the printed arguments tell; true if the line was of
+    /// them.
     fn banner(&mut self, text: &str) -> bool {
         let told = |name: &str| {
             let (_, value) = text.split_once(name)?;
@@ -145,8 +152,8 @@ impl HuggingFace {
         eval.then(|| self.eval(d, line, out))
     }
 
-    /// The closing record tells the mean of all losses. One that is no number says that a loss was none,
-    /// which no step may have shown: the step is the last.
+    /// The closing record tells the mean of all losses. One that is no number says that a loss was
+    /// none, which no step may have shown: the step is the last.
     fn lost_mean(&self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) {
         let mean = d.get("train_loss").and_then(Value::as_f64);
         if let Some(mean) = mean.filter(|mean| !mean.is_finite() && !self.lost) {
@@ -185,7 +192,8 @@ impl HuggingFace {
         let next = self.last_step.unwrap_or(0) + self.interval.unwrap_or(1).max(1);
         if let Some(bar) = self.bar {
             self.training_total = Some(bar.total);
-            // A bar is drawn ten times a second at most, so fast steps may leave it behind, the first one as it was before it.
+            // A bar is drawn ten times a second at most, so fast steps may leave it behind, the first one as
+            // it was before it.
             let stale = bar.n <= self.last_step.unwrap_or(0);
             return if stale { next } else { bar.n };
         }
@@ -244,7 +252,8 @@ fn numbers(d: &BTreeMap<String, Value>, e: &mut Event, out: &mut Out<'_>) {
             // The whole text must be the number: `'2s'` and `'1.06%'` are for people.
             Value::Text(t) => {
                 let Some(n) = number::lex(t).filter(|n| n.rest.trim().is_empty()) else { continue };
-                // A whole number is printed whole, or it is a float that lost its zeros; only the digits tell.
+                // A whole number is printed whole, or it is a float that lost its zeros; only the digits
+                // tell.
                 let quantum = number::quantum_of_digits(n.value, DIGITS).or(n.quantum);
                 let quantum = quantum.zip(n.quantum).map(|(digits, printed)| digits.min(printed) / divisor);
                 out.number(e, name, n.value / divisor, quantum);

@@ -1,7 +1,9 @@
-//! The outline of a JSON text: where members and items begin and end, without reading what is in them.
+//! The outline of a JSON text: where members and items begin and end, without reading what is in
+//! them.
 //!
-//! A `trainer_state.json` holds every step of the run, and is written anew with each checkpoint. Reading it into a tree takes many
-//! times its size of memory; what is new in it are a few items at the end. It also tells a text that is still being written.
+//! A `trainer_state.json` holds every step of the run, and is written anew with each checkpoint.
+//! Reading it into a tree takes many times its size of memory; what is new in it are a few items at
+//! the end. It also tells a text that is still being written.
 
 /// The text ends before the value does, or it is no JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +101,8 @@ impl<'a> Parts<'a> {
         Some(value)
     }
 
-    /// The value, or all that is there of it: the items of a list that was cut off are still worth reading.
+    /// The value, or all that is there of it: the items of a list that was cut off are still worth
+    /// reading.
     fn value_or_rest(&mut self) -> Option<&'a [u8]> {
         self.skip_space();
         let rest = self.bytes.get(self.at..).filter(|r| !r.is_empty())?;

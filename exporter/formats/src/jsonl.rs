@@ -1,8 +1,10 @@
-//! JSON lines: our own events, the files that trainers write beside their checkpoints, and any object with a step in it.
+//! JSON lines: our own events, the files that trainers write beside their checkpoints, and any
+//! object with a step in it.
 //!
-//! Numbers are lenient: bare `NaN` and `Infinity` as Python writes them. Which key is what is told by the configuration, or by a
-//! built-in map that recognises its framework by the keys it always writes, or by the usual names. torchtitan's structured log,
-//! which tells of spans and not of steps, is put together in `titan.rs`.
+//! Numbers are lenient: bare `NaN` and `Infinity` as Python writes them. Which key is what is told
+//! by the configuration, or by a built-in map that recognises its framework by the keys it always
+//! writes, or by the usual names. torchtitan's structured log, which tells of spans and not of
+//! steps, is put together in `titan.rs`.
 
 mod maps;
 #[cfg(test)]
@@ -146,9 +148,9 @@ impl Jsonl {
         }
     }
 
-    /// LLaMA-Factory tells the mean since its process started, in which a slow hour of a long run does not
-    /// show. The tokens so far divided by it are the time, and two records tell the rate between them. What
-    /// the first of a process tells is its own.
+    /// LLaMA-Factory tells the mean since its process started, in which a slow hour of a long run
+    /// does not show. The tokens so far divided by it are the time, and two records tell the
+    /// rate between them. What the first of a process tells is its own.
     fn rate(&self, (tokens, at): (f64, f64), e: &mut Event) {
         match self.mean {
             None => {}
@@ -165,8 +167,8 @@ impl Jsonl {
 /// Bytes that a logger may put before a record.
 const MAX_PREFIX: usize = 160;
 
-/// The object that a line is, or that it ends with behind what a logger put before it: `INFO:metrics:{"step":
-/// 5, …}`.
+/// The object that a line is, or that it ends with behind what a logger put before it:
+/// `INFO:metrics:{"step": 5, …}`.
 fn record(text: &str) -> Option<&str> {
     let at = text.find('{').filter(|at| *at <= MAX_PREFIX)?;
     let record = &text[at..];

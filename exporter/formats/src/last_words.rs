@@ -1,13 +1,13 @@
-//! Lines that say that a value is not finite, in place of the step that would have shown it: one table for
-//! every framework.
+//! Lines that say that a value is not finite, in place of the step that would have shown it: one
+//! table for every framework.
 //!
-//! Many trainers check the loss before they log it, and stop: torchtitan by an assertion on the device,
-//! Megatron in its backward pass, MaxText and the recipes of vision by an exit. The log then ends with a
-//! finite loss and a sentence. Some say no more of it than a progress bar. What such a line says becomes a
-//! step of its own: the one it names, or the one after the last.
+//! Many trainers check the loss before they log it, and stop: torchtitan by an assertion on the
+//! device, Megatron in its backward pass, MaxText and the recipes of vision by an exit. The log
+//! then ends with a finite loss and a sentence. Some say no more of it than a progress bar. What
+//! such a line says becomes a step of its own: the one it names, or the one after the last.
 //!
-//! A sentence that could stand in any text counts only behind a step of training, and not where it speaks of
-//! what may be, or of a batch that was skipped: the run goes on with the next one.
+//! A sentence that could stand in any text counts only behind a step of training, and not where it
+//! speaks of what may be, or of a batch that was skipped: the run goes on with the next one.
 
 #[cfg(test)]
 mod tests;
@@ -112,7 +112,8 @@ const TABLE: &[Words] = &[
     loss("floatingpointerror: (*'inf')"),
     loss("invalid nan value encountered in the output of a"),
     gradient("invalid nan value encountered in the backward pass of a"),
-    // Exceptions of loops that people write. As a warning it tells of an update that was skipped, which is no end.
+    // Exceptions of loops that people write. As a warning it tells of an update that was skipped, which is
+    // no end.
     gradient("valueerror: gradient norm is not finite"),
     gradient("runtimeerror: gradient norm is not finite"),
     gradient("valueerror: non-finite gradient norm"),
@@ -254,7 +255,8 @@ fn has(text: &str, list: &[&str]) -> bool {
     text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w))
 }
 
-/// Whether the name of an exception stands in a text: `RuntimeError:`, and not the level of a logger.
+/// Whether the name of an exception stands in a text: `RuntimeError:`, and not the level of a
+/// logger.
 fn raises(lower: &str) -> bool {
     lower.split_whitespace().filter_map(|w| w.strip_suffix(':')).any(|w| {
         let error = w.strip_suffix("error").is_some_and(|kind| kind.ends_with(|c: char| c.is_alphabetic()));

@@ -1,4 +1,5 @@
-//! Megatron's `latest_checkpointed_iteration.txt`: the iteration of the last checkpoint that is complete, and nothing else.
+//! Megatron's `latest_checkpointed_iteration.txt`: the iteration of the last checkpoint that is
+//! complete, and nothing else.
 
 use std::path::Path;
 

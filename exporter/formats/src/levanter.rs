@@ -1,9 +1,10 @@
-//! levanter: `2025-09-26T10:00:00 - 0 - tqdm_loggable.tqdm_logging - tqdm_logging.py:145 - INFO :: Progress
-//! on:train 1.14kit/10.0kit rate:1.1it/s remaining:2:25:00 elapsed:17:00 postfix:loss=7.5`, once a minute.
+//! levanter: `2025-09-26T10:00:00 - 0 - tqdm_loggable.tqdm_logging - tqdm_logging.py:145 - INFO ::
+//! Progress on:train 1.14kit/10.0kit rate:1.1it/s remaining:2:25:00 elapsed:17:00
+//! postfix:loss=7.5`, once a minute.
 //!
-//! What stands before `::` is taken off before. Thousands of steps are printed with three digits, so that
-//! such a step is only about right, and two bars may tell the same one. Its `json_logger` writes exact
-//! records, which `jsonl` reads.
+//! What stands before `::` is taken off before. Thousands of steps are printed with three digits,
+//! so that such a step is only about right, and two bars may tell the same one. Its `json_logger`
+//! writes exact records, which `jsonl` reads.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, MAX_TEXT, Value};

@@ -1,14 +1,15 @@
-//! What training frameworks print, read line by line: text goes in, [`stepwatch_wire::Event`]s come out.
+//! What training frameworks print, read line by line: text goes in, [`stepwatch_wire::Event`]s come
+//! out.
 //!
-//! A framework is one [`Format`]: one file, and one line in the list of `format.rs`. A format sees one
-//! complete line at a time with everything stripped that launchers put round it (ranks, ANSI colours, container runtimes,
-//! time stamps, progress bars that redraw themselves), and may remember what a few numbers of earlier lines were.
-//! [`Reader`] holds them together: it strips the line, asks the format it was told to use or finds out which
-//! one the file is written in, and counts. What loggers put before a message is taken off where nobody reads
-//! the line with it.
+//! A framework is one [`Format`]: one file, and one line in the list of `format.rs`. A format sees
+//! one complete line at a time with everything stripped that launchers put round it (ranks, ANSI
+//! colours, container runtimes, time stamps, progress bars that redraw themselves), and may
+//! remember what a few numbers of earlier lines were. [`Reader`] holds them together: it strips the
+//! line, asks the format it was told to use or finds out which one the file is written in, and
+//! counts. What loggers put before a message is taken off where nobody reads the line with it.
 //!
-//! Pure: no file, clock, thread or socket. The exporter's tails and the alerter's `backtest` read the same logs
-//! through the same code.
+//! Pure: no file, clock, thread or socket. The exporter's tails and the alerter's `backtest` read
+//! the same logs through the same code.
 //!
 //! ```
 //! let mut reader = stepwatch_formats::Reader::new(None)?;
@@ -84,7 +85,8 @@ pub use reader::{Counters, MAX_KEYS, Reader, UnknownFormat};
 pub use rule::{Rule, RuleError, RuleKind, Unit};
 pub use tags::{Tag, canonical, own_loss};
 
-/// A line without colours, and without what launchers, container runtimes and loggers put before it.
+/// A line without colours, and without what launchers, container runtimes and loggers put before
+/// it.
 pub fn plain(line: &str) -> String {
     clean::strip(&clean::strip_ansi(line)).text.to_owned()
 }

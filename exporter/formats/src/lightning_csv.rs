@@ -1,8 +1,9 @@
 //! `metrics.csv` of Lightning's `CSVLogger`.
 //!
-//! A file to be read as a whole and not line by line: when a metric appears that was not logged before, Lightning writes all of it
-//! anew with a longer header, and a place in the old file means nothing in the new one. What stays is the number of a row. It is
-//! written every hundred logs, so reading it again costs little.
+//! A file to be read as a whole and not line by line: when a metric appears that was not logged
+//! before, Lightning writes all of it anew with a longer header, and a place in the old file means
+//! nothing in the new one. What stays is the number of a row. It is written every hundred logs, so
+//! reading it again costs little.
 
 use crate::file::{Chunk, FileFormat, Pushed};
 use crate::format::Out;

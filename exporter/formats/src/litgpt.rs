@@ -1,10 +1,11 @@
-//! LitGPT: `Epoch 1 | iter 8 step 2 | loss train: 1.761, val: n/a | iter time: 121.17 ms (step) remaining
-//! time: 1:02:03`, in 2023 `iter 8 step 2: loss 1.7612, iter time: 121.17ms (optimizer.step)`.
+//! LitGPT: `Epoch 1 | iter 8 step 2 | loss train: 1.761, val: n/a | iter time: 121.17 ms (step)
+//! remaining time: 1:02:03`, in 2023 `iter 8 step 2: loss 1.7612, iter time: 121.17ms
+//! (optimizer.step)`.
 //!
-//! An iteration is a micro-batch: with gradient accumulation several of them are one step, and their time is
-//! not its time. The lines of the others are passed over, unless their loss is no number. The time of a step
-//! is that of an iteration, as often as the lines show that there are iterations to a step. `val` repeats the
-//! last evaluation.
+//! An iteration is a micro-batch: with gradient accumulation several of them are one step, and
+//! their time is not its time. The lines of the others are passed over, unless their loss is no
+//! number. The time of a step is that of an iteration, as often as the lines show that there are
+//! iterations to a step. `val` repeats the last evaluation.
 
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;

@@ -1,5 +1,6 @@
-//! llm.c: its `main.log` (`s:123 trl:3.4568 lr:0.000600 norm:0.43`, `s:250 tel:3.3`, `s:250 eval:0.30`) and its console
-//! (`step  123/18865 | loss 3.456789 (+0.12z)| norm 0.4321 (-0.30z)| lr 6.00e-04 | 123.45 ms | 51.2% bf16 MFU | 431234 tok/s`).
+//! llm.c: its `main.log` (`s:123 trl:3.4568 lr:0.000600 norm:0.43`, `s:250 tel:3.3`, `s:250
+//! eval:0.30`) and its console (`step  123/18865 | loss 3.456789 (+0.12z)| norm 0.4321 (-0.30z)| lr
+//! 6.00e-04 | 123.45 ms | 51.2% bf16 MFU | 431234 tok/s`).
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};

@@ -1,6 +1,8 @@
-//! MaxText: `completed step: 1, seconds: 24.930, TFLOP/s/device: 0.861, Tokens/s/device: 164.297, …, loss: 0.693, …`.
+//! MaxText: `completed step: 1, seconds: 24.930, TFLOP/s/device: 0.861, Tokens/s/device: 164.297,
+//! …, loss: 0.693, …`.
 //!
-//! Behind an absl prefix whose date has no year, so these lines carry no time. Every process prints every step, one step late.
+//! Behind an absl prefix whose date has no year, so these lines carry no time. Every process prints
+//! every step, one step late.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event, Kind, MAX_TEXT, Value};
@@ -42,9 +44,9 @@ impl Format for MaxText {
     }
 }
 
-/// `Saved a checkpoint at step 2.`, in small letters until 2024; or `Started an asynchronous checkpoint save
-/// for step 2`, which Orbax says to be done: `Finished async_save (blocking + background). Time taken: 12.3s.
-/// directory=gs://bucket/run/checkpoints/2`.
+/// `Saved a checkpoint at step 2.`, in small letters until 2024; or `Started an asynchronous
+/// checkpoint save for step 2`, which Orbax says to be done: `Finished async_save (blocking +
+/// background). Time taken: 12.3s. directory=gs://bucket/run/checkpoints/2`.
 fn checkpoint(line: &Line<'_>) -> Option<Event> {
     let behind = |words: &str| line.text.split_once(words).map(|(_, rest)| rest);
     if let Some(rest) = behind("aved a checkpoint at step ") {

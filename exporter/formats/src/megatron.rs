@@ -1,9 +1,10 @@
-//! Megatron and its family: Megatron-LM (2020 to today), Megatron-Bridge, Megatron-DeepSpeed, GPT-NeoX, BLOOM, ROCm.
+//! Megatron and its family: Megatron-LM (2020 to today), Megatron-Bridge, Megatron-DeepSpeed,
+//! GPT-NeoX, BLOOM, ROCm.
 //!
-//! They share one step line, `iteration N/ TOTAL | key: value | …`, and differ in its keys and units. All but
-//! GPT-NeoX print a loss only if it compares as positive, so a NaN loss is a field that is not there: this is
-//! where [`stepwatch_wire::Event::missing`] comes from. A window whose iterations were all skipped (fp16 overflow)
-//! has no loss either, and is no accident.
+//! They share one step line, `iteration N/ TOTAL | key: value | …`, and differ in its keys and
+//! units. All but GPT-NeoX print a loss only if it compares as positive, so a NaN loss is a field
+//! that is not there: this is where [`stepwatch_wire::Event::missing`] comes from. A window whose
+//! iterations were all skipped (fp16 overflow) has no loss either, and is no accident.
 
 mod arguments;
 mod side;
@@ -97,7 +98,8 @@ impl Format for Megatron {
     }
 }
 
-/// The step number and the whole line, if it is a step line. GPT-NeoX puts `samples/sec` before the iteration.
+/// The step number and the whole line, if it is a step line. GPT-NeoX puts `samples/sec` before the
+/// iteration.
 fn step_line(text: &str) -> Option<(i64, core::str::Split<'_, char>)> {
     let head = text.split('|').take(2).find_map(|f| f.trim().strip_prefix("iteration"))?;
     let (step, rest) = number::integer(head)?;

@@ -1,6 +1,8 @@
-//! modded-nanogpt: `step:1/1845 train_time:73ms step_avg:73.23ms`, evaluations with `val_loss:` in front.
+//! modded-nanogpt: `step:1/1845 train_time:73ms step_avg:73.23ms`, evaluations with `val_loss:` in
+//! front.
 //!
-//! Times are cumulative; a step's time is the difference. Recent records print no training loss at all.
+//! Times are cumulative; a step's time is the difference. Recent records print no training loss at
+//! all.
 
 use stepwatch_wire::names::metric;
 

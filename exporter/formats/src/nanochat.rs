@@ -1,8 +1,10 @@
-//! nanochat: `step 00010/21400 (0.05%) | loss: 9.123456 | lrm: 1.00 | dt: 412.33ms | tok/sec: 1,271,000 | bf16_mfu: 46.10 | …`, and of
-//! fine-tuning, whose length is not known, `step 00010 (0.05%) | loss: …`.
+//! nanochat: `step 00010/21400 (0.05%) | loss: 9.123456 | lrm: 1.00 | dt: 412.33ms | tok/sec:
+//! 1,271,000 | bf16_mfu: 46.10 | …`, and of fine-tuning, whose length is not known, `step 00010
+//! (0.05%) | loss: …`.
 //!
-//! Its loss is a moving average, so a spike shows late and small. In the log of a whole speedrun one stage follows another, each from
-//! step 0: steps that fall back after a goodbye are the next stage.
+//! Its loss is a moving average, so a spike shows late and small. In the log of a whole speedrun
+//! one stage follows another, each from step 0: steps that fall back after a goodbye are the next
+//! stage.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event, Value};
@@ -48,7 +50,8 @@ fn step(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let (step, of) = number::integer(head)?;
     let counted = of.starts_with('/') || of.trim_start().starts_with('(');
     let has = |name: &str| fields(rest).any(|(k, _)| k == name);
-    // Until January 2026 fine-tuning printed `Step 00010/00100 | Training loss: 1.23| lrm: 0.90| num_tokens: 1,234`.
+    // Until January 2026 fine-tuning printed `Step 00010/00100 | Training loss: 1.23| lrm: 0.90|
+    // num_tokens: 1,234`.
     let ours = (has("dt") && has("loss")) || (has("Training loss") && has("num_tokens"));
     if !(counted && ours) {
         return None;
@@ -70,7 +73,8 @@ fn step(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     Some(e)
 }
 
-/// `Step 00250 | Validation bpb: 1.0123`, `… | Validation loss: 1.5`, `… | CORE metric: 0.2`, `… | ChatCORE: 0.2 | ChatCORE_cat: 0.3`.
+/// `Step 00250 | Validation bpb: 1.0123`, `… | Validation loss: 1.5`, `… | CORE metric: 0.2`, `… |
+/// ChatCORE: 0.2 | ChatCORE_cat: 0.3`.
 fn evaluation(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let (head, rest) = line.text.split_once('|')?;
     let (step, after) = number::integer(head.strip_prefix("Step ").or_else(|| head.strip_prefix("step "))?)?;

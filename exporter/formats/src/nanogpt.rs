@@ -1,5 +1,5 @@
-//! nanoGPT: `iter 100: loss 3.2345, time 135.20ms, mfu 38.12%` and `step 250: train loss 3.1, val loss 3.2`.
-//! Many change the line: `iter 10: loss 4.2, norm: 0.26, dt: 412.5ms, lr 6e-04`.
+//! nanoGPT: `iter 100: loss 3.2345, time 135.20ms, mfu 38.12%` and `step 250: train loss 3.1, val
+//! loss 3.2`. Many change the line: `iter 10: loss 4.2, norm: 0.26, dt: 412.5ms, lr 6e-04`.
 //!
 //! MFU is printed as -100 % until there is one.
 

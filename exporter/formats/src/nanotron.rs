@@ -1,7 +1,9 @@
-//! nanotron: `04/07 10:00:00 [INFO|DP=0|PP=0|TP=0|node-12]: iteration: 100 / 3200000 | consumed_tokens: 236M | … | lm_loss: 2.34 | …`.
+//! nanotron: `04/07 10:00:00 [INFO|DP=0|PP=0|TP=0|node-12]: iteration: 100 / 3200000 |
+//! consumed_tokens: 236M | … | lm_loss: 2.34 | …`.
 //!
-//! Three significant digits and a suffix for people: a loss moves in steps of 0.01, a gradient norm of 1.25 too, tokens per second in
-//! steps of up to 1 %. Recent versions stamp lines without a year, which is no time; older ones (`10/17/2025 16:31:56`) are read.
+//! Three significant digits and a suffix for people: a loss moves in steps of 0.01, a gradient norm
+//! of 1.25 too, tokens per second in steps of up to 1 %. Recent versions stamp lines without a
+//! year, which is no time; older ones (`10/17/2025 16:31:56`) are read.
 
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;

@@ -1,7 +1,8 @@
 //! NeMo. Version 2 prints through its `ProgressPrinter`,
-//! `Training epoch 0, iteration 9/99 | lr: 0.0003 | global_step: 9 | reduced_train_loss: 10.93 | train_step_timing in s: 1.234 | …`,
-//! with four significant digits that are means over its log interval. Automodel prints
-//! `step 13 | epoch 0 | loss 0.6407 | grad_norm 1.1754 | lr 1.00e-05 | mem 31.55 GiB | tps 6574.51(821.81/gpu) | num_label_tokens 26779`.
+//! `Training epoch 0, iteration 9/99 | lr: 0.0003 | global_step: 9 | reduced_train_loss: 10.93 |
+//! train_step_timing in s: 1.234 | …`, with four significant digits that are means over its log
+//! interval. Automodel prints `step 13 | epoch 0 | loss 0.6407 | grad_norm 1.1754 | lr 1.00e-05 |
+//! mem 31.55 GiB | tps 6574.51(821.81/gpu) | num_label_tokens 26779`.
 //!
 //! `val_loss` stays on every line after the first evaluation: only a new value is an evaluation.
 
@@ -127,8 +128,9 @@ fn printed(e: &mut Event, name: &str, text: &str, divisor: f64, out: &mut Out<'_
     out.number(e, name, n.value / divisor, quantum.map(|q| q / divisor));
 }
 
-/// `Global Checkpoint Save : Rank: 0 : Iteration: 24 : … : Save duration: 25.537s` tells of the synchronous part of a save that
-/// may still go on, `Successfully saved checkpoint from iteration 24 to /ckpt/step=24.ckpt` of its end.
+/// `Global Checkpoint Save : Rank: 0 : Iteration: 24 : … : Save duration: 25.537s` tells of the
+/// synchronous part of a save that may still go on, `Successfully saved checkpoint from iteration
+/// 24 to /ckpt/step=24.ckpt` of its end.
 fn checkpoint(line: &Line<'_>) -> Option<Event> {
     if let Some((_, rest)) = line.text.split_once("Global Checkpoint Save : Rank: 0 : Iteration: ") {
         return Some(line.checkpoint(CkptPhase::Start, Some(number::integer(rest)?.0)));

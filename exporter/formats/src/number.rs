@@ -13,8 +13,9 @@ pub(crate) struct Number<'a> {
     pub(crate) rest: &'a str,
 }
 
-/// Reads the number that `text` starts with: a sign, digits with or without thousands separators, a fraction, an exponent; or a
-/// word for not-a-number or infinity. Stops before units (`120.3TFLOPS`, `38.56%`).
+/// Reads the number that `text` starts with: a sign, digits with or without thousands separators, a
+/// fraction, an exponent; or a word for not-a-number or infinity. Stops before units
+/// (`120.3TFLOPS`, `38.56%`).
 pub(crate) fn lex(text: &str) -> Option<Number<'_>> {
     let t = text.trim_start();
     let b = t.as_bytes();
@@ -78,7 +79,8 @@ pub(crate) fn human(text: &str) -> Option<Number<'_>> {
     Some(Number { value: n.value * scale, quantum: n.quantum.map(|q| q * scale), rest: rest.as_str() })
 }
 
-/// As `str::find`, which prepares for needles and haystacks far longer than a marker and a line: that took longer than the search.
+/// As `str::find`, which prepares for needles and haystacks far longer than a marker and a line:
+/// that took longer than the search.
 pub(crate) fn find(text: &str, marker: &str) -> Option<usize> {
     let (last, head) = marker.as_bytes().split_last()?;
     let mut ends = memchr::memchr_iter(*last, text.as_bytes());
@@ -91,7 +93,8 @@ pub(crate) fn split_once<'a>(text: &'a str, marker: &str) -> Option<(&'a str, &'
     Some((&text[..at], &text[at + marker.len()..]))
 }
 
-/// The quantum of a value that was printed with so many significant digits, whether or not its trailing zeros were.
+/// The quantum of a value that was printed with so many significant digits, whether or not its
+/// trailing zeros were.
 pub(crate) fn quantum_of_digits(value: f64, digits: i32) -> Option<f64> {
     if !value.is_finite() || value == 0.0 {
         return None;
@@ -100,7 +103,8 @@ pub(crate) fn quantum_of_digits(value: f64, digits: i32) -> Option<f64> {
     Some(10f64.powi(exponent + 1 - digits)).filter(|q| q.is_normal())
 }
 
-/// The largest step there may be: what a JSON number carries exactly. Sums and differences of two never overflow.
+/// The largest step there may be: what a JSON number carries exactly. Sums and differences of two
+/// never overflow.
 const MAX_INTEGER: i64 = 1 << 53;
 
 /// A whole number at the start of `text`, and what follows it.
@@ -144,7 +148,8 @@ fn digits(b: &[u8]) -> usize {
     b.iter().take_while(|c| c.is_ascii_digit()).count()
 }
 
-/// Length of the digits before the point; a comma belongs to them only as a thousands separator, which no group of zeros leads.
+/// Length of the digits before the point; a comma belongs to them only as a thousands separator,
+/// which no group of zeros leads.
 fn integer_part(b: &[u8]) -> usize {
     let mut len = digits(b);
     if (1..=3).contains(&len) && b.first() != Some(&b'0') {
@@ -155,7 +160,8 @@ fn integer_part(b: &[u8]) -> usize {
     len
 }
 
-/// What follows the `1.` of a number that is none, as the C library of Microsoft prints it, and its length.
+/// What follows the `1.` of a number that is none, as the C library of Microsoft prints it, and its
+/// length.
 fn microsoft(rest: &str) -> Option<(f64, usize)> {
     let words = [("#QNAN", f64::NAN), ("#SNAN", f64::NAN), ("#IND", f64::NAN), ("#INF", f64::INFINITY)];
     let (word, value) = words.into_iter().find(|(word, _)| rest.starts_with(word))?;
@@ -177,10 +183,12 @@ fn padding(rest: &[u8]) -> usize {
     if zeros == 0 || rest.get(zeros).is_some_and(u8::is_ascii_alphanumeric) { 0 } else { 1 + zeros }
 }
 
-/// How finely each metric is printed: below this step, detectors see noise of the printer and not of the training.
+/// How finely each metric is printed: below this step, detectors see noise of the printer and not
+/// of the training.
 ///
-/// Frameworks that drop trailing zeros sometimes look coarser than they are, and a number of four significant
-/// digits gets finer as it falls: it is the finest step seen in the last one to two `WINDOW`s of values.
+/// Frameworks that drop trailing zeros sometimes look coarser than they are, and a number of four
+/// significant digits gets finer as it falls: it is the finest step seen in the last one to two
+/// `WINDOW`s of values.
 #[derive(Debug, Clone, Default)]
 pub struct Resolution(Vec<Metric>);
 
@@ -221,8 +229,8 @@ impl Resolution {
         Some(n.value)
     }
 
-    /// Writes into an event how finely its values are printed, of the metrics that are judged and where it is coarse enough to
-    /// matter.
+    /// Writes into an event how finely its values are printed, of the metrics that are judged and
+    /// where it is coarse enough to matter.
     pub fn put_on(&self, event: &mut Event) {
         for m in &self.0 {
             let Some(value) = event.m.get(&m.name).filter(|v| v.is_finite()) else { continue };

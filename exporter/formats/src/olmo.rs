@@ -1,8 +1,10 @@
-//! OLMo-core and OLMo: a header `[step=10/1000,epoch=1,eta=1:02:03]` behind a logger's prefix, then `train/CE loss=2.345`,
-//! `optim/total grad norm=0.4312`, … on lines of their own. Steps that collect no metrics are headers alone.
+//! OLMo-core and OLMo: a header `[step=10/1000,epoch=1,eta=1:02:03]` behind a logger's prefix, then
+//! `train/CE loss=2.345`, `optim/total grad norm=0.4312`, … on lines of their own. Steps that
+//! collect no metrics are headers alone.
 //!
-//! Nothing marks the end of a record: it is given out when something else is printed, or when the log rests.
-//! Numbers have four decimals below one and fewer above; no step of theirs is hidden by dropped zeros.
+//! Nothing marks the end of a record: it is given out when something else is printed, or when the
+//! log rests. Numbers have four decimals below one and fewer above; no step of theirs is hidden by
+//! dropped zeros.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +19,8 @@ use crate::tags;
 
 /// Evaluation sets in one record.
 const MAX_SETS: usize = 64;
-/// A rate printed more coarsely than this tells less of the time of a step than the stamps of the lines do.
+/// A rate printed more coarsely than this tells less of the time of a step than the stamps of the
+/// lines do.
 const COARSE: f64 = 0.01;
 
 #[derive(Debug, Default)]
@@ -147,7 +150,8 @@ impl Olmo {
     }
 }
 
-/// What the logger's prefix (`HOST:0\tolmo_core.train.trainer:62\tINFO\t`, `INFO     [olmo.train:816, rank=0] `) stands before.
+/// What the logger's prefix (`HOST:0\tolmo_core.train.trainer:62\tINFO\t`, `INFO
+/// [olmo.train:816, rank=0] `) stands before.
 fn message(text: &str) -> &str {
     if let Some((_, message)) = text.split_once("\tINFO\t") {
         return message;
@@ -201,7 +205,8 @@ fn of_step(key: &str, n: Number<'_>, e: &mut Event, out: &mut Out<'_>) {
     }
 }
 
-/// `c4_en-validation/CE loss`, `eval/pile-validation/CrossEntropyLoss`, `hellaswag (length-normalized accuracy)`.
+/// `c4_en-validation/CE loss`, `eval/pile-validation/CrossEntropyLoss`, `hellaswag
+/// (length-normalized accuracy)`.
 fn of_set(
     key: &str,
     n: Number<'_>,

@@ -1,11 +1,12 @@
-//! OpenRLHF. PPO and its kin print `✨ Global step 12: {'policy_loss': 0.0123, 'actor_lr': 5e-07, 'reward':
-//! 0.5, …}`, one Python dict a step.
+//! OpenRLHF. PPO and its kin print `✨ Global step 12: {'policy_loss': 0.0123, 'actor_lr': 5e-07,
+//! 'reward': 0.5, …}`, one Python dict a step.
 //!
-//! SFT, RM and DPO print nothing but a bar: `Train step of epoch 1:  12%|█▏ | 12/100 [00:03<00:25, 3.50it/s,
-//! gpt_loss=2.34, lr=1e-5, grad_norm=0.5]`. Its steps are micro-batches, and are counted on over the epochs.
-//! It is drawn with the numbers of a batch before that is counted. The evaluation behind it has a bar with
-//! the mean so far. At its end it may be drawn full with the mean of the batches before the last, then with
-//! the whole mean: it is told when something else is printed, or nothing for a while.
+//! SFT, RM and DPO print nothing but a bar: `Train step of epoch 1:  12%|█▏ | 12/100 [00:03<00:25,
+//! 3.50it/s, gpt_loss=2.34, lr=1e-5, grad_norm=0.5]`. Its steps are micro-batches, and are counted
+//! on over the epochs. It is drawn with the numbers of a batch before that is counted. The
+//! evaluation behind it has a bar with the mean so far. At its end it may be drawn full with the
+//! mean of the batches before the last, then with the whole mean: it is told when something else is
+//! printed, or nothing for a while.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Value};
@@ -57,7 +58,8 @@ impl Format for OpenRlhf {
             let (_, rest) = line.text.split_once("Global step ")?;
             let (step, rest) = number::integer(rest)?;
             let at = rest.find(": {")?;
-            // Some trainers name the part of the step between the number and the colon: `12 [rollout-partial]`.
+            // Some trainers name the part of the step between the number and the colon: `12
+            // [rollout-partial]`.
             let named = rest[..at].trim();
             let fits = named.is_empty() || (named.starts_with('[') && named.ends_with(']'));
             let (dict, _) = python::dict(&rest[at + 2..])?;
@@ -246,8 +248,8 @@ mod tests {
         assert_eq!(e[0].m.get("chosen_reward"), Some(0.1));
     }
 
-    /// `update()` draws a full bar with the mean of the batches before, `set_postfix()` the same with the whole
-    /// mean, and closing it draws that once more.
+    /// `update()` draws a full bar with the mean of the batches before, `set_postfix()` the same
+    /// with the whole mean, and closing it draws that once more.
     const FULL: [&str; 3] = [
         "Eval stage of steps 3: 100%|█████| 2/2 [00:07<00:00,  3.50s/it, eval gpt_loss=2.4]",
         "Eval stage of steps 3: 100%|█████| 2/2 [00:07<00:00,  3.50s/it, eval gpt_loss=2.3]",

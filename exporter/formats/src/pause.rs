@@ -1,6 +1,7 @@
 //! Pauses between two steps that a log announces: they are no hang, however long they are silent.
 //!
-//! A pause is only told where the same log tells steps too: whoever says that it began must be able to say that it ended.
+//! A pause is only told where the same log tells steps too: whoever says that it began must be able
+//! to say that it ended.
 
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind};
 
@@ -27,8 +28,8 @@ impl Evaluation {
         }
     }
 
-    /// A step came: the pause is over. If steps fell back the process that paused is gone, and how long it was away is not
-    /// how long an evaluation takes.
+    /// A step came: the pause is over. If steps fell back the process that paused is gone, and how
+    /// long it was away is not how long an evaluation takes.
     pub(crate) fn step(&mut self, last_step: Option<i64>, step: i64, line: &Line<'_>, out: &mut Out<'_>) {
         if last_step.is_some_and(|last| step > last) {
             self.end(last_step, line, out);
@@ -41,7 +42,8 @@ fn edge(edge: Edge, step: Option<i64>, line: &Line<'_>) -> Event {
     Event { name: Some("eval".to_owned()), edge: Some(edge), ..line.event(Kind::Phase, step) }
 }
 
-/// A checkpoint whose beginning is printed and whose end is not, or not by every version, by a trainer that does not go on before it is written.
+/// A checkpoint whose beginning is printed and whose end is not, or not by every version, by a
+/// trainer that does not go on before it is written.
 #[derive(Debug, Default)]
 pub(crate) struct Saving {
     /// The step that is being saved.

@@ -1,7 +1,8 @@
-//! Megatron's `progress.txt` (`--log-progress`): a line at each start and each checkpoint, with the throughput of the job and of all
-//! jobs before it.
+//! Megatron's `progress.txt` (`--log-progress`): a line at each start and each checkpoint, with the
+//! throughput of the job and of all jobs before it.
 //!
-//! `2026-05-29 03:52:45 \tJob ID: 123\t# GPUs: 512\tSaved checkpoint\tIteration: 1000\tJob throughput: 412.3 TFLOP/s/GPU\t…`
+//! `2026-05-29 03:52:45 \tJob ID: 123\t# GPUs: 512\tSaved checkpoint\tIteration: 1000\tJob
+//! throughput: 412.3 TFLOP/s/GPU\t…`
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};

@@ -1,7 +1,8 @@
-//! The protobuf wire format, as far as the records of TensorBoard and W&B need it: fields of a message, borrowed from the bytes.
+//! The protobuf wire format, as far as the records of TensorBoard and W&B need it: fields of a
+//! message, borrowed from the bytes.
 //!
-//! The few messages are read by field number where they are used. What is not asked for is passed over by its length and never
-//! copied, so an image costs no more than its header.
+//! The few messages are read by field number where they are used. What is not asked for is passed
+//! over by its length and never copied, so an image costs no more than its header.
 
 /// The bytes are no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +17,8 @@ pub enum Value<'a> {
     Fixed32(u32),
 }
 
-/// Iterates over the fields of a message in the order they were written. Ends after the first error.
+/// Iterates over the fields of a message in the order they were written. Ends after the first
+/// error.
 #[derive(Debug, Clone)]
 pub struct Message<'a> {
     rest: &'a [u8],
@@ -87,7 +89,8 @@ impl<'a> Value<'a> {
         core::str::from_utf8(self.bytes()?).ok()
     }
 
-    /// An `int32`, `int64` or enum: negative numbers are written as the varint of their two's complement.
+    /// An `int32`, `int64` or enum: negative numbers are written as the varint of their two's
+    /// complement.
     pub fn integer(self) -> Option<i64> {
         if let Self::Varint(v) = self { Some(v as i64) } else { None }
     }

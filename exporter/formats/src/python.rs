@@ -1,5 +1,6 @@
-//! Python literals as `print(dict)` writes them, read leniently: both quotes, `nan` and `inf` bare, `None`, tuples,
-//! and the wrappers that NumPy and PyTorch print round a number (`np.float32(1.5)`, `tensor(2.3, device='cuda:0')`).
+//! Python literals as `print(dict)` writes them, read leniently: both quotes, `nan` and `inf` bare,
+//! `None`, tuples, and the wrappers that NumPy and PyTorch print round a number (`np.float32(1.5)`,
+//! `tensor(2.3, device='cuda:0')`).
 
 use std::collections::BTreeMap;
 

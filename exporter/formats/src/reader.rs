@@ -26,11 +26,12 @@ pub const MAX_KEYS: usize = 64;
 
 /// Reads the lines of one log.
 ///
-/// With no format given, every format looks at every line until one reads a record. That one is trusted from
-/// then on, but not for ever: when another reads several lines in a row of which the trusted one knew nothing
-/// (a new job of another framework in the same file, or a first guess gone wrong), it takes over and loses none of them.
-/// An engine, which prints beside whatever uses it, gives way to the first record of a trainer; the last resort, which reads any line
-/// with a step and a loss in it, is asked after all others even when it is trusted.
+/// With no format given, every format looks at every line until one reads a record. That one is
+/// trusted from then on, but not for ever: when another reads several lines in a row of which the
+/// trusted one knew nothing (a new job of another framework in the same file, or a first guess gone
+/// wrong), it takes over and loses none of them. An engine, which prints beside whatever uses it,
+/// gives way to the first record of a trainer; the last resort, which reads any line with a step
+/// and a loss in it, is asked after all others even when it is trusted.
 #[derive(Debug)]
 pub struct Reader {
     candidates: Vec<Candidate>,
@@ -110,7 +111,8 @@ impl Reader {
         }
     }
 
-    /// JSON lines whose keys are told: ours (`step`, `ts`, `loss`, `grad_norm`, any metric) to theirs, dotted for nested objects.
+    /// JSON lines whose keys are told: ours (`step`, `ts`, `loss`, `grad_norm`, any metric) to
+    /// theirs, dotted for nested objects.
     pub fn with_keys<'a>(keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let format = Box::new(Jsonl::with_keys(keys.into_iter().take(MAX_KEYS)));
         Self::over(vec![Candidate::told("jsonl", format)], true)
@@ -159,13 +161,14 @@ impl Reader {
         &self.resolution
     }
 
-    /// Tells by how many seconds local time stamps of this log are ahead of UTC (0 if it is not told).
+    /// Tells by how many seconds local time stamps of this log are ahead of UTC (0 if it is not
+    /// told).
     pub fn set_utc_offset(&mut self, seconds: f64) {
         self.utc_offset = seconds;
     }
 
-    /// The last time stamp without a zone that stood before a line, as if it were UTC. Whoever knows when that line was written
-    /// can tell the zone from it.
+    /// The last time stamp without a zone that stood before a line, as if it were UTC. Whoever
+    /// knows when that line was written can tell the zone from it.
     pub fn local_stamp(&self) -> Option<f64> {
         self.local_stamp
     }
@@ -177,8 +180,9 @@ impl Reader {
         }
     }
 
-    /// Reads one line without its line ending, and appends what it says to `out`. A progress bar that redraws itself with `\r`
-    /// may be one line or many. Of several records on one line the best outcome is returned.
+    /// Reads one line without its line ending, and appends what it says to `out`. A progress bar
+    /// that redraws itself with `\r` may be one line or many. Of several records on one line
+    /// the best outcome is returned.
     pub fn line(&mut self, line: &str, out: &mut Vec<Event>) -> Outcome {
         let plain = clean::strip_ansi(line);
         let mut speaker = Speaker::default();
@@ -300,8 +304,8 @@ impl Reader {
         self.probe(&Line { text: inner.text, ts, ..*line }, speaker, out)
     }
 
-    /// Frameworks evaluate and save once more after they said that training is done. The last word about a run must stay
-    /// the goodbye, or its silence would look like a hang.
+    /// Frameworks evaluate and save once more after they said that training is done. The last word
+    /// about a run must stay the goodbye, or its silence would look like a hang.
     fn keep_ended(&mut self, first: usize, out: &mut Vec<Event>) {
         for e in &out[first..] {
             match e.kind {
@@ -348,7 +352,8 @@ impl Reader {
     /// What candidate `i` makes of a line.
     fn ask(&mut self, i: usize, line: &Line<'_>, speaker: Speaker, out: &mut Vec<Event>) -> Outcome {
         let Some(candidate) = self.candidates.get_mut(i) else { return Outcome::Unmatched };
-        // Only whoever reads the log tells its resolution; while nobody does, a framework's own grammar may.
+        // Only whoever reads the log tells its resolution; while nobody does, a framework's own grammar
+        // may.
         let tells = match self.current {
             Some(current) => current == i,
             None => candidate.belief != Belief::LastResort,

@@ -1,14 +1,16 @@
-//! A rule of the configuration for lines that no format knows: a regular expression with named groups, or the keys of logfmt.
+//! A rule of the configuration for lines that no format knows: a regular expression with named
+//! groups, or the keys of logfmt.
 //!
 //! ```yaml
 //! rule: {regex: 'it (?P<step>\d+)/\d+ \| L=(?P<loss>\S+) \| (?P<step_time>\S+)', units: {step_time: ms}}
 //! rule: {logfmt: {step: global_step, loss: train.loss}}
 //! ```
 //!
-//! Groups and keys have our names (`step`, `ts`, `rank`, `run`, `loss`, `grad_norm`, `lr`, …) or a framework's that `tags.rs` knows;
-//! any other name is a custom metric. The expression is searched for in the line as it stands in the file, colours aside, and
-//! then in what is left without the prefixes of launchers. It runs in linear time and its size is limited, so that no
-//! rule can hold up a tail.
+//! Groups and keys have our names (`step`, `ts`, `rank`, `run`, `loss`, `grad_norm`, `lr`, …) or a
+//! framework's that `tags.rs` knows; any other name is a custom metric. The expression is searched
+//! for in the line as it stands in the file, colours aside, and then in what is left without the
+//! prefixes of launchers. It runs in linear time and its size is limited, so that no rule can hold
+//! up a tail.
 
 mod logfmt;
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Named numbers of one step, as loggers of scalars keep them, made into events.
 //!
-//! TensorBoard, W&B and Lightning all write `(tag, step, value)`; what differs is only the file. A tag is a metric of ours, a part
-//! of the step's time, a number of an evaluation, or a number with the framework's own name, and is looked up once.
+//! TensorBoard, W&B and Lightning all write `(tag, step, value)`; what differs is only the file. A
+//! tag is a metric of ours, a part of the step's time, a number of an evaluation, or a number with
+//! the framework's own name, and is looked up once.
 
 use std::collections::BTreeMap;
 
@@ -65,8 +66,8 @@ const MEGATRON: &[(&str, &str)] = &[("throughput", metric::TFLOPS_REPORTED), ("b
 const UNITS: &[(&str, &str, f64)] =
     &[("(%)", "_ratio", 100.0), ("(GiB)", "_bytes", 1.0 / 1_073_741_824.0), ("(s)", "_seconds", 1.0)];
 
-/// The tags that Hugging Face ends with: seconds of the run, and a mean that is no step's loss. Where it is
-/// no number, a loss was none.
+/// The tags that Hugging Face ends with: seconds of the run, and a mean that is no step's loss.
+/// Where it is no number, a loss was none.
 const ENDS: &[&str] = &["train/train_runtime", "train_runtime"];
 const MEANS: &[&str] = &["train/train_loss", "train_loss"];
 
@@ -120,7 +121,8 @@ pub(crate) enum Printed {
 pub(crate) struct Id(usize);
 
 impl Scalars {
-    /// `None` for a tag that is not wanted: another axis of a number that is there anyway, or one too many.
+    /// `None` for a tag that is not wanted: another axis of a number that is there anyway, or one
+    /// too many.
     pub(crate) fn id(&mut self, tag: &str) -> Option<Id> {
         if let Some(id) = self.ids.get(tag) {
             return *id;
@@ -150,8 +152,8 @@ impl Scalars {
         id
     }
 
-    /// Takes note of the tags whose value is nothing, beside those that have one. A row of an evaluation has
-    /// none of training.
+    /// Takes note of the tags whose value is nothing, beside those that have one. A row of an
+    /// evaluation has none of training.
     pub(crate) fn nulls<'t>(
         &mut self,
         tags: impl Iterator<Item = &'t str>,
@@ -169,7 +171,8 @@ impl Scalars {
         }
     }
 
-    /// Where no tag has a name of the loss that is known, the one that looks most like it stands for it.
+    /// Where no tag has a name of the loss that is known, the one that looks most like it stands
+    /// for it.
     fn find_loss(&mut self, values: &[(Id, f64)]) {
         if self.has_loss || self.own_loss.is_some() {
             return;
@@ -190,8 +193,8 @@ impl Scalars {
         values.iter().any(|(id, _)| matches!(class(id), Some(Class::Metric(name, _)) if is_main(name)))
     }
 
-    /// Gives out what was logged at a step. Returns how many numbers were not, because their step is no training step or there
-    /// are too many tags.
+    /// Gives out what was logged at a step. Returns how many numbers were not, because their step
+    /// is no training step or there are too many tags.
     pub(crate) fn give(
         &mut self,
         step: i64,
@@ -277,7 +280,8 @@ fn add_customs(customs: &[(&str, f64)], e: &mut Event) {
     }
 }
 
-/// One event for each set that was evaluated. A set of its own is known by its loss, and takes what begins with its name.
+/// One event for each set that was evaluated. A set of its own is known by its loss, and takes what
+/// begins with its name.
 fn evaluations(step: i64, ts: Option<f64>, values: &[(&str, &str, f64)], out: &mut Out<'_>) {
     let own: Vec<&str> = values.iter().filter_map(|(_, rest, _)| set_of_its_own(rest)).collect();
     let mut events: BTreeMap<&str, Event> = BTreeMap::new();

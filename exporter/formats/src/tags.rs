@@ -1,7 +1,7 @@
 //! What the same quantity is called in different frameworks.
 //!
-//! Matching ignores case, a leading `train/`, and whether words are joined by a blank, `-` or `_`. A key that is not here keeps
-//! its own name and becomes a custom metric.
+//! Matching ignores case, a leading `train/`, and whether words are joined by a blank, `-` or `_`.
+//! A key that is not here keeps its own name and becomes a custom metric.
 
 #[cfg(test)]
 mod tests;
@@ -183,7 +183,8 @@ const TAGS: &[(Tag, &[&str])] = &[
     ((metric::PARAMS_NORM, 1.0), &["params_norm", "param_norm", "learning/param_norm"]),
 ];
 
-/// Beginnings of keys that mean the learning rate of one of several groups; the first group of a record stands for it.
+/// Beginnings of keys that mean the learning rate of one of several groups; the first group of a
+/// record stands for it.
 const LR_GROUPS: &[&str] = &["lr-", "optim/lr", "optim/learning_rate"];
 
 /// Seconds of a step spent in a part of it: keys in their normal form, and the part.
@@ -204,7 +205,8 @@ static BY_KEY: LazyLock<HashMap<&str, Tag>> =
 /// Our metric for a framework's key.
 pub fn canonical(key: &str) -> Option<Tag> {
     let bare = bare(key);
-    // OLMo-core prints percent where Composer and Lightning print a ratio, and only the case tells them apart.
+    // OLMo-core prints percent where Composer and Lightning print a ratio, and only the case tells them
+    // apart.
     if bare == "throughput/device/MFU" {
         return Some((metric::MFU_REPORTED, 100.0));
     }
@@ -213,7 +215,8 @@ pub fn canonical(key: &str) -> Option<Tag> {
     BY_KEY.get(key.as_str()).copied().or_else(|| group().then_some((metric::LR, 1.0)))
 }
 
-/// Words in the name of a loss that is only a part of it, or of another model, and of what is no loss at all.
+/// Words in the name of a loss that is only a part of it, or of another model, and of what is no
+/// loss at all.
 const NO_LOSS: &[&str] = &[
     "aux",
     "auxiliary",
@@ -271,8 +274,8 @@ const NO_LOSS: &[&str] = &[
     "dev",
 ];
 
-/// How much a framework's key looks like the loss of a run that tells none under a usual name: the more the
-/// higher.
+/// How much a framework's key looks like the loss of a run that tells none under a usual name: the
+/// more the higher.
 pub fn own_loss(key: &str) -> Option<u8> {
     let lower = key.to_ascii_lowercase();
     let words = || lower.split(['/', '_', '-', '.', ' ', ':']).filter(|w| !w.is_empty());

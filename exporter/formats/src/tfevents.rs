@@ -1,17 +1,21 @@
 //! TensorBoard event files: `events.out.tfevents.*`, by whichever library they were written.
 //!
-//! A record is a length and bytes, each with a masked CRC-32C. A wrong checksum of the bytes costs that record; a wrong one of the
-//! length ends the file, because nothing tells where the next record begins. A record that is not all there yet is waited for,
-//! so is a hole of zeros, which network file systems show before the bytes arrive.
+//! A record is a length and bytes, each with a masked CRC-32C. A wrong checksum of the bytes costs
+//! that record; a wrong one of the length ends the file, because nothing tells where the next
+//! record begins. A record that is not all there yet is waited for, so is a hole of zeros, which
+//! network file systems show before the bytes arrive.
 //!
-//! A step is spread over as many records as it has tags. They are gathered until a record of another step comes or the file is at
-//! rest; [`FileFormat::position`] stays before the first of them. A file belongs to one writer, and a job that goes on from a
-//! checkpoint writes a new one, whose first step is lower than the run's last: that, and not a mark in the file, is what tells
-//! of a new attempt. `SessionLog` START (TensorFlow, `purge_step` of PyTorch) says so as well: it is given out as a hello with
-//! `resumed`, which makes the next step the first of a new attempt, and from then on the steps may begin anywhere.
+//! A step is spread over as many records as it has tags. They are gathered until a record of
+//! another step comes or the file is at rest; [`FileFormat::position`] stays before the first of
+//! them. A file belongs to one writer, and a job that goes on from a checkpoint writes a new one,
+//! whose first step is lower than the run's last: that, and not a mark in the file, is what tells
+//! of a new attempt. `SessionLog` START (TensorFlow, `purge_step` of PyTorch) says so as well: it
+//! is given out as a hello with `resumed`, which makes the next step the first of a new attempt,
+//! and from then on the steps may begin anywhere.
 //!
-//! Values are 32-bit floats in most files. They are given out as the shortest decimal that is the same float, which is what the
-//! trainer logged and prints elsewhere, and carry no resolution: it is finer than any noise of training.
+//! Values are 32-bit floats in most files. They are given out as the shortest decimal that is the
+//! same float, which is what the trainer logged and prints elsewhere, and carry no resolution: it
+//! is finer than any noise of training.
 
 mod group;
 mod record;
@@ -57,7 +61,8 @@ pub(crate) struct TfEvents {
     group: Group,
     samples: Samples,
     scalars: Scalars,
-    /// Tags that the first record of said they are of another plugin: the later ones do not repeat it.
+    /// Tags that the first record of said they are of another plugin: the later ones do not repeat
+    /// it.
     not_scalar: BTreeSet<Box<str>>,
     /// A set of hyperparameters was logged: its results are scalars at step 0, of no training.
     hparams: bool,
@@ -246,7 +251,8 @@ impl TfEvents {
         self.gathered.values.push((id, value));
     }
 
-    /// Gives out what was gathered. The record being read, if there is one, is not consumed yet, so the position ends before it.
+    /// Gives out what was gathered. The record being read, if there is one, is not consumed yet, so
+    /// the position ends before it.
     fn flush(&mut self, pushed: &mut Pushed, out: &mut Out<'_>) {
         let Gathered { step, ts, values } = &mut self.gathered;
         if !values.is_empty() {

@@ -1,4 +1,5 @@
-//! Time stamps at the start of lines. Reading a clock is not done here: a stamp is text until it is read.
+//! Time stamps at the start of lines. Reading a clock is not done here: a stamp is text until it is
+//! read.
 
 /// A date and time as it was printed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,8 +19,8 @@ impl Stamp {
     }
 }
 
-/// Reads `2026-05-29 03:52:45.118201`, `2021-05-27 19:49:22,947`, `2026-04-01T16:06:12.572Z`, `…+02:00` at the start
-/// of `text`, and returns what follows.
+/// Reads `2026-05-29 03:52:45.118201`, `2021-05-27 19:49:22,947`, `2026-04-01T16:06:12.572Z`,
+/// `…+02:00` at the start of `text`, and returns what follows.
 pub(crate) fn lead(text: &str) -> Option<(Stamp, &str)> {
     let b = text.as_bytes();
     let number = |from: usize, len: usize| -> Option<i64> {
@@ -76,8 +77,8 @@ pub(crate) fn epoch(n: f64) -> Option<f64> {
     (n > 1e8).then_some(n)
 }
 
-/// Days since 1970-01-01 in the Gregorian calendar (the era arithmetic counts years from March, so that the leap
-/// day is the last of its year).
+/// Days since 1970-01-01 in the Gregorian calendar (the era arithmetic counts years from March, so
+/// that the leap day is the last of its year).
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let y = if month <= 2 { year - 1 } else { year };
     let era = y.div_euclid(400);

@@ -1,7 +1,8 @@
-//! torchtitan's console: `[titan] TIME - root - INFO - step: 20  loss: 11.83506  grad_norm:  9.6669  memory: … tps: 4,376  …`.
+//! torchtitan's console: `[titan] TIME - root - INFO - step: 20  loss: 11.83506  grad_norm:  9.6669
+//! memory: … tps: 4,376  …`.
 //!
-//! `tps` (`wps` in 2024) is per device. `mfu: N/A` (FP8) is absent. Of an asynchronous checkpoint only the staging is told, so it
-//! counts as saved once it is staged.
+//! `tps` (`wps` in 2024) is per device. `mfu: N/A` (FP8) is absent. Of an asynchronous checkpoint
+//! only the staging is told, so it counts as saved once it is staged.
 
 mod model;
 

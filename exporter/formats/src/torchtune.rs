@@ -1,5 +1,6 @@
-//! torchtune: its loggers write `Step 1 | loss:1.23 lr:2e-05 tokens_per_second_per_gpu:1234.5 …` to a file or the console, and its
-//! progress bar says `1|12|Loss: 1.23: 2%|▏| 12/600 [00:10<08:10]` beside it.
+//! torchtune: its loggers write `Step 1 | loss:1.23 lr:2e-05 tokens_per_second_per_gpu:1234.5 …` to
+//! a file or the console, and its progress bar says `1|12|Loss: 1.23: 2%|▏| 12/600 [00:10<08:10]`
+//! beside it.
 //!
 //! A step that only the bar tells of has a loss and nothing else.
 

@@ -3,7 +3,8 @@
 /// One drawing of a bar whose total is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Bar<'a> {
-    /// What stands before the percentage: `Loading checkpoint shards`, `Epoch 0`; empty of a bare bar.
+    /// What stands before the percentage: `Loading checkpoint shards`, `Epoch 0`; empty of a bare
+    /// bar.
     pub(crate) description: &'a str,
     pub(crate) n: i64,
     pub(crate) total: i64,
@@ -30,8 +31,8 @@ pub(crate) fn bar(text: &str) -> Option<Bar<'_>> {
     Some(Bar { description, n, total, elapsed, postfix: postfix(timing), rest: rest.trim() })
 }
 
-/// One drawing of a bar whose total nobody knows: `train: 12it [00:10,  1.15it/s, loss=2.34]`. Its total is
-/// 0.
+/// One drawing of a bar whose total nobody knows: `train: 12it [00:10,  1.15it/s, loss=2.34]`. Its
+/// total is 0.
 pub(crate) fn endless(text: &str) -> Option<Bar<'_>> {
     let (head, rest) = text.split_once("it [")?;
     let digits = head.bytes().rev().take_while(u8::is_ascii_digit).count();
@@ -54,8 +55,9 @@ pub(crate) fn endless(text: &str) -> Option<Bar<'_>> {
     })
 }
 
-/// What follows the rate, which is the first part with a `/` in it: `00:03<00:25, 3.50it/s, loss=2.34`. NeMo's bar has none; there the
-/// postfix begins with the first part that has a name: `00:30<10:00, v_num=5, reduced_train_loss=2.9`.
+/// What follows the rate, which is the first part with a `/` in it: `00:03<00:25, 3.50it/s,
+/// loss=2.34`. NeMo's bar has none; there the postfix begins with the first part that has a name:
+/// `00:30<10:00, v_num=5, reduced_train_loss=2.9`.
 fn postfix(timing: &str) -> &str {
     let mut parts = timing.match_indices([',', '<']).map(|(i, _)| i + 1);
     let part = |at: usize| timing[at..].split(',').next().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! `trainer_state.json` of Hugging Face `Trainer`: every log of the run, written anew into each checkpoint.
+//! `trainer_state.json` of Hugging Face `Trainer`: every log of the run, written anew into each
+//! checkpoint.
 //!
-//! It is no live source, since it appears at saves only. It fills in what was logged while nobody looked, and says that a checkpoint is
-//! complete: it is written after the weights.
+//! It is no live source, since it appears at saves only. It fills in what was logged while nobody
+//! looked, and says that a checkpoint is complete: it is written after the weights.
 
 use std::path::Path;
 
@@ -105,7 +106,8 @@ impl FileFormat for TrainerState {
         }
         let other_run =
             state.history.first().is_some_and(|first| !self.first.is_empty() && self.first != *first);
-        // A run that went on from an earlier checkpoint has the same beginning, and tells what comes from here on.
+        // A run that went on from an earlier checkpoint has the same beginning, and tells what comes from
+        // here on.
         self.told = if other_run { 0 } else { self.told.min(state.history.len()) };
         if let Some(first) = state.history.first().filter(|_| other_run || self.first.is_empty()) {
             self.first = first.to_vec();

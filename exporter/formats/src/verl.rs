@@ -1,6 +1,8 @@
-//! verl's console: `step:1 - actor/pg_loss:0.000 - actor/grad_norm:2.060 - actor/lr(1e-4):0.010 - …`, one line a step.
+//! verl's console: `step:1 - actor/pg_loss:0.000 - actor/grad_norm:2.060 - actor/lr(1e-4):0.010 -
+//! …`, one line a step.
 //!
-//! Old versions print three decimals, which no learning rate survives but as a multiple of a unit that its key names.
+//! Old versions print three decimals, which no learning rate survives but as a multiple of a unit
+//! that its key names.
 
 use crate::format::{Format, Line, Out, Outcome};
 use crate::{number, tags, tqdm};

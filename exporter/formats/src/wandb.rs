@@ -1,12 +1,15 @@
-//! The transaction log of Weights & Biases: `run-<id>.wandb`, which its client writes online and offline alike.
+//! The transaction log of Weights & Biases: `run-<id>.wandb`, which its client writes online and
+//! offline alike.
 //!
-//! It is a LevelDB log: blocks of 32 KiB, in them pieces of records, each with a CRC-32 (of IEEE, where LevelDB has Castagnoli's) over
-//! its type and bytes. The length is in no checksum, so after a wrong one the rest of the block is passed over, and a record whose
-//! other pieces were there is lost with it. Where a piece stands in its block follows from its offset in the file, and a
+//! It is a LevelDB log: blocks of 32 KiB, in them pieces of records, each with a CRC-32 (of IEEE,
+//! where LevelDB has Castagnoli's) over its type and bytes. The length is in no checksum, so after
+//! a wrong one the rest of the block is passed over, and a record whose other pieces were there is
+//! lost with it. Where a piece stands in its block follows from its offset in the file, and a
 //! position is always that of a piece: nothing else is needed to go on.
 //!
-//! The client writes whole blocks and holds the rest back, so a step can be minutes old when it arrives. That makes it a source for
-//! what is nowhere else (`wandb.alert`, the exit code) and for filling in, not the one to wake somebody by.
+//! The client writes whole blocks and holds the rest back, so a step can be minutes old when it
+//! arrives. That makes it a source for what is nowhere else (`wandb.alert`, the exit code) and for
+//! filling in, not the one to wake somebody by.
 
 mod record;
 #[cfg(test)]
@@ -69,7 +72,8 @@ enum Piece<'a> {
 }
 
 impl WandbLog {
-    /// `head` is the beginning of the file, as much as there is of it: whose run it is stands there.
+    /// `head` is the beginning of the file, as much as there is of it: whose run it is stands
+    /// there.
     pub(crate) fn new(head: &[u8]) -> Self {
         let mut first = Self::default();
         let mut unused = Vec::new();
@@ -116,7 +120,8 @@ impl WandbLog {
         }
     }
 
-    /// Passes over the rest of a block in which nothing can be relied on. `None` while more of it may come.
+    /// Passes over the rest of a block in which nothing can be relied on. `None` while more of it
+    /// may come.
     fn skip_block<'a>(&mut self, bytes: &'a [u8], left: usize, at_rest: bool) -> Option<&'a [u8]> {
         if bytes.len() < left && !at_rest {
             return None;

@@ -1,4 +1,5 @@
-//! Files that real loggers wrote, compared value by value, and the fuzz corpora of the file readers.
+//! Files that real loggers wrote, compared value by value, and the fuzz corpora of the file
+//! readers.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside the test functions")]
 

@@ -1,4 +1,5 @@
-//! Every framework's log is recognised as its own and as nobody else's; logs that people published are compared value by value.
+//! Every framework's log is recognised as its own and as nobody else's; logs that people published
+//! are compared value by value.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside the test functions")]
 
@@ -6,7 +7,8 @@ use proptest::prelude::*;
 use stepwatch_formats::{Reader, names};
 use stepwatch_wire::{CkptPhase, Event, Kind, MAX_EVENT_BYTES};
 
-/// Logs and the format that must be found in them. What was not captured is composed from the trainers' own format strings.
+/// Logs and the format that must be found in them. What was not captured is composed from the
+/// trainers' own format strings.
 const LOGS: &[(&str, &str)] = &[
     ("megatron", include_str!("data/bloom176b_loss_spike.log")),
     ("megatron", include_str!("data/bloom176b_throughput_drop.log")),
@@ -109,8 +111,8 @@ fn every_log_is_recognised_as_its_own() {
 
 #[test]
 fn no_log_is_read_by_another_format() {
-    // The engine's lines stand beside the trainer's, a JSON object is a Python dict too (the list of formats decides), and the
-    // last resort reads whatever has a step in it.
+    // The engine's lines stand beside the trainer's, a JSON object is a Python dict too (the list of
+    // formats decides), and the last resort reads whatever has a step in it.
     let shared = |log: &str, other: &str| {
         other == "generic" || [("megatron", "deepspeed"), ("jsonl", "huggingface")].contains(&(log, other))
     };

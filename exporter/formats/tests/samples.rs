@@ -109,7 +109,8 @@ fn bloom_loss_spike() {
     assert_eq!(log.column("lr")[8], 5.278e-5);
     assert_eq!(log.column("tflops_reported")[0], 147.29);
     assert_eq!(log.column("consumed_samples")[0], 47768496.0);
-    // 2048 sequences of 2048 tokens, from the counter; also across the 28 steps that the excerpt leaves out.
+    // 2048 sequences of 2048 tokens, from the counter; also across the 28 steps that the excerpt leaves
+    // out.
     assert_eq!(log.column("tokens"), [vec![-1.0], vec![4194304.0; 10]].concat());
     assert!(log.events.iter().all(|e| e.missing.is_empty() && e.ts.is_none()));
     assert_eq!((log.quantum("loss"), log.quantum("grad_norm"), log.quantum("step_time")), (1e-6, 1e-3, 1e-2));
@@ -310,14 +311,16 @@ fn two_columns_need_a_rule() {
     assert_eq!(log.column("loss")[9], 2.674215316772461);
 }
 
-/// Builds, downloads, clones, tests, tracebacks, schedules and prose: steps and losses in all of them, and no training.
+/// Builds, downloads, clones, tests, tracebacks, schedules and prose: steps and losses in all of
+/// them, and no training.
 #[test]
 fn what_else_is_in_a_log() {
     let log = read(&NO_TRAINING.repeat(3));
     assert_eq!((log.events, log.reader.name()), (vec![], "auto"));
 }
 
-/// NCCL's inspector and RAS write JSON, metrics and tables with ranks, counts and times in them; none of it is training.
+/// NCCL's inspector and RAS write JSON, metrics and tables with ranks, counts and times in them;
+/// none of it is training.
 #[test]
 fn the_diagnostics_of_nccl_are_no_training() {
     for text in [
@@ -333,7 +336,8 @@ fn the_diagnostics_of_nccl_are_no_training() {
     }
 }
 
-/// One change to the bytes of a sample: what a full disk, a mixed-up pipe or a new release does to a log.
+/// One change to the bytes of a sample: what a full disk, a mixed-up pipe or a new release does to
+/// a log.
 #[derive(Debug, Clone)]
 enum Damage {
     Replace(u8),

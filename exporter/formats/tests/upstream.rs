@@ -1,12 +1,13 @@
-//! Every grammar says whom it follows: `upstream.toml` has it, and `upstream.py` reads it again in a checkout.
+//! Every grammar says whom it follows: `upstream.toml` has it, and `upstream.py` reads it again in
+//! a checkout.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside the test functions")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What is read besides the formats: the sentences of `last_words.rs`, progress bars, and a table that
-/// `backtest` reads.
+/// What is read besides the formats: the sentences of `last_words.rs`, progress bars, and a table
+/// that `backtest` reads.
 const WORDS: &str = "last-words";
 const OTHERS: &[&str] = &[WORDS, "bar", "wandb-csv"];
 /// What a line tells, and how the code of a grammar says so.

@@ -1,7 +1,9 @@
-//! Which NIC is near which GPU, and which rail a NIC is: so that an alert says "rail 3" and a throttled pair of GPU and NIC is found by a join.
+//! Which NIC is near which GPU, and which rail a NIC is: so that an alert says "rail 3" and a
+//! throttled pair of GPU and NIC is found by a join.
 //!
-//! From the tree of `/sys/devices`, whose folders are the PCI bridges that a device hangs below, and from NUMA nodes. Rails are counted over the
-//! fabric's NICs in the order of the bus; a NIC that is lost keeps its number (`rails`), so that the others do not move up. Which ports are of
+//! From the tree of `/sys/devices`, whose folders are the PCI bridges that a device hangs below,
+//! and from NUMA nodes. Rails are counted over the fabric's NICs in the order of the bus; a NIC
+//! that is lost keeps its number (`rails`), so that the others do not move up. Which ports are of
 //! the fabric, and not excluded, of the management network or never cabled, is for `rdma` to say.
 //! It is no measurement: what a path can carry is for `nccl-tests` to say.
 
@@ -118,7 +120,8 @@ impl Reader {
         let mut nics = self.nics(cx.roots, RDMA);
         let mut roles = None;
         if nics.is_empty() && !inventory(cx.roots).is_empty() {
-            // While the drivers of RDMA devices are loaded anew there are none; what is left is for management.
+            // While the drivers of RDMA devices are loaded anew there are none; what is left is for
+            // management.
             if !self.remembers_rdma(cx) {
                 nics = self.nics(cx.roots, "class/net");
             }
@@ -184,8 +187,8 @@ impl Reader {
     }
 }
 
-/// Those of the model that most are of, with those that are gone, and the others: the fabric has one NIC for each GPU or two, storage and
-/// management have fewer of another model.
+/// Those of the model that most are of, with those that are gone, and the others: the fabric has
+/// one NIC for each GPU or two, storage and management have fewer of another model.
 fn of_most(nics: Vec<Nic>, known: &Rails) -> (Vec<Nic>, Vec<Nic>) {
     let mut count = BTreeMap::<String, usize>::new();
     for model in nics.iter().map(|nic| nic.model.as_str()).chain(known.gone(&nics)) {

@@ -1,7 +1,9 @@
-//! The clock of the node: whether anything disciplines it, how far it may be off, and what it is read from.
+//! The clock of the node: whether anything disciplines it, how far it may be off, and what it is
+//! read from.
 //!
-//! A node whose clock drifts writes logs that no one can put in order, has its certificates refused, and lines up wrongly with its peers. It
-//! asks the kernel alone, which is told by chrony, ntpd, timesyncd or a PTP daemon; no server is asked.
+//! A node whose clock drifts writes logs that no one can put in order, has its certificates
+//! refused, and lines up wrongly with its peers. It asks the kernel alone, which is told by chrony,
+//! ntpd, timesyncd or a PTP daemon; no server is asked.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -62,14 +64,16 @@ pub static FAMILIES: &[&Family] =
     &[&SYNCED, &OFFSET, &MAX_ERROR, &ESTIMATED_ERROR, &FREQUENCY, &TAI, &SOURCE];
 
 const UNSYNCED: &str = "clock_unsynced";
-/// The bound of the error grows by itself, from 16 s at boot on by half a millisecond a second: one below this was set within the last
-/// 67 minutes. Daemons set it every 17 minutes at the latest, unless they are told to be slower.
+/// The bound of the error grows by itself, from 16 s at boot on by half a millisecond a second: one
+/// below this was set within the last 67 minutes. Daemons set it every 17 minutes at the latest,
+/// unless they are told to be slower.
 const TENDED_SECONDS: f64 = 2.0;
 /// Of a daemon that was seen to set it, twice what it let it grow to; at most this.
 const MAX_TENDED_SECONDS: f64 = 8.0;
 
-/// Whether somebody disciplines a clock of which the kernel says that nobody does: chrony keeps that flag set unless its configuration
-/// has `rtcsync`, and keeps setting the bound of the error all the same.
+/// Whether somebody disciplines a clock of which the kernel says that nobody does: chrony keeps
+/// that flag set unless its configuration has `rtcsync`, and keeps setting the bound of the error
+/// all the same.
 pub fn is_tended(max_error: f64) -> bool {
     max_error < TENDED_SECONDS
 }
@@ -112,7 +116,8 @@ pub struct Reader {
     conditions: Conditions,
     /// Since when the clock has not been fit.
     since: Option<Instant>,
-    /// What the bound of the error was at the last pass, and what it had grown to when somebody set it last.
+    /// What the bound of the error was at the last pass, and what it had grown to when somebody set
+    /// it last.
     bound: Option<f64>,
     set_from: Option<f64>,
     /// Disciplined, and not said to be.

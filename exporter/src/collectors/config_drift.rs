@@ -1,9 +1,11 @@
-//! How this node, and each run on it, is set up: so that the one node with another driver, firmware, library, kernel setting or configuration file is
-//! found before a week was spent on its straggling.
+//! How this node, and each run on it, is set up: so that the one node with another driver,
+//! firmware, library, kernel setting or configuration file is found before a week was spent on its
+//! straggling.
 //!
-//! The settings of a node and those of a run are kept apart, because nodes are compared within a run. Each has a fingerprint over all of them, which
-//! is all that most questions need; the values are there to name the key that differs. They are short and plain, or a hash. Contents of files and what
-//! could be a secret leave this node in no form.
+//! The settings of a node and those of a run are kept apart, because nodes are compared within a
+//! run. Each has a fingerprint over all of them, which is all that most questions need; the values
+//! are there to name the key that differs. They are short and plain, or a hash. Contents of files
+//! and what could be a secret leave this node in no form.
 
 mod file;
 mod libraries;
@@ -78,7 +80,8 @@ const MAX_RUNS: usize = 8;
 const MAX_PROCESSES: usize = 64;
 /// A run that is gone is remembered for as long: it may come back with another configuration.
 const REMEMBER: Duration = Duration::from_hours(1);
-/// First wait before the libraries of a process are looked for again, doubled each time, and how often.
+/// First wait before the libraries of a process are looked for again, doubled each time, and how
+/// often.
 const LIBRARIES_AGAIN: Duration = Duration::from_mins(1);
 const MAX_TRIES: u32 = 6;
 const NAME: &str = "config_drift";
@@ -287,8 +290,8 @@ impl Run {
 }
 
 impl Libraries {
-    /// Looks several times, because what a process communicates through is loaded when it begins to. What an earlier process had stands
-    /// until this one has NCCL.
+    /// Looks several times, because what a process communicates through is loaded when it begins
+    /// to. What an earlier process had stands until this one has NCCL.
     fn look(&mut self, cx: &Context<'_>, process: Option<(u32, u64)>, now: Instant) {
         let Some(process) = process else { return };
         if self.of != Some(process) {

@@ -1,7 +1,9 @@
-//! Room on the disks of the node and wherever checkpoints go: how much is left, how fast it goes, and whether the next checkpoint will fit.
+//! Room on the disks of the node and wherever checkpoints go: how much is left, how fast it goes,
+//! and whether the next checkpoint will fit.
 //!
-//! Which directories get checkpoints is known from the configuration and from the runs themselves; a directory on a network file system
-//! is asked by a thread of its own, like all others here. It also tells of file systems that turned read-only and of drives that fail.
+//! Which directories get checkpoints is known from the configuration and from the runs themselves;
+//! a directory on a network file system is asked by a thread of its own, like all others here. It
+//! also tells of file systems that turned read-only and of drives that fail.
 
 mod devices;
 mod fill;
@@ -198,7 +200,8 @@ impl Reader {
         }
     }
 
-    /// File systems that answered, by where they are mounted, and the file system of each directory.
+    /// File systems that answered, by where they are mounted, and the file system of each
+    /// directory.
     fn look(
         &mut self,
         now: Instant,
@@ -252,7 +255,8 @@ impl Reader {
     }
 }
 
-/// Directories that get checkpoints, and the state directory: something is written there, or will be.
+/// Directories that get checkpoints, and the state directory: something is written there, or will
+/// be.
 pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<String> {
     let mut all: Vec<String> = cx.hub.source_names("checkpoints");
     all.extend(runs.iter().filter_map(rooms::directory));

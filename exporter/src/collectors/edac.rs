@@ -1,7 +1,8 @@
 //! Errors of the node's memory, as the drivers of its memory controllers count them (EDAC).
 //!
-//! Host memory, not the GPUs'. A corrected error is a trend to watch; one that was not corrected has hit a process or the kernel, and the
-//! module that it came from is named, so that somebody can pull it.
+//! Host memory, not the GPUs'. A corrected error is a trend to watch; one that was not corrected
+//! has hit a process or the kernel, and the module that it came from is named, so that somebody can
+//! pull it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -105,7 +106,8 @@ impl Reader {
         Self { uncorrected: BTreeMap::new() }
     }
 
-    /// How many more there are than at the last look; a count from before the first look is nobody's news.
+    /// How many more there are than at the last look; a count from before the first look is
+    /// nobody's news.
     fn news(&mut self, controller: &str, module: &str, now: Option<u64>) -> u64 {
         let Some(now) = now else { return 0 };
         let before = self.uncorrected.insert((controller.to_owned(), module.to_owned()), now);
@@ -162,7 +164,8 @@ fn event(controller: &str, more: u64, blamed: &[String]) -> Event {
     event
 }
 
-/// Modules of a controller as its driver names them: `dimm*` or `rank*`, or `csrow*` of older drivers.
+/// Modules of a controller as its driver names them: `dimm*` or `rank*`, or `csrow*` of older
+/// drivers.
 fn modules(dir: &Path) -> Vec<Module> {
     let names = roots::list(dir).unwrap_or_default();
     let of = |prefix: &str| {

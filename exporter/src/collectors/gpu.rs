@@ -1,10 +1,12 @@
 //! GPUs of NVIDIA: what they do, how they are, and what the driver wants done to them.
 //!
-//! NVML tells, on a thread of its own ([`crate::nvml`]): this collector asks, waits for no longer than it has to, and shows what it
-//! has. While a call into the driver does not return, the values of the GPUs leave the page, and everything that needs no call
-//! stays: the inventory of the kernel driver, from which the peak for MFU comes, and the name of the call.
+//! NVML tells, on a thread of its own ([`crate::nvml`]): this collector asks, waits for no longer
+//! than it has to, and shows what it has. While a call into the driver does not return, the values
+//! of the GPUs leave the page, and everything that needs no call stays: the inventory of the kernel
+//! driver, from which the peak for MFU comes, and the name of the call.
 //!
-//! Values are read at two rhythms: what changes from second to second, and what is dear or changes from day to day.
+//! Values are read at two rhythms: what changes from second to second, and what is dear or changes
+//! from day to day.
 
 mod bundle;
 mod decode;
@@ -63,15 +65,18 @@ pub struct Config {
     pub interval: Period,
     /// How often to read what is dear or changes from day to day.
     pub slow_interval: Period,
-    /// A call into the driver that takes longer is stuck; a GPU whose answers take longer is set aside.
+    /// A call into the driver that takes longer is stuck; a GPU whose answers take longer is set
+    /// aside.
     pub stuck_after: Period,
     /// Which GPUs of the node are missed when they do not answer.
     pub devices: Devices,
     /// How many GPUs the node should have; those that it had when absent.
     pub expected: Option<usize>,
-    /// How many NVLinks of each GPU should be up; the most that were, of a GPU of the same model, when absent.
+    /// How many NVLinks of each GPU should be up; the most that were, of a GPU of the same model,
+    /// when absent.
     pub expected_nvlinks: Option<u32>,
-    /// Whether to tell of each NVLink of the fifth generation how many blocks had how many errors corrected: 288 series a GPU.
+    /// Whether to tell of each NVLink of the fifth generation how many blocks had how many errors
+    /// corrected: 288 series a GPU.
     pub fec_history: bool,
 }
 
@@ -149,7 +154,8 @@ struct Listed {
     /// And those that the driver has not got to answer.
     unborn: BTreeSet<String>,
     driver: Option<String>,
-    /// GPUs on the bus that nobody has put to another use; counted only while the driver is not loaded.
+    /// GPUs on the bus that nobody has put to another use; counted only while the driver is not
+    /// loaded.
     idle: usize,
     /// Somebody reads of XID errors in the kernel's log.
     log: bool,
@@ -301,7 +307,8 @@ impl Reader {
         Some(CollectError::Other(why.unwrap_or_else(|| "NVML has not answered yet".into())))
     }
 
-    /// A call does not return: of the GPU that it is of nothing is known now, and of the others what was read last, for a while.
+    /// A call does not return: of the GPU that it is of nothing is known now, and of the others
+    /// what was read last, for a while.
     fn hangs(&mut self, call: Call) {
         self.quick &= call.gpu.is_some();
         let whose = unresponsive::whose(call, self.reading.as_ref(), self.known.gpus());

@@ -1,7 +1,9 @@
-//! Heartbeat pages: 256 bytes of shared memory in which each training process says where it is, readable while it hangs, is stopped, or
-//! after it was killed. What goes over the ingest socket needs the process' cooperation; a page needs none.
+//! Heartbeat pages: 256 bytes of shared memory in which each training process says where it is,
+//! readable while it hangs, is stopped, or after it was killed. What goes over the ingest socket
+//! needs the process' cooperation; a page needs none.
 //!
-//! A page that is left behind by a process that died while this exporter did not run is the only witness of that death.
+//! A page that is left behind by a process that died while this exporter did not run is the only
+//! witness of that death.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -234,7 +236,8 @@ impl Page {
     }
 }
 
-/// The pid namespace that the process files are of: that of their process 1, or where that is not ours to ask, our own.
+/// The pid namespace that the process files are of: that of their process 1, or where that is not
+/// ours to ask, our own.
 fn pid_namespace(roots: &Roots) -> Option<u64> {
     let inode = |pid: &str| std::fs::metadata(roots.proc(pid).join("ns/pid")).ok().map(|m| m.ino());
     inode("1").or_else(|| inode("self"))

@@ -1,8 +1,10 @@
-//! Whose job runs here, and on which GPUs: identity as a few info metrics, joined on (node, gpu), never as labels on every series.
+//! Whose job runs here, and on which GPUs: identity as a few info metrics, joined on (node, gpu),
+//! never as labels on every series.
 //!
-//! Slurm is known by the control groups that it makes and the environment of the processes in them, by files of a prolog, and by the
-//! environment of training processes; so are PBS and LSF, by the last. Kubernetes is asked through the kubelet's socket. None of them is
-//! needed: each adds what it knows. What belongs to a job that ended is gone with the next pass.
+//! Slurm is known by the control groups that it makes and the environment of the processes in them,
+//! by files of a prolog, and by the environment of training processes; so are PBS and LSF, by the
+//! last. Kubernetes is asked through the kubelet's socket. None of them is needed: each adds what
+//! it knows. What belongs to a job that ended is gone with the next pass.
 //!
 //! It is no accounting: how long a job may run and what it used is the scheduler's to tell.
 

@@ -1,12 +1,15 @@
-//! The kernel's log, `/dev/kmsg`: errors of GPUs (XID) and NVSwitches (SXID) as true counters, and every other sign of trouble that a
-//! training node shows there first: PCIe, disks, file systems, network adapters, memory, processes that hang or are killed.
+//! The kernel's log, `/dev/kmsg`: errors of GPUs (XID) and NVSwitches (SXID) as true counters, and
+//! every other sign of trouble that a training node shows there first: PCIe, disks, file systems,
+//! network adapters, memory, processes that hang or are killed.
 //!
-//! It is the one source that tells of a GPU when the driver hangs, and that remembers what happened while this exporter was down:
-//! the position in the log is kept, so that a record is counted once and told once, whatever is restarted. A burst of XIDs is not
-//! lost as it is with NVML's event, which keeps the last one.
+//! It is the one source that tells of a GPU when the driver hangs, and that remembers what happened
+//! while this exporter was down: the position in the log is kept, so that a record is counted once
+//! and told once, whatever is restarted. A burst of XIDs is not lost as it is with NVML's event,
+//! which keeps the last one.
 //!
-//! A pass waits in `poll` for the kernel to say something until its interval is over, and tells of it at once: milliseconds from the
-//! line to the stream, and not one needless wake-up on a node that is well. So a pass takes as long as the interval.
+//! A pass waits in `poll` for the kernel to say something until its interval is over, and tells of
+//! it at once: milliseconds from the line to the stream, and not one needless wake-up on a node
+//! that is well. So a pass takes as long as the interval.
 
 mod aside;
 pub mod catalogue;
@@ -65,7 +68,8 @@ const BATCH: usize = 1024;
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// How often the GPUs are listed, unless one appears that nobody knows.
 const LIST_EVERY: Duration = Duration::from_mins(1);
-/// The first list is waited for this long: a driver that hangs must not keep the log from being read.
+/// The first list is waited for this long: a driver that hangs must not keep the log from being
+/// read.
 const FIRST_LIST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
@@ -74,9 +78,11 @@ pub struct Config {
     pub enabled: bool,
     /// How often the page is brought up to date; the stream is told at once.
     pub interval: Period,
-    /// Messages that are known besides those that the node has learned, one a line: `kernel-messages.txt` of another node, say.
+    /// Messages that are known besides those that the node has learned, one a line:
+    /// `kernel-messages.txt` of another node, say.
     pub known_messages: Option<PathBuf>,
-    /// A table of XIDs like the one that is built in; its rows are added to it, or replace those of the same code.
+    /// A table of XIDs like the one that is built in; its rows are added to it, or replace those of
+    /// the same code.
     pub xids: Option<PathBuf>,
 }
 
@@ -112,7 +118,8 @@ struct Open {
     log: Log,
     tracker: Tracker,
     clock: Clock,
-    /// Held while the memory is ours: after a reload the reader before this one may still be at its last pass.
+    /// Held while the memory is ours: after a reload the reader before this one may still be at its
+    /// last pass.
     lock: Option<Arc<File>>,
     /// No pass is over yet.
     first: bool,
@@ -219,7 +226,8 @@ impl Open {
 
     /// The events and the position that they belong to, as one.
     fn publish(&mut self, cx: &Context<'_>) {
-        // A position that is told says that all before it was seen, which the first pass of a boot has yet to do.
+        // A position that is told says that all before it was seen, which the first pass of a boot has yet
+        // to do.
         if !self.tracker.events.is_empty() && self.tracker.tell_from != NOBODY {
             self.mark(cx);
         }

@@ -1,7 +1,9 @@
-//! Network and parallel file systems: whether each mount still answers, how fast, and what their clients count.
+//! Network and parallel file systems: whether each mount still answers, how fast, and what their
+//! clients count.
 //!
-//! A dead server holds whoever touches it, this exporter too. So each mount is asked by a thread of its own that may wait in the kernel for
-//! ever (`prober`), and nothing else here ever touches a mount. Local file systems are told of elsewhere.
+//! A dead server holds whoever touches it, this exporter too. So each mount is asked by a thread of
+//! its own that may wait in the kernel for ever (`prober`), and nothing else here ever touches a
+//! mount. Local file systems are told of elsewhere.
 
 mod choice;
 pub(crate) mod lustre;
@@ -212,7 +214,8 @@ impl Answer {
     }
 }
 
-/// Opens the root of a mount, which asks the server whether it is still what it was, and asks for the room.
+/// Opens the root of a mount, which asks the server whether it is still what it was, and asks for
+/// the room.
 fn look(path: &Path) -> Answer {
     let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty());
     let room = match opened {
@@ -325,7 +328,8 @@ fn is_network(types: &[glob::Pattern], fstype: &str) -> bool {
 }
 
 impl Config {
-    /// Whether file systems of this type are of the network: a type that was left out of the configuration still is.
+    /// Whether file systems of this type are of the network: a type that was left out of the
+    /// configuration still is.
     pub(crate) fn is_network(&self, fstype: &str) -> bool {
         let types = TYPES.into_iter().chain(self.types.iter().map(String::as_str));
         is_network(&types.filter_map(|p| glob::Pattern::new(p).ok()).collect::<Vec<_>>(), fstype)
@@ -477,7 +481,8 @@ mod tests {
             assert_eq!(page.get(family, labels), want, "{} {labels:?}", family.name);
         }
         assert!(asked.locked().iter().all(|path| !path.starts_with("/home")), "{:?}", asked.locked());
-        // As many that stay, and the volumes of pods: the first of the order of paths are not the first that matter.
+        // As many that stay, and the volumes of pods: the first of the order of paths are not the first
+        // that matter.
         let fixed = lines.replace("/home/", "/cvol/a/").replace("timeout=300", "timeout=0");
         std::fs::write(dir.path().join("self/mountinfo"), fixed).unwrap();
         let page = bench.collect(&mut reader);

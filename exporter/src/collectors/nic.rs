@@ -1,8 +1,9 @@
 //! Ethernet interfaces, from `/sys/class/net`: traffic, errors, speed and links that come and go.
 //!
-//! Only interfaces with a device behind them: bridges, bonds, tunnels and the thousand veth pairs of a container host say
-//! nothing about a cable. InfiniBand shows itself elsewhere. What the driver counts beyond that, pauses above all, is in
-//! `driver`; links that go down, drop, flap or slow down are told in the stream by `judge`.
+//! Only interfaces with a device behind them: bridges, bonds, tunnels and the thousand veth pairs
+//! of a container host say nothing about a cable. InfiniBand shows itself elsewhere. What the
+//! driver counts beyond that, pauses above all, is in `driver`; links that go down, drop, flap or
+//! slow down are told in the stream by `judge`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -91,8 +92,9 @@ pub static CONDITION: Family = Family::gauge(
 /// `type` of an Ethernet interface.
 const ARPHRD_ETHER: u32 = 1;
 const MAX_DEVICES: usize = 256;
-/// Interfaces whose files stay open from one pass to the next, a dozen each: a container may open a thousand in all, and a node whose cards
-/// are shared out as virtual functions has hundreds of interfaces.
+/// Interfaces whose files stay open from one pass to the next, a dozen each: a container may open a
+/// thousand in all, and a node whose cards are shared out as virtual functions has hundreds of
+/// interfaces.
 const MAX_KEPT_OPEN: usize = 32;
 /// What an interface is, is looked up anew this often.
 const IDENTITY_SECONDS: f64 = 10.0;
@@ -295,7 +297,8 @@ impl Interface {
             self.read_at = f64::NEG_INFINITY;
         }
         let carrier_changes = dir.watch_number::<u64>("carrier_changes");
-        // The driver asks its firmware for the speed under the one lock of all interfaces, and a link loses its carrier for a new one.
+        // The driver asks its firmware for the speed under the one lock of all interfaces, and a link loses
+        // its carrier for a new one.
         let known = self.speed.filter(|(_, at)| link.up == Some(true) && carrier_changes == Some(*at));
         let speed = known.map(|(speed, _)| speed).or_else(|| dir.read_number("speed"));
         self.speed = speed.zip(carrier_changes);

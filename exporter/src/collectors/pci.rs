@@ -1,8 +1,9 @@
-//! PCIe links of GPUs, network cards, NVMe disks and of the bridges above them: speed and width against what they could be, and the errors
-//! that the kernel counts of each.
+//! PCIe links of GPUs, network cards, NVMe disks and of the bridges above them: speed and width
+//! against what they could be, and the errors that the kernel counts of each.
 //!
-//! A card that trained at x8 of x16 after a reboot, or at the generation before, halves what every step can move, and nothing else
-//! tells. What counts as degraded, and what is only a GPU saving power, is in `judge`.
+//! A card that trained at x8 of x16 after a reboot, or at the generation before, halves what every
+//! step can move, and nothing else tells. What counts as degraded, and what is only a GPU saving
+//! power, is in `judge`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -129,7 +130,8 @@ impl Kind {
         }
     }
 
-    /// By class code and vendor. The little graphics controller of a management board is a GPU to nobody.
+    /// By class code and vendor. The little graphics controller of a management board is a GPU to
+    /// nobody.
     fn of(class: u32, vendor: u32) -> Option<Self> {
         const NVIDIA: u32 = 0x10de;
         const AMD: u32 = 0x1002;
@@ -154,7 +156,8 @@ struct Device {
     numa_node: String,
     /// The bridge at the other end of its link; empty when it is not known.
     upstream: String,
-    /// Whether its link is judged here: this is the lower end of it, and no other function of the card stands for it.
+    /// Whether its link is judged here: this is the lower end of it, and no other function of the
+    /// card stands for it.
     judged: bool,
     gpu: String,
 }
@@ -220,8 +223,9 @@ impl Reader {
         Ok(devices)
     }
 
-    /// Adds the bridges above a device. Going up from it, every other hop is a link: a device and the port above it, then, within the
-    /// switch, that port and the switch's own upper end, then that end and the port above it.
+    /// Adds the bridges above a device. Going up from it, every other hop is a link: a device and
+    /// the port above it, then, within the switch, that port and the switch's own upper end,
+    /// then that end and the port above it.
     fn add_bridges(&self, roots: &Roots, place: &Place, found: &mut BTreeMap<String, Device>) {
         for (hop, bridge) in place.bridges.iter().rev().enumerate() {
             if found.contains_key(bridge) || self.exclude.iter().any(|p| p.matches(bridge)) {

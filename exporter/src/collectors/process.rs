@@ -1,8 +1,8 @@
-//! The processes that train, and the few facts of the node that explain why they wait or die: memory, load, processes
-//! stuck in the kernel, kills for want of memory, limits of control groups.
+//! The processes that train, and the few facts of the node that explain why they wait or die:
+//! memory, load, processes stuck in the kernel, kills for want of memory, limits of control groups.
 //!
-//! Which processes train is known from the ingest socket, whose kernel-made credentials cannot be wrong. It is no
-//! node_exporter: what that one tells is left to it.
+//! Which processes train is known from the ingest socket, whose kernel-made credentials cannot be
+//! wrong. It is no node_exporter: what that one tells is left to it.
 
 mod blocked;
 mod cgroup;
@@ -150,7 +150,8 @@ pub static FAMILIES: &[&Family] = &[
     &cgroup::PRESSURE,
 ];
 
-/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every machine that trains.
+/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every
+/// machine that trains.
 const TICKS_PER_SECOND: f64 = 100.0;
 const MAX_PROCESSES: usize = 1024;
 /// Open files that are counted where the kernel does not say how many there are.
@@ -202,8 +203,9 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Whether it waits in the kernel and cannot be killed. Lustre waits in the state of idle threads of the kernel, which a process is
-    /// never in for another reason, so that it does not count as load.
+    /// Whether it waits in the kernel and cannot be killed. Lustre waits in the state of idle
+    /// threads of the kernel, which a process is never in for another reason, so that it does
+    /// not count as load.
     pub(crate) fn is_uninterruptible(&self) -> bool {
         matches!(self.state, 'D' | 'I')
     }
@@ -294,7 +296,8 @@ fn is_procfs(dir: &Path) -> bool {
     rustix::fs::statfs(dir).is_ok_and(|fs| fs.f_type as u64 == PROC_SUPER_MAGIC)
 }
 
-/// `Max open files            1024                 524288               files`, the first of the two.
+/// `Max open files            1024                 524288               files`, the first of the
+/// two.
 fn max_open_files(limits: &str) -> Option<u64> {
     let rest = limits.lines().find_map(|l| l.strip_prefix("Max open files"))?;
     rest.split_whitespace().next()?.parse().ok()

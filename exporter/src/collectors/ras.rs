@@ -1,9 +1,12 @@
-//! NCCL's own view of a running job, from its RAS threads: which ranks have not joined a collective that the others wait in.
+//! NCCL's own view of a running job, from its RAS threads: which ranks have not joined a collective
+//! that the others wait in.
 //!
-//! When a job hangs every GPU is busy and every log is silent; RAS knows how many collectives each rank has launched. It is asked in
-//! intervals, off the page, and only by one node of a job: each question is passed on to every process of it. The alerter is told
-//! when counts stand still while ranks are apart (`watch`); the status word of RAS is never trusted alone. Jobs of one user that share a
-//! node share the address, and an answer is of any of them (`jobs`): the page tells of all together.
+//! When a job hangs every GPU is busy and every log is silent; RAS knows how many collectives each
+//! rank has launched. It is asked in intervals, off the page, and only by one node of a job: each
+//! question is passed on to every process of it. The alerter is told when counts stand still while
+//! ranks are apart (`watch`); the status word of RAS is never trusted alone. Jobs of one user that
+//! share a node share the address, and an answer is of any of them (`jobs`): the page tells of all
+//! together.
 
 mod client;
 mod jobs;
@@ -148,7 +151,8 @@ const SELDOM: Duration = Duration::from_mins(5);
 const FIRST: Duration = Duration::from_secs(1);
 /// An answer older than this many intervals is not shown.
 const STALE: u32 = 3;
-/// A job that answers do not tell of for this many intervals is gone: of two that share an address, either answers by chance.
+/// A job that answers do not tell of for this many intervals is gone: of two that share an address,
+/// either answers by chance.
 const KEEP: u32 = 12;
 /// Lists of an event have this many entries.
 const MAX_LISTED: usize = 16;

@@ -1,8 +1,10 @@
-//! RDMA ports, InfiniBand, RoCE and EFA under the same names: state, rate, traffic, errors, and links that drop, flap or slow down.
+//! RDMA ports, InfiniBand, RoCE and EFA under the same names: state, rate, traffic, errors, and
+//! links that drop, flap or slow down.
 //!
-//! Two rhythms: states every second, counters every ten, for each counter of a port is a command to its firmware. What each file may cost
-//! is in `sysfs`, which ports are judged in `device`, what is expected of them in `expect`, when a rate of errors is too high in
-//! `counters`. How ports fare is also a sample for peers to be compared, every half minute.
+//! Two rhythms: states every second, counters every ten, for each counter of a port is a command to
+//! its firmware. What each file may cost is in `sysfs`, which ports are judged in `device`, what is
+//! expected of them in `expect`, when a rate of errors is too high in `counters`. How ports fare is
+//! also a sample for peers to be compared, every half minute.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -52,10 +54,12 @@ pub const ABOUT: &str = "RDMA ports (InfiniBand, RoCE, EFA): state, rate, traffi
 const MEMORY: &str = "rdma";
 /// What only grew older is saved this often.
 const SAVE_SECONDS: f64 = 600.0;
-/// What devices are is looked up anew this often, and sooner where a port could not be read or a device came or went.
+/// What devices are is looked up anew this often, and sooner where a port could not be read or a
+/// device came or went.
 const INVENTORY_SECONDS: f64 = 60.0;
-/// The kernel shows a device before it has made all its ports. So it is looked up again this long after it came, and every so often while
-/// it has none: well before a port that only was not seen yet has dropped.
+/// The kernel shows a device before it has made all its ports. So it is looked up again this long
+/// after it came, and every so often while it has none: well before a port that only was not seen
+/// yet has dropped.
 const SETTLE_SECONDS: f64 = 10.0;
 /// A sample for peers this often.
 const HEALTH_SECONDS: f64 = 30.0;
@@ -82,7 +86,8 @@ pub struct Reader {
     inventory_at: f64,
     /// When they were looked up, if it was too early to trust it.
     unsettled_at: Option<f64>,
-    /// Directories of the ports, by their path below the folder of all devices, and what was read there since the last slow pass.
+    /// Directories of the ports, by their path below the folder of all devices, and what was read
+    /// there since the last slow pass.
     dirs: HashMap<String, (Dir, PortState)>,
     /// Folders of counters, likewise.
     folders: HashMap<String, Dir>,
@@ -244,7 +249,8 @@ impl Reader {
         looks
     }
 
-    /// What each device is for, by name: the fabric if any port is. One look, of which nothing is remembered, for who does not judge them.
+    /// What each device is for, by name: the fabric if any port is. One look, of which nothing is
+    /// remembered, for who does not judge them.
     pub(super) fn roles(&mut self, cx: &Context<'_>) -> Result<BTreeMap<String, Role>, CollectError> {
         let now = unix_now();
         // Those of devices that are gone are not to be kept open.
@@ -304,7 +310,8 @@ impl Reader {
 }
 
 impl Memory {
-    /// Saves what a restart must not forget: at once when something happened, now and then when nothing did.
+    /// Saves what a restart must not forget: at once when something happened, now and then when
+    /// nothing did.
     fn save(&mut self, now: f64, cx: &Context<'_>, news: bool) {
         if !news && (0.0..SAVE_SECONDS).contains(&(now - self.saved_at)) {
             return;

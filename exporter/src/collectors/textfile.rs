@@ -1,8 +1,11 @@
-//! Metrics that scripts of the site leave in files: the escape hatch, with the semantics of node_exporter's textfile collector.
+//! Metrics that scripts of the site leave in files: the escape hatch, with the semantics of
+//! node_exporter's textfile collector.
 //!
-//! Every `*.prom` of the directories is read whole or not at all: a file with a line that cannot be read, or with a time stamp, is refused and
-//! shown as such, because half of what somebody meant is worse than nothing. Names that are ours are refused, and so is a series that two
-//! files tell, or a family that another file tells of as another type. A file that is gone takes its series with it.
+//! Every `*.prom` of the directories is read whole or not at all: a file with a line that cannot be
+//! read, or with a time stamp, is refused and shown as such, because half of what somebody meant is
+//! worse than nothing. Names that are ours are refused, and so is a series that two files tell, or
+//! a family that another file tells of as another type. A file that is gone takes its series with
+//! it.
 
 mod families;
 
@@ -46,8 +49,8 @@ pub static FAMILIES: &[&Family] = &[&MTIME, &ERROR, &REFUSED];
 /// Files that are read, and the size of one.
 const MAX_FILES: usize = 256;
 const MAX_BYTES: u64 = 4 << 20;
-/// Samples of one file, as a multiple of the series of all: a histogram has one a bucket. A sample in memory takes many times what
-/// its line does, so that they are counted first.
+/// Samples of one file, as a multiple of the series of all: a histogram has one a bucket. A sample
+/// in memory takes many times what its line does, so that they are counted first.
 const MAX_SAMPLES_PER_SERIES: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
@@ -145,7 +148,8 @@ impl Reader {
         }
     }
 
-    /// Puts what a file says of a family to what the others say; why not all of it, where that is somebody's mistake.
+    /// Puts what a file says of a family to what the others say; why not all of it, where that is
+    /// somebody's mistake.
     fn block(&mut self, name: String, block: Block, page: &mut Page) -> Option<&'static str> {
         if families::is_ours(&name) {
             self.refuse("own_name", block.series.len());

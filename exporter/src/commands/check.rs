@@ -1,9 +1,10 @@
-//! `check`: is this node fit to train, now? For a Slurm prolog or HealthCheckProgram, a Kubernetes init container, a
-//! person.
+//! `check`: is this node fit to train, now? For a Slurm prolog or HealthCheckProgram, a Kubernetes
+//! init container, a person.
 //!
-//! It looks and touches nothing: no service is asked, nothing is written but the reference that one asks for. What it looks at is
-//! what one pass of the collectors reads, so a fact is read by one piece of code whoever wants it; a check is a small function over
-//! that, one a file, and one line in `CHECKS`. The worst finding is the exit status. What does not answer in time could not be
+//! It looks and touches nothing: no service is asked, nothing is written but the reference that one
+//! asks for. What it looks at is what one pass of the collectors reads, so a fact is read by one
+//! piece of code whoever wants it; a check is a small function over that, one a file, and one line
+//! in `CHECKS`. The worst finding is the exit status. What does not answer in time could not be
 //! told, and does not keep the one who asked waiting (`child`).
 
 mod child;

@@ -1,6 +1,7 @@
 //! `emit`: sends one event from a shell, a prolog or a cron job.
 //!
-//! By default to the datagram socket of this node: a packet socket would take its closing for the death of a rank.
+//! By default to the datagram socket of this node: a packet socket would take its closing for the
+//! death of a rank.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -20,10 +21,12 @@ const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub struct Emit {
-    /// The event: one JSON object, or its kind followed by KEY=VALUE pairs, such as `step run=demo step=5 loss=2.3`
+    /// The event: one JSON object, or its kind followed by KEY=VALUE pairs, such as `step run=demo
+    /// step=5 loss=2.3`
     #[arg(required = true, value_name = "EVENT")]
     event: Vec<String>,
-    /// Datagram socket of the exporter [default: ingest.dgram beside STEPWATCH_SOCKET or the default socket]
+    /// Datagram socket of the exporter [default: ingest.dgram beside STEPWATCH_SOCKET or the
+    /// default socket]
     #[arg(long, value_name = "PATH", conflicts_with = "url")]
     socket: Option<PathBuf>,
     /// Exporter to send to over HTTP, such as http://node001:9765
@@ -56,7 +59,8 @@ fn event_text(words: &[String]) -> anyhow::Result<String> {
     fields.insert("k".into(), first.as_str().into());
     for pair in rest {
         let (key, value) = pair.split_once('=').with_context(|| format!("{pair:?} is not KEY=VALUE"))?;
-        // A number where it is one, and the words that stand for numbers as the text that the exporter reads.
+        // A number where it is one, and the words that stand for numbers as the text that the exporter
+        // reads.
         let value = serde_json::from_str(value)
             .ok()
             .filter(|v: &serde_json::Value| !v.is_string())

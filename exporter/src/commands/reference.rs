@@ -1,6 +1,7 @@
 //! `metrics`: the reference of every family, made from the constants that the page is made from.
 //!
-//! Dashboards, rules and documentation are checked against it, so a family that is not here does not exist.
+//! Dashboards, rules and documentation are checked against it, so a family that is not here does
+//! not exist.
 
 mod sources;
 
@@ -193,7 +194,8 @@ mod tests {
             let plain = f.name.strip_suffix("_total").unwrap_or(f.name);
             assert!(plain.ends_with(f.unit), "{} is not in {}", f.name, f.unit);
             assert!(!f.help.is_empty() && !f.help.ends_with('.') && !f.help.contains('\n'), "{}", f.name);
-            // Prometheus puts a `job` of its own on everything; only whose matter jobs are may keep theirs (honor_labels).
+            // Prometheus puts a `job` of its own on everything; only whose matter jobs are may keep theirs
+            // (honor_labels).
             let reserved = |label: &&str| *label == "le" || *label == "job" && source != "job";
             assert!(!f.labels.iter().any(reserved), "{}", f.name);
         }

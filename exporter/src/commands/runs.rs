@@ -1,4 +1,5 @@
-//! `runs`: which runs the exporter of this node follows, through whom, and why each source is of which run.
+//! `runs`: which runs the exporter of this node follows, through whom, and why each source is of
+//! which run.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};

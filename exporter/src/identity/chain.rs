@@ -12,7 +12,8 @@ use crate::roots::{self, Roots};
 const MAX_GENERATIONS: usize = 8;
 /// Words of a command line.
 const MAX_WORDS: usize = 256;
-/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every machine that trains.
+/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every
+/// machine that trains.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The process, its parent and so on; empty where the process may not be looked at.
@@ -44,7 +45,8 @@ pub(crate) fn named(roots: &Roots, pid: u32) -> Option<Named> {
     (!chain.is_empty()).then(|| run_name::name(&chain))
 }
 
-/// The same, unless nothing but a program tells the run that runs no script: a shell, a collector of logs or of metrics.
+/// The same, unless nothing but a program tells the run that runs no script: a shell, a collector
+/// of logs or of metrics.
 pub(crate) fn script_named(roots: &Roots, pid: u32) -> Option<Named> {
     let chain = chain(roots, pid);
     let runs_script = |p: &Process| run_name::is_python(&p.argv) && run_name::script_of(&p.argv).is_some();
@@ -69,7 +71,8 @@ fn words(cmdline: &[u8]) -> Vec<String> {
     words.map(|w| String::from_utf8_lossy(w).into_owned()).collect()
 }
 
-/// The fourth and twenty-second field of `/proc/PID/stat`; a command may contain anything, brackets too.
+/// The fourth and twenty-second field of `/proc/PID/stat`; a command may contain anything, brackets
+/// too.
 fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
     let stat = roots::read(&roots.proc(pid.to_string()).join("stat"))?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();

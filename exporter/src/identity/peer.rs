@@ -59,7 +59,8 @@ fn is_here(ip: IpAddr) -> bool {
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// The process that has the socket whose own address is `peer`; `None` where that is of another host, or not ours to see.
+/// The process that has the socket whose own address is `peer`; `None` where that is of another
+/// host, or not ours to see.
 pub(crate) fn pid_of(roots: &Roots, peer: SocketAddr) -> Option<u32> {
     let inode = ["net/tcp", "net/tcp6"].iter().find_map(|table| {
         let text = roots::read(&roots.proc(table))?;
@@ -83,8 +84,8 @@ pub(crate) fn pid_of(roots: &Roots, peer: SocketAddr) -> Option<u32> {
     None
 }
 
-/// `sl local_address rem_address st … uid timeout inode`: the uid and the inode, where the local address is this
-/// one. A socket that nobody has any more has neither.
+/// `sl local_address rem_address st … uid timeout inode`: the uid and the inode, where the local
+/// address is this one. A socket that nobody has any more has neither.
 fn socket_of(line: &str, peer: SocketAddr) -> Option<(u32, u64)> {
     let mut fields = line.split_ascii_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;

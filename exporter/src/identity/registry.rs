@@ -1,8 +1,9 @@
 //! Who tells of which run, and why: what `stepwatch-exporter runs` prints.
 //!
-//! What the rule says of a process when nobody named its run joins it to all else that is known of its job, for every source of the
-//! job says the same. A name that somebody gave to one of them is the name of all, unless there are two: then each of those is a run of
-//! its own, and what has no name keeps the rule's.
+//! What the rule says of a process when nobody named its run joins it to all else that is known of
+//! its job, for every source of the job says the same. A name that somebody gave to one of them is
+//! the name of all, unless there are two: then each of those is a run of its own, and what has no
+//! name keeps the rule's.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,7 +137,8 @@ impl Claim {
 }
 
 impl Registry {
-    /// Takes down whose a source is, and returns what its run is called; with it what another name now means.
+    /// Takes down whose a source is, and returns what its run is called; with it what another name
+    /// now means.
     pub fn claim(&self, now: f64, claim: Claim) -> (String, Vec<Renamed>) {
         let mut state = self.state.locked();
         let (run, renamed) = state.join(now, &claim);
@@ -167,7 +169,8 @@ impl Registry {
         Some(state.called(Voice::Exporter, &of).map(str::to_owned).unwrap_or(of))
     }
 
-    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule calls its run.
+    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule
+    /// calls its run.
     pub fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
         let state = self.state.locked();
         let claims = state.claims.values().map(|(_, c)| c).filter(|c| voice.joined_by(c.voice).is_some());
@@ -300,7 +303,8 @@ impl RunRow {
     }
 }
 
-/// What tells one name of the rule from another: of one that ends in a time and a mark, everything but the time.
+/// What tells one name of the rule from another: of one that ends in a time and a mark, everything
+/// but the time.
 fn key(unnamed: &str) -> Cow<'_, str> {
     let split = unnamed.len().checked_sub(STAMP).filter(|at| unnamed.is_char_boundary(*at));
     let Some((script, end)) = split.map(|at| unnamed.split_at(at)) else { return Cow::Borrowed(unnamed) };

@@ -1,5 +1,5 @@
-//! The datagram socket: one event a packet, for shells and cron jobs. The kernel says who sends; a sender that goes away is not
-//! missed.
+//! The datagram socket: one event a packet, for shells and cron jobs. The kernel says who sends; a
+//! sender that goes away is not missed.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,9 +1,11 @@
-//! The progress reports of Kubeflow Trainer, which Transformers 5 sends by itself where `KUBEFLOW_TRAINER_SERVER_URL` is set:
-//! `POST /v1/kubeflow/<run>` takes them without a line of code in the training script.
+//! The progress reports of Kubeflow Trainer, which Transformers 5 sends by itself where
+//! `KUBEFLOW_TRAINER_SERVER_URL` is set: `POST /v1/kubeflow/<run>` takes them without a line of
+//! code in the training script.
 //!
-//! The callback waits for its answer inside the training loop, for up to five seconds. So a report is answered as soon as it has
-//! arrived, before anything is made of it: it goes into a queue, and where that is full it is counted and dropped. In a cluster that
-//! has a real Kubeflow Trainer each report can be passed on to it.
+//! The callback waits for its answer inside the training loop, for up to five seconds. So a report
+//! is answered as soon as it has arrived, before anything is made of it: it goes into a queue, and
+//! where that is full it is counted and dropped. In a cluster that has a real Kubeflow Trainer each
+//! report can be passed on to it.
 
 mod forward;
 mod report;

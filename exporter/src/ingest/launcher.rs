@@ -1,8 +1,10 @@
-//! What a command prints that `stepwatch run` started: read as a log is, line by line, for each rank and stream by itself.
+//! What a command prints that `stepwatch run` started: read as a log is, line by line, for each
+//! rank and stream by itself.
 //!
-//! The launcher sends lines as events called `output`. They end here: what they say goes on as events of a log, the lines
-//! themselves do not, for they are neither measured nor meant for whoever reads the stream. A launcher is not the process that
-//! trains: what its goodbye says is true of every rank whose lines came through it.
+//! The launcher sends lines as events called `output`. They end here: what they say goes on as
+//! events of a log, the lines themselves do not, for they are neither measured nor meant for
+//! whoever reads the stream. A launcher is not the process that trains: what its goodbye says is
+//! true of every rank whose lines came through it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -59,7 +61,8 @@ fn is_end(event: &Event) -> bool {
     event.kind == Kind::Bye && event.extra.get(hello::ROLE).and_then(Value::as_str) == Some(hello::LAUNCHER)
 }
 
-/// Where trainers and launchers bring their events: batches of a launcher's lines are read here, everything else is for the hub.
+/// Where trainers and launchers bring their events: batches of a launcher's lines are read here,
+/// everything else is for the hub.
 #[derive(Debug, Clone)]
 pub(crate) struct Intake {
     pub(crate) hub: Hub,
@@ -138,7 +141,8 @@ impl Outputs {
         stream
     }
 
-    /// The command has ended: gives out what was gathered, and says goodbye for the ranks that only its lines told of.
+    /// The command has ended: gives out what was gathered, and says goodbye for the ranks that only
+    /// its lines told of.
     fn end(&self, hub: &Hub, now: f64, origin: &Origin, bye: &Event) {
         let Some(run) = &bye.run else { return };
         let own = bye.rank.unwrap_or(0);

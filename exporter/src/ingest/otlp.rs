@@ -1,12 +1,14 @@
 //! OpenTelemetry: metrics that a trainer pushes by OTLP, over HTTP (`POST /v1/metrics`) and gRPC.
 //!
-//! On the exporter's own port, and on ports of `ingest.otlp` where SDKs look for a collector by default. Spans are taken too, for
-//! newer Megatrons report losses as events of spans, with their steps; of everything else in them nothing is kept. Run and rank
-//! come from the attributes of the resource, steps from what the points tell.
+//! On the exporter's own port, and on ports of `ingest.otlp` where SDKs look for a collector by
+//! default. Spans are taken too, for newer Megatrons report losses as events of spans, with their
+//! steps; of everything else in them nothing is kept. Run and rank come from the attributes of the
+//! resource, steps from what the points tell.
 //!
-//! An SDK of OpenTelemetry drops a value that is not finite, and its gauges repeat the last one: a loss that is NaN cannot be told
-//! from one that nobody set. So a repeated loss is passed on as one, and only the training state, which knows how often it
-//! usually changes, takes one that stays for too long for missing.
+//! An SDK of OpenTelemetry drops a value that is not finite, and its gauges repeat the last one: a
+//! loss that is NaN cannot be told from one that nobody set. So a repeated loss is passed on as
+//! one, and only the training state, which knows how often it usually changes, takes one that stays
+//! for too long for missing.
 
 mod budget;
 mod grpc;

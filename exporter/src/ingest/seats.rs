@@ -1,7 +1,9 @@
-//! Who holds the connections of the ingest socket, and which one is closed when a newcomer finds no room.
+//! Who holds the connections of the ingest socket, and which one is closed when a newcomer finds no
+//! room.
 //!
-//! As long as there is room, everybody gets it: a launcher may hold a connection for each of a thousand ranks. When all are taken, the
-//! process or the user with the most gives one up to whoever has fewer, first one that never said anything.
+//! As long as there is room, everybody gets it: a launcher may hold a connection for each of a
+//! thousand ranks. When all are taken, the process or the user with the most gives one up to
+//! whoever has fewer, first one that never said anything.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -94,7 +96,8 @@ impl Drop for Seat {
 }
 
 impl Open {
-    /// The connection that makes room for one of `peer`: of the greediest process, or else of the greediest user.
+    /// The connection that makes room for one of `peer`: of the greediest process, or else of the
+    /// greediest user.
     fn victim(&self, peer: &Peer, share: usize) -> Option<u64> {
         self.of_greediest(share, peer.pid, |held| held.pid)
             .or_else(|| self.of_greediest(share, Some(peer.uid), |held| Some(held.uid)))

@@ -1,8 +1,9 @@
-//! The packet socket: one connection a process, one event a packet, and the kernel's word for who speaks and when it is
-//! gone.
+//! The packet socket: one connection a process, one event a packet, and the kernel's word for who
+//! speaks and when it is gone.
 //!
-//! A closed connection without a goodbye is how a killed rank shows itself, within microseconds and without its help. That
-//! its last peer closes is told to the hub; that we close, on shutdown or over a limit, is not.
+//! A closed connection without a goodbye is how a killed rank shows itself, within microseconds and
+//! without its help. That its last peer closes is told to the hub; that we close, on shutdown or
+//! over a limit, is not.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,8 +30,8 @@ use crate::training::ProcessFate;
 const MAX_IDENTITIES: usize = 64;
 /// Packets read in a row before others get their turn.
 const BURST: u32 = 64;
-/// Packets of one connection in a [`WINDOW`]; a sender that is faster waits. Ten thousand a second is a thousand times
-/// what a training step needs.
+/// Packets of one connection in a [`WINDOW`]; a sender that is faster waits. Ten thousand a second
+/// is a thousand times what a training step needs.
 const MAX_PACKETS: u32 = 1_000;
 const WINDOW: Duration = Duration::from_millis(100);
 /// After an accept failed for want of descriptors.
@@ -45,8 +46,8 @@ pub(super) async fn serve(
     max: usize,
     shutdown: Shutdown,
 ) {
-    // A listening packet socket accepts as a stream one does, and so do the connections: what differs is that a read
-    // returns one packet.
+    // A listening packet socket accepts as a stream one does, and so do the connections: what differs
+    // is that a read returns one packet.
     let listener = match UnixListener::from_std(StdListener::from(socket)) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "cannot serve the ingest socket"),
@@ -152,7 +153,8 @@ impl Connection {
         }
     }
 
-    /// An empty packet reads like the end. It is the end if the peer has hung up and there is nothing after it.
+    /// An empty packet reads like the end. It is the end if the peer has hung up and there is
+    /// nothing after it.
     fn is_over(&mut self, packet: &mut [u8]) -> bool {
         let fd = self.stream.as_fd();
         let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::RDHUP)];
@@ -213,8 +215,8 @@ impl Connection {
     }
 }
 
-/// What became of the process whose connection closed. Its files are closed before it is gone from the process table, so
-/// one that has begun to exit counts as gone.
+/// What became of the process whose connection closed. Its files are closed before it is gone from
+/// the process table, so one that has begun to exit counts as gone.
 fn fate(pid: Option<u32>) -> ProcessFate {
     let Some(pid) = pid else { return ProcessFate::Unknown };
     match process::read_stat(&Roots::default(), pid) {

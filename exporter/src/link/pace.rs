@@ -1,4 +1,5 @@
-//! How fast a link should be: as fast as it was. One that is slower for two weeks is how it is now meant to be.
+//! How fast a link should be: as fast as it was. One that is slower for two weeks is how it is now
+//! meant to be.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,12 @@
 //! Whether a counter of errors rises faster than it does on links that are well.
 //!
-//! A counter of errors that is not zero says nothing: cables make errors, links correct them. Only how many in how long does,
-//! and what is too many differs by three orders of magnitude from one counter to the next. The limits are those that fleets
-//! found their good links to stay under; what is over them on a link that is well can be set in the configuration.
+//! A counter of errors that is not zero says nothing: cables make errors, links correct them. Only
+//! how many in how long does, and what is too many differs by three orders of magnitude from one
+//! counter to the next. The limits are those that fleets found their good links to stay under; what
+//! is over them on a link that is well can be set in the configuration.
 //!
-//! A counter that falls was cleared or began anew: what it counted since then is its value, never a negative number.
+//! A counter that falls was cleared or began anew: what it counted since then is its value, never a
+//! negative number.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -101,7 +103,8 @@ impl Rates {
         }
     }
 
-    /// The limits that are passed now, the worst first. One that was passed holds until half of it is left.
+    /// The limits that are passed now, the worst first. One that was passed holds until half of it
+    /// is left.
     pub fn excesses<'a>(&mut self, now: f64, limits: &'a [Limit]) -> Vec<Excess<'a>> {
         let mut excesses = Vec::new();
         for (i, limit) in limits.iter().enumerate() {
@@ -128,7 +131,8 @@ impl Window {
         self.count(now, length);
     }
 
-    /// A clock that was set back empties the window: better a late word than a count of the wrong hour.
+    /// A clock that was set back empties the window: better a late word than a count of the wrong
+    /// hour.
     fn count(&mut self, now: f64, length: f64) -> u64 {
         self.parts.retain(|(start, _)| (0.0..length).contains(&(now - start)));
         self.parts.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n))

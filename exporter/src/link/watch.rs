@@ -1,14 +1,18 @@
-//! Whether a link is up, down, dropped or flapping: one machine for every kind of link, fed with what was read, and when.
+//! Whether a link is up, down, dropped or flapping: one machine for every kind of link, fed with
+//! what was read, and when.
 //!
 //! At most one condition is open of a link at a time, and the link coming up closes it:
 //!
 //! * `down`, at once. A ticket: a link that blinks hurts a run only if it does not come back.
-//! * `drop`, when it has been down for longer than the transport above it waits ([`Rule::drop_after`]): from here on the run is lost.
-//! * `flap`, when it is up again for the third time in twelve hours. Any outage counts, also one that lay between two
-//!   readings and is known only from the counter of outages that the driver keeps. It is over when the link has stayed up for an
-//!   hour; the outages stay in the window, so the next one opens it again.
+//! * `drop`, when it has been down for longer than the transport above it waits
+//!   ([`Rule::drop_after`]): from here on the run is lost.
+//! * `flap`, when it is up again for the third time in twelve hours. Any outage counts, also one
+//!   that lay between two readings and is known only from the counter of outages that the driver
+//!   keeps. It is over when the link has stayed up for an hour; the outages stay in the window, so
+//!   the next one opens it again.
 //!
-//! The outages outlive a restart: a link that flaps every three hours must not be forgiven because the exporter was updated.
+//! The outages outlive a restart: a link that flaps every three hours must not be forgiven because
+//! the exporter was updated.
 
 use std::collections::VecDeque;
 
@@ -89,8 +93,8 @@ impl Watch {
         changes
     }
 
-    /// The link is not to be judged any more: someone took it down on purpose, or told the exporter to leave it alone. Its outages stay
-    /// known, should it come back.
+    /// The link is not to be judged any more: someone took it down on purpose, or told the exporter
+    /// to leave it alone. Its outages stay known, should it come back.
     pub fn retire(&mut self) -> Option<Change> {
         let state = self.open()?;
         *self = Self { outages: std::mem::take(&mut self.outages), ..Self::default() };
@@ -193,8 +197,9 @@ fn over(state: State, text: String) -> Change {
 }
 
 impl Counter {
-    /// Outages that the counter knows of and nobody saw. Believed at the second reading with the link up: at the first, the state
-    /// may have been read before the link went down and the counter after.
+    /// Outages that the counter knows of and nobody saw. Believed at the second reading with the
+    /// link up: at the first, the state may have been read before the link went down and the
+    /// counter after.
     fn blinks(&mut self, now: Seen) -> u64 {
         if self.was_up && !now.up {
             self.seen += 1;
@@ -217,7 +222,8 @@ impl Counter {
         self.excess = excess - believed;
         self.seen += believed;
         if excess == 0 {
-            // Outages that the driver does not count, such as those ordered by someone, must not hide the next one.
+            // Outages that the driver does not count, such as those ordered by someone, must not hide the
+            // next one.
             self.seen = counted;
         }
         believed

@@ -1,8 +1,8 @@
-//! XID errors as NVML tells of them, for where nobody reads the kernel's log: one set of events, in which every GPU is that can be
-//! listened to.
+//! XID errors as NVML tells of them, for where nobody reads the kernel's log: one set of events, in
+//! which every GPU is that can be listened to.
 //!
-//! A set with a GPU in it that is lost may answer nothing but that, whichever GPU one waits for. So it is made anew without that GPU,
-//! after what it had was taken.
+//! A set with a GPU in it that is lost may answer nothing but that, whichever GPU one waits for. So
+//! it is made anew without that GPU, after what it had was taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use super::gpu::{Gpu, Identity, REFUSED_FOR};
 const MAX_XIDS: usize = 64;
 /// A GPU that could not be taken in is tried again after this time: it costs the others their set.
 const DEAF_FOR: Duration = Duration::from_mins(10);
-/// And one that refused after this time: it may have refused for want of a permission that was given since.
+/// And one that refused after this time: it may have refused for want of a permission that was
+/// given since.
 const MUTE_FOR: Duration = REFUSED_FOR;
 
 /// An XID error, as NVML tells of it: without its text.
@@ -110,7 +111,8 @@ impl Ears {
         }
     }
 
-    /// Takes in those that are not in the set. One that cannot be listened to must not hide the others.
+    /// Takes in those that are not in the set. One that cannot be listened to must not hide the
+    /// others.
     fn listen(&mut self, library: &Library, gpus: &mut [Gpu], now: Instant) {
         let Self { within, mute, deaf, .. } = self;
         let is_new =

@@ -12,7 +12,8 @@ use super::patience::Patience;
 use super::standing::Tally;
 use crate::samples::Samples;
 
-/// What was refused is asked again after this time: some of it depends on the state that a GPU is in.
+/// What was refused is asked again after this time: some of it depends on the state that a GPU is
+/// in.
 pub(super) const REFUSED_FOR: Duration = Duration::from_hours(1);
 /// Processes of a GPU that are looked at.
 const MAX_PROCESSES: u32 = 256;
@@ -35,7 +36,8 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Gpu {
     pub id: Arc<Identity>,
-    /// It fell off the bus, or answers nothing but errors: nothing more is asked, but for a sign of life.
+    /// It fell off the bus, or answers nothing but errors: nothing more is asked, but for a sign of
+    /// life.
     pub lost: bool,
     /// The error that it was lost with.
     pub lost_with: Option<String>,
@@ -113,7 +115,8 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// The answer to a question that this GPU has not refused; `what` and `which` are what it is remembered by.
+    /// The answer to a question that this GPU has not refused; `what` and `which` are what it is
+    /// remembered by.
     pub fn ask<T>(
         &mut self,
         what: &'static str,
@@ -153,7 +156,8 @@ impl Gpu {
         }
     }
 
-    /// Values of fields in the order of `asked`, in one call for those that this GPU has not refused.
+    /// Values of fields in the order of `asked`, in one call for those that this GPU has not
+    /// refused.
     pub fn fields(&mut self, asked: &[Ask]) -> Vec<Option<Number>> {
         let open = asked.iter().copied().filter(|a| !self.refused_fields.contains(a));
         let (open, wire): (Vec<Ask>, Vec<Ask>) =
@@ -252,7 +256,8 @@ impl Gpu {
 }
 
 impl Identity {
-    /// What a GPU says of itself, and whether that is less than all: nothing more is asked once it is `late`.
+    /// What a GPU says of itself, and whether that is less than all: nothing more is asked once it
+    /// is `late`.
     pub(super) fn of(device: &Device, late: impl Fn() -> bool) -> Result<(Self, bool), Error> {
         let mut half = false;
         let uuid = device.uuid()?;

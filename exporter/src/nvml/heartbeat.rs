@@ -1,4 +1,5 @@
-//! Which call into NVML runs now, since when, what calls have cost so far, and what each GPU has cost of late.
+//! Which call into NVML runs now, since when, what calls have cost so far, and what each GPU has
+//! cost of late.
 
 use std::collections::BTreeMap;
 use std::fmt;

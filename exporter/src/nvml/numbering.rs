@@ -1,8 +1,10 @@
-//! Under which number a driver has a field. Most keep theirs for good; those of throttling came with 575, where drivers before have
-//! others (power smoothing, of 570), and were given other numbers with 580.82.
+//! Under which number a driver has a field. Most keep theirs for good; those of throttling came
+//! with 575, where drivers before have others (power smoothing, of 570), and were given other
+//! numbers with 580.82.
 //!
-//! `nvml.h` of CUDA 12.8 (570) has power smoothing at 251 to 268, those of 12.9 (575) and 13.0 (580.65) throttling at 251 to 255, that of
-//! 13.0 update 1 (580.82) and all later ones throttling at 269 to 273.
+//! `nvml.h` of CUDA 12.8 (570) has power smoothing at 251 to 268, those of 12.9 (575) and 13.0
+//! (580.65) throttling at 251 to 255, that of 13.0 update 1 (580.82) and all later ones throttling
+//! at 269 to 273.
 
 use std::ops::RangeInclusive;
 

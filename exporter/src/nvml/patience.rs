@@ -1,8 +1,9 @@
 //! How long one GPU may keep the thread of NVML, and what becomes of one that takes longer.
 //!
-//! All GPUs are asked by one thread, one after the other. A GPU whose system processor is dead still answers, each question after
-//! tens of seconds, and each with another XID: it must not keep the others from being read. So it is set aside: of it nothing is
-//! asked but a sign of life, seldom and then more seldom, and it is back when a whole pass over it was quick.
+//! All GPUs are asked by one thread, one after the other. A GPU whose system processor is dead
+//! still answers, each question after tens of seconds, and each with another XID: it must not keep
+//! the others from being read. So it is set aside: of it nothing is asked but a sign of life,
+//! seldom and then more seldom, and it is back when a whole pass over it was quick.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +77,8 @@ impl Patience {
         !matches!(self.state, State::Aside(..))
     }
 
-    /// Looks at what calls have taken. True where they took too long, and the GPU is set aside from here on.
+    /// Looks at what calls have taken. True where they took too long, and the GPU is set aside from
+    /// here on.
     pub(super) fn judge(&mut self, spent: Spent, now: Instant) -> bool {
         if !self.may_ask() || spent.total <= self.limit {
             return false;

@@ -1,7 +1,7 @@
 //! NVML while it is open: which GPUs there are, and what each of them has refused to tell.
 //!
-//! Owned by the thread of [`super`]. Opening fails for many reasons that pass (a driver that is being installed, a GPU that is
-//! being reset), so it is tried again, not too often.
+//! Owned by the thread of [`super`]. Opening fails for many reasons that pass (a driver that is
+//! being installed, a GPU that is being reset), so it is tried again, not too often.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,8 @@ const MAX_GPUS: u32 = 64;
 const RETRY: Duration = Duration::from_secs(10);
 /// What one GPU may take of a pass, where nobody has said.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A GPU that could not be used, and took long to say so, is left alone for as many times what it took.
+/// A GPU that could not be used, and took long to say so, is left alone for as many times what it
+/// took.
 const LET_BE: u32 = 6;
 /// But not for longer than this.
 const MAX_LET_BE: Duration = Duration::from_mins(10);
@@ -72,7 +73,8 @@ pub struct Live {
     numbering: Numbering,
     /// Listen for XID errors of the GPUs, once somebody has asked.
     ears: Ears,
-    /// GPUs that took long to say that they cannot be used are not tried again before then, by index.
+    /// GPUs that took long to say that they cannot be used are not tried again before then, by
+    /// index.
     let_be: BTreeMap<u32, Instant>,
     beat: Arc<Heartbeat>,
     library: Library,
@@ -133,7 +135,8 @@ impl Session {
         self.live.as_mut().ok_or_else(|| OpenError::Other("NVML is closed".into()))
     }
 
-    /// Processes that compute on any GPU. Where nobody makes passes, this is one: else none that is set aside, or lost, would be back.
+    /// Processes that compute on any GPU. Where nobody makes passes, this is one: else none that is
+    /// set aside, or lost, would be back.
     pub fn computing(&mut self) -> Result<Computing, OpenError> {
         let alone = !self.passes;
         let live = self.live()?;
@@ -244,7 +247,8 @@ impl Live {
         self.gpus.iter().any(|gpu| gpu.down)
     }
 
-    /// XID errors since the last question; the first one begins to listen. For where nobody reads the kernel's log.
+    /// XID errors since the last question; the first one begins to listen. For where nobody reads
+    /// the kernel's log.
     pub fn xids(&mut self) -> Heard {
         self.ears.hear(&self.library, &mut self.gpus)
     }

@@ -1,7 +1,7 @@
 //! How a GPU stands: whether it is asked at all, and what a pass over it shows.
 //!
-//! Three things end that it is asked: it is lost, by the driver's word; it answers nothing but errors, pass after pass; or it answers
-//! too slowly, and is set aside ([`super::patience`]).
+//! Three things end that it is asked: it is lost, by the driver's word; it answers nothing but
+//! errors, pass after pass; or it answers too slowly, and is set aside ([`super::patience`]).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,8 @@ use super::gpu::{Gpu, Identity};
 use super::heartbeat::Spent;
 use super::patience::Aside;
 
-/// Passes without one answer before a GPU that did answer is given up. Errors come and go while a driver is busy.
+/// Passes without one answer before a GPU that did answer is given up. Errors come and go while a
+/// driver is busy.
 const SILENT_PASSES: u32 = 3;
 
 /// What came of a pass over a GPU.
@@ -34,7 +35,8 @@ impl Gpu {
         self.beat.count_anew(Some(self.id.index));
     }
 
-    /// Begins a pass over it. True where the pass must be a whole one: it was set aside, and has given a sign of life.
+    /// Begins a pass over it. True where the pass must be a whole one: it was set aside, and has
+    /// given a sign of life.
     pub fn begin(&mut self, now: Instant) -> bool {
         self.count_anew();
         (self.tally.answers, self.tally.errors) = (0, 0);
@@ -69,7 +71,8 @@ impl Gpu {
             (self.tally.silent, self.tally.answered) = (0, true);
         } else if self.tally.errors > 0 && !self.lost && !self.needs_reset {
             self.tally.silent += 1;
-            // Of one that never answered nothing says that it ever will; a second question is asked all the same.
+            // Of one that never answered nothing says that it ever will; a second question is asked all the
+            // same.
             let given_up = self.tally.silent >= SILENT_PASSES || !self.tally.answered && !self.is_alive();
             if given_up && !self.lost {
                 let why = self.tally.last_error.take();

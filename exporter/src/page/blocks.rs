@@ -1,4 +1,5 @@
-//! Samples made into the blocks of a page: one a family, encoded anew only when what the family says has changed.
+//! Samples made into the blocks of a page: one a family, encoded anew only when what the family
+//! says has changed.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -44,8 +45,8 @@ impl Blocks {
         self.told.iter().map(|told| Arc::clone(&told.block)).collect()
     }
 
-    /// What chunks say of each family, in the order in which it was written. Of several families of one name the first written says what
-    /// it is.
+    /// What chunks say of each family, in the order in which it was written. Of several families of
+    /// one name the first written says what it is.
     fn by_name(&mut self, chunks: &[Arc<Chunk>]) -> Vec<(&'static Family, Vec<Slice>)> {
         let families = || chunks.iter().flat_map(|chunk| chunk.families());
         if families().any(|family| self.rank(family).is_none()) {

@@ -1,8 +1,8 @@
-//! When a page is worth making: at every tick of its rhythm while nobody knows when it is asked for, and a moment before it is asked for
-//! when that is known.
+//! When a page is worth making: at every tick of its rhythm while nobody knows when it is asked
+//! for, and a moment before it is asked for when that is known.
 //!
-//! A Prometheus that comes every 15 seconds sees one page in 15. The others need not be made; who comes at another time, a person with
-//! `curl`, waits a millisecond or two for one.
+//! A Prometheus that comes every 15 seconds sees one page in 15. The others need not be made; who
+//! comes at another time, a person with `curl`, waits a millisecond or two for one.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -40,8 +40,8 @@ impl Rhythm {
         (self.made, self.left_out) = (now, false);
     }
 
-    /// Somebody asks; whether the last page is as new as it would be if none had been left out. One that is late because the machine is
-    /// busy is not waited for.
+    /// Somebody asks; whether the last page is as new as it would be if none had been left out. One
+    /// that is late because the machine is busy is not waited for.
     pub(super) fn ask(&mut self, now: Instant) -> bool {
         if self.asked.len() == REMEMBERED {
             self.asked.pop_front();
@@ -62,7 +62,8 @@ impl Rhythm {
         old || self.next().is_none_or(|next| now + self.ahead() >= next)
     }
 
-    /// When somebody is expected, where scrapes come in a rhythm: after so many of them everything is as it was.
+    /// When somebody is expected, where scrapes come in a rhythm: after so many of them everything
+    /// is as it was.
     fn next(&self) -> Option<Instant> {
         (1..=SCRAPERS).find_map(|scrapers| {
             let first = self.asked.len().checked_sub(2 * scrapers + 1)?;
@@ -76,7 +77,8 @@ impl Rhythm {
         })
     }
 
-    /// A tick and a half: the tick before the scrape is then never left out because the scrape is a little early.
+    /// A tick and a half: the tick before the scrape is then never left out because the scrape is a
+    /// little early.
     fn ahead(&self) -> Duration {
         self.interval * 3 / 2
     }
@@ -88,7 +90,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// How many pages are made in a minute of ticks, and how old they are at most when they are asked for at these seconds.
+    /// How many pages are made in a minute of ticks, and how old they are at most when they are
+    /// asked for at these seconds.
     fn minute(asked: impl Fn(u32) -> bool) -> (usize, u32, usize) {
         let start = Instant::now();
         let mut rhythm = Rhythm::new(SECOND, start);

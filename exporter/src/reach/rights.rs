@@ -1,4 +1,5 @@
-//! Whether a user may read a file or enter a directory: as the kernel decides it, by owner, mode and access list.
+//! Whether a user may read a file or enter a directory: as the kernel decides it, by owner, mode
+//! and access list.
 
 use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd as _;
@@ -31,8 +32,9 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// From `/proc/PID/status`. `None` where a program runs with other rights than those of who started it: what it is told to
-    /// read, by its environment or a name, comes from one user, and what it may read is another's.
+    /// From `/proc/PID/status`. `None` where a program runs with other rights than those of who
+    /// started it: what it is told to read, by its environment or a name, comes from one user,
+    /// and what it may read is another's.
     pub(super) fn parse(status: &str) -> Option<Self> {
         let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
         let numbers = |key: &str| {
@@ -49,8 +51,9 @@ impl Rights {
         Some(Self { user, groups, all })
     }
 
-    /// Whether what the process is told to read is of somebody with fewer rights, by `/proc/PID/auxv`: a setuid program of root's that
-    /// has become root altogether still has the environment of who started it.
+    /// Whether what the process is told to read is of somebody with fewer rights, by
+    /// `/proc/PID/auxv`: a setuid program of root's that has become root altogether still has
+    /// the environment of who started it.
     pub(super) fn are_borrowed(&self, notes: &[u8]) -> bool {
         let secure = |note: &[u8]| {
             let (key, value) = note.split_at(8);
@@ -75,7 +78,8 @@ impl Rights {
         }
     }
 
-    /// What an access list allows to somebody who is not the owner, in the order of `posix_acl_permission` of the kernel.
+    /// What an access list allows to somebody who is not the owner, in the order of
+    /// `posix_acl_permission` of the kernel.
     fn listed(&self, what: u32, list: &[u8], group: u32) -> bool {
         let Some((version, entries)) = list.split_first_chunk() else { return false };
         if u32::from_le_bytes(*version) != ACL_VERSION {

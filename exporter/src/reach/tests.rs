@@ -1,5 +1,6 @@
-//! Real files and links. Rights are made up, so that they are judged alike whoever runs this; what only root can make (a file of
-//! somebody else, a process of somebody else) is in `discover/tests/owners.rs`.
+//! Real files and links. Rights are made up, so that they are judged alike whoever runs this; what
+//! only root can make (a file of somebody else, a process of somebody else) is in
+//! `discover/tests/owners.rs`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};

@@ -1,8 +1,9 @@
 //! Points that say which step they are of, and are exported again and again.
 //!
-//! An SDK keeps a series for every set of attributes it was ever given and exports all of them each time: with the step among the
-//! attributes each export begins at the first step. What was told before is taken out here; what is told by a process that
-//! began anew, at steps that went back, is not.
+//! An SDK keeps a series for every set of attributes it was ever given and exports all of them each
+//! time: with the step among the attributes each export begins at the first step. What was told
+//! before is taken out here; what is told by a process that began anew, at steps that went back, is
+//! not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -33,7 +34,8 @@ impl Recent {
 }
 
 impl Readings {
-    /// Takes out of one export the steps that were told before. `known` is the last step that is known of a rank.
+    /// Takes out of one export the steps that were told before. `known` is the last step that is
+    /// known of a rank.
     pub(crate) fn sift<'a>(
         &self,
         told: Vec<(Who, Report<'a>)>,

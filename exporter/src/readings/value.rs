@@ -72,7 +72,8 @@ impl Value {
 }
 
 impl Series {
-    /// Compares a value with the last of its series and remembers it; `None` when there is no room for another series.
+    /// Compares a value with the last of its series and remembers it; `None` when there is no room
+    /// for another series.
     pub(crate) fn gain(&mut self, name: &str, value: &Value, time: f64, since: f64) -> Option<Gained> {
         let before = self.0.get(name).copied();
         if before.is_none() && self.0.len() >= MAX_SERIES {

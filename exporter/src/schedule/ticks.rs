@@ -1,5 +1,6 @@
-//! When the passes of a collector begin: the first at once, all others at a rhythm that is its own, so that collectors with the
-//! same interval do not all begin at the same moment, and take turns with whoever else needs the processor.
+//! When the passes of a collector begin: the first at once, all others at a rhythm that is its own,
+//! so that collectors with the same interval do not all begin at the same moment, and take turns
+//! with whoever else needs the processor.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,8 @@ impl Ticks {
         Self { interval, next: now + interval.mul_f64((nth as f64 * GOLDEN_RATIO).fract()) }
     }
 
-    /// How long to wait at `now`. Who is late goes on at once, and does not make up for what was missed.
+    /// How long to wait at `now`. Who is late goes on at once, and does not make up for what was
+    /// missed.
     pub(super) fn wait(&mut self, now: Instant) -> Duration {
         let wait = self.next.saturating_duration_since(now);
         let late = now.saturating_duration_since(self.next);

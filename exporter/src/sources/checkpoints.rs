@@ -1,9 +1,11 @@
-//! Checkpoints as they lie on disk: their age, size and growth, and whether they are whole, from any framework that writes one entry a
-//! checkpoint into a directory. Nothing is opened but small tracker files and the `config.json` of a model, which MFU needs, and nothing is
-//! ever written there.
+//! Checkpoints as they lie on disk: their age, size and growth, and whether they are whole, from
+//! any framework that writes one entry a checkpoint into a directory. Nothing is opened but small
+//! tracker files and the `config.json` of a model, which MFU needs, and nothing is ever written
+//! there.
 //!
-//! A checkpoint is whole when the tracker beside it names it or a later one; else when the file that its framework writes last is
-//! there, or the mark that it is unfinished is gone; else, for layouts that have none of these, when it has kept its size and its name
+//! A checkpoint is whole when the tracker beside it names it or a later one; else when the file
+//! that its framework writes last is there, or the mark that it is unfinished is gone; else, for
+//! layouts that have none of these, when it has kept its size and its name
 //! for [`CheckpointsConfig::settle`].
 
 mod layout;
@@ -67,7 +69,8 @@ pub(super) static FAMILIES: &[&Family] = &[&CHECKPOINTS, &TOTAL_BYTES, &WRITTEN]
 pub struct CheckpointsConfig {
     /// The directory that holds one entry a checkpoint.
     pub path: PathBuf,
-    /// The run it belongs to; otherwise the name of the directory, or of the one above where that says nothing.
+    /// The run it belongs to; otherwise the name of the directory, or of the one above where that
+    /// says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     #[serde(default = "interval")]
@@ -289,7 +292,8 @@ impl Watched {
         }
         let unknown = !self.known.contains_key(key);
         let news = unknown || before.is_some();
-        // Frameworks that write under a temporary name rename when all of it is there, others take their mark away.
+        // Frameworks that write under a temporary name rename when all of it is there, others take their
+        // mark away.
         let was_temporary = |((number, name), c): (&(i64, String), &Checkpoint)| {
             *number == key.0 && c.temporary && (unknown || *name == key.1)
         };
@@ -359,7 +363,8 @@ impl Watched {
         self.publish(CkptPhase::Fail, key, path, unix, Some(text));
     }
 
-    /// Of what was there before us only the last whole one is told: how old it is counts, and one that is being written.
+    /// Of what was there before us only the last whole one is told: how old it is counts, and one
+    /// that is being written.
     fn begin(&self) {
         let whole = self.known.iter().rev().find(|(_, c)| c.state == State::Whole);
         let writing = self.known.iter().rev().take_while(|(_, c)| c.state != State::Whole).last();
@@ -431,7 +436,8 @@ pub(super) fn start(config: CheckpointsConfig, around: &Surroundings, shutdown: 
     poll::start("checkpoints", name, health, interval, watched, shutdown);
 }
 
-/// Tells of the last finished checkpoint that lies there: who looks once wants to know how large the next one will be.
+/// Tells of the last finished checkpoint that lies there: who looks once wants to know how large
+/// the next one will be.
 pub(crate) fn tell_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Result<()> {
     let mut watched = Watched::new(config, Box::new(hub.clone()));
     if let Some(listed) = watched.list()?.into_iter().rfind(|listed| !listed.name.temporary) {

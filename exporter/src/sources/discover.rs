@@ -1,8 +1,11 @@
-//! Sources found without configuration: the processes that train on this node, who they are, and what they write.
+//! Sources found without configuration: the processes that train on this node, who they are, and
+//! what they write.
 //!
-//! Opt-in, because it looks into other people's processes: at a few variables of their environment, at which files they have open for
-//! writing, and into the directory they work in. That takes their own user, or `CAP_SYS_PTRACE`; a process that may not be looked at is
-//! counted and left alone. What is found becomes tails like those of the configuration, which end some minutes after their process.
+//! Opt-in, because it looks into other people's processes: at a few variables of their environment,
+//! at which files they have open for writing, and into the directory they work in. That takes their
+//! own user, or `CAP_SYS_PTRACE`; a process that may not be looked at is counted and left alone.
+//! What is found becomes tails like those of the configuration, which end some minutes after their
+//! process.
 
 mod files;
 mod rank;
@@ -41,7 +44,8 @@ use rank::Identity;
 use trainer::Trainer;
 use trainers::Trainers;
 
-/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every machine that trains.
+/// Clock ticks of `/proc/PID/stat` in a second: a constant of the kernel's interface on every
+/// machine that trains.
 const TICKS_PER_SECOND: u64 = 100;
 /// Trainers looked at in one pass: a node has eight GPUs, or sixteen.
 const MAX_TRAINERS: usize = 256;
@@ -73,7 +77,8 @@ pub(super) static FAMILIES: &[&Family] = &[&PROCESSES, &RESTARTS, &FILES];
 pub struct DiscoverConfig {
     #[serde(default = "interval")]
     pub interval: Period,
-    /// Control groups whose processes train, for nodes without a GPU driver; patterns, relative to where cgroups are mounted.
+    /// Control groups whose processes train, for nodes without a GPU driver; patterns, relative to
+    /// where cgroups are mounted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cgroups: Vec<String>,
     /// Also look for files of metrics in the directory that a process works in.

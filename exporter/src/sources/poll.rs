@@ -1,4 +1,5 @@
-//! The thread of a source that looks at files: one that nobody waits for, because a file system that hangs may hold it for ever.
+//! The thread of a source that looks at files: one that nobody waits for, because a file system
+//! that hangs may hold it for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,8 @@ pub(super) trait Poll: Send + 'static {
     fn poll(&mut self, now: Instant, unix: f64) -> bool;
 }
 
-/// Polls until `shutdown`, and marks the source as down while it hangs. `name` is the source's own, `kind` that of its thread.
+/// Polls until `shutdown`, and marks the source as down while it hangs. `name` is the source's own,
+/// `kind` that of its thread.
 pub(super) fn start(
     kind: &'static str,
     name: String,
@@ -49,7 +51,8 @@ fn run(polled: &mut impl Poll, interval: Duration, stopped: &Receiver<()>, beat:
     }
 }
 
-/// Marks the source as down while its thread hangs, which the thread itself cannot, and stops it in the end.
+/// Marks the source as down while its thread hangs, which the thread itself cannot, and stops it in
+/// the end.
 async fn watch(
     name: String,
     health: SourceHandle,

@@ -1,8 +1,10 @@
-//! Scrapes an endpoint in Prometheus's format that a trainer serves, and makes steps of what it shows.
+//! Scrapes an endpoint in Prometheus's format that a trainer serves, and makes steps of what it
+//! shows.
 //!
-//! For trainers that expose their numbers and tell them no other way (Axolotl, prime-rl), and for Ray's agent. A scrape is a look
-//! every few seconds: of steps in between nothing is seen, and a spike that came and went is not. What is wanted of a page are a
-//! dozen series: those of a framework that is recognised, those that the configuration names, and those whose names say that
+//! For trainers that expose their numbers and tell them no other way (Axolotl, prime-rl), and for
+//! Ray's agent. A scrape is a look every few seconds: of steps in between nothing is seen, and a
+//! spike that came and went is not. What is wanted of a page are a dozen series: those of a
+//! framework that is recognised, those that the configuration names, and those whose names say that
 //! they are of training.
 
 mod client;

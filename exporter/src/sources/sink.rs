@@ -29,8 +29,8 @@ pub struct Surroundings {
 pub trait Sink: Send {
     fn publish(&self, origin: Origin, event: Event) -> Outcome;
 
-    /// Publishes what was read at a time, and keeps with it how far the source has read, if it can: then it returns true. What must
-    /// wait for room among the runs is left in `events`.
+    /// Publishes what was read at a time, and keeps with it how far the source has read, if it can:
+    /// then it returns true. What must wait for room among the runs is left in `events`.
     fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
         let _ = mark;
         while let Some(event) = events.first().cloned() {
@@ -77,7 +77,8 @@ pub trait Sink: Send {
         let _ = (now, voice, from, to);
     }
 
-    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule calls its run.
+    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule
+    /// calls its run.
     fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
         let _ = voice;
         Vec::new()

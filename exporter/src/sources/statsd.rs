@@ -1,8 +1,9 @@
 //! Listens for statsd, by UDP or a datagram socket of the file system.
 //!
-//! Statsd has names and numbers and nothing else. Whose they are comes from tags in DogStatsD's notation (`|#run:a,rank:3,step:17`)
-//! or from the configuration; the step from a tag, from a gauge called `step`, or else it is counted. Numbers of one rank that
-//! arrive together are one step: they are gathered until the step changes or nothing has come for a moment. A datagram that the
+//! Statsd has names and numbers and nothing else. Whose they are comes from tags in DogStatsD's
+//! notation (`|#run:a,rank:3,step:17`) or from the configuration; the step from a tag, from a gauge
+//! called `step`, or else it is counted. Numbers of one rank that arrive together are one step:
+//! they are gathered until the step changes or nothing has come for a moment. A datagram that the
 //! kernel dropped was never seen, and no one can count it.
 
 mod packet;

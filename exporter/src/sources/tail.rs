@@ -1,9 +1,10 @@
-//! Follows what trainers write to files, and publishes the steps it tells of: logs and JSON lines as they grow, records of
-//! TensorBoard and W&B, small files that are written anew.
+//! Follows what trainers write to files, and publishes the steps it tells of: logs and JSON lines
+//! as they grow, records of TensorBoard and W&B, small files that are written anew.
 //!
-//! One thread for each configured entry polls its files, because nothing else works on every file system and because a thread
-//! that hangs in a dead NFS mount must hold nobody else. The files are read by `stepwatch-formats`; what is done here is
-//! which files, where to begin, whose run it is, when it was, how it ended, and to be able to go on after a crash.
+//! One thread for each configured entry polls its files, because nothing else works on every file
+//! system and because a thread that hangs in a dead NFS mount must hold nobody else. The files are
+//! read by `stepwatch-formats`; what is done here is which files, where to begin, whose run it is,
+//! when it was, how it ended, and to be able to go on after a crash.
 
 mod again;
 mod config;
@@ -53,7 +54,8 @@ const MAX_FILES: usize = 256;
 const SCAN_EVERY: Duration = Duration::from_secs(5);
 /// A search is repeated after so many times what it took, if that is longer.
 const SCAN_PAUSE: u32 = 50;
-/// How much longer ago a file may have been written than another of the same user and keep its place.
+/// How much longer ago a file may have been written than another of the same user and keep its
+/// place.
 const STAYS_SECONDS: f64 = 60.0;
 /// Runs of one entry that were introduced; of more, a hello may be missing or be said again.
 const MAX_GREETED: usize = 1024;
@@ -235,8 +237,8 @@ impl Tail {
         took
     }
 
-    /// Which of these there is room for, by the shares of those who own them. What gives way is let go: should it grow again, its
-    /// position is remembered.
+    /// Which of these there is room for, by the shares of those who own them. What gives way is let
+    /// go: should it grow again, its position is remembered.
     fn make_room(&mut self, fresh: Vec<Candidate>, unix: f64) -> Vec<Candidate> {
         if self.files.len() + fresh.len() <= MAX_FILES {
             return fresh;
@@ -283,7 +285,8 @@ impl Tail {
         kept.into_iter().filter_map(|one| one.what.ok()).collect()
     }
 
-    /// Finds out whose the files are that are new, or whose writers are gone, before anything more is read of them.
+    /// Finds out whose the files are that are new, or whose writers are gone, before anything more
+    /// is read of them.
     fn find_owners(&mut self, now: Instant, unix: f64) {
         let mut open = BTreeMap::new();
         for (path, file) in &mut self.files {

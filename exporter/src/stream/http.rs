@@ -1,8 +1,9 @@
-//! The stream over HTTP: one task a reader, from the ring to a channel of one chunk that the connection drains.
+//! The stream over HTTP: one task a reader, from the ring to a channel of one chunk that the
+//! connection drains.
 //!
-//! A record is sent the moment it is published; nothing here waits to fill a buffer. A reader that leaves its chunk
-//! untouched for too long, or that the ring overtakes, is cut off: it comes back with its cursor and is told what it
-//! missed, and meanwhile holds no memory but that one chunk.
+//! A record is sent the moment it is published; nothing here waits to fill a buffer. A reader that
+//! leaves its chunk untouched for too long, or that the ring overtakes, is cut off: it comes back
+//! with its cursor and is told what it missed, and meanwhile holds no memory but that one chunk.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -1,12 +1,15 @@
-//! What is in the ring, kept where it outlives this process, and with it how far sources had read when it was published.
+//! What is in the ring, kept where it outlives this process, and with it how far sources had read
+//! when it was published.
 //!
-//! After `kill -9` the next start has every record that a reader may have seen, under the same numbers, so a reader goes
-//! on by its cursor as if nothing had happened; and a source that goes on from its [`Mark`] repeats nothing and leaves nothing out,
-//! because records and mark were written by one call. It is no log and survives no power cut: it lives in a directory in memory
-//! (`/run`), is written to that end alone, and is void after a reboot.
+//! After `kill -9` the next start has every record that a reader may have seen, under the same
+//! numbers, so a reader goes on by its cursor as if nothing had happened; and a source that goes on
+//! from its [`Mark`] repeats nothing and leaves nothing out, because records and mark were written
+//! by one call. It is no log and survives no power cut: it lives in a directory in memory (`/run`),
+//! is written to that end alone, and is void after a reboot.
 //!
-//! Text, in batches: records as they are streamed, `@key value` for a mark, and `.` when the batch is complete. What stands behind
-//! the last `.` was being written when the process died, and no reader has seen it. Two files take turns, each with as many records as the ring.
+//! Text, in batches: records as they are streamed, `@key value` for a mark, and `.` when the batch
+//! is complete. What stands behind the last `.` was being written when the process died, and no
+//! reader has seen it. Two files take turns, each with as many records as the ring.
 //!
 //! The ring holds the latest records itself and finds the others by their [`Place`] here.
 
@@ -111,8 +114,9 @@ impl Appended {
 }
 
 impl Journal {
-    /// Goes on with the journal at `path`, or begins one whose cursors are of `boot`. One of another start of the kernel is
-    /// not gone on with: what a power cut left of it may lack its end.
+    /// Goes on with the journal at `path`, or begins one whose cursors are of `boot`. One of
+    /// another start of the kernel is not gone on with: what a power cut left of it may lack
+    /// its end.
     pub(super) fn open(
         path: &Path,
         kernel_boot: &str,
@@ -154,7 +158,8 @@ impl Journal {
         self.marks.get(key).map(String::as_str)
     }
 
-    /// Writes whole records, the first of them numbered `first`, and a mark; they are kept together or not at all.
+    /// Writes whole records, the first of them numbered `first`, and a mark; they are kept together
+    /// or not at all.
     pub(super) fn append(
         &mut self,
         first: u64,
@@ -232,7 +237,8 @@ struct Past {
 }
 
 impl Past {
-    /// Adds a file, the older one first. Returns how much of it was committed; `None` if it is none of ours, or void.
+    /// Adds a file, the older one first. Returns how much of it was committed; `None` if it is none
+    /// of ours, or void.
     fn add(&mut self, found: Option<(File, Vec<u8>)>, kernel_boot: &str) -> Option<u64> {
         let (file, bytes) = found?;
         let file = Arc::new(file);

@@ -1,9 +1,11 @@
 //! The bounded ring of records.
 //!
-//! Publishers wait for each other while a record is made; the lock that readers share is held for a push and a wake-up, and
-//! by a reader to clone reference counts, so neither waits for the other's work. Where the ring is kept, all but the latest records are
-//! read back from there: only who comes back after minutes asks for them. At 8 ranks and 20 steps a second of 250 bytes the default 8 MiB hold three and a half minutes, at one
-//! step a second more than an hour: longer than an alerter takes to come back.
+//! Publishers wait for each other while a record is made; the lock that readers share is held for a
+//! push and a wake-up, and by a reader to clone reference counts, so neither waits for the other's
+//! work. Where the ring is kept, all but the latest records are read back from there: only who
+//! comes back after minutes asks for them. At 8 ranks and 20 steps a second of 250 bytes the
+//! default 8 MiB hold three and a half minutes, at one step a second more than an hour: longer than
+//! an alerter takes to come back.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,7 +35,8 @@ impl Default for Limits {
 /// Records handed to a reader at once: enough to catch up quickly, few enough to share the lock.
 const BATCH_RECORDS: usize = 512;
 const BATCH_BYTES: usize = 64 * 1024;
-/// Bytes of the latest records that are at hand where the ring is kept: more than readers who follow are behind.
+/// Bytes of the latest records that are at hand where the ring is kept: more than readers who
+/// follow are behind.
 const AT_HAND_BYTES: usize = if cfg!(test) { 1 << 10 } else { 512 << 10 };
 /// Usual size of a record.
 const RECORD_BYTES: usize = 512;
@@ -97,9 +100,11 @@ pub struct Gap {
 pub enum Why {
     /// The ring was too small for how long the reader was away.
     FellOff,
-    /// The cursor was given out by another start of this exporter, so more may be lost than is known.
+    /// The cursor was given out by another start of this exporter, so more may be lost than is
+    /// known.
     OtherBoot,
-    /// This start of the exporter never gave out the cursor: it was damaged, or is of another exporter.
+    /// This start of the exporter never gave out the cursor: it was damaged, or is of another
+    /// exporter.
     Ahead,
 }
 
@@ -139,7 +144,8 @@ impl Ring {
         }
     }
 
-    /// A ring that is kept at `path` and goes on with what earlier processes left there. `boot` is its name if there was nothing.
+    /// A ring that is kept at `path` and goes on with what earlier processes left there. `boot` is
+    /// its name if there was nothing.
     pub fn kept(boot: String, limits: Limits, path: &Path, kernel_boot: &str) -> io::Result<Self> {
         let (journal, kept) = Journal::open(path, kernel_boot, boot, limits.bytes)?;
         let next = kept.first + kept.records.len() as u64;
@@ -158,7 +164,8 @@ impl Ring {
         &self.boot
     }
 
-    /// Appends the event, dropping the oldest records that no longer fit. Any thread; never waits for a reader.
+    /// Appends the event, dropping the oldest records that no longer fit. Any thread; never waits
+    /// for a reader.
     pub fn push(&self, event: &Event) {
         self.push_all(core::slice::from_ref(event), None);
     }
@@ -170,7 +177,8 @@ impl Ring {
         batch.publish(mark)
     }
 
-    /// Begins to gather what belongs together, about so many records. No one else can publish meanwhile.
+    /// Begins to gather what belongs together, about so many records. No one else can publish
+    /// meanwhile.
     pub fn batch(&self, records: usize) -> Gathered<'_> {
         Gathered {
             ring: self,
@@ -291,7 +299,8 @@ impl Gathered<'_> {
         self.ends.push(self.text.len());
     }
 
-    /// Appends all of it; where the ring is kept, records and mark are, or after a crash neither. Returns whether the mark is kept.
+    /// Appends all of it; where the ring is kept, records and mark are, or after a crash neither.
+    /// Returns whether the mark is kept.
     pub fn publish(mut self, mark: Option<Mark<'_>>) -> bool {
         if self.ends.is_empty() && mark.is_none() {
             return false;

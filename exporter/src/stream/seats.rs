@@ -1,7 +1,9 @@
-//! Who follows the stream, and who gives way: the alerter must get in however many strangers ask for the stream.
+//! Who follows the stream, and who gives way: the alerter must get in however many strangers ask
+//! for the stream.
 //!
-//! A reader is trusted that showed a password or a certificate, or whose address followed for a while before. Where no place is
-//! free, it takes that of the stranger who came last. Strangers of one address get a few places each.
+//! A reader is trusted that showed a password or a certificate, or whose address followed for a
+//! while before. Where no place is free, it takes that of the stranger who came last. Strangers of
+//! one address get a few places each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -95,8 +95,9 @@ impl Training {
         self.victim(kind, voice, now).is_some()
     }
 
-    /// Who gives way: of one's own, a run that spoke within `linger` stays, or two would take turns and neither be followed. A run that
-    /// never made a step gives way to one that brings its first: whoever says hello for many runs keeps nobody who trains off the page.
+    /// Who gives way: of one's own, a run that spoke within `linger` stays, or two would take turns
+    /// and neither be followed. A run that never made a step gives way to one that brings its
+    /// first: whoever says hello for many runs keeps nobody who trains off the page.
     fn victim(&self, kind: Kind, voice: Voice, now: f64) -> Option<Arc<str>> {
         Newcomer { voice, kind, now, linger: self.options.linger }.victim(self.runs.values())
     }

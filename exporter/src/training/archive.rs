@@ -1,8 +1,9 @@
-//! What is remembered of runs across restarts of this exporter: attempts and last steps, so that a trainer that
-//! went on meanwhile is not taken for one that restarted, nor the other way round.
+//! What is remembered of runs across restarts of this exporter: attempts and last steps, so that a
+//! trainer that went on meanwhile is not taken for one that restarted, nor the other way round.
 //!
-//! One small JSON file, replaced as a whole by rename: after a crash it is the old one or the new one. A file that cannot
-//! be read is set aside and forgotten; that costs an attempt number, never a start.
+//! One small JSON file, replaced as a whole by rename: after a crash it is the old one or the new
+//! one. A file that cannot be read is set aside and forgotten; that costs an attempt number, never
+//! a start.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -12,7 +12,8 @@ const APART_SECONDS: f64 = 10.0;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CheckpointPlace {
     pub run: String,
-    /// The last one, as whoever wrote it names it: maybe a directory that is gone by now, or a path of a container.
+    /// The last one, as whoever wrote it names it: maybe a directory that is gone by now, or a path
+    /// of a container.
     pub path: Option<PathBuf>,
     pub bytes: Option<f64>,
     /// Seconds from one to the next.

@@ -1,12 +1,14 @@
 //! Which life of the job a step belongs to.
 //!
-//! A job that dies resumes from its last checkpoint, so its steps go backwards; to a detector that looks like a
-//! loss that jumped and must not be compared across. The rule here: a source of a rank going backwards, or a new process
-//! taking over a rank, begins a new attempt of the whole run, and the other ranks and sources join it.
+//! A job that dies resumes from its last checkpoint, so its steps go backwards; to a detector that
+//! looks like a loss that jumped and must not be compared across. The rule here: a source of a rank
+//! going backwards, or a new process taking over a rank, begins a new attempt of the whole run, and
+//! the other ranks and sources join it.
 //!
-//! Several sources may tell of the same rank, each at its own pace: a TensorBoard file is two minutes behind, a log line comes at
-//! once. So every source has its own place in the run, a restart is counted when the first of them shows it, and what another
-//! still tells of the life before is known by its time. While the trainer itself speaks, only it begins an attempt: it is
+//! Several sources may tell of the same rank, each at its own pace: a TensorBoard file is two
+//! minutes behind, a log line comes at once. So every source has its own place in the run, a
+//! restart is counted when the first of them shows it, and what another still tells of the life
+//! before is known by its time. While the trainer itself speaks, only it begins an attempt: it is
 //! never late and never read twice.
 
 use crate::origin::Priority;
@@ -23,7 +25,8 @@ const REPLACED_SECONDS: f64 = 5.0;
 /// Sources of one rank; the one that is silent for longest makes room.
 const MAX_TELLERS: usize = 8;
 
-/// A step that is further ahead than this is a mistake until the next one confirms it: a number from elsewhere, or damage.
+/// A step that is further ahead than this is a mistake until the next one confirms it: a number
+/// from elsewhere, or damage.
 pub(super) const MAX_STEP_JUMP: i64 = 100_000;
 
 /// Whether a step is too far ahead of the one before.
@@ -106,12 +109,14 @@ impl RunEpoch {
         *self = Self { attempt, began: who.now, began_at: who.ts, first_step: step };
     }
 
-    /// Whether a step may be of the attempt before, overtaken by another rank's first step of this one.
+    /// Whether a step may be of the attempt before, overtaken by another rank's first step of this
+    /// one.
     fn is_in_flight(&self, step: i64, now: f64) -> bool {
         now - self.began < IN_FLIGHT_SECONDS && step > self.first_step
     }
 
-    /// Whether a step happened before this attempt began. A clock that is wrong mutes a source only for a while.
+    /// Whether a step happened before this attempt began. A clock that is wrong mutes a source only
+    /// for a while.
     fn is_past(&self, who: Speaker<'_>) -> bool {
         let before = self.began_at.zip(who.ts).is_some_and(|(began, ts)| ts < began - CLOCK_SECONDS);
         before && who.priority != Priority::Client && who.now - self.began < LEAD_SECONDS
@@ -158,8 +163,8 @@ impl Teller {
         self.last_ts.zip(ts).is_none_or(|(before, ts)| ts > before)
     }
 
-    /// Whether it goes back. A file whose loggers take turns may do so by a step that was summed up late: only what goes on from
-    /// there has gone back.
+    /// Whether it goes back. A file whose loggers take turns may do so by a step that was summed up
+    /// late: only what goes on from there has gone back.
     fn goes_back(&mut self, step: i64, ts: Option<f64>) -> bool {
         let back = self.last.is_some_and(|last| step < last)
             && (self.priority == Priority::Client || self.is_later(ts));
@@ -206,8 +211,8 @@ impl RankEpoch {
         }
     }
 
-    /// The next step comes from this process. A child that said hello for its parent's rank, as a data loader's worker
-    /// might, is not the one that steps.
+    /// The next step comes from this process. A child that said hello for its parent's rank, as a
+    /// data loader's worker might, is not the one that steps.
     pub(super) fn stepped_by(&mut self, pid: Option<u32>) {
         if pid.is_some() && self.newborn != pid {
             self.newborn = None;
@@ -219,8 +224,8 @@ impl RankEpoch {
         self.certain = true;
     }
 
-    /// Whether a step is so far ahead of the rank's last, or of the run's `here` when the rank has none, that it is not
-    /// believed. The one after it is, if it goes on from there.
+    /// Whether a step is so far ahead of the rank's last, or of the run's `here` when the rank has
+    /// none, that it is not believed. The one after it is, if it goes on from there.
     pub(super) fn doubts(&mut self, step: i64, here: Option<i64>) -> bool {
         let jumped = self.last.or(here).is_some_and(|before| is_jump(before, step));
         let before = core::mem::replace(&mut self.doubted, jumped.then_some(step));
@@ -281,8 +286,8 @@ impl RankEpoch {
         self.lead.is_some_and(|(lead, at)| lead == Priority::Client && now - at <= LEAD_SECONDS)
     }
 
-    /// Where the source stands among those of the rank, made where it is new. A new file takes the place of the one that ended, when
-    /// it tells an earlier step at a later time.
+    /// Where the source stands among those of the rank, made where it is new. A new file takes the
+    /// place of the one that ended, when it tells an earlier step at a later time.
     fn teller(&mut self, who: Speaker<'_>, step: Option<i64>, run: &RunEpoch) -> usize {
         if let Some(at) = self.tellers.iter().position(|t| t.is(who)) {
             return at;
@@ -304,7 +309,8 @@ impl RankEpoch {
                 self.tellers.swap_remove(at);
             }
         }
-        // The trainer's own first words are of the attempt that the rank is in: it never speaks of the past.
+        // The trainer's own first words are of the attempt that the rank is in: it never speaks of the
+        // past.
         let attempt = if who.priority == Priority::Client { self.attempt } else { run.attempt };
         let last = if who.priority == Priority::Client && self.tellers.is_empty() { self.last } else { None };
         self.tellers.push(Teller { last, ..Teller::new(who, attempt) });

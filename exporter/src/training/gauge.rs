@@ -1,4 +1,5 @@
-//! The last value of a metric of the whole run, of which several ranks and sources may each have their own.
+//! The last value of a metric of the whole run, of which several ranks and sources may each have
+//! their own.
 
 /// Another rank may take over when the one that reported is silent for this long.
 const STALE_SECONDS: f64 = 60.0;
@@ -19,7 +20,8 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    /// Whether a value from `at` speaks for the run: the lowest rank that reports does, in the order of its steps.
+    /// Whether a value from `at` speaks for the run: the lowest rank that reports does, in the
+    /// order of its steps.
     pub(super) fn accepts(slot: Option<&Self>, at: At) -> bool {
         let Some(Self { at: held, .. }) = slot else { return true };
         let leads = at.rank <= held.rank || at.now - held.now > STALE_SECONDS;

@@ -1,5 +1,5 @@
-//! Step durations of one rank, in fixed buckets: 20 ms of a toy to ten minutes of a stalled giant, finest where
-//! real steps are.
+//! Step durations of one rank, in fixed buckets: 20 ms of a toy to ten minutes of a stalled giant,
+//! finest where real steps are.
 
 use crate::samples::Distribution;
 

@@ -10,8 +10,8 @@ use super::{Training, stamped};
 use crate::voice::Voice;
 
 impl Training {
-    /// Whoever reads the stream is told that the run is over under its old name, and who its ranks are under the new one.
-    /// `by` must have a say in both.
+    /// Whoever reads the stream is told that the run is over under its old name, and who its ranks
+    /// are under the new one. `by` must have a say in both.
     pub fn join(&mut self, now: f64, by: Voice, from: &str, to: &str, out: &mut Vec<Event>) {
         if from == to {
             return;

@@ -1,8 +1,9 @@
-//! Throughput and model FLOP/s utilisation, computed here so that every run on the cluster is measured alike.
+//! Throughput and model FLOP/s utilisation, computed here so that every run on the cluster is
+//! measured alike.
 //!
-//! `mfu = tokens per second per GPU x FLOPs per token / peak`. FLOPs per token follow one of the published
-//! conventions, which differ by a quarter on long sequences, so the convention is part of the number's name. Nothing is
-//! derived from a printed MFU: its peak is unknown.
+//! `mfu = tokens per second per GPU x FLOPs per token / peak`. FLOPs per token follow one of the
+//! published conventions, which differ by a quarter on long sequences, so the convention is part of
+//! the number's name. Nothing is derived from a printed MFU: its peak is unknown.
 
 mod model;
 
@@ -11,7 +12,8 @@ use stepwatch_wire::names::metric;
 
 pub use model::Model;
 
-/// How FLOPs per token are counted, forward and backward together, without recomputation; the formulas stand with the model.
+/// How FLOPs per token are counted, forward and backward together, without recomputation; the
+/// formulas stand with the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Convention {
@@ -23,7 +25,8 @@ pub enum Convention {
     /// `6N`, no attention.
     #[serde(rename = "6n")]
     SixN,
-    /// Every matrix product of the model's dimensions, and the causal half of attention: Megatron today.
+    /// Every matrix product of the model's dimensions, and the causal half of attention: Megatron
+    /// today.
     Exact,
 }
 
@@ -54,7 +57,8 @@ pub struct Setting<'a> {
 /// Adds to a step's metrics what follows from them: tokens per second, the same per GPU, and MFU.
 /// Returns the MFU under every convention.
 ///
-/// The trainer's own `mfu` moves to `mfu_reported`: a figure by an unknown convention and peak is never ours.
+/// The trainer's own `mfu` moves to `mfu_reported`: a figure by an unknown convention and peak is
+/// never ours.
 pub fn enrich(m: &mut Metrics, setting: Setting<'_>) -> Vec<(String, f64)> {
     if let Some(reported) = m.remove(metric::MFU) {
         m.set(metric::MFU_REPORTED, reported);
@@ -100,7 +104,8 @@ fn own_mfu(m: &mut Metrics, per_gpu: Option<f64>, setting: Setting<'_>) -> Vec<(
     all
 }
 
-/// What attention saw of a token's sequence in this step, `Σ L² / Σ L`, when the trainer packs documents and says so.
+/// What attention saw of a token's sequence in this step, `Σ L² / Σ L`, when the trainer packs
+/// documents and says so.
 fn attended(m: &Metrics) -> Option<f64> {
     let length = m.get(metric::SEQLEN_SQUARED_SUM)? / m.get(metric::TOKENS)?;
     (length.is_finite() && length > 0.0).then_some(length)

@@ -1,5 +1,5 @@
-//! Counting values that are not numbers. The gauges keep the last finite value, the stream keeps the NaN, and these
-//! counters are what a rule in Prometheus can see of it.
+//! Counting values that are not numbers. The gauges keep the last finite value, the stream keeps
+//! the NaN, and these counters are what a rule in Prometheus can see of it.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! Peak FLOP/s of accelerators, as data. Dense figures only, each with its source; a device that is not in the table
-//! has no peak and so no MFU: a guessed denominator is how a healthy H200 gets reported at 140 %.
+//! Peak FLOP/s of accelerators, as data. Dense figures only, each with its source; a device that is
+//! not in the table has no peak and so no MFU: a guessed denominator is how a healthy H200 gets
+//! reported at 140 %.
 
 use std::sync::LazyLock;
 
@@ -15,7 +16,8 @@ pub enum Dtype {
     Fp16,
     Fp8,
     Tf32,
-    /// Without tensor cores; the table has no peak for it, and that of TF32 is eight times too high.
+    /// Without tensor cores; the table has no peak for it, and that of TF32 is eight times too
+    /// high.
     Fp32,
 }
 
@@ -67,7 +69,8 @@ fn parse_row(line: &'static str) -> Option<Row> {
     cells.next().map(|_source| Row { words: matches, not, peaks })
 }
 
-/// Dense peak in FLOP/s of the device called `name` (as NVML, JAX or the trainer spells it) in `dtype`.
+/// Dense peak in FLOP/s of the device called `name` (as NVML, JAX or the trainer spells it) in
+/// `dtype`.
 pub fn peak(name: &str, dtype: Dtype) -> Option<f64> {
     row(name)?.peaks.get(dtype as usize).copied().flatten().map(|tera| tera * 1e12)
 }

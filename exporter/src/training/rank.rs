@@ -25,7 +25,8 @@ pub(super) struct Rank {
     /// Arrival of the last event.
     pub(super) heard: f64,
     pub(super) pid: Option<u32>,
-    /// How often its launcher says that it was restarted, where that is more than was seen here and it has not stepped since.
+    /// How often its launcher says that it was restarted, where that is more than was seen here and
+    /// it has not stepped since.
     pub(super) restarts: Option<u32>,
     /// Open connections that have spoken for this rank.
     pub(super) connections: BTreeSet<u64>,
@@ -62,8 +63,9 @@ impl Rank {
         }
     }
 
-    /// Fills in how long the step took, from the time between two steps of the same attempt, where nothing better
-    /// is known. Only the source's own times will do: lines of a log that is being caught up all arrive at once.
+    /// Fills in how long the step took, from the time between two steps of the same attempt, where
+    /// nothing better is known. Only the source's own times will do: lines of a log that is
+    /// being caught up all arrive at once.
     pub(super) fn derive_step_time(&mut self, event: &mut Event, advanced: i64, fresh: bool) {
         let Some((step, ts)) = event.step.zip(event.ts) else { return };
         let before = if fresh { None } else { self.stepped };
@@ -99,8 +101,8 @@ impl Rank {
         self.phases.step(parts, seconds);
     }
 
-    /// Whether a goodbye is one: what a file says of a good end, or that it ended without a word, does not count while the process
-    /// itself is there to say so.
+    /// Whether a goodbye is one: what a file says of a good end, or that it ended without a word,
+    /// does not count while the process itself is there to say so.
     pub(super) fn is_goodbye(&self, origin: &Origin, event: &mut Event) -> bool {
         if origin.priority() == Priority::Client {
             return true;

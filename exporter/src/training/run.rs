@@ -23,7 +23,8 @@ use crate::voice::Voice;
 
 /// Distinct evaluation sets of a run on the page.
 const MAX_DATASETS: usize = 32;
-/// Ways of counting FLOPs of a run on the page: the published ones, and one that the trainer counts by.
+/// Ways of counting FLOPs of a run on the page: the published ones, and one that the trainer counts
+/// by.
 const MAX_CONVENTIONS: usize = 5;
 
 /// Users that are named as having spoken for a run of another.
@@ -290,7 +291,8 @@ impl Run {
         self.model.remark().or(said)
     }
 
-    /// A launcher or a scheduler counted more restarts than were seen here: the job came from other nodes.
+    /// A launcher or a scheduler counted more restarts than were seen here: the job came from other
+    /// nodes.
     fn restarted_elsewhere(&mut self, number: u32, restarts: u32) {
         if self.step.is_none() && self.past_ranks.is_empty() {
             self.epoch.attempt = restarts;
@@ -499,7 +501,8 @@ impl Run {
     }
 }
 
-/// Whether it only describes the model, as a file does long after a run began or ended: no process has come.
+/// Whether it only describes the model, as a file does long after a run began or ended: no process
+/// has come.
 pub(super) fn only_describes(event: &Event, source: Priority) -> bool {
     let said_by = event.extra.get(hello::SOURCE).and_then(Value::as_str);
     let describes = matches!(said_by, Some(hello::MODEL_CONFIG | hello::PRINTED));

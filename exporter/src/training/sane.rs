@@ -1,5 +1,5 @@
-//! What no trainer can mean, mended before it is taken in: one clock in milliseconds or one counter gone wild must not spoil
-//! gauges and totals that nobody can set back.
+//! What no trainer can mean, mended before it is taken in: one clock in milliseconds or one counter
+//! gone wild must not spoil gauges and totals that nobody can set back.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};

@@ -1,4 +1,5 @@
-//! What one user may have of the runs that are followed: so many new names a minute, and of a full table no more than the others.
+//! What one user may have of the runs that are followed: so many new names a minute, and of a full
+//! table no more than the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,8 +83,9 @@ impl Told {
 }
 
 impl Newcomer {
-    /// The run that makes room: of the user with the most runs, where that is not the newcomer, any, or else one of the newcomer's own
-    /// that has ended, fell silent, or never made a step while this one brings its first.
+    /// The run that makes room: of the user with the most runs, where that is not the newcomer,
+    /// any, or else one of the newcomer's own that has ended, fell silent, or never made a step
+    /// while this one brings its first.
     pub(super) fn victim<'a>(self, runs: impl Iterator<Item = &'a Run> + Clone) -> Option<Arc<str>> {
         let mut held = BTreeMap::<Voice, usize>::new();
         for run in runs.clone() {

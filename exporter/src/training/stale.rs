@@ -1,15 +1,17 @@
 //! Gauges that go on showing a number that is no longer true.
 //!
-//! OpenTelemetry's SDKs drop a measurement that is not a finite number, and the gauge keeps its last one: a run that trains on NaN
-//! looks like one whose loss stands still to the last digit. A value that is exported once more is no sample; one that stays for
-//! far longer than it ever did, while the steps go on, is missing.
+//! OpenTelemetry's SDKs drop a measurement that is not a finite number, and the gauge keeps its
+//! last one: a run that trains on NaN looks like one whose loss stands still to the last digit. A
+//! value that is exported once more is no sample; one that stays for far longer than it ever did,
+//! while the steps go on, is missing.
 
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
 /// Changes after which it is known how often a gauge does.
 const KNOWN: u32 = 8;
-/// Reports of further steps that a value may stay the same, at least, and times the longest that it did.
+/// Reports of further steps that a value may stay the same, at least, and times the longest that it
+/// did.
 const PATIENCE: u32 = 10;
 const TIMES: u32 = 3;
 

@@ -1,10 +1,12 @@
-//! What has been told of the last steps of a rank, by metric: the truth of several sources is put together here.
+//! What has been told of the last steps of a rank, by metric: the truth of several sources is put
+//! together here.
 //!
-//! Each metric of a step is taken from whoever tells it first and streamed once. What a second source adds is taken too; what it
-//! repeats is dropped, unless it is the more exact one: then it corrects the page, and the stream keeps what has been judged already.
+//! Each metric of a step is taken from whoever tells it first and streamed once. What a second
+//! source adds is taken too; what it repeats is dropped, unless it is the more exact one: then it
+//! corrects the page, and the stream keeps what has been judged already.
 //!
-//! Neighbouring steps of one source carry the same metrics, so they are kept as ranges: a file that is two minutes behind is
-//! recognised at a few hundred bytes a rank.
+//! Neighbouring steps of one source carry the same metrics, so they are kept as ranges: a file that
+//! is two minutes behind is recognised at a few hundred bytes a rank.
 
 use std::collections::BTreeMap;
 
@@ -171,7 +173,8 @@ impl Told {
         sifted
     }
 
-    /// Notes what an event tells, and takes out of it what was worked out from it and had been told before.
+    /// Notes what an event tells, and takes out of it what was worked out from it and had been told
+    /// before.
     pub(super) fn note(&mut self, names: &mut Names, step: i64, by: Priority, event: &mut Event, s: &Sifted) {
         if s.known != 0 {
             let all: Vec<Box<str>> = event.m.iter().map(|(name, _)| Box::from(name)).collect();
@@ -191,8 +194,8 @@ impl Told {
         self.record(Range { by, bits, first: step, last: step, every: 0 });
     }
 
-    /// Takes what corrects another source out of an event on its way to the stream. A number that turns out to be none is news.
-    /// False when nothing is left to stream.
+    /// Takes what corrects another source out of an event on its way to the stream. A number that
+    /// turns out to be none is news. False when nothing is left to stream.
     pub(super) fn for_stream(event: &mut Event, s: &Sifted) -> bool {
         let had = event.m.len();
         for name in &s.corrections {
@@ -254,7 +257,8 @@ mod tests {
     }
 
     impl Bench {
-        /// What reaches the page, and what the stream: metric names, the latter `None` when nothing is streamed.
+        /// What reaches the page, and what the stream: metric names, the latter `None` when nothing
+        /// is streamed.
         fn tell(&mut self, step: i64, by: Priority, m: &[(&str, f64)]) -> (String, Option<String>) {
             let mut event = Event::step("r", step);
             for (name, v) in m {

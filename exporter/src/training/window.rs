@@ -2,10 +2,11 @@
 
 const SLOTS: usize = 30;
 
-/// Maximum over a sliding window, kept in slots of a thirtieth of it: constant memory, and a value leaves the
-/// window at most one slot late.
+/// Maximum over a sliding window, kept in slots of a thirtieth of it: constant memory, and a value
+/// leaves the window at most one slot late.
 ///
-/// Values that are not finite are not compared: they are counted elsewhere and would hide everything else here.
+/// Values that are not finite are not compared: they are counted elsewhere and would hide
+/// everything else here.
 #[derive(Debug, Clone)]
 pub(super) struct WindowMax {
     slot_seconds: f64,

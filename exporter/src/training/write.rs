@@ -7,8 +7,8 @@ use super::run::{Run, WINDOWS};
 use crate::samples::Samples;
 
 impl Training {
-    /// Writes every run: first what there is once a run, then what there is once a rank, so that a page that is full
-    /// leaves out the latter.
+    /// Writes every run: first what there is once a run, then what there is once a rank, so that a
+    /// page that is full leaves out the latter.
     pub fn write(&self, now: f64, out: &mut Samples) {
         out.set(&f::RUNS, &[], self.runs.len());
         for run in self.runs.values() {

@@ -1,4 +1,5 @@
-//! State of the clock of the kernel, by `adjtimex(2)`, which only reads here: nothing is adjusted, and no privilege is needed.
+//! State of the clock of the kernel, by `adjtimex(2)`, which only reads here: nothing is adjusted,
+//! and no privilege is needed.
 
 use std::io;
 
@@ -9,7 +10,8 @@ pub struct Clock {
     pub synced: bool,
     /// What is still to be corrected, in seconds.
     pub offset: f64,
-    /// Bound of the error, in seconds. It grows while nobody disciplines the clock, up to sixteen seconds.
+    /// Bound of the error, in seconds. It grows while nobody disciplines the clock, up to sixteen
+    /// seconds.
     pub max_error: f64,
     pub estimated_error: f64,
     /// Correction of the rate: 1.000 001 is a clock that was a millionth slow by itself.
@@ -32,7 +34,8 @@ pub fn read() -> io::Result<Clock> {
     // SAFETY: `timex` consists of integers and padding, for which all bits zero is a value.
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };
     #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-    // SAFETY: the pointer is to a whole `timex` of ours, which the kernel fills in; `modes` is 0, so it changes nothing.
+    // SAFETY: the pointer is to a whole `timex` of ours, which the kernel fills in; `modes` is 0, so it
+    // changes nothing.
     let state = unsafe { libc::adjtimex(&raw mut timex) };
     if state < 0 {
         return Err(io::Error::last_os_error());

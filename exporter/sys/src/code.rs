@@ -2,18 +2,21 @@
 
 use std::ffi::{c_int, c_void};
 
-/// Lets go of the pages of code and constants that were used so far, as a start uses many that are never used again. What is used again
-/// is taken from the kernel's cache of the file, sixteen pages at a time.
+/// Lets go of the pages of code and constants that were used so far, as a start uses many that are
+/// never used again. What is used again is taken from the kernel's cache of the file, sixteen pages
+/// at a time.
 ///
 /// Whoever watches the program with breakpoints has to set them anew.
 pub fn let_go() {
     let mut segments: Vec<Segment> = Vec::new();
     #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-    // SAFETY: the function is called before this call returns, with the pointer given here, which is to a vector of ours.
+    // SAFETY: the function is called before this call returns, with the pointer given here, which is to a
+    // vector of ours.
     let _ = unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut segments).cast()) };
     for Segment { start, length } in segments {
         #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-        // SAFETY: whole pages of a mapping of a file that nobody may write to, so that what is read next is what was there.
+        // SAFETY: whole pages of a mapping of a file that nobody may write to, so that what is read next is
+        // what was there.
         let _ = unsafe { libc::madvise(start as *mut c_void, length, libc::MADV_DONTNEED) };
     }
 }
@@ -34,7 +37,8 @@ impl Segment {
     }
 }
 
-/// The segments of the program that cannot be written to. It is told of first; the libraries after it are shared with others.
+/// The segments of the program that cannot be written to. It is told of first; the libraries after
+/// it are shared with others.
 #[expect(unsafe_code, reason = "called by the C library with what only it can vouch for")]
 unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _: libc::size_t, found: *mut c_void) -> c_int {
     // SAFETY: the pointer that was given to the call above, whose vector nobody else uses meanwhile.

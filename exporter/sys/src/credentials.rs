@@ -1,6 +1,7 @@
 //! Who sent a datagram of a local socket, as the kernel says.
 //!
-//! Sends from another process namespace have pid 0, which the type that `rustix` has for this cannot hold.
+//! Sends from another process namespace have pid 0, which the type that `rustix` has for this
+//! cannot hold.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,8 +1,10 @@
-//! Statistics that drivers of network devices keep, and which driver and firmware a device has, by the `SIOCETHTOOL` call.
+//! Statistics that drivers of network devices keep, and which driver and firmware a device has, by
+//! the `SIOCETHTOOL` call.
 //!
-//! Names and values come in two calls, and between them a driver may add queues. The kernel then writes as many values as there are, not
-//! as many as were asked for. So its answers go to memory that ends at a page nobody may touch: an answer that outgrew its room is an
-//! error of the call, never a write beyond it.
+//! Names and values come in two calls, and between them a driver may add queues. The kernel then
+//! writes as many values as there are, not as many as were asked for. So its answers go to memory
+//! that ends at a page nobody may touch: an answer that outgrew its room is an error of the call,
+//! never a write beyond it.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -42,8 +44,8 @@ impl Ethtool {
         Ok(Self { socket })
     }
 
-    /// The number that the kernel has given to the device: a name may be another device's in another namespace, a name and a
-    /// number are not.
+    /// The number that the kernel has given to the device: a name may be another device's in
+    /// another namespace, a name and a number are not.
     pub fn index(&self, device: &str) -> io::Result<u32> {
         Ok(rustix::net::netdevice::name_to_index(&self.socket, device)?)
     }
@@ -100,9 +102,10 @@ impl Ethtool {
         let mut request = libc::ifreq { ifr_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data } };
         let request: *mut libc::ifreq = &raw mut request;
         #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-        // SAFETY: the request is whole and its name ends with a zero. The kernel writes to what `ifru_data` points at, which is
-        // a mapping of ours that nothing else refers to while `memory` is borrowed; where an answer is longer than the
-        // mapping, it meets the page behind it that cannot be written, and the call fails.
+        // SAFETY: the request is whole and its name ends with a zero. The kernel writes to what `ifru_data`
+        // points at, which is a mapping of ours that nothing else refers to while `memory` is
+        // borrowed; where an answer is longer than the mapping, it meets the page behind it that
+        // cannot be written, and the call fails.
         let result =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, request) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -141,8 +144,8 @@ impl Memory {
 
     fn bytes(&self) -> &[u8] {
         #[expect(unsafe_code, reason = "the mapping as a slice")]
-        // SAFETY: `length` bytes of the mapping are readable, initialised with zeros by the kernel, live as long as `self`, and are
-        // written only through `&mut self`.
+        // SAFETY: `length` bytes of the mapping are readable, initialised with zeros by the kernel, live as
+        // long as `self`, and are written only through `&mut self`.
         unsafe {
             std::slice::from_raw_parts(self.start.as_ptr(), self.length)
         }
@@ -245,7 +248,8 @@ mod tests {
         assert_eq!((word(memory.bytes(), 4), memory.bytes()[8..].iter().any(|b| *b != 0)), (2, false));
     }
 
-    /// An answer longer than its room is an error of the call. A device that describes its driver does not fit into eight bytes.
+    /// An answer longer than its room is an error of the call. A device that describes its driver
+    /// does not fit into eight bytes.
     #[test]
     fn the_kernel_cannot_write_beyond_the_memory() {
         let ethtool = Ethtool::open().unwrap();

@@ -1,12 +1,14 @@
 //! How the allocator of the C library spreads memory over threads.
 
-/// What a heap keeps of what is free at its end, in bytes: more than the page of a large node takes while it is made.
+/// What a heap keeps of what is free at its end, in bytes: more than the page of a large node takes
+/// while it is made.
 #[cfg(target_env = "gnu")]
 const SPARE: libc::c_int = 1 << 20;
 
-/// Lets all threads allocate from this many heaps. The default is eight a core: a program of many threads that do little each
-/// then holds what is free once for every one of them. And lets each heap keep a megabyte of what is free, where the default is to give it
-/// back, and to fetch again what a thread takes and frees every second. To be called before there are threads.
+/// Lets all threads allocate from this many heaps. The default is eight a core: a program of many
+/// threads that do little each then holds what is free once for every one of them. And lets each
+/// heap keep a megabyte of what is free, where the default is to give it back, and to fetch again
+/// what a thread takes and frees every second. To be called before there are threads.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
 pub fn share(heaps: u8) {
@@ -17,7 +19,8 @@ pub fn share(heaps: u8) {
         (libc::M_MMAP_THRESHOLD, SPARE),
     ];
     for (setting, value) in settings {
-        // SAFETY: sets a number of the allocator; that it is called early is a matter of effect, not of safety.
+        // SAFETY: sets a number of the allocator; that it is called early is a matter of effect, not of
+        // safety.
         let _ = unsafe { libc::mallopt(setting, value) };
     }
 }

@@ -1,10 +1,13 @@
-//! NVML, the management library of the NVIDIA driver: loaded at run time, every call watched, every answer as the driver gave it.
+//! NVML, the management library of the NVIDIA driver: loaded at run time, every call watched, every
+//! answer as the driver gave it.
 //!
-//! The whole of what the exporter asks goes through here rather than through a wrapper, for three reasons: each call must be seen
-//! while it runs, because none has a time limit; values of fields have scopes and signed types; and a driver of another age lacks
-//! functions, which must cost their own values only. What an answer means, and which numbers are none, is the caller's business.
+//! The whole of what the exporter asks goes through here rather than through a wrapper, for three
+//! reasons: each call must be seen while it runs, because none has a time limit; values of fields
+//! have scopes and signed types; and a driver of another age lacks functions, which must cost their
+//! own values only. What an answer means, and which numbers are none, is the caller's business.
 //!
-//! Nothing here is `Send`: one thread opens the library, asks, and closes it by dropping what it holds.
+//! Nothing here is `Send`: one thread opens the library, asks, and closes it by dropping what it
+//! holds.
 
 mod device;
 mod error;
@@ -31,7 +34,8 @@ pub use memory::{EccLifetime, EccLocation, EccSeverity, RemapBanks, Remapped, Sr
 pub use nvlink::LinkError;
 pub use xid::{XidEvent, XidEvents};
 
-/// Name that the driver's package installs; the one without the number belongs to development files.
+/// Name that the driver's package installs; the one without the number belongs to development
+/// files.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// Is told of every call, so that one that never returns has a name.
@@ -42,7 +46,8 @@ pub trait Watch: fmt::Debug + Send + Sync {
     fn ends(&self);
 }
 
-/// NVML, initialised. Shut down and unloaded when this and every device and sample of it are dropped.
+/// NVML, initialised. Shut down and unloaded when this and every device and sample of it are
+/// dropped.
 #[derive(Debug, Clone)]
 pub struct Nvml(Rc<Library>);
 
@@ -55,8 +60,8 @@ struct Library {
 
 /// Calls a function of the library, between the two words to the watch.
 ///
-/// The arguments are for the function that the bindings declare; pointers among them must be to live values of the types it
-/// names, and a handle must come from this library.
+/// The arguments are for the function that the bindings declare; pointers among them must be to
+/// live values of the types it names, and a handle must come from this library.
 macro_rules! call {
     ($library:expr, $gpu:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let library: &$crate::nvml::Library = $library;
@@ -77,11 +82,13 @@ macro_rules! call {
 use call;
 
 impl Nvml {
-    /// Loads the library, from `path` or where the loader finds it, and initialises it. Does not touch a GPU.
+    /// Loads the library, from `path` or where the loader finds it, and initialises it. Does not
+    /// touch a GPU.
     pub fn open(path: Option<&Path>, watch: Arc<dyn Watch>) -> Result<Self, Error> {
         let name: &OsStr = path.map_or(LIBRARY.as_ref(), Path::as_os_str);
         watch.begins("dlopen", None);
-        // SAFETY: the operator names the library, or the loader finds the one of the driver; its initialisers are the driver's.
+        // SAFETY: the operator names the library, or the loader finds the one of the driver; its
+        // initialisers are the driver's.
         #[expect(unsafe_code, reason = "loads a library")]
         let raw = unsafe { NvmlLib::new(name) };
         watch.ends();

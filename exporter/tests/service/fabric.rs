@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::node::fabric;
 use crate::support::{Exporter, binary};
 
-/// One page, of the families of links only, as far as `keep` wants them: other collectors have their own tests.
+/// One page, of the families of links only, as far as `keep` wants them: other collectors have
+/// their own tests.
 fn page(root: &Path, keep: impl Fn(&str) -> bool) -> String {
     let args =
         ["sysfs", "procfs", "shm"].map(|p| (format!("--path.{p}"), root.join(p.trim_end_matches("fs"))));

@@ -1,5 +1,6 @@
-//! What a neighbour on the node or in the network can do to the exporter, and what it may cost at most: a run that has nothing to do
-//! with it stays on the page, and memory stays below the bound of docs/security.md.
+//! What a neighbour on the node or in the network can do to the exporter, and what it may cost at
+//! most: a run that has nothing to do with it stays on the page, and memory stays below the bound
+//! of docs/security.md.
 
 use std::io::{Read as _, Seek as _, Write as _};
 use std::net::TcpStream;
@@ -223,7 +224,8 @@ fn sockets_of_one_process_leave_room_for_others() {
     neighbour.wait().unwrap();
 }
 
-/// Twenty thousand logs and a hole of terabytes of one user; as root, who can give files away, a genuine log of another.
+/// Twenty thousand logs and a hole of terabytes of one user; as root, who can give files away, a
+/// genuine log of another.
 #[test]
 fn a_flood_of_logs_and_holes_leaves_room_for_a_log() {
     const LINE: &str = "{\"step\":5,\"loss\":2.5}\n";

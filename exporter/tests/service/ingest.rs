@@ -1,4 +1,5 @@
-//! Events into the real binary by every way in, and what comes of them on the page and in the stream.
+//! Events into the real binary by every way in, and what comes of them on the page and in the
+//! stream.
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 

@@ -8,7 +8,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use crate::support::{Exporter, PATIENCE};
 
-/// Opening a named pipe waits in the kernel until somebody writes to it, as opening anything on a dead server does.
+/// Opening a named pipe waits in the kernel until somebody writes to it, as opening anything on a
+/// dead server does.
 #[test]
 fn a_mount_that_is_stuck_costs_its_own_values_and_recovers() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,8 +11,8 @@ fn write(root: &Path, path: &str, text: &str) {
     std::fs::write(path, format!("{text}\n")).unwrap();
 }
 
-/// A node with 8 H100, two cabled 100-gigabit interfaces, one that is unplugged on purpose, and the virtual ones of a
-/// container host.
+/// A node with 8 H100, two cabled 100-gigabit interfaces, one that is unplugged on purpose, and the
+/// virtual ones of a container host.
 pub(crate) fn gpu_node(root: &Path) {
     for i in 0..8u32 {
         let pci = format!("0000:{:02x}:00.0", 0x1b + i * 0x10);

@@ -1,4 +1,5 @@
-//! Two users of one node: nobody speaks for the run of the other, nor takes the places of the other's runs.
+//! Two users of one node: nobody speaks for the run of the other, nor takes the places of the
+//! other's runs.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -34,7 +35,8 @@ else:
         s.send(line)
 print('sent', flush=True)";
 
-/// Only root may become others. Without it there is one user, and what the rule says of two is asked of the rule itself.
+/// Only root may become others. Without it there is one user, and what the rule says of two is
+/// asked of the rule itself.
 fn is_root() -> bool {
     if rustix::process::geteuid().is_root() {
         return true;

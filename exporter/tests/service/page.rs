@@ -1,5 +1,5 @@
-//! The page: its text from the real binary over trees of files, its formats over HTTP, and what operators do with the
-//! program.
+//! The page: its text from the real binary over trees of files, its formats over HTTP, and what
+//! operators do with the program.
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Command, Stdio};

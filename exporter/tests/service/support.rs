@@ -1,4 +1,5 @@
-//! Runs the real binary on free ports in a directory of its own, and speaks to it as trainers and readers do.
+//! Runs the real binary on free ports in a directory of its own, and speaks to it as trainers and
+//! readers do.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -219,7 +220,8 @@ impl Records {
         Self { stream, chunk: 0 }
     }
 
-    /// The next record; `None` when the stream ended. A record may come in several chunks, and a chunk may hold many.
+    /// The next record; `None` when the stream ended. A record may come in several chunks, and a
+    /// chunk may hold many.
     pub(crate) fn next_record(&mut self) -> Option<Value> {
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {

@@ -1,4 +1,5 @@
-//! What is wrong with a configuration file, in the form `file:line:column: what`, the line and a caret.
+//! What is wrong with a configuration file, in the form `file:line:column: what`, the line and a
+//! caret.
 
 use std::fmt;
 
@@ -53,8 +54,8 @@ impl ConfigError {
         Self { file: file.into(), problems }
     }
 
-    /// Mistakes across fields of a text that parses, all of them at once. Each begins with the path of its value
-    /// (`routes[1].notify: ...`) and is shown there.
+    /// Mistakes across fields of a text that parses, all of them at once. Each begins with the path
+    /// of its value (`routes[1].notify: ...`) and is shown there.
     pub fn at_paths(file: impl Into<String>, text: &str, messages: Vec<String>) -> Self {
         let places = Places::read(text);
         let place = |message: &str| {
@@ -120,8 +121,8 @@ fn in_plain_words(message: String) -> String {
     plain.to_owned()
 }
 
-/// Keys whose values are secrets unless they name a file; the value is not shown even when the mistake is beside
-/// it.
+/// Keys whose values are secrets unless they name a file; the value is not shown even when the
+/// mistake is beside it.
 const SECRET_KEYS: [&str; 5] = ["token", "secret", "password", "routing_key", "webhook_url"];
 
 /// Hides the values of secret keys in a source line, keeping every column where it was.
@@ -145,7 +146,8 @@ fn redact(line: &str) -> String {
     mask_addresses(&(out + rest))
 }
 
-/// Hides what an address may give away beside the place: a user with a password, and what is asked there.
+/// Hides what an address may give away beside the place: a user with a password, and what is asked
+/// there.
 fn mask_addresses(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;

@@ -1,7 +1,8 @@
 //! Which keys a configuration accepts, asked of the type itself.
 //!
-//! A sample that claims to show every key is checked against this. The answer comes from the errors that people see: a
-//! key that nobody has is offered at every place, and the error names what would have been accepted.
+//! A sample that claims to show every key is checked against this. The answer comes from the errors
+//! that people see: a key that nobody has is offered at every place, and the error names what would
+//! have been accepted.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +14,11 @@ const NOBODY: &str = "nobody_has_this_key";
 /// Places may nest in themselves; no sane configuration is deeper.
 const MAX_DEPTH: usize = 8;
 
-/// Dotted paths of every key that `T` accepts, `[]` for an element of a list: `sources[].tail.path`.
+/// Dotted paths of every key that `T` accepts, `[]` for an element of a list:
+/// `sources[].tail.path`.
 ///
-/// Only structs that deny unknown fields and enums answer; the keys of a free map are the user's own. Variants that hold
-/// nothing are values, not keys.
+/// Only structs that deny unknown fields and enums answer; the keys of a free map are the user's
+/// own. Variants that hold nothing are values, not keys.
 pub fn accepted<T: DeserializeOwned>() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     ask::<T>(&|inner| inner.to_owned(), "", &mut found, 0);

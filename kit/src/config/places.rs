@@ -1,7 +1,7 @@
 //! Where in a YAML document a value stands, found by its path.
 //!
-//! Mistakes between values are found long after parsing, when only the values are left. This reads the document again,
-//! into nothing but places.
+//! Mistakes between values are found long after parsing, when only the values are left. This reads
+//! the document again, into nothing but places.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ impl Places {
         serde_saphyr::from_str(text).ok().map(Self)
     }
 
-    /// The place of `routes[1].notify`; as far as it exists, so that what is missing is shown where it should be. In a
-    /// mapping of several lines that is its first key.
+    /// The place of `routes[1].notify`; as far as it exists, so that what is missing is shown where
+    /// it should be. In a mapping of several lines that is its first key.
     pub(super) fn find(&self, path: &str) -> Option<Location> {
         let mut at = &self.0;
         let mut found = None;

@@ -1,7 +1,8 @@
 //! A part of a page that is encoded once and stands on every page until its values change.
 //!
-//! Most of what a node says is what it said a second ago. A page made of blocks costs only what has changed, compressed too: each
-//! block is deflated by itself, such that the results put one after the other are one stream.
+//! Most of what a node says is what it said a second ago. A page made of blocks costs only what has
+//! changed, compressed too: each block is deflated by itself, such that the results put one after
+//! the other are one stream.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +17,8 @@ const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
 /// A last block with nothing in it.
 const DEFLATE_END: [u8; 2] = [3, 0];
 
-/// Whole families, usually one: what is said about them, which differs between the formats, and their samples, which do not.
+/// Whole families, usually one: what is said about them, which differs between the formats, and
+/// their samples, which do not.
 #[derive(Debug)]
 pub struct Block {
     head: Arc<Head>,

@@ -1,8 +1,9 @@
 //! Deflate (RFC 1951) for metrics: lines of text that repeat the lines before them.
 //!
-//! Not a general compressor. It looks for one earlier place of each four bytes and writes the fixed codes, which makes the page a
-//! little larger than the best that the format can do, at a tenth of the time: nothing is set up or cleared between one text and the next, and
-//! a family of three lines costs as little as three lines should. What reads it is any gunzip there is.
+//! Not a general compressor. It looks for one earlier place of each four bytes and writes the fixed
+//! codes, which makes the page a little larger than the best that the format can do, at a tenth of
+//! the time: nothing is set up or cleared between one text and the next, and a family of three
+//! lines costs as little as three lines should. What reads it is any gunzip there is.
 
 /// Places of four bytes that are remembered.
 const SLOTS: usize = 1 << 12;
@@ -84,7 +85,8 @@ const LENGTH_CODES: [Code; LONGEST + 1] = {
     codes
 };
 
-/// Where bytes were last seen. It is kept from text to text, and what it says of those before is known by its number.
+/// Where bytes were last seen. It is kept from text to text, and what it says of those before is
+/// known by its number.
 #[derive(Debug)]
 pub(super) struct Deflater {
     seen: Vec<u32>,

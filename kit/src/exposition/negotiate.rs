@@ -33,15 +33,16 @@ impl Form {
     }
 }
 
-/// One element of an `Accept` list: a lower-cased media range or coding, its version parameter and its weight.
+/// One element of an `Accept` list: a lower-cased media range or coding, its version parameter and
+/// its weight.
 struct Element<'a> {
     name: String,
     version: Option<&'a str>,
     weight: f32,
 }
 
-/// Text 0.0.4 unless OpenMetrics 1.0.0 is asked for by name and weighs at least as much: a browser, `curl` and
-/// everything that says nothing gets what every tool can read.
+/// Text 0.0.4 unless OpenMetrics 1.0.0 is asked for by name and weighs at least as much: a browser,
+/// `curl` and everything that says nothing gets what every tool can read.
 pub(super) fn format<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
     let (mut openmetrics, mut text) = (0.0_f32, Specific::default());
     for element in elements(accept) {

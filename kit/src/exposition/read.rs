@@ -1,8 +1,9 @@
-//! Reads what other programs expose: the text format 0.0.4 and OpenMetrics, quoted UTF-8 names included.
+//! Reads what other programs expose: the text format 0.0.4 and OpenMetrics, quoted UTF-8 names
+//! included.
 //!
-//! Samples borrow from the page and a line costs no allocation, so that a page of a hundred thousand series can be looked
-//! through for the dozen that matter. A line that is wrong is one error, not the end: half a page is better than none, as long
-//! as somebody counts.
+//! Samples borrow from the page and a line costs no allocation, so that a page of a hundred
+//! thousand series can be looked through for the dozen that matter. A line that is wrong is one
+//! error, not the end: half a page is better than none, as long as somebody counts.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -196,7 +197,8 @@ enum Item<'a> {
     Label(&'a str, &'a str),
 }
 
-/// Reads up to the closing brace: the quoted name if there is one, the labels, and what follows the brace.
+/// Reads up to the closing brace: the quoted name if there is one, the labels, and what follows the
+/// brace.
 fn label_set(text: &str) -> Result<(Option<&str>, Labels<'_>, &str), &'static str> {
     let (mut rest, mut name, mut count) = (text, None, 0);
     loop {

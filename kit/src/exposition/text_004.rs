@@ -1,8 +1,9 @@
 //! OpenMetrics 1.0 rewritten as Prometheus text 0.0.4, for scrapers that do not speak OpenMetrics.
 //!
-//! The formats differ where it hurts: the older one names a counter family with its `_total`, knows neither
-//! `info`, `unknown`, `# UNIT`, `# EOF`, exemplars nor `_created`, counts time in milliseconds and does not
-//! escape quotes in help. A line that is not OpenMetrics is dropped: one bad line would cost the whole scrape.
+//! The formats differ where it hurts: the older one names a counter family with its `_total`, knows
+//! neither `info`, `unknown`, `# UNIT`, `# EOF`, exemplars nor `_created`, counts time in
+//! milliseconds and does not escape quotes in help. A line that is not OpenMetrics is dropped: one
+//! bad line would cost the whole scrape.
 
 use std::borrow::Cow;
 
@@ -167,7 +168,8 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// Length of `name{labels}`: label values are quoted and may contain anything, escaped quotes included.
+/// Length of `name{labels}`: label values are quoted and may contain anything, escaped quotes
+/// included.
 fn series_len(line: &str) -> Option<usize> {
     let name_end = line.find(['{', ' '])?;
     if name_end == 0 {

@@ -1,9 +1,10 @@
 //! How much of request bodies is held at once, by all connections together.
 //!
-//! A limit of one body bounds nothing by itself: as many bodies are held as there are connections. So each byte that
-//! arrives is taken from one budget and given back when its request is answered; a body for which there is no room is
-//! refused with 503, which every sender of telemetry repeats. Bodies must also arrive within a time, or a slow one would hold
-//! its bytes for as long as it likes.
+//! A limit of one body bounds nothing by itself: as many bodies are held as there are connections.
+//! So each byte that arrives is taken from one budget and given back when its request is answered;
+//! a body for which there is no room is refused with 503, which every sender of telemetry repeats.
+//! Bodies must also arrive within a time, or a slow one would hold its bytes for as long as it
+//! likes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use axum::body::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
-/// Bodies up to this size may use the part of the budget that larger ones may not: an event or an acknowledgement gets through
-/// while somebody fills the rest.
+/// Bodies up to this size may use the part of the budget that larger ones may not: an event or an
+/// acknowledgement gets through while somebody fills the rest.
 const SMALL: usize = 64 << 10;
 /// One part in so many is for small bodies alone.
 const RESERVED_PART: usize = 4;

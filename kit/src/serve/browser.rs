@@ -1,8 +1,9 @@
 //! Requests that a browser makes for a page of somebody else.
 //!
-//! A page on the Internet can have a browser post to this program (cross-site request forgery), and can read it once its own name
-//! leads to this address (DNS rebinding). Programs send no `Origin`, so what follows is asked of browsers alone:
-//! Prometheus, a trainer and curl reach this program by any name.
+//! A page on the Internet can have a browser post to this program (cross-site request forgery), and
+//! can read it once its own name leads to this address (DNS rebinding). Programs send no `Origin`,
+//! so what follows is asked of browsers alone: Prometheus, a trainer and curl reach this program by
+//! any name.
 
 use std::sync::Arc;
 
@@ -14,8 +15,8 @@ use serde::{Deserialize, Deserializer};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebHosts {
-    /// Names, without a port, by which people reach this program in a browser. Addresses, `localhost` and the name of the machine are
-    /// among them.
+    /// Names, without a port, by which people reach this program in a browser. Addresses,
+    /// `localhost` and the name of the machine are among them.
     #[serde(deserialize_with = "names")]
     pub hosts: Vec<String>,
 }
@@ -42,7 +43,8 @@ fn names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
 }
 
 impl Hosts {
-    /// Those of the configuration, of an address by which links lead here, and the machine's own name.
+    /// Those of the configuration, of an address by which links lead here, and the machine's own
+    /// name.
     pub fn new(web: &WebHosts, url: Option<&str>) -> Self {
         let linked = url
             .and_then(|u| u.split_once("://"))
@@ -75,8 +77,9 @@ fn name_of(authority: &str) -> &str {
     authority.rsplit_once(':').map_or(authority, |(name, _)| name)
 }
 
-/// Why a request is refused, if it is a browser's and not of one of our own pages. `guarded` is false where nobody comes in without a
-/// password or token: a page of somebody else's name is given none by a browser.
+/// Why a request is refused, if it is a browser's and not of one of our own pages. `guarded` is
+/// false where nobody comes in without a password or token: a page of somebody else's name is given
+/// none by a browser.
 pub(super) fn refuse(
     method: &Method,
     uri: &Uri,

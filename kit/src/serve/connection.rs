@@ -124,8 +124,8 @@ where
     }
 }
 
-/// HTTP/2 has no pause between requests that a timeout could be set for, so an idle connection is one on which nothing is
-/// being answered and nothing was for a while.
+/// HTTP/2 has no pause between requests that a timeout could be set for, so an idle connection is
+/// one on which nothing is being answered and nothing was for a while.
 async fn http2<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, busy: &Arc<Busy>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -181,7 +181,8 @@ async fn answer(
     let limits = &server.limits;
     let version = request.version();
     let routed = timeout(limits.request_timeout, route(&server, peer, request));
-    // 503, not 408: a remote_write sender drops what was answered with 4xx and repeats what was answered 5xx.
+    // 503, not 408: a remote_write sender drops what was answered with 4xx and repeats what was
+    // answered 5xx.
     let mut response = routed.await.unwrap_or_else(|_| {
         closing((StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response())
     });

@@ -1,8 +1,9 @@
 //! Which connections are open, and which one is closed when a newcomer finds no room.
 //!
-//! Whoever opens sockets and says nothing must not keep a liveness probe, a scrape or the alerter out. So at the limit an idle
-//! connection is closed for the newcomer, first one that never made a request. A peer that sends its request at once is
-//! answered before its own turn to be closed comes, however fast somebody else opens further connections.
+//! Whoever opens sockets and says nothing must not keep a liveness probe, a scrape or the alerter
+//! out. So at the limit an idle connection is closed for the newcomer, first one that never made a
+//! request. A peer that sends its request at once is answered before its own turn to be closed
+//! comes, however fast somebody else opens further connections.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,10 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// A peer that holds more than this share of all connections loses busy ones too, to a peer that holds fewer.
+/// A peer that holds more than this share of all connections loses busy ones too, to a peer that
+/// holds fewer.
 const GREEDY_SHARE: usize = 4;
 
-/// Whom a limit counts as one: an IPv4 address, an IPv6 network of 64 bits (whoever has one address of it has all), or this machine.
+/// Whom a limit counts as one: an IPv4 address, an IPv6 network of 64 bits (whoever has one address
+/// of it has all), or this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Client(IpAddr);
 
@@ -134,7 +137,8 @@ impl Open {
             *held.entry(entry.client).or_default() += 1;
         }
         let count = |entry: &Entry| held.get(&entry.client).copied().unwrap_or_default();
-        // Of the client with the most connections first; of those, one that never made a request, then the oldest.
+        // Of the client with the most connections first; of those, one that never made a request, then the
+        // oldest.
         let idle = self.by_id.iter().filter(|(_, e)| e.busy.now() == 0);
         let idle = idle.min_by_key(|(id, e)| (usize::MAX - count(e), e.busy.begun() > 0, **id));
         if let Some((id, _)) = idle {

@@ -1,5 +1,5 @@
-//! Which HTTP a client speaks, told by its first bytes: HTTP/2 with prior knowledge, as gRPC has it, begins with words that no
-//! HTTP/1 request begins with.
+//! Which HTTP a client speaks, told by its first bytes: HTTP/2 with prior knowledge, as gRPC has
+//! it, begins with words that no HTTP/1 request begins with.
 
 use std::io;
 use std::pin::Pin;
@@ -25,7 +25,8 @@ impl<IO: AsyncRead + Unpin> Sniffed<IO> {
         Self { io, head: [0; PREFACE.len()], given: 0, read: 0 }
     }
 
-    /// Reads until it is certain whether this is HTTP/2. Waits for as long as the client says nothing.
+    /// Reads until it is certain whether this is HTTP/2. Waits for as long as the client says
+    /// nothing.
     pub(super) async fn is_http2(&mut self) -> io::Result<bool> {
         while self.read < PREFACE.len() {
             let n = self.io.read(&mut self.head[self.read..]).await?;

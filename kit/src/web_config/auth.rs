@@ -1,11 +1,13 @@
 //! Basic authentication against bcrypt hashes.
 //!
-//! bcrypt is slow on purpose, and a scraper authenticates on every request, so matches are remembered. What is
-//! remembered is only "this password has this hash", under a digest that binds both and nothing else: a wrong
-//! password can never be answered by the memory of another user's (CVE-2022-46146), and changing a hash forgets
-//! its password. Only matches are kept, so guessing fills nothing.
+//! bcrypt is slow on purpose, and a scraper authenticates on every request, so matches are
+//! remembered. What is remembered is only "this password has this hash", under a digest that binds
+//! both and nothing else: a wrong password can never be answered by the memory of another user's
+//! (CVE-2022-46146), and changing a hash forgets its password. Only matches are kept, so guessing
+//! fills nothing.
 //!
-//! An unknown user costs the same as a known one: the guess is compared with some user's hash, and refused.
+//! An unknown user costs the same as a known one: the guess is compared with some user's hash, and
+//! refused.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -37,8 +39,8 @@ pub(super) struct Users {
     matches: Mutex<HashSet<[u8; 32]>>,
     /// Makes the digests useless outside this process.
     salt: [u8; 32],
-    /// Chooses, for an unknown user, whose hash the guess is compared with: always the same one, as for a real
-    /// user, and not one that an outsider can predict.
+    /// Chooses, for an unknown user, whose hash the guess is compared with: always the same one, as
+    /// for a real user, and not one that an outsider can predict.
     decoy: RandomState,
     hashing: Arc<Semaphore>,
 }
@@ -201,8 +203,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_memory_of_one_user_admits_no_other() {
-        // CVE-2022-46146: a cache keyed by the concatenation of user, hash and password can be led to answer
-        // for a user who does not exist.
+        // CVE-2022-46146: a cache keyed by the concatenation of user, hash and password can be led to
+        // answer for a user who does not exist.
         let users = users(&[("alice", "secret")]);
         assert_eq!(status(&users, &basic("alice:secret")).await, None);
         let hash = users.hashes["alice"].0.to_string();
@@ -213,8 +215,9 @@ mod tests {
         assert_eq!(users.remembered().len(), 1);
     }
 
-    /// The sequence of CVE-2022-46146 itself, by somebody who has read every hash and has an account: a first request leaves a
-    /// match under a key that a second one of another user, hash and password also has.
+    /// The sequence of CVE-2022-46146 itself, by somebody who has read every hash and has an
+    /// account: a first request leaves a match under a key that a second one of another user,
+    /// hash and password also has.
     #[tokio::test]
     async fn a_match_that_was_led_into_the_memory_admits_nobody() {
         let users = users(&[("alice", "secret"), ("mallory", "own")]);

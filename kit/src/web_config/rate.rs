@@ -1,7 +1,7 @@
 //! How many requests are taken at all: the token bucket of the exporter toolkit.
 //!
-//! One bucket for everybody and every path but the probes, asked before who calls: a request that it refuses costs neither a
-//! password's hash nor a handler.
+//! One bucket for everybody and every path but the probes, asked before who calls: a request that
+//! it refuses costs neither a password's hash nor a handler.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,8 @@ const UNITS: [(&str, f64); 7] =
 /// Of a refused request, in seconds, at least: the header knows no parts of one.
 const WAIT_MIN: u64 = 1;
 
-/// One request an `interval`, and after a pause up to `burst` at once. An interval of 0 is no limit.
+/// One request an `interval`, and after a pause up to `burst` at once. An interval of 0 is no
+/// limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
 pub(super) struct RateLimit {

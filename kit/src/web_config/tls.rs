@@ -108,8 +108,8 @@ fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 /// The four ways of asking a client for a certificate.
 #[derive(Debug)]
 struct ClientAuth {
-    /// Checks the chain up to the client CA; without it any certificate will do, as long as the client holds its
-    /// key.
+    /// Checks the chain up to the client CA; without it any certificate will do, as long as the
+    /// client holds its key.
     chain: Option<Arc<dyn ClientCertVerifier>>,
     mandatory: bool,
     /// Of which the certificate must carry one; empty for any.

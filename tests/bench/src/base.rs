@@ -52,7 +52,8 @@ impl Clean {
         Ok(Self { stretches })
     }
 
-    /// A series with these signals and at least so many rows: of even seeds a real one, as long as there is one.
+    /// A series with these signals and at least so many rows: of even seeds a real one, as long as
+    /// there is one.
     pub fn draw(&self, signals: &[&str], rows: usize, seed: u64, random: &mut Random) -> Base {
         let fit: Vec<_> = self
             .stretches

@@ -13,7 +13,8 @@ use crate::random::Random;
 /// Rows between the earliest and the latest onset, as shares of the series.
 const ONSET: std::ops::Range<f64> = 0.35..0.45;
 
-/// Writes a recording for every fault, size and seed, with their labels; the same seeds write the same bytes. Gives the files.
+/// Writes a recording for every fault, size and seed, with their labels; the same seeds write the
+/// same bytes. Gives the files.
 pub fn write(dir: &Path, clean: &Clean, seeds: u64) -> anyhow::Result<Vec<PathBuf>> {
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut truths = Truths::new();
@@ -40,7 +41,8 @@ fn one(
     size: f64,
     seed: u64,
 ) -> anyhow::Result<(PathBuf, Truth)> {
-    // The clean series of a seed is the same at every size: what differs along a curve is the size alone.
+    // The clean series of a seed is the same at every size: what differs along a curve is the size
+    // alone.
     let random = &mut Random::of(fault.name, seed);
     let label = |start, end| Label { class: fault.class.into(), start, end, severity: fault.urgency(size) };
     let injected = |base| Some(Injected { fault: fault.name.into(), size, seed, base });

@@ -1,7 +1,9 @@
-//! What is injected: one kind of fault a line, with the sizes it is tried at and what a person would have wanted of each.
+//! What is injected: one kind of fault a line, with the sizes it is tried at and what a person
+//! would have wanted of each.
 //!
-//! Sizes run from what nobody should be told of to what nobody could miss; the urgency of a size follows the same policy as the labels of the real runs
-//! (`tests/data/runs/SOURCES.md`). A size that nobody should be told of has a label too, of urgency `info`: a page for it is false.
+//! Sizes run from what nobody should be told of to what nobody could miss; the urgency of a size
+//! follows the same policy as the labels of the real runs (`tests/data/runs/SOURCES.md`). A size
+//! that nobody should be told of has a label too, of urgency `info`: a page for it is false.
 
 mod events;
 mod grads;

@@ -1,8 +1,10 @@
 //! How well training anomalies are detected: recordings with labels in, figures out.
 //!
-//! Two kinds of recordings: real public runs, labelled by hand (`tests/data/runs`), and clean series into which a fault of known kind, size and onset
-//! was injected. Both go through the program that is shipped, as files through `backtest`; other detectors may bring the same lines of JSON and are counted
-//! by the same rules ([`score`]). Nothing here detects anything, and no rule adjusts an alarm after the fact.
+//! Two kinds of recordings: real public runs, labelled by hand (`tests/data/runs`), and clean
+//! series into which a fault of known kind, size and onset was injected. Both go through the
+//! program that is shipped, as files through `backtest`; other detectors may bring the same lines
+//! of JSON and are counted by the same rules ([`score`]). Nothing here detects anything, and no
+//! rule adjusts an alarm after the fact.
 
 pub mod base;
 pub mod cases;

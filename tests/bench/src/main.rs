@@ -1,4 +1,5 @@
-//! `bench-detection`: writes recordings with injected faults, scores what was said of recordings, and writes the report.
+//! `bench-detection`: writes recordings with injected faults, scores what was said of recordings,
+//! and writes the report.
 
 use std::fs;
 use std::io::Write as _;
@@ -15,8 +16,8 @@ use stepwatch_bench::{cases, label, plots, real_runs, replay, tables, variants, 
 
 /// What our own row is called.
 const OURS: &str = "Stepwatch";
-/// Of a directory of another detector's incidents: those on the real runs, and those on the injected faults. What it has not heard is not
-/// counted.
+/// Of a directory of another detector's incidents: those on the real runs, and those on the
+/// injected faults. What it has not heard is not counted.
 const REAL: &str = "runs.jsonl";
 const INJECTED: &str = "cases.jsonl";
 

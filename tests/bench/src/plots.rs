@@ -15,7 +15,8 @@ const COLUMNS: usize = 4;
 const PANEL: (f64, f64) = (300.0, 190.0);
 const TOP: f64 = 70.0;
 
-/// Small multiples: of each fault, the share of runs in which it was noticed and paged, over its size.
+/// Small multiples: of each fault, the share of runs in which it was noticed and paged, over its
+/// size.
 pub fn faults(curves: &[Curve]) -> String {
     let rows = curves.len().div_ceil(COLUMNS) as f64;
     let mut svg = Svg::new(PANEL.0 * COLUMNS as f64 + 20.0, TOP + PANEL.1 * rows + 10.0);
@@ -88,7 +89,8 @@ fn panel(svg: &mut Svg, at: (f64, f64), curve: &Curve) {
 pub fn detectors(title: &str, tallies: &[(String, Tally)]) -> String {
     let (width, height) = (760.0, 420.0);
     let (left, right, top, bottom) = (60.0, width - 30.0, 56.0, height - 56.0);
-    /// False alarms a run-week at the left and right end, as powers of ten; none at all stands at the left end.
+    /// False alarms a run-week at the left and right end, as powers of ten; none at all stands at
+    /// the left end.
     const POWERS: (f64, f64) = (-1.0, 5.0);
     let mut svg = Svg::new(width, height);
     svg.text((20.0, 28.0), 15.0, INK, Anchor::Start, title);

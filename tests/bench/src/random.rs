@@ -9,7 +9,8 @@ impl Random {
         Self(seed)
     }
 
-    /// A generator of its own for a named purpose, so that one more draw here changes nothing there.
+    /// A generator of its own for a named purpose, so that one more draw here changes nothing
+    /// there.
     pub fn of(name: &str, seed: u64) -> Self {
         // FNV-1a.
         let hash = name
@@ -47,7 +48,8 @@ impl Random {
     }
 }
 
-/// First-order autoregressive noise of unit variance: what is left of a training signal once its trend is gone has memory.
+/// First-order autoregressive noise of unit variance: what is left of a training signal once its
+/// trend is gone has memory.
 #[derive(Debug, Clone)]
 pub struct Ar1 {
     phi: f64,

@@ -84,7 +84,8 @@ impl Recording {
         self.steps.partition_point(|s| *s < step)
     }
 
-    /// Changes what was logged of a signal in these rows; the function is told how far into them it is.
+    /// Changes what was logged of a signal in these rows; the function is told how far into them it
+    /// is.
     pub fn change(&mut self, name: &str, rows: Range<usize>, mut f: impl FnMut(usize, f64) -> f64) {
         let Some(column) = self.columns.iter_mut().find(|c| c.name == name) else { return };
         let rows = rows.start..rows.end.min(column.cells.len());
@@ -101,7 +102,8 @@ impl Recording {
     }
 }
 
-/// Five significant digits, as most trainers print; what does not fit a float's digits is the trainer's NaN or infinity.
+/// Five significant digits, as most trainers print; what does not fit a float's digits is the
+/// trainer's NaN or infinity.
 fn print(text: &mut String, name: &str, v: f64) -> std::fmt::Result {
     if !v.is_finite() {
         let word = if v.is_nan() {

@@ -41,7 +41,8 @@ impl Incident {
     }
 }
 
-/// By the name of the recording; one of which nothing was said is there too, and one that was not heard is not.
+/// By the name of the recording; one of which nothing was said is there too, and one that was not
+/// heard is not.
 pub type Incidents = BTreeMap<String, Vec<Incident>>;
 
 /// The command line of `backtest`, so that what runs here is what a person would have typed.

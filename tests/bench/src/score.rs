@@ -1,10 +1,14 @@
 //! How alarms are counted against labels: no look ahead, no adjustment of points.
 //!
-//! * An alarm belongs to a label from 5 samples before its start to 20 samples, or a tenth of its length, after its end, if its kind is of the label's family.
-//!   What counts is the sample at which it was decided: of a page the one at which it became a page.
-//! * A label is *noticed* by a page or a ticket; one that a person would have acted on at once is *paged* by a page.
-//! * An alarm that was right once and is still open at a later label of its family counts there too: the person is already there. One that was wrong earns nothing by staying open.
-//! * A page is *false* if it touches nothing that anybody would have acted on or looked at, whatever its family; a ticket if it touches no label at all.
+//! * An alarm belongs to a label from 5 samples before its start to 20 samples, or a tenth of its
+//!   length, after its end, if its kind is of the label's family. What counts is the sample at
+//!   which it was decided: of a page the one at which it became a page.
+//! * A label is *noticed* by a page or a ticket; one that a person would have acted on at once is
+//!   *paged* by a page.
+//! * An alarm that was right once and is still open at a later label of its family counts there
+//!   too: the person is already there. One that was wrong earns nothing by staying open.
+//! * A page is *false* if it touches nothing that anybody would have acted on or looked at,
+//!   whatever its family; a ticket if it touches no label at all.
 //! * The *delay* runs from the label's start to the alarm, in samples; early is 0.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +37,8 @@ pub struct Tally {
     pub false_pages: usize,
     pub tickets: usize,
     pub false_tickets: usize,
-    /// Samples at which somebody has been told and not yet been told that it is over: during labels, and outside of them.
+    /// Samples at which somebody has been told and not yet been told that it is over: during
+    /// labels, and outside of them.
     pub alarmed_within: usize,
     pub alarmed_outside: usize,
     /// Samples within labels that anybody would have looked at.
@@ -113,7 +118,8 @@ impl<'a> Alarm<'a> {
 }
 
 impl Tally {
-    /// Looks for the alarms that tell of a label; `right` are those that were right about an earlier one of a family.
+    /// Looks for the alarms that tell of a label; `right` are those that were right about an
+    /// earlier one of a family.
     fn label(
         &mut self,
         run: &str,

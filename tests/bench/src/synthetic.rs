@@ -1,7 +1,9 @@
 //! Clean series made up: what a healthy run looks like, with every trait drawn anew for a seed.
 //!
-//! The loss falls as a power of the step, with noise that has memory; the gradient norm is log-normal about a level that falls too; step times are log-normal, with pauses for evaluation in half
-//! of the runs and a rare slow step in all of them. Ranges are those of the real runs beside.
+//! The loss falls as a power of the step, with noise that has memory; the gradient norm is
+//! log-normal about a level that falls too; step times are log-normal, with pauses for evaluation
+//! in half of the runs and a rare slow step in all of them. Ranges are those of the real runs
+//! beside.
 
 use crate::random::{Ar1, Random};
 use crate::recording::{Column, GRAD_NORM, LOSS, Recording, STEP_TIME};
@@ -9,7 +11,8 @@ use crate::recording::{Column, GRAD_NORM, LOSS, Recording, STEP_TIME};
 /// The traits of one run.
 #[derive(Debug, Clone)]
 pub struct Traits {
-    /// Loss that it falls to, the height above it at the first step, and the power by which that shrinks.
+    /// Loss that it falls to, the height above it at the first step, and the power by which that
+    /// shrinks.
     pub floor: f64,
     pub height: f64,
     pub power: f64,

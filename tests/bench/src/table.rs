@@ -1,4 +1,5 @@
-//! A recording as it was printed: cells of text, because how finely a number was printed is part of what was recorded.
+//! A recording as it was printed: cells of text, because how finely a number was printed is part of
+//! what was recorded.
 
 use std::fs;
 use std::path::Path;
@@ -77,7 +78,8 @@ impl Table {
         self.header.len() > 1
     }
 
-    /// Gives every line a time, worked out of the step times where there is none; false if that cannot be.
+    /// Gives every line a time, worked out of the step times where there is none; false if that
+    /// cannot be.
     pub fn tell_time(&mut self) -> bool {
         if self.column(TIMESTAMP).is_some() {
             return true;

@@ -1,7 +1,10 @@
-//! The same runs as others would have recorded them: fewer lines, other units, other clocks, columns and lines that are gone, repeated or out of
-//! order. What is detected must not hang on any of that, as far as it can still be seen.
+//! The same runs as others would have recorded them: fewer lines, other units, other clocks,
+//! columns and lines that are gone, repeated or out of order. What is detected must not hang on any
+//! of that, as far as it can still be seen.
 //!
-//! A label of which a variant leaves nothing to be seen is *out of sight* and not counted: none of its lines or signals is there. One that leaves a page a single line is worth a ticket: that it lasted cannot be seen any more.
+//! A label of which a variant leaves nothing to be seen is *out of sight* and not counted: none of
+//! its lines or signals is there. One that leaves a page a single line is worth a ticket: that it
+//! lasted cannot be seen any more.
 
 use crate::label::{Family, Label, Urgency};
 use crate::random::Random;

@@ -1,4 +1,5 @@
-//! Whether detection holds when the same runs are recorded in other ways: every variant of every run, replayed and counted.
+//! Whether detection holds when the same runs are recorded in other ways: every variant of every
+//! run, replayed and counted.
 
 // Writing to a string cannot fail.
 use std::fmt::Write as _;

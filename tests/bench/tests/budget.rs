@@ -1,6 +1,7 @@
 //! The budget: what was reached on the labelled real runs with default settings must not get worse.
 //!
-//! Where the data come from is told in `tests/data/runs/SOURCES.md`. A figure that got better belongs in here.
+//! Where the data come from is told in `tests/data/runs/SOURCES.md`. A figure that got better
+//! belongs in here.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stepwatch_bench::curves::Runs;
@@ -8,7 +9,8 @@ use stepwatch_bench::label::{self, Family};
 use stepwatch_bench::score::Tally;
 use stepwatch_bench::{cases, real_runs, replay, tables};
 
-/// What may be reached at worst; counts are of the runs of `tests/data/runs`, delays are medians in samples.
+/// What may be reached at worst; counts are of the runs of `tests/data/runs`, delays are medians in
+/// samples.
 fn budget(t: &Tally) -> [(&'static str, f64, f64); 8] {
     let delay = |family| t.delay(Some(family), 0.5).unwrap_or(f64::INFINITY);
     [

@@ -1,11 +1,14 @@
-//! A wall clock that a test can set: preloaded (`LD_PRELOAD`) into a program under test, it shifts what the program reads as
-//! the time of day by the seconds that a file says, from one reading to the next, as an operator or NTP does.
+//! A wall clock that a test can set: preloaded (`LD_PRELOAD`) into a program under test, it shifts
+//! what the program reads as the time of day by the seconds that a file says, from one reading to
+//! the next, as an operator or NTP does.
 //!
-//! The file that `STEPWATCH_FAKE_CLOCK` names holds one native `i64` and is mapped, so that writing to it jumps the clock of a program that
-//! runs. Only the wall is shifted: the monotonic clock is the kernel's, as it is when a real clock is set.
+//! The file that `STEPWATCH_FAKE_CLOCK` names holds one native `i64` and is mapped, so that writing
+//! to it jumps the clock of a program that runs. Only the wall is shifted: the monotonic clock is
+//! the kernel's, as it is when a real clock is set.
 //!
-//! It must stand in the C library's place and answer by C's rules, which is why it is `unsafe` and a crate of its own; the
-//! kernel is asked by its number, so that nothing here can call itself. Nothing links to it but the dynamic loader.
+//! It must stand in the C library's place and answer by C's rules, which is why it is `unsafe` and
+//! a crate of its own; the kernel is asked by its number, so that nothing here can call itself.
+//! Nothing links to it but the dynamic loader.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -28,7 +31,8 @@ fn mapped() -> Option<&'static AtomicI64> {
     // SAFETY: a new mapping of a file that is open and long enough; the kernel chooses where.
     let at =
         unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-    // SAFETY: it was mapped just now, is aligned to a page, is never unmapped, and is only ever read whole.
+    // SAFETY: it was mapped just now, is aligned to a page, is never unmapped, and is only ever read
+    // whole.
     (at != libc::MAP_FAILED).then(|| unsafe { &*at.cast::<AtomicI64>() })
 }
 

@@ -1,4 +1,5 @@
-//! Alertmanager's API v2, as far as alerts are told to it: each is known by its labels, and told again it is the same.
+//! Alertmanager's API v2, as far as alerts are told to it: each is known by its labels, and told
+//! again it is the same.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! A service that is broken in the way that is worst for secrets: whatever it answers, it repeats everything that it was sent.
+//! A service that is broken in the way that is worst for secrets: whatever it answers, it repeats
+//! everything that it was sent.
 
 use crate::server::{Received, Reply, Service};
 

@@ -21,7 +21,8 @@ pub enum Fault {
     Reset,
     /// The message is taken and the connection reset before the answer: the sender cannot know.
     TakenThenReset,
-    /// The service's own way of saying no: 200 with `ok: false` and this error at Slack, 400 elsewhere.
+    /// The service's own way of saying no: 200 with `ok: false` and this error at Slack, 400
+    /// elsewhere.
     NotOk(String),
 }
 
@@ -38,7 +39,8 @@ struct Plan {
     always: Option<Fault>,
 }
 
-/// The faults to come, by endpoint: `chat.postMessage`, `enqueue`, ... as [`crate::Service::endpoint`] names them.
+/// The faults to come, by endpoint: `chat.postMessage`, `enqueue`, ... as
+/// [`crate::Service::endpoint`] names them.
 #[derive(Debug, Clone, Default)]
 pub struct Script(Arc<Mutex<BTreeMap<String, Plan>>>);
 

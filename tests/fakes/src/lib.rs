@@ -1,10 +1,11 @@
-//! Stand-ins for the services that Stepwatch talks to: Slack, PagerDuty, a mail relay, and a receiver of signed
-//! webhooks.
+//! Stand-ins for the services that Stepwatch talks to: Slack, PagerDuty, a mail relay, and a
+//! receiver of signed webhooks.
 //!
-//! Each is a real server on a free loopback port that keeps state and refuses what the real service refuses, so
-//! that a test can ask the only question that matters (what would a person have seen?) instead of counting calls.
-//! Each takes a [`Script`] of faults, including the one that makes delivery hard: the message was taken and the
-//! connection died before the answer. Slack and PagerDuty show themselves to people at `/`.
+//! Each is a real server on a free loopback port that keeps state and refuses what the real service
+//! refuses, so that a test can ask the only question that matters (what would a person have seen?)
+//! instead of counting calls. Each takes a [`Script`] of faults, including the one that makes
+//! delivery hard: the message was taken and the connection died before the answer. Slack and
+//! PagerDuty show themselves to people at `/`.
 //!
 //! Not a mock library: nothing here is told what to expect.
 

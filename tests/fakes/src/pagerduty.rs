@@ -1,9 +1,10 @@
 //! PagerDuty's Events API v2: alerts keyed by `dedup_key`, and the pages that they cause.
 //!
-//! The semantics that matter: a trigger for an open key is appended and pages nobody, also where the alert was acknowledged; after a
-//! resolve the same key opens a new alert and pages again, so that a trigger that arrives late is a false page. All integration keys
-//! are of one integration; the real service has a set of deduplication keys for each. A service that groups alerts takes each
-//! further alert into the incident that is open, and pages nobody for it.
+//! The semantics that matter: a trigger for an open key is appended and pages nobody, also where
+//! the alert was acknowledged; after a resolve the same key opens a new alert and pages again, so
+//! that a trigger that arrives late is a false page. All integration keys are of one integration;
+//! the real service has a set of deduplication keys for each. A service that groups alerts takes
+//! each further alert into the incident that is open, and pages nobody for it.
 
 mod page;
 mod person;
@@ -79,7 +80,8 @@ pub struct PagerDuty {
     pub changes: Vec<Value>,
     /// What subscribers are to be told, in order.
     pub hooks: Vec<Value>,
-    /// Whether all that is open is one incident, with a key of its own, so that webhooks do not show the alert's.
+    /// Whether all that is open is one incident, with a key of its own, so that webhooks do not
+    /// show the alert's.
     pub groups_alerts: bool,
     pub requests: Vec<Received>,
 }
@@ -106,7 +108,8 @@ impl PagerDuty {
         self.alerts.iter().filter(move |a| a.dedup_key == dedup_key)
     }
 
-    /// The alerts of an incident: under its id, and under what follows when it rings anew (`<id>-2`).
+    /// The alerts of an incident: under its id, and under what follows when it rings anew
+    /// (`<id>-2`).
     pub fn alerts_about<'a>(&'a self, incident: &'a str) -> impl Iterator<Item = &'a Alert> {
         self.alerts.iter().filter(move |a| is_about(&a.dedup_key, incident))
     }
@@ -175,13 +178,15 @@ impl PagerDuty {
         key
     }
 
-    /// What a person does, or an acknowledgement, is about an incident: all of its alerts that are open.
+    /// What a person does, or an acknowledgement, is about an incident: all of its alerts that are
+    /// open.
     fn becomes(&mut self, head: usize, state: AlertState) {
         let open = self.alerts.iter_mut().filter(|a| a.head == head && a.state != AlertState::Resolved);
         open.for_each(|a| a.state = state);
     }
 
-    /// The alerts that go on ringing: nobody has them, and the service's own escalation policy climbs.
+    /// The alerts that go on ringing: nobody has them, and the service's own escalation policy
+    /// climbs.
     pub fn ringing(&self) -> impl Iterator<Item = &Alert> {
         self.alerts.iter().filter(|a| a.state == AlertState::Triggered)
     }

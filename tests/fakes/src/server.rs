@@ -1,4 +1,5 @@
-//! The server that every fake shares: read a request, consult the script, let the service act, answer or misbehave.
+//! The server that every fake shares: read a request, consult the script, let the service act,
+//! answer or misbehave.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -28,7 +29,8 @@ use crate::fault::{Fault, Script};
 /// No receiver here takes more; PagerDuty's own limit is half of it.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// What a stand-in is: its state, and how a request changes it. No clock and no socket: the server brings both.
+/// What a stand-in is: its state, and how a request changes it. No clock and no socket: the server
+/// brings both.
 pub trait Service: Clone + Default + Send + Sync + 'static {
     /// The name under which a [`Script`] knows this request; none for pages that people look at.
     fn endpoint(request: &Received) -> Option<String>;
@@ -321,7 +323,8 @@ struct BreakableStream {
 }
 
 impl BreakableStream {
-    /// Once the handle is pulled, the answer that hyper tries to write fails here and the socket closes with RST.
+    /// Once the handle is pulled, the answer that hyper tries to write fails here and the socket
+    /// closes with RST.
     fn broken(&self) -> io::Result<()> {
         if self.reset.pulled() { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
     }

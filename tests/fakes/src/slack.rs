@@ -1,10 +1,10 @@
-//! Slack: `chat.postMessage`, `chat.update`, `conversations.history`, `conversations.replies`, `auth.test`, and incoming
-//! webhooks, with the rules that the real service enforces.
+//! Slack: `chat.postMessage`, `chat.update`, `conversations.history`, `conversations.replies`,
+//! `auth.test`, and incoming webhooks, with the rules that the real service enforces.
 //!
-//! Facts from Slack's published API specification and its SDKs: HTTP 200 with `ok: false` for every refusal
-//! but the rate limit; a channel may be named by `#name` when posting but only by id when updating or
-//! reading; no idempotency key; a method asks for the scope of its reference page, which for reading is that
-//! of the kind of channel.
+//! Facts from Slack's published API specification and its SDKs: HTTP 200 with `ok: false` for every
+//! refusal but the rate limit; a channel may be named by `#name` when posting but only by id when
+//! updating or reading; no idempotency key; a method asks for the scope of its reference page,
+//! which for reading is that of the kind of channel.
 
 mod args;
 mod blocks;

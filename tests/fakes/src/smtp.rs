@@ -1,8 +1,10 @@
-//! A mail relay: takes messages by SMTP, checks what relays and mailboxes check, and keeps them by conversation.
+//! A mail relay: takes messages by SMTP, checks what relays and mailboxes check, and keeps them by
+//! conversation.
 //!
-//! It refuses bare line feeds, long lines, headers that occur twice or not at all, and replies to messages it has never seen; a
-//! message whose id it knows is counted, and shown to nobody again. It encrypts from the first byte, when asked to, or not at
-//! all, and may have somebody in between who takes the offer away.
+//! It refuses bare line feeds, long lines, headers that occur twice or not at all, and replies to
+//! messages it has never seen; a message whose id it knows is counted, and shown to nobody again.
+//! It encrypts from the first byte, when asked to, or not at all, and may have somebody in between
+//! who takes the offer away.
 
 mod mail;
 

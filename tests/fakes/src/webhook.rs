@@ -1,4 +1,5 @@
-//! A receiver of signed webhooks that does what a careful one does: verify, then drop what it has seen before.
+//! A receiver of signed webhooks that does what a careful one does: verify, then drop what it has
+//! seen before.
 
 use std::time::Instant;
 

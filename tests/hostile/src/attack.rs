@@ -18,15 +18,18 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
-    /// By another user than the exporter's and the trainer's; otherwise by an operator, or from the network.
+    /// By another user than the exporter's and the trainer's; otherwise by an operator, or from the
+    /// network.
     pub(crate) neighbour: bool,
-    /// Lines of the exporter's configuration, where the attack needs some; the directory is the attacker's.
+    /// Lines of the exporter's configuration, where the attack needs some; the directory is the
+    /// attacker's.
     pub(crate) exporter: fn(&Path) -> String,
     /// Goes on until its process is killed, or returns.
     pub(crate) act: fn(&Target) -> anyhow::Result<()>,
     /// How many incidents may ring besides the genuine one.
     pub(crate) rings: usize,
-    /// Nothing can be recorded while it lasts, so that pages wait ten seconds before they go out from memory.
+    /// Nothing can be recorded while it lasts, so that pages wait ten seconds before they go out
+    /// from memory.
     pub(crate) unrecorded: bool,
 }
 

@@ -1,8 +1,10 @@
-//! Attacks the two real programs, one attack after another, and measures what each costs: the memory of both programs, how old a
-//! genuine step is when it is on the page, and how long a genuine NaN takes to ring.
+//! Attacks the two real programs, one attack after another, and measures what each costs: the
+//! memory of both programs, how old a genuine step is when it is on the page, and how long a
+//! genuine NaN takes to ring.
 //!
-//! `cargo run --release -p stepwatch-hostile [ATTACK...]`; `cargo verify --full` runs all of them. As root, what a neighbour on the
-//! node does is done by another user. It ends with 1 if a bound of docs/security.md does not hold.
+//! `cargo run --release -p stepwatch-hostile [ATTACK...]`; `cargo verify --full` runs all of them.
+//! As root, what a neighbour on the node does is done by another user. It ends with 1 if a bound of
+//! docs/security.md does not hold.
 
 #![expect(clippy::print_stdout, reason = "it is a terminal program")]
 

@@ -1,4 +1,5 @@
-//! Both programs as they are shipped, a trainer that has nothing to do with the attack, and what is measured of them meanwhile.
+//! Both programs as they are shipped, a trainer that has nothing to do with the attack, and what is
+//! measured of them meanwhile.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,11 +21,12 @@ const EXPORTER_MAX_KIB: u64 = 64 << 10;
 const ALERTER_MAX_KIB: u64 = 128 << 10;
 const AGE_MAX: Duration = Duration::from_secs(2);
 const RING_MAX: Duration = Duration::from_secs(2);
-/// Where nothing can be recorded: ten seconds are waited for the store, and the loop looks each second.
+/// Where nothing can be recorded: ten seconds are waited for the store, and the loop looks each
+/// second.
 const UNRECORDED_RING_MAX: Duration = Duration::from_secs(14);
 
-/// Steps before the attack, and seconds by which the alerter's clock is put forward after them: a run that has been known for longer
-/// than ten minutes.
+/// Steps before the attack, and seconds by which the alerter's clock is put forward after them: a
+/// run that has been known for longer than ten minutes.
 const WARM: i64 = 300;
 const KNOWN: i64 = 11 * 60;
 /// Of the attack before the genuine run breaks.
@@ -240,7 +242,8 @@ fn peak_kib(program: &Daemon) -> anyhow::Result<u64> {
 fn processor_time(program: &Daemon) -> anyhow::Result<Duration> {
     let pid = program.pid().context("it has ended")?;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // After the name, which may hold anything, state is the first field; user and system time are the 12th and 13th.
+    // After the name, which may hold anything, state is the first field; user and system time are the
+    // 12th and 13th.
     let fields = stat.rsplit_once(')').context("no name in stat")?.1.split_whitespace().skip(11);
     let ticks: u64 = fields.take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))

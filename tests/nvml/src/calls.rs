@@ -1,5 +1,6 @@
-//! How often each function was called, in a file beside the script that outlives the process: mapped into memory, so that counting
-//! costs no call of the kernel and does not change what is measured.
+//! How often each function was called, in a file beside the script that outlives the process:
+//! mapped into memory, so that counting costs no call of the kernel and does not change what is
+//! measured.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -77,8 +78,8 @@ pub(crate) struct Counters {
     epoch: Duration,
 }
 
-// SAFETY: the mapping is shared memory that is reached through atomics alone, once a slot has its name; names are written under the
-// lock of the world.
+// SAFETY: the mapping is shared memory that is reached through atomics alone, once a slot has its
+// name; names are written under the lock of the world.
 unsafe impl Send for Counters {}
 
 impl Counters {
@@ -107,7 +108,8 @@ impl Counters {
     pub(crate) fn count(&mut self, name: &'static str) -> &AtomicU64 {
         let slot = self.known.get(name).copied().unwrap_or_else(|| self.claim(name));
         let at = slot * SLOT + NAME;
-        // SAFETY: the slot is inside the mapping, which is never unmapped; 64 and 56 are multiples of the alignment.
+        // SAFETY: the slot is inside the mapping, which is never unmapped; 64 and 56 are multiples of the
+        // alignment.
         unsafe { AtomicU64::from_ptr(self.slots.add(at).cast()) }
     }
 

@@ -1,7 +1,7 @@
 //! The machines that there are: what a healthy GPU of each kind says under a training job.
 //!
-//! Values differ from GPU to GPU where they may, so that a test sees when two were mixed up. Counters grow with time at a rate that
-//! fits the gauges.
+//! Values differ from GPU to GPU where they may, so that a test sees when two were mixed up.
+//! Counters grow with time at a rate that fits the gauges.
 
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,8 @@ use crate::script::Code;
 /// What a function came to.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
-/// A device: an opaque pointer to the program, here a number that says which, and since which initialisation it is good.
+/// A device: an opaque pointer to the program, here a number that says which, and since which
+/// initialisation it is good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Device(usize);
@@ -73,7 +74,8 @@ impl<T: Copy> Out<T> {
     }
 
     pub(crate) fn edit(self, write: impl FnOnce(&mut T)) -> Answer {
-        // SAFETY: a program that calls NVML promises that what it passes is null or points to a `T` that is its own.
+        // SAFETY: a program that calls NVML promises that what it passes is null or points to a `T` that is
+        // its own.
         let place = unsafe { self.0.as_mut() }.ok_or(Code::InvalidArgument)?;
         write(place);
         Ok(())

@@ -4,8 +4,8 @@ use rustc_hash::FxHashMap;
 
 use crate::script::{ALL, Quantity, Script};
 
-/// Quantities by name; `None` where the script says that it is not supported. What finding one takes is counted as the program's that is
-/// measured, so it is to be little.
+/// Quantities by name; `None` where the script says that it is not supported. What finding one
+/// takes is counted as the program's that is measured, so it is to be little.
 pub(crate) type Table = FxHashMap<String, Option<Quantity>>;
 
 #[derive(Debug, Clone, Default)]

@@ -14,7 +14,8 @@ pub const ALL: &str = "*";
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
     pub fleet: Fleet,
-    /// The file will not change: nobody looks at it before each call, which costs more than most of the calls.
+    /// The file will not change: nobody looks at it before each call, which costs more than most of
+    /// the calls.
     #[serde(rename = "final")]
     pub is_final: bool,
     /// How many GPUs, where not as many as the fleet has.
@@ -23,7 +24,8 @@ pub struct Script {
     pub driver: Option<String>,
     /// Seconds since the beginning, where time is to stand still.
     pub time: Option<f64>,
-    /// By index or [`ALL`], then by name, what is different; `None` is what the GPU does not support.
+    /// By index or [`ALL`], then by name, what is different; `None` is what the GPU does not
+    /// support.
     pub gpus: BTreeMap<String, BTreeMap<String, Option<Quantity>>>,
     /// Indices of GPUs that still have a number and answer nothing.
     pub lost: Vec<usize>,
@@ -32,7 +34,8 @@ pub struct Script {
     /// Indices of GPUs that the driver no longer lists; those behind them move up.
     pub fallen: Vec<usize>,
     pub faults: Vec<Fault>,
-    /// What waits in event sets, oldest first. A set sees what is added after a GPU was registered with it.
+    /// What waits in event sets, oldest first. A set sees what is added after a GPU was registered
+    /// with it.
     pub events: Vec<NvmlEvent>,
 }
 
@@ -245,7 +248,8 @@ impl Quantity {
         Self::Growing { at, per_second, per_read: 0.0 }
     }
 
-    /// Its number `seconds` after the beginning, when it has been read `reads` times before; whole numbers stay exact.
+    /// Its number `seconds` after the beginning, when it has been read `reads` times before; whole
+    /// numbers stay exact.
     pub(crate) fn number(&self, seconds: f64, reads: u64) -> Option<Number> {
         Some(match *self {
             Self::Unsigned(n) => Number::Unsigned(n),

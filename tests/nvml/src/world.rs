@@ -1,5 +1,5 @@
-//! The state of the library in this process, and the way into it that every call takes: read the script again if it has changed,
-//! count, and let go wrong what is to go wrong.
+//! The state of the library in this process, and the way into it that every call takes: read the
+//! script again if it has changed, count, and let go wrong what is to go wrong.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -35,12 +35,14 @@ pub(crate) struct World {
     pub(crate) generation: u32,
     /// Indices of the GPUs that were there when it was initialised.
     pub(crate) listed: Vec<usize>,
-    /// What the driver's library has open while it is in use, and what therefore keeps a GPU from being reset.
+    /// What the driver's library has open while it is in use, and what therefore keeps a GPU from
+    /// being reset.
     device: Option<File>,
     reads: HashMap<(usize, String), u64>,
     pub(crate) samples: HashMap<usize, crate::api::gpm::Sample>,
     pub(crate) sets: HashMap<usize, crate::api::events::Set>,
-    /// Addresses that were handed out and are good no more would be handed out again by an allocator.
+    /// Addresses that were handed out and are good no more would be handed out again by an
+    /// allocator.
     last_object: usize,
 }
 
@@ -62,7 +64,8 @@ impl Entered {
         self.0.as_mut().ok_or(Code::DriverNotLoaded)
     }
 
-    /// Lets go of everything once nobody uses the library: it may be unloaded next, and what it holds then is lost for good.
+    /// Lets go of everything once nobody uses the library: it may be unloaded next, and what it
+    /// holds then is lost for good.
     pub(crate) fn forget(&mut self) {
         if self.0.as_ref().is_some_and(|world| world.open == 0) {
             *self.0 = None;
@@ -199,7 +202,8 @@ impl World {
             let mut held = self.path.clone().into_os_string();
             held.push(".device");
             self.device = Some(File::create(held).map_err(|_| Code::NoPermission)?);
-            // Kept with the counts: the library may be unloaded in between, and handles of before must still be known as such.
+            // Kept with the counts: the library may be unloaded in between, and handles of before must still
+            // be known as such.
             self.generation = self.counters.one(calls::GENERATION) as u32;
             self.listed = (0..self.gpus.len()).filter(|i| !self.script.fallen.contains(i)).collect();
         }

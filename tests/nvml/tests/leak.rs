@@ -1,5 +1,5 @@
-//! Twenty-four hours in miniature: the collector of GPUs, driven as fast as it can be, with all that happens to a driver in between,
-//! takes no more memory at the end than at the beginning.
+//! Twenty-four hours in miniature: the collector of GPUs, driven as fast as it can be, with all
+//! that happens to a driver in between, takes no more memory at the end than at the beginning.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write as _;
@@ -24,11 +24,13 @@ const ORDINARY: usize = 16_000;
 const WARM_UP: usize = 4_000;
 /// How often the world changes.
 const CHANGE: usize = 500;
-/// How often in all the library is let go of and loaded anew, which leaves a little in the loader each time.
+/// How often in all the library is let go of and loaded anew, which leaves a little in the loader
+/// each time.
 const REOPEN: usize = 4;
 /// The thread of NVML may not be done yet with the last collection.
 const TRIES: usize = 50;
-/// Pages of the allocator come and go; a leak of a hundred bytes a collection is more than this, even in the ordinary run.
+/// Pages of the allocator come and go; a leak of a hundred bytes a collection is more than this,
+/// even in the ordinary run.
 const SLACK: u64 = 2 << 20;
 
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,4 +1,5 @@
-//! The library as a program meets it: loaded at run time, asked through a wrapper that knows nothing of it.
+//! The library as a program meets it: loaded at run time, asked through a wrapper that knows
+//! nothing of it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -39,7 +40,8 @@ impl Alone {
             clippy::disallowed_methods,
             reason = "the library is told by its environment, as in a program"
         )]
-        // SAFETY: the lock keeps the other tests away, and nothing else in this process changes or reads the environment.
+        // SAFETY: the lock keeps the other tests away, and nothing else in this process changes or reads the
+        // environment.
         unsafe {
             std::env::set_var(SCRIPT, stage.path())
         };

@@ -1,4 +1,5 @@
-//! `cargo run --release -p stepwatch-tests --bin fleet -- --nodes 2048 --hours 2 --seed 1`: a simulated fleet, watched by the engine.
+//! `cargo run --release -p stepwatch-tests --bin fleet -- --nodes 2048 --hours 2 --seed 1`: a
+//! simulated fleet, watched by the engine.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -36,8 +37,8 @@ struct Args {
     /// Show wrong answers
     #[arg(long)]
     mistakes: bool,
-    /// Serve the fleet in real time, as so many exporters that each carry a share of the nodes, to a real stepwatch-alerter that is
-    /// started for it, for `--hours`
+    /// Serve the fleet in real time, as so many exporters that each carry a share of the nodes, to
+    /// a real stepwatch-alerter that is started for it, for `--hours`
     #[arg(long, value_name = "EXPORTERS")]
     live: Option<usize>,
     /// Generate only: what the simulator itself costs

@@ -1,7 +1,8 @@
 //! One training run: how long its steps take on every rank, and why.
 //!
-//! Steps are synchronous. A rank reads its batch and computes; then all wait for the slowest, exchange gradients and update. So the
-//! step time is everyone's, and what tells ranks apart is what they did before they waited.
+//! Steps are synchronous. A rank reads its batch and computes; then all wait for the slowest,
+//! exchange gradients and update. So the step time is everyone's, and what tells ranks apart is
+//! what they did before they waited.
 
 use std::ops::Range;
 
@@ -51,10 +52,12 @@ pub(super) enum Style {
 /// How the model is spread over the ranks, and so which rank knows what of the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spread {
-    /// Every rank has a batch of its own, and reports the loss of that; gradients are one only after they were exchanged (FSDP, DDP).
+    /// Every rank has a batch of its own, and reports the loss of that; gradients are one only
+    /// after they were exchanged (FSDP, DDP).
     Data,
-    /// Tensors over the GPUs of a node, layers over stages, data over what is left. The loss is known where the pipeline ends, and only as
-    /// the mean of all; what is not finite is caught on the rank that computed it, before it is exchanged (Megatron).
+    /// Tensors over the GPUs of a node, layers over stages, data over what is left. The loss is
+    /// known where the pipeline ends, and only as the mean of all; what is not finite is caught
+    /// on the rank that computed it, before it is exchanged (Megatron).
     Pipeline,
 }
 
@@ -74,7 +77,8 @@ pub(super) enum Effect {
 /// What is wrong with what it learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numeric {
-    /// Gradients explode, the loss follows and comes back; the rank that read the bad data, if it was one alone.
+    /// Gradients explode, the loss follows and comes back; the rank that read the bad data, if it
+    /// was one alone.
     Spike { rank: Option<usize> },
     /// It never comes back.
     Diverge,
@@ -116,7 +120,8 @@ pub(super) struct Job {
     /// Seconds of the step that is under way, of every rank.
     pub(super) data: Vec<f32>,
     pub(super) compute: Vec<f32>,
-    /// Of the step as it is reported: with the pause before it, as a trainer that times from step to step sees it.
+    /// Of the step as it is reported: with the pause before it, as a trainer that times from step
+    /// to step sees it.
     pub(super) step_time: f64,
     together: f64,
     offset: Vec<f32>,
@@ -172,7 +177,8 @@ impl Job {
         (1.0 + LOTTERY * self.noise.normal()) as f32
     }
 
-    /// Layers are spread over stages as evenly as they can be: the first has the embedding, the last the logits.
+    /// Layers are spread over stages as evenly as they can be: the first has the embedding, the
+    /// last the logits.
     pub(super) fn balance(&mut self, heavy: Option<(usize, f64)>) {
         let last = self.stages - 1;
         self.stage_factor = (0..self.stages)
@@ -246,7 +252,8 @@ impl Job {
                     comm += seconds * (1.0 + 0.1 * self.noise.normal()).max(0.2);
                 }
                 Effect::Pauses { chance, seconds, growth } => {
-                    // How many ranks pause in a step is nearly Poisson; one more or less makes no slower step.
+                    // How many ranks pause in a step is nearly Poisson; one more or less makes no slower
+                    // step.
                     let many = (chance * self.ranks() as f64 + self.noise.unit()) as usize;
                     for _ in 0..many {
                         let rank = self.noise.index(self.alive.len());

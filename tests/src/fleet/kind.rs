@@ -36,9 +36,10 @@ pub enum Family {
     Numeric,
 }
 
-// Interruptions: the 419 unexpected ones of 54 days on 16,384 GPUs, "The Llama 3 Herd of Models" (2024), table 5. "Host" is
-// its power supply, chassis, I/O board, CPU and system memory; its 6 silent data corruptions are 1.4 % of what stops a run, and stand
-// among the numeric faults in that proportion. The rest has no published counts: stories of BLOOM, OPT, SmolLM3 and MegaScale.
+// Interruptions: the 419 unexpected ones of 54 days on 16,384 GPUs, "The Llama 3 Herd of Models"
+// (2024), table 5. "Host" is its power supply, chassis, I/O board, CPU and system memory; its 6
+// silent data corruptions are 1.4 % of what stops a run, and stand among the numeric faults in that
+// proportion. The rest has no published counts: stories of BLOOM, OPT, SmolLM3 and MegaScale.
 kinds! {
     FaultyGpu "faulty GPU" Interruption 148.0;
     Hbm "GPU memory" Interruption 72.0;

@@ -1,7 +1,8 @@
 //! The fleet in real time, over loopback, to the real alerter.
 //!
-//! A few streams carry the events of many nodes each: 5,000 sockets on one machine would measure the machine. What is measured is what a
-//! central alerter does for a fleet: read, parse, align, judge, store.
+//! A few streams carry the events of many nodes each: 5,000 sockets on one machine would measure
+//! the machine. What is measured is what a central alerter does for a fleet: read, parse, align,
+//! judge, store.
 
 use core::fmt;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -15,7 +15,8 @@ impl Noise {
         Self::new(self.0.bits())
     }
 
-    /// Standard normal, of four uniforms out of one draw: tails end at 3.5 sigma, and outliers are a process of their own.
+    /// Standard normal, of four uniforms out of one draw: tails end at 3.5 sigma, and outliers are
+    /// a process of their own.
     pub(super) fn normal(&mut self) -> f64 {
         let bits = self.0.bits();
         let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xFFFF).sum();

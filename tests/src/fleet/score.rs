@@ -1,8 +1,10 @@
 //! Which incident is of which fault, and what that says of the engine.
 //!
-//! An incident that was announced (as a ticket, or as a page) while a fault of its run lasted, or its node's, is of that fault; what was
-//! told as a ticket before and becomes a page then is announced twice. Of several, the first counts for time, and the first page, or else the first ticket, for the culprit, as it read half a minute after it was announced:
-//! by then somebody has opened it. A page that is of no fault is false.
+//! An incident that was announced (as a ticket, or as a page) while a fault of its run lasted, or
+//! its node's, is of that fault; what was told as a ticket before and becomes a page then is
+//! announced twice. Of several, the first counts for time, and the first page, or else the first
+//! ticket, for the culprit, as it read half a minute after it was announced: by then somebody has
+//! opened it. A page that is of no fault is false.
 
 use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::time::{Span, Ts};
@@ -104,8 +106,9 @@ impl Score {
         share(&noticed, |f| f.place.is_some_and(|p| p <= n))
     }
 
-    /// A true positive names the culprit first. What names another first, and a page that is of no fault, is a false one; a fault that
-    /// was not noticed, or whose culprit was not named first, is a miss.
+    /// A true positive names the culprit first. What names another first, and a page that is of no
+    /// fault, is a false one; a fault that was not noticed, or whose culprit was not named
+    /// first, is a miss.
     pub fn precision_and_recall(&self) -> (f64, f64) {
         let right = self.found.iter().filter(|f| f.place == Some(1)).count() as f64;
         let told = self.found.iter().filter(|f| f.noticed.is_some()).count() + self.false_pages.len();

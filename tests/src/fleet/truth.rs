@@ -34,7 +34,8 @@ pub struct Truth {
 }
 
 impl Culprit {
-    /// Whether a suspect is the culprit. A node counts when it is named, or a rank of the run on the sick part of it.
+    /// Whether a suspect is the culprit. A node counts when it is named, or a rank of the run on
+    /// the sick part of it.
     pub fn is(&self, s: &Suspect) -> bool {
         let target = &s.target;
         match self {

@@ -1,7 +1,8 @@
 //! Time passes: what is due in what order, and what every exporter says when.
 //!
-//! The order of arrival is not that of events: exporters are near and far, clocks are a few milliseconds off, and some events are
-//! late. The world never looks at what the engine makes of it.
+//! The order of arrival is not that of events: exporters are near and far, clocks are a few
+//! milliseconds off, and some events are late. The world never looks at what the engine makes of
+//! it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,7 +23,8 @@ pub trait Listener {
     fn hear(&mut self, at: Ts, source: &str, event: &Event);
     fn lost(&mut self, at: Ts, source: &str, reason: &str);
     fn found(&mut self, at: Ts, source: &str);
-    /// People have repaired what was wrong with a run, and start it again: they close what they had open of it.
+    /// People have repaired what was wrong with a run, and start it again: they close what they had
+    /// open of it.
     fn mended(&mut self, at: Ts, run: &str);
     /// Nothing happens before `at`.
     fn pass(&mut self, at: Ts);

@@ -1,5 +1,6 @@
-//! What watching a node costs: this exporter and Debian's node_exporter side by side, scraped in turn in one run, beside questions whose
-//! answer is nothing, which show what the machine itself takes its time for.
+//! What watching a node costs: this exporter and Debian's node_exporter side by side, scraped in
+//! turn in one run, beside questions whose answer is nothing, which show what the machine itself
+//! takes its time for.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -23,7 +24,8 @@ const TARGET_RATIO: f64 = 0.2;
 const TARGET_RSS: u64 = 20 << 20;
 /// Of one core, collecting once a second and scraped once a second.
 const TARGET_CPU: f64 = 0.003;
-/// As often as a Prometheus scrapes that is told nothing else: its own default is a minute, that of most setups this.
+/// As often as a Prometheus scrapes that is told nothing else: its own default is a minute, that of
+/// most setups this.
 const USUAL_SECONDS: i64 = 15;
 
 /// How much is measured. A debug build proves that it works, a release build what it costs.
@@ -286,7 +288,8 @@ async fn what_watching_a_node_costs() {
     judge(&subjects);
 }
 
-/// First at a pace, which is what CPU is measured at and where every scrape is the first of its page; then as fast as they answer.
+/// First at a pace, which is what CPU is measured at and where every scrape is the first of its
+/// page; then as fast as they answer.
 async fn measure(subjects: &mut [Subject], job: &Job, tree: &Tree) {
     let lasting = PLAN.seconds.cast_signed();
     // What only the first rounds cost is over after a few.
@@ -311,7 +314,8 @@ async fn measure(subjects: &mut [Subject], job: &Job, tree: &Tree) {
     }
 }
 
-/// A step and a look of everybody at the hardware each second, a scrape every so many; what it took of each.
+/// A step and a look of everybody at the hardware each second, a scrape every so many; what it took
+/// of each.
 async fn run<'a>(
     subjects: &'a mut [Subject],
     job: &Job,
@@ -346,7 +350,8 @@ async fn run<'a>(
 fn judge(subjects: &[Subject; 3]) {
     let [theirs, here, there] = subjects;
     assert!(there.series > 500, "{} series", there.series);
-    // A debug build and a busy machine prove no more than that nobody waits for a source, which every scrape would show.
+    // A debug build and a busy machine prove no more than that nobody waits for a source, which every
+    // scrape would show.
     let (slack, of) = if cfg!(debug_assertions) { (20, 0.5) } else { (1, 0.99) };
     for (ours, ask) in
         [here, there].into_iter().flat_map(|ours| [(ours, Ask::Prometheus), (ours, Ask::Plain)])

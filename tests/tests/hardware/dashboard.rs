@@ -1,4 +1,5 @@
-//! The node's dashboard on a real Prometheus that scrapes a node with everything: no panel is empty for want of a label.
+//! The node's dashboard on a real Prometheus that scrapes a node with everything: no panel is empty
+//! for want of a label.
 
 use stepwatch_dashboards::promql;
 use stepwatch_fake_nvml::{Script, Stage, library};
@@ -7,8 +8,8 @@ use stepwatch_tests::{Exporter, exposition, trainer};
 
 use crate::tree::{FLEET, Tree};
 
-/// What the node of this test has not: a mounted file system of the network, a job with RAS, a disk of checkpoints, and what NVML
-/// tells only after a second look.
+/// What the node of this test has not: a mounted file system of the network, a job with RAS, a disk
+/// of checkpoints, and what NVML tells only after a second look.
 const ABSENT: &[&str] = &["mount_", "nccl_ras_", "disk_", "gpu_nvml_call_running_seconds"];
 
 /// A panel may show nothing because nothing is wrong.

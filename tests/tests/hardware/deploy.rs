@@ -38,7 +38,8 @@ async fn scripts_are_sound() {
     assert!(checked.status.success(), "{}", text(&checked));
 }
 
-/// Knows one node by `state` and `reason`, and all by `nodes`; says nothing at all where there is a file `deaf`.
+/// Knows one node by `state` and `reason`, and all by `nodes`; says nothing at all where there is a
+/// file `deaf`.
 const SCONTROL: &str = r#"cd "$(dirname "$0")/.."
 if [ -e deaf ]; then exit 1; fi
 case "$*" in

@@ -1,5 +1,5 @@
-//! A GPU falls off the bus under a run of two ranks: from the line in the kernel log to one page that names the run, the node and the
-//! XID, through real processes. And back.
+//! A GPU falls off the bus under a run of two ranks: from the line in the kernel log to one page
+//! that names the run, the node and the XID, through real processes. And back.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

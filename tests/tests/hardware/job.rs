@@ -1,4 +1,5 @@
-//! Whose job it is and how it is set up, by the real exporter: a node of Slurm, one of Kubernetes with a kubelet that is slow, and secrets that stay.
+//! Whose job it is and how it is set up, by the real exporter: a node of Slurm, one of Kubernetes
+//! with a kubelet that is slow, and secrets that stay.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -242,7 +243,8 @@ async fn a_pod_whose_kubelet_is_slow() {
 
 #[tokio::test]
 async fn a_job_on_a_part_of_a_gpu() {
-    // A directory of a prolog makes it look from the beginning: on a node without a scheduler it tries again only after a minute.
+    // A directory of a prolog makes it look from the beginning: on a node without a scheduler it tries
+    // again only after a minute.
     let quick = "collectors: {job: {interval: 50ms, prolog_dir: /nonexistent/prolog}}\n";
     let script = Script::of(Fleet::H200Mig);
     let node = crate::node::Node::start_with(&script, &library().unwrap(), quick).await;

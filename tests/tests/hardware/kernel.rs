@@ -1,4 +1,5 @@
-//! The kernel's log, read by the real exporter: what is told, counted and remembered when it is killed.
+//! The kernel's log, read by the real exporter: what is told, counted and remembered when it is
+//! killed.
 
 use std::fs::File;
 use std::io::Write as _;

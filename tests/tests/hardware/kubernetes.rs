@@ -23,7 +23,8 @@ fn the_daemon_set_may_read_the_kernel_log() {
     assert_eq!(*annotations, Value::Null, "those of a pod reach neither its containers nor the right jobs");
 }
 
-/// The lines that are commented out, taken in: what there is without privileges, and what may be added.
+/// The lines that are commented out, taken in: what there is without privileges, and what may be
+/// added.
 #[test]
 fn what_is_left_out_of_the_daemon_set_fits_in() {
     let whole = std::fs::read_to_string(deploy(DAEMON_SET)).unwrap();

@@ -1,5 +1,6 @@
-//! Twenty-four hours in miniature of the whole program: all collectors look as often as they may, at counters that move, a log that
-//! grows and ranks that step, and it holds no more at the end than at the beginning.
+//! Twenty-four hours in miniature of the whole program: all collectors look as often as they may,
+//! at counters that move, a log that grows and ranks that step, and it holds no more at the end
+//! than at the beginning.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -18,7 +19,8 @@ const ORDINARY: f64 = 16_000.0;
 /// Until caches, the ring of the stream and the allocator have what they want.
 const WARM_UP: f64 = 4_000.0;
 const PATIENCE: Duration = Duration::from_hours(1);
-/// Pages of the allocator come and go; a leak of a hundred bytes a collection is more than this, even in the ordinary run.
+/// Pages of the allocator come and go; a leak of a hundred bytes a collection is more than this,
+/// even in the ordinary run.
 const SLACK: f64 = (1 << 20) as f64;
 
 const OFTEN: &str =

@@ -1,5 +1,5 @@
-//! The exporter as a process, on machines that are not there: a library that stands in for NVML, and trees of files that stand in
-//! for the kernel's.
+//! The exporter as a process, on machines that are not there: a library that stands in for NVML,
+//! and trees of files that stand in for the kernel's.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod bench;

@@ -1,5 +1,6 @@
-//! MFU without a word of configuration: `discover: {}`, a driver that names its GPUs, and a real process that prints or keeps what its
-//! trainer does. The FLOPs that are expected are worked out by hand beside each.
+//! MFU without a word of configuration: `discover: {}`, a driver that names its GPUs, and a real
+//! process that prints or keeps what its trainer does. The FLOPs that are expected are worked out
+//! by hand beside each.
 #![allow(clippy::format_push_string, reason = "a log is put together line by line")]
 
 use std::fs::File;
@@ -16,13 +17,15 @@ use crate::bench::with_gpus;
 
 /// Dense, of an H100 SXM in BF16.
 const PEAK: f64 = 989.4e12;
-/// Llama-3-8B, of a token: each of 32 layers has 4096 x 128 x 2 x (32 + 8) weights of attention and 3 x 4096 x 14336 of its feed-forward
-/// part, and 128,256 x 4096 are the logits'.
+/// Llama-3-8B, of a token: each of 32 layers has 4096 x 128 x 2 x (32 + 8) weights of attention and
+/// 3 x 4096 x 14336 of its feed-forward part, and 128,256 x 4096 are the logits'.
 const WEIGHTS: f64 = 32.0 * (4096.0 * 128.0 * 2.0 * 40.0 + 3.0 * 4096.0 * 14_336.0) + 128_256.0 * 4096.0;
-/// Six for each weight, and twelve for each number of each head of each layer and each of 8192 tokens.
+/// Six for each weight, and twelve for each number of each head of each layer and each of 8192
+/// tokens.
 const FULL: f64 = 6.0 * WEIGHTS + 12.0 * 32.0 * 4096.0 * 8192.0;
 
-/// A process that computes on the first GPU, works in a directory of its own and prints what it is given into a file there.
+/// A process that computes on the first GPU, works in a directory of its own and prints what it is
+/// given into a file there.
 struct Job {
     exporter: Exporter,
     process: Child,

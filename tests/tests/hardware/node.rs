@@ -1,4 +1,5 @@
-//! A node with GPUs, an Ethernet interface and an InfiniBand port that are not there, and the real exporter on it.
+//! A node with GPUs, an Ethernet interface and an InfiniBand port that are not there, and the real
+//! exporter on it.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Files that look like `/sys` and `/proc` of a training node: 8 GPUs, 8 InfiniBand adapters, 2 Ethernet interfaces.
+//! Files that look like `/sys` and `/proc` of a training node: 8 GPUs, 8 InfiniBand adapters, 2
+//! Ethernet interfaces.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! `kill -9` of the alerter, at every place where it matters and at any moment: no page lost, none doubled.
+//! `kill -9` of the alerter, at every place where it matters and at any moment: no page lost, none
+//! doubled.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod points;

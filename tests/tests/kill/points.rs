@@ -1,4 +1,5 @@
-//! One incident at a time, with a death at every place where it matters; then many at once, with deaths at any moment.
+//! One incident at a time, with a death at every place where it matters; then many at once, with
+//! deaths at any moment.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ const MAX_PASSES: u32 = 12;
 /// Incidents, and kills, of the random test.
 const INCIDENTS: usize = 16;
 const KILLS: usize = 12;
-/// Incidents resolve soon, so that a test sees the whole life of one; and each is told for itself, however many there are.
+/// Incidents resolve soon, so that a test sees the whole life of one; and each is told for itself,
+/// however many there are.
 const QUICK: &str = "resolve_after: 200ms\nstorm: {enabled: false}\n";
 
 /// Restarts the alerter, unarmed, whenever it is found dead.

@@ -1,11 +1,13 @@
-//! Round after round of what people, programs and machines do to an alerter, each with a blow at a random moment; and after each,
-//! what must hold whatever happened.
+//! Round after round of what people, programs and machines do to an alerter, each with a blow at a
+//! random moment; and after each, what must hold whatever happened.
 //!
-//! A round is a few acts (troubles begin and end, people answer, ask for quiet, change the configuration) and one blow: `kill -9`
-//! at any moment or at a crash point, a process that stands still, a disk that is full for a moment, a wall clock that jumps by
-//! an hour. Slack and PagerDuty are unwell in some of them. The seed is printed; `STEPWATCH_SEED` repeats a sequence of acts and
-//! blows, though not the moments at which the machine does them. `STEPWATCH_LONG=1` makes it 500 rounds, `STEPWATCH_ROUNDS` any
-//! number; many rounds are shared out among worlds that know nothing of each other, because most of a round is waiting.
+//! A round is a few acts (troubles begin and end, people answer, ask for quiet, change the
+//! configuration) and one blow: `kill -9` at any moment or at a crash point, a process that stands
+//! still, a disk that is full for a moment, a wall clock that jumps by an hour. Slack and PagerDuty
+//! are unwell in some of them. The seed is printed; `STEPWATCH_SEED` repeats a sequence of acts and
+//! blows, though not the moments at which the machine does them. `STEPWATCH_LONG=1` makes it 500
+//! rounds, `STEPWATCH_ROUNDS` any number; many rounds are shared out among worlds that know nothing
+//! of each other, because most of a round is waiting.
 
 mod acts;
 mod blows;
@@ -37,7 +39,8 @@ const SHOWN: usize = 80;
 /// How long a start, or what everybody repeats until it is heard, may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Deadlines within seconds, and each trouble told for itself. What a machine under load looks like is not what is tested.
+/// Deadlines within seconds, and each trouble told for itself. What a machine under load looks like
+/// is not what is tested.
 const ALERTER: &str = "resolve_after: 200ms\nremind_every: 1m\nstorm: {enabled: false}\nupdate_min_interval: 1s\n\
      detectors: {node_fault: {enabled: false}, link_fault: {enabled: false}, hang: {enabled: false}, stall: {enabled: false}, \
      rank_dead: {enabled: false}, source_lost: {enabled: false}, ckpt_stale: {enabled: false}}\n";

@@ -1,5 +1,5 @@
-//! How long a person's answer takes to be durable while everything else comes in at full speed: a training stream of a thousand ranks,
-//! and alerts as fast as they are taken.
+//! How long a person's answer takes to be durable while everything else comes in at full speed: a
+//! training stream of a thousand ranks, and alerts as fast as they are taken.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::client::{Client, Tally};
 use crate::ingest::{BATCH, bodies};
 use crate::{in_full, one_at_a_time};
 
-/// The limit of a full measurement. A short one proves that every answer is taken while the flood goes on, and no time.
+/// The limit of a full measurement. A short one proves that every answer is taken while the flood
+/// goes on, and no time.
 const P99: Duration = Duration::from_millis(250);
 /// Prometheus servers that tell as fast as they are answered.
 const SENDERS: usize = 8;

@@ -1,4 +1,5 @@
-//! A sender of alerts with one connection, as a Prometheus keeps one: blocking, because it must cost less than what it measures.
+//! A sender of alerts with one connection, as a Prometheus keeps one: blocking, because it must
+//! cost less than what it measures.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
-//! Tens of thousands of incidents open at once: what one more costs, who is told, what is shown, and how soon they are all back after
-//! `kill -9`.
+//! Tens of thousands of incidents open at once: what one more costs, who is told, what is shown,
+//! and how soon they are all back after `kill -9`.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
-//! Alerts a second, the memory they take and the time to show them: beside Debian's Alertmanager, in the same run, asked the same.
+//! Alerts a second, the memory they take and the time to show them: beside Debian's Alertmanager,
+//! in the same run, asked the same.
 //!
-//! The comparison is not even in one respect: ours answers when an alert is on disk, Alertmanager when it is in memory, from where a
-//! crash takes it.
+//! The comparison is not even in one respect: ours answers when an alert is on disk, Alertmanager
+//! when it is in memory, from where a crash takes it.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -19,7 +20,8 @@ const PATH: &str = "/api/v2/alerts";
 pub(crate) const BATCH: usize = 64;
 /// Rules that fire, each for so many machines.
 const RULES: usize = 40;
-/// The limits of a full measurement: alerts told again, in theirs; and with 20,000 alerts. A short one proves that all are taken and shown.
+/// The limits of a full measurement: alerts told again, in theirs; and with 20,000 alerts. A short
+/// one proves that all are taken and shown.
 const TARGET_RATIO: f64 = 3.0;
 const TARGET_MIB: f64 = 136.0;
 
@@ -114,7 +116,8 @@ impl Subject {
     }
 }
 
-/// What the rules of a training cluster say of its machines, told `minutes` after they began to fire.
+/// What the rules of a training cluster say of its machines, told `minutes` after they began to
+/// fire.
 pub(crate) fn alert(set: usize, rule: usize, machine: usize, minutes: i64, over: bool) -> Value {
     let began = jiff::Timestamp::now();
     let at = |seconds: i64| (began + jiff::SignedDuration::from_secs(seconds)).to_string();
@@ -204,7 +207,8 @@ fn report(subjects: &[Subject; 2]) {
 
 fn judge(subjects: &[Subject; 2]) {
     let [theirs, ours] = subjects;
-    // What Prometheus does all day. What begins or ends is on disk before it is answered, and theirs is not.
+    // What Prometheus does all day. What begins or ends is on disk before it is answered, and theirs is
+    // not.
     for n in 0..SENDERS.len() {
         let ratio = ours.rate(n, Phase::Again) / theirs.rate(n, Phase::Again);
         assert!(ratio >= TARGET_RATIO, "{ratio:.2} of Alertmanager's alerts a second");

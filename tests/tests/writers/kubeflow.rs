@@ -1,4 +1,5 @@
-//! The callback by which Transformers 5 reports to Kubeflow, unmodified, with the exporter in Kubeflow's place.
+//! The callback by which Transformers 5 reports to Kubeflow, unmodified, with the exporter in
+//! Kubeflow's place.
 
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Exporter, exposition, poll_until};

@@ -1,9 +1,10 @@
-//! Training loops of the frameworks themselves, on the processor, which know nothing of Stepwatch: the
-//! exporter finds the process by `discover`, and what it streams is what the trainer remembers of its steps.
+//! Training loops of the frameworks themselves, on the processor, which know nothing of Stepwatch:
+//! the exporter finds the process by `discover`, and what it streams is what the trainer remembers
+//! of its steps.
 //!
-//! A loop is a script in `loops/`. Its output goes to a file, as under Slurm; what else it writes is up to
-//! the framework. `sick` gives it a learning rate that no model survives: that must be seen as a number that
-//! is not finite.
+//! A loop is a script in `loops/`. Its output goes to a file, as under Slurm; what else it writes
+//! is up to the framework. `sick` gives it a learning rate that no model survives: that must be
+//! seen as a number that is not finite.
 
 use std::fs::File;
 use std::path::Path;
@@ -116,8 +117,8 @@ fn truth(path: &Path) -> Vec<Value> {
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-/// Runs a loop below an exporter that is told of nothing but the control group in which jobs are. `None`
-/// where a package is absent.
+/// Runs a loop below an exporter that is told of nothing but the control group in which jobs are.
+/// `None` where a package is absent.
 async fn follow(l: &Loop, sick: bool) -> Option<Followed> {
     if !has_torch(l.needs).await {
         return None;
@@ -141,8 +142,8 @@ async fn follow(l: &Loop, sick: bool) -> Option<Followed> {
     let told = |steps: &[Event], name| steps.iter().filter(|e| e.m.get(name).is_some()).count() >= STEPS;
     let whole = |steps: &[Event]| names.clone().all(|name| told(steps, name));
     seen.all_steps("every step with its numbers", whole).await;
-    // The exporter has looked again since the end: what other files repeat has come as well, and must not be
-    // told twice.
+    // The exporter has looked again since the end: what other files repeat has come as well, and must
+    // not be told twice.
     let gone =
         async || exporter.metrics().await.ok().filter(|page| !page.contains("\njob_discovered_processes{"));
     poll_until("the process to be gone from the page", PATIENCE, gone).await.unwrap();

@@ -1,7 +1,9 @@
-//! What the real loggers write, read by the real exporter: values, order, nothing lost and nothing doubled.
+//! What the real loggers write, read by the real exporter: values, order, nothing lost and nothing
+//! doubled.
 //!
-//! A module is one package. Its writer is a script beside it that does in Python what a trainer does, told by lines on its standard
-//! input when to go on. Where a package is not installed the test says so loudly; `cargo verify` installs it and then insists.
+//! A module is one package. Its writer is a script beside it that does in Python what a trainer
+//! does, told by lines on its standard input when to go on. Where a package is not installed the
+//! test says so loudly; `cargo verify` installs it and then insists.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod seen;

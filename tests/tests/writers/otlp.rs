@@ -1,4 +1,5 @@
-//! The OpenTelemetry SDK and its two exporters, on the exporter's own port and on one of `ingest.otlp`.
+//! The OpenTelemetry SDK and its two exporters, on the exporter's own port and on one of
+//! `ingest.otlp`.
 
 use std::net::SocketAddr;
 use std::path::Path;

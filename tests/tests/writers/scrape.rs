@@ -1,5 +1,5 @@
-//! Endpoints that trainers serve: OpenTelemetry's exporter for Prometheus as Axolotl sets it up, and prometheus_client as
-//! prime-rl does.
+//! Endpoints that trainers serve: OpenTelemetry's exporter for Prometheus as Axolotl sets it up,
+//! and prometheus_client as prime-rl does.
 
 use stepwatch_tests::Exporter;
 use stepwatch_wire::{Event, Kind};

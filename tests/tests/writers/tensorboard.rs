@@ -65,7 +65,8 @@ async fn scalars_and_tensors_arrive_once_over_a_kill() {
     }
 }
 
-/// A job that goes on from a checkpoint writes a file of its own, whose steps overlap those of the first.
+/// A job that goes on from a checkpoint writes a file of its own, whose steps overlap those of the
+/// first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_writer_that_goes_back_is_a_new_attempt() {
     if !has(MODULES).await {

@@ -11,24 +11,26 @@ use stepwatch_tests::{bins, say, trainer};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// How long a script may take to answer: it imports its packages first, and PyTorch takes a minute on a busy machine.
+/// How long a script may take to answer: it imports its packages first, and PyTorch takes a minute
+/// on a busy machine.
 const IMPORTED: Duration = Duration::from_mins(5);
 
-/// A running script. It prints `ok` when it has done what a line told it, and ends when there are no more.
+/// A running script. It prints `ok` when it has done what a line told it, and ends when there are
+/// no more.
 pub(crate) struct Writer {
     child: Child,
     told: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-/// True where the interpreter of the tests can import all of these modules. Says loudly that it cannot, and fails where
-/// `STEPWATCH_REQUIRE_PEERS=1` promises that it can.
+/// True where the interpreter of the tests can import all of these modules. Says loudly that it
+/// cannot, and fails where `STEPWATCH_REQUIRE_PEERS=1` promises that it can.
 pub(crate) async fn has(modules: &[&str]) -> bool {
     can_import("STEPWATCH_PYTHON", &trainer::python(), modules, "STEPWATCH_REQUIRE_PEERS").await
 }
 
-/// The same of PyTorch and what stands on it, too large for every machine that runs the tests: `STEPWATCH_REQUIRE_TORCH=1`
-/// promises that they are there.
+/// The same of PyTorch and what stands on it, too large for every machine that runs the tests:
+/// `STEPWATCH_REQUIRE_TORCH=1` promises that they are there.
 pub(crate) async fn has_torch(modules: &[&str]) -> bool {
     can_import("STEPWATCH_TORCH_PYTHON", &trainer::torch_python(), modules, "STEPWATCH_REQUIRE_TORCH").await
 }

@@ -1,6 +1,6 @@
-//! Where fixtures come from: every file of a `data`, `corpus` or `fixtures` directory stands in a table of its `SOURCES.md`,
-//! or of one in a directory below that holds it, as captured (a program wrote it in earnest) or as composed (it was made up for
-//! a test).
+//! Where fixtures come from: every file of a `data`, `corpus` or `fixtures` directory stands in a
+//! table of its `SOURCES.md`, or of one in a directory below that holds it, as captured (a program
+//! wrote it in earnest) or as composed (it was made up for a test).
 
 use std::collections::BTreeMap;
 use std::path::Path;

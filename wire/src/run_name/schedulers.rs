@@ -22,7 +22,8 @@ const SLURM_ARRAY: &[&str] = &["SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"];
 const SLURM_NAME: &[&str] = &["SLURM_JOB_NAME_HET_GROUP_0", "SLURM_JOB_NAME"];
 const PBS: &[&str] = &["PBS_JOBID", "PBS_JOBNAME"];
 const LSF: &[&str] = &["LSB_JOBID", "LSB_JOBINDEX", "LSB_JOBNAME"];
-/// Grid Engine, whose `JOB_ID` others have too: this one also says which task it is, or `undefined`.
+/// Grid Engine, whose `JOB_ID` others have too: this one also says which task it is, or
+/// `undefined`.
 const SGE: &[&str] = &["JOB_ID", "SGE_TASK_ID", "JOB_NAME"];
 
 pub(super) fn is_asked(variable: &str) -> bool {

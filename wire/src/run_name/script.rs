@@ -18,8 +18,8 @@ const HOSTS: &[&str] = &[
     "parallel",
 ];
 
-/// The script, without directory and suffix: the first word that is one, else the module behind `-m`, else the program, unless that is an
-/// interpreter with a command of its own.
+/// The script, without directory and suffix: the first word that is one, else the module behind
+/// `-m`, else the program, unless that is an interpreter with a command of its own.
 pub fn script_of(argv: &[String]) -> Option<String> {
     let is_script =
         |w: &&String| SCRIPTS.iter().any(|s| w.ends_with(s)) && !w.chars().any(char::is_whitespace);

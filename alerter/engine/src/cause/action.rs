@@ -1,7 +1,8 @@
 //! What to do about an incident, with the arithmetic that speaks for it.
 //!
-//! Only from what is known: the checkpoints that the run wrote, how long its steps take, how long it took to start, what a GPU costs. An
-//! advice whose figures are not known is given without them, and none is given where there is nothing to choose.
+//! Only from what is known: the checkpoints that the run wrote, how long its steps take, how long
+//! it took to start, what a GPU costs. An advice whose figures are not known is given without them,
+//! and none is given where there is nothing to choose.
 
 use std::fmt::Write as _;
 
@@ -15,7 +16,8 @@ use crate::verdict::{Cause, Kind, Severity, Target};
 
 /// Batches after the onset that are skipped too: what PaLM skipped at the least.
 const SKIP: i64 = 200;
-/// A restart that pays back later than this is not worth the risk, and what a slope reaches later than this is no forecast.
+/// A restart that pays back later than this is not worth the risk, and what a slope reaches later
+/// than this is no forecast.
 const WORTHWHILE: f64 = 7.0 * 86_400.0;
 /// Shares of its speed that a run has lost when somebody asks, and steps that show a slope.
 const LEVELS: [f64; 5] = [0.1, 0.2, 0.3, 0.4, 0.5];
@@ -185,8 +187,8 @@ fn restart(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String
     Some(s)
 }
 
-/// Where a creeping slow-down leads: a step that became `g` times longer within n steps becomes so again within as many, and has lost a
-/// share L when it takes `1/(1 − L)` times as long as it did.
+/// Where a creeping slow-down leads: a step that became `g` times longer within n steps becomes so
+/// again within as many, and has lost a share L when it takes `1/(1 − L)` times as long as it did.
 fn forecast(r: &IncidentRecord, run: &RunSummary, lost: f64) -> Option<String> {
     let steps = r.detected_step.saturating_sub(r.start_step);
     if r.kind != Kind::MfuDroop || steps < SLOPE_STEPS {

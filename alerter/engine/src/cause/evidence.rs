@@ -21,7 +21,8 @@ const HARMLESS: [&str; 7] =
     ["clock", "disk_filling", "row_remap_pending", "gpu_idle", "mount_unwatched", "rdma_unreadable", "nvml"];
 /// A statistic is evidence from this share of its bound on.
 const HALF: f64 = 0.5;
-/// A reading that is far enough from its peers to matter is evidence from the first one on: counters are read twice a minute.
+/// A reading that is far enough from its peers to matter is evidence from the first one on:
+/// counters are read twice a minute.
 const ONCE: f64 = 0.15;
 /// Prior of a node that only cannot be heard: it explains nothing.
 const UNHEARD: f64 = 0.5;
@@ -146,8 +147,8 @@ fn own(v: &Verdict, f: &Facts) -> Vec<Piece> {
     named.into_iter().enumerate().map(piece).collect()
 }
 
-/// Nodes whose exporter stopped answering about when the run stopped: the host is gone, and the others' ranks follow it. One that went away
-/// while the run went on stops nothing.
+/// Nodes whose exporter stopped answering about when the run stopped: the host is gone, and the
+/// others' ranks follow it. One that went away while the run went on stops nothing.
 fn out_of_reach(f: &Facts, pieces: &mut Vec<Piece>) {
     let dark = f.dark();
     for (node, lost) in f.lost_nodes().filter(|(node, _)| f.nodes.contains_key(*node)) {
@@ -165,7 +166,8 @@ fn out_of_reach(f: &Facts, pieces: &mut Vec<Piece>) {
     }
 }
 
-/// The few nodes of which nothing was heard since ranks of all the others began to die: theirs had no time to.
+/// The few nodes of which nothing was heard since ranks of all the others began to die: theirs had
+/// no time to.
 fn quiet(f: &Facts, pieces: &mut Vec<Piece>) {
     let Some(first) = f.deaths.values().map(|d| d.at).min() else { return };
     let mut seen: BTreeMap<&str, Ts> = BTreeMap::new();
@@ -232,8 +234,8 @@ fn stragglers(cause: Cause, f: &Facts, pieces: &mut Vec<Piece>) {
     }
 }
 
-/// The rank whose own loss was out of line first: no number where the others had one, or far out again and again. Far out once is a batch
-/// more often than a GPU.
+/// The rank whose own loss was out of line first: no number where the others had one, or far out
+/// again and again. Far out once is a batch more often than a GPU.
 fn strays(v: &Verdict, f: &Facts, pieces: &mut Vec<Piece>) {
     if v.kind.cause() != Cause::Numerics {
         return;

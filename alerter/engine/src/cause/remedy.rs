@@ -1,7 +1,9 @@
-//! What has to be done before a run can go on, as far as it is known: on a node that is broken, or about what ended its ranks.
+//! What has to be done before a run can go on, as far as it is known: on a node that is broken, or
+//! about what ended its ranks.
 //!
-//! A node is drained only for what is the node's own: a fault whose action in the catalogue is a reset, a reboot or a look at the
-//! hardware, a link that is down, a host that is gone. What an application does to itself happens on the next node too.
+//! A node is drained only for what is the node's own: a fault whose action in the catalogue is a
+//! reset, a reboot or a look at the hardware, a link that is down, a host that is gone. What an
+//! application does to itself happens on the next node too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +45,8 @@ const ACTIONS: [(&str, &str); 16] = [
     ("mce", "check_hardware"),
     ("nvme_error", "check_hardware"),
 ];
-/// Of these, what an application does to itself is not a node's, and what a vendor wants to hear of seldom stops a run.
+/// Of these, what an application does to itself is not a node's, and what a vendor wants to hear of
+/// seldom stops a run.
 const REPAIRS: [&str; 4] = ["drain_reset", "reset_gpu", "reboot_node", "check_hardware"];
 const SUPPORT: &str = "contact_support";
 const LATER: &str = "drain_reset";
@@ -125,7 +128,8 @@ fn ended(f: &Facts) -> Option<Ended> {
 fn need(now: Ts, gone: bool, node: &NodeFacts) -> Option<Remedy> {
     let found: Vec<Remedy> =
         node.conditions.iter().filter_map(|(key, c)| of_condition(now, node, key, c)).collect();
-    // What is surely broken has to be mended, whether or not the host is up, and before a link is looked at unless it can wait.
+    // What is surely broken has to be mended, whether or not the host is up, and before a link is
+    // looked at unless it can wait.
     let sure =
         |r: &&Remedy| matches!(r, Remedy::Repair { sure: true, action, .. } if gone || action != LATER);
     let sure = found.iter().filter(sure).max().cloned();
@@ -140,7 +144,8 @@ fn of_condition(now: Ts, node: &NodeFacts, key: &Key, c: &Condition) -> Option<R
     // A driver that is slow to answer us may answer the run.
     let sure = c.level == Level::Error && key.name != "nvml_stuck";
     if key.topic == Topic::Link {
-        // One that went down is a warning, and an error once it has not come back. An Ethernet that is down is seldom the one that a run needs.
+        // One that went down is a warning, and an error once it has not come back. An Ethernet that is down
+        // is seldom the one that a run needs.
         let down = link_fault::is_down(key, c) && c.holds() && (sure || c.state == "down");
         let down = down && c.medium != "ethernet";
         return down.then(|| Remedy::Link { name: key.name.clone() });

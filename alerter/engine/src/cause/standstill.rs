@@ -1,8 +1,10 @@
-//! What the devices of a run that stands still are doing: it says what kind of standstill it is, and who is not where the others are.
+//! What the devices of a run that stands still are doing: it says what kind of standstill it is,
+//! and who is not where the others are.
 //!
-//! In a collective that waits, a GPU spins: it is busy, draws a fraction of its usual power, and its ports send nothing. A GPU that is
-//! idle while the others spin has not come to the collective, and one that still works has not come yet: its rank is the one that they
-//! wait for. Where all are idle, the hosts wait: for data, for storage, for a lock.
+//! In a collective that waits, a GPU spins: it is busy, draws a fraction of its usual power, and
+//! its ports send nothing. A GPU that is idle while the others spin has not come to the collective,
+//! and one that still works has not come yet: its rank is the one that they wait for. Where all are
+//! idle, the hosts wait: for data, for storage, for a lock.
 
 use std::fmt::Write as _;
 
@@ -19,7 +21,8 @@ const IDLE: f64 = 0.1;
 /// Share of its usual power that a spinning GPU stays below, and a working one above.
 const WEAK: f64 = 0.5;
 const WORKS: f64 = 0.8;
-/// Share of the GPUs that makes it the state of the run, and largest share that differs and is named.
+/// Share of the GPUs that makes it the state of the run, and largest share that differs and is
+/// named.
 const MOST: f64 = 0.9;
 const FEW: f64 = 0.1;
 /// Fewer GPUs are too few to tell who differs.
@@ -92,7 +95,8 @@ pub(crate) fn look<'a>(now: Ts, since: Ts, nodes: impl Iterator<Item = &'a NodeF
     s
 }
 
-/// Whether a run of so many GPUs waits in a collective that nobody computes for. One GPU that still works may be evaluating alone.
+/// Whether a run of so many GPUs waits in a collective that nobody computes for. One GPU that still
+/// works may be evaluating alone.
 pub(crate) fn all_wait<'a>(
     now: Ts,
     since: Ts,

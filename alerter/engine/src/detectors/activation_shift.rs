@@ -1,9 +1,11 @@
-//! Activations of a layer that have another size than they used to: the forward pass goes wrong before the loss tells.
+//! Activations of a layer that have another size than they used to: the forward pass goes wrong
+//! before the loss tells.
 //!
-//! From the statistics of layers that the client reports (`act_rms/<layer>`, `act_absmax/<layer>`), each against its own past
-//! (`layers.rs`). Their size drifts for as long as a model learns, so the usual value follows quickly (1/8 a report), and a ticket needs a
-//! layer at 3 times it, or a third, for 3 reports in a row: growing logits, a residual stream that explodes, a layer that died.
-//! The layer that went first is named; what all the layers do together counts too.
+//! From the statistics of layers that the client reports (`act_rms/<layer>`, `act_absmax/<layer>`),
+//! each against its own past (`layers.rs`). Their size drifts for as long as a model learns, so the
+//! usual value follows quickly (1/8 a report), and a ticket needs a layer at 3 times it, or a
+//! third, for 3 reports in a row: growing logits, a residual stream that explodes, a layer that
+//! died. The layer that went first is named; what all the layers do together counts too.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,11 @@
-//! A checkpoint that takes far longer than usual: storage that is slow now, and work at risk for longer.
+//! A checkpoint that takes far longer than usual: storage that is slow now, and work at risk for
+//! longer.
 //!
-//! Usual is the median of the saves before it, three at least; where every one told its size, of their seconds a byte: a run may save much
-//! and little by turns. Too long is `times` of that and `margin` more than it (both: a minute is nothing to a save of an hour, and
-//! twice nothing to one of a second). A save that still runs is told when it has taken `running` times as long; the page for work at
-//! risk is that of [`super::ckpt_stale`].
+//! Usual is the median of the saves before it, three at least; where every one told its size, of
+//! their seconds a byte: a run may save much and little by turns. Too long is `times` of that and
+//! `margin` more than it (both: a minute is nothing to a save of an hour, and twice nothing to one
+//! of a second). A save that still runs is told when it has taken `running` times as long; the page
+//! for work at risk is that of [`super::ckpt_stale`].
 
 use core::fmt::Write as _;
 

@@ -1,9 +1,10 @@
-//! Work at risk: no checkpoint for more work than this run usually does between two, or one that failed.
+//! Work at risk: no checkpoint for more work than this run usually does between two, or one that
+//! failed.
 //!
-//! Work is the run's own time while it moves (`run::Checkpoints`): a queue, a pause or a clock that differs from ours adds none. What is usual
-//! is the median of the last 8 intervals, once two are known. A ticket at 1.5 times that (plus the usual duration), a page
-//! at 3 times. No ticket before `floor`, no page before
-//! twice of it: losing a few minutes is not worth a word.
+//! Work is the run's own time while it moves (`run::Checkpoints`): a queue, a pause or a clock that
+//! differs from ours adds none. What is usual is the median of the last 8 intervals, once two are
+//! known. A ticket at 1.5 times that (plus the usual duration), a page at 3 times. No ticket before
+//! `floor`, no page before twice of it: losing a few minutes is not worth a word.
 
 use serde::{Deserialize, Serialize};
 

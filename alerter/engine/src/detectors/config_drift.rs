@@ -1,11 +1,13 @@
-//! Nodes of one run that are set up differently: another driver, firmware, library, kernel setting or environment variable, or another
-//! version of the run's own configuration file.
+//! Nodes of one run that are set up differently: another driver, firmware, library, kernel setting
+//! or environment variable, or another version of the run's own configuration file.
 //!
-//! The setup that most nodes have is taken for the right one; of two nodes, or halves, neither. It waits until the nodes have stood still
-//! for `settle`, because a run comes up node by node. Keys that make no difference to training make an annotation only, and keys that
-//! name a node none ([`crate::run::Setups`]). What differs between the ranks of one node is a rank's affair. A library that a node does not
-//! tell may only not be loaded yet: those that the first collective loads count as absent once the run has stepped for so long that every
-//! exporter has looked again. A node without the plugin of its network trains on, over sockets.
+//! The setup that most nodes have is taken for the right one; of two nodes, or halves, neither. It
+//! waits until the nodes have stood still for `settle`, because a run comes up node by node. Keys
+//! that make no difference to training make an annotation only, and keys that name a node none
+//! ([`crate::run::Setups`]). What differs between the ranks of one node is a rank's affair. A
+//! library that a node does not tell may only not be loaded yet: those that the first collective
+//! loads count as absent once the run has stepped for so long that every exporter has looked again.
+//! A node without the plugin of its network trains on, over sockets.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +54,8 @@ const LIBRARIES: [&str; 12] = [
     "libibverbs",
     "ucx",
 ];
-/// Those of them that no node does without that the others of its run have, once their ranks have talked to each other.
+/// Those of them that no node does without that the others of its run have, once their ranks have
+/// talked to each other.
 const OF_COLLECTIVES: [&str; 4] = ["nccl", "nccl_net", "libfabric", "libibverbs"];
 /// An exporter looks for the libraries of a process less and less often, at last after 16 minutes.
 const LOOKED_AGAIN: Span = Span::secs(1200);
@@ -79,7 +82,8 @@ struct Difference<'a> {
     usual: &'a str,
     other: &'a str,
     nodes: &'a BTreeSet<String>,
-    /// The nodes that have the usual value, where they are no more than the others: nobody knows which is right.
+    /// The nodes that have the usual value, where they are no more than the others: nobody knows
+    /// which is right.
     even: Option<&'a BTreeSet<String>>,
     /// A library that one side does not tell.
     is_absence: bool,
@@ -93,7 +97,8 @@ impl ConfigDrift {
         })
     }
 
-    /// When a library that a node does not tell is one that it does not have: at the earliest, while none of its ranks has stepped.
+    /// When a library that a node does not tell is one that it does not have: at the earliest,
+    /// while none of its ranks has stepped.
     fn absence_counts_at(&self, now: Ts, f: &Facts) -> Ts {
         let stepped = self.stepped.filter(|(attempt, _)| *attempt == f.attempt).map_or(now, |(_, at)| at);
         f.setups.changed_at.map_or(stepped, |changed| changed.max(stepped)) + LOOKED_AGAIN
@@ -157,7 +162,8 @@ fn is_absence(key: &str, a: &Setup, b: &Setup) -> bool {
     LIBRARIES.contains(&key) && a.keys.contains_key(key) != b.keys.contains_key(key)
 }
 
-/// Whether it can count: a node that tells of no library at all may not look at what its processes have loaded.
+/// Whether it can count: a node that tells of no library at all may not look at what its processes
+/// have loaded.
 fn may_be_absent(key: &str, a: &Setup, b: &Setup) -> bool {
     let sees = |setup: &Setup| LIBRARIES.iter().any(|library| setup.keys.contains_key(*library));
     OF_COLLECTIVES.contains(&key) && sees(a) && sees(b)

@@ -1,10 +1,12 @@
 //! Time that a step waits for its data.
 //!
-//! Of every step the longest wait of any rank counts, as a share of that rank's step: in synchronous training the others wait with it. A block is the
-//! median of 8 steps. Against the run's own usual share (bounded influence, 1/50 a block) a CUSUM of the excess over half of `rise`,
-//! in sigmas of a block (Page 1954, h by Siegmund's formula for one false alarm in a million blocks), and the rise itself, must both
-//! be exceeded, for as long as `ticket_after`. A wait that was there from the beginning is told once, when its share is above
-//! `level` after 256 steps: it is money, and no accident.
+//! Of every step the longest wait of any rank counts, as a share of that rank's step: in
+//! synchronous training the others wait with it. A block is the median of 8 steps. Against the
+//! run's own usual share (bounded influence, 1/50 a block) a CUSUM of the excess over half of
+//! `rise`, in sigmas of a block (Page 1954, h by Siegmund's formula for one false alarm in a
+//! million blocks), and the rise itself, must both be exceeded, for as long as `ticket_after`. A
+//! wait that was there from the beginning is told once, when its share is above `level` after 256
+//! steps: it is money, and no accident.
 
 use serde::{Deserialize, Serialize};
 
@@ -261,7 +263,8 @@ impl Waits {
         }
     }
 
-    /// Whom the others wait for, if it is always the same; who is to blame is for the ranking of suspects to say.
+    /// Whom the others wait for, if it is always the same; who is to blame is for the ranking of
+    /// suspects to say.
     fn whom(&self) -> Option<String> {
         let times = self.same.of(32);
         if self.several && times >= SAME_RANK {
@@ -333,7 +336,8 @@ mod tests {
     use proptest::prelude::*;
     use stepwatch_wire::Metrics;
 
-    /// Steps of two seconds on four ranks, whose waits `wait` gives by step and rank; told in this order of ranks.
+    /// Steps of two seconds on four ranks, whose waits `wait` gives by step and rank; told in this
+    /// order of ranks.
     fn waiting(seed: u64, n: i64, order: [u32; 4], wait: impl Fn(i64, u32) -> f64) -> Vec<Verdict> {
         let mut detectors = Detectors::default();
         let mut out = Vec::new();

@@ -1,9 +1,12 @@
-//! Memory errors that were corrected, more often than this GPU has them: what wears out announces itself.
+//! Memory errors that were corrected, more often than this GPU has them: what wears out announces
+//! itself.
 //!
-//! Errors are counted by the hour and compared with what an hour usually had, a slow average of the hours before. Corrected errors alone
-//! harm nothing and some boards live with a few, so that it takes `times` the usual and at least `floor` of them. Rows that were
-//! remapped are repairs already made: `rows` of them within a day, or one that replaced a row with an uncorrectable error, say the
-//! same. It predicts and never pages: the advice is to drain the node at the next checkpoint.
+//! Errors are counted by the hour and compared with what an hour usually had, a slow average of the
+//! hours before. Corrected errors alone harm nothing and some boards live with a few, so that it
+//! takes `times` the usual and at least `floor` of them. Rows that were remapped are repairs
+//! already made: `rows` of them within a day, or one that replaced a row with an uncorrectable
+//! error, say the same. It predicts and never pages: the advice is to drain the node at the next
+//! checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +69,8 @@ struct Counter {
 }
 
 impl Counter {
-    /// Takes a value; gives what the period before had, if one has ended. A counter that fell was started anew.
+    /// Takes a value; gives what the period before had, if one has ended. A counter that fell was
+    /// started anew.
     fn take(&mut self, now: Ts, v: Option<f64>, period: Span) -> Option<f64> {
         let v = v?;
         let Some(last) = self.last.replace(v) else {

@@ -1,11 +1,14 @@
-//! Training gets better and the evaluation does not: overfitting, data that leaked or ran out, or an evaluation that broke.
+//! Training gets better and the evaluation does not: overfitting, data that leaked or ran out, or
+//! an evaluation that broke.
 //!
-//! A set of its own each. Its level is the median of its last three losses, its noise that of the changes from one evaluation to the next beyond
-//! what the train loss explains, Δ(eval − train), as a bounded-influence scale. A ticket when the level has stood above the lowest
-//! level ever by more than 4 times the noise and 1 % of the loss for 3 evaluations in a row, while the train loss fell. Of white
-//! noise the level strays 0.5 of that scale, and the lowest of hundreds lies 1.3 below the mean: 4 is out of its reach. A jump of an
-//! evaluation from one moment to the next is the same, two evaluations later. Never a page: nothing is lost that an earlier
-//! checkpoint does not have.
+//! A set of its own each. Its level is the median of its last three losses, its noise that of the
+//! changes from one evaluation to the next beyond what the train loss explains, Δ(eval − train), as
+//! a bounded-influence scale. A ticket when the level has stood above the lowest level ever by more
+//! than 4 times the noise and 1 % of the loss for 3 evaluations in a row, while the train loss
+//! fell. Of white noise the level strays 0.5 of that scale, and the lowest of hundreds lies 1.3
+//! below the mean: 4 is out of its reach. A jump of an evaluation from one moment to the next is
+//! the same, two evaluations later. Never a page: nothing is lost that an earlier checkpoint does
+//! not have.
 //!
 //! An evaluation that gives no number is told at once.
 
@@ -24,7 +27,8 @@ use crate::verdict::{Change, Kind, Observation, Sentence, Severity, Suspect, Tar
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Rise of the evaluation's level above its lowest: in its own noise, and as a share of the loss.
+    /// Rise of the evaluation's level above its lowest: in its own noise, and as a share of the
+    /// loss.
     pub sigmas: f64,
     pub share: f64,
     /// Evaluations in a row that must show it.
@@ -207,7 +211,8 @@ impl EvalGap {
             self.sets.push(Set::new(e));
             self.sets.len() - 1
         });
-        // A raise and a clear of one kind belong to one incident: another set that is still sick keeps it open.
+        // A raise and a clear of one kind belong to one incident: another set that is still sick keeps it
+        // open.
         let sick = |sets: &[Set]| sets.iter().any(|s| s.latch.is_raised() || s.broken.is_raised());
         let mut said = Vec::new();
         let (train, trained) = (self.train, self.trained > 0);

@@ -1,8 +1,9 @@
-//! What the detectors of a node's own word have in common: each fault is told once and again when it gets worse, all of them together
-//! are one condition, which is as bad as the worst that counts, and it is over when none holds and nothing was added for a while.
+//! What the detectors of a node's own word have in common: each fault is told once and again when
+//! it gets worse, all of them together are one condition, which is as bad as the worst that counts,
+//! and it is over when none holds and nothing was added for a while.
 //!
-//! What a fault brings with it on the same device is its ordinary course. A fault of another device, or a worse one, is
-//! another trouble, and whoever took care of the first must hear of it.
+//! What a fault brings with it on the same device is its ordinary course. A fault of another
+//! device, or a worse one, is another trouble, and whoever took care of the first must hear of it.
 
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -60,7 +61,8 @@ struct Told {
     settled: bool,
 }
 
-/// A node that says nothing for so long, not even what it says every 10 minutes, cannot say that something is over either.
+/// A node that says nothing for so long, not even what it says every 10 minutes, cannot say that
+/// something is over either.
 const SILENT: Span = Span::secs(620);
 
 /// A fault that counts now.
@@ -154,7 +156,8 @@ impl Faults {
         let (device, known) = (words::device(key, c), self.devices.len());
         match self.devices.get_mut(device) {
             Some(had) => {
-                // What holds on until it is a page is no more than was said, unless there are several to keep apart.
+                // What holds on until it is a page is no more than was said, unless there are several to keep
+                // apart.
                 let is_worse = had.1 < c.level || known > 1 && had.0 < severity;
                 *had = (had.0.max(severity), had.1.max(c.level));
                 is_worse
@@ -167,7 +170,8 @@ impl Faults {
         }
     }
 
-    /// A device of which nothing counts any more is well, and one of which less does is so much better.
+    /// A device of which nothing counts any more is well, and one of which less does is so much
+    /// better.
     fn forget_what_is_over(&mut self, active: &[Fault<'_>]) {
         self.devices.retain(|device, had| {
             let of_it = active.iter().filter(|a| words::device(a.key, a.c) == device);

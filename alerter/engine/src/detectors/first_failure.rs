@@ -1,11 +1,13 @@
 //! When many ranks fail, the one that failed first: the others mostly follow from it.
 //!
-//! A failure is a process that is gone, a `bye` with a non-zero code and its last words, or torchelastic's `error.json`. They are put in
-//! the order of their own clocks. What says that it only followed comes after what does not: the peers of a dead rank report a
-//! connection that was reset, a collective that timed out, or the signal by which the launcher ended them, and their word may arrive
-//! before that of the rank itself.
+//! A failure is a process that is gone, a `bye` with a non-zero code and its last words, or
+//! torchelastic's `error.json`. They are put in the order of their own clocks. What says that it
+//! only followed comes after what does not: the peers of a dead rank report a connection that was
+//! reset, a collective that timed out, or the signal by which the launcher ended them, and their
+//! word may arrive before that of the rank itself.
 //!
-//! It belongs to the incident of the dead ranks, and says in it whose log to read. A ticket by itself.
+//! It belongs to the incident of the dead ranks, and says in it whose log to read. A ticket by
+//! itself.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Course;
@@ -62,7 +64,8 @@ pub(crate) struct Failure {
     pub(crate) text: String,
 }
 
-/// What the last words of a process tell of why it ended: text of the process, or of whoever saw it end.
+/// What the last words of a process tell of why it ended: text of the process, or of whoever saw it
+/// end.
 pub(crate) fn course(words: &str) -> Course {
     let text = words.to_lowercase();
     if FOLLOWED.iter().any(|word| text.contains(word)) {
@@ -104,7 +107,8 @@ pub(crate) fn failures(f: &Facts) -> Vec<Failure> {
         }
     }
     all.sort_by_cached_key(|x| (x.course(), x.at, x.place.to_string()));
-    // What says nothing but came well before everything else is the one that broke: it had no time for words.
+    // What says nothing but came well before everything else is the one that broke: it had no time for
+    // words.
     if let Some(silent) = all.iter().position(|x| x.course() == Course::Silent) {
         let others = all.iter().enumerate().filter(|(i, _)| *i != silent).map(|(_, x)| x.at).min();
         if others.is_some_and(|at| all[silent].at < at) {

@@ -1,7 +1,7 @@
 //! The NCCL watchdog of a rank dumped its flight recorder: a collective did not end.
 //!
-//! A ticket of its own when nothing else is open; evidence in the incident of a hang or a dead rank, which has the same cause. Over
-//! when the run has gone on for a few steps.
+//! A ticket of its own when nothing else is open; evidence in the incident of a hang or a dead
+//! rank, which has the same cause. Over when the run has gone on for a few steps.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,13 @@
-//! A few slow steps that grow slower and slower while the usual step stays as it is: unsynchronised garbage collection, a growing
-//! cache, a loader that rescans. No median and no p50 alert can see it.
+//! A few slow steps that grow slower and slower while the usual step stays as it is: unsynchronised
+//! garbage collection, a growing cache, a loader that rescans. No median and no p50 alert can see
+//! it.
 //!
-//! A slow step is 8 % or more above the usual one. A ticket when the excesses over the usual step rise steadily and by half or more in all, and
-//! the slow steps cost at least 0.5 % of the time. A tail may grow within hundreds of steps or many thousands, so two trends are looked at: that
-//! of the last 32 slow steps, and that of 16 medians of 8 slow steps each, by which the growth is measured too. Either must reach a Kendall's S of five standard
-//! deviations without a trend, `√(n(n−1)(2n+5)/18)`: 308 of 496, and 111 of 120; as medians of 8 hardly err, 80 do.
+//! A slow step is 8 % or more above the usual one. A ticket when the excesses over the usual step
+//! rise steadily and by half or more in all, and the slow steps cost at least 0.5 % of the time. A
+//! tail may grow within hundreds of steps or many thousands, so two trends are looked at: that
+//! of the last 32 slow steps, and that of 16 medians of 8 slow steps each, by which the growth is
+//! measured too. Either must reach a Kendall's S of five standard deviations without a trend,
+//! `√(n(n−1)(2n+5)/18)`: 308 of 496, and 111 of 120; as medians of 8 hardly err, 80 do.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +31,8 @@ pub struct Config {
     /// Growth of the excess, and the share of time it must cost.
     pub growth: f64,
     pub cost: f64,
-    /// Kendall's S of 32 slow steps, 496 if every one is slower than all before it; and of 16 medians, 120.
+    /// Kendall's S of 32 slow steps, 496 if every one is slower than all before it; and of 16
+    /// medians, 120.
     pub kendall: i32,
     pub kendall_medians: i32,
 }

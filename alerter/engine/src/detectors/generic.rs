@@ -1,12 +1,14 @@
-//! Any other number that a run reports: a reward, an entropy, the load of experts, a temperature. Nothing is known of it but its name.
+//! Any other number that a run reports: a reward, an entropy, the load of experts, a temperature.
+//! Nothing is known of it but its name.
 //!
-//! Each series for itself ([`crate::stats::series`]): medians of 8 values against their level and trend, apart from what belongs to the hour and
-//! the day. A shift is told when its CUSUM is over the bound and the block 6 sigmas out and `share` of the level: a ticket. What is
-//! less than 6 sigmas is an annotation. So is a value that stops being a number, once; and for a series that had more than three tickets
-//! everything: its nature is to move.
+//! Each series for itself ([`crate::stats::series`]): medians of 8 values against their level and
+//! trend, apart from what belongs to the hour and the day. A shift is told when its CUSUM is over
+//! the bound and the block 6 sigmas out and `share` of the level: a ticket. What is less than 6
+//! sigmas is an annotation. So is a value that stops being a number, once; and for a series that
+//! had more than three tickets everything: its nature is to move.
 //!
-//! By default every series is watched but those that are something else: counters, clocks, the learning rate, statistics of layers.
-//! Series of one run that go out together are one incident.
+//! By default every series is watched but those that are something else: counters, clocks, the
+//! learning rate, statistics of layers. Series of one run that go out together are one incident.
 
 use std::collections::BTreeMap;
 

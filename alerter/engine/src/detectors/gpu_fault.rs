@@ -1,12 +1,15 @@
 //! A GPU failed: an XID of the kernel log, a GPU that is gone, memory that cannot be repaired.
 //!
-//! How bad an XID is, and what to do about it, is the exporter's catalogue's word, which travels with the event. It pages only if a
-//! run has ranks on the node at that moment; on an idle node it is a ticket, and a run that comes later is not news of it. The XIDs of
-//! one misfortune (79, the 45s that clean up after it, the GPU that is gone) are one condition, named by the worst that no other caused.
+//! How bad an XID is, and what to do about it, is the exporter's catalogue's word, which travels
+//! with the event. It pages only if a run has ranks on the node at that moment; on an idle node it
+//! is a ticket, and a run that comes later is not news of it. The XIDs of one misfortune (79, the
+//! 45s that clean up after it, the GPU that is gone) are one condition, named by the worst that no
+//! other caused.
 //!
-//! XIDs that the application brings upon itself (13, 31, 43, 45: catalogue of NVIDIA, "RESTART_APP" and "IGNORE") are notes, whatever
-//! else is said of them, because a debug session makes hundreds. One GPU on which several runs fail with 13 or 31 is suspect: a ticket. Where
-//! another GPU of the run has the same within a minute, it is the program.
+//! XIDs that the application brings upon itself (13, 31, 43, 45: catalogue of NVIDIA, "RESTART_APP"
+//! and "IGNORE") are notes, whatever else is said of them, because a debug session makes hundreds.
+//! One GPU on which several runs fail with 13 or 31 is suspect: a ticket. Where another GPU of the
+//! run has the same within a minute, it is the program.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +29,8 @@ pub struct Config {
     pub quiet_after: Span,
     /// How long one counts that asks for a reset, a reboot or a look at the hardware.
     pub repair_within: Span,
-    /// Runs that fail on one GPU by what is usually their own fault, within a day, before the GPU is suspect.
+    /// Runs that fail on one GPU by what is usually their own fault, within a day, before the GPU
+    /// is suspect.
     pub suspect_runs: u32,
 }
 
@@ -63,7 +67,8 @@ pub struct GpuFault {
     faults: Faults,
     /// Runs that failed on each GPU, and when.
     failed: BTreeMap<String, BTreeMap<String, Ts>>,
-    /// Runs that have just failed on a GPU, by what and when: others of their GPUs may yet do the same.
+    /// Runs that have just failed on a GPU, by what and when: others of their GPUs may yet do the
+    /// same.
     fresh: BTreeMap<(String, String), (i64, Ts)>,
 }
 

@@ -1,8 +1,10 @@
-//! The gradient norm has moved to another level and stays there: no spike, but no longer the run it was.
+//! The gradient norm has moved to another level and stays there: no spike, but no longer the run it
+//! was.
 //!
-//! Two bounded-influence levels of ln(grad norm), one that forgets in 32 samples and one in 2,000; a ticket when they are a
-//! factor of 4, and one sigma of a single sample, apart. A run may drift by a factor of two or three in its lifetime; a factor of four within
-//! a fraction of it is what weight growth, a broken data shard or a too high learning rate look like.
+//! Two bounded-influence levels of ln(grad norm), one that forgets in 32 samples and one in 2,000;
+//! a ticket when they are a factor of 4, and one sigma of a single sample, apart. A run may drift
+//! by a factor of two or three in its lifetime; a factor of four within a fraction of it is what
+//! weight growth, a broken data shard or a too high learning rate look like.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,22 +1,26 @@
 //! Gradient-norm spikes, run-ups and instability.
 //!
-//! On x = ln(grad norm), against a bounded-influence baseline ([`crate::stats::robust`], rate 1/200), so the alarms do not depend on the
-//! unit of the norm. A *hit* is z > 5 and more than twice the baseline, a *spike* z > 8 and more than three times.
+//! On x = ln(grad norm), against a bounded-influence baseline ([`crate::stats::robust`], rate
+//! 1/200), so the alarms do not depend on the unit of the norm. A *hit* is z > 5 and more than
+//! twice the baseline, a *spike* z > 8 and more than three times.
 //!
 //! Isolated spikes are normal: 16 healthy GPT-2-class runs hold 64 of them in 290,621 steps. So
 //! * a lone spike is a note;
-//! * a page needs persistence (4 hits of 16 samples, or 2 above 100x), a run-up (3 rises in a row, each 2x or
-//!   more: BLOOM-176B rose 0.24, 0.95, 2.4, 15.9, 145, 960 before its loss jumped; BigScience chronicles, 2022-04-12), or a spike
-//!   within 20 steps of a loss excursion;
-//! * two spikes of 16, or a lone hit of 6x or of z > 8 where only every 10th step or fewer is logged (what one sample in ten shows is
-//!   not alone), are a ticket;
-//! * excursions widen the scale they are judged by: a run that has them every few samples would hide them. So hits are counted a second time, in
-//!   scales of the lower half ([`crate::stats::lower`]), which they do not widen. 4 of those in 16 samples, between which it comes back as often,
-//!   are a ticket, and a page if one of them is a spike besides (a level that drifts does not come back);
-//! * `grad_instability`: hits come far more often than they used to. With an exponential memory of 128 samples, 3.5 hits and 5 times the
-//!   run's own long-term rate are a ticket, 5 hits a page.
+//! * a page needs persistence (4 hits of 16 samples, or 2 above 100x), a run-up (3 rises in a row,
+//!   each 2x or more: BLOOM-176B rose 0.24, 0.95, 2.4, 15.9, 145, 960 before its loss jumped;
+//!   BigScience chronicles, 2022-04-12), or a spike within 20 steps of a loss excursion;
+//! * two spikes of 16, or a lone hit of 6x or of z > 8 where only every 10th step or fewer is
+//!   logged (what one sample in ten shows is not alone), are a ticket;
+//! * excursions widen the scale they are judged by: a run that has them every few samples would
+//!   hide them. So hits are counted a second time, in scales of the lower half
+//!   ([`crate::stats::lower`]), which they do not widen. 4 of those in 16 samples, between which it
+//!   comes back as often, are a ticket, and a page if one of them is a spike besides (a level that
+//!   drifts does not come back);
+//! * `grad_instability`: hits come far more often than they used to. With an exponential memory of
+//!   128 samples, 3.5 hits and 5 times the run's own long-term rate are a ticket, 5 hits a page.
 //!
-//! While the learning rate warms up, gradients are still finding their level: what would page is a ticket.
+//! While the learning rate warms up, gradients are still finding their level: what would page is a
+//! ticket.
 
 use serde::{Deserialize, Serialize};
 
@@ -455,7 +459,8 @@ mod tests {
     use crate::verdict::Change;
     use proptest::prelude::*;
 
-    /// BLOOM-176B, steps 31214 to 31222: gradient norm and loss as logged (BigScience chronicles, 2022-04-12, CC-BY-4.0).
+    /// BLOOM-176B, steps 31214 to 31222: gradient norm and loss as logged (BigScience chronicles,
+    /// 2022-04-12, CC-BY-4.0).
     const BLOOM: [(f64, f64); 9] = [
         (0.242, 2.198845),
         (0.947, 2.220424),

@@ -1,24 +1,29 @@
 //! No step for much longer than this run's steps take.
 //!
-//! Deadline: `max(floor, k·p99(step interval), min(3·p, p + 10 min))` with p the longest pause survived and k = 5 for every-step logs (the safety factor of
-//! NVIDIA's resiliency extension, docs "heartbeats") falling to 1.5 where a line covers many steps. A declared checkpoint or
-//! evaluation gets 3 times its longest run; a start gets half an hour until the pace is known. Trainers that declare
-//! their phases are paged at the deadline; others may be in an evaluation that nobody declared: they get a ticket after
-//! `undeclared_ticket` and the page after `undeclared_floor`. In the first hour that such a run is watched it may not have shown its
-//! evaluations yet: the page waits as long as the run has trained, for nobody plans evaluations that take longer than what lies between them, and three
-//! times `undeclared_floor` at most. It waits for 2,000 steps, too: many trainers log their first steps one by one, and then one in hundreds. Until
-//! the pace is known, it waits three times as long.
+//! Deadline: `max(floor, k·p99(step interval), min(3·p, p + 10 min))` with p the longest pause
+//! survived and k = 5 for every-step logs (the safety factor of NVIDIA's resiliency extension, docs
+//! "heartbeats") falling to 1.5 where a line covers many steps. A declared checkpoint or evaluation
+//! gets 3 times its longest run; a start gets half an hour until the pace is known. Trainers that
+//! declare their phases are paged at the deadline; others may be in an evaluation that nobody
+//! declared: they get a ticket after `undeclared_ticket` and the page after `undeclared_floor`. In
+//! the first hour that such a run is watched it may not have shown its evaluations yet: the page
+//! waits as long as the run has trained, for nobody plans evaluations that take longer than what
+//! lies between them, and three times `undeclared_floor` at most. It waits for 2,000 steps, too:
+//! many trainers log their first steps one by one, and then one in hundreds. Until the pace is
+//! known, it waits three times as long.
 //!
-//! Evidence ends patience: NCCL's own word that ranks wait, a dump of its flight recorder, or GPUs that all wait in a collective while none
-//! computes. An evaluation computes; a rank that saves or scores alone while the others wait for it is done within `waiting`. So a declared evaluation that
-//! has lasted longer than any before, or is the first, pages when that has been seen for so long. Without such evidence the first one keeps
-//! its half hour: about one in a hundred is longer than that, as is one in ten than ten minutes, and less than one in a hundred hangs.
+//! Evidence ends patience: NCCL's own word that ranks wait, a dump of its flight recorder, or GPUs
+//! that all wait in a collective while none computes. An evaluation computes; a rank that saves or
+//! scores alone while the others wait for it is done within `waiting`. So a declared evaluation
+//! that has lasted longer than any before, or is the first, pages when that has been seen for so
+//! long. Without such evidence the first one keeps its half hour: about one in a hundred is longer
+//! than that, as is one in ten than ten minutes, and less than one in a hundred hangs.
 //!
-//! So does a node that fell silent as the run stopped, while the others stand: its host is gone, and the page comes with the ticket. An exporter
-//! that is only started anew is back before that.
+//! So does a node that fell silent as the run stopped, while the others stand: its host is gone,
+//! and the page comes with the ticket. An exporter that is only started anew is back before that.
 //!
-//! Silence of the telemetry is not silence of the run: without a live source nothing is judged, nor where all ranks that can be heard have
-//! said goodbye.
+//! Silence of the telemetry is not silence of the run: without a live source nothing is judged, nor
+//! where all ranks that can be heard have said goodbye.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Unit;
@@ -35,8 +40,8 @@ pub struct Config {
     pub enabled: bool,
     /// Shortest deadline.
     pub floor: Span,
-    /// Shortest silence that makes a ticket, and a page, when the trainer has never declared a phase, a checkpoint or an evaluation:
-    /// it may be in one.
+    /// Shortest silence that makes a ticket, and a page, when the trainer has never declared a
+    /// phase, a checkpoint or an evaluation: it may be in one.
     pub undeclared_ticket: Span,
     pub undeclared_floor: Span,
     /// Before the pace of an attempt is known: loading, compilation, the first checkpoint read.
@@ -166,7 +171,8 @@ impl Hang {
     fn paced(c: &Config, f: &Facts) -> (Span, &'static str) {
         let p99 = f.pace.quantile(0.99).unwrap_or(0.0);
         if !paced(f) {
-            // A log that prints every 500th step may take hours to show its pace, and one that printed every step before knows it least.
+            // A log that prints every 500th step may take hours to show its pace, and one that printed every
+            // step before knows it least.
             let seen = Span::from_secs_f64(3.0 * f.first_gap.max(f.longest_pause).max(p99));
             return (seen.max(c.start), "to start");
         }
@@ -249,7 +255,8 @@ fn seconds(s: f64) -> String {
     }
 }
 
-/// Ranks that stopped earlier than the others, else ranks that went quiet, else the group as a whole.
+/// Ranks that stopped earlier than the others, else ranks that went quiet, else the group as a
+/// whole.
 fn suspects(now: Ts, f: &Facts) -> Vec<Suspect> {
     let steps = || f.followed().filter(|(_, r)| !r.done).filter_map(|(n, r)| Some((n, r, r.last_step?)));
     let (Some(low), Some(high)) = (steps().map(|s| s.2).min(), steps().map(|s| s.2).max()) else {

@@ -1,7 +1,8 @@
-//! What started the training process is gone, and said nothing: nobody reads its output any more, or tells how it ends.
+//! What started the training process is gone, and said nothing: nobody reads its output any more,
+//! or tells how it ends.
 //!
-//! The training process may live on, so it is a ticket; evidence where the run stands still. Over when the run has gone on for a few
-//! steps.
+//! The training process may live on, so it is a ticket; evidence where the run stands still. Over
+//! when the run has gone on for a few steps.
 
 use serde::{Deserialize, Serialize};
 

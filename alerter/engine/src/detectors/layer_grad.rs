@@ -1,11 +1,12 @@
 //! Gradients of single layers: which one exploded first.
 //!
-//! From the gradient norms that the client's statistics of layers report (`grad_norm/<layer>`, and `grad_norm_shard/<layer>` of one rank's
-//! part), each against its own past (`layers.rs`).
-//! * When the run's own gradient or loss goes wrong, the layer that went first is a suspect of that incident: at once if it is known,
-//!   with the next report if not.
-//! * A layer that is 10 times its usual value for 3 reports in a row, and 10 times what the middle one of the layers has grown by, is a
-//!   ticket of its own: it has not shown in the norm of the whole model yet, which its largest layers rule.
+//! From the gradient norms that the client's statistics of layers report (`grad_norm/<layer>`, and
+//! `grad_norm_shard/<layer>` of one rank's part), each against its own past (`layers.rs`).
+//! * When the run's own gradient or loss goes wrong, the layer that went first is a suspect of that
+//!   incident: at once if it is known, with the next report if not.
+//! * A layer that is 10 times its usual value for 3 reports in a row, and 10 times what the middle
+//!   one of the layers has grown by, is a ticket of its own: it has not shown in the norm of the
+//!   whole model yet, which its largest layers rule.
 
 use serde::{Deserialize, Serialize};
 
@@ -186,7 +187,8 @@ mod tests {
 
     const LAYERS: u16 = 24;
 
-    /// A run whose layers are told every `every` steps; `grads` and `layers` multiply the norms at a step.
+    /// A run whose layers are told every `every` steps; `grads` and `layers` multiply the norms at
+    /// a step.
     fn layered(every: i64, grads: impl Fn(i64) -> f64, layers: impl Fn(i64, u16) -> f64) -> Vec<Verdict> {
         let mut detectors = Detectors::default();
         let (mut noise, mut out) = (Noise::new(3), Vec::new());

@@ -1,8 +1,9 @@
 //! Statistics of layers, each against its own past: which of them are out, and which went first.
 //!
-//! On x = ln(value), by [`crate::stats::robust`]: a layer is out when its value is `ratio` times its usual one or more, either way if asked
-//! for, and 8 sigmas from it; also when it is no number at all. Reports come every hundred steps or so, and a model has some dozens
-//! of layers, so sigmas alone would alarm.
+//! On x = ln(value), by [`crate::stats::robust`]: a layer is out when its value is `ratio` times
+//! its usual one or more, either way if asked for, and 8 sigmas from it; also when it is no number
+//! at all. Reports come every hundred steps or so, and a model has some dozens of layers, so sigmas
+//! alone would alarm.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +112,8 @@ impl Layers {
         true
     }
 
-    /// Those that are out in `reports` reports in a row or more, the first one first; of one report the one that is farthest out.
+    /// Those that are out in `reports` reports in a row or more, the first one first; of one report
+    /// the one that is farthest out.
     pub(super) fn out(&self, reports: u32) -> Vec<Out> {
         let mut out: Vec<Out> =
             self.layers().filter(|l| l.out >= reports).filter_map(Layer::as_out).collect();

@@ -1,12 +1,16 @@
-//! A link that training needs is down, comes and goes, or makes errors: InfiniBand, RoCE, EFA, Ethernet, NVLink, PCIe.
+//! A link that training needs is down, comes and goes, or makes errors: InfiniBand, RoCE, EFA,
+//! Ethernet, NVLink, PCIe.
 //!
-//! A link that goes down is a ticket at once and a page when it has stayed down for `page_after` under a run: collectives wait
-//! about that long before they give up (`NCCL_IB_TIMEOUT` 20 to 22 and seven retries are 30 s and more), and a flap that they survive
-//! should wake nobody. What the exporter itself calls lost (`drop`) does not wait. An Ethernet link is a ticket however
-//! long it is down: most are for management, or one leg of a bond. If the run needs it, the run stands, which pages and names it. Errors and a
-//! link that is slower than it should be are tickets.
+//! A link that goes down is a ticket at once and a page when it has stayed down for `page_after`
+//! under a run: collectives wait about that long before they give up (`NCCL_IB_TIMEOUT` 20 to 22
+//! and seven retries are 30 s and more), and a flap that they survive should wake nobody. What the
+//! exporter itself calls lost (`drop`) does not wait. An Ethernet link is a ticket however
+//! long it is down: most are for management, or one leg of a bond. If the run needs it, the run
+//! stands, which pages and names it. Errors and a link that is slower than it should be are
+//! tickets.
 //!
-//! Links of several nodes that go down together are one incident, because what they share is the switch.
+//! Links of several nodes that go down together are one incident, because what they share is the
+//! switch.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,13 +1,14 @@
 //! The loss is higher than it was and stays so, in a run too noisy for single samples to show it.
 //!
-//! Medians of 8 samples against a baseline that follows them down at once and up only slowly, and a CUSUM on their scores (Page 1954):
+//! Medians of 8 samples against a baseline that follows them down at once and up only slowly, and a
+//! CUSUM on their scores (Page 1954):
 //! ```text
 //! d = b − m,  z = d/s,  m += clip(d, −∞, 2.5s)·(1/2 downwards, 1/32 upwards, 1/320 while suspicious)
 //! s += (min(|d|, 2.5s)/0.787 − s)/32,   S = clip(S + clip(z, ±6) − 2, 0, 3h),  h = 8
 //! alarm: S > h and the lower of the last two blocks above m by the rise and by 4s
 //! ```
-//! A rise of 0.15 ([`unit()`]) is a ticket, one of 0.4 a page: the severities of [`super::loss_spike`], which is faster where the noise lets
-//! it be. Half of a block may be blips.
+//! A rise of 0.15 ([`unit()`]) is a ticket, one of 0.4 a page: the severities of
+//! [`super::loss_spike`], which is faster where the noise lets it be. Half of a block may be blips.
 
 use serde::{Deserialize, Serialize};
 

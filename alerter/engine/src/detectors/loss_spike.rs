@@ -1,23 +1,29 @@
 //! Loss spikes, divergence and lasting shifts.
 //!
-//! A bounded-influence baseline that follows a falling loss faster than a rising one, and a CUSUM on its scores (Page 1954; Huber 1981):
+//! A bounded-influence baseline that follows a falling loss faster than a rising one, and a CUSUM
+//! on its scores (Page 1954; Huber 1981):
 //! ```text
 //! d = L − m,  z = d/s / max(1, q/2.5),  u = 1/10 while suspicious, else 1
 //! m += a·u·clip(d, −8s, 2s),  s += (min(|d|, 2.5s)/0.787 − s)/40,  q = running 98 % quantile of d/s
 //! S = clip(S + min(z, cap) − 2.5, 0, 4h),  f += (L − f)/3,  best = least f so far
 //! alarm: S > h, d > rise, f > best + rise
 //! ```
-//! a = 1/20 upwards and 1/5 downwards, h = 16. A loss that falls fast leaves its baseline behind by more than its noise: s counts for no more than
-//! twice the scale of the changes of d, which a trend does not touch (von Neumann, "Distribution of the ratio of the mean square successive difference", 1941). The cap keeps one bad batch from alarming, `best` the convexity of early training, and q the heavy tail of
-//! a small batch. A rise is measured in nats where the loss is a cross-entropy of usual size, and relative
-//! to the level where it is not ([`unit()`]), so small and large losses are judged alike.
+//! a = 1/20 upwards and 1/5 downwards, h = 16. A loss that falls fast leaves its baseline behind by
+//! more than its noise: s counts for no more than twice the scale of the changes of d, which a
+//! trend does not touch (von Neumann, "Distribution of the ratio of the mean square successive
+//! difference", 1941). The cap keeps one bad batch from alarming, `best` the convexity of early
+//! training, and q the heavy tail of a small batch. A rise is measured in nats where the loss is a
+//! cross-entropy of usual size, and relative to the level where it is not ([`unit()`]), so small
+//! and large losses are judged alike.
 //!
 //! * ticket: the alarm at a rise of 0.15, or one sample 0.8 above its baseline (z > 15);
-//! * page: the alarm at a rise of 0.45. Where lines are 3 or more steps apart, two of three samples 0.45 above (z > 6), or S > 2h with one such
-//!   among the last 16 and the loss still more than halfway from a ticket to a page; and half the z makes a single one a ticket, for what one line
+//! * page: the alarm at a rise of 0.45. Where lines are 3 or more steps apart, two of three samples
+//!   0.45 above (z > 6), or S > 2h with one such among the last 16 and the loss still more than
+//!   halfway from a ticket to a page; and half the z makes a single one a ticket, for what one line
 //!   in many shows is not alone;
 //! * `divergence` (page): it has not come back after 200 samples;
-//! * `loss_shift` (note): it has settled on a slightly higher level, or stayed for 2,000 samples; the baseline starts again from there.
+//! * `loss_shift` (note): it has settled on a slightly higher level, or stayed for 2,000 samples;
+//!   the baseline starts again from there.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +52,8 @@ pub struct Config {
     /// A single sample that is a ticket.
     pub single_rise: f64,
     pub single_z: f64,
-    /// Samples after which a loss that has not come back counts as diverged, and after which its level is accepted.
+    /// Samples after which a loss that has not come back counts as diverged, and after which its
+    /// level is accepted.
     pub diverged_after: u32,
     pub accept_after: u32,
     /// Calm samples that end the incident.
@@ -69,14 +76,16 @@ impl Default for Config {
     }
 }
 
-/// Weight of a sample above the baseline, and of one below it: a falling loss must not leave the baseline behind.
+/// Weight of a sample above the baseline, and of one below it: a falling loss must not leave the
+/// baseline behind.
 const RATE: f64 = 1.0 / 20.0;
 const FALL_RATE: f64 = 1.0 / 5.0;
 const SCALE_RATE: f64 = 1.0 / 40.0;
 /// CUSUM drift, and the largest score of one sample.
 const DRIFT: f64 = 2.5;
 const CAP: f64 = 8.0;
-/// The cap where samples are [`SPARSE`] steps apart: two of them are as many steps as the other cap needs.
+/// The cap where samples are [`SPARSE`] steps apart: two of them are as many steps as the other cap
+/// needs.
 const SPARSE_CAP: f64 = 12.0;
 const SPARSE: i64 = 3;
 /// Samples by which a growing scale comes into force late.
@@ -102,8 +111,9 @@ const TAIL_SIGMAS: f64 = 2.5;
 /// Keeps a quantile of 98 % in balance with steps of 1.1: `1.1^(−0.02/0.98)`.
 const TAIL_DECAY: f64 = 0.998_057;
 
-/// How much a nat is worth at this level: the loss of a language model that has learned something lies between 2 and 6. Below and above it
-/// may be anything, in any unit, and rises are judged relative to the level.
+/// How much a nat is worth at this level: the loss of a language model that has learned something
+/// lies between 2 and 6. Below and above it may be anything, in any unit, and rises are judged
+/// relative to the level.
 pub fn unit(level: f64) -> f64 {
     let level = level.abs();
     (level / 2.0).min(1.0).max(level / 6.0)
@@ -286,8 +296,8 @@ impl LossSpike {
         self.recover(c, r);
     }
 
-    /// A loss that fell at once, as on a learning-rate drop or another data mix, takes the baseline along; so does one that
-    /// merely stopped falling.
+    /// A loss that fell at once, as on a learning-rate drop or another data mix, takes the baseline
+    /// along; so does one that merely stopped falling.
     fn recover(&mut self, c: &Config, r: &Reading) {
         let risen = self.f > self.best + r.rise(c.ticket_rise);
         self.below = if r.z < -3.0 { self.below + 1 } else { 0 };

@@ -1,10 +1,13 @@
 //! What the learning rate has to do with it.
 //!
-//! * A ticket: the loss has been rising while the learning rate stands at its height (80 % of its maximum or more, after the warm-up). Over 32
-//!   blocks of 8 samples Kendall's S against time is above 4.5 of its standard deviation, `√(n(n−1)(2n+5)/18)`, and the rise from the
-//!   first to the last quarter above `rise` and 3 times the scale of a block. It ends when the rate has come down or the loss has.
-//! * A suspect: where loss or gradients go wrong within 500 steps after the rate rose by half or more other than in the first warm-up (a
-//!   schedule begun anew, a resume with another rate), the incident names the change.
+//! * A ticket: the loss has been rising while the learning rate stands at its height (80 % of its
+//!   maximum or more, after the warm-up). Over 32 blocks of 8 samples Kendall's S against time is
+//!   above 4.5 of its standard deviation, `√(n(n−1)(2n+5)/18)`, and the rise from the first to the
+//!   last quarter above `rise` and 3 times the scale of a block. It ends when the rate has come
+//!   down or the loss has.
+//! * A suspect: where loss or gradients go wrong within 500 steps after the rate rose by half or
+//!   more other than in the first warm-up (a schedule begun anew, a resume with another rate), the
+//!   incident names the change.
 
 use serde::{Deserialize, Serialize};
 
@@ -158,7 +161,8 @@ impl StepDetector for LrCoupling {
         if !c.enabled || s.interval == 0 {
             return;
         }
-        // The rate of a new attempt is held against that of the last: who resumes with another one should hear of it.
+        // The rate of a new attempt is held against that of the last: who resumes with another one should
+        // hear of it.
         let restarted = self.attempts.restarted(s.attempt);
         if restarted {
             self.begin_anew();

@@ -1,22 +1,26 @@
 //! Lasting slow-downs: `mfu_droop` creeps, `throughput_drop` comes at once.
 //!
-//! Medians of 8 steps of ln(step time), or of minus ln(throughput), against the level that this run usually holds, kept across
-//! restarts, so a run that comes back slower is seen.
+//! Medians of 8 steps of ln(step time), or of minus ln(throughput), against the level that this run
+//! usually holds, kept across restarts, so a run that comes back slower is seen.
 //! ```text
 //! ref, s = bounded-influence level and scale of block medians (rate 1/32; a tenth of it while suspicious)
 //! rise = median of the last 3 block medians − ref;  σ = scale of a single step within its block
 //! S = clip(S + clip((b − ref − δ/2)/s, ±4), 0, 3h),  δ = 2 %;  alarm: S > h and rise ≥ max(least, k·s, k·σ)
 //! ticket: least 2 %, k = 3.5, and none of the three better than 0.5 of the worst;  page: least 4 %, k = 6, and the last no better than 0.8
 //! ```
-//! (Page's CUSUM on block medians; up to half of a block may be pauses.) The least effect does most of the work against
-//! autocorrelation. `s` holds the slow wander of a shared cluster, σ the noise of the host; a slow-down that has lasted 16 blocks needs
-//! two less of either. Three blocks below the reference lower it at once: it follows a run that gets faster. A slow step is often followed by a
-//! few that recover from it: hence the last condition. The first 64 samples judge nothing, a ticket of the first 256 needs the k of a page, and after them the
-//! reference is taken anew: clocks, caches and expert routers settle. Nothing is told before it has lasted `ticket_after`, nobody woken before `page_after`.
+//! (Page's CUSUM on block medians; up to half of a block may be pauses.) The least effect does most
+//! of the work against autocorrelation. `s` holds the slow wander of a shared cluster, σ the noise
+//! of the host; a slow-down that has lasted 16 blocks needs two less of either. Three blocks below
+//! the reference lower it at once: it follows a run that gets faster. A slow step is often followed
+//! by a few that recover from it: hence the last condition. The first 64 samples judge nothing, a
+//! ticket of the first 256 needs the k of a page, and after them the reference is taken anew:
+//! clocks, caches and expert routers settle. Nothing is told before it has lasted `ticket_after`,
+//! nobody woken before `page_after`.
 //!
-//! A droop that ends in a restart and grows again is one fault: from the third cycle on it stays one incident until a
-//! whole cycle passes without it. Its price is told with it: a step of t seconds that grows by a share g within L steps loses `L·t·g/2` seconds
-//! a cycle, and half of that where it is restarted twice as often.
+//! A droop that ends in a restart and grows again is one fault: from the third cycle on it stays
+//! one incident until a whole cycle passes without it. Its price is told with it: a step of t
+//! seconds that grows by a share g within L steps loses `L·t·g/2` seconds a cycle, and half of that
+//! where it is restarted twice as often.
 
 use serde::{Deserialize, Serialize};
 
@@ -228,7 +232,8 @@ impl MfuDroop {
             return None;
         }
         let less = if self.slow_for >= LASTING { c.lasting_sigmas } else { 0.0 };
-        // A level that is known from a few blocks of a machine that still warms up is no match for small rises.
+        // A level that is known from a few blocks of a machine that still warms up is no match for small
+        // rises.
         let ticket_sigmas = if self.blocks <= SETTLED { c.page_sigmas } else { c.ticket_sigmas };
         let noise = self.level.scale().max(self.sigma);
         let printed = PRINTED * self.grain;
@@ -352,7 +357,8 @@ impl MfuDroop {
         }
     }
 
-    /// A slope that ends at once was cured by something, mostly a restart. True when that has become a habit.
+    /// A slope that ends at once was cured by something, mostly a restart. True when that has
+    /// become a habit.
     fn count_cure(&mut self, c: &Config, s: &StepSample, b: Block) -> bool {
         let left = b.median - self.reference();
         if self.kind != Kind::MfuDroop || self.peak < c.page {

@@ -1,8 +1,9 @@
 //! An MFU above what hardware gives: the model, the GPU or the tokens are declared wrong.
 //!
-//! The best published training runs reach 60 %, and a matrix multiplication alone about 80. An MFU that stays above 75 % is an error of
-//! accounting, mostly a GPU that is faster than the one in the table, a number format that is not the one used, or tokens counted twice.
-//! What is computed by it, a cost or a comparison, is wrong then; the training is not: a ticket, never a page.
+//! The best published training runs reach 60 %, and a matrix multiplication alone about 80. An MFU
+//! that stays above 75 % is an error of accounting, mostly a GPU that is faster than the one in the
+//! table, a number format that is not the one used, or tokens counted twice. What is computed by
+//! it, a cost or a comparison, is wrong then; the training is not: a ticket, never a page.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,10 @@
-//! The host under the run is sick: storage that does not answer, a clock that drifts, memory or PCIe errors, a killed process, a
-//! driver that hangs.
+//! The host under the run is sick: storage that does not answer, a clock that drifts, memory or
+//! PCIe errors, a killed process, a driver that hangs.
 //!
-//! What the exporter calls an error pages when it hits a run and, where it has an end, has held for `page_after`; the rest is a ticket.
-//! What NCCL's own status says of ranks that did not join, and a driver that does not answer the exporter, are evidence for a hang
-//! and never a page by themselves: the run that stands is.
+//! What the exporter calls an error pages when it hits a run and, where it has an end, has held for
+//! `page_after`; the rest is a ticket. What NCCL's own status says of ranks that did not join, and
+//! a driver that does not answer the exporter, are evidence for a hang and never a page by
+//! themselves: the run that stands is.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,8 @@ pub struct Config {
     pub enabled: bool,
     /// How long an error may hold under a run before it pages.
     pub page_after: Span,
-    /// How long a network file system may be away: it fails over and comes back, and whom it stops meanwhile says so by itself.
+    /// How long a network file system may be away: it fails over and comes back, and whom it stops
+    /// meanwhile says so by itself.
     pub mount_page_after: Span,
     /// How long what happens once counts after it was last told.
     pub quiet_after: Span,
@@ -49,7 +51,8 @@ const NOT_OURS: [&str; 9] = [
     "retired_pages_pending",
     "gpu_throttled",
 ];
-/// Evidence of harm, and no harm by itself: ranks that wait for each other, a driver that does not answer us.
+/// Evidence of harm, and no harm by itself: ranks that wait for each other, a driver that does not
+/// answer us.
 const EVIDENCE: [&str; 2] = [words::RAS_STUCK, "nvml_stuck"];
 /// Network file systems that do not answer.
 const MOUNTS: [&str; 4] = ["mount_stuck", "nfs_stall", "lustre_stall", "lustre_unhealthy"];

@@ -1,19 +1,24 @@
-//! NaN, infinities, and their disguises: a loss that is missing from its line, that is zero or never changes, a loss scale in free fall,
-//! steps that are skipped.
+//! NaN, infinities, and their disguises: a loss that is missing from its line, that is zero or
+//! never changes, a loss scale in free fall, steps that are skipped.
 //!
-//! * A non-finite loss pages at once; so does a line without the loss it should carry (Megatron prints no loss when it is NaN).
-//!   Under dynamic loss scaling a skipped iteration explains one such line, so two in a row are needed then.
-//! * A non-finite gradient norm pages when 2 of the last 8 samples have one. Alone it is what fp16 training does every few
-//!   thousand steps (Micikevicius et al., "Mixed Precision Training", ICLR 2018): a note.
-//! * The loss scale halves once every few thousand steps in health. With an exponential memory of 200 samples, 4 halvings are a
-//!   ticket, 8 a page. The first steps, in which the scale is found, do not count.
-//! * Where steps are skipped without a loss scale that tells why, 5 % of them, by a memory of 64 samples, are a ticket and 30 % a page:
-//!   a scale that is right costs one step in a thousand or two.
-//! * Three zeros in a row page when the loss was never zero in 50 samples and stood well above what its printer rounds to zero: a mask
-//!   that covers every token, or a sum over no data.
-//! * A loss repeated n times is dead when `n ≥ 50` and `pⁿ < 1e-9`, p being the share of repeats so far: printing with two
-//!   decimals makes repeats, and so do losses that are truly zero. A loss that usually moves by no more than two steps of its
-//!   printer is not judged: nobody sees it stand still.
+//! * A non-finite loss pages at once; so does a line without the loss it should carry (Megatron
+//!   prints no loss when it is NaN). Under dynamic loss scaling a skipped iteration explains one
+//!   such line, so two in a row are needed then.
+//! * A non-finite gradient norm pages when 2 of the last 8 samples have one. Alone it is what fp16
+//!   training does every few thousand steps (Micikevicius et al., "Mixed Precision Training", ICLR
+//!   2018): a note.
+//! * The loss scale halves once every few thousand steps in health. With an exponential memory of
+//!   200 samples, 4 halvings are a ticket, 8 a page. The first steps, in which the scale is found,
+//!   do not count.
+//! * Where steps are skipped without a loss scale that tells why, 5 % of them, by a memory of 64
+//!   samples, are a ticket and 30 % a page: a scale that is right costs one step in a thousand or
+//!   two.
+//! * Three zeros in a row page when the loss was never zero in 50 samples and stood well above what
+//!   its printer rounds to zero: a mask that covers every token, or a sum over no data.
+//! * A loss repeated n times is dead when `n ≥ 50` and `pⁿ < 1e-9`, p being the share of repeats so
+//!   far: printing with two decimals makes repeats, and so do losses that are truly zero. A loss
+//!   that usually moves by no more than two steps of its printer is not judged: nobody sees it
+//!   stand still.
 
 use core::fmt;
 
@@ -186,7 +191,8 @@ impl Nonfinite {
             return None;
         }
         self.bad_losses += 1;
-        // A skipped step has no loss; without loss scaling it takes a sound gradient to believe that it is only that.
+        // A skipped step has no loss; without loss scaling it takes a sound gradient to believe that it is
+        // only that.
         let sound = s.loss.is_none() && s.grad_norm.is_some_and(f64::is_finite);
         let explained = (s.loss_scale.is_some() || sound) && s.skipped.is_some_and(|n| n > 0.0);
         if explained && self.bad_losses < 2 {

@@ -1,8 +1,9 @@
-//! A process of the run is gone: it closed its socket without `bye`, or said `bye` with a non-zero code.
+//! A process of the run is gone: it closed its socket without `bye`, or said `bye` with a non-zero
+//! code.
 //!
-//! The other ranks will wait for it in the next collective, up to the library's own timeout (30 minutes and more), so
-//! this is the earliest sign of a stopped run. A launcher may restart the job by itself: it is a ticket at once, and a page
-//! when the run has not moved for `page_after`.
+//! The other ranks will wait for it in the next collective, up to the library's own timeout (30
+//! minutes and more), so this is the earliest sign of a stopped run. A launcher may restart the job
+//! by itself: it is a ticket at once, and a page when the run has not moved for `page_after`.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,8 @@ use crate::verdict::{Change, Kind, Sentence, Severity, Suspect, Verdict};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// How long the run may stand still after a death before it pages: the time a launcher gets to restart it.
+    /// How long the run may stand still after a death before it pages: the time a launcher gets to
+    /// restart it.
     pub page_after: Span,
 }
 

@@ -1,5 +1,5 @@
-//! What the detectors of reports have in common: each report is told once, and the incident ends when the run has gone on, has ended,
-//! or nothing more was said for a while.
+//! What the detectors of reports have in common: each report is told once, and the incident ends
+//! when the run has gone on, has ended, or nothing more was said for a while.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,6 @@
-//! What several detectors need to know of the same sample, worked out once: the usual step time and its pauses, whether the learning
-//! rate is still warming up, and what gradient and loss have just told each other.
+//! What several detectors need to know of the same sample, worked out once: the usual step time and
+//! its pauses, whether the learning rate is still warming up, and what gradient and loss have just
+//! told each other.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +40,8 @@ impl Shared {
     }
 }
 
-/// Steps of the printer by which a value must differ to differ at all: one is what rounding makes of nothing.
+/// Steps of the printer by which a value must differ to differ at all: one is what rounding makes
+/// of nothing.
 pub const PRINTED: f64 = 1.5;
 /// A step this many times the usual one is a pause, not a slow step.
 pub const PAUSE: f64 = 1.5;
@@ -129,7 +131,8 @@ pub struct Timing {
     pub ratio: Option<f64>,
     /// Share by which two neighbouring values differ, as they are printed.
     pub grain: f64,
-    /// A pause that was expected: it returns at a fixed gap, or stands at a round step where trainers evaluate and save.
+    /// A pause that was expected: it returns at a fixed gap, or stands at a round step where
+    /// trainers evaluate and save.
     pub expected_pause: bool,
 }
 
@@ -265,7 +268,8 @@ impl Coupling {
         self.loss_heat > 0.5 && (self.heat_from..=self.heat_to).contains(&step)
     }
 
-    /// `interval`: steps between two losses, which may be more than the two would otherwise be apart.
+    /// `interval`: steps between two losses, which may be more than the two would otherwise be
+    /// apart.
     pub fn grad_spiked_before(&self, step: i64, interval: i64) -> bool {
         let apart = self.grad_hit.map(|hit| step.saturating_sub(hit));
         apart.is_some_and(|apart| (0..=interval.max(COUPLED)).contains(&apart))

@@ -1,9 +1,11 @@
-//! A run that is slow from its first step, which no baseline of its own can show: a slow node in the new set, a link that came up at half its
-//! speed, another library.
+//! A run that is slow from its first step, which no baseline of its own can show: a slow node in
+//! the new set, a link that came up at half its speed, another library.
 //!
-//! Runs of one configuration and size hold much the same step time. The engine remembers what they held ([`Standard`]) by the fingerprint of
-//! their configuration; a run whose medians of 8 steps all lie 2 % above it, and 3.5 sigmas of a single step, in each of the last three blocks,
-//! is a ticket. Only the beginning is judged: of what comes later the run has its own reference ([`super::mfu_droop`]).
+//! Runs of one configuration and size hold much the same step time. The engine remembers what they
+//! held ([`Standard`]) by the fingerprint of their configuration; a run whose medians of 8 steps
+//! all lie 2 % above it, and 3.5 sigmas of a single step, in each of the last three blocks,
+//! is a ticket. Only the beginning is judged: of what comes later the run has its own reference
+//! ([`super::mfu_droop`]).
 
 use serde::{Deserialize, Serialize};
 

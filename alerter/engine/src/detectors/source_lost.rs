@@ -1,7 +1,8 @@
 //! An exporter that feeds the run does not answer: we are blind, the run may be fine.
 //!
-//! A ticket after `ticket_after`; a page after `page_after` if no source of a run that was moving is left. One incident a run,
-//! however many of its sources are lost. It is named by its node where that is known: addresses say little.
+//! A ticket after `ticket_after`; a page after `page_after` if no source of a run that was moving
+//! is left. One incident a run, however many of its sources are lost. It is named by its node where
+//! that is known: addresses say little.
 
 use serde::{Deserialize, Serialize};
 

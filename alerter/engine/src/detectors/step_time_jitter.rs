@@ -1,8 +1,9 @@
 //! Bursts of slow steps: the usual step is what it was, but so many are slow that time is lost.
 //!
-//! The loss of a step is its excess over the usual one, between 0 and 1. A fast mean of it (64 samples) against the run's own slow
-//! one (2,000 samples): a ticket when the fast one is above 5 % and above three times the slow one, with 10 slow steps among the
-//! last 64, for as long as `ticket_after`: with short steps all of them are only a moment.
+//! The loss of a step is its excess over the usual one, between 0 and 1. A fast mean of it (64
+//! samples) against the run's own slow one (2,000 samples): a ticket when the fast one is above 5 %
+//! and above three times the slow one, with 10 slow steps among the last 64, for as long as
+//! `ticket_after`: with short steps all of them are only a moment.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,19 +1,26 @@
-//! A rank that computes longer than its peers, and the other reasons for which a step waits for its slowest rank.
+//! A rank that computes longer than its peers, and the other reasons for which a step waits for its
+//! slowest rank.
 //!
-//! [`crate::run::sections`] compares ranks of one pipeline stage by the time that they compute. Three pictures are told apart, as in
-//! "Understanding stragglers in large model training" (OSDI 2025):
-//! * *persistent*: one rank is slow in 5 of its last 8 steps, by more than 10 % and 6 sigmas in each and on average: its host or GPU. 5 %
-//!   are enough where it lasts for 32 steps, and 2 % where it has not always been so: chips of one kind differ by that, but do not begin to. Such a rise
-//!   must be 6 times what those of its peers are, and must make it slower than the slowest has always been: less costs nobody
-//!   anything. A few ranks only: where a quarter are slow, the work is uneven.
-//! * *rotating*: each step loses 10 % to its slowest rank, or 2 % more than it used to, and that is another one each time (normalised entropy of who was
-//!   slowest above 0.6, the same one twice running in less than a fifth). Pauses of about one length on ranks that are otherwise alike are
-//!   garbage collection; times that are spread over all ranks are sequences of uneven length.
-//! * *stage*: the ranks of one stage agree with each other and take longer than those of the other stages: the partitioning.
+//! [`crate::run::sections`] compares ranks of one pipeline stage by the time that they compute.
+//! Three pictures are told apart, as in "Understanding stragglers in large model training" (OSDI
+//! 2025):
+//! * *persistent*: one rank is slow in 5 of its last 8 steps, by more than 10 % and 6 sigmas in
+//!   each and on average: its host or GPU. 5 % are enough where it lasts for 32 steps, and 2 %
+//!   where it has not always been so: chips of one kind differ by that, but do not begin to. Such a
+//!   rise must be 6 times what those of its peers are, and must make it slower than the slowest has
+//!   always been: less costs nobody anything. A few ranks only: where a quarter are slow, the work
+//!   is uneven.
+//! * *rotating*: each step loses 10 % to its slowest rank, or 2 % more than it used to, and that is
+//!   another one each time (normalised entropy of who was slowest above 0.6, the same one twice
+//!   running in less than a fifth). Pauses of about one length on ranks that are otherwise alike
+//!   are garbage collection; times that are spread over all ranks are sequences of uneven length.
+//! * *stage*: the ranks of one stage agree with each other and take longer than those of the other
+//!   stages: the partitioning.
 //!
-//! One slow rank is a ticket, and a page when it has held for `page_after`: every GPU of the job waits for it in every step. It pages by what is
-//! worth a person's night: 10 %, or 4 % that the steps have come to wait for it in the middle of the run, as a droop of that size does. The others are
-//! the researcher's to change, and tickets at most.
+//! One slow rank is a ticket, and a page when it has held for `page_after`: every GPU of the job
+//! waits for it in every step. It pages by what is worth a person's night: 10 %, or 4 % that the
+//! steps have come to wait for it in the middle of the run, as a droop of that size does. The
+//! others are the researcher's to change, and tickets at most.
 
 use std::collections::BTreeSet;
 
@@ -42,9 +49,11 @@ pub struct Config {
     pub ratio: f64,
     /// The same over 32 steps.
     pub ticket_ratio: f64,
-    /// Share of the time by which a rank, or what is lost to whichever is slowest, rises above the usual.
+    /// Share of the time by which a rank, or what is lost to whichever is slowest, rises above the
+    /// usual.
     pub rise: f64,
-    /// How long one rank may hold back the others before it pages, and by how much more than they waited before, if it was no straggler then.
+    /// How long one rank may hold back the others before it pages, and by how much more than they
+    /// waited before, if it was no straggler then.
     pub page_after: Span,
     pub page_rise: f64,
     /// Share of the compute time that is lost to whichever rank is slowest.

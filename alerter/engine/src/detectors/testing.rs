@@ -31,7 +31,8 @@ impl Noise {
     }
 }
 
-/// A healthy run of a language model: a falling loss, a log-normal gradient norm, steady steps of two seconds.
+/// A healthy run of a language model: a falling loss, a log-normal gradient norm, steady steps of
+/// two seconds.
 pub(crate) fn healthy(seed: u64, n: i64) -> Vec<StepSample> {
     let mut noise = Noise::new(seed);
     (1..=n)

@@ -28,10 +28,12 @@ fn healthy_runs_are_silent() {
     }
 }
 
-/// Signals of a run that are judged: loss, gradient norm, learning rate, step time, tokens per second, MFU.
+/// Signals of a run that are judged: loss, gradient norm, learning rate, step time, tokens per
+/// second, MFU.
 const SERIES: usize = 6;
 
-/// Bytes of a series in the detectors, of one with all that is known of its run, and as it is stored. Who needs more, for a reason, raises the bound.
+/// Bytes of a series in the detectors, of one with all that is known of its run, and as it is
+/// stored. Who needs more, for a reason, raises the bound.
 const IN_DETECTORS: usize = 512;
 const IN_RUN: usize = 1024;
 const STORED: usize = 448;
@@ -71,7 +73,8 @@ fn full(seed: u64, n: i64) -> Vec<StepSample> {
     run
 }
 
-/// One fault of each kind that a detector of steps knows; none is told by another fault of the list.
+/// One fault of each kind that a detector of steps knows; none is told by another fault of the
+/// list.
 fn faults(seed: u64) -> Vec<StepSample> {
     let mut noise = Noise::new(seed ^ 0xfa17);
     let mut run = full(seed, 6000);

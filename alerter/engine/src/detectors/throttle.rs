@@ -1,13 +1,16 @@
 //! A GPU that is slower than its peers, and why.
 //!
-//! Under load the SM clock of every GPU of a job settles near the same share of its maximum; one that is held down holds back all of
-//! them (BLOOM-176B lost 5 % to one such GPU, and a weekend to finding it). Each reading of a GPU at work is a vote: is its clock below
-//! `ratio` of its peers'? Peers are the other GPUs at work on the node, or the other nodes of the run where those are faster: a
-//! node whose eight GPUs are all held down by its power supply looks even by itself. Enough votes of the last 8 make a ticket, and
-//! more are asked for where the driver gives no reason. A slow one that goes idle is no faster for it: it stays slow until it was seen at work
+//! Under load the SM clock of every GPU of a job settles near the same share of its maximum; one
+//! that is held down holds back all of them (BLOOM-176B lost 5 % to one such GPU, and a weekend to
+//! finding it). Each reading of a GPU at work is a vote: is its clock below `ratio` of its peers'?
+//! Peers are the other GPUs at work on the node, or the other nodes of the run where those are
+//! faster: a node whose eight GPUs are all held down by its power supply looks even by itself.
+//! Enough votes of the last 8 make a ticket, and more are asked for where the driver gives no
+//! reason. A slow one that goes idle is no faster for it: it stays slow until it was seen at work
 //! again, a day at most, or is not there any more.
 //!
-//! What the driver itself reports as throttling (`gpu_throttled`) is a ticket too: a GPU may have no peers.
+//! What the driver itself reports as throttling (`gpu_throttled`) is a ticket too: a GPU may have
+//! no peers.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! A rank wrote why it died: torchelastic's `error.json`.
 //!
-//! It names the rank that failed first and the exception, which the others' "connection reset by peer" does not. A ticket of its own
-//! when nothing else is open; evidence in the incident of a dead rank or a hang, which has the same cause. Over when the run has gone
-//! on for a few steps.
+//! It names the rank that failed first and the exception, which the others' "connection reset by
+//! peer" does not. A ticket of its own when nothing else is open; evidence in the incident of a
+//! dead rank or a hang, which has the same cause. Over when the run has gone on for a few steps.
 
 use serde::{Deserialize, Serialize};
 

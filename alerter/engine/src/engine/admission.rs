@@ -1,8 +1,10 @@
-//! What a source is let to say: of its own node, of runs that it is part of, and of no more than a node can have.
+//! What a source is let to say: of its own node, of runs that it is part of, and of no more than a
+//! node can have.
 //!
-//! An exporter may be in other hands than its operator's. It speaks of one node, which is its own until it has been silent for
-//! [`HELD`]; a rank is its own until it says that the rank is gone, or falls silent; and who has no rank of a run does not speak for
-//! the run. What it says beyond that is refused and counted. `nodes: many` in the configuration says that a source speaks for others.
+//! An exporter may be in other hands than its operator's. It speaks of one node, which is its own
+//! until it has been silent for [`HELD`]; a rank is its own until it says that the rank is gone, or
+//! falls silent; and who has no rank of a run does not speak for the run. What it says beyond that
+//! is refused and counted. `nodes: many` in the configuration says that a source speaks for others.
 
 use super::nodes::MAX_NODES;
 use super::sources::Source;
@@ -16,13 +18,15 @@ use stepwatch_wire::{Event, Kind};
 const HELD: Span = Span::secs(120);
 /// A rank that its source does not speak of any more, although it speaks, is free after so long.
 const RANK_HELD: Span = Span::secs(600);
-/// Runs that one source tells of at once, and ranks of them: a node runs a few at a time, and a sweep leaves hundreds behind.
+/// Runs that one source tells of at once, and ranks of them: a node runs a few at a time, and a
+/// sweep leaves hundreds behind.
 const RUNS_OF_SOURCE: usize = 512;
 const RANKS_OF_SOURCE: u32 = 4096;
 /// How often an address may be given to another node, and within how long.
 const MOVES: usize = 3;
 const MOVES_WITHIN: Span = Span::secs(86_400);
-/// A run that was followed for less than this is young: it makes room when it has been silent for so long.
+/// A run that was followed for less than this is young: it makes room when it has been silent for
+/// so long.
 const YOUNG: Span = Span::secs(600);
 const SILENT: Span = Span::secs(60);
 /// How long one is silent of which an incident is open that is told as one of many.
@@ -230,7 +234,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Another source whose node it is. After a restart that is whichever told of it before and speaks first.
+    /// Another source whose node it is. After a restart that is whichever told of it before and
+    /// speaks first.
     fn owner(&self, now: Ts, node: &str, source: &str) -> Option<&Source> {
         let alive = |name: &str| self.sources.get(name).filter(|s| s.is_alive(now));
         match self.owners.get(node) {
@@ -306,7 +311,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A run is that of the user whom the first source named, until it is over or nobody has spoken of it for a while.
+    /// A run is that of the user whom the first source named, until it is over or nobody has spoken
+    /// of it for a while.
     fn is_its_users(&mut self, now: Ts, source: &str, name: &str, event: &Event) -> Result<(), Refusal> {
         let Some(run) = self.runs.get_mut(name) else { return Ok(()) };
         let t = &mut run.tellers;
@@ -387,7 +393,8 @@ impl Engine {
         }
     }
 
-    /// Forgets the run of the source, or any run, that matters least: one that is over, or young and silent, and of which nobody is told.
+    /// Forgets the run of the source, or any run, that matters least: one that is over, or young
+    /// and silent, and of which nobody is told.
     fn makes_room(&mut self, now: Ts, source: &str, any: bool, out: &mut Vec<Effect>) -> bool {
         let Some(s) = self.sources.get_mut(source) else { return false };
         let looked = if any { &mut self.looked_for_room } else { &mut s.looked_for_room };

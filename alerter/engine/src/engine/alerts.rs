@@ -1,4 +1,5 @@
-//! The engine's side of alerts from outside: which run or node they are about, and what they come to.
+//! The engine's side of alerts from outside: which run or node they are about, and what they come
+//! to.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The engine's side of nodes: their events, who uses them, and what they have to say when a run stops.
+//! The engine's side of nodes: their events, who uses them, and what they have to say when a run
+//! stops.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,7 +80,8 @@ impl Engine {
         self.with_node(now, name, news.changed || news.setup.is_some(), out);
     }
 
-    /// Notes that a run shows a configuration of its own that it did not show before; the first is no change.
+    /// Notes that a run shows a configuration of its own that it did not show before; the first is
+    /// no change.
     fn configured(&mut self, now: Ts, name: &str, before: &[String]) {
         let Some(run) = self.runs.get(name).filter(|_| !before.is_empty()) else { return };
         if configuration(run).iter().any(|c| !before.contains(c)) {
@@ -115,7 +117,8 @@ impl Engine {
         });
     }
 
-    /// Works out anew what the devices of the runs on a node usually read, where that is old; gives those runs.
+    /// Works out anew what the devices of the runs on a node usually read, where that is old; gives
+    /// those runs.
     fn compare(&mut self, now: Ts, node: &str) -> Vec<String> {
         let mut compared = Vec::new();
         for name in self.placement.on(node) {
@@ -180,8 +183,9 @@ impl Engine {
         RunSummary { remedies, ..RunSummary::of(&run.facts) }
     }
 
-    /// The nodes whose links went down with those of this one, if they are so many that it is no chance: of a large fleet two links fail
-    /// in one minute without having anything in common, unless one run uses both.
+    /// The nodes whose links went down with those of this one, if they are so many that it is no
+    /// chance: of a large fleet two links fail in one minute without having anything in common,
+    /// unless one run uses both.
     fn went_down_with(&self, name: &str, run: &str) -> BTreeSet<String> {
         let mut nodes = self.fabric.together(name);
         if nodes.len() < MANY {
@@ -228,7 +232,8 @@ impl Engine {
         run.facts.nodes.keys().filter_map(heir).collect()
     }
 
-    /// XIDs that a program can bring upon itself and that this node just had, as other nodes of the run did.
+    /// XIDs that a program can bring upon itself and that this node just had, as other nodes of the
+    /// run did.
     fn fails_alike(&self, now: Ts, run: &Run, node: &str) -> Vec<i64> {
         let here = self.nodes.get(node).map(|n| gpu_fault::lately(now, &n.facts)).unwrap_or_default();
         // Of most nodes there is nothing to ask.
@@ -277,7 +282,8 @@ impl Engine {
         }
     }
 
-    /// What happens to a run is explained by what sets its ranks and nodes apart: they are the suspects.
+    /// What happens to a run is explained by what sets its ranks and nodes apart: they are the
+    /// suspects.
     pub(super) fn explain(&self, now: Ts, name: &str, v: &mut Verdict) {
         if !v.change.raises() || !EXPLAINED.contains(&v.kind.cause()) {
             return;
@@ -300,8 +306,9 @@ impl Engine {
     }
 }
 
-/// The runs that use a node: those that move before those that stand, of these the one that moved last, then the one with most ranks. Only
-/// where none of them lives, those that failed a moment ago.
+/// The runs that use a node: those that move before those that stand, of these the one that moved
+/// last, then the one with most ranks. Only where none of them lives, those that failed a moment
+/// ago.
 fn users<'a>(placement: &Placement, runs: &'a BTreeMap<String, Run>, now: Ts, node: &str) -> Vec<&'a Run> {
     let here = placement.on(node).filter_map(|name| runs.get(name));
     let mut here: Vec<&Run> = here.filter(|run| now - run.facts.last_heard < USES_FOR).collect();

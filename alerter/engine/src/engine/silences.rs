@@ -1,4 +1,5 @@
-//! The engine's side of silences: who asks for one, when it begins and ends, and whom it keeps quiet.
+//! The engine's side of silences: who asks for one, when it begins and ends, and whom it keeps
+//! quiet.
 
 use stepwatch_wire::{Event, Value};
 
@@ -13,7 +14,8 @@ impl Engine {
         &self.book.silences
     }
 
-    /// What a wish for a silence comes to, or why it is refused; `fresh` is an id that no silence has.
+    /// What a wish for a silence comes to, or why it is refused; `fresh` is an id that no silence
+    /// has.
     pub fn plan_silence(&self, now: Ts, wanted: Wanted, fresh: &str) -> Result<Plan, Refusal> {
         self.book.silences.plan(wanted, fresh, now)
     }

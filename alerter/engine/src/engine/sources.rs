@@ -91,7 +91,8 @@ impl Engine {
         }
     }
 
-    /// Remembers of which node a source tells; of more than two there is no need to know. An address may be given to another machine.
+    /// Remembers of which node a source tells; of more than two there is no need to know. An
+    /// address may be given to another machine.
     pub(super) fn speaks_for(&mut self, source: &str, node: &str) {
         let known = |s: &Source| s.answers && !s.anew && (s.nodes.contains(node) || s.nodes.len() > 1);
         if self.sources.get(source).is_some_and(known) {
@@ -144,8 +145,8 @@ impl Engine {
         self.dirty.insert(Key::Source(source.to_owned()));
     }
 
-    /// Lets the runs of a node know whether another source speaks for it than one that does not answer. One that others send theirs to
-    /// answers also when they are gone.
+    /// Lets the runs of a node know whether another source speaks for it than one that does not
+    /// answer. One that others send theirs to answers also when they are gone.
     fn hear_of(&mut self, node: &str) {
         let speakers = self.speakers.0.get(node).into_iter().flatten().filter_map(|s| self.sources.get(s));
         let (mut speaks, mut silent) = (false, false);

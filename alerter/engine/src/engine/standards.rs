@@ -1,4 +1,5 @@
-//! What runs of one configuration and size hold, remembered beyond their end: the only thing that a slow start can be seen by.
+//! What runs of one configuration and size hold, remembered beyond their end: the only thing that a
+//! slow start can be seen by.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +10,8 @@ use crate::time::Ts;
 
 /// Configurations remembered; beyond it the one that was used longest ago goes, and is counted.
 const MAX_STANDARDS: usize = 1000;
-/// Weight of a run that is slower than the ones before it: once is a bad node, every time is how it is.
+/// Weight of a run that is slower than the ones before it: once is a bad node, every time is how it
+/// is.
 const SLOWER: f64 = 1.0 / 3.0;
 /// Logarithms this close are the same speed.
 const SAME: f64 = 1e-3;

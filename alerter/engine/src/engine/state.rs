@@ -23,11 +23,13 @@ const STATE_VERSION: u8 = 12;
 /// What the names of the parts of memories begin with.
 const MEMORY: &str = "memory/";
 
-/// A part of the state that changed since the last call of [`Engine::take_dirty`]: `None` means it is gone.
+/// A part of the state that changed since the last call of [`Engine::take_dirty`]: `None` means it
+/// is gone.
 pub type StatePart = (String, Option<Vec<u8>>);
 
 impl Engine {
-    /// The parts of the state that changed, as key and opaque bytes, to be stored with the effects in one transaction.
+    /// The parts of the state that changed, as key and opaque bytes, to be stored with the effects
+    /// in one transaction.
     pub fn take_dirty(&mut self) -> Vec<StatePart> {
         let dirty = core::mem::take(&mut self.dirty);
         for key in &dirty {
@@ -40,8 +42,9 @@ impl Engine {
         dirty.into_iter().map(|key| (key.name(), self.part(&key))).collect()
     }
 
-    /// Of these, those that do not follow from the streams: enough to be stored with what a person said, or another program, while
-    /// what the streams said has led to nothing since all was stored. The rest waits for [`Self::take_dirty`].
+    /// Of these, those that do not follow from the streams: enough to be stored with what a person
+    /// said, or another program, while what the streams said has led to nothing since all was
+    /// stored. The rest waits for [`Self::take_dirty`].
     pub fn take_dirty_answers(&mut self) -> Vec<StatePart> {
         let (streams, answers) = core::mem::take(&mut self.dirty).into_iter().partition(Key::is_of_streams);
         self.dirty = streams;
@@ -68,8 +71,9 @@ impl Engine {
         }
     }
 
-    /// Rebuilds an engine from stored parts, exactly as it was. A part of another version, or damaged, is named in the second
-    /// value and left out; what it told of ends with [`Self::resume`], unless it is told again.
+    /// Rebuilds an engine from stored parts, exactly as it was. A part of another version, or
+    /// damaged, is named in the second value and left out; what it told of ends with
+    /// [`Self::resume`], unless it is told again.
     pub fn restore(
         config: EngineConfig,
         parts: impl IntoIterator<Item = (String, Vec<u8>)>,

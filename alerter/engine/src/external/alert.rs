@@ -30,8 +30,8 @@ pub struct Limits {
 
 /// Names and values in the order of the names, each once, none empty.
 ///
-/// One text, and where its parts end: alerts come by the thousand, and of a text for each part most of the time and the memory goes to
-/// the allocator.
+/// One text, and where its parts end: alerts come by the thousand, and of a text for each part most
+/// of the time and the memory goes to the allocator.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct LabelSet {
     text: Box<str>,
@@ -48,7 +48,8 @@ pub struct Alert {
     pub fingerprint: u64,
     pub labels: LabelSet,
     pub annotations: LabelSet,
-    /// Of its labels, those beyond which its teller has no say: `run` and `team`, with their values. Empty of one without limits.
+    /// Of its labels, those beyond which its teller has no say: `run` and `team`, with their
+    /// values. Empty of one without limits.
     pub within: LabelSet,
     pub starts_at: Ts,
     pub generator_url: Box<str>,
@@ -101,7 +102,8 @@ impl LabelSet {
         self.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    /// With values that are fit to be shown. Nearly always they are, which is seen of all of them at once.
+    /// With values that are fit to be shown. Nearly always they are, which is seen of all of them
+    /// at once.
     fn with(self, words: impl Fn(&str) -> Cow<'_, str>) -> Self {
         if matches!(words(&self.text), Cow::Borrowed(_)) {
             return self;
@@ -200,8 +202,8 @@ impl Alert {
         Ok((alert, labels_cut + annotations_cut + u64::from(!address)))
     }
 
-    /// Told by somebody who has a say of nothing else: it is another alert than that of the same labels that somebody without limits
-    /// tells, so that neither ends or prolongs the other.
+    /// Told by somebody who has a say of nothing else: it is another alert than that of the same
+    /// labels that somebody without limits tells, so that neither ends or prolongs the other.
     #[must_use]
     pub fn told_within(mut self, within: LabelSet) -> Self {
         self.fingerprint = fingerprint_within(&self.labels, &within);
@@ -209,7 +211,8 @@ impl Alert {
         self
     }
 
-    /// What makes it another than those beside it: its labels but for the severity, which tells how bad the same is.
+    /// What makes it another than those beside it: its labels but for the severity, which tells how
+    /// bad the same is.
     pub(super) fn identity(&self) -> u64 {
         let labels = self.labels.iter().filter(|(name, _)| *name != "severity");
         self.within.iter().fold(fnv(fingerprint(labels), 254), hash)
@@ -253,7 +256,8 @@ pub(super) fn is_name(name: &str) -> bool {
     !name.is_empty() && words::line(name) == name
 }
 
-/// The fingerprint of a set of labels in the order of their names, as Prometheus and Alertmanager make it.
+/// The fingerprint of a set of labels in the order of their names, as Prometheus and Alertmanager
+/// make it.
 pub fn fingerprint<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> u64 {
     labels.fold(FNV_OFFSET, hash)
 }

@@ -1,7 +1,9 @@
-//! What the alerts of a group have alike, known without asking all of them each time one comes or goes.
+//! What the alerts of a group have alike, known without asking all of them each time one comes or
+//! goes.
 //!
-//! The labels of one of them are the measure: of each it is known how many have it with the same value. Only when the measure itself goes
-//! are those that are left asked, and which one takes its place has nothing to do with the order in which they go.
+//! The labels of one of them are the measure: of each it is known how many have it with the same
+//! value. Only when the measure itself goes are those that are left asked, and which one takes its
+//! place has nothing to do with the order in which they go.
 
 use std::sync::Arc;
 

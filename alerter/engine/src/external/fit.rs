@@ -1,13 +1,15 @@
-//! Alerts that say more than is kept: they are cut, and count all the same. A page must not be lost for a long description.
+//! Alerts that say more than is kept: they are cut, and count all the same. A page must not be lost
+//! for a long description.
 //!
-//! Annotations are words and may end early. Labels make an alert this one and no other, so what is cut off of them leaves a trace of
-//! itself: two alerts that differ only far behind stay two.
+//! Annotations are words and may end early. Labels make an alert this one and no other, so what is
+//! cut off of them leaves a trace of itself: two alerts that differ only far behind stay two.
 
 use super::alert::is_name;
 use super::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
 use super::{LabelSet, Limits, fingerprint};
 
-/// Labels that decide what an alert is about, and annotations that people read: the last to be left out.
+/// Labels that decide what an alert is about, and annotations that people read: the last to be left
+/// out.
 const KEPT: &[&str] = &["alertname", "severity", "kind", "team"];
 const READ: &[&str] = &["summary", "description", "message", "runbook_url", "dashboard_url"];
 

@@ -12,11 +12,12 @@ use crate::verdict::{Kind, Severity};
 
 /// Labels that say which run an alert is about.
 pub const RUN_LABELS: &[&str] = &["run", "run_name", "run_id"];
-/// Labels that say which node. `instance` is where something was scraped, which is on the node unless another label knows better.
+/// Labels that say which node. `instance` is where something was scraped, which is on the node
+/// unless another label knows better.
 pub const NODE_LABELS: &[&str] =
     &["node", "nodename", "kubernetes_node", "node_name", "Hostname", "hostname", "instance"];
-/// Labels that say which job of the scheduler, as `gpu_job_info` and what is joined with it has them. Prometheus' own `job` comes
-/// last: it is mostly the name of a scrape.
+/// Labels that say which job of the scheduler, as `gpu_job_info` and what is joined with it has
+/// them. Prometheus' own `job` comes last: it is mostly the name of a scrape.
 pub const JOB_LABELS: &[&str] = &["exported_job", "job_id", "slurm_job_id", "slurm_job", "jobid", "job"];
 
 /// What the key of alerts ends with whose teller has no say beyond some labels.
@@ -57,7 +58,8 @@ pub struct Group {
     pub newcomer: Option<Newcomer>,
     /// All that did, by what makes each one, and how bad it is.
     pub came: Vec<(u64, Severity)>,
-    /// Those that ended because nothing was heard of them any more, by fingerprint, and when they last were.
+    /// Those that ended because nothing was heard of them any more, by fingerprint, and when they
+    /// last were.
     silent: BTreeMap<u64, Ts>,
     /// The worst of those that fire.
     pub severity: Severity,
@@ -67,8 +69,9 @@ pub struct Group {
 }
 
 impl About {
-    /// What makes alerts one condition: those that tell of what we watch for ourselves are about a run or a node and a cause, as
-    /// our own verdicts are; others have the labels of `group_by` in common.
+    /// What makes alerts one condition: those that tell of what we watch for ourselves are about a
+    /// run or a node and a cause, as our own verdicts are; others have the labels of `group_by`
+    /// in common.
     pub(super) fn key(&self, config: &AlertsConfig, labels: &LabelSet) -> String {
         let kind = config.kind(labels);
         if kind != Kind::PrometheusAlert {
@@ -161,7 +164,8 @@ impl Group {
     }
 }
 
-/// What makes alerts that are told within some limits conditions of their own: `... (within run=llama-70b)`.
+/// What makes alerts that are told within some limits conditions of their own: `... (within
+/// run=llama-70b)`.
 pub(super) fn within(limits: &LabelSet) -> String {
     if limits.is_empty() {
         return String::new();

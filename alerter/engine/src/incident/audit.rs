@@ -1,8 +1,9 @@
 //! What must hold of every open incident at any moment, and what to do if it does not.
 //!
-//! An escalation that waits for a deadline which nobody keeps is a page that is never repeated, and nothing shows it. So it is looked for:
-//! by the tests after every input, and live once a minute. So is one whose deadline is out of reach: the wall clock may have been wrong by
-//! years when it was set.
+//! An escalation that waits for a deadline which nobody keeps is a page that is never repeated, and
+//! nothing shows it. So it is looked for: by the tests after every input, and live once a minute.
+//! So is one whose deadline is out of reach: the wall clock may have been wrong by years when it
+//! was set.
 
 use super::book::{Book, Incident};
 use super::{Hidden, State};

@@ -1,9 +1,10 @@
 //! The open incidents: verdicts in, notifications out.
 //!
-//! A run, and a node, has at most one open incident a cause; what turns out to be one sickness of both is one incident
-//! ([`super::kin`]). It opens with the first raised verdict, follows the most severe one, and resolves when every kind that raised
-//! it has been clear for the hold time. Each return within the hold, and each incident that follows a resolved one of the same
-//! cause within an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
+//! A run, and a node, has at most one open incident a cause; what turns out to be one sickness of
+//! both is one incident ([`super::kin`]). It opens with the first raised verdict, follows the most
+//! severe one, and resolves when every kind that raised it has been clear for the hold time. Each
+//! return within the hold, and each incident that follows a resolved one of the same cause within
+//! an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -108,8 +109,8 @@ impl Book {
     }
 
     pub(crate) fn configure(&mut self, config: EngineConfig) {
-        // The alerter refuses a configuration whose matchers do not parse; a route that slipped through matches nothing,
-        // and what no route matches goes to every receiver.
+        // The alerter refuses a configuration whose matchers do not parse; a route that slipped through
+        // matches nothing, and what no route matches goes to every receiver.
         Arc::make_mut(&mut self.oncall).configure(config.oncall.clone());
         self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
         self.inhibition = Inhibition::new(&config);
@@ -262,8 +263,8 @@ impl Book {
         self.finish(&id, out);
     }
 
-    /// An incident that is over and only waits whether it comes back gives way to another trouble that is as severe: nobody who was told
-    /// of the first knows of the second. True if it did.
+    /// An incident that is over and only waits whether it comes back gives way to another trouble
+    /// that is as severe: nobody who was told of the first knows of the second. True if it did.
     fn makes_room(
         &mut self,
         now: Ts,
@@ -434,7 +435,8 @@ impl Book {
         self.announce(now, id, v.ts, &Why::new(Reason::Raised, raised), out);
     }
 
-    /// It was over, and is not. Whoever has it hears of it, until it has come and gone so often that this is what there is to say.
+    /// It was over, and is not. Whoever has it hears of it, until it has come and gone so often
+    /// that this is what there is to say.
     pub(super) fn came_back(&mut self, now: Ts, id: &str, v: &Verdict, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
         if i.record.state != State::Acknowledged {

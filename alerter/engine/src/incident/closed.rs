@@ -1,5 +1,6 @@
-//! Incidents that a person resolved while they still fire. Nobody is told of them for `reopen_after`; then they are back as they were,
-//! unless they are over by then. Whoever wants quiet for longer makes a silence, which everybody can see.
+//! Incidents that a person resolved while they still fire. Nobody is told of them for
+//! `reopen_after`; then they are back as they were, unless they are over by then. Whoever wants
+//! quiet for longer makes a silence, which everybody can see.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +46,8 @@ impl Closed {
 }
 
 impl Incident {
-    /// What is over is no part of it any more: a run that stopped and trains on elsewhere would have its next faults taken in here.
+    /// What is over is no part of it any more: a run that stopped and trains on elsewhere would
+    /// have its next faults taken in here.
     fn keep_what_fires(&mut self) {
         let fires: BTreeSet<Subject> = self.raised.keys().map(|(subject, _)| subject.clone()).collect();
         self.subjects.retain(|subject| fires.contains(subject));

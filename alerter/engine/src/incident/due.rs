@@ -9,7 +9,8 @@ impl Book {
         Some(i.record.acked_at? + self.config.ack_timeout?)
     }
 
-    /// When an acknowledgement that led to no end is worth nothing any more; what is over at last needs none.
+    /// When an acknowledgement that led to no end is worth nothing any more; what is over at last
+    /// needs none.
     pub(super) fn ack_expires(&self, i: &Incident) -> Option<Ts> {
         self.ack_ends(i).filter(|_| !i.raised.is_empty())
     }

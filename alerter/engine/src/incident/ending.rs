@@ -13,7 +13,8 @@ use crate::verdict::{Cause, Kind, Severity};
 
 /// How long a page that nobody answered outlives a run that ended by itself.
 const UNANSWERED: Span = Span::secs(900);
-/// How long what was told by a run or a node that has to be learned anew outlives that: exporters tell every ten minutes what holds.
+/// How long what was told by a run or a node that has to be learned anew outlives that: exporters
+/// tell every ten minutes what holds.
 const TOLD_AGAIN: Span = Span::secs(900);
 
 impl Book {
@@ -54,9 +55,9 @@ impl Book {
         Some(gone)
     }
 
-    /// The run came to its end. Its incidents are over, but a page that nobody answered stays for a while: an idle cluster is
-    /// somebody's business too, unless a person stopped the run. What ails a node is from then on told of the run that lives there still,
-    /// which is in `heirs`.
+    /// The run came to its end. Its incidents are over, but a page that nobody answered stays for a
+    /// while: an idle cluster is somebody's business too, unless a person stopped the run. What
+    /// ails a node is from then on told of the run that lives there still, which is in `heirs`.
     pub(crate) fn run_ended(
         &mut self,
         now: Ts,
@@ -103,7 +104,8 @@ impl Book {
         self.ledger.forget(&scope);
     }
 
-    /// A run that is over has its node's trouble no more, and another has: whoever answers for that one is told, if nobody has taken it.
+    /// A run that is over has its node's trouble no more, and another has: whoever answers for that
+    /// one is told, if nobody has taken it.
     fn hand_over(&mut self, now: Ts, id: &str, from: &str, to: &RunSummary, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get_mut(id) else { return };
         i.record.run.clear();
@@ -148,8 +150,9 @@ impl Book {
         self.ledger.forget(scope);
     }
 
-    /// What was known of these could not be read: none of their detectors will say that it is over. A run that stood still is taken to
-    /// stand until it is heard to step, because a run that is not seen to step makes no hang.
+    /// What was known of these could not be read: none of their detectors will say that it is over.
+    /// A run that stood still is taken to stand until it is heard to step, because a run that
+    /// is not seen to step makes no hang.
     pub(crate) fn unread(&mut self, now: Ts, of: &BTreeSet<Scope>, out: &mut Vec<Effect>) {
         let why = "what was known of it is lost with the upgrade";
         self.closed_without(now, why, |s| of.contains(&s.scope) && !s.is_standstill(), out);
@@ -176,8 +179,8 @@ impl Book {
         }
     }
 
-    /// A run of which nothing was known any more is heard to move, or its end: what was told of its standing still is over, unless it is
-    /// told again.
+    /// A run of which nothing was known any more is heard to move, or its end: what was told of its
+    /// standing still is over, unless it is told again.
     pub(crate) fn heard_again(&mut self, now: Ts, run: &str, out: &mut Vec<Effect>) {
         let subject = Subject { scope: Scope::Run(run.to_owned()), cause: Cause::Progress };
         self.closed_without(now, &format!("{run} is heard again"), |s| *s == subject, out);
@@ -226,7 +229,8 @@ impl Book {
         self.finish(id, out);
     }
 
-    /// What made it a page is over for good: that resolves, and what is left is a ticket of its own.
+    /// What made it a page is over for good: that resolves, and what is left is a ticket of its
+    /// own.
     pub(super) fn fall(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
         let Some((had, (subject, kind, severity))) =
             self.open.get(id).and_then(|i| Some((i.clone(), i.worst_left()?)))

@@ -1,7 +1,8 @@
 //! Climbing: who is told next if nobody answers.
 //!
-//! A ladder is the levels of one way through the routes, as they were when the incident was announced: a reload does not move anyone's
-//! place. Whether a level is told at all is asked when it is due; here is only when that is.
+//! A ladder is the levels of one way through the routes, as they were when the incident was
+//! announced: a reload does not move anyone's place. Whether a level is told at all is asked when
+//! it is due; here is only when that is.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +33,8 @@ pub(super) struct Ladder {
 pub(super) struct Pace {
     /// Never given up while nobody answers.
     pub(super) page: bool,
-    /// After the last level of a page, the last level is told again this often, or at its own pace if that is slower.
+    /// After the last level of a page, the last level is told again this often, or at its own pace
+    /// if that is slower.
     pub(super) remind_every: Span,
 }
 
@@ -199,7 +201,8 @@ impl Ladder {
         })
     }
 
-    /// When the next round after level `self.at - 1` is due. Counted from now: after an outage of ours nobody gets all levels at once.
+    /// When the next round after level `self.at - 1` is due. Counted from now: after an outage of
+    /// ours nobody gets all levels at once.
     fn after_current(&self, at: Ts, pace: Pace) -> Option<Ts> {
         let current = self.levels.get(self.at.checked_sub(1)?)?;
         if self.repeats < current.repeat {

@@ -1,7 +1,8 @@
 //! Links of several nodes that went down at once: one incident, of what they share.
 //!
-//! Whoever tells of the first node does not know that others follow. Until so many are known that it is no chance, each has an incident of its
-//! own; the one that makes them so many brings them together. What has paged by then, or is in somebody's hands, stays what it is.
+//! Whoever tells of the first node does not know that others follow. Until so many are known that
+//! it is no chance, each has an incident of its own; the one that makes them so many brings them
+//! together. What has paged by then, or is in somebody's hands, stays what it is.
 
 use super::book::{Book, Incident, MAX_SUSPECTS, Party};
 use super::kin::may_be_one;
@@ -67,7 +68,8 @@ impl Incident {
         v.kind == Kind::LinkFault && others >= EXPECTED
     }
 
-    /// What a verdict means beside those of the other nodes, if it is of a link: what they share is to blame.
+    /// What a verdict means beside those of the other nodes, if it is of a link: what they share is
+    /// to blame.
     pub(super) fn fabric(&self, party: &Party, v: &Verdict) -> Option<Observation> {
         if v.kind != Kind::LinkFault || self.links_of(party).take(2).count() < 2 {
             return None;

@@ -42,7 +42,8 @@ impl Book {
         self.finish(id, out);
     }
 
-    /// The next level is told now, or the last one again. Whoever had taken the incident has passed it on.
+    /// The next level is told now, or the last one again. Whoever had taken the incident has passed
+    /// it on.
     pub(crate) fn escalate(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
         self.find_ways(now, id);
         let Some(i) = self.open.get_mut(id) else { return };

@@ -1,10 +1,11 @@
 //! Incidents that explain others: while the one is open, the others are told to nobody.
 //!
-//! Rules have Alertmanager's form, with four differences, each so that nothing is hidden by mistake: what is hidden is never more
-//! severe than what hides it; a label in `equal` that neither has is not in common; two incidents never hide each other, over
-//! however many rules; and what is silenced explains nothing unless somebody has acknowledged it, so that a silence keeps quiet what
-//! it names and no more. Whatever an incident is hidden by is therefore told to somebody, has been answered, or is explained by what
-//! is.
+//! Rules have Alertmanager's form, with four differences, each so that nothing is hidden by
+//! mistake: what is hidden is never more severe than what hides it; a label in `equal` that neither
+//! has is not in common; two incidents never hide each other, over however many rules; and what is
+//! silenced explains nothing unless somebody has acknowledged it, so that a silence keeps quiet
+//! what it names and no more. Whatever an incident is hidden by is therefore told to somebody, has
+//! been answered, or is explained by what is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +53,8 @@ pub(super) struct Inhibition {
     sources: BTreeMap<Place, BTreeSet<String>>,
     targets: BTreeMap<Place, BTreeSet<String>>,
     of: BTreeMap<String, Roles>,
-    /// Where an incident has become a source or is none any more, and nobody has looked what that hides or shows.
+    /// Where an incident has become a source or is none any more, and nobody has looked what that
+    /// hides or shows.
     changed: Vec<Place>,
 }
 
@@ -76,12 +78,14 @@ impl Inhibition {
     pub(super) fn new(config: &EngineConfig) -> Self {
         let built_in = built_in().filter(|rule| !config.inhibit_off.contains(&rule.name));
         let rules = built_in.chain(config.inhibit_rules.iter().cloned());
-        // The alerter refuses a configuration whose matchers do not parse; a rule that slipped through hides nothing.
+        // The alerter refuses a configuration whose matchers do not parse; a rule that slipped through
+        // hides nothing.
         Self { rules: rules.filter_map(|rule| Rule::new(&rule).ok()).collect(), ..Self::default() }
     }
 
-    /// Takes note of what an incident is now. One that is about several things explains what any of them does, and is explained only if
-    /// all of them are. Each of them counts as it is: a ticket that is part of a page explains what a ticket does.
+    /// Takes note of what an incident is now. One that is about several things explains what any of
+    /// them does, and is explained only if all of them are. Each of them counts as it is: a
+    /// ticket that is part of a page explains what a ticket does.
     pub(super) fn note(&mut self, id: &str, i: &Incident) {
         let mut kinds: BTreeMap<Kind, Severity> = BTreeMap::new();
         for ((_, kind), severity) in &i.raised {
@@ -228,8 +232,8 @@ impl Book {
         true
     }
 
-    /// Whether somebody is told of it, or has it. Asked of the silences themselves: that one begins or ends counts at once, whichever
-    /// incident is looked at first.
+    /// Whether somebody is told of it, or has it. Asked of the silences themselves: that one begins
+    /// or ends counts at once, whichever incident is looked at first.
     fn may_explain(&self, now: Ts, i: &Incident) -> bool {
         let is_told = |i: &Incident| i.is_acknowledged() || self.silenced(now, i).is_none();
         is_told(i) && (i.is_acknowledged() || self.storm_of(i).is_none_or(is_told))
@@ -270,8 +274,8 @@ impl Incident {
         silenced && !self.is_acknowledged()
     }
 
-    /// Whether all who told of it have a say of something with these labels: who may tell alerts of some runs only must not keep quiet
-    /// what is wrong with others.
+    /// Whether all who told of it have a say of something with these labels: who may tell alerts of
+    /// some runs only must not keep quiet what is wrong with others.
     pub(super) fn has_a_say(&self, labels: &Labels) -> bool {
         self.subjects.iter().all(|subject| subject.has_a_say(labels))
     }

@@ -1,8 +1,9 @@
-//! Which open incident a new verdict belongs to although it is not about the same thing: a GPU that fell off the bus, the rank that
-//! died of it and the run that stands are one sickness, whichever is told first.
+//! Which open incident a new verdict belongs to although it is not about the same thing: a GPU that
+//! fell off the bus, the rank that died of it and the run that stands are one sickness, whichever
+//! is told first.
 //!
-//! Nothing here depends on the order in which the two came. That the node was sick shortly before the run stopped, or said so while
-//! the run stood, is what makes them one.
+//! Nothing here depends on the order in which the two came. That the node was sick shortly before
+//! the run stopped, or said so while the run stood, is what makes them one.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +56,8 @@ impl Book {
         ids
     }
 
-    /// The oldest open incident that has all labels of `group_by` in common with what a verdict would open.
+    /// The oldest open incident that has all labels of `group_by` in common with what a verdict
+    /// would open.
     pub(super) fn grouped(&self, party: &Party, v: &Verdict) -> Option<String> {
         let names = &self.config.group_by;
         if names.is_empty() || v.severity == Severity::Info || matches!(party.scope, Scope::Own(_)) {

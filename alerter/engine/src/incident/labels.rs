@@ -1,7 +1,9 @@
-//! The labels of an incident: what routes, teams, inhibition, silences and the Alertmanager API select by.
+//! The labels of an incident: what routes, teams, inhibition, silences and the Alertmanager API
+//! select by.
 //!
-//! One function makes them, so that a matcher means the same everywhere. What a run declared of itself, and the labels of an alert from
-//! outside, come first and never hide the names that are ours.
+//! One function makes them, so that a matcher means the same everywhere. What a run declared of
+//! itself, and the labels of an alert from outside, come first and never hide the names that are
+//! ours.
 
 use super::IncidentRecord;
 use crate::config::Team;
@@ -9,7 +11,8 @@ use crate::matcher::{Labels, Matcher, all_hold};
 use crate::message::RunSummary;
 use crate::verdict::Kind;
 
-/// The label that alerts are known by: an incident has one too, so that a silence made of what Alertmanager's API shows fits it.
+/// The label that alerts are known by: an incident has one too, so that a silence made of what
+/// Alertmanager's API shows fits it.
 pub const ALERTNAME: &str = "alertname";
 
 /// Of a storm: the one origin of all that is in it.
@@ -18,7 +21,8 @@ pub const ORIGIN: &str = "origin";
 /// The names that are ours, whatever an incident is about.
 pub const OURS: &[&str] = &["severity", "kind", "cause", "run", "node", "signal", "team"];
 
-/// `teams` in their order: the first whose matchers hold gives the label `team`, unless the run declared one.
+/// `teams` in their order: the first whose matchers hold gives the label `team`, unless the run
+/// declared one.
 pub(super) fn of(r: &IncidentRecord, run: &RunSummary, teams: &[(Vec<Matcher>, Team)]) -> Labels {
     let mut labels = run.labels.clone();
     let run = if r.run == crate::engine::NO_RUN { "" } else { &r.run };

@@ -1,4 +1,5 @@
-//! What is remembered of a sickness between two incidents of it: how often it came back, and what a person closed by hand.
+//! What is remembered of a sickness between two incidents of it: how often it came back, and what a
+//! person closed by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,8 @@ pub(crate) struct Ledger {
     memory: BTreeMap<Subject, Memory>,
     /// The same by age, so that what is forgotten is found without looking through the rest.
     by_age: BTreeSet<(Ts, Subject)>,
-    /// What is not as it was stored: each memory is stored for itself, because in a storm there are thousands.
+    /// What is not as it was stored: each memory is stored for itself, because in a storm there are
+    /// thousands.
     pub(crate) changed: BTreeSet<Subject>,
 }
 
@@ -27,11 +29,13 @@ pub(crate) struct Memory {
     subject: Subject,
     at: Ts,
     flaps: u32,
-    /// Kinds that a person closed by hand while they still held: quiet until they clear or get worse.
+    /// Kinds that a person closed by hand while they still held: quiet until they clear or get
+    /// worse.
     closed: BTreeMap<Kind, Severity>,
 }
 
-/// The stored form of what is not a memory. Before each memory was stored for itself, all of them were here.
+/// The stored form of what is not a memory. Before each memory was stored for itself, all of them
+/// were here.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LedgerRow {
     counter: u64,

@@ -1,7 +1,9 @@
-//! What is left of an incident of which a part is over: less than a page, or what others of it were.
+//! What is left of an incident of which a part is over: less than a page, or what others of it
+//! were.
 //!
-//! A page stays open only for what is one, and an incident answers for a thing only while that is sick. Otherwise a warning that stands
-//! for weeks, or a run that failed and is kept for a week, would swallow every later page of its node.
+//! A page stays open only for what is one, and an incident answers for a thing only while that is
+//! sick. Otherwise a warning that stands for weeks, or a run that failed and is kept for a week,
+//! would swallow every later page of its node.
 
 use super::book::{Book, Incident, Party, timeline};
 use super::{Scope, Subject};
@@ -13,7 +15,8 @@ use crate::verdict::{Sentence, Severity, Suspect, Verdict};
 const MAX_DOUBLINGS: u32 = 5;
 
 impl Book {
-    /// It counts from now on. What was over and comes back is not over; what is less than a page brings none back and keeps none open.
+    /// It counts from now on. What was over and comes back is not over; what is less than a page
+    /// brings none back and keeps none open.
     pub(super) fn holds(
         &mut self,
         now: Ts,
@@ -45,8 +48,8 @@ impl Book {
         }
     }
 
-    /// What has been over for the hold is no part any more of an incident that others keep open: whoever has that knows nothing of what
-    /// comes now.
+    /// What has been over for the hold is no part any more of an incident that others keep open:
+    /// whoever has that knows nothing of what comes now.
     pub(super) fn let_go(&mut self, now: Ts, subject: &Subject, out: &mut Vec<Effect>) {
         let Some(id) = self.find(subject) else { return };
         let over_at = self.ledger.over_at(subject);

@@ -1,8 +1,10 @@
-//! What kind of trouble an incident is, as the person who has it on the desk would sort it: what one knows of, and what is news.
+//! What kind of trouble an incident is, as the person who has it on the desk would sort it: what
+//! one knows of, and what is news.
 //!
-//! Kinds of one nature are one trouble seen by several detectors, or its ordinary course: gradients explode and the loss follows, a run
-//! that stands has ranks that died. Another nature asks for another answer: of a loss spike one waits for the end, of a
-//! divergence one rolls back, and whoever took the first and went back to bed must hear of the second.
+//! Kinds of one nature are one trouble seen by several detectors, or its ordinary course: gradients
+//! explode and the loss follows, a run that stands has ranks that died. Another nature asks for
+//! another answer: of a loss spike one waits for the end, of a divergence one rolls back, and
+//! whoever took the first and went back to bed must hear of the second.
 
 use std::collections::BTreeSet;
 
@@ -59,8 +61,9 @@ impl Nature {
 }
 
 impl Incident {
-    /// Whether a GPU or a port of a node joins what was told of other devices of it, by other detectors: all of these are of one nature, and
-    /// whoever has the one in hand knows nothing of this one.
+    /// Whether a GPU or a port of a node joins what was told of other devices of it, by other
+    /// detectors: all of these are of one nature, and whoever has the one in hand knows nothing
+    /// of this one.
     pub(super) fn is_of_another_device(&self, subject: &Subject, party: &Party, v: &Verdict) -> bool {
         let kinds = [Kind::GpuFault, Kind::LinkFault];
         let first = self.known.get(subject).is_some_and(|known| {
@@ -72,7 +75,8 @@ impl Incident {
 }
 
 impl Incident {
-    /// Whether what was less than a page is one now, beside a page of another kind: whoever took that one knows this as what can wait.
+    /// Whether what was less than a page is one now, beside a page of another kind: whoever took
+    /// that one knows this as what can wait.
     pub(super) fn pages_at_last(&self, subject: &Subject, v: &Verdict) -> bool {
         let of = |same: bool| {
             let here = self.raised.iter().filter(|((s, _), _)| s == subject);
@@ -91,8 +95,9 @@ impl Incident {
 }
 
 impl Incident {
-    /// Whether what is said to be of another device or node is more than whoever knows this incident knows. That an alert fires again
-    /// is not, nor that one tells what was found here before it.
+    /// Whether what is said to be of another device or node is more than whoever knows this
+    /// incident knows. That an alert fires again is not, nor that one tells what was found here
+    /// before it.
     pub(super) fn knows_less_than(&self, subject: &Subject, party: &Party) -> bool {
         let nodes = &self.record.nodes;
         let here = |s: &Subject| s.cause == subject.cause && !matches!(s.scope, Scope::Alert(_));
@@ -106,7 +111,8 @@ impl Incident {
         elsewhere && self.known.contains_key(subject)
     }
 
-    /// Takes note of the alerts that came. What somebody has in hand keeps the name under which it was taken.
+    /// Takes note of the alerts that came. What somebody has in hand keeps the name under which it
+    /// was taken.
     pub(super) fn hears_of(&mut self, party: &Party) {
         self.follow_origin(party);
         let new = party.came.iter().filter(|alert| !self.alerts.contains(alert)).count();

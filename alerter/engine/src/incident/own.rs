@@ -1,4 +1,5 @@
-//! What is wrong with this alerter itself: an incident like any other, for the people whom a page reaches.
+//! What is wrong with this alerter itself: an incident like any other, for the people whom a page
+//! reaches.
 
 use std::collections::BTreeSet;
 

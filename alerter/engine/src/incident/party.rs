@@ -19,15 +19,18 @@ pub(crate) struct Party {
     pub(crate) nodes: BTreeSet<String>,
     /// When it was last known to be well.
     pub(crate) well_at: Ts,
-    /// Of a node: all whose links went down with its own, itself among them; none if that is no more than chance.
+    /// Of a node: all whose links went down with its own, itself among them; none if that is no
+    /// more than chance.
     pub(crate) fabric: BTreeSet<String>,
     /// Of a run: its nodes whose exporters do not answer.
     pub(crate) lost: BTreeSet<String>,
     /// Those of them that fell silent as the run stopped.
     pub(crate) dark: BTreeSet<String>,
-    /// Of a node: the GPU or port that it has something to say of, whoever is suspected when that is weighed.
+    /// Of a node: the GPU or port that it has something to say of, whoever is suspected when that
+    /// is weighed.
     pub(crate) device: Option<Target>,
-    /// Of alerts of other programs: those that came since they were looked at before, by what makes each one.
+    /// Of alerts of other programs: those that came since they were looked at before, by what makes
+    /// each one.
     pub(crate) came: Vec<u64>,
     /// Who told of it first.
     pub(crate) origin: Option<Origin>,

@@ -1,5 +1,5 @@
-//! Where the open incidents are: by run, by node and by what they have in common, so that whoever looks for the kin of one does not look
-//! through all of them.
+//! Where the open incidents are: by run, by node and by what they have in common, so that whoever
+//! looks for the kin of one does not look through all of them.
 //!
 //! Only candidates come from here; whether one is meant is asked of the incident itself.
 

@@ -1,4 +1,5 @@
-//! A receiver that asks to be left alone for long. It will take the page, and somebody has to be woken meanwhile.
+//! A receiver that asks to be left alone for long. It will take the page, and somebody has to be
+//! woken meanwhile.
 
 use super::State;
 use super::book::{Book, by_actor};
@@ -7,7 +8,8 @@ use crate::message::{Reason, Why};
 use crate::time::{Span, Ts};
 
 impl Book {
-    /// The next level is due now, once a call; where there is none, whoever is nearest of those who had not been told is called.
+    /// The next level is due now, once a call; where there is none, whoever is nearest of those who
+    /// had not been told is called.
     pub(crate) fn put_off(
         &mut self,
         now: Ts,

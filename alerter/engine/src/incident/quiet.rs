@@ -1,7 +1,9 @@
-//! Incidents that are told to nobody while something hides them: kept, shown, counted, and told when it ends and they still hold.
+//! Incidents that are told to nobody while something hides them: kept, shown, counted, and told
+//! when it ends and they still hold.
 //!
-//! Asked wherever somebody is about to be told, and again whenever what hides may have changed; an incident that is hidden is looked at
-//! anew at least every [`LOOK_AGAIN`], whoever forgot to say that it ended.
+//! Asked wherever somebody is about to be told, and again whenever what hides may have changed; an
+//! incident that is hidden is looked at anew at least every [`LOOK_AGAIN`], whoever forgot to say
+//! that it ended.
 
 use std::collections::BTreeSet;
 

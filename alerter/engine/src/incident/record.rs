@@ -24,7 +24,8 @@ impl Incident {
         }
     }
 
-    /// A node that is used by several runs hits one of them in its incident; the others have theirs.
+    /// A node that is used by several runs hits one of them in its incident; the others have
+    /// theirs.
     pub(super) fn learn(&mut self, run: &RunSummary) {
         if self.record.run.is_empty() || self.record.run == run.name {
             self.record.run.clone_from(&run.name);
@@ -38,8 +39,8 @@ impl Incident {
         }
     }
 
-    /// Whether a page is of a place of which whoever has this incident in hand knows nothing: another run's, or another node than the
-    /// one that explains it. It is known from now on.
+    /// Whether a page is of a place of which whoever has this incident in hand knows nothing:
+    /// another run's, or another node than the one that explains it. It is known from now on.
     pub(super) fn pages_anew(&mut self, party: &Party, v: &Verdict) -> bool {
         let known = !self.paged.insert(party.scope.clone());
         let run = &party.run.name;
@@ -72,7 +73,8 @@ impl IncidentRecord {
         (self.acked_by, self.acked_at) = (None, None);
     }
 
-    /// Takes over what the leading verdict says, or what it means beside the others of its kind. The onset stays the earliest.
+    /// Takes over what the leading verdict says, or what it means beside the others of its kind.
+    /// The onset stays the earliest.
     pub(super) fn follow(&mut self, v: &Verdict, fabric: Option<Sentence>) {
         if v.severity > self.severity {
             self.severity = v.severity;
@@ -90,8 +92,9 @@ impl IncidentRecord {
         self.end_step = None;
     }
 
-    /// Whoever is suspected stays so, whichever kind names the incident. What was weighed with all that is known of the run, or leads
-    /// the incident, knows most: whom it suspects comes first, for its reasons. A word in passing comes last, and of whom is suspected already it
+    /// Whoever is suspected stays so, whichever kind names the incident. What was weighed with all
+    /// that is known of the run, or leads the incident, knows most: whom it suspects comes
+    /// first, for its reasons. A word in passing comes last, and of whom is suspected already it
     /// adds to what is said.
     pub(super) fn suspect(&mut self, v: &Verdict, first: bool) {
         if first {
@@ -110,8 +113,8 @@ impl IncidentRecord {
     }
 }
 
-/// Which of two kinds of one severity names the incident: where a sickness leads, not where it began; but what broke, not who waits
-/// for it.
+/// Which of two kinds of one severity names the incident: where a sickness leads, not where it
+/// began; but what broke, not who waits for it.
 pub(super) fn worse(kind: Kind) -> u8 {
     match kind {
         Kind::GpuFault => 9,

@@ -14,14 +14,15 @@ use crate::silence::Hush;
 use crate::time::Ts;
 use crate::verdict::{Cause, Kind};
 
-/// Incidents of one silence about whose end somebody is reminded; the others have it in their history.
+/// Incidents of one silence about whose end somebody is reminded; the others have it in their
+/// history.
 const MAX_REMINDERS: usize = 20;
 
 impl Book {
     /// The silence that keeps an incident quiet at `now`.
     ///
-    /// Alerts of other programs are silenced one by one, as Alertmanager does it: what they make together is quiet when each of them
-    /// that fires is.
+    /// Alerts of other programs are silenced one by one, as Alertmanager does it: what they make
+    /// together is quiet when each of them that fires is.
     pub(super) fn silenced(&self, now: Ts, i: &Incident) -> Option<Hush> {
         if self.silences.is_idle(now) {
             return None;
@@ -52,7 +53,8 @@ impl Book {
         first
     }
 
-    /// The alerts that were ever in the incident of a group, by what makes each one; none if it has none.
+    /// The alerts that were ever in the incident of a group, by what makes each one; none if it has
+    /// none.
     pub(crate) fn alerts_of(&self, group: &Scope, kind: Kind) -> Option<&BTreeSet<u64>> {
         let subject = Subject { scope: group.clone(), cause: kind.cause() };
         let open = self.find(&subject).and_then(|id| self.open.get(&id));
@@ -77,7 +79,8 @@ impl Book {
         let hidden = self.hidden_by(silence);
         for (n, id) in hidden.iter().enumerate() {
             let Some(i) = self.open.get(id) else { continue };
-            // Whoever has heard nothing yet hears of the incident as such when the silence ends, not of its silence first.
+            // Whoever has heard nothing yet hears of the incident as such when the silence ends, not of its
+            // silence first.
             let knows = |receiver: &&String| chosen.is_empty() || chosen.contains(receiver);
             let receivers: Vec<String> = i.lanes.keys().filter(knows).cloned().collect();
             let words = format!("still firing, and the silence of {by} ends in {left}: it will be told then");

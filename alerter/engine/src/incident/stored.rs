@@ -1,4 +1,5 @@
-//! What incidents have come to know since their stored form was settled: stored after it, so that what was stored before still reads.
+//! What incidents have come to know since their stored form was settled: stored after it, so that
+//! what was stored before still reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +36,8 @@ impl Later {
     }
 }
 
-/// Of a record as people and the store see it, which is JSON. In the engine's own form it stands in [`Later`].
+/// Of a record as people and the store see it, which is JSON. In the engine's own form it stands in
+/// [`Later`].
 pub(super) mod in_json {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,12 +1,14 @@
 //! So many incidents at once that they are one: told as one, kept and shown each for itself.
 //!
-//! A storm is counted among the incidents of one severity and one team that take the same way: they are for the same people. While more than
-//! `storm.incidents` of them were announced within `storm.within`, each further one is rolled up into an incident of kind
-//! `alert_storm`, which takes the way that they would have taken, so that pages in a storm do page, once. It ends when the last of
-//! them does; whoever takes it has taken them all.
+//! A storm is counted among the incidents of one severity and one team that take the same way: they
+//! are for the same people. While more than `storm.incidents` of them were announced within
+//! `storm.within`, each further one is rolled up into an incident of kind `alert_storm`, which
+//! takes the way that they would have taken, so that pages in a storm do page, once. It ends when
+//! the last of them does; whoever takes it has taken them all.
 //!
-//! Incidents of one origin are counted by themselves first, against `storm.per_origin`, so that a flood from one exporter or one of its
-//! users is a storm of its own. A page of a run that has been known for a while is neither counted nor rolled up.
+//! Incidents of one origin are counted by themselves first, against `storm.per_origin`, so that a
+//! flood from one exporter or one of its users is a storm of its own. A page of a run that has been
+//! known for a while is neither counted nor rolled up.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -28,8 +30,8 @@ use crate::verdict::{Kind, Observation, Sentence, Severity, Suspect, Target};
 const NAMED: usize = 8;
 /// Ways that are counted at once: a way is a route and a severity, and perhaps an origin.
 const MAX_WAYS: usize = 16_384;
-/// Users of one exporter that may each have as many incidents as one origin has, before all of them are told as one. An exporter that is
-/// not honest names as many users as it likes.
+/// Users of one exporter that may each have as many incidents as one origin has, before all of them
+/// are told as one. An exporter that is not honest names as many users as it likes.
 const USERS: u32 = 3;
 
 /// What an incident that stands for many knows of them.
@@ -58,7 +60,8 @@ pub(crate) struct Storms {
 }
 
 impl Storms {
-    /// Counts one more; the crowd that it is too many of, if it is. What is too many of one origin counts against no other.
+    /// Counts one more; the crowd that it is too many of, if it is. What is too many of one origin
+    /// counts against no other.
     fn crowd(&mut self, now: Ts, way: &str, teller: Option<&Teller>, config: &Storm) -> Option<Crowd> {
         let from = |origin: String, limit| Crowd {
             key: format!("{way} from {origin}"),
@@ -136,7 +139,8 @@ impl Tally {
 }
 
 impl Book {
-    /// The incident is about to be told for the first time: what it is rolled up in, if there are too many like it.
+    /// The incident is about to be told for the first time: what it is rolled up in, if there are
+    /// too many like it.
     pub(super) fn rolls_up(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) -> Option<Quiet> {
         let i = self.open.get(id)?;
         let in_storm = i.record.quiet.as_ref().filter(|q| q.why == Hidden::RolledUp);

@@ -37,8 +37,8 @@ impl Recipient {
 }
 
 impl Book {
-    /// The receivers of a level, each once, and how they were found. Items that mean nobody leave it to the others; if they all do,
-    /// whoever is nearest is told.
+    /// The receivers of a level, each once, and how they were found. Items that mean nobody leave
+    /// it to the others; if they all do, whoever is nearest is told.
     pub(super) fn recipients(&self, now: Ts, i: &Incident, level: &Level) -> (Vec<Recipient>, Vec<String>) {
         let (mut all, mut found) = self.meant(now, &level.notify);
         if all.is_empty() && !level.notify.is_empty() {
@@ -88,7 +88,8 @@ impl Book {
         Some(self.config.cost_per_gpu_hour? * f64::from(i.summary.gpus))
     }
 
-    /// What was asked, and whether a level of this condition may be told. What cannot be answered holds: nobody is left out for it.
+    /// What was asked, and whether a level of this condition may be told. What cannot be answered
+    /// holds: nobody is left out for it.
     pub(super) fn may_tell(&self, now: Ts, i: &Incident, condition: &Condition) -> (bool, Vec<String>) {
         let mut asked = Vec::new();
         let mut all = true;

@@ -1,8 +1,8 @@
 //! Who is told of an incident, when, and again.
 //!
-//! One timing model. `batch_window`: how long the first word of a ticket waits for what else comes. `update_min_interval`: how far apart
-//! news of it are. `remind_every`: how long a page may go unanswered before it is told again. Pages, acknowledgements and ends wait
-//! for nothing.
+//! One timing model. `batch_window`: how long the first word of a ticket waits for what else comes.
+//! `update_min_interval`: how far apart news of it are. `remind_every`: how long a page may go
+//! unanswered before it is told again. Pages, acknowledgements and ends wait for nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +34,8 @@ pub(super) struct Lane {
     pub(super) seq: u32,
     /// Whom it was for.
     pub(super) users: Vec<String>,
-    /// Somebody has answered since it was last called. Not stored: after a restart, whoever was called is taken to be called still.
+    /// Somebody has answered since it was last called. Not stored: after a restart, whoever was
+    /// called is taken to be called still.
     #[serde(skip)]
     pub(super) answered: bool,
     /// The last word that was put off when it went on without this receiver.
@@ -207,8 +208,8 @@ impl Book {
         }
     }
 
-    /// Who goes on about the call that this receiver had, if calling it once more rings nobody: nobody has answered since, and it is about
-    /// the same.
+    /// Who goes on about the call that this receiver had, if calling it once more rings nobody:
+    /// nobody has answered since, and it is about the same.
     fn left_to(&self, id: &str, receiver: &str, why: &Why) -> Option<&String> {
         let again = [
             Reason::Escalated,
@@ -223,7 +224,8 @@ impl Book {
         self.config.repeated_by.get(receiver).filter(|_| stands)
     }
 
-    /// A page whose every level was passed over is told all the same; of anything else it is said where it waits.
+    /// A page whose every level was passed over is told all the same; of anything else it is said
+    /// where it waits.
     fn fall_back(&mut self, now: Ts, id: &str, why: &Why, out: &mut Vec<Effect>) {
         let Some(i) = self.open.get(id) else { return };
         let unheard = i.record.level == 0 && i.record.state == State::Open;
@@ -311,8 +313,8 @@ impl Book {
         Some(message::compose(now, about, status, why, &self.config))
     }
 
-    /// To everyone who was told of the incident. News wait until the last word is old enough, and are not told while it is hidden; an
-    /// answer and an end are told at once.
+    /// To everyone who was told of the incident. News wait until the last word is old enough, and
+    /// are not told while it is hidden; an answer and an end are told at once.
     pub(super) fn tell_all(
         &mut self,
         now: Ts,
@@ -361,8 +363,8 @@ impl Book {
         self.climb(now, id, &why, out);
     }
 
-    /// A receiver will never take it: the next level is due now, unless it only stood in for another, or would wake somebody for what
-    /// is not a page.
+    /// A receiver will never take it: the next level is due now, unless it only stood in for
+    /// another, or would wake somebody for what is not a page.
     pub(crate) fn failed(
         &mut self,
         now: Ts,

@@ -1,4 +1,5 @@
-//! Incidents on virtual time, without detectors: what is told to whom, when and why, and that nothing else is.
+//! Incidents on virtual time, without detectors: what is told to whom, when and why, and that
+//! nothing else is.
 
 mod alerts;
 mod answers;
@@ -133,7 +134,8 @@ impl World {
         self.absorb(out);
     }
 
-    /// Silences whatever these hold of (`run="r", severity="ticket"`) for so long from now on; the id of that silence.
+    /// Silences whatever these hold of (`run="r", severity="ticket"`) for so long from now on; the
+    /// id of that silence.
     pub(super) fn silence(&mut self, matchers: &str, lasts: Span) -> String {
         let wanted = Wanted {
             id: None,

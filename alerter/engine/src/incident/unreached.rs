@@ -1,7 +1,8 @@
 //! A receiver that does not take what it is told: who is told in its place.
 //!
-//! Nearest first: the incident's own receivers, the `fallback` of its team, then whoever the router says is left. A page goes on until
-//! somebody is told whom it wakes. What is not a page never goes to a receiver that wakes: it waits for the one that refused it.
+//! Nearest first: the incident's own receivers, the `fallback` of its team, then whoever the router
+//! says is left. A page goes on until somebody is told whom it wakes. What is not a page never goes
+//! to a receiver that wakes: it waits for the one that refused it.
 
 use super::State;
 use super::book::{Book, Incident, by_actor, timeline};
@@ -23,7 +24,8 @@ pub(super) struct Nearest {
 }
 
 impl Book {
-    /// Nobody knows yet whether the receiver ever will take it, and somebody has to be woken all the same.
+    /// Nobody knows yet whether the receiver ever will take it, and somebody has to be woken all
+    /// the same.
     pub(crate) fn unreached(
         &mut self,
         now: Ts,
@@ -116,8 +118,8 @@ impl Book {
         self.open.values().filter(alone).map(|i| i.record.id.clone()).collect()
     }
 
-    /// Whether it was told in the place of another: no level that was due means it. All others were told together with it, so that
-    /// nobody has to be called sooner because it does not exist.
+    /// Whether it was told in the place of another: no level that was due means it. All others were
+    /// told together with it, so that nobody has to be called sooner because it does not exist.
     pub(super) fn stood_in(&self, now: Ts, id: &str, receiver: &str) -> bool {
         let Some(i) = self.open.get(id) else { return false };
         let of_nobody = i.lanes.get(receiver).is_some_and(|lane| lane.users.is_empty());

@@ -1,6 +1,8 @@
-//! What a message says, as data: for templates, programs and the account that is written afterwards.
+//! What a message says, as data: for templates, programs and the account that is written
+//! afterwards.
 //!
-//! A contract: fields are added, never changed or removed. What is not known is absent, and no number is anything but finite.
+//! A contract: fields are added, never changed or removed. What is not known is absent, and no
+//! number is anything but finite.
 
 use serde::{Deserialize, Serialize};
 

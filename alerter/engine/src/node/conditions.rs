@@ -1,4 +1,5 @@
-//! What a node said of itself: faults that happened, and conditions that hold until it says otherwise.
+//! What a node said of itself: faults that happened, and conditions that hold until it says
+//! otherwise.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,13 @@ use stepwatch_wire::{Event, Kind, Value};
 use super::heard::Heard;
 use crate::time::{Span, Ts};
 
-/// Conditions remembered a node. Those that are over go first; one that there is no room for is counted.
+/// Conditions remembered a node. Those that are over go first; one that there is no room for is
+/// counted.
 const MAX_CONDITIONS: usize = 256;
 /// What is over is evidence for so long.
 const KEEP: Span = Span::secs(3600);
-/// A condition that holds is told again every 10 minutes. One that was not, while the node could be heard all the time and had other things
-/// to say, ended with the exporter that told it.
+/// A condition that holds is told again every 10 minutes. One that was not, while the node could be
+/// heard all the time and had other things to say, ended with the exporter that told it.
 const LEASE: Span = Span::secs(1500);
 /// After a start an exporter tells at once what holds.
 const RETELL: Span = Span::secs(300);
@@ -45,7 +47,8 @@ pub struct Key {
     pub name: String,
     /// Number of an XID, else 0.
     pub number: i64,
-    /// `errors` or `degraded` of a link. Empty of whether it is there: up, down, dropped and flapping exclude each other.
+    /// `errors` or `degraded` of a link. Empty of whether it is there: up, down, dropped and
+    /// flapping exclude each other.
     pub aspect: String,
     /// GPU, device, mount or process.
     pub place: String,
@@ -159,7 +162,8 @@ impl Conditions {
         self.all.iter()
     }
 
-    /// Takes a telling; true if it says something new. `gpu` is the UUID of the GPU that it is of, or empty.
+    /// Takes a telling; true if it says something new. `gpu` is the UUID of the GPU that it is of,
+    /// or empty.
     pub(super) fn take(&mut self, now: Ts, e: &Event, gpu: &str) -> bool {
         let Some(key) = Key::of(e, gpu) else { return false };
         let holds = match key.topic {
@@ -196,7 +200,8 @@ impl Conditions {
         true
     }
 
-    /// Makes the XIDs of a GPU history that it had before it was reset, by the node's clock: of a reset is often told much later.
+    /// Makes the XIDs of a GPU history that it had before it was reset, by the node's clock: of a
+    /// reset is often told much later.
     fn mend(&mut self, now: Ts, gpu: &str, pci: &str, reset: Ts) {
         let same = |c: &Condition| !gpu.is_empty() && c.gpu == gpu || !pci.is_empty() && c.pci == pci;
         let xids =

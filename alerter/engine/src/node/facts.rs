@@ -104,7 +104,8 @@ impl NodeFacts {
         a.whole.then(|| (Some(run).filter(|run| !run.is_empty()), a.setup.clone()))
     }
 
-    /// The setup of the node, and those of a run's configuration as this node sees it, as far as they are known in full.
+    /// The setup of the node, and those of a run's configuration as this node sees it, as far as
+    /// they are known in full.
     pub(crate) fn setups_for<'a>(&'a self, run: &'a str) -> impl Iterator<Item = &'a Setup> {
         ["", run].into_iter().filter_map(|name| self.setups.get(name)).filter(|a| a.whole).map(|a| &a.setup)
     }

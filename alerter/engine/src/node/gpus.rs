@@ -13,7 +13,8 @@ use crate::time::Ts;
 const MAX_GPUS: usize = 64;
 /// Throttle counters remembered of each.
 const MAX_REASONS: usize = 16;
-/// From here on a GPU is at work, by any of these ratios: busy time, tensor cores, power against its limit.
+/// From here on a GPU is at work, by any of these ratios: busy time, tensor cores, power against
+/// its limit.
 const BUSY: f64 = 0.5;
 const TENSOR: f64 = 0.05;
 const POWER: f64 = 0.5;
@@ -109,7 +110,8 @@ impl Gpus {
         self.get(uuid).is_some_and(|gpu| self.heard.has(gpu.last.at))
     }
 
-    /// By UUID, or by PCI address where that is all that is known: the one that was last read there, of those that took turns in the slot.
+    /// By UUID, or by PCI address where that is all that is known: the one that was last read
+    /// there, of those that took turns in the slot.
     pub fn find(&self, uuid: &str, pci: &str) -> Option<(&str, &Gpu)> {
         if !uuid.is_empty() {
             return self.all.get_key_value(uuid).map(|(uuid, gpu)| (uuid.as_str(), gpu));
@@ -118,7 +120,8 @@ impl Gpus {
         there.max_by_key(|(_, gpu)| gpu.last.at)
     }
 
-    /// The UUID of the GPU that an event is of, told or found by its address; empty if it is of none.
+    /// The UUID of the GPU that an event is of, told or found by its address; empty if it is of
+    /// none.
     pub(super) fn named(&self, e: &Event) -> String {
         let told = word(e, "gpu");
         if told.starts_with("GPU-") {

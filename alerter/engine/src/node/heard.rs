@@ -1,10 +1,12 @@
-//! How long something was listened to without a gap: silence says that a thing is over only while it could have been told of.
+//! How long something was listened to without a gap: silence says that a thing is over only while
+//! it could have been told of.
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::{Span, Ts};
 
-/// An exporter with nothing else to say repeats every 10 minutes what holds: one that is silent for longer was not listened to.
+/// An exporter with nothing else to say repeats every 10 minutes what holds: one that is silent for
+/// longer was not listened to.
 const GAP: Span = Span::secs(620);
 /// A device that is not read for so long while others are is not there any more.
 const GONE: Span = Span::secs(660);

@@ -1,9 +1,9 @@
-//! What a node's GPUs and RDMA ports read, in the form in which they are compared with those of the other nodes of a run, and how far
-//! each is out of line.
+//! What a node's GPUs and RDMA ports read, in the form in which they are compared with those of the
+//! other nodes of a run, and how far each is out of line.
 //!
-//! A clock is compared as a ratio, a temperature as it is, a counter by the logarithm of its rate. GPUs count while they are at work: an
-//! idle one says nothing. The comparison is with the peers of the same moment, never with the past, so that what happens to the whole
-//! run sets nobody apart.
+//! A clock is compared as a ratio, a temperature as it is, a counter by the logarithm of its rate.
+//! GPUs count while they are at work: an idle one says nothing. The comparison is with the peers of
+//! the same moment, never with the past, so that what happens to the whole run sets nobody apart.
 
 use std::collections::BTreeMap;
 
@@ -319,8 +319,9 @@ impl Sign {
 }
 
 impl Outlier<'_> {
-    /// Whether the device was still apart when it was read last. Nodes are read seconds after each other, so that what happens to all of
-    /// them sets each apart for a moment; an error counter is apart in the readings in which it rises.
+    /// Whether the device was still apart when it was read last. Nodes are read seconds after each
+    /// other, so that what happens to all of them sets each apart for a moment; an error
+    /// counter is apart in the readings in which it rises.
     pub(crate) fn is_still(&self) -> bool {
         matches!(self.vital.scale, Scale::Rate(_)) || self.seen_apart().is_some()
     }
@@ -342,7 +343,8 @@ impl Outlier<'_> {
         self.sign.seen.filter(|seen| self.vital.excess(seen.x, seen.usual) >= self.vital.gate)
     }
 
-    /// `SM clock 1.2 GHz, its peers 1.98 GHz`: as last read, or, of a counter that rests just then, the mean since it began.
+    /// `SM clock 1.2 GHz, its peers 1.98 GHz`: as last read, or, of a counter that rests just then,
+    /// the mean since it began.
     pub fn seen(&self) -> Observation {
         let usual = self.sign.seen.map_or(0.0, |seen| seen.usual);
         let mean = usual + if self.vital.low { -1.0 } else { 1.0 } * self.sign.drift.excess();

@@ -57,7 +57,8 @@ fn fault(key: &Key, c: &Condition) -> Fault {
     Fault::new(key.topic, &key.name, key.number, &c.state, &c.text)
 }
 
-/// `XID 79 on GPU 3 (GPU-2f3c…) of gpu-042: GPU has fallen off the bus`; of other things the exporter's own sentence.
+/// `XID 79 on GPU 3 (GPU-2f3c…) of gpu-042: GPU has fallen off the bus`; of other things the
+/// exporter's own sentence.
 pub(crate) fn happened(f: &NodeFacts, key: &Key, c: &Condition) -> String {
     let (fault, target, node) = (fault(key, c), target(f, key, c), &f.name);
     let title = fault.title();

@@ -1,9 +1,12 @@
-//! Calendars (RFC 5545): events with times, recurrences and people, out of bytes that somebody else wrote.
+//! Calendars (RFC 5545): events with times, recurrences and people, out of bytes that somebody else
+//! wrote.
 //!
-//! What is understood is what shifts are made of; an event that is not is left out with a warning, because a shift that is read
-//! wrongly wakes the wrong person. A text that is no calendar, or ends early, is refused as a whole: the copy before it is better.
-//! Where an event has an end, each of its recurrences ends when the clock shows that time, as calendars draw it: a week from Monday
-//! to Monday at 09:00 has no hole when the clock is set. Time zones go by their names; their rules come from [`Zone`].
+//! What is understood is what shifts are made of; an event that is not is left out with a warning,
+//! because a shift that is read wrongly wakes the wrong person. A text that is no calendar, or ends
+//! early, is refused as a whole: the copy before it is better. Where an event has an end, each of
+//! its recurrences ends when the clock shows that time, as calendars draw it: a week from Monday to
+//! Monday at 09:00 has no hole when the clock is set. Time zones go by their names; their rules
+//! come from [`Zone`].
 
 mod content;
 mod rule;

@@ -1,8 +1,8 @@
 //! A layer: people who take turns.
 //!
-//! Turns are counted on the clock on the wall: a daily shift that begins at 09:00 begins at 09:00 all year, and lasts 23 or 25
-//! hours on the days on which the clock is set. Each shift begins where the one before ends, so that no moment belongs to two
-//! people or to none.
+//! Turns are counted on the clock on the wall: a daily shift that begins at 09:00 begins at 09:00
+//! all year, and lasts 23 or 25 hours on the days on which the clock is set. Each shift begins
+//! where the one before ends, so that no moment belongs to two people or to none.
 
 use core::fmt;
 
@@ -24,7 +24,8 @@ pub struct Layer {
     pub name: String,
     /// Who takes turns, in this order. An entry that is a list is several people at once.
     pub users: Vec<People>,
-    /// When the first of them begins, on the clock of the schedule's zone. Hand-offs are at the same time of day.
+    /// When the first of them begins, on the clock of the schedule's zone. Hand-offs are at the
+    /// same time of day.
     #[serde(deserialize_with = "civil")]
     pub start: DateTime,
     #[serde(default, deserialize_with = "maybe_civil")]
@@ -36,7 +37,8 @@ pub struct Layer {
     pub restrictions: Vec<Period>,
 }
 
-/// How long a turn is: `daily`, `weekly`, or a number of hours, days or weeks as in `12h`, `3d`, `2w`.
+/// How long a turn is: `daily`, `weekly`, or a number of hours, days or weeks as in `12h`, `3d`,
+/// `2w`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rotation {
     hours: i64,

@@ -1,8 +1,9 @@
 //! Hours of the week, days of the month, months and years: Alertmanager's time intervals.
 //!
-//! What an interval lists, it needs: a moment is inside when every list that is given has an entry that holds
-//! it. Alertmanager's ranges of hours end on the day on which they begin. Here they may go over midnight, and
-//! then belong to the day on which they begin: the night that begins on Friday is Friday's until it ends.
+//! What an interval lists, it needs: a moment is inside when every list that is given has an entry
+//! that holds it. Alertmanager's ranges of hours end on the day on which they begin. Here they may
+//! go over midnight, and then belong to the day on which they begin: the night that begins on
+//! Friday is Friday's until it ends.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -40,8 +41,8 @@ pub struct Period {
     pub location: Option<Zone>,
 }
 
-/// From `start_time` until just before `end_time`; on the next day if that is not later. `22:00-06:00` says
-/// the same.
+/// From `start_time` until just before `end_time`; on the next day if that is not later.
+/// `22:00-06:00` says the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeRange {
     start_time: Minute,
@@ -52,7 +53,8 @@ pub struct TimeRange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Minute(u16);
 
-/// Monday is 1. A range may go over the end of the week, wherever one lets it end: `sunday:thursday`.
+/// Monday is 1. A range may go over the end of the week, wherever one lets it end:
+/// `sunday:thursday`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weekdays {
     begin: i64,

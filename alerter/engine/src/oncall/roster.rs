@@ -50,7 +50,8 @@ impl Roster {
     }
 }
 
-/// The attendees, if any of them is a user; else the users whose names the summary is made of. Whoever has declined is not among them.
+/// The attendees, if any of them is a user; else the users whose names the summary is made of.
+/// Whoever has declined is not among them.
 fn whose(event: &Event, users: &[User]) -> Vec<String> {
     let invited = event.attendees.iter().filter_map(|mail| users.iter().find(|u| u.has_mail(mail)));
     let invited: Vec<String> = invited.map(|u| u.name.clone()).collect();

@@ -1,7 +1,7 @@
 //! A schedule: who is on call when, out of its layers, a calendar and overrides.
 //!
-//! Layers lie upon each other: the last one that has somebody decides. A calendar lies upon all layers, and an override upon
-//! everything.
+//! Layers lie upon each other: the last one that has somebody decides. A calendar lies upon all
+//! layers, and an override upon everything.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,8 @@
 //! The clock on the wall of a place, by the time zone rules that are part of this program.
 //!
-//! The rules are those of the IANA database that is compiled in, never those of the machine: a container without them works,
-//! and a replay gives the same shifts everywhere. New rules come with a new release.
+//! The rules are those of the IANA database that is compiled in, never those of the machine: a
+//! container without them works, and a replay gives the same shifts everywhere. New rules come with
+//! a new release.
 
 use core::fmt;
 
@@ -39,8 +40,9 @@ impl Zone {
         timestamp(at).to_zoned(self.0.clone()).strftime("%Y-%m-%d %H:%M %Z").to_string()
     }
 
-    /// The first moment at which the clock shows `civil` or later: where it is set back, the first of the two moments; where it
-    /// is set forward over `civil`, the moment of that. A later `civil` is never an earlier moment.
+    /// The first moment at which the clock shows `civil` or later: where it is set back, the first
+    /// of the two moments; where it is set forward over `civil`, the moment of that. A later
+    /// `civil` is never an earlier moment.
     pub fn first(&self, civil: DateTime) -> Ts {
         match self.0.to_ambiguous_timestamp(civil).offset() {
             AmbiguousOffset::Unambiguous { offset } => moment(offset, civil),
@@ -54,7 +56,8 @@ impl Zone {
         }
     }
 
-    /// Every moment at which the clock shows `civil`; where it never does, the moment at which it jumps over it.
+    /// Every moment at which the clock shows `civil`; where it never does, the moment at which it
+    /// jumps over it.
     pub fn moments(&self, civil: DateTime) -> impl Iterator<Item = Ts> {
         let second = match self.0.to_ambiguous_timestamp(civil).offset() {
             AmbiguousOffset::Fold { after, .. } => Some(moment(after, civil)),
@@ -63,8 +66,8 @@ impl Zone {
         [Some(self.first(civil)), second].into_iter().flatten()
     }
 
-    /// The moment that a calendar means by `civil` (RFC 5545, 3.3.5): the first of two, and of none the one that the offset
-    /// before the jump gives.
+    /// The moment that a calendar means by `civil` (RFC 5545, 3.3.5): the first of two, and of none
+    /// the one that the offset before the jump gives.
     pub fn meant(&self, civil: DateTime) -> Ts {
         match self.0.to_ambiguous_timestamp(civil).offset() {
             AmbiguousOffset::Unambiguous { offset } => moment(offset, civil),

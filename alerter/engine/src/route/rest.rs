@@ -1,8 +1,10 @@
-//! Who is left: whom an incident reaches that no route wants and no team takes, and who is told when all others cannot be.
+//! Who is left: whom an incident reaches that no route wants and no team takes, and who is told
+//! when all others cannot be.
 //!
-//! Where teams have receivers of their own, what is one team's is never told to another's: neither its trouble nor its data is
-//! theirs. Only whom the operator named under `fallback` is told of everybody's. What belongs to no team goes to receivers of no
-//! team, or to everybody. Where no team has receivers, all of them are one team's.
+//! Where teams have receivers of their own, what is one team's is never told to another's: neither
+//! its trouble nor its data is theirs. Only whom the operator named under `fallback` is told of
+//! everybody's. What belongs to no team goes to receivers of no team, or to everybody. Where no
+//! team has receivers, all of them are one team's.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +13,8 @@ use crate::config::{Condition, EngineConfig, Level, Team};
 use crate::matcher::{Labels, Matcher};
 use crate::verdict::{Kind, Severity};
 
-/// The check whose fault is told to every receiver that wakes, and the signal of its incident: what is told while nothing can be
-/// recorded may be forgotten by the next start.
+/// The check whose fault is told to every receiver that wakes, and the signal of its incident: what
+/// is told while nothing can be recorded may be forgotten by the next start.
 pub const STORE: &str = "store";
 
 /// How the way is called that leads to nobody.
@@ -24,7 +26,8 @@ pub struct Rest<'a> {
     /// Receivers, `user:NAME` and `schedule:NAME`.
     pub names: Vec<&'a str>,
     pub words: String,
-    /// Nobody said how receivers are shared, so that everybody is told everything; else what is not a page wakes nobody.
+    /// Nobody said how receivers are shared, so that everybody is told everything; else what is not
+    /// a page wakes nobody.
     pub everybody: bool,
 }
 
@@ -56,7 +59,8 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Whom the fault of a store that takes nothing is told to: every receiver that wakes. `None` of anything else, or if none wakes.
+/// Whom the fault of a store that takes nothing is told to: every receiver that wakes. `None` of
+/// anything else, or if none wakes.
 pub(super) fn of_the_store<'a>(config: &'a EngineConfig, labels: &Labels) -> Option<Rest<'a>> {
     let is = |label: &str, value: &str| labels.get(label).is_some_and(|v| v == value);
     let waking: Vec<_> = config.receivers.iter().filter(|name| config.wakes(name)).collect();
@@ -93,8 +97,8 @@ impl Router {
         everybody
     }
 
-    /// Who may be told in the place of others of what has these labels and climbs these levels, nearest first: its own receivers,
-    /// the `fallback` of its team, then whoever is left.
+    /// Who may be told in the place of others of what has these labels and climbs these levels,
+    /// nearest first: its own receivers, the `fallback` of its team, then whoever is left.
     pub fn instead<'a>(
         &'a self,
         config: &'a EngineConfig,
@@ -115,7 +119,8 @@ impl Router {
         [Some(own), team.and_then(Rest::of_team), Some(rest)].into_iter().flatten().collect()
     }
 
-    /// The receivers that belong to teams: whom these name, and whom routes lead to that are for a team.
+    /// The receivers that belong to teams: whom these name, and whom routes lead to that are for a
+    /// team.
     fn owned<'a>(&'a self, config: &'a EngineConfig) -> BTreeSet<&'a str> {
         let mut items: BTreeSet<&str> = BTreeSet::new();
         let mut add = |notify: &'a [String], policy: Option<&str>| {

@@ -1,9 +1,11 @@
-//! Many ranks and sources tell of the same step; the detectors want one sample a step, as early as possible, and every signal once.
+//! Many ranks and sources tell of the same step; the detectors want one sample a step, as early as
+//! possible, and every signal once.
 //!
-//! One rank leads: the lowest that reports a loss or gradient norm. Its report makes the sample at once, so a spike
-//! waits for nobody. While no rank has reported a loss, a step is judged when the next one begins. What comes later adds to it: a
-//! signal that this step has not had yet makes a sample of its own, in the order of the steps of that signal, from the rank that
-//! usually tells it. A non-finite value of any rank is passed on whenever it comes.
+//! One rank leads: the lowest that reports a loss or gradient norm. Its report makes the sample at
+//! once, so a spike waits for nobody. While no rank has reported a loss, a step is judged when the
+//! next one begins. What comes later adds to it: a signal that this step has not had yet makes a
+//! sample of its own, in the order of the steps of that signal, from the rank that usually tells
+//! it. A non-finite value of any rank is passed on whenever it comes.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::Event;
@@ -35,13 +37,15 @@ pub(super) struct Align {
     leader_missed: i64,
     /// The last step that became a sample, and its time if the report told it.
     last: Option<(i64, Option<Ts>)>,
-    /// Where the clock is too coarse for a step: the step since which the speed is worked out, and its time.
+    /// Where the clock is too coarse for a step: the step since which the speed is worked out, and
+    /// its time.
     since: Option<(i64, Ts)>,
     /// A step that waits for the leader, or for its end.
     pending: Option<Pending>,
     signals: [Signal; SIGNALS],
     units: Units,
-    /// Somebody tells how fast the run is: nothing need be worked out from the times of the reports.
+    /// Somebody tells how fast the run is: nothing need be worked out from the times of the
+    /// reports.
     measured: bool,
 }
 
@@ -112,7 +116,8 @@ impl Align {
         Values::of(e, &mut self.units)
     }
 
-    /// Takes a rank's report of a step, whose time it `told`; pushes the samples it makes. False if it said nothing that was not known.
+    /// Takes a rank's report of a step, whose time it `told`; pushes the samples it makes. False if
+    /// it said nothing that was not known.
     pub(super) fn take(
         &mut self,
         at: Ts,
@@ -195,8 +200,9 @@ impl Align {
         self.signals.iter_mut().for_each(Signal::restart);
     }
 
-    /// How long a step took, from the times of the reports. A clock of whole seconds is exact enough for the steps of a minute
-    /// together, and for a pause of a minute, which must not be spread over steps that were none.
+    /// How long a step took, from the times of the reports. A clock of whole seconds is exact
+    /// enough for the steps of a minute together, and for a pause of a minute, which must not
+    /// be spread over steps that were none.
     fn worked_out(&mut self, before: Ts, step: i64, at: Ts, interval: i64) -> Option<Derived> {
         let (first, since) = *self.since.get_or_insert((step.saturating_sub(interval), before));
         let alone = derived_step_time(before, at, interval);
@@ -305,7 +311,8 @@ mod tests {
         assert_eq!(added, [(10, 1, "grad"), (20, 10, "grad"), (30, 10, "grad"), (40, 10, "grad")]);
     }
 
-    /// The step times worked out of the times of the reports of steps 1, 2, ...: the step, seconds a step, and how finely.
+    /// The step times worked out of the times of the reports of steps 1, 2, ...: the step, seconds
+    /// a step, and how finely.
     fn timed(times: impl IntoIterator<Item = f64>) -> Vec<(i64, f64, f64)> {
         let (mut align, mut out) = (Align::default(), Samples::default());
         for (step, at) in (1..).zip(times) {

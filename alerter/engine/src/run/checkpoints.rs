@@ -11,8 +11,9 @@ use crate::time::Ts;
 const LOOK_EVERY_SECS: f64 = 10.0;
 const CHECKPOINTS_KEPT: usize = 8;
 
-/// Checkpoints, and the work that would be lost without the next one. Work is counted in the run's own time while it moves: neither a
-/// queue, nor a pause, nor a clock that differs from ours makes a checkpoint stale.
+/// Checkpoints, and the work that would be lost without the next one. Work is counted in the run's
+/// own time while it moves: neither a queue, nor a pause, nor a clock that differs from ours makes
+/// a checkpoint stale.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Checkpoints {
     /// When the last success arrived, by our clock.
@@ -26,7 +27,8 @@ pub struct Checkpoints {
     pub(super) looked_at: f64,
     /// The work since the last success was not all seen: it is no measure of what is usual.
     pub(super) unsure: bool,
-    /// Seconds of work between the last successes, and the saves themselves, where their start or their duration was told.
+    /// Seconds of work between the last successes, and the saves themselves, where their start or
+    /// their duration was told.
     pub intervals: VecDeque<f64>,
     pub saves: VecDeque<Save>,
     pub failure: Option<(Ts, String)>,
@@ -70,7 +72,8 @@ impl Checkpoints {
         (self.work, self.looked_at, self.unsure) = (0.0, 0.0, false);
     }
 
-    /// What was not saved is lost already; the next checkpoint may be of a step that was saved before.
+    /// What was not saved is lost already; the next checkpoint may be of a step that was saved
+    /// before.
     pub(super) fn restarted(&mut self) {
         self.in_progress = None;
         self.reset_work();
@@ -81,7 +84,8 @@ impl Checkpoints {
         self.in_progress.get_or_insert(now);
     }
 
-    /// One of an earlier attempt lies on disk: it tells what would be lost, and saves no work of this one.
+    /// One of an earlier attempt lies on disk: it tells what would be lost, and saves no work of
+    /// this one.
     pub(super) fn found(&mut self, at: Ts, step: Option<i64>) {
         if self.last_at.is_none_or(|last| last < at) {
             (self.last_at, self.last_step) = (Some(at), step);

@@ -26,12 +26,13 @@ const MAX_LABELS: usize = 32;
 const MAX_LABEL: usize = 128;
 /// Deaths remembered a run: the first one is the one that matters.
 const MAX_DEATHS: usize = 64;
-/// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped it, and nobody needs telling.
+/// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped it, and nobody needs
+/// telling.
 const STOPPED: [i64; 2] = [130, 143];
 /// Steps after a death that prove that the run goes on without it.
 const PROOF_STEPS: u64 = 3;
-/// Times the 99th percentile of the pace from which a gap is a pause, and from which the next one of its length must not come as a surprise: no
-/// deadline is shorter.
+/// Times the 99th percentile of the pace from which a gap is a pause, and from which the next one
+/// of its length must not come as a surprise: no deadline is shorter.
 const PAUSE: f64 = 3.0;
 const LONG: f64 = 1.5;
 /// Lines by which a step may come late.
@@ -51,7 +52,8 @@ pub struct Facts {
     pub last_step: Option<i64>,
     /// When a step arrived last, by our clock.
     pub last_progress: Ts,
-    /// When the trainer last showed that it moves in another way: a phase, a checkpoint or an evaluation began or ended.
+    /// When the trainer last showed that it moves in another way: a phase, a checkpoint or an
+    /// evaluation began or ended.
     pub last_sign: Ts,
     /// When that step happened, by its own clock.
     pub last_step_at: Option<Ts>,
@@ -70,7 +72,8 @@ pub struct Facts {
     /// Seconds between the first two samples: compilation, and often the first evaluation.
     pub first_gap: f64,
     pub heartbeats: bool,
-    /// The trainer declares its phases, checkpoints or evaluations, so a pause that it does not declare is none of them.
+    /// The trainer declares its phases, checkpoints or evaluations, so a pause that it does not
+    /// declare is none of them.
     pub declares: bool,
     /// A process of the run has said hello.
     pub greeted: bool,
@@ -106,12 +109,14 @@ pub struct Facts {
     /// Sources that feed the run, and when each did so last.
     pub live: BTreeMap<String, Ts>,
     pub lost: BTreeMap<String, Lost>,
-    /// Nodes whose source does not answer, and for which another one speaks. Not stored: it follows from who answers.
+    /// Nodes whose source does not answer, and for which another one speaks. Not stored: it follows
+    /// from who answers.
     #[serde(skip)]
     pub(crate) heard_elsewhere: BTreeSet<String>,
     /// Since when we have seen the run without interruption: silence before it says nothing.
     pub live_since: Ts,
-    /// When we last began to listen again. Not stored: whoever takes up what was stored begins anew.
+    /// When we last began to listen again. Not stored: whoever takes up what was stored begins
+    /// anew.
     #[serde(skip)]
     pub(crate) resumed_at: Ts,
     /// Something happened that the clock detectors should look at before their deadline.
@@ -173,7 +178,8 @@ pub(crate) fn phase_class(name: &str) -> Option<StepClass> {
     }
 }
 
-/// The stage of a rank, told or worked out: Megatron, torchtitan and DeepSpeed all give neighbouring ranks to one stage.
+/// The stage of a rank, told or worked out: Megatron, torchtitan and DeepSpeed all give
+/// neighbouring ranks to one stage.
 fn stage(rank: u32, world: Option<u32>, e: &Event) -> Option<u32> {
     let told = ["stage", "pp_stage", "pp_rank", "pipeline_rank"].iter().find_map(|key| number(e, key));
     told.or_else(|| {
@@ -201,7 +207,8 @@ impl Ended {
 }
 
 impl Rank {
-    /// A step before the last one that was never told, and is only out of order: a rewind tells steps again.
+    /// A step before the last one that was never told, and is only out of order: a rewind tells
+    /// steps again.
     fn is_late(&self, last: i64, step: i64, interval: i64) -> bool {
         let near = last.saturating_sub(step) <= interval.saturating_mul(OUT_OF_ORDER);
         near && self.hole.is_some_and(|(from, to)| from < step && step < to)
@@ -380,7 +387,8 @@ impl Facts {
         if failed || self.worst_code == 0 {
             self.worst_code = code;
         }
-        // The run is over when every rank of this attempt has said so; one that never spoke is not waited for.
+        // The run is over when every rank of this attempt has said so; one that never spoke is not waited
+        // for.
         if e.rank.is_none() || self.members().all(|(_, r)| r.done) {
             self.ended = Some(Ended { at: now, code: self.worst_code, text: e.text.clone(), silent });
         }
@@ -424,14 +432,16 @@ impl Facts {
             return if follows || run_step.is_none() { Arrival::Next } else { Arrival::Restarted };
         }
         if r.last_step.is_some_and(|last| step <= last) {
-            // Another source of the same rank may be minutes behind; of another attempt it says nothing of this one.
+            // Another source of the same rank may be minutes behind; of another attempt it says nothing of
+            // this one.
             return match r.stale {
                 true => Arrival::Stale,
                 false if attempt == r.attempt => Arrival::Again,
                 false => Arrival::Duplicate,
             };
         }
-        // Steps of the attempt that was left may still be on their way. A rank that goes on after that was never part of the restart.
+        // Steps of the attempt that was left may still be on their way. A rank that goes on after that was
+        // never part of the restart.
         if r.stale && now - attempt_at < IN_FLIGHT && run_step.is_none_or(|last| step > last + 1) {
             return Arrival::Stale;
         }

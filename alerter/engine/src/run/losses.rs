@@ -1,14 +1,18 @@
 //! What each rank says of its own loss, beside the ranks that report the same step.
 //!
-//! Ranks that train on batches of their own differ by the noise of a batch. A GPU that computes nonsense shows in its own rank's loss
-//! first: one step later the gradients have spread it to all, and nobody can be told apart any more. So whoever was out of line before
-//! the others is remembered for a while: a number that is none where the others have numbers, or one that is far from them.
+//! Ranks that train on batches of their own differ by the noise of a batch. A GPU that computes
+//! nonsense shows in its own rank's loss first: one step later the gradients have spread it to all,
+//! and nobody can be told apart any more. So whoever was out of line before the others is
+//! remembered for a while: a number that is none where the others have numbers, or one that is far
+//! from them.
 //!
-//! One rank far out once is most often its batch; one that is far out again and again, with another batch each time, is no accident of the
-//! data. Ranks that all report the same loss (the mean of all) are never out of line, and cost a comparison.
+//! One rank far out once is most often its batch; one that is far out again and again, with another
+//! batch each time, is no accident of the data. Ranks that all report the same loss (the mean of
+//! all) are never out of line, and cost a comparison.
 //!
-//! A step is judged when every rank that usually tells its loss has, or when a later one is complete or two have begun. O(ranks) a step,
-//! eight bytes a rank; strays beyond the limit push the oldest out.
+//! A step is judged when every rank that usually tells its loss has, or when a later one is
+//! complete or two have begun. O(ranks) a step, eight bytes a rank; strays beyond the limit push
+//! the oldest out.
 
 use std::collections::VecDeque;
 
@@ -22,8 +26,8 @@ const OPEN: usize = 2;
 pub(super) const FEWEST: usize = 4;
 /// Strays remembered.
 const STRAYS: usize = 32;
-/// A stray is this many robust standard deviations from the median of its step, and this share of it: a tenth of a rank's loss is what
-/// a batch of another kind makes.
+/// A stray is this many robust standard deviations from the median of its step, and this share of
+/// it: a tenth of a rank's loss is what a batch of another kind makes.
 const FAR: f64 = 10.0;
 const MATTERS: f64 = 0.1;
 /// Ranks without a number are out of line while they are no more than this share.
@@ -32,7 +36,8 @@ const FEW: f64 = 0.25;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Losses {
     open: VecDeque<Open>,
-    /// Ranks that told their loss of the last steps, and how many did after the last one was judged.
+    /// Ranks that told their loss of the last steps, and how many did after the last one was
+    /// judged.
     usual: usize,
     late: usize,
     last: Option<i64>,

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 const RATIO: f64 = 1.25;
 const SMALLEST: f64 = 1e-3;
 const BUCKETS: usize = 96; // up to 1e-3 * 1.25^96 = 2e6 s
-/// Weight left of a sample after 1,000 more: a run that slows down moves its own deadline within that many steps.
+/// Weight left of a sample after 1,000 more: a run that slows down moves its own deadline within
+/// that many steps.
 const DECAY: f32 = 0.998;
 
 /// Upper edge of each bucket: quantiles are asked for at every step.
@@ -33,8 +34,9 @@ const fn power(base: f64, exponent: usize) -> f64 {
     result
 }
 
-/// A histogram with logarithmic buckets and forgetting: O(1) a sample, four bytes a bucket from the lowest to the highest that was ever used, which
-/// are a few neighbours in most runs and 400 bytes in all at most.
+/// A histogram with logarithmic buckets and forgetting: O(1) a sample, four bytes a bucket from the
+/// lowest to the highest that was ever used, which are a few neighbours in most runs and 400 bytes
+/// in all at most.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Pace {
     counts: Vec<f32>,

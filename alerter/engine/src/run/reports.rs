@@ -1,4 +1,5 @@
-//! What was said of a run in words: by its script, its launcher, or a file that appears when something went wrong.
+//! What was said of a run in words: by its script, its launcher, or a file that appears when
+//! something went wrong.
 
 use std::collections::VecDeque;
 

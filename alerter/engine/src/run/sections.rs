@@ -1,15 +1,18 @@
 //! How long each rank computes in a step, beside the ranks that do the same work.
 //!
-//! The time of a synchronous step says nothing of ranks: all wait for the slowest. The time spent in compute sections does. Ranks of
-//! one pipeline stage are peers: the excess of rank i in a step is `r = ln(t / median of its stage)`, measured in the robust standard
-//! deviation of its peers, which is taken from the faster half alone: a slow host is half of the ranks of a stage on two. The median is
-//! the lower one of two, so that the slower of two ranks is the one that is out of line.
+//! The time of a synchronous step says nothing of ranks: all wait for the slowest. The time spent
+//! in compute sections does. Ranks of one pipeline stage are peers: the excess of rank i in a step
+//! is `r = ln(t / median of its stage)`, measured in the robust standard deviation of its peers,
+//! which is taken from the faster half alone: a slow host is half of the ranks of a stage on two.
+//! The median is the lower one of two, so that the slower of two ranks is the one that is out of
+//! line.
 //!
-//! Chips of one kind differ by a per cent or two for good, so that little can be said of a rank from its peers alone. Against what it usually is beside
-//! them, a rise of 2 % is news: [`Usual`] learns that, of a rank its excess, and of all together what a step loses to its slowest rank.
+//! Chips of one kind differ by a per cent or two for good, so that little can be said of a rank
+//! from its peers alone. Against what it usually is beside them, a rise of 2 % is news: [`Usual`]
+//! learns that, of a rank its excess, and of all together what a step loses to its slowest rank.
 //!
-//! Reports of a step come in any order, and some never: a step is judged when every rank that usually reports has, or when four later
-//! ones have begun. O(ranks) a step, some 110 bytes a rank.
+//! Reports of a step come in any order, and some never: a step is judged when every rank that
+//! usually reports has, or when four later ones have begun. O(ranks) a step, some 110 bytes a rank.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,7 +43,8 @@ const WEIGHT: f32 = 0.1;
 const MEDIAN_ERROR: f64 = 0.22;
 /// Sigmas beyond which a rank is out of line: 4,096 normal ranks have none in a week of steps.
 const FAR: f64 = 6.0;
-/// Parts of the step that a rank computes in, as trainers name them, and what shares a part of the name and waits for others.
+/// Parts of the step that a rank computes in, as trainers name them, and what shares a part of the
+/// name and waits for others.
 const COMPUTES: [&str; 5] = ["fwd", "bwd", "forward", "backward", "compute"];
 const WAITS: [&str; 8] = ["recv", "send", "comm", "reduce", "gather", "sync", "wait", "barrier"];
 
@@ -119,8 +123,9 @@ pub struct Group {
     pub secs: f64,
     /// Standard deviation of the mean excesses of its ranks.
     pub spread: f32,
-    /// Of the last steps: how much slower the slowest rank was, as a ratio and in seconds; in sigmas; the share of garbage collection in
-    /// that; and how closely the time follows the work.
+    /// Of the last steps: how much slower the slowest rank was, as a ratio and in seconds; in
+    /// sigmas; the share of garbage collection in that; and how closely the time follows the
+    /// work.
     pub peak: Window<SEEN>,
     pub lost: Window<SEEN>,
     pub sigmas: Window<SEEN>,
@@ -189,7 +194,8 @@ impl Slowest {
 }
 
 impl Sections {
-    /// The standard deviation of how much more or less than usually the ranks of a stage exceed each other.
+    /// The standard deviation of how much more or less than usually the ranks of a stage exceed
+    /// each other.
     pub fn spread_of_rises(&self, stage: u32) -> f64 {
         let peers = self.members.values().filter(|m| m.stage == stage);
         let mut rises: Vec<f32> = peers.map(|m| m.rise().abs() as f32).collect();
@@ -289,7 +295,8 @@ impl Sections {
         }
     }
 
-    /// The stage that computes longest, against the one that is typical of the others, once both are known.
+    /// The stage that computes longest, against the one that is typical of the others, once both
+    /// are known.
     pub fn longest_stage(&self) -> Option<(u32, f64)> {
         let known: Vec<(u32, f64)> =
             self.groups.iter().filter(|(_, g)| g.peak.len() >= SEEN / 2).map(|(s, g)| (*s, g.secs)).collect();
@@ -371,7 +378,8 @@ fn computes(name: &str) -> bool {
     COMPUTES.iter().any(|part| name.contains(part)) && !WAITS.iter().any(|part| name.contains(part))
 }
 
-/// The sum of the parts; of a name that others refine (`forward_backward` beside `forward_compute`), only those.
+/// The sum of the parts; of a name that others refine (`forward_backward` beside
+/// `forward_compute`), only those.
 fn seconds(t: &Metrics, wanted: impl Fn(&str) -> bool) -> Option<f32> {
     let found = || t.iter().filter(|(name, v)| wanted(name) && v.is_finite() && *v >= 0.0);
     let refined = found().any(|(name, _)| name.ends_with("compute"));
@@ -379,7 +387,8 @@ fn seconds(t: &Metrics, wanted: impl Fn(&str) -> bool) -> Option<f32> {
     taken.map(|(_, v)| v as f32).reduce(|a, b| a + b)
 }
 
-/// How far below the median the middle one of the faster ranks is. Slow ranks, though they be nearly half of all, do not widen it.
+/// How far below the median the middle one of the faster ranks is. Slow ranks, though they be
+/// nearly half of all, do not widen it.
 fn faster_half(secs: &mut [f32], median: f64) -> f64 {
     let quarter = (secs.len() - 1) / 4;
     (median / f64::from(*secs.select_nth_unstable_by(quarter, f32::total_cmp).1)).ln().abs()
@@ -394,7 +403,8 @@ fn lower_median(values: &mut [f32]) -> f64 {
     f64::from(*values.select_nth_unstable_by(at, f32::total_cmp).1)
 }
 
-/// Between the time of a rank and its work, over the ranks; `None` where the work is not known or all have the same.
+/// Between the time of a rank and its work, over the ranks; `None` where the work is not known or
+/// all have the same.
 fn correlation(reports: &[Report]) -> Option<f64> {
     let known =
         || reports.iter().filter(|r| r.load.is_finite()).map(|r| (f64::from(r.load), f64::from(r.compute)));

@@ -1,8 +1,10 @@
-//! How the nodes of a run are set up, grouped by what is equal: most runs have one group, however many nodes.
+//! How the nodes of a run are set up, grouped by what is equal: most runs have one group, however
+//! many nodes.
 //!
-//! A key of which more than half of the nodes have a value that no other node has (the address of a launcher's daemon) names a node. It
-//! says nothing of how a node differs, and is left out wherever nodes are compared. Of fewer than four nodes nobody can tell: two that
-//! have two versions of a library differ.
+//! A key of which more than half of the nodes have a value that no other node has (the address of a
+//! launcher's daemon) names a node. It says nothing of how a node differs, and is left out wherever
+//! nodes are compared. Of fewer than four nodes nobody can tell: two that have two versions of a
+//! library differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +17,8 @@ const MAX_VARIANTS: usize = 16;
 /// From so many nodes on it shows whether a key names them.
 const ENOUGH: usize = 4;
 
-/// What one node says of its driver, firmware, libraries and kernel, or of the configuration file of the run as it sees it.
+/// What one node says of its driver, firmware, libraries and kernel, or of the configuration file
+/// of the run as it sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// It is the run's own configuration.
@@ -35,7 +38,8 @@ pub struct Variant {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Setups {
     variants: Vec<Variant>,
-    /// Keys that name nodes, of a node's own setup and of the run's, found when there was no more room: they are kept of no node.
+    /// Keys that name nodes, of a node's own setup and of the run's, found when there was no more
+    /// room: they are kept of no node.
     own: [BTreeSet<String>; 2],
     /// When a node last came, left or changed.
     pub changed_at: Option<Ts>,
@@ -71,7 +75,8 @@ impl Setups {
         self.variants.iter_mut().find(|v| v.holds(setup))
     }
 
-    /// Makes room: what only names a node is forgotten, and nodes that are alike but for that become one group.
+    /// Makes room: what only names a node is forgotten, and nodes that are alike but for that
+    /// become one group.
     fn leave_out_names(&mut self) {
         let all = core::mem::take(&mut self.variants);
         let (of_run, of_node): (Vec<Variant>, Vec<Variant>) = all.into_iter().partition(|v| v.setup.of_run);
@@ -104,7 +109,8 @@ impl Setups {
         self.variants.retain(|v| !v.nodes.is_empty());
     }
 
-    /// The setups of one sort, without what names a node, the one that most nodes have first; of equals, the one that sorts first.
+    /// The setups of one sort, without what names a node, the one that most nodes have first; of
+    /// equals, the one that sorts first.
     pub fn of(&self, of_run: bool) -> Vec<Variant> {
         let all: Vec<Variant> = self.variants.iter().filter(|v| v.setup.of_run == of_run).cloned().collect();
         let names = names(&all);

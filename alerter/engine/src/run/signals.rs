@@ -1,6 +1,8 @@
-//! Numbers of a run that have no place in its samples: metrics of other names, and what evaluations gave.
+//! Numbers of a run that have no place in its samples: metrics of other names, and what evaluations
+//! gave.
 //!
-//! Every signal is heard once a step, from the lowest rank that tells it, in the order of the steps, like those of the samples.
+//! Every signal is heard once a step, from the lowest rank that tells it, in the order of the
+//! steps, like those of the samples.
 
 use std::collections::BTreeMap;
 

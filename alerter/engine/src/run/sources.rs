@@ -1,4 +1,5 @@
-//! Through whom we see a run: exporters that answer, exporters that do not, and what it means that they do not.
+//! Through whom we see a run: exporters that answer, exporters that do not, and what it means that
+//! they do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +9,9 @@ use super::Rank;
 use super::facts::Facts;
 use crate::time::{Span, Ts};
 
-/// A node and its run stopped at one moment if these lie no further apart, beyond what lies between two steps: a stream that says nothing
-/// counts as broken after a quarter of a minute, and what the others sent before is heard within seconds.
+/// A node and its run stopped at one moment if these lie no further apart, beyond what lies between
+/// two steps: a stream that says nothing counts as broken after a quarter of a minute, and what the
+/// others sent before is heard within seconds.
 const NOTICED: Span = Span::secs(45);
 const ON_ITS_WAY: Span = Span::secs(10);
 /// Reports by which ranks in one collective may be apart.
@@ -32,7 +34,8 @@ impl Facts {
         self.resumed_at = now;
     }
 
-    /// Since when we have seen that a source does not answer: what it did while nobody listened is not known.
+    /// Since when we have seen that a source does not answer: what it did while nobody listened is
+    /// not known.
     pub(crate) fn away_since(&self, lost: &Lost) -> Ts {
         lost.since.max(self.resumed_at)
     }
@@ -66,8 +69,8 @@ impl Facts {
         self.lost.remove(source);
     }
 
-    /// Sources that do not answer, by the nodes that they speak for. An address need not be a name, nor a name the one that the node has for
-    /// itself.
+    /// Sources that do not answer, by the nodes that they speak for. An address need not be a name,
+    /// nor a name the one that the node has for itself.
     fn unanswered(&self) -> impl Iterator<Item = (&str, &Lost)> {
         self.lost.iter().filter_map(|(source, lost)| {
             let host = source.rsplit_once(':').map_or(source.as_str(), |(host, _)| host);
@@ -76,7 +79,8 @@ impl Facts {
         })
     }
 
-    /// Of these, those for whose nodes nobody speaks: an exporter that was started anew may answer at another address.
+    /// Of these, those for whose nodes nobody speaks: an exporter that was started anew may answer
+    /// at another address.
     pub(crate) fn lost_nodes(&self) -> impl Iterator<Item = (&str, &Lost)> {
         self.unanswered().filter(|(node, _)| !self.heard_elsewhere.contains(*node))
     }
@@ -86,8 +90,9 @@ impl Facts {
         self.lost_nodes().map(|(node, _)| node).collect()
     }
 
-    /// Nodes of the run that fell silent as it stopped, and since when we have seen that, while others still tell that it stands: hosts that
-    /// died, not exporters. An exporter that dies alone stops no rank, and ranks that said goodbye stand for another reason.
+    /// Nodes of the run that fell silent as it stopped, and since when we have seen that, while
+    /// others still tell that it stands: hosts that died, not exporters. An exporter that dies
+    /// alone stops no rank, and ranks that said goodbye stand for another reason.
     pub(crate) fn dark(&self) -> Vec<(&str, Ts)> {
         if self.lost.is_empty() || self.live.is_empty() || self.ended.is_some() || !self.stands() {
             return Vec::new();
@@ -102,14 +107,16 @@ impl Facts {
             .collect()
     }
 
-    /// Ranks of which it is known how far they came: not those whose node only cannot be heard while the run goes on there.
+    /// Ranks of which it is known how far they came: not those whose node only cannot be heard
+    /// while the run goes on there.
     pub(crate) fn followed(&self) -> impl Iterator<Item = (u32, &Rank)> {
         let (mut unheard, dark) = (self.unheard(), self.dark());
         unheard.retain(|node, _| dark.iter().all(|(dark, _)| dark != node));
         self.members().filter(move |(_, r)| !r.is_unheard(&unheard))
     }
 
-    /// Every rank whose goodbye could be heard has said it: those that cannot be heard went with them.
+    /// Every rank whose goodbye could be heard has said it: those that cannot be heard went with
+    /// them.
     pub(crate) fn is_over_elsewhere(&self) -> bool {
         let within_reach = || self.members_within_reach();
         !self.lost.is_empty()
@@ -137,7 +144,8 @@ impl Facts {
         self.members().map(|(_, r)| r).filter(move |r| !r.is_unheard(&unheard))
     }
 
-    /// Since when the last source of each node does not answer. Another may speak for the node, and not yet for its ranks.
+    /// Since when the last source of each node does not answer. Another may speak for the node, and
+    /// not yet for its ranks.
     fn unheard(&self) -> BTreeMap<&str, Ts> {
         let mut since = BTreeMap::new();
         for (node, lost) in self.unanswered() {

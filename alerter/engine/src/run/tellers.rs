@@ -1,4 +1,5 @@
-//! Who tells of a run: the sources that were let, the first of them, whose the run is, and which source reports which rank.
+//! Who tells of a run: the sources that were let, the first of them, whose the run is, and which
+//! source reports which rank.
 //!
 //! Only what was said; whether a source may say it is the matter of `engine/admission.rs`.
 

@@ -35,8 +35,8 @@ pub(super) struct Values {
     pub(super) more: bool,
 }
 
-/// What the run's throughput and MFU are measured in: the best that was told. A droop is judged relative to itself, so another unit
-/// is not taken in between.
+/// What the run's throughput and MFU are measured in: the best that was told. A droop is judged
+/// relative to itself, so another unit is not taken in between.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Units {
     tokens: u8,
@@ -46,7 +46,8 @@ pub(super) struct Units {
 /// How good an MFU of our own formula is.
 const COMPUTED: u8 = 3;
 
-/// Where a metric goes, and how good it is there; the first of two that tell the same is the better one.
+/// Where a metric goes, and how good it is there; the first of two that tell the same is the better
+/// one.
 fn place(name: &str) -> Option<(usize, u8)> {
     Some(match name {
         metric::LOSS => (LOSS, 0),

@@ -1,8 +1,10 @@
-//! The silence that a run asks for before it is restarted on purpose: `{"k":"event","name":"maintenance","seconds":1800}`.
+//! The silence that a run asks for before it is restarted on purpose:
+//! `{"k":"event","name":"maintenance","seconds":1800}`.
 //!
-//! It covers that run alone, and only what a restart looks like from outside: no NaN and no broken GPU is ever excused by it. It
-//! is over when the run is back: a new attempt that makes steps. A run that asks again before it has made a step only extends
-//! what it had, up to the limit counted from the first time, so that a script that asks in a loop cannot hide a hang for longer.
+//! It covers that run alone, and only what a restart looks like from outside: no NaN and no broken
+//! GPU is ever excused by it. It is over when the run is back: a new attempt that makes steps. A
+//! run that asks again before it has made a step only extends what it had, up to the limit counted
+//! from the first time, so that a script that asks in a loop cannot hide a hang for longer.
 
 use super::{Phase, Silence, Silences};
 use crate::matcher::{Matcher, Op};
@@ -17,7 +19,8 @@ pub const KINDS: [Kind; 4] = [Kind::Hang, Kind::RankDead, Kind::SourceLost, Kind
 const NO_REASON: &str = "planned restart";
 
 impl Silences {
-    /// The silence as it is to be after a run asked for one of this length; `None` if there is none and none to be made.
+    /// The silence as it is to be after a run asked for one of this length; `None` if there is none
+    /// and none to be made.
     pub fn planned(&self, run: &str, length: Span, reason: &str, progress: Ts, now: Ts) -> Option<Silence> {
         let max = self.config().max_planned_restart;
         let had =
@@ -57,7 +60,8 @@ fn matchers(run: &str) -> Vec<Matcher> {
     all.unwrap_or_default()
 }
 
-/// In the form of a UUID (version 8), as clients of Alertmanager expect; the same for the same run and time.
+/// In the form of a UUID (version 8), as clients of Alertmanager expect; the same for the same run
+/// and time.
 fn id(run: &str, now: Ts) -> String {
     let hash = |seed: u64| {
         // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/

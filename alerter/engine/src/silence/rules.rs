@@ -19,11 +19,14 @@ const MINUTE: Span = Span::secs(60);
 pub struct SilenceConfig {
     /// Nobody may be kept from news for longer than this at once.
     pub max_duration: Span,
-    /// Matchers that a silence needs at least, not counting those that also hold of what lacks the label.
+    /// Matchers that a silence needs at least, not counting those that also hold of what lacks the
+    /// label.
     pub min_matchers: usize,
-    /// How long before its end those are reminded who rely on a silence that still keeps something quiet; `0s` is never.
+    /// How long before its end those are reminded who rely on a silence that still keeps something
+    /// quiet; `0s` is never.
     pub remind_before: Span,
-    /// Receivers of that reminder; without any, those who knew of the incident before it was silenced.
+    /// Receivers of that reminder; without any, those who knew of the incident before it was
+    /// silenced.
     pub remind: Vec<String>,
     /// Silences that have not ended.
     pub max: usize,
@@ -84,8 +87,8 @@ impl Refusal {
 impl Silences {
     /// What a wish comes to at `now`; `fresh` is the id of a silence that has to be made.
     ///
-    /// As Alertmanager: a silence is changed in place where that does not rewrite what it has done so far, otherwise it ends and
-    /// another one follows it.
+    /// As Alertmanager: a silence is changed in place where that does not rewrite what it has done
+    /// so far, otherwise it ends and another one follows it.
     pub fn plan(&self, wanted: Wanted, fresh: &str, now: Ts) -> Result<Plan, Refusal> {
         let starts_at = wanted.starts_at.unwrap_or(now);
         let invalid = |text: String| Err(Refusal::Invalid(text));

@@ -1,7 +1,7 @@
 //! Maintenance windows: silences that recur, from the configuration.
 //!
-//! A window is in force while any of its time intervals holds. Whatever it keeps quiet is looked at again every minute, so that its
-//! beginning and end need no timer of their own.
+//! A window is in force while any of its time intervals holds. Whatever it keeps quiet is looked at
+//! again every minute, so that its beginning and end need no timer of their own.
 
 use serde::Deserialize;
 
@@ -61,8 +61,8 @@ impl Window {
         })
     }
 
-    /// The first minute after `at` that it does not cover. Of one that lasts for more than a day, the midnight after that day: a
-    /// date that stays the same until then.
+    /// The first minute after `at` that it does not cover. Of one that lasts for more than a day,
+    /// the midnight after that day: a date that stays the same until then.
     fn end(&self, at: Ts) -> Ts {
         let minute = at.0 - at.0.rem_euclid(MINUTE.0);
         let minutes = (1..=LOOK_AHEAD.0 / MINUTE.0).map(|n| Ts(minute + n * MINUTE.0));

@@ -1,6 +1,7 @@
 //! When a signal comes from another attempt of the run than before.
 //!
-//! The signals of a step may come apart, so every detector sees a restart by the first sample that has its own signal.
+//! The signals of a step may come apart, so every detector sees a restart by the first sample that
+//! has its own signal.
 
 use serde::{Deserialize, Serialize};
 

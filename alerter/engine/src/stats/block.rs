@@ -1,4 +1,5 @@
-//! Medians of consecutive blocks: the cheapest summary that pauses in fewer than half of the steps cannot move.
+//! Medians of consecutive blocks: the cheapest summary that pauses in fewer than half of the steps
+//! cannot move.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +24,8 @@ pub struct Block {
     pub first: i64,
 }
 
-/// Batcher's odd-even merge sort of eight (1968): comparisons without branches, for what is done of every series all the time.
+/// Batcher's odd-even merge sort of eight (1968): comparisons without branches, for what is done of
+/// every series all the time.
 const NETWORK: [(usize, usize); 19] = [
     (0, 1),
     (2, 3),

@@ -1,6 +1,7 @@
 //! How many steps apart a signal is logged, and when that changes for good.
 //!
-//! Trainers log every step at first and every 500th later, or only when they evaluate: statistics of one cadence say little about another.
+//! Trainers log every step at first and every 500th later, or only when they evaluate: statistics
+//! of one cadence say little about another.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,8 @@ pub struct Beat {
 }
 
 impl Cadence {
-    /// Takes the step of a sample that carries the signal; `interval` is used where there is none before it.
+    /// Takes the step of a sample that carries the signal; `interval` is used where there is none
+    /// before it.
     pub fn add(&mut self, step: i64, interval: i64) -> Beat {
         let interval = self.last.map_or(interval, |last| step.saturating_sub(last)).max(1);
         self.last = Some(step);

@@ -1,8 +1,10 @@
-//! What belongs to the hour of the day and the day of the week: load that comes with the working day, a cool night.
+//! What belongs to the hour of the day and the day of the week: load that comes with the working
+//! day, a cool night.
 //!
-//! By the wall clock (UTC: the hours of a place are always the same distance from it, but for summer time, which is learned within days).
-//! The mean of each hour is held against a slow mean of a week; its excess is split into a share of the hour and one of the weekday.
-//! It counts only once it has proved itself: two days known, and an error of forecasts below 0.7 of that without it.
+//! By the wall clock (UTC: the hours of a place are always the same distance from it, but for
+//! summer time, which is learned within days). The mean of each hour is held against a slow mean of
+//! a week; its excess is split into a share of the hour and one of the weekday. It counts only once
+//! it has proved itself: two days known, and an error of forecasts below 0.7 of that without it.
 
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +60,8 @@ impl Calendar {
         (1.0 - part) * self.bin(hour) + part * self.bin(hour + 1)
     }
 
-    /// How far [`Calendar::share`] may be off at `ts`: where the hours bend, the moment at which they do is not known.
+    /// How far [`Calendar::share`] may be off at `ts`: where the hours bend, the moment at which
+    /// they do is not known.
     pub fn doubt(&self, ts: Ts) -> f64 {
         let hour = ts.0.saturating_sub(HOUR_MS / 2).div_euclid(HOUR_MS);
         let bend = |h: i64| (self.bin(h - 1) - 2.0 * self.bin(h) + self.bin(h + 1)).abs();

@@ -1,9 +1,10 @@
 //! One-sided CUSUM with the onset for free.
 //!
-//! Page (Biometrika 41, 1954): `S = max(0, S + z − k)`, alarm at `S > h`. The last time S was zero is the maximum-likelihood
-//! estimate of the onset. Scores are capped, so that no single value can alarm, and S is bounded, so that it comes down soon
-//! after the condition ends. Siegmund's approximation relates `h` to the mean time between false alarms:
-//! `ARL₀ ≈ (exp(2kb) − 2kb − 1) / 2k²` with `b = h + 1.166`, for independent normal scores.
+//! Page (Biometrika 41, 1954): `S = max(0, S + z − k)`, alarm at `S > h`. The last time S was zero
+//! is the maximum-likelihood estimate of the onset. Scores are capped, so that no single value can
+//! alarm, and S is bounded, so that it comes down soon after the condition ends. Siegmund's
+//! approximation relates `h` to the mean time between false alarms: `ARL₀ ≈ (exp(2kb) − 2kb − 1) /
+//! 2k²` with `b = h + 1.166`, for independent normal scores.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,12 +1,13 @@
-//! Whether something has been out of line for a while, and since when: a one-sided CUSUM (Page, "Continuous inspection schemes",
-//! Biometrika 1954) of how far it is from its peers, in sigmas.
+//! Whether something has been out of line for a while, and since when: a one-sided CUSUM (Page,
+//! "Continuous inspection schemes", Biometrika 1954) of how far it is from its peers, in sigmas.
 //!
 //! ```text
 //! S = clip(S + min(z, CAP) − K, 0, 4·H)
 //! ```
-//! Peers differ for good by a sigma or two, and the worst of ten thousand by four: K lets that pass, CAP lets no single reading count
-//! for more than a few, and H is reached by six readings that are far out, or by many that are out a little. The last time that S was
-//! zero is the maximum-likelihood estimate of the onset.
+//! Peers differ for good by a sigma or two, and the worst of ten thousand by four: K lets that
+//! pass, CAP lets no single reading count for more than a few, and H is reached by six readings
+//! that are far out, or by many that are out a little. The last time that S was zero is the
+//! maximum-likelihood estimate of the onset.
 
 use serde::{Deserialize, Serialize};
 

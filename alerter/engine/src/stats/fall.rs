@@ -1,16 +1,19 @@
 //! Whether a curve that falls ever slower has stopped falling.
 //!
-//! A loss that falls as a power of the samples falls by nearly the same amount whenever their number grows by the same factor: by
-//! `g^−α` less each time, which for the α below 0.5 of language models (Kaplan et al., "Scaling laws for neural language models", 2020) and g = 1.25 is
-//! a tenth. So the series is cut into windows that grow by g, and
+//! A loss that falls as a power of the samples falls by nearly the same amount whenever their
+//! number grows by the same factor: by `g^−α` less each time, which for the α below 0.5 of language
+//! models (Kaplan et al., "Scaling laws for neural language models", 2020) and g = 1.25 is a tenth.
+//! So the series is cut into windows that grow by g, and
 //! ```text
 //! now    = (W[k−2] − W[k]) / 2                              fall a window, of the last two
 //! before = min(W[k−5] − W[k−4], W[k−4] − W[k−3])            of two before them; the window in which it stopped lies between
 //! stopped: (ρ·before − now) / se > z,  ρ = 0.35,  z = 3
 //! ```
-//! W are means of block medians that count for no more than 2.5 sigmas from where the last ones were, so that a spike is no plateau. `se` comes from the
-//! successive differences of block medians (von Neumann 1941), times 1.5 for what those do not show: neighbours resemble each other.
-//! Counted from the first sample that was seen: what is older than that falls faster in these windows, never slower.
+//! W are means of block medians that count for no more than 2.5 sigmas from where the last ones
+//! were, so that a spike is no plateau. `se` comes from the successive differences of block medians
+//! (von Neumann 1941), times 1.5 for what those do not show: neighbours resemble each other.
+//! Counted from the first sample that was seen: what is older than that falls faster in these
+//! windows, never slower.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,12 +1,15 @@
-//! Whether any series still is where it was: level, trend and noise that follow it, and a CUSUM each way.
+//! Whether any series still is where it was: level, trend and noise that follow it, and a CUSUM
+//! each way.
 //!
-//! Holt's linear trend (1957) with Huber's bounded influence, so that no wild value moves it, and a scale of its residuals:
+//! Holt's linear trend (1957) with Huber's bounded influence, so that no wild value moves it, and a
+//! scale of its residuals:
 //! ```text
 //! d = x − (m + b),  c = clip(d, ±2.5·s),  m += b + a·c,  b += a·β·c,  s += a·(min(|d|, 2.5·s)/0.787 − s)
 //! ```
-//! Residuals of real series hang together: a CUSUM for independent ones would alarm all the time. They are divided by
-//! `√((1 + φ)/(1 − φ))`, φ their own lag-1 correlation: the standard deviation of a mean of many such values against that of
-//! independent ones (Bartlett 1946). A random walk has φ near 1 and hardly ever alarms.
+//! Residuals of real series hang together: a CUSUM for independent ones would alarm all the time.
+//! They are divided by `√((1 + φ)/(1 − φ))`, φ their own lag-1 correlation: the standard deviation
+//! of a mean of many such values against that of independent ones (Bartlett 1946). A random walk
+//! has φ near 1 and hardly ever alarms.
 
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +66,8 @@ pub struct Reading {
 }
 
 impl Level {
-    /// Takes a value at `at`, whatever that counts. `floor` is the smallest scale, `h` the bound of the CUSUMs. `None` until it is warm.
+    /// Takes a value at `at`, whatever that counts. `floor` is the smallest scale, `h` the bound of
+    /// the CUSUMs. `None` until it is warm.
     pub fn add(&mut self, at: i64, x: f64, floor: f64, h: f64) -> Option<Reading> {
         if !x.is_finite() {
             return None;
@@ -155,8 +159,8 @@ impl Level {
     }
 }
 
-/// Mean distance from the middle, without the two values that are farthest: of values that were rounded the median distance is often
-/// zero.
+/// Mean distance from the middle, without the two values that are farthest: of values that were
+/// rounded the median distance is often zero.
 fn spread(values: &Window<WARM>, middle: f64) -> f64 {
     let mut apart: Vec<f64> = values.iter().map(|x| (x - middle).abs()).collect();
     apart.sort_by(f64::total_cmp);
@@ -198,7 +202,8 @@ mod tests {
         );
     }
 
-    /// Chance alarms once in a while: of so many values, whatever the seeds, that is a rate and no accident.
+    /// Chance alarms once in a while: of so many values, whatever the seeds, that is a rate and no
+    /// accident.
     #[test]
     fn correlated_noise_is_silent() {
         for phi in [0.0, 0.3, 0.6, 0.9, 0.99, 1.0] {

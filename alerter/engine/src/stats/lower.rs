@@ -1,12 +1,13 @@
 //! The scale of a series' lower half.
 //!
-//! What is noise goes both ways; what only ever goes up is an excursion. The scale of all values grows with the very excursions that are to be
-//! judged by it, the scale of those below the location does not:
+//! What is noise goes both ways; what only ever goes up is an excursion. The scale of all values
+//! grows with the very excursions that are to be judged by it, the scale of those below the
+//! location does not:
 //! ```text
 //! d = m − x > 0:  l += 2a·(min(d, K·l)/B − l),  l ≥ floor
 //! ```
-//! with the K and B of [`super::robust`]: half of a normal has the mean of the whole one's absolute values, so both scales agree for
-//! a symmetric series. Twice the rate, for half of the values.
+//! with the K and B of [`super::robust`]: half of a normal has the mean of the whole one's absolute
+//! values, so both scales agree for a symmetric series. Twice the rate, for half of the values.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,12 +1,14 @@
 //! Location and scale of a stream that a single wild value cannot move.
 //!
-//! Exponentially weighted M-estimator with Huber's bounded influence (Huber, "Robust Statistics", 1981, ch. 4):
+//! Exponentially weighted M-estimator with Huber's bounded influence (Huber, "Robust Statistics",
+//! 1981, ch. 4):
 //! ```text
 //! d = x − m,  c = clip(d, ±K·s),  a = max(rate, 1/n)
 //! m += a·c,   s += a·(min(|d|, K·s)/B − s),   s ≥ floor
 //! ```
-//! K = 2.5; B = E min(|z|, K) = 0.787 of a standard normal makes `s` consistent. A value a million sigmas away moves `m` by `a·K·s`
-//! only, where a plain EWMA would follow it. The first values start it from their median and MAD.
+//! K = 2.5; B = E min(|z|, K) = 0.787 of a standard normal makes `s` consistent. A value a million
+//! sigmas away moves `m` by `a·K·s` only, where a plain EWMA would follow it. The first values
+//! start it from their median and MAD.
 
 use serde::{Deserialize, Serialize};
 
@@ -57,8 +59,8 @@ impl<const WARM: usize> Robust<WARM> {
         self.s
     }
 
-    /// Takes a value. `rate` is the weight of a value in the long run, `floor` the smallest scale. NaN and infinities are
-    /// ignored.
+    /// Takes a value. `rate` is the weight of a value in the long run, `floor` the smallest scale.
+    /// NaN and infinities are ignored.
     pub fn update(&mut self, x: f64, rate: f64, floor: f64) {
         self.update_weighted(x, rate, floor, 1.0);
     }

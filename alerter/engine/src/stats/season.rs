@@ -1,9 +1,11 @@
-//! Pauses that return: an evaluation every 250 steps, a checkpoint every 1,540, a restart at every time limit.
+//! Pauses that return: an evaluation every 250 steps, a checkpoint every 1,540, a restart at every
+//! time limit.
 //!
-//! A pause at step t is expected when the pauses before it hold t − g, t − 2g and t − 3g for some gap g (within 1 % or one logging
-//! interval) and were of the same order of size. Where pauses are many, some stand in a progression by chance: with a share p of places that
-//! one of the last twelve would fit, k of them fit with chance pᵏ, for each of twelve gaps. So many are asked for that this stays below 1 %:
-//! three of a pause every 250 steps, six of one every 4.
+//! A pause at step t is expected when the pauses before it hold t − g, t − 2g and t − 3g for some
+//! gap g (within 1 % or one logging interval) and were of the same order of size. Where pauses are
+//! many, some stand in a progression by chance: with a share p of places that one of the last
+//! twelve would fit, k of them fit with chance pᵏ, for each of twelve gaps. So many are asked for
+//! that this stays below 1 %: three of a pause every 250 steps, six of one every 4.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +28,8 @@ pub struct Season {
 }
 
 impl Season {
-    /// Takes a pause; the gap if it was expected. `interval` is the number of steps between two samples.
+    /// Takes a pause; the gap if it was expected. `interval` is the number of steps between two
+    /// samples.
     pub fn add(&mut self, step: i64, size: f64, interval: i64) -> Option<i64> {
         let expected = self.expects(step, size as f32, interval);
         let at = usize::from(self.at);

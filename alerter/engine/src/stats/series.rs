@@ -1,8 +1,9 @@
-//! A series of its own, whoever tells it: of a run's steps, of a scrape every quarter of a minute, of a column of a file. It has no clock but
-//! that of its values.
+//! A series of its own, whoever tells it: of a run's steps, of a scrape every quarter of a minute,
+//! of a column of a file. It has no clock but that of its values.
 //!
-//! Medians of 8 values, less what belongs to the hour and the day ([`super::calendar`]), are judged by [`super::level`]. A shift is told once, and
-//! is over when the level is back or has stayed for 64 blocks.
+//! Medians of 8 values, less what belongs to the hour and the day ([`super::calendar`]), are judged
+//! by [`super::level`]. A shift is told once, and is over when the level is back or has stayed for
+//! 64 blocks.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +14,13 @@ use super::votes::Votes;
 use crate::sample::rounding;
 use crate::time::{Span, Ts};
 
-/// Bound of the CUSUMs: by Siegmund's formula, k = 0.5, one false alarm of independent normal blocks in 10⁶ (8·10⁶ values).
+/// Bound of the CUSUMs: by Siegmund's formula, k = 0.5, one false alarm of independent normal
+/// blocks in 10⁶ (8·10⁶ values).
 const H: f64 = 12.0;
 /// Smallest scale of a block: a share of its level, and the rounding of its printer.
 const FLOOR: f64 = 2e-3;
-/// The same as a share of the spread within a block: the median of 8 independent values has 0.44 of it.
+/// The same as a share of the spread within a block: the median of 8 independent values has 0.44 of
+/// it.
 const OF_SPREAD: f64 = 0.3;
 /// Steps of the printer by which a value must differ to differ at all.
 const PRINTED: f64 = 1.5;
@@ -81,7 +84,8 @@ pub enum News {
 }
 
 impl Series {
-    /// Takes a value at `at`, which counts whatever the caller counts by, and `ts`. `quantum`: how finely it was printed.
+    /// Takes a value at `at`, which counts whatever the caller counts by, and `ts`. `quantum`: how
+    /// finely it was printed.
     pub fn add(&mut self, at: i64, ts: Ts, value: f64, quantum: f64, limits: Limits) -> Option<News> {
         if !value.is_finite() {
             let news = self.numbers >= SOUND && !self.broken;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::median::Window;
 
-/// Kendall's S against time: pairs that rise minus pairs that fall (Mann 1945, Kendall 1975). `n(n−1)/2` when every value is
-/// above all before it.
+/// Kendall's S against time: pairs that rise minus pairs that fall (Mann 1945, Kendall 1975).
+/// `n(n−1)/2` when every value is above all before it.
 pub fn kendall(values: &[f64]) -> i32 {
     let mut s = 0;
     for (i, a) in values.iter().enumerate() {
@@ -16,8 +16,8 @@ pub fn kendall(values: &[f64]) -> i32 {
     s
 }
 
-/// Kendall's S of the last `N` values against time, kept up at O(N) a value: pairs that rise less pairs that fall (Kendall, "A new measure of rank
-/// correlation", 1938).
+/// Kendall's S of the last `N` values against time, kept up at O(N) a value: pairs that rise less
+/// pairs that fall (Kendall, "A new measure of rank correlation", 1938).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(bound(serialize = "[f32; N]: Serialize", deserialize = "[f32; N]: Deserialize<'de>"))]
 pub struct Rising<const N: usize> {
@@ -50,7 +50,8 @@ impl<const N: usize> Rising<N> {
     }
 }
 
-/// Whether the last values rose at once: at most one of them lies between the old level, `0`, and the new one, the highest.
+/// Whether the last values rose at once: at most one of them lies between the old level, `0`, and
+/// the new one, the highest.
 pub fn is_step(rises: &[f64]) -> bool {
     let top = rises.iter().copied().fold(0.0, f64::max);
     let before = rises.iter().rev().skip_while(|r| **r > 0.85 * top);

@@ -26,8 +26,9 @@ impl Turns {
         self.0.is_empty()
     }
 
-    /// How evenly the part goes round among so many: 0 if it is always the same one, 1 if it is never the same (entropy of who it was, over
-    /// its maximum); and how often it stayed with one from one time to the next.
+    /// How evenly the part goes round among so many: 0 if it is always the same one, 1 if it is
+    /// never the same (entropy of who it was, over its maximum); and how often it stayed with
+    /// one from one time to the next.
     pub fn rotation(&self, among: u32) -> (f64, f64) {
         let n = self.0.len();
         if n < 2 || among < 2 {

@@ -4,9 +4,10 @@
 //! level += max(1/n, 1/2048)·clip(x − level, ±1 %)      the first 16: their mean;  not while S > H/2
 //! S = clip(S + clip((x − level − δ/2)/(δ/2), ±2), 0, 2H),   δ = 2 %
 //! ```
-//! A bounded-influence level, so that a wild reading moves it by a fiftieth of a per cent, and a one-sided CUSUM (Page, Biometrika 1954)
-//! for a rise of δ, in units of half of it. No reading counts for more than two: a rise of 3 % and more takes 12 readings to be one. The
-//! last time that S was zero is the onset.
+//! A bounded-influence level, so that a wild reading moves it by a fiftieth of a per cent, and a
+//! one-sided CUSUM (Page, Biometrika 1954) for a rise of δ, in units of half of it. No reading
+//! counts for more than two: a rise of 3 % and more takes 12 readings to be one. The last time that
+//! S was zero is the onset.
 
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +79,8 @@ mod tests {
     use crate::detectors::testing::Noise;
     use proptest::prelude::*;
 
-    /// A reading a step about a level, with noise of this standard deviation; higher from step 200 on, until 400.
+    /// A reading a step about a level, with noise of this standard deviation; higher from step 200
+    /// on, until 400.
     fn after(steps: i64, noise: f64, rise: f64) -> Usual {
         let (mut u, mut random) = (Usual::default(), Noise::new(3));
         for step in 0..steps {

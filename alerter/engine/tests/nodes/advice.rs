@@ -1,4 +1,5 @@
-//! What is said to do: a node is drained for what is its own, and a run that moves does not stand still.
+//! What is said to do: a node is drained for what is its own, and a run that moves does not stand
+//! still.
 
 use stepwatch_engine::verdict::Severity;
 use stepwatch_wire::{Event, Kind as EventKind};

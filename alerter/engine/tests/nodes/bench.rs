@@ -223,7 +223,8 @@ impl Bench {
     }
 }
 
-/// Where the exporter of a node is read: discovery gives addresses, which are nothing like the names that nodes have for themselves.
+/// Where the exporter of a node is read: discovery gives addresses, which are nothing like the
+/// names that nodes have for themselves.
 pub(crate) fn address(node: &str) -> String {
     let port = node.bytes().fold(0, |port: u32, b| (port * 31 + u32::from(b)) % 60_000);
     format!("192.0.2.1:{port}")

@@ -314,7 +314,8 @@ fn a_host_that_is_gone_comes_before_those_whose_collective_broke() {
     assert_eq!(suspects[0].what(), "node n3", "{suspects:#?}");
 }
 
-/// Every GPU clocks lower from now on, and the nodes say so, seconds after each other, as they are read.
+/// Every GPU clocks lower from now on, and the nodes say so, seconds after each other, as they are
+/// read.
 fn slowed_down(f: &mut Fleet, nodes: &[&str], reason: &str) {
     let uuid = |node: &str| format!("GPU-{node}-0");
     let slow =

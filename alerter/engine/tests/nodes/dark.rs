@@ -1,4 +1,5 @@
-//! Nodes that fall silent: hosts that died under a run, exporters that were only started anew, and nodes that no run uses.
+//! Nodes that fall silent: hosts that died under a run, exporters that were only started anew, and
+//! nodes that no run uses.
 
 use stepwatch_engine::effect::Input;
 use stepwatch_engine::verdict::{Kind, Severity, Suspect};

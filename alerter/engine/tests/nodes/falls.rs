@@ -1,4 +1,5 @@
-//! A page comes down when what made it one is over, whatever else of its node is amiss, and the next one rings again.
+//! A page comes down when what made it one is over, whatever else of its node is amiss, and the
+//! next one rings again.
 
 use stepwatch_engine::effect::Action;
 use stepwatch_engine::incident::State;

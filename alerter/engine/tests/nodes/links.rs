@@ -82,7 +82,8 @@ fn links_that_have_nothing_in_common_are_as_many_incidents() {
     let mut b = Bench::new();
     let (mut step, well) = (0, [("run-fl", "fl"), ("run-er", "er")]);
     go_on(&mut b, &[well[0], well[1], ("run-dn", "dn")], &mut step, 200);
-    // A link for management of an idle node, a flap, a cable that was pulled, errors: all within a minute, and then some.
+    // A link for management of an idle node, a flap, a cable that was pulled, errors: all within a
+    // minute, and then some.
     let e = said(EventKind::Link, "nb", "eth1", "warn", "Ethernet link eth1 went down");
     b.feed(Event { code: Some(0), ..with(e, &[("medium", "ethernet"), ("state", "down")]) });
     go_on(&mut b, &[well[0], well[1], ("run-dn", "dn")], &mut step, 40);

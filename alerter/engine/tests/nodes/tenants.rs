@@ -1,4 +1,5 @@
-//! Which run a node's trouble is told of, and when a device that is not there any more ends its own.
+//! Which run a node's trouble is told of, and when a device that is not there any more ends its
+//! own.
 
 use stepwatch_engine::incident::State;
 use stepwatch_engine::verdict::{Kind, Severity};

@@ -80,7 +80,8 @@ impl World {
         self.now = until;
     }
 
-    /// `n` steps of every rank, one a second, by a trainer that declares its evaluations and sends heartbeats.
+    /// `n` steps of every rank, one a second, by a trainer that declares its evaluations and sends
+    /// heartbeats.
     pub(crate) fn train(&mut self, from: i64, n: i64, ranks: u32) {
         let mut eval = Event::new(EventKind::Eval);
         eval.run = Some("llama".into());

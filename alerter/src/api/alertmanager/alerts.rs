@@ -48,7 +48,8 @@ type Posted = core::result::Result<PostableAlert, (serde_json::Value, serde_json
 
 /// Takes alerts that fire, or are over. Durable when it is answered.
 ///
-/// As Alertmanager: what is valid is taken, also if something else in the request is not. What is longer than is kept is taken, and cut.
+/// As Alertmanager: what is valid is taken, also if something else in the request is not. What is
+/// longer than is kept is taken, and cut.
 #[utoipa::path(
     post,
     path = "/api/v2/alerts",

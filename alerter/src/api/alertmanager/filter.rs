@@ -5,7 +5,8 @@ use stepwatch_engine::matcher::{Labels, Matcher, Op, all_hold};
 use super::{Refused, Result};
 use crate::api::doc::schema;
 
-/// The query, for the document: the parser below also passes over what other versions of Alertmanager know.
+/// The query, for the document: the parser below also passes over what other versions of
+/// Alertmanager know.
 #[derive(Debug, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "it is only described")]

@@ -1,6 +1,7 @@
 //! Who hides what, by the fingerprints under which the one that hides is shown here.
 //!
-//! An incident of alerts is found by what its alerts have in common, so that nobody looks through all that fires for each of them.
+//! An incident of alerts is found by what its alerts have in common, so that nobody looks through
+//! all that fires for each of them.
 
 use std::collections::BTreeMap;
 

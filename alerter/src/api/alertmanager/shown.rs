@@ -1,4 +1,5 @@
-//! What fires, whoever says so: alerts of other programs, and our own incidents in the shape of alerts.
+//! What fires, whoever says so: alerts of other programs, and our own incidents in the shape of
+//! alerts.
 
 use std::sync::Arc;
 

@@ -23,7 +23,8 @@ use crate::clock::wall;
 
 /// Silences.
 ///
-/// Active ones first, the one that ends soonest first; then those to come, then those that are over, the latest first.
+/// Active ones first, the one that ends soonest first; then those to come, then those that are
+/// over, the latest first.
 #[utoipa::path(
     get,
     path = "/api/v2/silences",

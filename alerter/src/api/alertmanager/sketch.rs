@@ -1,10 +1,10 @@
-//! Our routes in Alertmanager's language, for programs that read it: `amtool config routes test` asks this
-//! which receivers a set of labels reaches.
+//! Our routes in Alertmanager's language, for programs that read it: `amtool config routes test`
+//! asks this which receivers a set of labels reaches.
 //!
-//! A route there has one receiver, here it may lead to many, and by levels. So a receiver of the sketch is
-//! everybody who stands along one of our ways, by their names between commas: just as amtool prints several.
-//! The tree is ours, node by node. What follows it is what happens where no route matches: the team is told,
-//! or everybody.
+//! A route there has one receiver, here it may lead to many, and by levels. So a receiver of the
+//! sketch is everybody who stands along one of our ways, by their names between commas: just as
+//! amtool prints several. The tree is ours, node by node. What follows it is what happens where no
+//! route matches: the team is told, or everybody.
 
 use std::fmt::Write as _;
 
@@ -103,8 +103,9 @@ impl Tree<'_> {
     }
 }
 
-/// What is left for the teams by routes that let the next ones be asked: matchers of which one list must
-/// hold. Alertmanager would go on to the teams; here whatever a route has taken is none of the rest.
+/// What is left for the teams by routes that let the next ones be asked: matchers of which one list
+/// must hold. Alertmanager would go on to the teams; here whatever a route has taken is none of the
+/// rest.
 fn unwanted(routes: &[Node]) -> Vec<Vec<String>> {
     let mut lists = vec![Vec::new()];
     for route in routes.iter().filter(|route| route.go_on) {

@@ -1,7 +1,8 @@
 //! The gate: every request passes it, on its way in and on its way out.
 //!
-//! On the way in it finds out who calls; what a route needs is said where the route is declared, and asked for by [`require`].
-//! On the way out it writes what was refused, and what no handler has written itself, into the audit log.
+//! On the way in it finds out who calls; what a route needs is said where the route is declared,
+//! and asked for by [`require`]. On the way out it writes what was refused, and what no handler has
+//! written itself, into the audit log.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -84,7 +85,8 @@ impl Gate {
         Self(Arc::new(Inner { keys: ArcSwap::from_pointee(keys), audit, metrics }))
     }
 
-    /// Takes over other tokens; those that are gone are refused from now on, on open connections too.
+    /// Takes over other tokens; those that are gone are refused from now on, on open connections
+    /// too.
     pub fn replace(&self, keys: Keyring) {
         let inner = &self.0;
         for grant in inner.keys.load().grants().filter(|old| !keys.grants().any(|new| new.name == old.name)) {

@@ -60,7 +60,8 @@ impl Keyring {
         self.keys.iter().map(|key| &*key.grant)
     }
 
-    /// Whose token it is. Every key is compared, whole, so that the time it takes tells nothing of them.
+    /// Whose token it is. Every key is compared, whole, so that the time it takes tells nothing of
+    /// them.
     pub fn find(&self, token: &str) -> Option<Arc<Grant>> {
         let given = digest(token);
         let (mut at, mut found) = (0u32, Choice::from(0));
@@ -74,13 +75,14 @@ impl Keyring {
     }
 }
 
-/// Tokens have too many bits to be guessed from a fast hash; see the least length that the configuration demands.
+/// Tokens have too many bits to be guessed from a fast hash; see the least length that the
+/// configuration demands.
 fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// The token of a request: `Bearer TOKEN`, or, since browsers and old programs know nothing else, `Basic` with the token as the
-/// password of any user.
+/// The token of a request: `Bearer TOKEN`, or, since browsers and old programs know nothing else,
+/// `Basic` with the token as the password of any user.
 pub(crate) fn presented(headers: &HeaderMap) -> Option<String> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
     // Two headers are two minds: a proxy and we could each believe another one.

@@ -1,11 +1,12 @@
 //! Which runs and teams a token is about.
 //!
-//! Everything that is given must hold, as matchers do: a token of `runs: [llama-*]` and `teams: [research]` is about the runs of
-//! that name that belong to that team. What belongs to no run or no team is out of the reach of a token that names some.
+//! Everything that is given must hold, as matchers do: a token of `runs: [llama-*]` and `teams:
+//! [research]` is about the runs of that name that belong to that team. What belongs to no run or
+//! no team is out of the reach of a token that names some.
 //!
-//! A silence is looked at before it is made: it must be plain from its matchers that it cannot keep anything quiet beyond the
-//! reach. Whether one regular expression lies within another is answered for the forms that people write (names, `a|b`,
-//! `prefix.*`) and denied for all others.
+//! A silence is looked at before it is made: it must be plain from its matchers that it cannot keep
+//! anything quiet beyond the reach. Whether one regular expression lies within another is answered
+//! for the forms that people write (names, `a|b`, `prefix.*`) and denied for all others.
 
 use core::fmt;
 
@@ -132,7 +133,8 @@ impl Reach {
         pairs.map(|(name, value)| (Box::from(name), Box::from(value.as_str()))).collect()
     }
 
-    /// Whether nothing beyond it can match all of `matchers`; otherwise what they would have to say.
+    /// Whether nothing beyond it can match all of `matchers`; otherwise what they would have to
+    /// say.
     pub fn holds(&self, matchers: &[Matcher]) -> Result<(), String> {
         for (label, globs) in self.limits() {
             if unlimited(globs) || matchers.iter().any(|m| m.label() == label && within(m, globs)) {

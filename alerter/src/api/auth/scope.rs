@@ -1,7 +1,8 @@
 //! What a token may do.
 //!
-//! `admin` may do everything. `ack` and `silence` may also read, because nobody answers what they cannot see; neither includes
-//! the other. `ingest` stands alone: a Prometheus brings alerts and has nothing to look at.
+//! `admin` may do everything. `ack` and `silence` may also read, because nobody answers what they
+//! cannot see; neither includes the other. `ingest` stands alone: a Prometheus brings alerts and
+//! has nothing to look at.
 
 use core::fmt;
 

@@ -311,7 +311,8 @@ async fn a_limited_token_brings_alerts_of_its_own_runs_and_no_others() {
     assert_eq!(get(&app, "ingest", "/api/v2/alerts").await.status, 403, "it brings and does not look");
 }
 
-/// A dead node explains what its GPUs do, but not on the word of somebody who has a say of one run only.
+/// A dead node explains what its GPUs do, but not on the word of somebody who has a say of one run
+/// only.
 #[tokio::test]
 async fn a_limited_token_keeps_nothing_quiet_that_is_not_its_own() {
     let app = start(None).await;

@@ -1,6 +1,8 @@
-//! How the document tells of types that are not the API's own: words of the engine, labels, matchers, numbers, times.
+//! How the document tells of types that are not the API's own: words of the engine, labels,
+//! matchers, numbers, times.
 //!
-//! The engine knows nothing of documents. Words are listed here once more, in a way that does not compile when one is missing.
+//! The engine knows nothing of documents. Words are listed here once more, in a way that does not
+//! compile when one is missing.
 
 use std::borrow::Cow;
 

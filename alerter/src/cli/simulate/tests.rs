@@ -49,7 +49,8 @@ fn a_ticket_by_its_route_as_json() {
     assert_eq!(told, ["chat"]);
 }
 
-/// Whatever the routes say of such a fault, of a store that takes nothing everybody is told who can be woken.
+/// Whatever the routes say of such a fault, of a store that takes nothing everybody is told who can
+/// be woken.
 #[test]
 fn a_fault_of_the_alerter_says_whom_one_of_the_store_is_told() {
     let words = ["--kind", "alerter_fault", "--at", "2026-10-26T15:00:00Z", "--for", "5m"];

@@ -1,4 +1,5 @@
-//! The looks of an incident in a mailbox: one column, no images, nothing fetched, readable where styles are dropped.
+//! The looks of an incident in a mailbox: one column, no images, nothing fetched, readable where
+//! styles are dropped.
 
 use std::fmt::Write as _;
 

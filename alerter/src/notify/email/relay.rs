@@ -1,5 +1,5 @@
-//! One conversation with the relay, which answers for each recipient on its own: those that it takes get the message, whatever it says
-//! of the others.
+//! One conversation with the relay, which answers for each recipient on its own: those that it
+//! takes get the message, whatever it says of the others.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use crate::notify::{Failure, FailureClass, line};
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
 /// A message that was taken is not put at risk by a relay that does not say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// `Service not available, closing transmission channel`: about the connection, not about a recipient.
+/// `Service not available, closing transmission channel`: about the connection, not about a
+/// recipient.
 const CLOSING: u16 = 421;
 
 pub(super) struct Relay {

@@ -1,4 +1,5 @@
-//! What is said in the clear, and to whom: certificates that are not good, and relays that somebody keeps from encrypting.
+//! What is said in the clear, and to whom: certificates that are not good, and relays that somebody
+//! keeps from encrypting.
 
 use std::sync::Arc;
 

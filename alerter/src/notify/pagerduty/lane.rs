@@ -1,7 +1,9 @@
-//! What the alerts of one incident are called, which of them are open, and what a message makes of them.
+//! What the alerts of one incident are called, which of them are open, and what a message makes of
+//! them.
 //!
-//! PagerDuty rings once an alert, so that each call is an alert of its own. Its number was kept before it was sent: a call that is
-//! repeated after a crash names the same alert, and one that may have rung is answered with the others.
+//! PagerDuty rings once an alert, so that each call is an alert of its own. Its number was kept
+//! before it was sent: a call that is repeated after a crash names the same alert, and one that may
+//! have rung is answered with the others.
 
 use std::fmt;
 
@@ -14,8 +16,8 @@ const TICKET_SUFFIX: &str = "-ticket";
 /// What may follow the incident's id: the suffix above, and a dash with a number.
 const SUFFIXES_MAX: usize = TICKET_SUFFIX.len() + 11;
 
-/// Alerts of one incident that are open at once. The oldest is resolved when another rings: nobody answered it, and each is one more
-/// to answer.
+/// Alerts of one incident that are open at once. The oldest is resolved when another rings: nobody
+/// answered it, and each is one more to answer.
 const OPEN_MAX: usize = 10;
 
 /// How a call that follows another one rings.
@@ -34,8 +36,8 @@ pub enum Repeats {
 pub(super) enum Word {
     /// It is to ring.
     Call(Ring),
-    /// To be read by whoever looks at the alert; `own` is its number, should there be none. `back`: nobody has the alert any more, and
-    /// it rings by itself.
+    /// To be read by whoever looks at the alert; `own` is its number, should there be none. `back`:
+    /// nobody has the alert any more, and it rings by itself.
     News {
         own: Option<Ring>,
         back: bool,
@@ -77,8 +79,9 @@ impl Lane {
         lane
     }
 
-    /// What is to be sent, in this order, and what is open then. It follows from what is kept alone, so that the same again names the
-    /// same alerts. Of `unsure` nobody knows whether they arrived: they are answered as if they had.
+    /// What is to be sent, in this order, and what is open then. It follows from what is kept
+    /// alone, so that the same again names the same alerts. Of `unsure` nobody knows whether
+    /// they arrived: they are answered as if they had.
     pub(super) fn after(&self, word: Word, repeats: Repeats, unsure: &[Ring]) -> (Vec<Step>, Self) {
         let unsure = unsure.iter().filter(|ring| !self.open.contains(ring));
         let all = self.open.iter().chain(unsure).copied().collect::<Vec<_>>();
@@ -114,7 +117,8 @@ impl Lane {
         let ring = standing.filter(|_| repeats == Repeats::Service).unwrap_or(ring);
         steps.push(Step { action: "trigger", ring });
         if ring.page {
-            // What was a ticket is a page. The alert that rings goes before; should the other fail, repeating both does no harm.
+            // What was a ticket is a page. The alert that rings goes before; should the other fail, repeating
+            // both does no harm.
             steps.extend(open.extract_if(.., |had| !had.page).map(resolve));
         }
         if !open.contains(&ring) {
@@ -141,7 +145,8 @@ pub(crate) fn key(incident: &str, ring: Ring) -> String {
     if ring.number > 1 { format!("{id}{suffix}-{}", ring.number) } else { format!("{id}{suffix}") }
 }
 
-/// The incident whose alert has this key, and whether it is the ticket's. An incident's id has no dash.
+/// The incident whose alert has this key, and whether it is the ticket's. An incident's id has no
+/// dash.
 pub(crate) fn incident_of(key: &str) -> (&str, bool) {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let key = key.rsplit_once('-').filter(|(_, last)| is_number(last)).map_or(key, |(first, _)| first);

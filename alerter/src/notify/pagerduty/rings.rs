@@ -12,7 +12,8 @@ fn to(fake: &FakePagerDuty, dir: &tempfile::TempDir) -> PagerDuty {
     Config { routing_key_file: Some(key), events_url: fake.url(), ..Config::default() }.build().unwrap()
 }
 
-/// Everything in order, as the outbox sends it; each twice, as after a crash before the receipt was kept.
+/// Everything in order, as the outbox sends it; each twice, as after a crash before the receipt was
+/// kept.
 async fn send_all(pagerduty: &PagerDuty, all: &[Notification]) {
     let mut memory: Option<String> = None;
     let mut rung = [0, 0];
@@ -61,7 +62,8 @@ async fn a_ticket_that_becomes_a_page_rings() {
     });
 }
 
-/// What nobody has any more is another call, and so is each that a policy makes while nobody has it.
+/// What nobody has any more is another call, and so is each that a policy makes while nobody has
+/// it.
 #[tokio::test]
 async fn what_somebody_had_and_has_no_more_rings_again() {
     let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
@@ -109,7 +111,8 @@ async fn what_somebody_had_and_has_no_more_rings_again() {
     });
 }
 
-/// A service that groups alerts rings for none of those that it adds to an incident; what somebody had and has no more it rings for.
+/// A service that groups alerts rings for none of those that it adds to an incident; what somebody
+/// had and has no more it rings for.
 #[tokio::test]
 async fn a_service_that_groups_rings_again_for_what_nobody_has_any_more() {
     let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
@@ -120,7 +123,8 @@ async fn a_service_that_groups_rings_again_for_what_nobody_has_any_more() {
     fake.with(|s| assert_eq!(rung(s), [id.clone(), format!("{id}-3")]));
 }
 
-/// An acknowledged ticket that is told anew is one more ticket, and the page that it becomes has a key of its own.
+/// An acknowledged ticket that is told anew is one more ticket, and the page that it becomes has a
+/// key of its own.
 #[tokio::test]
 async fn a_ticket_rings_again_too() {
     let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
@@ -140,7 +144,8 @@ async fn a_ticket_rings_again_too() {
     });
 }
 
-/// A call that waited until the incident was over rings nobody who was called before it; whoever was not is told both.
+/// A call that waited until the incident was over rings nobody who was called before it; whoever
+/// was not is told both.
 #[tokio::test]
 async fn nobody_is_called_again_for_what_is_over() {
     let id = page(Action::Trigger).incident;
@@ -159,7 +164,8 @@ async fn nobody_is_called_again_for_what_is_over() {
     }
 }
 
-/// Resolved by hand while it still fired, answered before or not: PagerDuty has closed its alert, and the next call opens one.
+/// Resolved by hand while it still fired, answered before or not: PagerDuty has closed its alert,
+/// and the next call opens one.
 #[tokio::test]
 async fn what_comes_back_after_it_was_resolved_rings() {
     for answered in [false, true] {

@@ -5,7 +5,8 @@ use serde_json::Value;
 use crate::notify::http::{Answer, Http};
 use crate::notify::{Failure, FailureClass};
 
-/// A call that did not succeed: Slack's name of the error, empty if it gave none, and what to make of it.
+/// A call that did not succeed: Slack's name of the error, empty if it gave none, and what to make
+/// of it.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) error: String,

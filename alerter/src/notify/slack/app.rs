@@ -1,7 +1,9 @@
-//! The way back from Slack: what buttons need to be heard, and the addresses that an answer may go to.
+//! The way back from Slack: what buttons need to be heard, and the addresses that an answer may go
+//! to.
 //!
-//! Slack names the address to answer a click at, and the one of a socket. Both come from outside, so that neither is believed
-//! beyond Slack's own hosts; where the API's address is another one (a proxy, a test), that host takes their place.
+//! Slack names the address to answer a click at, and the one of a socket. Both come from outside,
+//! so that neither is believed beyond Slack's own hosts; where the API's address is another one (a
+//! proxy, a test), that host takes their place.
 
 use serde_json::{Value, json};
 use stepwatch_kit::config::Secret;

@@ -1,8 +1,9 @@
 //! The looks of an incident in Slack, as Block Kit, within its limits.
 //!
-//! Text that comes from a run is untrusted: `&`, `<` and `>` are escaped, so that it can neither mention anybody nor make a link, and
-//! every text object is `verbatim`, so that Slack turns nothing into a link by itself. Slack has no escape for the characters that
-//! make text bold, italic, struck or code: where they could, others that look like them stand in their place.
+//! Text that comes from a run is untrusted: `&`, `<` and `>` are escaped, so that it can neither
+//! mention anybody nor make a link, and every text object is `verbatim`, so that Slack turns
+//! nothing into a link by itself. Slack has no escape for the characters that make text bold,
+//! italic, struck or code: where they could, others that look like them stand in their place.
 
 use std::borrow::Cow;
 
@@ -88,7 +89,8 @@ pub(super) fn news_fallback(n: &Notification) -> String {
     escape(&format!("{} {}: {}", emoji(m), m.title, m.reason), FALLBACK_MAX)
 }
 
-/// Nothing in a message unfolds into a preview, and nothing in its fallback text becomes a link or a mention.
+/// Nothing in a message unfolds into a preview, and nothing in its fallback text becomes a link or
+/// a mention.
 pub(super) fn add_options(body: &mut Value) {
     body["unfurl_links"] = false.into();
     body["unfurl_media"] = false.into();
@@ -176,7 +178,8 @@ fn mrkdwn(text: &str) -> Value {
     json!({"type": "mrkdwn", "text": text, "verbatim": true})
 }
 
-/// For headers and buttons, which know no markup and no escapes: nothing that looks like a mention, in any client.
+/// For headers and buttons, which know no markup and no escapes: nothing that looks like a mention,
+/// in any client.
 fn plain(text: &str, max: usize) -> String {
     line(text, max).replace('<', "‹").replace('>', "›")
 }
@@ -223,8 +226,8 @@ fn cut(text: &str, max: usize) -> String {
     out
 }
 
-/// The same to the eye, with nothing in it that Slack takes for markup: an underscore is none within a word, a `>` only where a line
-/// begins.
+/// The same to the eye, with nothing in it that Slack takes for markup: an underscore is none
+/// within a word, a `>` only where a line begins.
 pub(crate) fn inert(text: &str) -> Cow<'_, str> {
     if !text.contains(['*', '_', '~', '`', '>']) {
         return Cow::Borrowed(text);

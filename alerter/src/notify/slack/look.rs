@@ -1,8 +1,9 @@
 //! Looking for a message that may have arrived.
 //!
-//! It takes the id of the channel, which the answer to the first message would have told. A name is looked
-//! up, among public channels first: each kind takes a scope of its own (channels:read, groups:read), and
-//! asked for together they take both, which a bot of a public channel does not have.
+//! It takes the id of the channel, which the answer to the first message would have told. A name is
+//! looked up, among public channels first: each kind takes a scope of its own (channels:read,
+//! groups:read), and asked for together they take both, which a bot of a public channel does not
+//! have.
 
 use serde_json::Value;
 use stepwatch_engine::effect::Notification;
@@ -10,8 +11,8 @@ use stepwatch_engine::effect::Notification;
 use super::{Bot, Top, channel};
 use crate::notify::{Attempt, Failure, FailureClass};
 
-/// Messages a page and pages read when looking for one that may have arrived. A channel with more traffic
-/// than that between two attempts gets a second copy.
+/// Messages a page and pages read when looking for one that may have arrived. A channel with more
+/// traffic than that between two attempts gets a second copy.
 const HISTORY_PAGE: &str = "200";
 const HISTORY_PAGES_MAX: usize = 5;
 
@@ -19,12 +20,13 @@ const HISTORY_PAGES_MAX: usize = 5;
 const CHANNELS_PAGE: &str = "999";
 const CHANNELS_PAGES_MAX: usize = 20;
 
-/// How much earlier than the message's own time its copy may be dated: clocks differ, ours by hours when it
-/// was set wrongly, and a copy that is not found is posted twice. What is read is bounded by the pages.
+/// How much earlier than the message's own time its copy may be dated: clocks differ, ours by hours
+/// when it was set wrongly, and a copy that is not found is posted twice. What is read is bounded
+/// by the pages.
 const HISTORY_MARGIN_SECONDS: f64 = 86_400.0;
 
-/// Not being allowed to look counts as not found: rather twice than never. What fails for the moment is
-/// looked for again later.
+/// Not being allowed to look counts as not found: rather twice than never. What fails for the
+/// moment is looked for again later.
 pub(super) fn unless_blind<T>(looked: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
     match looked {
         Err(failure) if failure.class == FailureClass::Permanent => {
@@ -36,7 +38,8 @@ pub(super) fn unless_blind<T>(looked: Result<Option<T>, Failure>) -> Result<Opti
 }
 
 impl Bot<'_> {
-    /// Whether a message that was just posted is found, by somebody who knows no more than the configuration.
+    /// Whether a message that was just posted is found, by somebody who knows no more than the
+    /// configuration.
     pub(super) async fn look_back(&self, n: &Notification) -> Result<(), String> {
         match self.find_top(Attempt::first(n)).await {
             Ok(Some(_)) => Ok(()),

@@ -1,8 +1,9 @@
 //! Whose clicks count.
 //!
-//! Slack signs the click of everybody who sees a message; in a channel that is shared with another company, that is its people, too.
-//! A click says of which workspace its user is, and `auth.test` says in which one the bot is at home. In an organisation of several
-//! workspaces users are called after the organisation, or after the workspace they clicked in.
+//! Slack signs the click of everybody who sees a message; in a channel that is shared with another
+//! company, that is its people, too. A click says of which workspace its user is, and `auth.test`
+//! says in which one the bot is at home. In an organisation of several workspaces users are called
+//! after the organisation, or after the workspace they clicked in.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -64,8 +65,8 @@ impl Origin {
         }
     }
 
-    /// What can be told without knowing where the bot is at home: the user is not of the workspace that the message is in. In doubt
-    /// nobody is a stranger.
+    /// What can be told without knowing where the bot is at home: the user is not of the workspace
+    /// that the message is in. In doubt nobody is a stranger.
     pub(crate) fn is_plainly_foreign(&self) -> bool {
         let Some(user) = &self.user_team else { return false };
         // `T...` is a workspace and `E...` an organisation.

@@ -1,4 +1,5 @@
-//! Against the stand-in, which refuses what Slack refuses: what does the channel look like in the end?
+//! Against the stand-in, which refuses what Slack refuses: what does the channel look like in the
+//! end?
 
 use std::time::Duration;
 

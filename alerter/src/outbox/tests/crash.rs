@@ -1,4 +1,5 @@
-//! Death at any point, over random histories: no page lost, none doubled, every lane in order, every outcome told.
+//! Death at any point, over random histories: no page lost, none doubled, every lane in order,
+//! every outcome told.
 
 use std::collections::{BTreeMap, BTreeSet};
 

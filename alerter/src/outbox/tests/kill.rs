@@ -1,5 +1,6 @@
-//! A real process, a real SIGKILL at every commit point of the path, and real HTTP to the stand-ins of Slack, PagerDuty and a
-//! webhook receiver: after a restart a person has got each message exactly once.
+//! A real process, a real SIGKILL at every commit point of the path, and real HTTP to the stand-ins
+//! of Slack, PagerDuty and a webhook receiver: after a restart a person has got each message
+//! exactly once.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! How soon after the commit the request is at the receiver, in real time, with a disk and a socket between.
+//! How soon after the commit the request is at the receiver, in real time, with a disk and a socket
+//! between.
 
 use stepwatch_fakes::{Fake, FakeWebhook, WebhookSink};
 
@@ -7,7 +8,8 @@ use crate::notify::{ReceiverConfig, webhook};
 
 const ROUNDS: u32 = 50;
 
-/// Ten times what it takes on a busy laptop, and far below any interval at which something could be polled.
+/// Ten times what it takes on a busy laptop, and far below any interval at which something could be
+/// polled.
 const MEDIAN_MAX: Duration = Duration::from_millis(100);
 
 #[tokio::test]

@@ -34,7 +34,8 @@ async fn what_is_not_a_page_waits_for_as_long_as_it_is_asked_to() {
     assert!(waited >= secs(7200) && waited <= secs(8000), "{waited:?}");
 }
 
-/// A page does not wait for hours: it is tried again within minutes, and the engine hears at once that others must be called.
+/// A page does not wait for hours: it is tried again within minutes, and the engine hears at once
+/// that others must be called.
 #[tokio::test(start_paused = true)]
 async fn a_page_does_not_wait_out_a_long_pause() {
     let chat = Scripted::new(|n| match n {

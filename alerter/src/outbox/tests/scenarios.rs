@@ -352,7 +352,8 @@ async fn a_reload_mends_what_waits() {
     assert!(before.elapsed() < secs(2), "{:?}", before.elapsed());
 }
 
-/// Neither reloads nor a restart cut short what the receiver asked for, for whichever incident; another account there may begin.
+/// Neither reloads nor a restart cut short what the receiver asked for, for whichever incident;
+/// another account there may begin.
 #[tokio::test(start_paused = true)]
 async fn a_pause_outlives_reloads_and_a_restart() {
     let limited = |n| match n {

@@ -1,4 +1,5 @@
-//! A store that refuses for long: pages go out all the same, once, and are recorded when it does not.
+//! A store that refuses for long: pages go out all the same, once, and are recorded when it does
+//! not.
 
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -26,7 +27,8 @@ async fn sql(bench: &Bench, sql: &'static str) {
     sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
 }
 
-/// What the runtime does with a page: asks the store again and again, and hands the page over when that takes too long.
+/// What the runtime does with a page: asks the store again and again, and hands the page over when
+/// that takes too long.
 async fn decide(bench: &mut Bench, all: &[Notification]) -> Commit {
     let record = Effect::Incident(Box::new(incident(ID, State::Open)));
     let posts = all.iter().map(|n| Effect::Notify(Box::new(n.clone())));
@@ -88,7 +90,8 @@ async fn what_ends_meanwhile_is_told_in_order() {
     assert_eq!(pager.attempts().len(), 2);
 }
 
-/// The receiver is down as well: it is tried until it takes the page, before there is room and after.
+/// The receiver is down as well: it is tried until it takes the page, before there is room and
+/// after.
 #[tokio::test(start_paused = true)]
 async fn a_receiver_that_is_down_too_is_tried_again_from_memory_and_from_the_store() {
     for heals_after in [3, usize::MAX] {
@@ -158,7 +161,8 @@ async fn a_page_told_from_memory_is_recorded_with_its_own_times_and_attempts() {
     assert_eq!(bench.times().await, (START, 3, Some(told)));
 }
 
-/// It still waits when it can be recorded: it waits since it was created, and its attempts count on.
+/// It still waits when it can be recorded: it waits since it was created, and its attempts count
+/// on.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_waits_in_memory_goes_on_waiting_in_the_store() {
     let pager = Scripted::new(|_| transient()).waking();
@@ -176,7 +180,8 @@ async fn a_page_that_waits_in_memory_goes_on_waiting_in_the_store() {
     assert_eq!(waiting.iter().map(|page| page.since).collect::<Vec<_>>(), [START]);
 }
 
-/// What was sent and could not be marked was sent when it was, also if that took less than ten seconds.
+/// What was sent and could not be marked was sent when it was, also if that took less than ten
+/// seconds.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_marked_late_was_told_when_it_was() {
     for refused in [secs(6), secs(600)] {

@@ -6,8 +6,8 @@ use super::{Progress, Written};
 use crate::store::outcome::DeliveryOutcome;
 use crate::store::{Result, delivery};
 
-/// Marks rows as their messages stand, and stood: they say when each was created, how often it was tried and when that ended, and
-/// nothing of when they were written.
+/// Marks rows as their messages stand, and stood: they say when each was created, how often it was
+/// tried and when that ended, and nothing of when they were written.
 pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Written]) -> Result<()> {
     for written in all {
         let (receiver, incident) = &written.lane;
@@ -36,7 +36,8 @@ pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Writ
     Ok(())
 }
 
-/// When a message was created, how often it was tried (of which the row has counted the last one at most) and its number.
+/// When a message was created, how often it was tried (of which the row has counted the last one at
+/// most) and its number.
 async fn put_story(tx: &mut SqliteConnection, written: &Written) -> Result<()> {
     let sql =
         "UPDATE outbox SET created_ms = $2, attempts = $3, ring = COALESCE($4, ring) WHERE idem_key = $1";

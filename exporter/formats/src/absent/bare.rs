@@ -1,9 +1,9 @@
 //! Lines with a step and nothing else: `{"step": 41}`, `step: 41`.
 //!
-//! One may be a step whose loss and gradient norm were left out. Or the program says that it saves, loads or
-//! evaluates, or that it is done. So such a line counts only in a log of one line a step, with steps equally
-//! far apart, which had no such line before, at the step that is next, and once the line behind it tells of
-//! the step after that. It is told of with that line.
+//! One may be a step whose loss and gradient norm were left out. Or the program says that it saves,
+//! loads or evaluates, or that it is done. So such a line counts only in a log of one line a step,
+//! with steps equally far apart, which had no such line before, at the step that is next, and once
+//! the line behind it tells of the step after that. It is told of with that line.
 
 use stepwatch_wire::Event;
 

@@ -1,8 +1,8 @@
 //! What loggers put before a message: Python's `logging` in its usual layouts, loguru, Hydra, vLLM.
 //!
-//! Grammars of frameworks know their own loggers, and some are known by them; so this is taken off only of a
-//! line that nobody read as it stands. There must be a level (`INFO`) or the rank of the speaker: a name alone
-//! is no logger.
+//! Grammars of frameworks know their own loggers, and some are known by them; so this is taken off
+//! only of a line that nobody read as it stands. There must be a level (`INFO`) or the rank of the
+//! speaker: a name alone is no logger.
 
 use super::{Cleaned, MAX_PREFIXES, Speaker, role, small, stamped, tagged};
 use crate::generic;
@@ -43,7 +43,8 @@ pub(crate) fn behind_logger(text: &str) -> Option<Cleaned<'_>> {
     ((level || ranked) && !c.text.is_empty()).then_some(c)
 }
 
-/// `INFO`, `[INFO]`, `[info     ]`, `[INFO|trainer.py:4307]`, `INFO:root`, and `[2026-05-29 03:52:45 INFO]`.
+/// `INFO`, `[INFO]`, `[info     ]`, `[INFO|trainer.py:4307]`, `INFO:root`, and `[2026-05-29
+/// 03:52:45 INFO]`.
 fn a_level(text: &str) -> Option<&str> {
     let Some(inner) = text.strip_prefix('[') else {
         let len = text.find(|c: char| !c.is_ascii_uppercase())?;
@@ -57,7 +58,8 @@ fn a_level(text: &str) -> Option<&str> {
     LEVELS.iter().any(|l| l.eq_ignore_ascii_case(level)).then_some(rest)
 }
 
-/// What follows `:root:`, the name that `logging` writes behind the level unless it is told otherwise.
+/// What follows `:root:`, the name that `logging` writes behind the level unless it is told
+/// otherwise.
 fn behind_name(rest: &str) -> &str {
     let named = || {
         let (name, message) = rest.strip_prefix(':')?.split_once(':')?;
@@ -79,8 +81,8 @@ fn a_rank(text: &str) -> Option<(Speaker, &str)> {
     speaks.then_some((Speaker::rank(number), rest))
 }
 
-/// The logger's name, or the place in the code: `[__main__]`, `__main__:train:41 - `, `train.py:41] `. Before
-/// the level stands any name, behind it one that looks like it.
+/// The logger's name, or the place in the code: `[__main__]`, `__main__:train:41 - `, `train.py:41]
+/// `. Before the level stands any name, behind it one that looks like it.
 fn a_place(text: &str, level: bool) -> Option<&str> {
     if let Some((name, rest)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
         return is_name(name).then_some(rest);
@@ -97,7 +99,8 @@ fn a_place(text: &str, level: bool) -> Option<&str> {
     (parted && is_name(name) && (looks || !level)).then_some(rest)
 }
 
-/// Whether a logger may be called so. What is called after an evaluation or a counter is a part of the message.
+/// Whether a logger may be called so. What is called after an evaluation or a counter is a part of
+/// the message.
 fn is_name(name: &str) -> bool {
     let fits = name.len() <= MAX_PART
         && name.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '<' | '/'))

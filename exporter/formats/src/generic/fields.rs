@@ -1,7 +1,8 @@
 //! Named numbers in a line of text, whatever separates them.
 //!
-//! A field is a number with the words directly before it. Between the two may stand blanks and any of `: = | , [ ( ' "`; a number
-//! that is part of something else (a clock, a date, a version, an address, a path) is none.
+//! A field is a number with the words directly before it. Between the two may stand blanks and any
+//! of `: = | , [ ( ' "`; a number that is part of something else (a clock, a date, a version, an
+//! address, a path) is none.
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +34,8 @@ const PROSE: &[&str] = &[
     "raised",
     "exception",
 ];
-/// Words that tell at the start of a line that what follows is about something else than the step that was just done.
+/// Words that tell at the start of a line that what follows is about something else than the step
+/// that was just done.
 const ASIDES: &[&str] = &[
     "saved",
     "saving",
@@ -217,7 +219,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Whether a number is the line of the code that spoke: `__main__:train:41 - `, as loguru begins its lines.
+    /// Whether a number is the line of the code that spoke: `__main__:train:41 - `, as loguru
+    /// begins its lines.
     fn is_place(&self, from: usize, to: usize, start: usize, behind: &str) -> bool {
         let module = self.text[..from].strip_suffix(':');
         behind.starts_with(" - ")
@@ -230,7 +233,8 @@ impl<'a> Scanner<'a> {
         before.is_empty() || before.ends_with(['[', '(', '|'])
     }
 
-    /// Moves behind a number, its total and its unit; `None` if it is part of something else, all of which is passed.
+    /// Moves behind a number, its total and its unit; `None` if it is part of something else, all
+    /// of which is passed.
     fn take(&mut self, n: Number<'a>) -> Option<(Option<i64>, Unit)> {
         self.at = self.text.len() - n.rest.len();
         let digit = |s: &str| s.starts_with(|c: char| c.is_ascii_digit());
@@ -259,7 +263,8 @@ impl<'a> Scanner<'a> {
         Some((of, unit))
     }
 
-    /// A unit as a word of its own, unless it is the name of a number that follows: `12 ms`, but not the `ms` of `step 12 ms 5.0`.
+    /// A unit as a word of its own, unless it is the name of a number that follows: `12 ms`, but
+    /// not the `ms` of `step 12 ms 5.0`.
     fn unit_word(&mut self, attached: Unit) -> Unit {
         let rest = self.rest();
         if attached == Unit::Percent {

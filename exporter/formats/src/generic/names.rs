@@ -19,7 +19,8 @@ const STEPS: &[&[&str]] = &[
         "training_step",
     ],
 ];
-/// Words that an average or a group of metrics is told by, and that change nothing about what it is of.
+/// Words that an average or a group of metrics is told by, and that change nothing about what it is
+/// of.
 const QUALIFIERS: &[&str] = &[
     "train",
     "training",
@@ -238,7 +239,8 @@ fn custom(words: &[String], assigned: bool) -> Option<String> {
     (fits && named && !file && !NOISE.contains(&name.as_str())).then_some(name)
 }
 
-/// Whether a metric shows that a line is of training: a download has steps of its own, and so has a schedule of learning rates.
+/// Whether a metric shows that a line is of training: a download has steps of its own, and so has a
+/// schedule of learning rates.
 pub(super) fn is_of_training(name: &str) -> bool {
     matches!(
         name,
@@ -271,7 +273,8 @@ pub(super) fn nothings(text: &str) -> Vec<&'static str> {
     found
 }
 
-/// Whether a line as a whole is of an evaluation, which its first words tell: `Validation | step 5 | loss 2.5`, `[eval] …`.
+/// Whether a line as a whole is of an evaluation, which its first words tell: `Validation | step 5
+/// | loss 2.5`, `[eval] …`.
 pub(super) fn evaluates(text: &str) -> bool {
     let head = text.trim_start_matches(|c: char| !c.is_alphanumeric());
     let mut words = head.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty());

@@ -1,5 +1,5 @@
-//! Lines of trainers that have no grammar of their own, or change that of another, as their format strings
-//! have them.
+//! Lines of trainers that have no grammar of their own, or change that of another, as their format
+//! strings have them.
 
 use crate::Reader;
 use stepwatch_wire::Kind;

@@ -62,7 +62,8 @@ const TIME_KEYS: &[&str] = &["timestamp", "ts", "_timestamp", "time", "created_a
 /// Beginnings of the keys of an evaluation.
 const EVAL_PREFIXES: &[&str] =
     &["eval_", "eval/", "val_", "val/", "val-", "valid_", "validation_", "validation/"];
-/// MaxText writes its running averages during an evaluation as steps of their own, and this key only then.
+/// MaxText writes its running averages during an evaluation as steps of their own, and this key
+/// only then.
 const RUNNING_EVAL: &str = "eval/step_time_seconds";
 
 /// What a record tells.
@@ -185,7 +186,8 @@ fn means(key: &str, name: &str) -> bool {
     tags::canonical(key).is_some_and(|(ours, _)| ours == name)
 }
 
-/// LLaMA-Factory and ms-swift tell how many steps there are; a record of the last is the end of the run.
+/// LLaMA-Factory and ms-swift tell how many steps there are; a record of the last is the end of the
+/// run.
 pub(super) fn finished(v: &Value, line: &Line<'_>) -> Option<Event> {
     let both = v.get("global_step/max_steps").and_then(Value::as_str).and_then(|t| t.split_once('/'));
     let (step, total) = match both {
@@ -195,7 +197,8 @@ pub(super) fn finished(v: &Value, line: &Line<'_>) -> Option<Event> {
     (total > 0 && step >= total).then(|| line.done(Some(step)))
 }
 
-/// All tokens so far and the seconds that they took, of a record that tells the mean rate since the start.
+/// All tokens so far and the seconds that they took, of a record that tells the mean rate since the
+/// start.
 pub(super) fn since_start(v: &Value) -> Option<(f64, f64)> {
     v.get("current_steps").and(v.get("total_steps"))?;
     let tokens = v.get("total_tokens")?.as_f64().filter(|n| n.is_finite() && *n > 0.0)?;

@@ -1,10 +1,12 @@
-//! torchtitan's structured log, `training.global_rank_<R>.<stamp>.jsonl`: one record for each beginning and end of a span, on every
-//! rank.
+//! torchtitan's structured log, `training.global_rank_<R>.<stamp>.jsonl`: one record for each
+//! beginning and end of a span, on every rank.
 //!
-//! The end of `step` is a step of its rank. What stands directly in it (`fetching_batch`, `fwd_bwd`, `optim`, …) are its parts; what
-//! stands in those is counted with them. Evaluations and checkpoints are told as such and are not part of the step's time. The
-//! span `checkpoint_save` is there every step, and is a checkpoint only if it is tagged as one or took long; with asynchronous
-//! checkpointing it ends when the copy is staged. The log has no loss: that is in the console or in TensorBoard.
+//! The end of `step` is a step of its rank. What stands directly in it (`fetching_batch`,
+//! `fwd_bwd`, `optim`, …) are its parts; what stands in those is counted with them. Evaluations and
+//! checkpoints are told as such and are not part of the step's time. The span `checkpoint_save` is
+//! there every step, and is a checkpoint only if it is tagged as one or took long; with
+//! asynchronous checkpointing it ends when the copy is staged. The log has no loss: that is in the
+//! console or in TensorBoard.
 
 #[cfg(test)]
 mod tests;

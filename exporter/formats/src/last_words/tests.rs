@@ -17,7 +17,8 @@ fn read(lines: &[&str]) -> Vec<Event> {
 
 const STEP: &str = " iteration 12/ 100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5 |";
 
-/// What a line says behind step 12 of a training: the step, its loss, its gradient norm, what is missing.
+/// What a line says behind step 12 of a training: the step, its loss, its gradient norm, what is
+/// missing.
 fn said(line: &str) -> Option<(i64, &'static str)> {
     let e = read(&[STEP, line]);
     let e = e.get(1)?;
@@ -95,8 +96,8 @@ fn sentences_of_frameworks() {
     }
 }
 
-/// JAX with jax_debug_nans: what it prints when it calls the function again, and what it raises if that finds
-/// nothing.
+/// JAX with jax_debug_nans: what it prints when it calls the function again, and what it raises if
+/// that finds nothing.
 #[test]
 fn jax_without_an_operation_to_name() {
     let because = "Because jax_config.debug_nans.value and/or config.jax_debug_infs is set, the de-optimized function (i.e., the function as if the `jit` decorator were removed) was called in an attempt to get a more precise error message.";

@@ -1,7 +1,9 @@
-//! The block of arguments that the first rank prints when it begins, a line each: `hidden_size ..................... 4096`. What it tells
-//! of the model is said before the first step that follows.
+//! The block of arguments that the first rank prints when it begins, a line each: `hidden_size
+//! ..................... 4096`. What it tells of the model is said before the first step that
+//! follows.
 //!
-//! Megatron prints the dimensions of every kind of model that it can train with their defaults. Only those that are used are passed on.
+//! Megatron prints the dimensions of every kind of model that it can train with their defaults.
+//! Only those that are used are passed on.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What the family prints beside its step lines: evaluations, checkpoints, timers, stragglers, the end.
+//! What the family prints beside its step lines: evaluations, checkpoints, timers, stragglers, the
+//! end.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
@@ -26,7 +27,8 @@ pub(super) fn validation(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     (!e.m.is_empty()).then_some(e)
 }
 
-/// `saving checkpoint at iteration 1000 to DIR in torch_dist format`, `successfully saved checkpoint from iteration 1000 to DIR`.
+/// `saving checkpoint at iteration 1000 to DIR in torch_dist format`, `successfully saved
+/// checkpoint from iteration 1000 to DIR`.
 pub(super) fn checkpoint(line: &Line<'_>) -> Option<Event> {
     let starts = |prefix: &str| line.text.strip_prefix(prefix);
     let (phase, rest) = if let Some(rest) = starts("saving checkpoint at iteration") {
@@ -56,7 +58,8 @@ pub(super) fn end(line: &Line<'_>, last_step: Option<i64>) -> Option<Event> {
     WORDS.iter().any(|w| line.text.starts_with(w)).then(|| line.done(last_step))
 }
 
-/// The rerun state machine found that the same input gave another result: silent data corruption shows like this.
+/// The rerun state machine found that the same input gave another result: silent data corruption
+/// shows like this.
 pub(super) fn rerun(line: &Line<'_>, last_step: Option<i64>) -> Option<Event> {
     let said =
         ["Possible transient error!", "Possible persistent error!"].iter().any(|w| line.text.contains(w));
@@ -68,14 +71,15 @@ pub(super) fn rerun(line: &Line<'_>, last_step: Option<i64>) -> Option<Event> {
     })
 }
 
-/// `Step Time : 4.21s GPU utilization: 412.3MODEL_TFLOP/s/GPU`, which Megatron-Bridge prints just before the step line: the TFLOP/s.
+/// `Step Time : 4.21s GPU utilization: 412.3MODEL_TFLOP/s/GPU`, which Megatron-Bridge prints just
+/// before the step line: the TFLOP/s.
 pub(super) fn bridge(text: &str) -> Option<f64> {
     let (_, rate) = text.strip_prefix("Step Time :")?.split_once("GPU utilization:")?;
     number::lex(rate).filter(|n| n.rest.starts_with("MODEL_TFLOP")).map(|n| n.value)
 }
 
-/// The straggler detector's line, `… | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | … | MnEtpt/Rnk: 296.02TF/0 | …`: the fastest
-/// and the slowest rank, as metrics of the last step.
+/// The straggler detector's line, `… | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | … |
+/// MnEtpt/Rnk: 296.02TF/0 | …`: the fastest and the slowest rank, as metrics of the last step.
 pub(super) fn straggler(line: &Line<'_>, last_step: Option<i64>, out: &mut Out<'_>) -> Option<Event> {
     const KEYS: &[(&str, &str, f64)] = &[
         ("MnRtt/Rnk", "straggler_time_min", 1000.0),
@@ -130,7 +134,8 @@ impl Timers {
         self.one(text)
     }
 
-    /// `forward-backward ....: (123.45, 130.20)`, `optimizer ....: 5.5`, or `forward-compute:` and then `rank  7: 12.34`, ….
+    /// `forward-backward ....: (123.45, 130.20)`, `optimizer ....: 5.5`, or `forward-compute:` and
+    /// then `rank  7: 12.34`, ….
     fn one(&mut self, text: &str) -> bool {
         if let Some((_, value)) = text.strip_prefix("rank ").and_then(|t| t.split_once(':')) {
             if let (Some(part), Some(e), Some(n)) = (self.ranks_of, &mut self.open, number::lex(value)) {
@@ -168,7 +173,8 @@ fn set(e: &mut Event, timer: &str, millis: &str) {
     }
 }
 
-/// The part of a step that a timer measures; those inside others are left out, as their sum would count twice.
+/// The part of a step that a timer measures; those inside others are left out, as their sum would
+/// count twice.
 fn part(timer: &str) -> Option<&'static str> {
     Some(match &*normal(timer) {
         "forward backward" => "fwd_bwd",

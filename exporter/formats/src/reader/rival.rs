@@ -4,11 +4,14 @@ use stepwatch_wire::{Event, Kind};
 
 use crate::format::Belief;
 
-/// Lines in a row that another trainer's grammar must read, while the current one reads none, to take its place.
+/// Lines in a row that another trainer's grammar must read, while the current one reads none, to
+/// take its place.
 const TAKEOVER: u32 = 3;
-/// Lines with rising steps that the last resort must read where no trainer's grammar reads the log: a stray line of text is no run.
+/// Lines with rising steps that the last resort must read where no trainer's grammar reads the log:
+/// a stray line of text is no run.
 const AGREE: u32 = 2;
-/// And where one has read it before, which may only be silent for long. An engine must wait as long.
+/// And where one has read it before, which may only be silent for long. An engine must wait as
+/// long.
 const SILENT: u32 = 16;
 /// Events held back while another format is proving itself.
 const MAX_HELD: usize = 64;
@@ -29,7 +32,8 @@ impl Rival {
         }
     }
 
-    /// Takes note of a line that it read; true once that is enough to take the place of the trusted format, if there is one.
+    /// Takes note of a line that it read; true once that is enough to take the place of the trusted
+    /// format, if there is one.
     pub(super) fn takes(&mut self, belief: Belief, trusted: bool, events: Vec<Event>) -> bool {
         if belief == Belief::Trainer || self.rises(&events) {
             self.matches += 1;
@@ -44,7 +48,8 @@ impl Rival {
         self.matches >= needed
     }
 
-    /// Whether a line may be of the same log as the held ones: its step is not behind theirs, and most of its metrics are theirs.
+    /// Whether a line may be of the same log as the held ones: its step is not behind theirs, and
+    /// most of its metrics are theirs.
     fn agrees(&self, events: &[Event]) -> bool {
         let steps = |e: &&Event| e.kind == Kind::Step;
         let (Some(held), Some(new)) = (self.held.iter().rfind(steps), events.iter().find(steps)) else {

@@ -1,11 +1,16 @@
-//! Whose steps a log tells, where the launcher put the names of several processes before their lines.
+//! Whose steps a log tells, where the launcher put the names of several processes before their
+//! lines.
 //!
-//! * A rank of the job (`3: ` of `srun --label`, `[1,3]<stdout>:` of `mpirun`, PyTorch's `[rank3]:`) becomes the rank of the steps,
-//!   phases and heartbeats that such a line tells of, unless the line itself names one. In a log in which one rank alone tells of
-//!   steps, lines without the prefix (the later drawings of a progress bar) are its own, so that its name stays the same.
-//! * torchrun's `[default3]:` counts the processes of one node and is no rank of the job, so it becomes none. Of several such
-//!   processes that all print the same steps, the first is believed; another one takes its place when it has gone on without it.
-//! * Evaluations, checkpoints, messages and the goodbye speak for the run, whichever rank prints them, and get no rank.
+//! * A rank of the job (`3: ` of `srun --label`, `[1,3]<stdout>:` of `mpirun`, PyTorch's
+//!   `[rank3]:`) becomes the rank of the steps, phases and heartbeats that such a line tells of,
+//!   unless the line itself names one. In a log in which one rank alone tells of steps, lines
+//!   without the prefix (the later drawings of a progress bar) are its own, so that its name stays
+//!   the same.
+//! * torchrun's `[default3]:` counts the processes of one node and is no rank of the job, so it
+//!   becomes none. Of several such processes that all print the same steps, the first is believed;
+//!   another one takes its place when it has gone on without it.
+//! * Evaluations, checkpoints, messages and the goodbye speak for the run, whichever rank prints
+//!   them, and get no rank.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +18,8 @@ use stepwatch_wire::{Event, Kind};
 
 use crate::clean::Speaker;
 
-/// Steps that another process of the node must tell of while the believed one is silent, to be believed instead.
+/// Steps that another process of the node must tell of while the believed one is silent, to be
+/// believed instead.
 const SILENT_FOR: u32 = 4;
 /// Processes that are told apart.
 const MAX_PROCESSES: usize = 64;
@@ -55,7 +61,8 @@ impl Voice {
         }
     }
 
-    /// Takes note of what was said, from `first` on, and takes out the steps of a process that only repeats another's.
+    /// Takes note of what was said, from `first` on, and takes out the steps of a process that only
+    /// repeats another's.
     pub(super) fn heard(&mut self, speaker: Speaker, events: &mut Vec<Event>, first: usize) {
         for e in events[first..].iter().filter(|e| e.kind == Kind::Step) {
             self.ranks = match self.ranks {

@@ -1,12 +1,13 @@
 //! Scalars that `add_scalars` of PyTorch puts into directories beside the file of their run.
 //!
-//! `add_scalars("loss", {"train": .., "val": ..})` writes `loss_train/` and `loss_val/`, and in both files the tag is `loss`: only
-//! the directory tells training from validation.
+//! `add_scalars("loss", {"train": .., "val": ..})` writes `loss_train/` and `loss_val/`, and in
+//! both files the tag is `loss`: only the directory tells training from validation.
 
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Names within a group whose numbers are an evaluation's; the beginning of a tag that says so of a lone scalar.
+/// Names within a group whose numbers are an evaluation's; the beginning of a tag that says so of a
+/// lone scalar.
 const EVALUATIONS: &[&str] = &["val", "valid", "validation", "test", "eval"];
 /// Names within a group whose numbers are what the tag says.
 const TRAINING: &[&str] = &["train", "training"];

@@ -1,4 +1,5 @@
-//! The messages in an event file: `Event`, `Summary`, `TensorProto`, as much of them as makes a scalar.
+//! The messages in an event file: `Event`, `Summary`, `TensorProto`, as much of them as makes a
+//! scalar.
 
 use crate::protobuf::{self, Malformed, Message, Value};
 

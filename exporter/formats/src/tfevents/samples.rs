@@ -1,7 +1,8 @@
 //! DeepSpeed's monitor, whose steps are samples: `Train/Samples/train_loss` at 0, 32, 64, …
 //!
-//! The batch of a run is constant, so the first two places tell it, and with it the step. Until then values are held back. The
-//! loss stands where its step began and everything else where it ended.
+//! The batch of a run is constant, so the first two places tell it, and with it the step. Until
+//! then values are held back. The loss stands where its step began and everything else where it
+//! ended.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,9 @@
 //! What torchtitan prints of its model before the first step, and what follows from its step lines.
 //!
-//! * `Building llama3 8B with TransformerModelArgs(dim=4096, n_layers=32, …)`: the dimensions, until 2026.
-//! * `Model llama3 8B size: 8,030,261,248 total parameters`: the name of dimensions that are public.
+//! * `Building llama3 8B with TransformerModelArgs(dim=4096, n_layers=32, …)`: the dimensions,
+//!   until 2026.
+//! * `Model llama3 8B size: 8,030,261,248 total parameters`: the name of dimensions that are
+//!   public.
 //! * `Trainer is initialized with …, sequence length 8192, …`: the length that attention sees.
 //! * `tps: 5,615  tflops: 325.20`: what it counts for a token, of any model.
 
@@ -20,7 +22,8 @@ const EXACT: f64 = 0.002;
 /// How far parameters may be from those of the model that they are said to be of.
 const SAME: f64 = 1e-3;
 
-/// Dimensions by name and number of parameters: dim, layers, heads, groups, feed-forward width, vocabulary.
+/// Dimensions by name and number of parameters: dim, layers, heads, groups, feed-forward width,
+/// vocabulary.
 const PUBLIC: &[(&str, &str, f64, [f64; 6])] = &[
     ("llama3", "debugmodel", 6_163_712.0, [256.0, 6.0, 16.0, 16.0, 768.0, 2048.0]),
     ("llama3", "debugmodel", 6_270_464.0, [256.0, 6.0, 16.0, 16.0, 768.0, 2256.0]),
@@ -31,7 +34,8 @@ const PUBLIC: &[(&str, &str, f64, [f64; 6])] = &[
     ("llama3", "405B", 405_853_388_800.0, [16_384.0, 126.0, 128.0, 8.0, 53_248.0, 128_256.0]),
 ];
 const DIMENSIONS: [&str; 6] = ["hidden", "layers", "heads", "kv_heads", "ffn", "vocab"];
-/// Models whose printed arguments are those of a transformer with a gated feed-forward part, and experts only where they say so.
+/// Models whose printed arguments are those of a transformer with a gated feed-forward part, and
+/// experts only where they say so.
 const DENSE: &[&str] =
     &["llama3", "llama2", "llama3_ft", "llama3_simple_fsdp", "simple_fsdp.llama3", "qwen3"];
 
@@ -170,7 +174,8 @@ impl Model {
     }
 }
 
-/// `dim=4096, n_layers=32, moe_args=MoEArgs(num_experts=8, …)`: numbers and flags by their name, the outermost of those that are the same.
+/// `dim=4096, n_layers=32, moe_args=MoEArgs(num_experts=8, …)`: numbers and flags by their name,
+/// the outermost of those that are the same.
 fn arguments_of(text: &str) -> BTreeMap<String, Value> {
     const READ: &[&str] = &[
         "dim",

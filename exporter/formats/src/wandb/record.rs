@@ -18,8 +18,8 @@ const MAX_NESTING: u32 = 4;
 /// Numbers of one row that are kept.
 const MAX_ROW: usize = 4096;
 
-/// Entries of the configuration that describe the model and its data, by the names that frameworks give them. Nothing else of it
-/// leaves: people keep secrets in it.
+/// Entries of the configuration that describe the model and its data, by the names that frameworks
+/// give them. Nothing else of it leaves: people keep secrets in it.
 const MODEL_KEYS: &[&str] = &[
     "n_params",
     "num_params",
@@ -71,7 +71,8 @@ const MODEL_KEYS: &[&str] = &[
     "first_k_dense_replace",
     "flops_per_token",
 ];
-/// Those that say which layers there are, which may be a list or a flag: a model that is not known by them must be refused.
+/// Those that say which layers there are, which may be a list or a flag: a model that is not known
+/// by them must be refused.
 const LAYER_KEYS: &[&str] = &[
     "layer_types",
     "layers_block_type",
@@ -124,7 +125,8 @@ pub(super) struct Records {
     /// Name of the run: as people gave it, or else its id.
     run: Option<String>,
     scalars: Scalars,
-    /// The run was told of, or is read on in the middle: a further record of it changes it and does not begin it.
+    /// The run was told of, or is read on in the middle: a further record of it changes it and does
+    /// not begin it.
     begun: bool,
     /// Rows carry a step of the trainer's own.
     own_step: bool,

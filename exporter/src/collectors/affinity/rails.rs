@@ -1,10 +1,11 @@
-//! Which NIC has which rail, kept in the state directory: the NIC that is lost costs a reboot, and after it the others must be called what
-//! they were called before.
+//! Which NIC has which rail, kept in the state directory: the NIC that is lost costs a reboot, and
+//! after it the others must be called what they were called before.
 //!
-//! A NIC is known by its GUID, or where that is another one, by its slot: a card that was exchanged has the rail of the one before it.
-//! When one comes that is not known, rails are counted anew in the order of the bus: over all that are there and, as long as they are fewer
-//! than were known, over those that are gone. So a machine of other cards, or a memory of another machine, gives way at once. What is gone
-//! for two weeks is how the node is now meant to be.
+//! A NIC is known by its GUID, or where that is another one, by its slot: a card that was exchanged
+//! has the rail of the one before it. When one comes that is not known, rails are counted anew in
+//! the order of the bus: over all that are there and, as long as they are fewer than were known,
+//! over those that are gone. So a machine of other cards, or a memory of another machine, gives way
+//! at once. What is gone for two weeks is how the node is now meant to be.
 
 use serde::{Deserialize, Serialize};
 

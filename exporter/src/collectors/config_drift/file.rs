@@ -1,4 +1,5 @@
-//! Files that processes were started with: found as they find them, and read only where they could read them themselves.
+//! Files that processes were started with: found as they find them, and read only where they could
+//! read them themselves.
 //!
 //! Their names come from a command line, which may say anything: [`crate::reach`] finds them.
 

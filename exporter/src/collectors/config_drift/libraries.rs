@@ -1,8 +1,8 @@
-//! Which libraries a training process has loaded, and their versions: by the names of the files that it has mapped, and where those carry none, by
-//! what the package manager wrote beside them.
+//! Which libraries a training process has loaded, and their versions: by the names of the files
+//! that it has mapped, and where those carry none, by what the package manager wrote beside them.
 //!
-//! The list of mappings is read once for a process, or a few times until it has loaded what is looked for: reading it holds a lock that the
-//! process needs to map memory.
+//! The list of mappings is read once for a process, or a few times until it has loaded what is
+//! looked for: reading it holds a lock that the process needs to map memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,11 +1,12 @@
-//! How the node itself is set up: driver, firmware, kernel and its settings. Files alone; nothing is run and no device is opened.
+//! How the node itself is set up: driver, firmware, kernel and its settings. Files alone; nothing
+//! is run and no device is opened.
 
 use super::value::{Settings, hash, kinds, shown};
 use crate::gpus::{driver_version, inventory};
 use crate::roots::{self, Roots};
 
-/// Settings of the kernel that make a difference to training: memory, sockets, routing between rails. None that the kernel derives from the size
-/// of the node's memory.
+/// Settings of the kernel that make a difference to training: memory, sockets, routing between
+/// rails. None that the kernel derives from the size of the node's memory.
 const SYSCTLS: &[&str] = &[
     "fs.nr_open",
     "kernel.numa_balancing",

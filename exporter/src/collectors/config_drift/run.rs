@@ -1,8 +1,9 @@
-//! How a run is set up on this node: libraries, variables of the environment, the script and the configuration files that its processes were
-//! started with.
+//! How a run is set up on this node: libraries, variables of the environment, the script and the
+//! configuration files that its processes were started with.
 //!
-//! What differs between the ranks of this node is a rank's own affair: a file is left out, of a variable it is told that it does, because the
-//! node that has only one of those ranks does not see it.
+//! What differs between the ranks of this node is a rank's own affair: a file is left out, of a
+//! variable it is told that it does, because the node that has only one of those ranks does not see
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +41,8 @@ const PREFIXES: &[&str] = &[
 /// Or are one of these.
 const NAMES: &[&str] =
     &["OMP_NUM_THREADS", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"];
-/// Of a rank, of a node or of a job, by their purpose: what it is given, where it listens, and where it writes.
+/// Of a rank, of a node or of a job, by their purpose: what it is given, where it listens, and
+/// where it writes.
 const OF_A_RANK: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "CUDA_CACHE_PATH",
@@ -64,8 +66,9 @@ const OF_A_RANK: &[&str] = &[
     "UCX_STATS_DEST",
 ];
 const OPEN_MPI: &str = "OMPI_MCA_";
-/// Frameworks and variables of Open MPI's runtime: it tells its processes by them who they are and where its daemon on their node is,
-/// and those of its first node were started in another way. What of them a person sets changes how a job starts, not how it trains.
+/// Frameworks and variables of Open MPI's runtime: it tells its processes by them who they are and
+/// where its daemon on their node is, and those of its first node were started in another way. What
+/// of them a person sets changes how a job starts, not how it trains.
 const OPEN_MPI_RUNTIME: &[&str] = &[
     "app_num",
     "cpu_type",
@@ -102,7 +105,8 @@ const OPEN_MPI_RUNTIME: &[&str] = &[
     "tmpdir_base",
     "universe",
 ];
-/// Kubernetes tells a pod of each service that there was when it started: `NCCL_TEST_SERVICE_HOST` of one that is called nccl-test.
+/// Kubernetes tells a pod of each service that there was when it started: `NCCL_TEST_SERVICE_HOST`
+/// of one that is called nccl-test.
 const OF_A_SERVICE: &[&str] = &["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"];
 /// Options whose value is a file of configuration.
 const OPTIONS: &[&str] = &[
@@ -276,7 +280,8 @@ mod tests {
 
     #[test]
     fn what_launchers_keep_by_variables_is_no_setting() {
-        // By Open MPI 1 to 5 with ORTE, PRRTE and Slurm, by torchrun, MPICH, MVAPICH and Slurm, and by Kubernetes.
+        // By Open MPI 1 to 5 with ORTE, PRRTE and Slurm, by torchrun, MPICH, MVAPICH and Slurm, and by
+        // Kubernetes.
         let kept = "OMPI_MCA_orte_local_daemon_uri OMPI_MCA_orte_hnp_uri OMPI_MCA_orte_ess_node_rank OMPI_MCA_orte_ess_num_procs \
             OMPI_MCA_orte_ess_vpid OMPI_MCA_orte_top_session_dir OMPI_MCA_orte_jobfam_session_dir OMPI_MCA_orte_tmpdir_base \
             OMPI_MCA_orte_precondition_transports OMPI_MCA_orte_bound_at_launch OMPI_MCA_orte_app_num OMPI_MCA_orte_launch \

@@ -1,4 +1,5 @@
-//! What is known of one setup, the node's or a run's, and the telling of it: when it is new, when it changes, and again every ten minutes.
+//! What is known of one setup, the node's or a run's, and the telling of it: when it is new, when
+//! it changes, and again every ten minutes.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,8 @@ impl Scope {
         &self.settings
     }
 
-    /// Takes what was read; whether anything that was known is different now. What is known only now is no change.
+    /// Takes what was read; whether anything that was known is different now. What is known only
+    /// now is no change.
     pub(super) fn take(&mut self, settings: Settings) -> bool {
         if settings == self.settings {
             return false;
@@ -57,7 +59,8 @@ impl Scope {
         differs
     }
 
-    /// Tells of it when that is due; whether it did, and was news. A run is told of with one of its ranks here.
+    /// Tells of it when that is due; whether it did, and was news. A run is told of with one of its
+    /// ranks here.
     pub(super) fn tell(&mut self, cx: &Context<'_>, now: Instant, run: Option<(&str, u32)>) -> bool {
         let due = self.told.is_none_or(|told| now.saturating_duration_since(told) >= AGAIN);
         if !self.news && !due || self.settings.is_empty() {

@@ -1,7 +1,9 @@
-//! What a setting looks like outside: short and plain as it is, everything else as the beginning of its hash.
+//! What a setting looks like outside: short and plain as it is, everything else as the beginning of
+//! its hash.
 //!
-//! Two nodes are compared by it, and a person reads it; neither needs the contents of a file or a list of paths. What may be a secret never gets
-//! here at all: see [`is_secret`] and [`is_secret_value`].
+//! Two nodes are compared by it, and a person reads it; neither needs the contents of a file or a
+//! list of paths. What may be a secret never gets here at all: see [`is_secret`] and
+//! [`is_secret_value`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +34,8 @@ const SECRET: &[&str] = &[
 ];
 /// And those that do so only by themselves: a `PATH` is none.
 const SECRET_WORDS: &[&str] = &["PAT", "SAS", "PW"];
-/// How tokens begin that say of themselves what they are: of Hugging Face, GitHub, GitLab, Slack, OpenAI, Amazon, Google, NVIDIA, and JSON Web Tokens.
+/// How tokens begin that say of themselves what they are: of Hugging Face, GitHub, GitLab, Slack,
+/// OpenAI, Amazon, Google, NVIDIA, and JSON Web Tokens.
 const TOKENS: &[&str] = &[
     "hf_",
     "ghp_",
@@ -87,8 +90,8 @@ pub(super) fn is_secret(name: &str) -> bool {
     (has_word || SECRET.iter().any(|word| name.contains(word))) && !NO_SECRET.contains(&name.as_str())
 }
 
-/// Whether a value may hold a secret, whatever its name is: an address with a password or a query, or what looks like a token. Not even its
-/// hash is told then: a short password is found by trying.
+/// Whether a value may hold a secret, whatever its name is: an address with a password or a query,
+/// or what looks like a token. Not even its hash is told then: a short password is found by trying.
 pub(super) fn is_secret_value(value: &str) -> bool {
     let of_somebody = value.split_once(':').is_some_and(|(_, rest)| rest.contains('@'));
     let asks = value.split_once("://").is_some_and(|(_, rest)| rest.contains('?'));
@@ -98,7 +101,8 @@ pub(super) fn is_secret_value(value: &str) -> bool {
     of_somebody || asks || GIVEN.iter().any(|given| lower.contains(given)) || words.any(is_token)
 }
 
-/// `a, b`: how devices are set up, not how many: one that is gone leaves nothing else set up otherwise.
+/// `a, b`: how devices are set up, not how many: one that is gone leaves nothing else set up
+/// otherwise.
 pub(super) fn kinds(words: impl IntoIterator<Item = String>) -> Option<String> {
     let kinds: BTreeSet<String> = words.into_iter().filter(|w| !w.is_empty()).collect();
     (!kinds.is_empty()).then(|| kinds.into_iter().collect::<Vec<_>>().join(", "))

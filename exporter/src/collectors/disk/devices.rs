@@ -1,6 +1,8 @@
-//! Block devices and NVMe controllers as sysfs shows them: read-only, errors, a state that is not live.
+//! Block devices and NVMe controllers as sysfs shows them: read-only, errors, a state that is not
+//! live.
 //!
-//! How worn a drive is takes a command to the drive, which sysfs does not send; that is left to `smartctl` and its exporters.
+//! How worn a drive is takes a command to the drive, which sysfs does not send; that is left to
+//! `smartctl` and its exporters.
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
 //! How fast a file system fills, and when it will be full.
 //!
-//! The change over a window that is long against a checkpoint, not the slope of the last minute: while one is being written every disk
-//! looks full within the hour, and with the oldest one deleted afterwards nothing has changed.
+//! The change over a window that is long against a checkpoint, not the slope of the last minute:
+//! while one is being written every disk looks full within the hour, and with the oldest one
+//! deleted afterwards nothing has changed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! What is told of disks: those that fill, those that turned read-only, drives that are not live, checkpoints that will not fit.
+//! What is told of disks: those that fill, those that turned read-only, drives that are not live,
+//! checkpoints that will not fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,11 +27,12 @@ const MEMORY: &str = "read-only-filesystems";
 const FULL_BYTES: u64 = 10 << 30;
 const FULL_RATIO: f64 = 0.02;
 const FULL_INODES_RATIO: f64 = 0.01;
-/// One that was told of is well again only when it would last this much longer than one that is told of.
+/// One that was told of is well again only when it would last this much longer than one that is
+/// told of.
 const HYSTERESIS: f64 = 1.5;
 
-/// File systems that were told to have turned read-only. Where every mount is read-only for the exporter, nothing else tells after its restart
-/// that they were writable once.
+/// File systems that were told to have turned read-only. Where every mount is read-only for the
+/// exporter, nothing else tells after its restart that they were writable once.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Fallen {
@@ -106,7 +108,8 @@ impl Reader {
         }
     }
 
-    /// Whether the next checkpoints of each run fit. While one is being written a part of its room is gone already.
+    /// Whether the next checkpoints of each run fit. While one is being written a part of its room
+    /// is gone already.
     pub(super) fn checkpoints(
         &mut self,
         cx: &Context<'_>,
@@ -146,7 +149,8 @@ impl Reader {
         }
     }
 
-    /// Ends what was told of file systems and runs that are not there any more. One that only does not answer is there.
+    /// Ends what was told of file systems and runs that are not there any more. One that only does
+    /// not answer is there.
     pub(super) fn end_filling(&mut self, cx: &Context<'_>, mounts: &[Mount], runs: &[CheckpointPlace]) {
         self.end_those_gone(cx, FILLING, |key| {
             let (mount, run) = key.split_once('\n').map_or((key, None), |(mount, run)| (mount, Some(run)));

@@ -60,8 +60,8 @@ pub(super) fn directory(place: &CheckpointPlace) -> Option<String> {
     path.parent().filter(|dir| dir.is_absolute()).map(|dir| dir.to_string_lossy().into_owned())
 }
 
-/// Asks for the room of the file system that a path is on. Of what is not there yet, or any more, the nearest directory above
-/// that is: the file system is the same unless somebody mounts another.
+/// Asks for the room of the file system that a path is on. Of what is not there yet, or any more,
+/// the nearest directory above that is: the file system is the same unless somebody mounts another.
 pub(super) fn look(path: &Path) -> Look {
     let real = path.ancestors().find_map(|dir| std::fs::canonicalize(dir).ok())?;
     let stat = rustix::fs::statvfs(&real).ok()?;

@@ -210,7 +210,8 @@ fn file_systems_that_turn_read_only() {
     assert_eq!(node.told()[0].2, "/scratch is not watched any more");
 }
 
-/// A hardened unit and a container see mounts that are read-only for them, of file systems that are not.
+/// A hardened unit and a container see mounts that are read-only for them, of file systems that are
+/// not.
 #[test]
 fn mounts_that_are_read_only_for_the_exporter_alone() {
     let mut node = Node::new(&Config::default());

@@ -1,8 +1,10 @@
-//! How many NVLinks of a GPU should be up: as many as the configuration says, or as many as a GPU of its model in this node ever had. Kept in
-//! the state directory, so that links that are down after a reboot are missed also where every GPU lacks the same ones.
+//! How many NVLinks of a GPU should be up: as many as the configuration says, or as many as a GPU
+//! of its model in this node ever had. Kept in the state directory, so that links that are down
+//! after a reboot are missed also where every GPU lacks the same ones.
 //!
-//! Links that go down while somebody looks, or that most other GPUs have, are told of one by one (`events`). A partitioned GPU is not
-//! judged: its instances use no NVLink, and its links may be off.
+//! Links that go down while somebody looks, or that most other GPUs have, are told of one by one
+//! (`events`). A partitioned GPU is not judged: its instances use no NVLink, and its links may be
+//! off.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

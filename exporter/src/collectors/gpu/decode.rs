@@ -1,7 +1,8 @@
 //! What the driver's numbers mean, and which of them are none.
 //!
-//! Drivers and tools have many ways to say that they do not know: all ones in 32 or 64 bits, the blank values of DCGM near the top
-//! of the signed range, percentages over a hundred. None of them leaves as a number.
+//! Drivers and tools have many ways to say that they do not know: all ones in 32 or 64 bits, the
+//! blank values of DCGM near the top of the signed range, percentages over a hundred. None of them
+//! leaves as a number.
 
 use stepwatch_sys::nvml::Number;
 
@@ -42,11 +43,13 @@ pub(super) fn field(number: Number, least: f64, most: f64) -> Option<f64> {
     (value >= least && value <= most).then_some(value)
 }
 
-/// A bit error ratio: a mantissa in the second byte, and how often it is to be divided by ten in the first.
+/// A bit error ratio: a mantissa in the second byte, and how often it is to be divided by ten in
+/// the first.
 pub(super) fn bit_error_ratio(raw: f64) -> Option<f64> {
     let raw = raw as u64;
     let (mantissa, exponent) = ((raw >> 8) & 0xf, raw & 0xff);
-    // What has more bits is of a coding that came after us. Read as text, it is the number that people would write.
+    // What has more bits is of a coding that came after us. Read as text, it is the number that people
+    // would write.
     let text = (raw < 1 << 12).then(|| format!("{mantissa}e-{exponent}"))?;
     text.parse().ok()
 }
@@ -92,10 +95,12 @@ pub(super) const COMPUTE_MODES: &[&str] = &["default", "exclusive_thread", "proh
 pub(super) const FABRIC_STATES: &[&str] = &[NO_FABRIC, "not_started", "in_progress", "completed"];
 pub(super) const NO_FABRIC: &str = "not_supported";
 pub(super) const FABRIC_COMPLETED: u8 = 3;
-/// The global fabric manager, which configures the fabric, is not there; the fabric itself works on.
+/// The global fabric manager, which configures the fabric, is not there; the fabric itself works
+/// on.
 pub const GFM_DISCONNECTED: &str = "gfm_disconnected";
 
-/// Conditions in the health of the fabric: name, first bit, how many bits, and from which value on they mean harm. Zero is not told.
+/// Conditions in the health of the fabric: name, first bit, how many bits, and from which value on
+/// they mean harm. Zero is not told.
 const FABRIC_CONDITIONS: &[(&str, u32, u32, std::ops::RangeInclusive<u32>)] = &[
     ("degraded_bandwidth", 0, 0x3, 1..=1),
     ("route_recovery", 2, 0x3, 1..=1),

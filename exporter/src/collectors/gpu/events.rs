@@ -1,4 +1,5 @@
-//! What of the GPUs is worth an event at once: conditions that begin and end, links that come and go, errors that happen.
+//! What of the GPUs is worth an event at once: conditions that begin and end, links that come and
+//! go, errors that happen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +31,8 @@ const FABRIC_FOR: Duration = Duration::from_mins(1);
 const USELESS_FOR: Duration = Duration::from_mins(1);
 /// A link that is down is told again this often, as a condition is.
 const AGAIN: Duration = Duration::from_mins(10);
-/// The hardware's own reasons to slow down: broken cooling, a power supply that cannot. A power cap is everyday life.
+/// The hardware's own reasons to slow down: broken cooling, a power supply that cannot. A power cap
+/// is everyday life.
 const HARDWARE: &[&str] = &["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"];
 const HEALTHY_FABRIC: &str = "completed";
 
@@ -316,7 +318,8 @@ impl Watcher {
         }
     }
 
-    /// Errors of the memory that nothing corrected: since the last look, or, at the first one, since this exporter looked last in another life.
+    /// Errors of the memory that nothing corrected: since the last look, or, at the first one,
+    /// since this exporter looked last in another life.
     fn errors(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples, known: &mut Known) {
         let uuid = gpu.id.uuid.as_str();
         let sum = |lifetime: &str| {
@@ -339,7 +342,8 @@ impl Watcher {
         }
         let who = Subject::of(&gpu.id, gpu.time);
         let mut text = format!("{} had {more} more uncorrected memory errors, {total} {when}", who.name);
-        // The application that had the row lost it, and nobody gets it any more (XID 63 and 94): no reason to stop another one.
+        // The application that had the row lost it, and nobody gets it any more (XID 63 and 94): no reason
+        // to stop another one.
         let out_of_use = is(slow, &REMAP_PENDING) && !is(slow, &REMAP_FAILED) && !in_sram(slow);
         if out_of_use {
             text += "; their row is out of use, and is replaced when the GPU is reset";
@@ -461,7 +465,8 @@ fn is(samples: &Samples, family: &'static Family) -> bool {
     of(samples, family).any(|(_, value)| value == 1.0)
 }
 
-/// Whether the memory of the chip, of which no row can be replaced, had uncorrected errors since the driver was loaded.
+/// Whether the memory of the chip, of which no row can be replaced, had uncorrected errors since
+/// the driver was loaded.
 fn in_sram(samples: &Samples) -> bool {
     let sram = ["uncorrected", "volatile", "sram"];
     of(samples, &ECC).any(|(labels, errors)| errors > 0.0 && labels.iter().skip(1).eq(sram))

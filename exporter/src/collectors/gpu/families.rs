@@ -1,4 +1,5 @@
-//! Every family of a GPU. One label `gpu`, its UUID, joins them with `gpu_info`, which has everything else.
+//! Every family of a GPU. One label `gpu`, its UUID, joins them with `gpu_info`, which has
+//! everything else.
 
 use crate::family::Family;
 use crate::samples::{Labels, Samples};

@@ -1,7 +1,8 @@
-//! What the units of a GPU did between two passes, of Hopper and later: from two samples of its counters.
+//! What the units of a GPU did between two passes, of Hopper and later: from two samples of its
+//! counters.
 //!
-//! The counters are the driver's own, so this does not compete with a profiler for the hardware, as DCGM's fields do. Of a
-//! partitioned GPU each instance is sampled by itself.
+//! The counters are the driver's own, so this does not compete with a profiler for the hardware, as
+//! DCGM's fields do. Of a partitioned GPU each instance is sampled by itself.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,8 @@ const MIB: f64 = 1_048_576.0;
 /// No link is faster, in MiB a second.
 const MAX_RATE: f64 = 1e8;
 
-/// A metric, the family it goes to with the value of its second label, and whether it is a ratio or a rate.
+/// A metric, the family it goes to with the value of its second label, and whether it is a ratio or
+/// a rate.
 struct Row {
     metric: u32,
     family: &'static Family,
@@ -85,7 +87,8 @@ pub(super) fn read(gpu: &mut Gpu, out: &mut Samples) {
     }
 }
 
-/// The time of a sample is taken beside it: how long a pass takes until then is different every time.
+/// The time of a sample is taken beside it: how long a pass takes until then is different every
+/// time.
 fn sample(gpu: &mut Gpu, instance: Option<u32>, rows: &[Row], out: &mut Samples) {
     let apart = gpu.samples.get(&instance).map(|(at, _)| at.elapsed());
     if apart.is_some_and(|apart| apart < MIN_APART) {

@@ -18,7 +18,8 @@ use crate::samples::{Labels, Samples};
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Names of the stream, and the series that they are of: the family, and what its labels beside the GPU must be.
+/// Names of the stream, and the series that they are of: the family, and what its labels beside the
+/// GPU must be.
 static PLAIN: &[(&str, &Family, &[&str])] = &[
     ("sm_clock_hertz", &CLOCK, &["sm"]),
     ("sm_clock_max_hertz", &CLOCK_MAX, &["sm"]),

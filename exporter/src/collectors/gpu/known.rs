@@ -1,8 +1,9 @@
-//! Which GPUs this node has had, kept in the state directory: one that comes back from a reboot with a GPU less, or without its
-//! driver, is seen, and so are errors of its memory that happened while nobody looked.
+//! Which GPUs this node has had, kept in the state directory: one that comes back from a reboot
+//! with a GPU less, or without its driver, is seen, and so are errors of its memory that happened
+//! while nobody looked.
 //!
-//! A GPU that was exchanged takes the slot of the one before it. What is gone for two weeks is how the node is now meant to be: whoever
-//! had to know knows.
+//! A GPU that was exchanged takes the slot of the one before it. What is gone for two weeks is how
+//! the node is now meant to be: whoever had to know knows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,7 +108,8 @@ impl Known {
         }
     }
 
-    /// So many uncorrected errors has the memory of a GPU had since it was made; what was known of it before.
+    /// So many uncorrected errors has the memory of a GPU had since it was made; what was known of
+    /// it before.
     pub(super) fn count(&mut self, uuid: &str, errors: f64) -> Option<f64> {
         let before = self.uncorrected.insert(uuid.to_owned(), errors);
         self.news |= before != Some(errors);

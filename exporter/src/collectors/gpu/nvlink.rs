@@ -1,7 +1,9 @@
-//! NVLink, per link: state, speed, bytes and errors, of links of the fourth generation and of the fifth.
+//! NVLink, per link: state, speed, bytes and errors, of links of the fourth generation and of the
+//! fifth.
 //!
-//! All of it in one call: fields with the link as their scope. What a generation does not count it refuses, once. GPUs whose driver
-//! does not know the fields of state and errors are asked by the functions that were there before.
+//! All of it in one call: fields with the link as their scope. What a generation does not count it
+//! refuses, once. GPUs whose driver does not know the fields of state and errors are asked by the
+//! functions that were there before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -120,7 +122,8 @@ pub(super) fn read(gpu: &mut Gpu, out: &mut Samples) {
     }
 }
 
-/// Whether the links lead to switches. GPUs before Hopper have no fabric that one could miss, switches or not.
+/// Whether the links lead to switches. GPUs before Hopper have no fabric that one could miss,
+/// switches or not.
 pub(super) fn read_switched(gpu: &mut Gpu, out: &mut Samples) {
     let fabric = |architecture: u32| (HOPPER..UNKNOWN_ARCHITECTURE).contains(&architecture);
     if !gpu.ask("architecture", 0, Device::architecture).is_some_and(fabric) {
@@ -169,8 +172,9 @@ fn write(uuid: &str, link: &str, numbers: &[Option<Number>], out: &mut Samples) 
     }
 }
 
-/// Links that are up on most of the GPUs, of three or more: where one of them is down on another GPU that has links, it is missing
-/// there. GPUs that are joined two by two have none in common with the rest.
+/// Links that are up on most of the GPUs, of three or more: where one of them is down on another
+/// GPU that has links, it is missing there. GPUs that are joined two by two have none in common
+/// with the rest.
 pub(super) fn usual<'a>(gpus: impl Iterator<Item = &'a Samples>) -> BTreeSet<String> {
     let (mut telling, mut up_on) = (0, BTreeMap::<&str, usize>::new());
     for samples in gpus {

@@ -1,10 +1,12 @@
 //! Which GPUs of the node are given to this process, and which of those cannot be used.
 //!
-//! In a container, or a control group as Slurm's, the list of the kernel driver names all GPUs of the node, and NVML some: it does not
-//! count the others, or counts them and has no permission. A GPU whose device may not be opened here is another's and not lost; one
-//! that fell off the bus still has a device that may be opened. But a container's runtime makes devices of what NVML lists when the
-//! container starts: one that was ours and that the driver cannot bring up any more is nobody's, and lost. What else a runtime leaves
-//! out can be told from what it gives to others only by whoever says that all GPUs are meant.
+//! In a container, or a control group as Slurm's, the list of the kernel driver names all GPUs of
+//! the node, and NVML some: it does not count the others, or counts them and has no permission. A
+//! GPU whose device may not be opened here is another's and not lost; one that fell off the bus
+//! still has a device that may be opened. But a container's runtime makes devices of what NVML
+//! lists when the container starts: one that was ours and that the driver cannot bring up any more
+//! is nobody's, and lost. What else a runtime leaves out can be told from what it gives to others
+//! only by whoever says that all GPUs are meant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,7 +45,8 @@ struct Unusable<'a> {
 }
 
 impl Reader {
-    /// Where the GPUs are whose devices this process may not open, those of the list and those that this node has had.
+    /// Where the GPUs are whose devices this process may not open, those of the list and those that
+    /// this node has had.
     pub(super) fn withheld(&self, roots: &Roots, listed: &[String]) -> BTreeSet<String> {
         let mut withheld = BTreeSet::new();
         if self.config.devices != Devices::All && !listed.is_empty() {
@@ -68,7 +71,8 @@ impl Reader {
         };
         let unread = self.unread(reading);
         let refused = reading.unusable.iter().filter(|(_, error)| error.not_ours()).count();
-        // NVML has no place for what it may not use: only all of them are told apart from those that are lost.
+        // NVML has no place for what it may not use: only all of them are told apart from those that are
+        // lost.
         let all = refused >= unread.len();
         self.others = unread.into_iter().filter(|pci| all || withheld(pci)).map(str::to_owned).collect();
     }
@@ -84,7 +88,8 @@ impl Reader {
         self.config.devices != Devices::All && error.not_ours()
     }
 
-    /// Where the GPUs are that the kernel driver lists, or that this node has had, and that NVML does not answer for.
+    /// Where the GPUs are that the kernel driver lists, or that this node has had, and that NVML
+    /// does not answer for.
     fn unread<'a>(&'a self, reading: &Reading) -> BTreeSet<&'a str> {
         let listed = self.listed.addresses.iter().map(String::as_str);
         let all = listed.chain(self.known.gpus().values().map(|id| id.pci.as_str()));
@@ -154,7 +159,8 @@ impl Reader {
         all.find(|(place, _)| *place == pci).map_or("", |(_, uuid)| uuid)
     }
 
-    /// A GPU that answers little or nothing until it is reset does not tell of that in the usual way.
+    /// A GPU that answers little or nothing until it is reset does not tell of that in the usual
+    /// way.
     pub(super) fn want_resets(&mut self, reading: &Reading) {
         for gpu in reading.gpus.iter().filter(|gpu| gpu.needs_reset && !gpu.lost) {
             let uuid = &gpu.id.uuid;

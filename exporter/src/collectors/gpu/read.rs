@@ -1,7 +1,8 @@
 //! What is asked of one GPU, at which of the two rhythms, and what of the answers goes where.
 //!
-//! Never asked: the PCIe throughput function, which measures for 20 ms while it holds the driver's lock (two fields count the bytes
-//! instead), and the list of graphics processes, which takes milliseconds.
+//! Never asked: the PCIe throughput function, which measures for 20 ms while it holds the driver's
+//! lock (two fields count the bytes instead), and the list of graphics processes, which takes
+//! milliseconds.
 
 use stepwatch_sys::nvml::field as id;
 use stepwatch_sys::nvml::{Ask, Clock, Device, EccLifetime, EccLocation, EccSeverity, Fabric, Threshold};

@@ -1,8 +1,10 @@
 //! Which GPUs were reset, or had their driver loaded anew: what they suffered before is history.
 //!
-//! The driver writes no line about it. But the energy that a GPU has used is counted from that moment on, so a counter that stands lower
-//! than it did has begun anew, and how high it stands tells how long ago at most. What came before a reset counts as cured by it, so
-//! that one dated too early leaves a fault standing, and one dated too late would hide it: every doubt makes it earlier.
+//! The driver writes no line about it. But the energy that a GPU has used is counted from that
+//! moment on, so a counter that stands lower than it did has begun anew, and how high it stands
+//! tells how long ago at most. What came before a reset counts as cured by it, so that one dated
+//! too early leaves a fault standing, and one dated too late would hide it: every doubt makes it
+//! earlier.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +22,8 @@ use crate::samples::Samples;
 
 /// Name of what is remembered.
 const MEMORY: &str = "gpu-resets";
-/// How high the counters stand is saved this often: that state may be written to a disk that hangs, and GPUs with it.
+/// How high the counters stand is saved this often: that state may be written to a disk that hangs,
+/// and GPUs with it.
 const SAVE_SECONDS: f64 = 600.0;
 /// More GPUs than any node ever has.
 const MAX_GPUS: usize = 64;
@@ -28,7 +31,8 @@ const MAX_GPUS: usize = 64;
 const INEXACT_JOULES: f64 = 100.0;
 /// How long ago a reset was is not known any better than this.
 const INEXACT_SECONDS: f64 = 5.0;
-/// Less than any GPU of a data centre draws that is worth a reset, but for small ones, which are seen to draw less.
+/// Less than any GPU of a data centre draws that is worth a reset, but for small ones, which are
+/// seen to draw less.
 const IDLE_WATTS: f64 = 40.0;
 
 #[derive(Debug, Default)]
@@ -55,13 +59,15 @@ struct Gpu {
     /// Whether the driver lets go of the GPU when nobody uses it, and may count anew after that.
     #[serde(skip)]
     let_go: bool,
-    /// A lower number, which has to grow before it is believed: a GPU that is about to die may say anything.
+    /// A lower number, which has to grow before it is believed: a GPU that is about to die may say
+    /// anything.
     #[serde(skip)]
     lower: Option<f64>,
 }
 
 impl Resets {
-    /// Takes in how high the counters stand, tells of those that began anew, and writes when each did.
+    /// Takes in how high the counters stand, tells of those that began anew, and writes when each
+    /// did.
     pub(super) fn look(&mut self, cx: &Context<'_>, reading: &Reading) {
         let state = cx.roots.state.as_deref();
         if !std::mem::replace(&mut self.loaded, true) {

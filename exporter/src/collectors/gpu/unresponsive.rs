@@ -1,7 +1,9 @@
-//! GPUs that keep whoever asks waiting: a call of one that does not return, and one that is set aside because it answers too slowly.
+//! GPUs that keep whoever asks waiting: a call of one that does not return, and one that is set
+//! aside because it answers too slowly.
 //!
-//! Both are one condition, of that GPU: it begins with the call and ends when the GPU was read as a whole and no call was slow. A call
-//! that is of no one GPU is the driver's, and so is its condition.
+//! Both are one condition, of that GPU: it begins with the call and ends when the GPU was read as a
+//! whole and no call was slow. A call that is of no one GPU is the driver's, and so is its
+//! condition.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +20,8 @@ use crate::nvml::{Aside, Call, Identity};
 const NAME: &str = "nvml_stuck";
 
 impl Watcher {
-    /// `call` takes too long just now. `quick` says whether the last answer came without a slow call of the driver as a whole.
+    /// `call` takes too long just now. `quick` says whether the last answer came without a slow
+    /// call of the driver as a whole.
     pub(super) fn unresponsive(
         &mut self,
         cx: &Context<'_>,

@@ -1,7 +1,8 @@
-//! XID errors as NVML tells of them, where nobody reads the kernel's log: in a container without the right to it, or where the
-//! collector of the log is disabled.
+//! XID errors as NVML tells of them, where nobody reads the kernel's log: in a container without
+//! the right to it, or where the collector of the log is disabled.
 //!
-//! Second best: NVML has no text, and nothing of what was before it was asked. What is counted and told is what the log would have given.
+//! Second best: NVML has no text, and nothing of what was before it was asked. What is counted and
+//! told is what the log would have given.
 
 use std::collections::{BTreeMap, BTreeSet};
 

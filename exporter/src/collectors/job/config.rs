@@ -12,9 +12,11 @@ use crate::collector::Mistakes;
 pub struct Config {
     pub enabled: bool,
     pub interval: Period,
-    /// Control groups of jobs of Slurm; patterns that end in `job_*`, relative to where control groups are mounted, or absolute.
+    /// Control groups of jobs of Slurm; patterns that end in `job_*`, relative to where control
+    /// groups are mounted, or absolute.
     pub cgroups: Vec<String>,
-    /// Directory in which a prolog leaves one file for each GPU, called by its index in `nvidia-smi`, with one job a line.
+    /// Directory in which a prolog leaves one file for each GPU, called by its index in
+    /// `nvidia-smi`, with one job a line.
     pub prolog_dir: Option<PathBuf>,
     pub kubelet: KubeletConfig,
     /// Jobs at a time; those beyond are left out and counted.

@@ -1,4 +1,5 @@
-//! Which GPU is meant: schedulers, container runtimes and programs each name devices in their own way, the page by UUID.
+//! Which GPU is meant: schedulers, container runtimes and programs each name devices in their own
+//! way, the page by UUID.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,8 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Whether this may be the other, as far as either is known: not everybody who names a GPU says which instance of it is meant.
+    /// Whether this may be the other, as far as either is known: not everybody who names a GPU says
+    /// which instance of it is meant.
     pub(super) fn may_be(&self, other: &Self) -> bool {
         self.gpu == other.gpu && (self.gi == other.gi || self.gi.is_none() || other.gi.is_none())
     }
@@ -50,10 +52,12 @@ impl Known {
 
     /// One device by any of its names.
     ///
-    /// `GPU-…`, `MIG-…`, the older `MIG-GPU-…/gi/ci`, `nvidia3` and `nvidia3/gi1` of GKE, `gpu-3` of DRA, `3`, `3.1` and `3:1` with a GPU
-    /// instance; `::7` and `/vgpu7` at the end are a share of it. `gpu-3-mig-1g10gb-19-0` of DRA, or `gpu-3-mig-19-0-1`, tells the profile
-    /// and the place of an instance, not its number: it is the GPU. A number with a word before it is that of a device file, a bare one
-    /// the index of NVML, which counts along the bus: on some hosts those are different GPUs.
+    /// `GPU-…`, `MIG-…`, the older `MIG-GPU-…/gi/ci`, `nvidia3` and `nvidia3/gi1` of GKE, `gpu-3`
+    /// of DRA, `3`, `3.1` and `3:1` with a GPU instance; `::7` and `/vgpu7` at the end are a
+    /// share of it. `gpu-3-mig-1g10gb-19-0` of DRA, or `gpu-3-mig-19-0-1`, tells the profile
+    /// and the place of an instance, not its number: it is the GPU. A number with a word before it
+    /// is that of a device file, a bare one the index of NVML, which counts along the bus: on
+    /// some hosts those are different GPUs.
     pub(super) fn find(&self, name: &str) -> Option<Device> {
         let name = name.split("::").next().unwrap_or(name).trim();
         if let Some(parts) = name.strip_prefix("MIG-GPU-") {
@@ -88,15 +92,15 @@ impl Known {
         Some(Device { gpu, gi })
     }
 
-    /// As [`find`](Self::find), of names that are more than a number: plugins of Kubernetes number other things too, KubeVirt's the groups of
-    /// the IOMMU.
+    /// As [`find`](Self::find), of names that are more than a number: plugins of Kubernetes number
+    /// other things too, KubeVirt's the groups of the IOMMU.
     pub(super) fn find_named(&self, name: &str) -> Option<Device> {
         let is_name = name.trim_start().starts_with(|c: char| c.is_ascii_alphabetic());
         if is_name { self.find(name) } else { None }
     }
 
-    /// All devices of a list by comma or space, in which numbers are those of device files, and may stand for ranges: `0-3,5`. And how
-    /// many it names.
+    /// All devices of a list by comma or space, in which numbers are those of device files, and may
+    /// stand for ranges: `0-3,5`. And how many it names.
     pub(super) fn list(&self, text: &str) -> (BTreeSet<Device>, usize) {
         let (mut found, mut named) = (BTreeSet::new(), 0);
         for item in text.split([',', ' ', '\n']).map(str::trim).filter(|i| !i.is_empty()).take(MAX_DEVICES) {
@@ -132,7 +136,8 @@ impl Known {
         Some(gpu.uuid.clone())
     }
 
-    /// The UUID as the driver writes it. Of a GPU that the driver does not list the name is believed, if it is one: the driver may be gone.
+    /// The UUID as the driver writes it. Of a GPU that the driver does not list the name is
+    /// believed, if it is one: the driver may be gone.
     fn known_as(&self, uuid: &str) -> Option<String> {
         let listed = self.gpus.iter().find(|g| g.uuid.eq_ignore_ascii_case(uuid));
         listed.map(|g| g.uuid.clone()).or_else(|| is_uuid(uuid.get(4..)?).then(|| uuid.to_owned()))

@@ -1,5 +1,5 @@
-//! What the environment of a process says of its job. Only the variables named here are looked at; the rest of an environment holds
-//! people's secrets.
+//! What the environment of a process says of its job. Only the variables named here are looked at;
+//! the rest of an environment holds people's secrets.
 
 use std::collections::BTreeMap;
 
@@ -30,17 +30,20 @@ const ARRAY: &[&str] = &["SLURM_ARRAY_JOB_ID"];
 const ARRAY_TASK: &[&str] = &["SLURM_ARRAY_TASK_ID"];
 const START: &[&str] = &["SLURM_JOB_START_TIME"];
 const END: &[&str] = &["SLURM_JOB_END_TIME"];
-/// Of the whole job on the node of its script, by minor number: steps inherit it on whatever node they are, from whichever job starts them.
+/// Of the whole job on the node of its script, by minor number: steps inherit it on whatever node
+/// they are, from whichever job starts them.
 const JOB_GPUS: &[&str] = &["SLURM_JOB_GPUS"];
 /// Of the step on this node, by minor number.
 const STEP_GPUS: &[&str] = &["SLURM_STEP_GPUS"];
-/// What the program was left to see: UUIDs, or numbers that may be relative to what a control group allows.
+/// What the program was left to see: UUIDs, or numbers that may be relative to what a control group
+/// allows.
 const VISIBLE: &[&str] = &["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 /// Devices that are not NVIDIA's, counted but not named: there is no UUID to name them by.
 const VISIBLE_OTHERS: &[&str] = &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
 const HOST: &[&str] = &["HOSTNAME"];
 const DEVICE_ORDER: &[&str] = &["CUDA_DEVICE_ORDER"];
-/// A component of a heterogeneous job, by its number; other variables have the end of this name after theirs.
+/// A component of a heterogeneous job, by its number; other variables have the end of this name
+/// after theirs.
 const COMPONENT: &str = "SLURM_JOB_ID_HET_GROUP_";
 const OF_COMPONENT: &str = "_HET_GROUP_";
 
@@ -160,8 +163,9 @@ impl Facts {
 }
 
 impl Facts {
-    /// Who the job is, if it is this process's. In all components of a heterogeneous job the environment has the id of the first as that of
-    /// the job, while control groups have each its own.
+    /// Who the job is, if it is this process's. In all components of a heterogeneous job the
+    /// environment has the id of the first as that of the job, while control groups have each
+    /// its own.
     pub(super) fn identity_of(&self, id: &str) -> Option<&Identity> {
         let whole = || self.job.as_ref().filter(|(_, job)| job == id).map(|_| &self.identity);
         self.components.get(id).or_else(whole)

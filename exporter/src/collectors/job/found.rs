@@ -96,8 +96,9 @@ pub(super) fn name_runs(jobs: &mut [Job], followed: impl Fn(&str) -> bool) {
     }
 }
 
-/// The pod that a process is in: of those that hold its `devices`, or where that tells none, of those that have its host's name. What fits
-/// several is narrowed by that name, then by the namespace; what still does is nobody's.
+/// The pod that a process is in: of those that hold its `devices`, or where that tells none, of
+/// those that have its host's name. What fits several is narrowed by that name, then by the
+/// namespace; what still does is nobody's.
 pub(super) fn pod_of<'a>(
     pods: &'a [Pod],
     devices: &BTreeSet<Device>,

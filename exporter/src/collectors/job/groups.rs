@@ -1,14 +1,16 @@
 //! Jobs by the control groups that Slurm makes for them: who is in which job, without asking Slurm.
 //!
-//! Version 2 has `slurmstepd.scope/job_7/step_0/user/task_1`, version 1 `slurm/uid_1000/job_7/step_0/task_1` once for every controller. What
-//! belongs to a job is everything under its group, at any depth. A group is there exactly as long as the job is.
+//! Version 2 has `slurmstepd.scope/job_7/step_0/user/task_1`, version 1
+//! `slurm/uid_1000/job_7/step_0/task_1` once for every controller. What belongs to a job is
+//! everything under its group, at any depth. A group is there exactly as long as the job is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::roots::{self, Roots};
 
-/// Where Slurm puts its jobs, relative to where control groups are mounted: by version 2, by version 1, and in a pod that runs a node of Slurm.
+/// Where Slurm puts its jobs, relative to where control groups are mounted: by version 2, by
+/// version 1, and in a pod that runs a node of Slurm.
 pub(super) const PATTERNS: &[&str] = &[
     "system.slice/*slurmstepd.scope/job_*",
     "*/slurm*/uid_*/job_*",
@@ -91,8 +93,8 @@ fn walk(job: PathBuf, group: &mut Group) {
     group.pids.remove(&0);
 }
 
-/// Whether these are groups of a step that has all of the job's devices on this node: its script, or a shell instead of one. Other steps
-/// have what they were started with.
+/// Whether these are groups of a step that has all of the job's devices on this node: its script,
+/// or a shell instead of one. Other steps have what they were started with.
 pub(super) fn has_all(path: &str) -> bool {
     path.split(['/', '\n']).any(|part| matches!(part, "step_batch" | "step_interactive"))
 }

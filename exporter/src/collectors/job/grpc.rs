@@ -1,7 +1,9 @@
-//! One call of gRPC over a socket of this machine: a request without a body to speak of, one message back, and the status in the trailers.
+//! One call of gRPC over a socket of this machine: a request without a body to speak of, one
+//! message back, and the status in the trailers.
 //!
-//! HTTP/2 is hyper's; what gRPC adds is a frame of five bytes and two headers, which is less than a framework for it. The whole call has one
-//! deadline, and the answer a limit: the one who answers may be slow, dead or somebody else.
+//! HTTP/2 is hyper's; what gRPC adds is a frame of five bytes and two headers, which is less than a
+//! framework for it. The whole call has one deadline, and the answer a limit: the one who answers
+//! may be slow, dead or somebody else.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,6 +1,8 @@
-//! Which GPU, and which instance of it, a MIG device is part of: schedulers and Kubernetes name it by a UUID of its own, which only NVML can place.
+//! Which GPU, and which instance of it, a MIG device is part of: schedulers and Kubernetes name it
+//! by a UUID of its own, which only NVML can place.
 //!
-//! NVML is asked when such a name turns up that is not known, and then seldom: what it said is good until the GPU is partitioned anew.
+//! NVML is asked when such a name turns up that is not known, and then seldom: what it said is good
+//! until the GPU is partitioned anew.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +26,8 @@ impl Instances {
         self.known.clone()
     }
 
-    /// Asks for them when one is `wanted` that is not known, if NVML is in use and has nothing better to do; the next pass has the answer.
+    /// Asks for them when one is `wanted` that is not known, if NVML is in use and has nothing
+    /// better to do; the next pass has the answer.
     pub(super) fn look(&mut self, cx: &Context<'_>, wanted: bool, now: Instant) {
         if !wanted || self.asked.is_some_and(|at| now.saturating_duration_since(at) < INSTANCES_AGAIN) {
             return;

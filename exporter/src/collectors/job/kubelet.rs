@@ -1,7 +1,8 @@
 //! Which pods hold which devices, by the kubelet's pod resources API over its socket.
 //!
-//! Asked on the collector's own thread, never for a scrape, with a deadline. A kubelet that does not answer is left alone for longer and longer,
-//! and what it said last stands for a while: it restarts more often than pods do.
+//! Asked on the collector's own thread, never for a scrape, with a deadline. A kubelet that does
+//! not answer is left alone for longer and longer, and what it said last stands for a while: it
+//! restarts more often than pods do.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

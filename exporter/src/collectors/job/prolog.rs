@@ -1,6 +1,7 @@
-//! Jobs by the files that a prolog leaves and an epilog takes away: one for each GPU, called by its index, or by its index and GPU instance
-//! (`3`, `3.1`), with one job a line. The convention of NVIDIA's own exporter, so a site that has such scripts keeps them; the index is
-//! that of NVML and `nvidia-smi`, which need not be the number of the device file.
+//! Jobs by the files that a prolog leaves and an epilog takes away: one for each GPU, called by its
+//! index, or by its index and GPU instance (`3`, `3.1`), with one job a line. The convention of
+//! NVIDIA's own exporter, so a site that has such scripts keeps them; the index is that of NVML and
+//! `nvidia-smi`, which need not be the number of the device file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,7 +1,7 @@
 //! One look at the node: every job that anybody knows of, and the devices that it holds.
 //!
-//! What several sources say of one job is put together. On GPUs the files of a prolog have the last word, then what the scheduler wrote into
-//! the environment, then what the processes have open.
+//! What several sources say of one job is put together. On GPUs the files of a prolog have the last
+//! word, then what the scheduler wrote into the environment, then what the processes have open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use crate::processes;
 use crate::roots::{self, Roots};
 use crate::training::TrainingProcess;
 
-/// Processes of one job whose environment is looked at: ranks come before the many workers that they start.
+/// Processes of one job whose environment is looked at: ranks come before the many workers that
+/// they start.
 const MAX_READ: usize = 256;
 /// Processes of one job whose open files are looked at.
 const MAX_OPEN: usize = 64;
@@ -305,13 +306,14 @@ impl Survey {
     }
 }
 
-/// What Slurm gave, as it says itself: to the job's script on the node where that runs, to any other step on each of its nodes.
+/// What Slurm gave, as it says itself: to the job's script on the node where that runs, to any
+/// other step on each of its nodes.
 fn given(facts: &Facts, has_all: bool) -> Option<&str> {
     if has_all { facts.job_gpus.as_deref() } else { facts.step_gpus.as_deref() }
 }
 
-/// The devices that environments name, and how many those are. Each is what a process was left to see and what it was given: UUIDs say which
-/// device it is, numbers are next.
+/// The devices that environments name, and how many those are. Each is what a process was left to
+/// see and what it was given: UUIDs say which device it is, numbers are next.
 fn told<'a>(
     known: &Known,
     environments: impl Iterator<Item = (&'a [String], Option<&'a str>)>,

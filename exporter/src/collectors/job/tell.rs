@@ -1,4 +1,5 @@
-//! Jobs in the stream: when one begins, changes or ends, and again every ten minutes, so that an alerter that starts late knows whose GPUs these are.
+//! Jobs in the stream: when one begins, changes or ends, and again every ten minutes, so that an
+//! alerter that starts late knows whose GPUs these are.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

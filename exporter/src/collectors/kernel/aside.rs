@@ -1,7 +1,7 @@
 //! Work that may never return, done on a thread of its own, one piece at a time.
 //!
-//! The kernel log matters most when the disk that the position is saved on hangs, or the driver that lists the GPUs: neither
-//! may keep the log from being read.
+//! The kernel log matters most when the disk that the position is saved on hangs, or the driver
+//! that lists the GPUs: neither may keep the log from being read.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -34,7 +34,8 @@ impl<T: Send + 'static> Aside<T> {
         began
     }
 
-    /// What came of it, once it is over; waits at most so long. `None` also where the work panicked.
+    /// What came of it, once it is over; waits at most so long. `None` also where the work
+    /// panicked.
     pub(super) fn finished(&mut self, most: Duration) -> Option<T> {
         match self.0.as_ref()?.recv_timeout(most) {
             Ok(result) => {

@@ -1,8 +1,9 @@
 //! The XID catalogue: what each code means, how serious it is and what to do, as data.
 //!
-//! `xid.csv` is the one place; `docs/xid.md` is made from it. Codes come with every driver, so one that is not in the table is no error of
-//! anybody's: it is counted and told all the same, as a ticket. `collectors.kernel.xids` names a table of the operator's in the same
-//! format, for codes that are newer than this program and for another opinion of those that are not.
+//! `xid.csv` is the one place; `docs/xid.md` is made from it. Codes come with every driver, so one
+//! that is not in the table is no error of anybody's: it is counted and told all the same, as a
+//! ticket. `collectors.kernel.xids` names a table of the operator's in the same format, for codes
+//! that are newer than this program and for another opinion of those that are not.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -152,7 +153,8 @@ pub static SXIDS: [Sxid; 8] = [
     },
 ];
 
-/// What is known of an SXID whose line does not say how serious it is; of one that is not in the table, that it is a ticket.
+/// What is known of an SXID whose line does not say how serious it is; of one that is not in the
+/// table, that it is a ticket.
 pub fn sxid(code: u32) -> Sxid {
     let at = SXIDS.binary_search_by_key(&code, |sxid| sxid.code).ok();
     at.and_then(|at| SXIDS.get(at)).copied().unwrap_or(Sxid {
@@ -172,8 +174,8 @@ pub fn check(path: &Path) -> Result<(), Vec<String>> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// Adds the rows of a table to those that are built in, in place of any that was added before. It was checked with the configuration;
-/// one that has become unreadable since changes nothing.
+/// Adds the rows of a table to those that are built in, in place of any that was added before. It
+/// was checked with the configuration; one that has become unreadable since changes nothing.
 pub fn extend(path: Option<&Path>) {
     let text = match path.map(read).transpose() {
         Ok(text) => text,
@@ -187,8 +189,8 @@ pub fn extend(path: Option<&Path>) {
         return;
     }
     *extended = text.map(|text| {
-        // For as long as the program runs: what is told of a code is on its way through the whole of it. A table that changed is some
-        // kilobytes, and a person changes it.
+        // For as long as the program runs: what is told of a code is on its way through the whole of it. A
+        // table that changed is some kilobytes, and a person changes it.
         let own: &'static str = Box::leak(text.clone().into_boxed_str());
         (text, Box::leak(extended_by(own).into_boxed_slice()) as Table)
     });

@@ -1,7 +1,8 @@
-//! What was counted since the boot and how far the log was read: together, because they are right only together.
+//! What was counted since the boot and how far the log was read: together, because they are right
+//! only together.
 //!
-//! Saved as one and loaded as one. What came after the last save is read again from the log, counted again from there, and so neither
-//! lost nor counted twice.
+//! Saved as one and loaded as one. What came after the last save is read again from the log,
+//! counted again from there, and so neither lost nor counted twice.
 
 use std::collections::BTreeMap;
 
@@ -156,8 +157,9 @@ impl Counts {
         self.held.iter_mut().find(|h| h.name == name && h.device == device)
     }
 
-    /// What of a condition ends when the log says that it is over for a device: that device, and all of the same server. The kernel leaves
-    /// out lines that are like those before them, so of many devices that come back with their server one may be all that is heard of.
+    /// What of a condition ends when the log says that it is over for a device: that device, and
+    /// all of the same server. The kernel leaves out lines that are like those before them, so
+    /// of many devices that come back with their server one may be all that is heard of.
     pub(super) fn end(&mut self, name: &str, device: &str, server: &str) -> Vec<Held> {
         let of_device = self.held.iter().find(|h| h.name == name && h.device == device);
         // It may have come back at another address, where all that was at the old one is now.
@@ -212,7 +214,8 @@ impl Counts {
     }
 }
 
-/// What the page says, and of which counts. Hundreds of series that are the same for most of a day are written when they change.
+/// What the page says, and of which counts. Hundreds of series that are the same for most of a day
+/// are written when they change.
 #[derive(Debug, Default)]
 pub(super) struct Said(Option<(Counts, Samples)>);
 

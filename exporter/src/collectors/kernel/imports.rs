@@ -1,6 +1,7 @@
 //! How the connections of the Lustre client stand, while the log has one of them down.
 //!
-//! Lustre prints a line of many that are alike, so of a hundred targets that are back the log may name one. The client itself knows of each.
+//! Lustre prints a line of many that are alike, so of a hundred targets that are back the log may
+//! name one. The client itself knows of each.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,8 +22,9 @@ pub(super) struct Imports {
 }
 
 impl Imports {
-    /// Asks if it is time, and takes in what came of it; waits for that at most so long. A connection that is being made or given up keeps
-    /// who asks waiting, so nobody but a thread of its own does.
+    /// Asks if it is time, and takes in what came of it; waits for that at most so long. A
+    /// connection that is being made or given up keeps who asks waiting, so nobody but a thread
+    /// of its own does.
     pub(super) fn ask(&mut self, tracker: &mut Tracker, roots: &Roots, now: f64, most: Duration) {
         let due = self.asked.is_none_or(|(at, _)| at.elapsed() >= ASK_EVERY);
         if due && !self.looking.busy() && tracker.counts.held.iter().any(|held| held.name == LUSTRE) {

@@ -1,7 +1,8 @@
 //! Which lines of the kernel log mean something.
 //!
-//! Nearly all mean nothing, and a storm of them must cost nothing: the first byte picks the few beginnings that are compared, and
-//! what may stand anywhere in a line is searched for with vector instructions. No line is matched against a list.
+//! Nearly all mean nothing, and a storm of them must cost nothing: the first byte picks the few
+//! beginnings that are compared, and what may stand anywhere in a line is searched for with vector
+//! instructions. No line is matched against a list.
 
 use std::sync::LazyLock;
 
@@ -126,7 +127,8 @@ fn anywhere(line: &str) -> Option<Found<'_>> {
     }
     if let Some(at) = WATCHDOG.find(bytes) {
         let (pci, netdev) = device_of(line);
-        // The kernel wrote the name of the interface after it, until it began to write the device before it.
+        // The kernel wrote the name of the interface after it, until it began to write the device before
+        // it.
         let named = line[at + WATCHDOG.needle().len()..].split_once(" (").map_or("", |(name, _)| name);
         let netdev = if netdev.is_empty() { named } else { netdev };
         return Some(Found::Sign(Sign::NetdevWatchdog, Facts::pci(pci, netdev)));
@@ -153,7 +155,8 @@ fn fabric(line: &str) -> Option<Found<'_>> {
     Some(Found::Sign(sign, Facts::default()))
 }
 
-/// The PCI address and the interface in `<driver> <address>[ <interface>]: ...`, as far as they are there.
+/// The PCI address and the interface in `<driver> <address>[ <interface>]: ...`, as far as they are
+/// there.
 fn device_of(line: &str) -> (&str, &str) {
     let mut words = line.splitn(4, ' ').skip(1);
     let pci = words.next().unwrap_or_default();
@@ -222,7 +225,8 @@ fn nfs(line: &str) -> Option<Found<'_>> {
     Some(Found::Sign(sign, Facts::device(server)))
 }
 
-/// `Lustre: fs-OST0001-osc-ffff9d8a: Connection to fs-OST0001 (at 10.0.0.1@tcp) was lost; in progress operations ...`
+/// `Lustre: fs-OST0001-osc-ffff9d8a: Connection to fs-OST0001 (at 10.0.0.1@tcp) was lost; in
+/// progress operations ...`
 fn lustre(line: &str) -> Option<Found<'_>> {
     let (import, rest) = line.strip_prefix("Lustre: ")?.split_once(": ")?;
     let sign = match () {
@@ -235,7 +239,8 @@ fn lustre(line: &str) -> Option<Found<'_>> {
     let server = rest.split_once(" (at ").and_then(|(_, at)| at.split(')').next()).unwrap_or_default();
     // The last part is an address in memory, another one for every mount.
     let device = import.rsplit_once('-').map_or(import, |(name, _)| name);
-    // That the management server is back, whose import has no such part, says nothing of the targets at its address.
+    // That the management server is back, whose import has no such part, says nothing of the targets at
+    // its address.
     let server = if device == import { "" } else { server };
     Some(Found::Sign(sign, Facts { server, ..Facts::device(device) }))
 }
@@ -296,9 +301,11 @@ fn raid(line: &str) -> Option<Found<'_>> {
     Some(Found::Sign(Sign::RaidFailure, Facts::device(rest.split([',', ' ']).next()?)))
 }
 
-/// `mce: [Hardware Error]: CPU 4: Machine Check Exception: 5 Bank 7: ...`, `{1}[Hardware Error]: event severity: fatal`
+/// `mce: [Hardware Error]: CPU 4: Machine Check Exception: 5 Bank 7: ...`, `{1}[Hardware Error]:
+/// event severity: fatal`
 ///
-/// Errors of now are numbered. Those that the firmware kept over a reset (ACPI's BERT) are printed once, as the kernel boots, and are not.
+/// Errors of now are numbered. Those that the firmware kept over a reset (ACPI's BERT) are printed
+/// once, as the kernel boots, and are not.
 fn hardware(line: &str) -> Option<Found<'_>> {
     let (head, rest) = line.split_once("[Hardware Error]: ")?;
     let sign = match rest.strip_prefix("event severity: ") {
@@ -323,7 +330,8 @@ fn hardware(line: &str) -> Option<Found<'_>> {
 }
 
 /// `INFO: task python3:4242 blocked for more than 122 seconds.`
-/// `I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) ...`, of a disk: drives that nothing is in, and loops, fail every day.
+/// `I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) ...`, of a disk: drives that nothing is in,
+/// and loops, fail every day.
 fn block_error(line: &str) -> Option<Found<'_>> {
     let (what, rest) =
         line.strip_prefix("blk_update_request: ").unwrap_or(line).split_once(" error, dev ")?;
@@ -361,7 +369,8 @@ fn oops(line: &str) -> Option<Found<'_>> {
     beginnings.iter().any(|b| line.starts_with(b)).then(|| Found::Sign(Sign::Oops, Facts::default()))
 }
 
-/// `oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/slurm/job_7,task=python3,pid=4242,uid=1000`
+/// `oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/slurm/job_7,task=python3,pid=4242,
+/// uid=1000`
 fn oom_context(line: &str) -> Option<Found<'_>> {
     let rest = line.strip_prefix("oom-kill:constraint=")?;
     let (constraint, rest) = rest.split_once(',')?;

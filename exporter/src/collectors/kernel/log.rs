@@ -1,7 +1,8 @@
 //! The kernel log as a file: one record at a time, without ever waiting but where it is asked to.
 //!
-//! The device gives one record to a `read`, from the oldest that it still has, and `EPIPE` where records were overwritten before they
-//! were read. A regular file or a pipe with the same text is read too: for machines without the device, and for tests.
+//! The device gives one record to a `read`, from the oldest that it still has, and `EPIPE` where
+//! records were overwritten before they were read. A regular file or a pipe with the same text is
+//! read too: for machines without the device, and for tests.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -117,7 +118,8 @@ impl Log {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// The next line that is there as a whole. Continuation lines are lines here: they parse as nothing, and nobody needs them.
+    /// The next line that is there as a whole. Continuation lines are lines here: they parse as
+    /// nothing, and nobody needs them.
     fn whole(&mut self) -> Option<core::ops::Range<usize>> {
         let length = memchr::memchr(b'\n', &self.pending[self.start..])?;
         let range = self.start..self.start + length.min(MAX_RECORD_BYTES);
@@ -125,8 +127,8 @@ impl Log {
         Some(range)
     }
 
-    /// Waits for more, at most so long; false where waiting is of no use. A plain file is always ready, and a pipe without
-    /// writers always hung up.
+    /// Waits for more, at most so long; false where waiting is of no use. A plain file is always
+    /// ready, and a pipe without writers always hung up.
     pub(super) fn wait(&self, most: Duration) -> bool {
         if self.kind == Kind::Plain {
             return false;

@@ -1,8 +1,9 @@
 //! Messages that this node's kernel has never printed before.
 //!
-//! No list of patterns is complete, and what nobody has a pattern for is what a new failure looks like. So every message of warning or
-//! worse is stripped of what differs from one occurrence to the next, and what is left is remembered: the first time it is seen, it is
-//! counted and logged. A node that has no memory yet learns from what its kernel has printed so far, without counting.
+//! No list of patterns is complete, and what nobody has a pattern for is what a new failure looks
+//! like. So every message of warning or worse is stripped of what differs from one occurrence to
+//! the next, and what is left is remembered: the first time it is seen, it is counted and logged. A
+//! node that has no memory yet learns from what its kernel has printed so far, without counting.
 //!
 //! The memory is a file of text, one message a line, to be read, merged and shipped to other nodes.
 
@@ -27,7 +28,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What is in these files, and whether the node's own was there. The other may hold messages as they were printed.
+    /// What is in these files, and whether the node's own was there. The other may hold messages as
+    /// they were printed.
     pub(super) fn load(own: Option<&Path>, shipped: Option<&Path>) -> (Self, bool) {
         let mut known = Self::default();
         let learned = own.is_some_and(|own| own.exists() && known.read(own));
@@ -101,8 +103,8 @@ impl Known {
     }
 }
 
-/// A message without what differs from one occurrence to the next: numbers, addresses, names of processes, paths. `None` of what is
-/// part of a dump of registers or a stack.
+/// A message without what differs from one occurrence to the next: numbers, addresses, names of
+/// processes, paths. `None` of what is part of a dump of registers or a stack.
 pub(super) fn normalise(message: &str) -> Option<String> {
     let message = words::line(message);
     let message = message.trim();
@@ -186,7 +188,8 @@ fn collapse(out: &mut String) {
     }
 }
 
-/// Parts of a dump: `RIP: 0010:func+0x1a/0x30`, ` ? func+0x1a/0x30 [module]`, `RAX: 0000... RBX: ...`, `Code: 48 8b`.
+/// Parts of a dump: `RIP: 0010:func+0x1a/0x30`, ` ? func+0x1a/0x30 [module]`, `RAX: 0000... RBX:
+/// ...`, `Code: 48 8b`.
 fn is_dump(message: &str) -> bool {
     const BEGINNINGS: [&str; 12] = [
         "RIP:",

@@ -1,4 +1,5 @@
-//! Lines of the NVIDIA driver: XIDs of GPUs and of their MIG instances, SXIDs of NVSwitches, and what goes with them.
+//! Lines of the NVIDIA driver: XIDs of GPUs and of their MIG instances, SXIDs of NVSwitches, and
+//! what goes with them.
 //!
 //! ```text
 //! NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
@@ -45,7 +46,8 @@ pub(super) enum Severity {
     NonFatal,
     /// It was corrected.
     Correctable,
-    /// The line does not say: errors of the switch as a whole, such as its temperature, its firmware or the host's way to it.
+    /// The line does not say: errors of the switch as a whole, such as its temperature, its
+    /// firmware or the host's way to it.
     Unknown,
 }
 
@@ -137,7 +139,8 @@ fn xid(rest: &str) -> Option<Xid<'_>> {
         pid = value.parse().ok();
         detail = after.trim_start();
     }
-    // The name is whatever the process calls itself, at most 15 bytes; only what follows a comma and a space is not of it.
+    // The name is whatever the process calls itself, at most 15 bytes; only what follows a comma and a
+    // space is not of it.
     if let Some((value, after)) = detail.strip_prefix("name=").map(|d| d.split_once(", ").unwrap_or((d, "")))
     {
         process = Some(value).filter(|name| !name.is_empty() && !name.contains("<unknown>"));
@@ -202,7 +205,8 @@ pub(super) fn address(text: &str) -> Option<String> {
 }
 
 impl Xid<'_> {
-    /// How serious this one is and what to do: what the catalogue says, unless the line itself knows better.
+    /// How serious this one is and what to do: what the catalogue says, unless the line itself
+    /// knows better.
     pub(super) fn verdict(&self) -> (Level, &'static str) {
         let known = catalogue::find(self.code);
         match self.code {
@@ -227,8 +231,9 @@ impl Xid<'_> {
         }
     }
 
-    /// `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`: by the number, because the words in parentheses are
-    /// others with every driver (`PF FLR`, `OS Reboot`); by them where the number is none that we know.
+    /// `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`: by the number,
+    /// because the words in parentheses are others with every driver (`PF FLR`, `OS Reboot`);
+    /// by them where the number is none that we know.
     fn recovery(&self) -> Option<&'static Recovery> {
         let (_, to) = self.detail.split_once(" to 0x").or_else(|| self.detail.rsplit_once(" to "))?;
         let (number, words) = to.split_once('(').unwrap_or((to, ""));

@@ -6,8 +6,9 @@
 //!  DEVICE=+pci:0000:01:00.0
 //! ```
 //!
-//! Before the semicolon: facility and priority, sequence number, microseconds since the boot, flags. Lines that begin with a space
-//! belong to the record. Bytes that are not printable come as `\x0a`; what is not UTF-8 becomes the replacement character.
+//! Before the semicolon: facility and priority, sequence number, microseconds since the boot,
+//! flags. Lines that begin with a space belong to the record. Bytes that are not printable come as
+//! `\x0a`; what is not UTF-8 becomes the replacement character.
 
 use std::borrow::Cow;
 

@@ -1,11 +1,13 @@
-//! The signs of trouble that the kernel log is searched for: what each is called, and what is told of it besides the count.
+//! The signs of trouble that the kernel log is searched for: what each is called, and what is told
+//! of it besides the count.
 
 use super::catalogue::Level;
 
 /// What is told of a sign in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tell {
-    /// Counted, and no more: what it means for the node is told by somebody else, or by another line.
+    /// Counted, and no more: what it means for the node is told by somebody else, or by another
+    /// line.
     Count,
     /// It happened.
     Once { name: &'static str, level: Level, phrase: &'static str },
@@ -13,8 +15,9 @@ pub(super) enum Tell {
     Begin { name: &'static str, level: Level, phrase: &'static str },
     /// It is over.
     End { name: &'static str, phrase: &'static str },
-    /// It happened to a link. Whether the link is down or slow is for the collectors to say that know which ports should be up, which were
-    /// left out, and how wide a slot is: a driver says the same of a cage that was never cabled, and never says that it is over.
+    /// It happened to a link. Whether the link is down or slow is for the collectors to say that
+    /// know which ports should be up, which were left out, and how wide a slot is: a driver
+    /// says the same of a cage that was never cabled, and never says that it is over.
     Link { medium: &'static str, state: &'static str, level: Level, phrase: &'static str },
 }
 

@@ -17,19 +17,22 @@ use crate::roots::Roots;
 const WINDOW: u64 = 3;
 /// Records of a priority up to this one, a warning, are looked at for what was never seen before.
 const WORST: usize = 5;
-/// Events of one kind of one device that are told within [`BURST_SECONDS`]; what comes after is only counted.
+/// Events of one kind of one device that are told within [`BURST_SECONDS`]; what comes after is
+/// only counted.
 const BURST: u32 = 10;
 const BURST_SECONDS: f64 = 60.0;
 /// Kinds and devices whose events are limited each on its own.
 const MAX_BURSTS: usize = 1024;
-/// As the record from which on is told: nobody is told yet, because it is the first start of this boot.
+/// As the record from which on is told: nobody is told yet, because it is the first start of this
+/// boot.
 pub(super) const NOBODY: u64 = u64::MAX;
 /// A condition that still holds is told again this often.
 const AGAIN_SECONDS: f64 = 600.0;
-/// A condition that the kernel has not repeated for this long is over. It prints no end where whoever waited was killed, where a file
-/// system was unmounted by force or its disk taken out, and leaves out lines in a storm: an incident must not stay open until the next boot.
-/// A server is seldom away for longer, and whether a mount answers, what state a connection to Lustre is in and which file system cannot be
-/// written is told by other collectors for as long as it lasts.
+/// A condition that the kernel has not repeated for this long is over. It prints no end where
+/// whoever waited was killed, where a file system was unmounted by force or its disk taken out, and
+/// leaves out lines in a storm: an incident must not stay open until the next boot. A server is
+/// seldom away for longer, and whether a mount answers, what state a connection to Lustre is in and
+/// which file system cannot be written is told by other collectors for as long as it lasts.
 pub(super) const HOLDS_SECONDS: f64 = 6.0 * 3600.0;
 /// The condition of a Lustre target that cannot be reached.
 pub(super) const LUSTRE: &str = "lustre_stall";
@@ -201,7 +204,8 @@ impl Tracker {
         self.tell(event, record, ts);
     }
 
-    /// Tells what befell the kernel before this one. It is printed before anybody can listen, and no less news for that; several are one.
+    /// Tells what befell the kernel before this one. It is printed before anybody can listen, and
+    /// no less news for that; several are one.
     fn previous_boot(&mut self, facts: &Facts<'_>, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) {
         let sign = Sign::CperPreviousBoot;
         let told = self.tell_from != NOBODY && record.sequence < self.tell_from;
@@ -405,7 +409,8 @@ mod tests {
         let said = "over: the kernel has not said it again for 6 h (the NFS server does not answer: a)";
         assert_eq!(over.text.as_deref(), Some(said));
         assert!(told(&mut t, 3.0 * HOLDS_SECONDS).is_empty());
-        // One that was over before anybody could be told is no news; nor is one of which an older version does not know when.
+        // One that was over before anybody could be told is no news; nor is one of which an older version
+        // does not know when.
         t.tell_from = NOBODY;
         take(&mut t, last + 1, &[stall]);
         assert!(told(&mut t, 3.0 * HOLDS_SECONDS).is_empty() && t.counts.held.is_empty());

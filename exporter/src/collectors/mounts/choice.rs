@@ -1,8 +1,8 @@
 //! Which mounts are asked, and in which order, because not all of them can be.
 //!
-//! Asking is touching. What an automounter takes away when nobody touches it is left alone: asked every few seconds, each home directory
-//! that was ever used would stay. Only what the configuration names is asked there, and what holds checkpoints, which are looked after
-//! anyway.
+//! Asking is touching. What an automounter takes away when nobody touches it is left alone: asked
+//! every few seconds, each home directory that was ever used would stay. Only what the
+//! configuration names is asked there, and what holds checkpoints, which are looked after anyway.
 
 use std::path::PathBuf;
 
@@ -54,7 +54,8 @@ impl Wanted {
         let mut mounts = table::file_systems(asked);
         let known = |m: &&Mount| mounts.iter().any(|other| other.device == m.device);
         let left_alone = table::file_systems(left).into_iter().filter(|m| !known(m)).count();
-        // Jobs share what lies near the root; deep down are the volumes of single containers. Else in the order of paths.
+        // Jobs share what lies near the root; deep down are the volumes of single containers. Else in the
+        // order of paths.
         let rank = |m: &&Mount| match (named(m), m.automount) {
             (true, _) => (0, 0),
             (false, Automount::No) => (1, m.path.components().count()),

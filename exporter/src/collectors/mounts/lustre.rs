@@ -1,6 +1,8 @@
-//! The Lustre client: whether it is healthy, how each of its connections to a server stands, and what it read and wrote.
+//! The Lustre client: whether it is healthy, how each of its connections to a server stands, and
+//! what it read and wrote.
 //!
-//! Where the files are depends on the version: `/sys/fs/lustre`, `/proc/fs/lustre`, or debugfs, which only root may read. Each is tried.
+//! Where the files are depends on the version: `/sys/fs/lustre`, `/proc/fs/lustre`, or debugfs,
+//! which only root may read. Each is tried.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -224,7 +226,8 @@ fn clients(bases: &[PathBuf], out: &mut Samples) {
     }
 }
 
-/// `read_bytes 10 samples [bytes] 4096 1048576 10485760 ...`: name, how often, and the sum where it has one.
+/// `read_bytes 10 samples [bytes] 4096 1048576 10485760 ...`: name, how often, and the sum where it
+/// has one.
 fn counter(line: &str) -> Option<(&str, u64, Option<u64>)> {
     let mut words = line.split_whitespace();
     let (name, samples) = (words.next()?, words.next()?.parse().ok()?);

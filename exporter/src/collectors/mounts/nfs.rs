@@ -1,7 +1,7 @@
 //! What the NFS client counts of each mount and each kind of request: `/proc/self/mountstats`.
 //!
-//! Retransmissions and timeouts say that the network or the server loses requests long before a mount is stuck, and the time of a
-//! round trip says how slow it is now.
+//! Retransmissions and timeouts say that the network or the server loses requests long before a
+//! mount is stuck, and the time of a round trip says how slow it is now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -42,7 +42,8 @@ pub(super) static RESPONSE_TIME: Family = Family::gauge(
 /// A busy container host has thousands of mounts.
 const MAX_BYTES: u64 = 8 << 20;
 const MAX_MOUNTS: usize = 64;
-/// Operations that are shown by themselves; the rest is one sum, so that a mount has a bounded number of series.
+/// Operations that are shown by themselves; the rest is one sum, so that a mount has a bounded
+/// number of series.
 const SHOWN: &[&str] = &["READ", "WRITE", "COMMIT", "OPEN", "LOOKUP", "GETATTR"];
 const OTHER: &str = "other";
 

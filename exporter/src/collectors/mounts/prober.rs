@@ -1,8 +1,9 @@
-//! Asks paths that may never answer: a thread each, which is asked again only when it has come back.
+//! Asks paths that may never answer: a thread each, which is asked again only when it has come
+//! back.
 //!
-//! A call on a dead server waits in the kernel, where nothing can end it. Who asks here waits for a moment at most and learns for how long
-//! each path has owed its answer. A thread that is stuck is never replaced, and how many there may be is limited for the whole process,
-//! whoever asks.
+//! A call on a dead server waits in the kernel, where nothing can end it. Who asks here waits for a
+//! moment at most and learns for how long each path has owed its answer. A thread that is stuck is
+//! never replaced, and how many there may be is limited for the whole process, whoever asks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,9 +63,9 @@ impl<T: Clone + Send + 'static> Prober<T> {
         Self { look: Arc::new(look), workers: BTreeMap::new() }
     }
 
-    /// Asks all of these, waits for those that were not owing already, `patience` at most, and says how it stands. A path for which
-    /// there is no thread to be had is left out. Paths are told apart by their keys; those not asked for any more are forgotten
-    /// once they have answered.
+    /// Asks all of these, waits for those that were not owing already, `patience` at most, and says
+    /// how it stands. A path for which there is no thread to be had is left out. Paths are told
+    /// apart by their keys; those not asked for any more are forgotten once they have answered.
     pub(crate) fn ask(
         &mut self,
         paths: &[(String, PathBuf)],

@@ -49,12 +49,14 @@ impl Mount {
         self.path.to_string_lossy().into_owned()
     }
 
-    /// The file system itself: a service manager or a container runtime makes mounts read-only for this process alone.
+    /// The file system itself: a service manager or a container runtime makes mounts read-only for
+    /// this process alone.
     pub(crate) fn read_only(&self) -> bool {
         has(&self.super_options, "ro") || self.stopped()
     }
 
-    /// Read-only although it was mounted to be written: how the kernel leaves a file system after an error.
+    /// Read-only although it was mounted to be written: how the kernel leaves a file system after
+    /// an error.
     pub(crate) fn fell_read_only(&self) -> bool {
         let meant = has(&self.options, "rw") && !NEVER_WRITTEN.contains(&self.fstype.as_str());
         self.stopped() || meant && has(&self.super_options, "ro")
@@ -111,8 +113,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Vec<Mount> {
     mounts.into_values().collect()
 }
 
-/// One mount for each file system: one that no automounter made where there is one, of these the shortest path. A volume that is bound
-/// into a hundred containers is one.
+/// One mount for each file system: one that no automounter made where there is one, of these the
+/// shortest path. A volume that is bound into a hundred containers is one.
 pub(crate) fn file_systems<'a>(mounts: impl IntoIterator<Item = &'a Mount>) -> Vec<&'a Mount> {
     let mut found: BTreeMap<&str, &Mount> = BTreeMap::new();
     let rank = |mount: &Mount| (mount.automount, mount.path.as_os_str().len());

@@ -1,8 +1,11 @@
-//! What the driver of an interface counts, which is more than the kernel's own statistics: pauses, and errors of the wire.
+//! What the driver of an interface counts, which is more than the kernel's own statistics: pauses,
+//! and errors of the wire.
 //!
-//! A driver has hundreds of counters, most of them of queues: only those on an allow-list are kept. The driver is asked by name, and a name
-//! may be another interface's in the network that this process sees; so it is asked only where the kernel's number of the name is the one that
-//! `/sys` tells. In a container without its host's network there is then nothing, which is better than somebody else's.
+//! A driver has hundreds of counters, most of them of queues: only those on an allow-list are kept.
+//! The driver is asked by name, and a name may be another interface's in the network that this
+//! process sees; so it is asked only where the kernel's number of the name is the one that
+//! `/sys` tells. In a container without its host's network there is then nothing, which is better
+//! than somebody else's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -31,8 +34,9 @@ pub static LEFT_OUT: Family = Family::gauge(
     "Counters on the allow-list that there was no room for",
 );
 
-/// What is kept unless the configuration says otherwise: pauses, storms of them, errors of the wire, room that ran out, and what a
-/// cloud's network refused. Every driver has its own names for them.
+/// What is kept unless the configuration says otherwise: pauses, storms of them, errors of the
+/// wire, room that ran out, and what a cloud's network refused. Every driver has its own names for
+/// them.
 pub(super) static ALLOWED: &[&str] = &[
     // mlx5.
     "[rt]x_prio*_pause",
@@ -175,7 +179,8 @@ impl Drivers {
 }
 
 impl Answer {
-    /// Microseconds for which the far end paused this interface (`r`), or this interface the far end (`t`), over all priorities.
+    /// Microseconds for which the far end paused this interface (`r`), or this interface the far
+    /// end (`t`), over all priorities.
     pub(super) fn paused(&self, direction: char) -> Option<u64> {
         let mlx5 = |name: &str| name.starts_with(direction) && name.ends_with("_pause_duration");
         let bnxt = |name: &str| {
@@ -185,7 +190,8 @@ impl Answer {
         self.sum(|name| mlx5(name) || bnxt(name))
     }
 
-    /// Frames by which it was paused, or paused the far end, where the driver does not tell for how long.
+    /// Frames by which it was paused, or paused the far end, where the driver does not tell for how
+    /// long.
     pub(super) fn pauses(&self, direction: char) -> Option<u64> {
         let ice = |name: &str| {
             let name = name.strip_suffix(".nic").unwrap_or_default();

@@ -1,7 +1,8 @@
 //! What is wrong with the Ethernet links of the node, told in the stream.
 //!
-//! A link is judged once it has been up, until someone sets the interface down or it leaves the node: an interface that was never cabled is
-//! no fault, and neither is one that a container took with it. What it was, and how often it went down, outlives a restart.
+//! A link is judged once it has been up, until someone sets the interface down or it leaves the
+//! node: an interface that was never cabled is no fault, and neither is one that a container took
+//! with it. What it was, and how often it went down, outlives a restart.
 
 use std::collections::BTreeMap;
 
@@ -72,11 +73,12 @@ pub(super) struct Look<'a> {
     pub(super) answer: Option<&'a Answer>,
 }
 
-/// The limits that good links stay under. A pause of a fifth of the time is a host that takes more than it can, or a fabric that
-/// holds it back; a storm is a host that has stopped its switch.
+/// The limits that good links stay under. A pause of a fifth of the time is a host that takes more
+/// than it can, or a fabric that holds it back; a storm is a host that has stopped its switch.
 ///
-/// Some drivers count only the frames that pause. One holds a link for 65,535 times 512 bits at most, a third of a millisecond at
-/// 100 Gb/s, and is sent anew in half of that: a thousand a second are a fifth of the time there too, and all of it at 25 Gb/s and below.
+/// Some drivers count only the frames that pause. One holds a link for 65,535 times 512 bits at
+/// most, a third of a millisecond at 100 Gb/s, and is sent anew in half of that: a thousand a
+/// second are a fifth of the time there too, and all of it at 25 Gb/s and below.
 pub(super) fn limits() -> Vec<Limit> {
     use Level::{Error, Warn};
     const CABLE: &str = "clean or replace cable and transceiver";

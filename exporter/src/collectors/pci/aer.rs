@@ -1,4 +1,5 @@
-//! Errors that PCIe advanced error reporting told of a device: one file a severity, a line a kind of error.
+//! Errors that PCIe advanced error reporting told of a device: one file a severity, a line a kind
+//! of error.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,7 +44,8 @@ impl Aer {
         Self::parse(&roots::read(&dir.join(format!("aer_dev_{}", severity.as_str())))?)
     }
 
-    /// Lines `RxErr 0`, the last of which is `TOTAL_ERR_COR 0`; kernels that do not add up have none.
+    /// Lines `RxErr 0`, the last of which is `TOTAL_ERR_COR 0`; kernels that do not add up have
+    /// none.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (mut kinds, mut total) = (BTreeMap::new(), None);
         for line in text.lines().take(MAX_KINDS) {

@@ -1,13 +1,16 @@
 //! Which PCIe links are worse than they should be.
 //!
-//! A link should be as wide and as fast as the weaker of its two ends can be: a x16 card in a x8 slot is as its builder meant it.
+//! A link should be as wide and as fast as the weaker of its two ends can be: a x16 card in a x8
+//! slot is as its builder meant it.
 //!
-//! * Width: fewer lanes than that are a fault, of any device at any time. Nothing gives lanes up to save power and gets them back.
-//! * Speed: a GPU lowers the speed of its own link when it has nothing to do, so of a GPU it is a fault only while that GPU is at work.
-//!   Cards, disks and the links between switches do not; of them it is a fault when it lasts.
+//! * Width: fewer lanes than that are a fault, of any device at any time. Nothing gives lanes up to
+//!   save power and gets them back.
+//! * Speed: a GPU lowers the speed of its own link when it has nothing to do, so of a GPU it is a
+//!   fault only while that GPU is at work. Cards, disks and the links between switches do not; of
+//!   them it is a fault when it lasts.
 //!
-//! Errors that were corrected are told when there are many a second: the link is then mostly repeating itself. Others are told when
-//! they happen.
+//! Errors that were corrected are told when there are many a second: the link is then mostly
+//! repeating itself. Others are told when they happen.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +69,8 @@ impl Judge {
         self.devices.retain(|address, _| keep(address));
     }
 
-    /// Whether the link is narrower and slower than it should be, each where both ends say. `at_work` is asked of a GPU whose link is slow.
+    /// Whether the link is narrower and slower than it should be, each where both ends say.
+    /// `at_work` is asked of a GPU whose link is slow.
     pub(super) fn link(
         &mut self,
         now: f64,

@@ -1,8 +1,9 @@
 //! Which GPUs are at work, and so have no reason to slow their links down.
 //!
-//! A job may have part of the node only, and a process opens every GPU that it may see, whether it uses it or not: so NVML has the first
-//! word. Where it has none, of a partitioned GPU or because nobody opened it, a GPU is at work when a training process has it open. One
-//! whose users may not be looked at is taken to rest: nothing says that it should be fast.
+//! A job may have part of the node only, and a process opens every GPU that it may see, whether it
+//! uses it or not: so NVML has the first word. Where it has none, of a partitioned GPU or because
+//! nobody opened it, a GPU is at work when a training process has it open. One whose users may not
+//! be looked at is taken to rest: nothing says that it should be fast.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +18,8 @@ use crate::processes;
 /// Below this much of the time somebody only looks at the GPU.
 const BUSY_PERCENT: u32 = 10;
 const NVML_WAIT: Duration = Duration::from_secs(2);
-/// How long what the same processes have open is believed: looking costs a call for each of their files.
+/// How long what the same processes have open is believed: looking costs a call for each of their
+/// files.
 const OPEN_SECONDS: f64 = 60.0;
 /// Training processes whose open files are looked at.
 const MAX_PROCESSES: usize = 64;

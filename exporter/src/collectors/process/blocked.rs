@@ -1,7 +1,8 @@
-//! Threads of training processes that wait in the kernel and do not come back: a disk, a network file system, a driver.
+//! Threads of training processes that wait in the kernel and do not come back: a disk, a network
+//! file system, a driver.
 //!
-//! A thread that is found waiting again and again may only be busy with I/O. One that was never scheduled in between has not moved, and
-//! only then it is told of.
+//! A thread that is found waiting again and again may only be busy with I/O. One that was never
+//! scheduled in between has not moved, and only then it is told of.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,7 +1,9 @@
-//! What the control groups of training processes do to them: CPU that a limit withholds, memory that runs out, kills, pressure.
+//! What the control groups of training processes do to them: CPU that a limit withholds, memory
+//! that runs out, kills, pressure.
 //!
-//! A limit usually sits some levels above the process, at the pod or the job. So each resource is read of the nearest group upwards that
-//! limits it; where none does, memory is read of the process' own. Both versions of cgroups, and the hybrid of them.
+//! A limit usually sits some levels above the process, at the pod or the job. So each resource is
+//! read of the nearest group upwards that limits it; where none does, memory is read of the
+//! process' own. Both versions of cgroups, and the hybrid of them.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};

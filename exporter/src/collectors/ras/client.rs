@@ -1,8 +1,9 @@
 //! The line protocol of NCCL's RAS: a few commands, an answer, and the end of the connection.
 //!
-//! `CLIENT PROTOCOL n` is answered with `SERVER PROTOCOL n`; `TIMEOUT s` and `SET FORMAT json` with `OK`, the latter with an error by NCCL
-//! before 2.28.7, which only speaks text. Whoever answers may be wedged, or somebody else's program: every byte is counted, and the
-//! whole talk has one deadline.
+//! `CLIENT PROTOCOL n` is answered with `SERVER PROTOCOL n`; `TIMEOUT s` and `SET FORMAT json` with
+//! `OK`, the latter with an error by NCCL before 2.28.7, which only speaks text. Whoever answers
+//! may be wedged, or somebody else's program: every byte is counted, and the whole talk has one
+//! deadline.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};

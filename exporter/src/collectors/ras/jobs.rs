@@ -1,7 +1,8 @@
 //! The jobs behind one address.
 //!
-//! Every process of every job of a user listens at the same port of the node, and the kernel gives a poll to any of them. So one answer
-//! tells of one job, the next perhaps of another; a job that an answer is not of stays as it was told of last, until that is too long ago.
+//! Every process of every job of a user listens at the same port of the node, and the kernel gives
+//! a poll to any of them. So one answer tells of one job, the next perhaps of another; a job that
+//! an answer is not of stays as it was told of last, until that is too long ago.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! The JSON of a status, which lists every rank of every communicator: read one communicator at a time, and kept as how far apart its
-//! ranks are.
+//! The JSON of a status, which lists every rank of every communicator: read one communicator at a
+//! time, and kept as how far apart its ranks are.
 
 use std::collections::BTreeMap;
 use std::fmt;

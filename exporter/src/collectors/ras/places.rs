@@ -38,7 +38,8 @@ fn of_process(roots: &Roots, pid: u32) -> Option<String> {
     ours(value).then(|| value.to_owned())
 }
 
-/// Whatever a user writes into an environment, this program speaks to this node only, and resolves no names.
+/// Whatever a user writes into an environment, this program speaks to this node only, and resolves
+/// no names.
 fn ours(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -51,7 +52,8 @@ fn is_local(host: IpAddr) -> bool {
     UdpSocket::bind((host, 0)).is_ok()
 }
 
-/// Both families that `localhost` has: NCCL takes one of them. What listens on every address answers at home.
+/// Both families that `localhost` has: NCCL takes one of them. What listens on every address
+/// answers at home.
 pub(super) fn resolve(address: &str) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> =
         address.to_socket_addrs().into_iter().flatten().take(MAX_FAMILIES).collect();
@@ -66,8 +68,8 @@ pub(super) fn listens(address: &str) -> bool {
     resolve(address).iter().any(|a| TcpStream::connect_timeout(a, CONNECT).is_ok())
 }
 
-/// Whether this node asks for the job: it has the lowest rank that answers. Where that cannot be told, every node does, except those
-/// that are known to have only other ranks.
+/// Whether this node asks for the job: it has the lowest rank that answers. Where that cannot be
+/// told, every node does, except those that are known to have only other ranks.
 pub(super) fn leads(cx: &Context<'_>, status: &Status) -> bool {
     let first = status.first_host.as_ref().and_then(|host| host.parse().ok());
     first.map_or_else(

@@ -1,4 +1,5 @@
-//! What a poll says of a job, whichever format it came in: of each communicator, how far its ranks are apart.
+//! What a poll says of a job, whichever format it came in: of each communicator, how far its ranks
+//! are apart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,15 +25,16 @@ pub(super) struct Status {
     pub(super) timeouts: u64,
     /// Address of the node of the lowest rank that answered; unknown in text.
     pub(super) first_host: Option<String>,
-    /// What changes when a process launches anything in any communicator, by [`Member::process`]; unknown in text.
+    /// What changes when a process launches anything in any communicator, by [`Member::process`];
+    /// unknown in text.
     pub(super) processes: BTreeMap<u64, u64>,
     /// What text tells of the whole job: how many nodes, processes and GPUs.
     pub(super) summary: String,
 }
 
 impl Status {
-    /// Whether both are of one job: JSON names its communicators, of text the size of the job must do. Processes say nothing, because each
-    /// container counts its own.
+    /// Whether both are of one job: JSON names its communicators, of text the size of the job must
+    /// do. Processes say nothing, because each container counts its own.
     pub(super) fn is_of_same_job(&self, other: &Self) -> bool {
         let ids = |s: &Self| s.communicators.iter().map(|c| c.id.clone()).collect::<BTreeSet<_>>();
         let shared = || match (self.format, ids(self), ids(other)) {

@@ -296,7 +296,8 @@ fn a_job_that_hangs_and_the_rank_that_did_not_join() {
     }
 }
 
-/// Two jobs of a user share the address, and polls go to either as the kernel likes; `alike` is whether text tells them apart.
+/// Two jobs of a user share the address, and polls go to either as the kernel likes; `alike` is
+/// whether text tells them apart.
 fn a_hang_beside_another_job(json: bool, alike: bool) {
     let mut poller = Poller::new(json);
     poller.fake.set(|job| job.counts[2] = 99);

@@ -1,5 +1,5 @@
-//! The text of a status, for NCCL before 2.28.7. It is made for people: ranks are only told of where they differ, and only the odd
-//! ones are named.
+//! The text of a status, for NCCL before 2.28.7. It is made for people: ranks are only told of
+//! where they differ, and only the odd ones are named.
 
 use std::collections::BTreeMap;
 
@@ -107,8 +107,8 @@ impl Reader {
         self.at = Some(hash.to_owned());
     }
 
-    /// `4 8 1 32 32` of the job, above the communicators. `0 8 4 1 4 32 RUNNING OK` of a group: its number, communicators in it, and the
-    /// fifth is the ranks of each.
+    /// `4 8 1 32 32` of the job, above the communicators. `0 8 4 1 4 32 RUNNING OK` of a group: its
+    /// number, communicators in it, and the fifth is the ranks of each.
     fn row(&mut self, text: &str) {
         let words: Vec<&str> = text.split_whitespace().collect();
         if let ([nodes, ..], 5, false) = (&words[..], words.len(), self.summary) {
@@ -178,7 +178,8 @@ impl Reader {
 }
 
 impl Section {
-    /// `Missing communicator data from 1 rank`, then `The missing rank: 21` or the ranks with their processes.
+    /// `Missing communicator data from 1 rank`, then `The missing rank: 21` or the ranks with their
+    /// processes.
     fn incomplete(&mut self, text: &str) {
         if let Some(rest) = text.strip_prefix("Missing communicator data from ") {
             self.missing.count = first_number(rest).unwrap_or(0);
@@ -198,7 +199,8 @@ impl Section {
         }
     }
 
-    /// `Communicator ranks have different AllReduce operation counts`, groups of ranks by count, and ranks by name.
+    /// `Communicator ranks have different AllReduce operation counts`, groups of ranks by count,
+    /// and ranks by name.
     fn mismatch(&mut self, text: &str, collective: &mut Option<String>) {
         if let Some(rest) = text.strip_prefix("Communicator ranks have different ") {
             *collective = rest.strip_suffix("operation counts").map(|name| {
@@ -257,8 +259,8 @@ impl Section {
     }
 }
 
-/// `Rank 2 -- GPU 2 managed by process 483074 on node 172.16.64.210`, with something before the dashes at times, and `(NVML 3)` behind
-/// the GPU where it has two numbers.
+/// `Rank 2 -- GPU 2 managed by process 483074 on node 172.16.64.210`, with something before the
+/// dashes at times, and `(NVML 3)` behind the GPU where it has two numbers.
 fn member(text: &str) -> Option<Member> {
     let rest = text.strip_prefix("Rank ")?;
     let rank = first_number(rest).and_then(|rank| u32::try_from(rank).ok())?;

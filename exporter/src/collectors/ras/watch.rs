@@ -1,9 +1,10 @@
 //! Whether a job hangs: what no single poll can tell.
 //!
-//! Ranks that are apart are normal while a job runs; the status word says `OK` of jobs that have been stuck for an hour, and `MISMATCH`
-//! of ones that run well. A communicator hangs when some of its ranks have launched what others have not, none of them has launched
-//! anything for a while, and those that lag have done nothing in any other communicator either: a stage of a pipeline that is busy
-//! elsewhere is late, not stuck.
+//! Ranks that are apart are normal while a job runs; the status word says `OK` of jobs that have
+//! been stuck for an hour, and `MISMATCH` of ones that run well. A communicator hangs when some of
+//! its ranks have launched what others have not, none of them has launched anything for a while,
+//! and those that lag have done nothing in any other communicator either: a stage of a pipeline
+//! that is busy elsewhere is late, not stuck.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -71,8 +72,9 @@ impl Still {
 impl Watch {
     /// Takes a poll in.
     ///
-    /// An answer in text does not name the job that it is of, so another job's may be taken for this one's, in which what lags here is
-    /// missing. Counts only grow: what comes back with the same counts within `keep` has not moved in between.
+    /// An answer in text does not name the job that it is of, so another job's may be taken for
+    /// this one's, in which what lags here is missing. Counts only grow: what comes back with
+    /// the same counts within `keep` has not moved in between.
     pub(super) fn take(&mut self, status: &Status, now: Instant, keep: Duration) {
         let processes = status.processes.iter();
         self.processes =

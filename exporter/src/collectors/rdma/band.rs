@@ -1,11 +1,14 @@
-//! How much a busy port usually moves, as a band, and whether one moves much less while the others keep to theirs.
+//! How much a busy port usually moves, as a band, and whether one moves much less while the others
+//! keep to theirs.
 //!
-//! There is no line above which bandwidth is good: a port of 400 Gb/s that peaks at 360 is fine, one that peaks at 100 is fine too when that
-//! is all the job sends. So a port is compared with what it used to reach itself, and only while most other ports of the node
-//! reach what they used to: then the job has not changed, the port has.
+//! There is no line above which bandwidth is good: a port of 400 Gb/s that peaks at 360 is fine,
+//! one that peaks at 100 is fine too when that is all the job sends. So a port is compared with
+//! what it used to reach itself, and only while most other ports of the node reach what they used
+//! to: then the job has not changed, the port has.
 //!
-//! A band that the configuration gives needs no witnesses: whoever gave it knows what a port of a busy node reaches. Below its lower edge a
-//! port is slow, on its own and with all the others, while the node is busy at all.
+//! A band that the configuration gives needs no witnesses: whoever gave it knows what a port of a
+//! busy node reaches. Below its lower edge a port is slow, on its own and with all the others,
+//! while the node is busy at all.
 
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +56,8 @@ impl Band {
         (self.windows >= LEARN_WINDOWS).then_some(self)
     }
 
-    /// Learns from a window that was not bad. Peaks outside widen the band at once, those inside narrow it slowly.
+    /// Learns from a window that was not bad. Peaks outside widen the band at once, those inside
+    /// narrow it slowly.
     pub(super) fn learn(&mut self, peak: f64, rate: f64) {
         if peak < rate * BUSY {
             return;
@@ -88,8 +92,9 @@ impl Peak {
     }
 }
 
-/// Which ports fall short: far below their bands while most of the others keep to theirs, or at all below one that the configuration
-/// gives, while most of the ports are at work. A node of which one port alone is at work is not busy.
+/// Which ports fall short: far below their bands while most of the others keep to theirs, or at all
+/// below one that the configuration gives, while most of the ports are at work. A node of which one
+/// port alone is at work is not busy.
 pub(super) fn short(ports: &[Peak]) -> Vec<bool> {
     let at_work = ports.iter().filter(|p| p.is_busy()).count();
     let busy = at_work * 2 > ports.len();
@@ -108,7 +113,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Takes in the counters of a port in bytes. A counter that fell began anew: no rate is known of that interval.
+    /// Takes in the counters of a port in bytes. A counter that fell began anew: no rate is known
+    /// of that interval.
     pub(super) fn take(&mut self, now: f64, received: f64, sent: f64) {
         if let Some((at, r, s)) = self.last.replace((now, received, sent)) {
             let (seconds, more) = (now - at, (received - r).max(sent - s));

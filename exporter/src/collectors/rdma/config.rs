@@ -19,10 +19,12 @@ pub struct Config {
     pub include: Vec<String>,
     /// Devices to leave alone altogether.
     pub exclude: Vec<String>,
-    /// Devices that are read and not judged: of the management network, of storage that comes and goes.
+    /// Devices that are read and not judged: of the management network, of storage that comes and
+    /// goes.
     pub management: Vec<String>,
     pub expected: Expectation,
-    /// A port that is down for longer has dropped. By then NCCL's transport, as it is set by default, has given up.
+    /// A port that is down for longer has dropped. By then NCCL's transport, as it is set by
+    /// default, has given up.
     pub drop_after: Period,
     /// After a start, ports that were up before may take this long to come up.
     pub grace: Period,

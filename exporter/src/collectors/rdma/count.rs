@@ -55,7 +55,8 @@ impl Reader {
 }
 
 impl Counted {
-    /// Counters of a port, those that stand still among them: what they counted until then is real, and nothing is added to it.
+    /// Counters of a port, those that stand still among them: what they counted until then is real,
+    /// and nothing is added to it.
     pub(super) fn all(&self, key: &str) -> impl Iterator<Item = (&str, u64)> {
         let ports = [&self.ports, &self.saturated].into_iter().filter_map(|ports| ports.get(key));
         ports.flatten().map(|(name, value)| (name.as_str(), *value))

@@ -54,7 +54,8 @@ pub static HARDWARE: Family = Family::counter(
     "Counters of the driver by name, whichever it has; without a port they are of the device as a whole",
 );
 
-/// Only while it holds: of every counter that could come to this, zeros would be more series than counters.
+/// Only while it holds: of every counter that could come to this, zeros would be more series than
+/// counters.
 pub static SATURATED: Family = Family::gauge(
     "rdma_port_counter_saturated",
     "",
@@ -82,7 +83,8 @@ const NO_COUNTER: &str = "lifespan";
 /// Counters of one port by file name.
 pub(super) type Values = BTreeMap<String, u64>;
 
-/// Adds the counters that older kernels keep apart, as wide as they should be: the others of that name stop at 32 bits.
+/// Adds the counters that older kernels keep apart, as wide as they should be: the others of that
+/// name stop at 32 bits.
 pub(super) fn widen(standard: &mut Values, wide: Values) {
     for (name, value) in wide {
         standard.insert(name.strip_suffix("_64").unwrap_or(&name).to_owned(), value);
@@ -138,10 +140,11 @@ pub(super) fn bytes(values: &Values, family: &Family) -> Option<f64> {
 
 /// The limits that good links stay under, but for those that the configuration sets.
 ///
-/// A symbol error in thirty seconds is the bit error rate that InfiniBand allows; ten a second is a link that is mostly repeating
-/// itself. Overruns, integrity errors and exhausted retries do not happen on a link that is well: one is news. A receiver that
-/// says it is not ready is flow control: the sender waits, two thirds of a millisecond as collectives set it, and tries again. At a
-/// hundred a second that is up to four seconds of a minute.
+/// A symbol error in thirty seconds is the bit error rate that InfiniBand allows; ten a second is a
+/// link that is mostly repeating itself. Overruns, integrity errors and exhausted retries do not
+/// happen on a link that is well: one is news. A receiver that says it is not ready is flow
+/// control: the sender waits, two thirds of a millisecond as collectives set it, and tries again.
+/// At a hundred a second that is up to four seconds of a minute.
 pub(super) fn limits(own: &BTreeMap<String, Threshold>) -> Vec<Limit> {
     const CABLE: &str = "clean or replace cable and transceiver";
     const AHEAD: &str = "look for congestion or a fault on the way";

@@ -1,14 +1,16 @@
 //! Which RDMA devices and ports there are, and which of them are judged.
 //!
-//! A node has ports that nobody means to use: the second port of a card, the port of the management network, functions passed on to
-//! virtual machines. That they are down is no fault. By [`Role`]:
+//! A node has ports that nobody means to use: the second port of a card, the port of the management
+//! network, functions passed on to virtual machines. That they are down is no fault. By [`Role`]:
 //!
-//! * `auxiliary`: not a physical function on the PCI bus (software devices, subfunctions, virtual functions).
-//! * `management`: an Ethernet port that carries the default route of the node, itself or through a bond, bridge or VLAN on top of
-//!   it, where there are other ports for the fabric; and what the configuration calls so. Of several default routes the one of the
-//!   lowest metric counts: fabrics routed over Ethernet have default routes of their own.
-//! * `unprovisioned`: has not been active since anybody remembers. A port is expected to be up once it was; how many should
-//!   be up from the first day on is for the configuration to say.
+//! * `auxiliary`: not a physical function on the PCI bus (software devices, subfunctions, virtual
+//!   functions).
+//! * `management`: an Ethernet port that carries the default route of the node, itself or through a
+//!   bond, bridge or VLAN on top of it, where there are other ports for the fabric; and what the
+//!   configuration calls so. Of several default routes the one of the lowest metric counts: fabrics
+//!   routed over Ethernet have default routes of their own.
+//! * `unprovisioned`: has not been active since anybody remembers. A port is expected to be up once
+//!   it was; how many should be up from the first day on is for the configuration to say.
 //! * `fabric`: all others. These are judged.
 
 use std::path::Path;
@@ -116,14 +118,16 @@ impl Port {
     }
 }
 
-/// The network interface of a port: of those of its device, the one that counts itself as this port.
+/// The network interface of a port: of those of its device, the one that counts itself as this
+/// port.
 fn netdev(dir: &Path, number: &str) -> Option<String> {
     let dir = dir.join("device/net");
     let names = roots::list(&dir).ok()?;
     let index = number.parse::<u32>().ok()?.checked_sub(1)?;
     let of_port = |name: &&String| {
         let dir = dir.join(name);
-        // Drivers of one port say nothing in one file or the other; those of several say it in at least one.
+        // Drivers of one port say nothing in one file or the other; those of several say it in at least
+        // one.
         let said = |file: &str| {
             let text = roots::read(&dir.join(file))?;
             text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok())

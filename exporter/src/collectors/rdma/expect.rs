@@ -1,8 +1,10 @@
-//! What this node should have: the ports that were up before, and how fast; and what it has been told in the configuration.
+//! What this node should have: the ports that were up before, and how fast; and what it has been
+//! told in the configuration.
 //!
-//! Kept in the state directory, so that a node that comes back from a reboot with a port less, or a slower one, is seen. A port
-//! is known by its slot, or where the slots were numbered anew, by its GUID. What is gone for two weeks, or slower for so long, is how
-//! it is now meant to be: whoever had to know knows.
+//! Kept in the state directory, so that a node that comes back from a reboot with a port less, or a
+//! slower one, is seen. A port is known by its slot, or where the slots were numbered anew, by its
+//! GUID. What is gone for two weeks, or slower for so long, is how it is now meant to be: whoever
+//! had to know knows.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +72,8 @@ impl Known {
         self.0.is_empty()
     }
 
-    /// Brings what is known in line with the devices that are there: slots and names may be others than before the reboot.
+    /// Brings what is known in line with the devices that are there: slots and names may be others
+    /// than before the reboot.
     pub(super) fn settle(&mut self, now: f64, devices: &[Device]) {
         self.0.retain(|_, known| now - known.up_at < FORGET_SECONDS);
         let here: Vec<(String, &Device, &Port)> =

@@ -83,8 +83,9 @@ impl Reader {
         any
     }
 
-    /// What is not to be judged any more: left out by the configuration, found to be of the management network, or gone from a node that
-    /// has all the ports that it should have without it.
+    /// What is not to be judged any more: left out by the configuration, found to be of the
+    /// management network, or gone from a node that has all the ports that it should have
+    /// without it.
     fn retire(&self, now: f64, ready: bool, known: &mut Known, looks: &[Look], told: &mut Told) {
         let complete = ready && self.config.expected.ports.is_some_and(|n| self.ports_up(looks) >= n);
         known.0.retain(|key, known| {
@@ -185,7 +186,8 @@ impl Reader {
         told.add(now, known, "", change);
     }
 
-    /// Takes in what the ports moved, and at the end of a window compares each with what it used to, or should.
+    /// Takes in what the ports moved, and at the end of a window compares each with what it used
+    /// to, or should.
     fn judge_traffic(&mut self, now: f64, known: &mut Known, looks: &[Look]) {
         for (key, values) in &self.counted.ports {
             let bytes = |family| counters::bytes(values, family);
@@ -238,7 +240,8 @@ impl Reader {
         }
     }
 
-    /// Whether as many ports are known as the configuration expects. One that is known and down is told of by itself.
+    /// Whether as many ports are known as the configuration expects. One that is known and down is
+    /// told of by itself.
     fn judge_number(&mut self, now: f64, known: &Known, ready: bool, looks: &[Look], told: &mut Told) {
         let Some(expected) = self.config.expected.ports else { return };
         let have = known.0.values().filter(|k| self.expected.allow(&k.device)).count();

@@ -1,10 +1,12 @@
 //! Counters of InfiniBand that have come to their end.
 //!
-//! Most of them are 4 to 32 bits wide, and none wraps: one that is all ones stays so until somebody clears it, whatever happens on the link.
-//! The kernel prints it like any other number, and a rate of it is zero on the worst cable of the fleet. Here it is no number any more.
+//! Most of them are 4 to 32 bits wide, and none wraps: one that is all ones stays so until somebody
+//! clears it, whatever happens on the link. The kernel prints it like any other number, and a rate
+//! of it is zero on the worst cable of the fleet. Here it is no number any more.
 //!
-//! The width in the table is that of the attribute by which the kernel asks. Drivers and later kernels may count wider under the same
-//! name: a counter that was seen beyond its width is never taken for one that stands still.
+//! The width in the table is that of the attribute by which the kernel asks. Drivers and later
+//! kernels may count wider under the same name: a counter that was seen beyond its width is never
+//! taken for one that stands still.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,9 @@
 //! What the kernel writes about RDMA devices, read file by file.
 //!
-//! Each file is its own risk: one counter of one port that the firmware refuses costs that counter. But a device on which most
-//! reads fail is left alone after a few tries: on ports that this host may not ask about, each refused read is a line in the
-//! kernel's log, hundreds a second, for nothing.
+//! Each file is its own risk: one counter of one port that the firmware refuses costs that counter.
+//! But a device on which most reads fail is left alone after a few tries: on ports that this host
+//! may not ask about, each refused read is a line in the kernel's log, hundreds a second, for
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +28,8 @@ pub(super) enum Reading<T> {
     Value(T),
     /// The device does not have it, or not in this state: no fault of anybody's.
     Absent,
-    /// It is there and has no answer: no fault either, but the firmware may write a line about each question.
+    /// It is there and has no answer: no fault either, but the firmware may write a line about each
+    /// question.
     Refused,
     Failed,
 }
@@ -41,7 +43,8 @@ impl<T> Reading<T> {
     }
 }
 
-/// Reads a file and what stands in it; text that does not parse, such as `N/A (no PMA)`, is an absent value.
+/// Reads a file and what stands in it; text that does not parse, such as `N/A (no PMA)`, is an
+/// absent value.
 fn read<T>(dir: &mut Dir, name: &str, parse: impl Fn(&str) -> Option<T>) -> Reading<T> {
     match dir.read_bytes(name) {
         Ok(bytes) => std::str::from_utf8(&bytes)
@@ -52,8 +55,9 @@ fn read<T>(dir: &mut Dir, name: &str, parse: impl Fn(&str) -> Option<T>) -> Read
     }
 }
 
-/// What a driver means by an error. `EINVAL` is how the kernel passes on that a port's management agent did not reply: counters of
-/// Broadcom's RoCE, and of ports of ConnectX-7 that switch, answer so for ever and are well.
+/// What a driver means by an error. `EINVAL` is how the kernel passes on that a port's management
+/// agent did not reply: counters of Broadcom's RoCE, and of ports of ConnectX-7 that switch, answer
+/// so for ever and are well.
 fn judge<T>(error: &io::Error) -> Reading<T> {
     use rustix::io::Errno;
     match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -200,7 +204,8 @@ impl Quarantine {
     }
 }
 
-/// Reads a folder of counters of a device, which the quarantine knows as this section, as far as it permits.
+/// Reads a folder of counters of a device, which the quarantine knows as this section, as far as it
+/// permits.
 pub(super) fn counters(dir: &mut Dir, section: &str, now: f64, quarantine: &mut Quarantine) -> Section {
     let names = match quarantine.permit(section, now) {
         Permit::Nothing => return Section::default(),
@@ -237,8 +242,8 @@ impl PortState {
 
 const ACTIVE: u32 = 4;
 
-/// Reads it in the directory of the port, which the quarantine knows as this section. A port that was active and is has not changed in
-/// anything else: it would have to go down for that.
+/// Reads it in the directory of the port, which the quarantine knows as this section. A port that
+/// was active and is has not changed in anything else: it would have to go down for that.
 pub(super) fn port_state(
     dir: &mut Dir,
     before: &PortState,

@@ -301,7 +301,8 @@ fn slower_than_before_or_than_configured_is_degraded() {
     );
 }
 
-/// What the ports of a node say that move so many Gb/s each, from the start to well after two windows.
+/// What the ports of a node say that move so many Gb/s each, from the start to well after two
+/// windows.
 fn moving(node: &mut Node, gigabits: &[u64]) -> Vec<Event> {
     let mut events = Vec::new();
     for pass in 0..100 {

@@ -1,4 +1,5 @@
-//! Families that are only known when a file tells of them: read from its text, made from its series, kept for the life of the process.
+//! Families that are only known when a file tells of them: read from its text, made from its
+//! series, kept for the life of the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{LazyLock, Mutex};
@@ -11,7 +12,8 @@ use crate::family::{Family, Kind};
 use crate::lock::Locked as _;
 use crate::samples::{Distribution, Samples, Value};
 
-/// Families that files may ever tell of within one life of this process: each is kept, with every set of labels that it had.
+/// Families that files may ever tell of within one life of this process: each is kept, with every
+/// set of labels that it had.
 const MAX_FAMILIES: usize = 2048;
 const MAX_HELP: usize = 256;
 const ENDINGS: [&str; 5] = ["_total", "_bucket", "_sum", "_count", "_created"];
@@ -114,7 +116,8 @@ pub(super) fn blocks(text: &str) -> BTreeMap<String, Block> {
     blocks
 }
 
-/// What `# HELP name text` says of each name, on one line and without what would have to be escaped.
+/// What `# HELP name text` says of each name, on one line and without what would have to be
+/// escaped.
 fn helps(text: &str) -> BTreeMap<&str, String> {
     let help = |line: &'_ str| -> Option<(usize, usize)> {
         let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("HELP")?.trim_start();

@@ -1,8 +1,9 @@
 //! The check in a process of its own.
 //!
-//! A thread that waits in the kernel for a driver that hangs cannot be killed, and a process is not gone before its last thread is.
-//! A prolog that runs the check would hang with it on the very node that must be drained. So one process looks, another one waits
-//! for what it says, for so long, and leaves it behind.
+//! A thread that waits in the kernel for a driver that hangs cannot be killed, and a process is not
+//! gone before its last thread is. A prolog that runs the check would hang with it on the very node
+//! that must be drained. So one process looks, another one waits for what it says, for so long, and
+//! leaves it behind.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _};

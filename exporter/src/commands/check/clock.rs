@@ -40,7 +40,8 @@ fn run(node: &Node<'_>) -> Findings {
             .unhealthy(format!("the clock is {which}"))
             .action("set it, and see why the time daemon did not");
     }
-    // A kernel that lost faith in the processor's counter reads the time a hundred times slower, and every step with it.
+    // A kernel that lost faith in the processor's counter reads the time a hundred times slower, and
+    // every step with it.
     for row in node.rows(&SOURCE).filter(|row| !FAST_CLOCKS.contains(&row.label("source"))) {
         let source = row.label("source");
         found
@@ -58,7 +59,8 @@ fn run(node: &Node<'_>) -> Findings {
 
 fn discipline(node: &Node<'_>, found: &mut Findings) {
     let value = |family| node.rows(family).next().map(|row| row.value);
-    // One look cannot see whether the bound is set again and again; that it is low says that it was within the hour.
+    // One look cannot see whether the bound is set again and again; that it is low says that it was
+    // within the hour.
     let tended = value(&MAX_ERROR).is_some_and(is_tended);
     let offset = value(&OFFSET).unwrap_or(0.0).abs();
     if offset > FAR_SECONDS {

@@ -5,7 +5,8 @@ use super::node::Node;
 use super::report::Findings;
 use crate::schedule::State;
 
-/// Under this name stand the collectors that were asked; it cannot be left out, because what they did not see is not healthy.
+/// Under this name stand the collectors that were asked; it cannot be left out, because what they
+/// did not see is not healthy.
 pub(super) const NAME: &str = "collectors";
 
 /// `chosen` are the checks to be made.

@@ -1,4 +1,5 @@
-//! What else collectors hold against the node: conditions that they tell the stream of, whatever they are.
+//! What else collectors hold against the node: conditions that they tell the stream of, whatever
+//! they are.
 //!
 //! A collector that learns to see a new fault is heard here without a check of its own.
 
@@ -32,7 +33,8 @@ const TOLD_ELSEWHERE: &[&str] = &[
     "sram_threshold",
 ];
 
-/// Of a file system of the network that is full, all nodes tell alike, and all of them would be lost for it.
+/// Of a file system of the network that is full, all nodes tell alike, and all of them would be
+/// lost for it.
 const FILLING: &str = "disk_filling";
 
 fn run(node: &Node<'_>) -> Findings {

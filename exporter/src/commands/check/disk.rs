@@ -36,7 +36,8 @@ fn run(node: &Node<'_>) -> Findings {
     })
 }
 
-/// How bad a file system is that is full. One of the network is full for all nodes: to take this one out of service mends nothing.
+/// How bad a file system is that is full. One of the network is full for all nodes: to take this
+/// one out of service mends nothing.
 fn full(shared: bool) -> Verdict {
     if shared { Verdict::Warning } else { Verdict::Unhealthy }
 }
@@ -62,8 +63,9 @@ fn checkpoints(node: &Node<'_>, found: &mut Findings) {
     }
 }
 
-/// Of file systems that are full to the last, whatever is on them: a job that needs /tmp or /dev/shm dies there. One that can only be
-/// read is an image and always full; of one that should be written, the collector has told.
+/// Of file systems that are full to the last, whatever is on them: a job that needs /tmp or
+/// /dev/shm dies there. One that can only be read is an image and always full; of one that should
+/// be written, the collector has told.
 fn local(node: &Node<'_>, found: &mut Findings) {
     for row in node.rows(&FREE) {
         let mount = row.label("mount");

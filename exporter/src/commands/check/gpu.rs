@@ -45,7 +45,8 @@ pub(super) const FABRIC: Check = Check {
 const RESET_REQUIRED: &str = "reset_required";
 /// What tells of errors in the memory on the chip, and of nothing else.
 const SRAM_FUNCTION: &str = "nvmlDeviceGetSramEccErrorStatus";
-/// What lets go of the driver comes first: it refuses a reset, and to be unloaded, while the exporter has it open.
+/// What lets go of the driver comes first: it refuses a reset, and to be unloaded, while the
+/// exporter has it open.
 const RESET: &str = "reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)";
 const RESET_THOSE: &str = "reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)";
 const REPLACE: &str = "take the GPU out of service and have it replaced";
@@ -58,7 +59,8 @@ const THROTTLES: &[(&str, bool)] = &[
 ];
 /// Of the hardware, for whatever reason.
 const HW_SLOWDOWN: &str = "hw_slowdown";
-/// The power supply outside the GPU asks for it, mostly of the whole rack, which no other node of it would escape.
+/// The power supply outside the GPU asks for it, mostly of the whole rack, which no other node of
+/// it would escape.
 const POWER_BRAKE: &str = "hw_power_brake_slowdown";
 
 fn count(node: &Node<'_>) -> Findings {
@@ -263,7 +265,8 @@ fn throttle(node: &Node<'_>) -> Findings {
     found.or_ok(|| "no GPU is slowed down".into())
 }
 
-/// A link that is down on all of the GPUs may lead nowhere, or be missing on all: that many were never up, or once were.
+/// A link that is down on all of the GPUs may lead nowhere, or be missing on all: that many were
+/// never up, or once were.
 fn nvlink(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();
     let mut links = BTreeMap::<&str, Vec<(&str, bool)>>::new();

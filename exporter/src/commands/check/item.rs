@@ -8,7 +8,8 @@ pub(super) struct Check {
     pub(super) name: &'static str,
     /// What is as it should be when it finds nothing.
     pub(super) about: &'static str,
-    /// Collectors whose values it looks at; without one of them that reads, there is nothing for it to say.
+    /// Collectors whose values it looks at; without one of them that reads, there is nothing for it
+    /// to say.
     pub(super) needs: &'static [&'static str],
     pub(super) run: fn(&Node<'_>) -> Findings,
 }

@@ -1,4 +1,5 @@
-//! The kernel log since the boot, as far back as it goes: hardware errors that no reset of the GPU has cured since.
+//! The kernel log since the boot, as far back as it goes: hardware errors that no reset of the GPU
+//! has cured since.
 
 use super::item::Check;
 use super::node::Node;
@@ -16,7 +17,8 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// What makes a node unfit however long ago it was, while the kernel that saw it runs: label of the event, and what it was.
+/// What makes a node unfit however long ago it was, while the kernel that saw it runs: label of the
+/// event, and what it was.
 const UNFIT: &[(&str, &str)] = &[
     ("gpu_fallen_off_bus", "a GPU fell off the bus"),
     ("nvlink_failure", "an NVLink failed"),

@@ -1,5 +1,6 @@
-//! What the exporter that serves on this node has learned of it: which ports were ever up, what the kernel log said before it was
-//! overwritten. A copy, because collectors write down what they learn, and a check changes nothing.
+//! What the exporter that serves on this node has learned of it: which ports were ever up, what the
+//! kernel log said before it was overwritten. A copy, because collectors write down what they
+//! learn, and a check changes nothing.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,5 @@
-//! Ethernet interfaces that are meant to be up: those that have been. Network managers set every port up to see whether it is cabled.
+//! Ethernet interfaces that are meant to be up: those that have been. Network managers set every
+//! port up to see whether it is cabled.
 
 use super::item::Check;
 use super::node::Node;

@@ -1,5 +1,5 @@
-//! What is known of the node when its checks are made: one pass of the collectors that they need, and nothing that was read
-//! a second time in another way.
+//! What is known of the node when its checks are made: one pass of the collectors that they need,
+//! and nothing that was read a second time in another way.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Lets each of the collectors `wanted` make one pass, as it would in service, and waits for it until `end`.
+    /// Lets each of the collectors `wanted` make one pass, as it would in service, and waits for it
+    /// until `end`.
     pub(super) fn look(
         config: &'a Config,
         roots: &Roots,
@@ -109,7 +110,8 @@ impl<'a> Node<'a> {
         self.rows(family).filter(|row| row.value != 0.0)
     }
 
-    /// What the collectors published: changes cannot be seen by looking once, conditions that hold can.
+    /// What the collectors published: changes cannot be seen by looking once, conditions that hold
+    /// can.
     pub(super) fn events(&self) -> &[Event] {
         &self.events
     }
@@ -157,7 +159,8 @@ impl<'a> Node<'a> {
         self.slowest.filter(|(_, spent)| spent.total >= TOO_SLOW)
     }
 
-    /// Whether the servers of the network keep this mount of a disk collector's: what is wrong with it is wrong on every node alike.
+    /// Whether the servers of the network keep this mount of a disk collector's: what is wrong with
+    /// it is wrong on every node alike.
     pub(super) fn is_shared(&self, mount: &str) -> bool {
         let info = self.rows(&disk::INFO).find(|row| row.label("mount") == mount);
         info.is_some_and(|row| self.config.collectors.mounts.is_network(row.label("fstype")))
@@ -196,15 +199,17 @@ fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 
     result.recv_timeout(limit.max(LAST_CHANCE)).ok()
 }
 
-/// A check may run in a job that was given a part of the node, with the configuration of an exporter that has all of it.
+/// A check may run in a job that was given a part of the node, with the configuration of an
+/// exporter that has all of it.
 fn for_a_job(config: &CollectorsConfig) -> CollectorsConfig {
     let mut config = config.clone();
     config.gpu.devices = gpu::Devices::Job;
     config
 }
 
-/// Lets the hub know of the checkpoints that lie in the configured directories, as the source that watches them would: how much room
-/// the next one needs is then for the collector of disks to say. Takes at most half of the time; gives back where that was too short.
+/// Lets the hub know of the checkpoints that lie in the configured directories, as the source that
+/// watches them would: how much room the next one needs is then for the collector of disks to say.
+/// Takes at most half of the time; gives back where that was too short.
 fn tell_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
     let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
     let mut late = Vec::new();
@@ -219,7 +224,8 @@ fn tell_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
     late
 }
 
-/// Given to each piece of work when the time of the check is over: what is quick at all is quicker than this.
+/// Given to each piece of work when the time of the check is over: what is quick at all is quicker
+/// than this.
 const LAST_CHANCE: Duration = Duration::from_millis(20);
 
 fn published(hub: &Hub) -> Vec<Event> {

@@ -1,7 +1,9 @@
-//! What a node of this kind is like when it is right: a file of facts from a known-good one, and the facts in which this one differs.
+//! What a node of this kind is like when it is right: a file of facts from a known-good one, and
+//! the facts in which this one differs.
 //!
-//! Only what all nodes of a kind share: how many of what, how fast, which versions; never a serial number. A fact that is deleted from
-//! the file is not compared, so one file serves nodes that may differ in it.
+//! Only what all nodes of a kind share: how many of what, how fast, which versions; never a serial
+//! number. A fact that is deleted from the file is not compared, so one file serves nodes that may
+//! differ in it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -162,7 +164,8 @@ fn run(node: &Node<'_>) -> Findings {
     found.or_ok(|| format!("{} facts are as on {}", reference.facts.len(), reference.node))
 }
 
-/// The mounts that have to be there and are not. More than these are no difference, and an automounter's come when they are needed.
+/// The mounts that have to be there and are not. More than these are no difference, and an
+/// automounter's come when they are needed.
 fn missing<'a>(node: &Node<'_>, ours: &str, wanted: &'a str) -> Vec<&'a str> {
     let ours: Vec<&str> = tallied(ours).collect();
     tallied(wanted).filter(|mount| !ours.contains(mount) && !node.automounts(mount)).collect()

@@ -1,6 +1,7 @@
 //! What a self-check says, for people and for programs.
 //!
-//! The JSON is a contract (`docs/check.md`): keys are added, never renamed, and [`SCHEMA`] grows when one changes its meaning.
+//! The JSON is a contract (`docs/check.md`): keys are added, never renamed, and [`SCHEMA`] grows
+//! when one changes its meaning.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,7 +24,8 @@ pub(super) struct Strictness {
 /// Of the JSON.
 pub const SCHEMA: u32 = 1;
 
-/// From good to bad; what could not be told is worse than what may wait and better than what is broken.
+/// From good to bad; what could not be told is worse than what may wait and better than what is
+/// broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -98,7 +100,8 @@ impl Report {
         Self { schema: SCHEMA, verdict, exit, node, ts, seconds, findings, facts: Facts::new() }
     }
 
-    /// One line a finding, the worst last: what a terminal shows when it scrolls, and what `tail -n 1` gives as the reason.
+    /// One line a finding, the worst last: what a terminal shows when it scrolls, and what `tail -n
+    /// 1` gives as the reason.
     pub fn text(&self, quiet: bool) -> String {
         let mut findings: Vec<&Finding> =
             self.findings.iter().filter(|f| !quiet || f.verdict != Verdict::Ok).collect();

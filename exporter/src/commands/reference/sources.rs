@@ -1,5 +1,5 @@
-//! What each collector needs and costs, and what its sources offer that no family has, with the reason: an absence that nobody explains
-//! looks like an oversight.
+//! What each collector needs and costs, and what its sources offer that no family has, with the
+//! reason: an absence that nobody explains looks like an oversight.
 
 use serde::Serialize;
 

@@ -1,4 +1,5 @@
-//! Passing reports on to a real Kubeflow Trainer, one after the other and behind a queue of its own: it may be slow or away.
+//! Passing reports on to a real Kubeflow Trainer, one after the other and behind a queue of its
+//! own: it may be slow or away.
 
 use std::path::Path;
 use std::time::Duration;

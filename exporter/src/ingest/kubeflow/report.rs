@@ -10,7 +10,8 @@ use crate::readings::{Names, Readings, Report, Value, Who};
 /// Metrics of one report.
 const MAX_METRICS: usize = 256;
 
-/// Numbers of a report that are no metrics of a step: those of the whole training, told once it is over, and progress.
+/// Numbers of a report that are no metrics of a step: those of the whole training, told once it is
+/// over, and progress.
 const NOT_METRICS: &[&str] = &[
     "total_steps",
     "current_epoch",
@@ -67,8 +68,8 @@ impl Status {
         Ok(read)
     }
 
-    /// What the report tells of, and how much of it found no room. The callback repeats what was logged last in every report; a
-    /// value that did not change was not logged again.
+    /// What the report tells of, and how much of it found no room. The callback repeats what was
+    /// logged last in every report; a value that did not change was not logged again.
     pub(super) fn events(
         &self,
         run: &str,

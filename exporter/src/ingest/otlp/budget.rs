@@ -1,14 +1,15 @@
 //! What a request may contain, counted before anything of it is decoded.
 //!
-//! An empty metric takes two bytes of protobuf and a hundred times as much once decoded; compressed it takes almost
-//! nothing. So the messages are counted where they lie, and a request with too many is refused whole.
+//! An empty metric takes two bytes of protobuf and a hundred times as much once decoded; compressed
+//! it takes almost nothing. So the messages are counted where they lie, and a request with too many
+//! is refused whole.
 
 use stepwatch_formats::protobuf::Message;
 
 use super::{Refused, Signal};
 
-/// Messages of one request: metrics, points, attributes and what holds them. A rank that pushes a hundred metrics of ten
-/// points with three attributes each sends some four thousand.
+/// Messages of one request: metrics, points, attributes and what holds them. A rank that pushes a
+/// hundred metrics of ten points with three attributes each sends some four thousand.
 const MAX_MESSAGES: usize = 32_768;
 /// Objects, lists, keys and values of one request in JSON.
 const MAX_VALUES: usize = 262_144;
@@ -32,7 +33,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// What field `tag` holds, by opentelemetry-proto 1.x; nothing where it is not a message, or is passed over.
+    /// What field `tag` holds, by opentelemetry-proto 1.x; nothing where it is not a message, or is
+    /// passed over.
     fn child(self, tag: u32) -> Option<Self> {
         Some(match (self, tag) {
             (Self::Request(Signal::Metrics), 1) => Self::ResourceMetrics,

@@ -1,5 +1,5 @@
-//! OTLP over gRPC: two unary calls. One message in a frame of five bytes, its answer in another, and the status in the trailers;
-//! that much of gRPC is less than a framework for it.
+//! OTLP over gRPC: two unary calls. One message in a frame of five bytes, its answer in another,
+//! and the status in the trailers; that much of gRPC is less than a framework for it.
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;

@@ -1,4 +1,5 @@
-//! Whose telemetry is that does not name its run: of the job that it tells, of the process that sends it, or of its service.
+//! Whose telemetry is that does not name its run: of the job that it tells, of the process that
+//! sends it, or of its service.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -96,7 +97,8 @@ fn claim(who: &Who, asked: Asked<'_>) -> Claim {
     claim
 }
 
-/// The process of this node that sends it, if it is one that trains and not one that passes on what others measured.
+/// The process of this node that sends it, if it is one that trains and not one that passes on what
+/// others measured.
 fn sender(who: &Who, asked: Asked<'_>) -> Option<(u32, Named)> {
     let by_socket = asked.peer.and_then(|peer| peer::pid_of(asked.roots, peer));
     let is_here = || who.place.host.as_deref() == Some(asked.hub.node());

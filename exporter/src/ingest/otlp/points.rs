@@ -1,4 +1,5 @@
-//! Requests into reports: the points of metrics, and the events of spans by which newer Megatrons tell their losses.
+//! Requests into reports: the points of metrics, and the events of spans by which newer Megatrons
+//! tell their losses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,7 +26,8 @@ const NANO: f64 = 1e-9;
 /// What one rank says of one step.
 pub(super) type Told<'a> = (Who, Report<'a>);
 
-/// Points of one rank and step. A step that is not told comes last, when those that are told are known.
+/// Points of one rank and step. A step that is not told comes last, when those that are told are
+/// known.
 type Groups<'a> = BTreeMap<(u32, bool, Option<i64>), Report<'a>>;
 
 struct Point<'a> {

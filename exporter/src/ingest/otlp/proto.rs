@@ -1,7 +1,9 @@
-//! The messages of OpenTelemetry that matter here, as much of them as is read: metrics, and the events of spans.
+//! The messages of OpenTelemetry that matter here, as much of them as is read: metrics, and the
+//! events of spans.
 //!
-//! Field numbers are those of opentelemetry-proto 1.x, whose compatibility promise covers them; what is not listed is skipped
-//! over. The same types read the JSON form, whose names are the protobuf ones in camel case.
+//! Field numbers are those of opentelemetry-proto 1.x, whose compatibility promise covers them;
+//! what is not listed is skipped over. The same types read the JSON form, whose names are the
+//! protobuf ones in camel case.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! How frameworks lay checkpoints out: which entries of a directory are some, of which step, and by what one sees that one is whole.
+//! How frameworks lay checkpoints out: which entries of a directory are some, of which step, and by
+//! what one sees that one is whole.
 
 /// A file that is written last of all, so that a checkpoint which has it is whole.
 const MARKERS: &[&str] = &[
@@ -85,8 +86,8 @@ pub(super) fn name(name: &str) -> Option<Name> {
     Some(Name { number, unit, temporary })
 }
 
-/// Which checkpoint is not finished while a file of this name lies beside it, as NeMo has it: `x-step=100-last-unfinished` for
-/// `x-step=100-last` or `x-step=100-last.ckpt`.
+/// Which checkpoint is not finished while a file of this name lies beside it, as NeMo has it:
+/// `x-step=100-last-unfinished` for `x-step=100-last` or `x-step=100-last.ckpt`.
 pub(super) fn unfinished(marker: &str) -> Option<&str> {
     marker.strip_suffix("-unfinished")
 }

@@ -1,4 +1,5 @@
-//! What a checkpoint tells of its model: the `config.json` of Hugging Face in it, or in the directory of checkpoints.
+//! What a checkpoint tells of its model: the `config.json` of Hugging Face in it, or in the
+//! directory of checkpoints.
 
 use std::io::Read as _;
 use std::path::Path;

@@ -330,7 +330,8 @@ fn mistakes_are_named() {
     }
 }
 
-/// Root can make links of others; the links of whoever else runs this are their own, and lead anywhere.
+/// Root can make links of others; the links of whoever else runs this are their own, and lead
+/// anywhere.
 #[test]
 fn links_of_others_and_pipes_are_no_checkpoints() {
     let is_root = rustix::process::geteuid().is_root();

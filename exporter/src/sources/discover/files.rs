@@ -1,4 +1,5 @@
-//! Which files of trainers are followed: what they have open and what lies beside them, read with their rights, each user by a share.
+//! Which files of trainers are followed: what they have open and what lies beside them, read with
+//! their rights, each user by a share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,13 +22,16 @@ use crate::sources::tail::{self, Candidate, TailConfig};
 pub(super) const MAX_FILES: usize = 256;
 /// Descriptors that are looked at in one pass on account of one user.
 const MAX_DESCRIPTORS: usize = 131_072;
-/// How long a file is followed after the process that it was found by has gone: its end is still to be read.
+/// How long a file is followed after the process that it was found by has gone: its end is still to
+/// be read.
 pub(super) const LINGER: Duration = Duration::from_mins(10);
 /// A file that was last written this long before the process started is of an earlier job.
 pub(super) const SLACK: Duration = Duration::from_secs(5);
-/// How much longer ago a file may have been written than another of the same user and keep its place.
+/// How much longer ago a file may have been written than another of the same user and keep its
+/// place.
 const STAYS: Duration = Duration::from_mins(1);
-/// Searches of a user's directories that take this long in one pass are repeated after so many times as long.
+/// Searches of a user's directories that take this long in one pass are repeated after so many
+/// times as long.
 const SLOW: Duration = Duration::from_millis(50);
 const PAUSE: u32 = 50;
 /// Refusals that are told once.
@@ -108,7 +112,8 @@ impl Files {
         self.followed.keys()
     }
 
-    /// Follows what these processes write, and lets go what nobody has written for long, or what gives way.
+    /// Follows what these processes write, and lets go what nobody has written for long, or what
+    /// gives way.
     pub(super) fn follow(&mut self, tree: &Tree, trainers: &[&Trainer], beside: bool, now: Instant) {
         let mut wanted = self.open(tree, trainers, now);
         if beside {
@@ -226,8 +231,8 @@ impl Files {
         }
     }
 
-    /// Files in the working directories that were written since the process started. TensorBoard opens its file anew for every record,
-    /// so it is not among those that are open.
+    /// Files in the working directories that were written since the process started. TensorBoard
+    /// opens its file anew for every record, so it is not among those that are open.
     fn beside(&mut self, trainers: &[&Trainer], now: Instant) -> Vec<Wanted> {
         let mut places: Vec<(PathBuf, &Arc<View>, Vec<&Trainer>)> = Vec::new();
         for trainer in trainers {
@@ -287,7 +292,8 @@ fn prefer_own(one: Wanted, among: &mut BTreeMap<PathBuf, Wanted>) {
     }
 }
 
-/// What a trainer, its children and whoever reads its output write, and what it leaves when it fails.
+/// What a trainer, its children and whoever reads its output write, and what it leaves when it
+/// fails.
 fn files(roots: &Roots, tree: &Tree, trainer: &Trainer, view: &Arc<View>, left: &mut usize) -> Vec<Wanted> {
     let id = &trainer.identity;
     let own = processes::written(roots, trainer.pid, left);

@@ -1,8 +1,9 @@
-//! Which rank a process is, by what launchers leave in its environment. Only the variables named here are looked at; the rest of an environment
-//! holds people's secrets.
+//! Which rank a process is, by what launchers leave in its environment. Only the variables named
+//! here are looked at; the rest of an environment holds people's secrets.
 //!
-//! Rank, world and local rank come from one launcher only, the nearest: `mpirun` inside an `sbatch` script inherits Slurm's variables
-//! of the one batch process, and mixing them is how eight ranks end up as rank 0.
+//! Rank, world and local rank come from one launcher only, the nearest: `mpirun` inside an `sbatch`
+//! script inherits Slurm's variables of the one batch process, and mixing them is how eight ranks
+//! end up as rank 0.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

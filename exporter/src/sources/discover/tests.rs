@@ -1,4 +1,5 @@
-//! A tree of files in place of `/proc` and the cgroups, a real process, and a library in place of NVML.
+//! A tree of files in place of `/proc` and the cgroups, a real process, and a library in place of
+//! NVML.
 
 mod owners;
 

@@ -1,8 +1,10 @@
-//! Which processes train: those that compute on a GPU, and those in control groups that the configuration names.
+//! Which processes train: those that compute on a GPU, and those in control groups that the
+//! configuration names.
 //!
-//! NVML knows who computes on NVIDIA GPUs, in any container. Without NVML, or while it does not answer, whoever holds a GPU's device
-//! open is taken, which the driver need not be asked for; where NVML answers, so is whoever holds one of the GPUs that it cannot
-//! answer for: what happens on a sick GPU is what one wants to see.
+//! NVML knows who computes on NVIDIA GPUs, in any container. Without NVML, or while it does not
+//! answer, whoever holds a GPU's device open is taken, which the driver need not be asked for;
+//! where NVML answers, so is whoever holds one of the GPUs that it cannot answer for: what happens
+//! on a sick GPU is what one wants to see.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -54,7 +56,8 @@ impl Trainers {
     }
 }
 
-/// Processes in control groups that fit `pattern`, under the mounted hierarchy or as an absolute path, and in the groups within them.
+/// Processes in control groups that fit `pattern`, under the mounted hierarchy or as an absolute
+/// path, and in the groups within them.
 fn by_cgroup(roots: &Roots, pattern: &str) -> BTreeSet<u32> {
     let absolute =
         if pattern.starts_with('/') { pattern.into() } else { roots.sys("fs/cgroup").join(pattern) };

@@ -175,7 +175,8 @@ impl<'a> Page<'a> {
     }
 }
 
-/// One of several series of the same name is told apart by its labels; which of them is the loss, nobody can know.
+/// One of several series of the same name is told apart by its labels; which of them is the loss,
+/// nobody can know.
 fn reading<'p>(series: &'p Series<'_>, alone: bool, wanted: &'p Wanted) -> Reading<'p> {
     if alone || wanted.names.has(&series.name) {
         return wanted.names.reading(&series.name, "", series.value);

@@ -1,4 +1,5 @@
-//! One line of statsd, with DogStatsD's extensions: `name:value[:value…]|type[|@rate][|#tag:value,…]`.
+//! One line of statsd, with DogStatsD's extensions:
+//! `name:value[:value…]|type[|@rate][|#tag:value,…]`.
 
 /// Values that one line may have.
 const MAX_VALUES: usize = 1024;

@@ -1,8 +1,9 @@
 //! Lines that are read a second time after a crash.
 //!
-//! The position is saved after the events were published, so a crash in between reads them again. To the hub, which remembers the
-//! last step of every rank by its own means, a step read again looks like a job that went back to an earlier checkpoint. What
-//! tells the two apart: steps read again rise from the one that was saved to the one that the hub knows.
+//! The position is saved after the events were published, so a crash in between reads them again.
+//! To the hub, which remembers the last step of every rank by its own means, a step read again
+//! looks like a job that went back to an earlier checkpoint. What tells the two apart: steps read
+//! again rise from the one that was saved to the one that the hub knows.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,8 @@ impl Again {
         self.saved.is_some()
     }
 
-    /// Whether this event was published before. `published` is asked once a rank, before anything of it is published again.
+    /// Whether this event was published before. `published` is asked once a rank, before anything
+    /// of it is published again.
     pub(super) fn is(&mut self, event: &Event, published: impl FnOnce(u32) -> Option<i64>) -> bool {
         let (Some(saved), Some(step)) = (self.saved, event.step) else { return false };
         let number = event.rank.unwrap_or(0);

@@ -22,7 +22,8 @@ const MAX_DIMENSIONS: usize = 128;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum From {
-    /// At its start, unless nobody wrote to it for a day: then it is the log of a job that is over, and only what is added counts.
+    /// At its start, unless nobody wrote to it for a day: then it is the log of a job that is over,
+    /// and only what is added counts.
     #[default]
     Auto,
     Start,
@@ -33,12 +34,15 @@ pub enum From {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TailConfig {
-    /// A file, a pattern with `*`, `?`, `[…]` and `**`, or a directory that is searched; relative to the working directory.
+    /// A file, a pattern with `*`, `?`, `[…]` and `**`, or a directory that is searched; relative
+    /// to the working directory.
     pub path: String,
-    /// A name of `stepwatch-formats`; `auto` finds it out, by the file's name and what stands in it.
+    /// A name of `stepwatch-formats`; `auto` finds it out, by the file's name and what stands in
+    /// it.
     #[serde(default = "auto")]
     pub format: String,
-    /// The run it belongs to; otherwise what the lines say, or else the name of the file or its directory.
+    /// The run it belongs to; otherwise what the lines say, or else the name of the file or its
+    /// directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     /// The run of the process that discovery found to write it.
@@ -52,7 +56,8 @@ pub struct TailConfig {
     /// The host that it tells of, where that is not this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Of JSON lines: our name for a value (`step`, `ts`, `loss`, …) to the key, dotted, where it stands.
+    /// Of JSON lines: our name for a value (`step`, `ts`, `loss`, …) to the key, dotted, where it
+    /// stands.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub keys: BTreeMap<String, String>,
     /// How to read lines of a format that is one's own.
@@ -65,8 +70,8 @@ pub struct TailConfig {
     pub from: From,
     #[serde(default = "poll_interval")]
     pub poll_interval: Period,
-    /// Processes, one a GPU. This and what follows nobody can read from a log, and MFU needs it: a trainer with the client tells
-    /// it itself.
+    /// Processes, one a GPU. This and what follows nobody can read from a log, and MFU needs it: a
+    /// trainer with the client tells it itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub world: Option<u32>,
     /// Dimensions, by our names or by those of a `config.json` of Hugging Face.
@@ -255,8 +260,8 @@ impl TailConfig {
         [("dtype", of(&self.dtype)), ("gpu", of(&self.gpu)), ("framework", of(&self.framework))]
     }
 
-    /// What a trainer with the client would have said when it began; `None` if there is nothing to say.
-    /// It comes from no process: `source` says so.
+    /// What a trainer with the client would have said when it began; `None` if there is nothing to
+    /// say. It comes from no process: `source` says so.
     pub(super) fn hello(&self) -> Option<Event> {
         let labels = self.labels().into_iter().filter_map(|(key, value)| Some((key, value?)));
         if self.world.is_none() && self.model.is_empty() && labels.clone().next().is_none() {

@@ -1,5 +1,5 @@
-//! One followed file: what it says becomes events that know their run and their place, and is published together with how far it is
-//! read.
+//! One followed file: what it says becomes events that know their run and their place, and is
+//! published together with how far it is read.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -50,7 +50,8 @@ pub(super) struct TailedFile {
     labels: Labels,
     last_step: Option<i64>,
     again: Again,
-    /// Read, and refused because there are too many runs: it waits, and so does the rest of the file.
+    /// Read, and refused because there are too many runs: it waits, and so does the rest of the
+    /// file.
     waiting: Vec<Event>,
     /// When it is offered again.
     retry: Option<Instant>,
@@ -120,7 +121,8 @@ impl TailedFile {
         file
     }
 
-    /// Goes on where an earlier life of the exporter stopped, or begins; either way knowing what the parser must know of before.
+    /// Goes on where an earlier life of the exporter stopped, or begins; either way knowing what
+    /// the parser must know of before.
     fn resume(&mut self, sink: &dyn Sink, now: Instant) {
         let path = self.content.path().to_owned();
         let kept = sink.mark(self.store.key()).and_then(|text| state::parse(text.as_bytes(), &path));
@@ -209,7 +211,8 @@ impl TailedFile {
         tracing::warn!(path = %self.labels.path.display(), %err, "cannot read a tailed file");
     }
 
-    /// Reads, publishes, and then saves the position: in this order nothing is lost. True if there is more.
+    /// Reads, publishes, and then saves the position: in this order nothing is lost. True if there
+    /// is more.
     pub(super) fn poll(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> io::Result<bool> {
         if self.retry.max(self.refused).is_some_and(|at| now < at) {
             return Ok(false);
@@ -266,8 +269,8 @@ impl TailedFile {
         }
     }
 
-    /// Publishes what was read. False if some of it must wait for room; the position is not saved until then, so nothing is
-    /// lost by a restart meanwhile either.
+    /// Publishes what was read. False if some of it must wait for room; the position is not saved
+    /// until then, so nothing is lost by a restart meanwhile either.
     fn publish(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> bool {
         if self.retry.is_none() {
             self.find_owner(now, unix, cx);
@@ -297,7 +300,8 @@ impl TailedFile {
         true
     }
 
-    /// Says whose the events are, leaves out what was published before, and says hello for a run that is new.
+    /// Says whose the events are, leaves out what was published before, and says hello for a run
+    /// that is new.
     fn prepare(&mut self, cx: &mut Context<'_>) {
         for event in &mut self.waiting {
             if self.labels.put_on(event) {
@@ -331,7 +335,8 @@ impl TailedFile {
             });
         }
         if self.labels.introduces() {
-            // Nothing of this turn is published yet, so a run that is new is not known by the next event either.
+            // Nothing of this turn is published yet, so a run that is new is not known by the next event
+            // either.
             let mut greeted = BTreeSet::new();
             let events = std::mem::take(&mut self.waiting).into_iter();
             let introduced = events.flat_map(|event| {

@@ -1,5 +1,5 @@
-//! Which files an entry of the configuration means: one that is named, those that fit a pattern, or those in a directory that
-//! look like something we read.
+//! Which files an entry of the configuration means: one that is named, those that fit a pattern, or
+//! those in a directory that look like something we read.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, Metadata};
@@ -12,9 +12,11 @@ use crate::reach::{Reach, Refusal};
 
 /// Directories inside one another that are searched.
 const MAX_DEPTH: usize = 6;
-/// Files and directories of one user that are looked at in one search: a directory of checkpoints has thousands.
+/// Files and directories of one user that are looked at in one search: a directory of checkpoints
+/// has thousands.
 const MAX_ENTRIES: usize = 32_768;
-/// Names that are read in one search, and of these in directories of one user: most are of nothing that is looked at.
+/// Names that are read in one search, and of these in directories of one user: most are of nothing
+/// that is looked at.
 const MAX_NAMES: usize = 262_144;
 const MAX_NAMES_OF_USER: usize = MAX_NAMES / 4;
 
@@ -93,7 +95,8 @@ impl Shares {
     }
 }
 
-/// Of several paths to one file the one that says where it really is: W&B links its latest run beside the runs.
+/// Of several paths to one file the one that says where it really is: W&B links its latest run
+/// beside the runs.
 fn each_once(found: Vec<((u64, u64), Candidate)>) -> Vec<Candidate> {
     let alike = |a: &Path, b: &Path| a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
     let mut several: BTreeMap<(u64, u64), usize> = BTreeMap::new();
@@ -129,8 +132,8 @@ pub(super) fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
-/// Files under a directory that have a name of something we read. Hidden directories and links are left alone: what a link
-/// points to is found at its own place, or belongs to somebody else.
+/// Files under a directory that have a name of something we read. Hidden directories and links are
+/// left alone: what a link points to is found at its own place, or belongs to somebody else.
 pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
     let base = match reach.find(root) {
         Ok(base) => base,

@@ -1,9 +1,10 @@
 //! What is written under one name, although the file is cut, renamed, deleted and made again.
 //!
-//! The path is only where a file is found; what is followed is the file itself. A renamed file is read to its end, and on for
-//! [`DRAIN`] after that, because its writer may keep it open; the file that took its name is read from its beginning. Whether a
-//! file is the same as before is told by its inode and by its first bytes, since inode numbers are used again and
-//! `copytruncate` keeps them. It polls: inotify is silent on NFS and Lustre.
+//! The path is only where a file is found; what is followed is the file itself. A renamed file is
+//! read to its end, and on for [`DRAIN`] after that, because its writer may keep it open; the file
+//! that took its name is read from its beginning. Whether a file is the same as before is told by
+//! its inode and by its first bytes, since inode numbers are used again and `copytruncate` keeps
+//! them. It polls: inotify is silent on NFS and Lustre.
 
 use std::collections::VecDeque;
 use std::fs::Metadata;
@@ -20,8 +21,8 @@ use super::pieces::{Counts, Take};
 use super::state::Position;
 use crate::reach::{Reach, Refusal};
 
-/// How long a file that lost its name is still watched for more. A trainer does not open its log again when somebody renames it,
-/// and a step can take minutes; an open file costs nothing.
+/// How long a file that lost its name is still watched for more. A trainer does not open its log
+/// again when somebody renames it, and a step can take minutes; an open file costs nothing.
 pub(super) const DRAIN: Duration = Duration::from_mins(15);
 /// Files without a name that are watched at once.
 const MAX_RETIRED: usize = 4;
@@ -33,9 +34,11 @@ pub(super) struct Follower {
     reach: Reach,
     current: Option<Open>,
     retired: VecDeque<Open>,
-    /// Files that were read and are not found for now: of an earlier life, or on a file system that does not answer.
+    /// Files that were read and are not found for now: of an earlier life, or on a file system that
+    /// does not answer.
     lost: Vec<Position>,
-    /// Where to begin in the file that is there at the first look. What comes later is read from its start.
+    /// Where to begin in the file that is there at the first look. What comes later is read from
+    /// its start.
     begin: Begin,
     recognise: bool,
     /// What an earlier life published last.
@@ -70,7 +73,8 @@ impl Follower {
         let _ = self.look(now);
     }
 
-    /// Goes on where an earlier life stopped: finds each saved file under its old name or under a new one beside it.
+    /// Goes on where an earlier life stopped: finds each saved file under its old name or under a
+    /// new one beside it.
     pub(super) fn resume(&mut self, saved: Vec<Position>, last_step: Option<i64>, now: Instant) {
         self.lost = saved;
         self.last_step = last_step;
@@ -93,7 +97,8 @@ impl Follower {
         self.current.is_none() && self.retired.is_empty() && self.lost.is_empty()
     }
 
-    /// Files read now, the named one last; what an earlier call of [`Self::poll`] gave out is before these positions.
+    /// Files read now, the named one last; what an earlier call of [`Self::poll`] gave out is
+    /// before these positions.
     pub(super) fn positions(&self) -> Vec<Position> {
         let open = self.opened().map(Open::position);
         self.lost.iter().cloned().chain(open).collect()
@@ -198,7 +203,8 @@ impl Follower {
 
     /// Looks at what is under the name. True if that is another file than before.
     fn look(&mut self, now: Instant) -> io::Result<bool> {
-        // Whether it is the one that is open may be seen by its name; what else is there, and whether we may read it, is found.
+        // Whether it is the one that is open may be seen by its name; what else is there, and whether we
+        // may read it, is found.
         let open = self.current.as_ref().map(Open::identity);
         let same = |meta: &Metadata| Some((meta.dev(), meta.ino())) == open;
         if open.is_some() && std::fs::metadata(&self.path).is_ok_and(|meta| same(&meta)) {
@@ -252,8 +258,8 @@ impl Follower {
         }
     }
 
-    /// A lost file that was cut before it was renamed: all in it is new. Only of an old name can this be told from a file of
-    /// somebody else that got the same inode number.
+    /// A lost file that was cut before it was renamed: all in it is new. Only of an old name can
+    /// this be told from a file of somebody else that got the same inode number.
     fn find_cut(&mut self, path: &Path, now: Instant) -> Option<Open> {
         let old = path.file_name()?.to_str()?.strip_prefix(self.path.file_name()?.to_str()?)?;
         if !old.starts_with(['.', '-']) || !is_rotated(path) {

@@ -58,7 +58,8 @@ impl Labels {
         self.said.as_ref().map(Event::to_json)
     }
 
-    /// What must be said again before this event: it is the first of this life, or its run has been forgotten since.
+    /// What must be said again before this event: it is the first of this life, or its run has been
+    /// forgotten since.
     pub(super) fn said_before(
         &mut self,
         first: Option<&Event>,

@@ -59,7 +59,8 @@ impl Lines {
 }
 
 impl Turn<'_> {
-    /// Nothing was appended for a while: what is gathered of a record of several lines is taken as it is.
+    /// Nothing was appended for a while: what is gathered of a record of several lines is taken as
+    /// it is.
     pub(super) fn rest(&mut self) {
         let first = self.events.len();
         self.lines.reader.rest(self.events);

@@ -35,7 +35,8 @@ const GENERIC: &[&str] = &[
     "wandb",
 ];
 
-/// Words that a number follows where every job counts the same: `version_3`, `checkpoint-500`, `attempt_0`.
+/// Words that a number follows where every job counts the same: `version_3`, `checkpoint-500`,
+/// `attempt_0`.
 const COUNTED: &[&str] =
     &["version", "checkpoint", "attempt", "rank", "global_rank", "worker", "node", "log", "epoch", "step"];
 
@@ -51,8 +52,9 @@ const MAX_ENTRIES: usize = 4096;
 /// Longest name of a run.
 const MAX_CHARS: usize = 128;
 
-/// The run that a file belongs to when nobody says: its name without extension, or that of the nearest directory above it that
-/// says something. Event files of TensorBoard are of their directory, as TensorBoard shows them.
+/// The run that a file belongs to when nobody says: its name without extension, or that of the
+/// nearest directory above it that says something. Event files of TensorBoard are of their
+/// directory, as TensorBoard shows them.
 pub(super) fn run_of(path: &Path) -> String {
     let stem = path.file_stem().map(|s| s.to_string_lossy()).unwrap_or_default();
     let bare = stem.strip_suffix(".log").unwrap_or(&stem);
@@ -71,8 +73,8 @@ fn is_events(path: &Path) -> bool {
     path.file_name().is_some_and(|n| n.to_string_lossy().contains(TFEVENTS))
 }
 
-/// The nearest directory whose name says something, or else the nearest. Lightning counts the launches of one logger, which may
-/// run at the same time: each is a run of its own.
+/// The nearest directory whose name says something, or else the nearest. Lightning counts the
+/// launches of one logger, which may run at the same time: each is a run of its own.
 fn directory(path: &Path) -> Option<String> {
     let mut version: Option<String> = None;
     let mut nearest: Option<String> = None;
@@ -102,8 +104,8 @@ fn is_version(name: &str) -> bool {
     name.rsplit_once('_').is_some_and(|(word, _)| word.eq_ignore_ascii_case("version"))
 }
 
-/// The directory of the run whose group of scalars this event file holds: `add_scalars` of PyTorch makes a directory `loss_val` beside
-/// the event file of the same process.
+/// The directory of the run whose group of scalars this event file holds: `add_scalars` of PyTorch
+/// makes a directory `loss_val` beside the event file of the same process.
 fn beside_group(path: &Path) -> Option<&Path> {
     let directory = path.parent()?;
     let name = directory.file_name()?.to_str().filter(|n| n.contains('_') && !says_nothing(n))?;
@@ -116,7 +118,8 @@ fn beside_group(path: &Path) -> Option<&Path> {
     beside.any(|n| n.to_str().and_then(writer_of) == Some((writer, process))).then_some(run)
 }
 
-/// Host and process in the name of an event file, and whether there is a process: `events.out.tfevents.<time>.<host>.<pid>.<n>`.
+/// Host and process in the name of an event file, and whether there is a process:
+/// `events.out.tfevents.<time>.<host>.<pid>.<n>`.
 fn writer_of(file: &str) -> Option<(&str, bool)> {
     let (_, behind) = file.split_once(TFEVENTS)?;
     let (_, writer) = behind.strip_prefix('.')?.split_once('.')?;
@@ -140,7 +143,8 @@ fn says_nothing(name: &str) -> bool {
     generic || counted || short || name.is_empty() || is_date(name)
 }
 
-/// `20261121-0612`, `2026-11-21_06-12-00`, and what PyTorch's writer makes of it with a host: `Nov21_06-12-00_node017`.
+/// `20261121-0612`, `2026-11-21_06-12-00`, and what PyTorch's writer makes of it with a host:
+/// `Nov21_06-12-00_node017`.
 fn is_date(name: &str) -> bool {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -152,7 +156,8 @@ fn is_date(name: &str) -> bool {
     pytorch || (century && stamp(name) && name.contains(['-', '_', 'T']))
 }
 
-/// True of `run.log.1`, `run.log-20261121` beside a `run.log`, and of compressed files: their content was read under the other name.
+/// True of `run.log.1`, `run.log-20261121` beside a `run.log`, and of compressed files: their
+/// content was read under the other name.
 pub(super) fn is_rotated(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|n| n.to_str()) else { return false };
     if [".gz", ".zst", ".xz", ".bz2", ".lz4"].iter().any(|end| name.ends_with(end)) {

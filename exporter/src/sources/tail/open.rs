@@ -12,7 +12,8 @@ use super::pieces::{Counts, Lines, Records, Take};
 use super::state::{Fingerprint, Position};
 use crate::reach::Reach;
 
-/// Bytes read from one file before the others have their turn, and before what was read is published.
+/// Bytes read from one file before the others have their turn, and before what was read is
+/// published.
 pub(super) const BUDGET_BYTES: usize = 64 * 1024;
 /// First bytes of a file by which it is recognised.
 pub(super) const HEAD_BYTES: usize = 256;
@@ -20,7 +21,8 @@ pub(super) const HEAD_BYTES: usize = 256;
 const MIN_HOLE: usize = 4096;
 /// Zeros in a row that are read where nobody tells how many more there are.
 pub(super) const MAX_ZEROS: u64 = 16 << 20;
-/// How long nothing is appended before a step that is being gathered from several records is taken as it is.
+/// How long nothing is appended before a step that is being gathered from several records is taken
+/// as it is.
 pub(super) const REST: Duration = Duration::from_secs(1);
 
 /// Where to begin in a file that was never read.
@@ -298,9 +300,11 @@ impl Open {
         matches!(&self.content, Content::Lines(lines) if lines.partial.is_empty() && !lines.skipping)
     }
 
-    /// Where to read on behind zeros: at the next byte that was ever written. A writer that does not append leaves a hole, as long as
-    /// the file once was, when it goes on after `copytruncate`; and anybody can make one of terabytes. A file system that does not
-    /// tell where its holes are is believed for [`MAX_ZEROS`]; then only the end of the file counts.
+    /// Where to read on behind zeros: at the next byte that was ever written. A writer that does
+    /// not append leaves a hole, as long as the file once was, when it goes on after
+    /// `copytruncate`; and anybody can make one of terabytes. A file system that does not
+    /// tell where its holes are is believed for [`MAX_ZEROS`]; then only the end of the file
+    /// counts.
     fn after_zeros(&self, offset: u64, len: u64) -> u64 {
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
             Ok(data) if data > offset || self.zeros < MAX_ZEROS => data.min(len),

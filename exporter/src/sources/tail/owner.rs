@@ -14,7 +14,8 @@ use crate::voice::Voice;
 
 /// Writers of one file that are asked about.
 const MAX_ASKED: usize = 64;
-/// How often it is looked whether the writers of a file are still there. A trainer takes longer to come to its first step.
+/// How often it is looked whether the writers of a file are still there. A trainer takes longer to
+/// come to its first step.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of a file's run.
@@ -41,7 +42,8 @@ impl Owner {
         self.writers.iter().all(|w| !processes.runs(*w))
     }
 
-    /// Takes down whose the file is. What was told of it under its own name, while nobody was known to write it, goes along.
+    /// Takes down whose the file is. What was told of it under its own name, while nobody was known
+    /// to write it, goes along.
     pub(super) fn settle(
         &mut self,
         config: &TailConfig,

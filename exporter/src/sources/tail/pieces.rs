@@ -1,4 +1,5 @@
-//! What the bytes of a file are made of: lines, or records. A piece that is not complete waits for its end.
+//! What the bytes of a file are made of: lines, or records. A piece that is not complete waits for
+//! its end.
 
 use std::borrow::Cow;
 use std::path::PathBuf;

@@ -1,9 +1,10 @@
 //! How far a file is read, kept across restarts of the exporter.
 //!
-//! The stream keeps it with the events that it covers, so that a crash repeats none and leaves none out. Beside that there is one
-//! small file for each followed path, replaced as a whole: for a stream that is not kept, and for after a reboot. It is written after
-//! the events it covers were published: a crash in between reads a line again, and never skips one. It is not synced to disk; what a
-//! power cut takes with it are steps read again, after a cut that ended the job too.
+//! The stream keeps it with the events that it covers, so that a crash repeats none and leaves none
+//! out. Beside that there is one small file for each followed path, replaced as a whole: for a
+//! stream that is not kept, and for after a reboot. It is written after the events it covers were
+//! published: a crash in between reads a line again, and never skips one. It is not synced to disk;
+//! what a power cut takes with it are steps read again, after a cut that ended the job too.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -66,7 +67,8 @@ pub(super) struct Saved {
     /// Run and rank of what it said last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) of: Option<(String, Option<u32>)>,
-    /// What it said of its model, which stands at its beginning: a run that is followed again must know it.
+    /// What it said of its model, which stands at its beginning: a run that is followed again must
+    /// know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) hello: Option<String>,
 }

@@ -38,7 +38,8 @@ struct List {
     last: Arc<Mutex<Option<i64>>>,
     /// There is no room for another run.
     full: Arc<Mutex<bool>>,
-    /// Where positions are saved, and what is there at the last publish: what a crash right after it would leave.
+    /// Where positions are saved, and what is there at the last publish: what a crash right after
+    /// it would leave.
     saved: Arc<Mutex<(PathBuf, Option<Vec<u8>>)>>,
     /// Positions that the stream keeps, if it is one that does.
     marks: Arc<Mutex<Option<BTreeMap<String, String>>>>,

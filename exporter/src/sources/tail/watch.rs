@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::writers::{Process, Processes, Writer};
 
-/// How often writers are looked for. All descriptors of the host are looked at only when none is known.
+/// How often writers are looked for. All descriptors of the host are looked at only when none is
+/// known.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Files that nobody on this host writes to are asked about less and less often, down to every [`LOOK_EVERY`] times this.
+/// Files that nobody on this host writes to are asked about less and less often, down to every
+/// [`LOOK_EVERY`] times this.
 const MAX_BACKOFF: u32 = 32;
 /// A file that has not grown for this long is not looked at for new writers.
 const ACTIVE: Duration = Duration::from_mins(10);

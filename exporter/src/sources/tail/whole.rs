@@ -1,5 +1,6 @@
-//! A file that is written anew as a whole, read anew when it changed: its size, the time it was written, or the file itself.
-//! One that was caught half written is read once more when it stays as it is.
+//! A file that is written anew as a whole, read anew when it changed: its size, the time it was
+//! written, or the file itself. One that was caught half written is read once more when it stays as
+//! it is.
 
 use std::fs::Metadata;
 use std::io;
@@ -83,7 +84,8 @@ impl Whole {
 
     pub(super) fn poll(&mut self, now: Instant, out: &mut dyn Take) -> io::Result<()> {
         let waits = |half: Option<Instant>| half.is_none_or(|since| now.duration_since(since) < REST);
-        // Whether it changed may be seen by its name; what it is now, and whether we may read it, by what is found there.
+        // Whether it changed may be seen by its name; what it is now, and whether we may read it, by what
+        // is found there.
         let unchanged = std::fs::metadata(&self.path).is_ok_and(|meta| self.seen == Some(Looks::of(&meta)));
         if unchanged && waits(self.half) {
             self.there = true;

@@ -1,7 +1,7 @@
 //! The last words of a log whose writer is gone: whether they look like a crash, and what they say.
 //!
-//! Only what stands after the last step counts, so that a warning of an hour ago is not taken for the end. What is not known
-//! to be a failure is none: frameworks say much while they shut down.
+//! Only what stands after the last step counts, so that a warning of an hour ago is not taken for
+//! the end. What is not known to be a failure is none: frameworks say much while they shut down.
 
 use stepwatch_formats::{Reader, plain};
 
@@ -18,7 +18,8 @@ pub(super) struct LastWords {
     pub(super) text: String,
 }
 
-/// Words that only stand in the last line of a process that failed, each with the exit code that follows.
+/// Words that only stand in the last line of a process that failed, each with the exit code that
+/// follows.
 const FATAL: &[(&str, i64)] = &[
     ("CANCELLED AT", 143),
     ("DUE TO TIME LIMIT", 143),
@@ -64,7 +65,8 @@ fn stopped(lines: &[&str]) -> Option<LastWords> {
     Some(LastWords { code: 143, text: clip(line) })
 }
 
-/// The first exception that ended a process: later ones are of ranks that missed the first, and of the launcher.
+/// The first exception that ended a process: later ones are of ranks that missed the first, and of
+/// the launcher.
 fn raised(lines: &[&str]) -> Option<LastWords> {
     let begin = lines.iter().position(|l| l.contains("Traceback (most recent call last)"))?;
     let line = lines[begin + 1..].iter().find(|l| is_exception(l))?;
@@ -86,7 +88,8 @@ fn killed(lines: &[&str]) -> Option<LastWords> {
     Some(LastWords { code, text: clip(line) })
 }
 
-/// `torch.OutOfMemoryError: CUDA out of memory. …`: a dotted name of a class that is an error, and what it says.
+/// `torch.OutOfMemoryError: CUDA out of memory. …`: a dotted name of a class that is an error, and
+/// what it says.
 fn is_exception(line: &str) -> bool {
     let name = line.split_once(':').map_or(line, |(name, _)| name);
     let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');

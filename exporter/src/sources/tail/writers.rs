@@ -1,8 +1,10 @@
-//! Who on this host writes to a followed file: the one way to tell a log that has ended from one that stands still.
+//! Who on this host writes to a followed file: the one way to tell a log that has ended from one
+//! that stands still.
 //!
-//! A process is known by having the file open for writing, whatever its name is there: a container sees another path. The
-//! descriptors of a process may be looked at by its own user, or with `CAP_SYS_PTRACE`; of processes that we may not look at, and of
-//! writers on other nodes, nothing is known, and nothing is concluded.
+//! A process is known by having the file open for writing, whatever its name is there: a container
+//! sees another path. The descriptors of a process may be looked at by its own user, or with
+//! `CAP_SYS_PTRACE`; of processes that we may not look at, and of writers on other nodes, nothing
+//! is known, and nothing is concluded.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,8 +62,8 @@ impl Processes {
         fields.nth(18)?.parse().ok()
     }
 
-    /// Every process that may write to one of these files, as far as we may see; `None` if there are too many to look at, so that one
-    /// that is not found may yet be there.
+    /// Every process that may write to one of these files, as far as we may see; `None` if there
+    /// are too many to look at, so that one that is not found may yet be there.
     pub(super) fn writers(&self, files: &BTreeSet<(u64, u64)>) -> Option<Vec<Writer>> {
         let inodes: BTreeSet<u64> = files.iter().map(|(_, ino)| *ino).collect();
         let mut found = Vec::new();
@@ -96,8 +98,8 @@ impl Processes {
     }
 }
 
-/// The file that a descriptor may write to, if it is one of these inodes. A file system that hangs is not touched unless the
-/// kernel's own notes on the descriptor say that it may be ours.
+/// The file that a descriptor may write to, if it is one of these inodes. A file system that hangs
+/// is not touched unless the kernel's own notes on the descriptor say that it may be ours.
 fn writes_to(process: &Path, descriptor: &Path, inodes: &BTreeSet<u64>) -> Option<(u64, u64)> {
     let target = fs::read_link(descriptor).ok()?;
     if !target.is_absolute() || target.starts_with("/dev") || target.starts_with("/proc") {

@@ -1,7 +1,8 @@
-//! What a trainer tells of its model, as far as FLOPs depend on it, and the FLOPs per token that follow by each convention.
+//! What a trainer tells of its model, as far as FLOPs depend on it, and the FLOPs per token that
+//! follow by each convention.
 //!
-//! `N` parameters that work on a token, `L` layers, `H·Q` width of the attention heads, `T` sequence length, forward and backward together,
-//! without recomputation:
+//! `N` parameters that work on a token, `L` layers, `H·Q` width of the attention heads, `T`
+//! sequence length, forward and backward together, without recomputation:
 //!
 //! | convention | FLOPs per token | who |
 //! |---|---|---|
@@ -10,13 +11,16 @@
 //! | `causal` | `6N + 6·L·H·Q·T` | verl, llm.c, Megatron since core 0.12 but for its way of counting `N` |
 //! | `exact` | the matrix products of every layer and of the logits, and the causal half of attention | Megatron's `num_floating_point_operations` |
 //!
-//! A layer with a sliding window of `w` attends to `min(w, T)` tokens in `full`; of these the causal mask leaves `w - w²/2T` on average. A
-//! layer that attends within chunks of `c` takes `c` in place of `T`. Linear attention by the gated delta rule and Mamba 2 cost their
-//! weights, and what a token does to their state as Megatron counts it: `24·heads·keys·values`, and `21·heads·width·state`.
+//! A layer with a sliding window of `w` attends to `min(w, T)` tokens in `full`; of these the
+//! causal mask leaves `w - w²/2T` on average. A layer that attends within chunks of `c` takes `c`
+//! in place of `T`. Linear attention by the gated delta rule and Mamba 2 cost their weights, and
+//! what a token does to their state as Megatron counts it: `24·heads·keys·values`, and
+//! `21·heads·width·state`.
 //!
-//! A frozen weight costs `4` instead of `6` (LoRA: no gradient of the weight), an expert that the router did not choose nothing, the look-up
-//! of an embedding nothing, and of packed sequences `T` is `Σ L² / Σ L` over the documents. What is not told is not guessed: without it the
-//! convention has no figure. A model whose layers are not known has none at all, and says why.
+//! A frozen weight costs `4` instead of `6` (LoRA: no gradient of the weight), an expert that the
+//! router did not choose nothing, the look-up of an embedding nothing, and of packed sequences `T`
+//! is `Σ L² / Σ L` over the documents. What is not told is not guessed: without it the convention
+//! has no figure. A model whose layers are not known has none at all, and says why.
 
 mod fields;
 mod mix;
@@ -47,8 +51,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads `model` of a hello event: an object under the names that frameworks use for the same thing (a `config.json` of Hugging Face
-    /// is one), or just a name.
+    /// Reads `model` of a hello event: an object under the names that frameworks use for the same
+    /// thing (a `config.json` of Hugging Face is one), or just a name.
     pub fn from_hello(extra: &BTreeMap<String, Value>) -> Self {
         let fields = match extra.get("model") {
             Some(Value::Map(fields)) => Cow::Borrowed(fields),
@@ -69,8 +73,9 @@ impl Model {
         }
     }
 
-    /// FLOPs per token under each convention that can be computed; what the trainer gave comes first. `attended` is what attention saw
-    /// in this step, where that is known better than from the model.
+    /// FLOPs per token under each convention that can be computed; what the trainer gave comes
+    /// first. `attended` is what attention saw in this step, where that is known better than
+    /// from the model.
     pub fn flops_per_token(&self, attended: Option<f64>) -> Vec<(Cow<'_, str>, f64)> {
         let mut all: Vec<(Cow<'_, str>, f64)> = Vec::new();
         if let Some((flops, convention)) = &self.given {

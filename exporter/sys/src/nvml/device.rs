@@ -281,7 +281,8 @@ impl Device {
         })
     }
 
-    /// Processes that compute on the GPU; of a partitioned GPU, ask its instances. At most `limit` are looked at.
+    /// Processes that compute on the GPU; of a partitioned GPU, ask its instances. At most `limit`
+    /// are looked at.
     pub fn compute_processes(&self, limit: u32) -> Result<Vec<u32>, Error> {
         let none =
             sys::nvmlProcessInfo_v2_st { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };

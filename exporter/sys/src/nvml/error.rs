@@ -10,7 +10,8 @@ pub enum Error {
     Missing(&'static str),
     #[error("{function}: {}", describe(*code))]
     Code { function: &'static str, code: u32 },
-    /// Nothing that is started now can use a GPU: the driver was exchanged on disk and not in the kernel, or the other way round.
+    /// Nothing that is started now can use a GPU: the driver was exchanged on disk and not in the
+    /// kernel, or the other way round.
     #[error("{}, {library}", describe(sys::nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH))]
     Mismatch { library: String },
 }
@@ -81,7 +82,8 @@ impl Error {
         }
     }
 
-    /// The GPU is there and was given to others: its device may not be opened in this container or control group.
+    /// The GPU is there and was given to others: its device may not be opened in this container or
+    /// control group.
     pub fn not_ours(&self) -> bool {
         self.is(&[
             sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION,

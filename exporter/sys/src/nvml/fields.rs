@@ -1,4 +1,5 @@
-//! Values of fields: many numbers of one GPU in one call, each with a scope, a type and a fate of its own.
+//! Values of fields: many numbers of one GPU in one call, each with a scope, a type and a fate of
+//! its own.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -59,7 +60,8 @@ impl Ask {
 }
 
 impl Device {
-    /// The values in the order of `asked`. A driver may rename a field on its way back: only the position counts.
+    /// The values in the order of `asked`. A driver may rename a field on its way back: only the
+    /// position counts.
     pub fn fields(&self, asked: &[Ask]) -> Result<Vec<Result<Number, Error>>, Error> {
         let mut values = Vec::with_capacity(asked.len());
         for asked in asked.chunks(MAX_FIELDS) {
@@ -81,7 +83,8 @@ impl Device {
 
 #[expect(unsafe_code, reason = "the type beside a union says which of its members is meant")]
 fn number(entry: &sys::nvmlFieldValue_t) -> Number {
-    // SAFETY: every member is a plain number, for which any bits are a value, and the union was whole before the driver saw it.
+    // SAFETY: every member is a plain number, for which any bits are a value, and the union was whole
+    // before the driver saw it.
     let bits = unsafe { entry.value.ullVal };
     match entry.valueType {
         sys::nvmlValueType_enum_NVML_VALUE_TYPE_DOUBLE => Number::Real(f64::from_bits(bits)),
@@ -97,7 +100,8 @@ fn number(entry: &sys::nvmlFieldValue_t) -> Number {
     }
 }
 
-// Members of the union are taken from the low end of its bits, and `unsigned long` has as many as `unsigned long long`.
+// Members of the union are taken from the low end of its bits, and `unsigned long` has as many as
+// `unsigned long long`.
 const _: () = assert!(cfg!(all(target_endian = "little", target_pointer_width = "64")));
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! GPU performance monitoring, of Hopper and later: what the units of a GPU did between two samples.
+//! GPU performance monitoring, of Hopper and later: what the units of a GPU did between two
+//! samples.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -59,7 +60,8 @@ impl Device {
         Ok(sample)
     }
 
-    /// What the metrics were between two samples, in the order of `metrics`: per cent, or MiB a second.
+    /// What the metrics were between two samples, in the order of `metrics`: per cent, or MiB a
+    /// second.
     pub fn gpm_metrics(
         &self,
         before: &GpmSample,

@@ -154,7 +154,8 @@ impl Device {
         Ok(RemapBanks { max: h.max, high: h.high, partial: h.partial, low: h.low, none: h.none })
     }
 
-    /// How many pages were taken out of use because of double bit errors, or else of too many single bit errors.
+    /// How many pages were taken out of use because of double bit errors, or else of too many
+    /// single bit errors.
     pub fn retired_pages(&self, double_bit: bool) -> Result<u32, Error> {
         let cause = if double_bit {
             sys::nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR

@@ -1,4 +1,5 @@
-//! Fabrics: InfiniBand of eight rails, RoCE, EFA; with the ports that a node has beside them, and ports that are broken.
+//! Fabrics: InfiniBand of eight rails, RoCE, EFA; with the ports that a node has beside them, and
+//! ports that are broken.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -127,7 +128,8 @@ fn pci(root: &Path, path: &str, class: &str, vendor: &str, driver: &str) {
     symlink(root.join("sys/bus/pci/drivers").join(driver), root.join(&device).join("driver")).unwrap();
 }
 
-/// A rail: a GPU and a device of the fabric behind a switch of their own. Returns the place of the device.
+/// A rail: a GPU and a device of the fabric behind a switch of their own. Returns the place of the
+/// device.
 fn rail(root: &Path, i: u32) -> String {
     let bus = |n: u32| format!("{:02x}", 0x15 + 0x20 * i.min(6) + n + if i == 7 { 0x08 } else { 0 });
     let port = format!("pci0000:{0}/0000:{0}:01.0", bus(0));
@@ -177,7 +179,8 @@ fn route(root: &Path, interface: &str) {
     write(root, "proc/net/route", &text);
 }
 
-/// Eight rails of InfiniBand at 400 Gb/s, and a card at 100 that carries the management network through a bond.
+/// Eight rails of InfiniBand at 400 Gb/s, and a card at 100 that carries the management network
+/// through a bond.
 pub(crate) fn infiniband(root: &Path) {
     for i in 0..8 {
         let path = rail(root, i);
@@ -199,7 +202,8 @@ fn management(root: &Path) {
     route(root, "bond0");
 }
 
-/// RoCE on the first two rails, the second at half its speed on half its lanes; a function that nobody provisioned; a virtual one.
+/// RoCE on the first two rails, the second at half its speed on half its lanes; a function that
+/// nobody provisioned; a virtual one.
 pub(crate) fn roce(root: &Path) {
     let (driver, layer) = ("mlx5_core", "Ethernet");
     for (i, state, rate) in [
@@ -230,15 +234,16 @@ pub(crate) fn efa(root: &Path) {
     }
 }
 
-/// A file that can be opened and whose every read is `EINVAL`, which is what the kernel says of counters that a port does not reply to.
+/// A file that can be opened and whose every read is `EINVAL`, which is what the kernel says of
+/// counters that a port does not reply to.
 fn without_reply() -> &'static str {
     let refuses = |path: &&str| std::fs::read(path).is_err_and(|e| e.raw_os_error() == Some(22));
     // The first is refused to all but root, the second is a file on hosts with SELinux.
     ["/proc/self/clear_refs", "/proc/self/attr/keycreate"].into_iter().find(refuses).unwrap()
 }
 
-/// InfiniBand whose first port has no counters to tell, whose second does not reply, and whose fourth fails at
-/// every read of them.
+/// InfiniBand whose first port has no counters to tell, whose second does not reply, and whose
+/// fourth fails at every read of them.
 pub(crate) fn broken(root: &Path) {
     infiniband(root);
     let port = |name: &str| root.join("sys/class/infiniband").join(name).join("ports/1");

@@ -1,4 +1,5 @@
-//! Faults that a row of numbers cannot tell: of single ranks, of phases of a step, of evaluations and checkpoints.
+//! Faults that a row of numbers cannot tell: of single ranks, of phases of a step, of evaluations
+//! and checkpoints.
 //!
 //! The healthy part is made up; it is what the client sends, in the shape that `backtest` reads.
 
@@ -145,8 +146,8 @@ fn stage(size: f64, random: &mut Random) -> Told {
     Told { lines, start: 1, end: SHORT }
 }
 
-/// A run of one rank. `at` is called before each step with its loss: it may write lines of its own, may let time pass, and gives the
-/// wait for data as a share of the step.
+/// A run of one rank. `at` is called before each step with its loss: it may write lines of its own,
+/// may let time pass, and gives the wait for data as a share of the step.
 fn single(
     random: &mut Random,
     mut at: impl FnMut(i64, f64, &mut f64, &mut Vec<String>, &mut Random) -> f64,

@@ -59,7 +59,8 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "jitter",
-        // Not in multiples of the usual noise: a step that is steady to 0.3 % loses 1 % of the time at ten times that, and nobody should hear of it.
+        // Not in multiples of the usual noise: a step that is steady to 0.3 % loses 1 % of the time at ten
+        // times that, and nobody should hear of it.
         about: "step times swing so much that this share of the time is lost, for 400 samples",
         unit: "%",
         sizes: &[1.0, 2.0, 5.0, 10.0, 20.0],
@@ -90,7 +91,8 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "hang",
-        // By the clock, as people and NCCL count: its own timeout is 10 minutes, and what outlasts that is ended by nobody.
+        // By the clock, as people and NCCL count: its own timeout is 10 minutes, and what outlasts that is
+        // ended by nobody.
         about: "nothing is logged for so many minutes, and for at least ten steps' time, then the run goes on",
         unit: "minutes",
         sizes: &[1.0, 2.0, 5.0, 15.0, 30.0, 60.0],
@@ -134,7 +136,8 @@ fn gc_tail(r: &mut Recording, at: usize, size: f64, random: &mut Random) -> Rang
     rows
 }
 
-/// Only what is slower than usual loses time: of a log-normal with this spread, a mean of `spread/√(2π)` to first order.
+/// Only what is slower than usual loses time: of a log-normal with this spread, a mean of
+/// `spread/√(2π)` to first order.
 fn jitter(r: &mut Recording, at: usize, size: f64, random: &mut Random) -> Range<usize> {
     let rows = at..(at + BURST).min(r.len());
     let spread = size / 100.0 * (2.0 * std::f64::consts::PI).sqrt();

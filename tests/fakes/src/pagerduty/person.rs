@@ -11,7 +11,8 @@ impl PagerDuty {
     /// The secret of the webhook subscription.
     pub const WEBHOOK_SECRET: &str = "fake-pagerduty-webhook-secret";
 
-    /// Somebody acknowledges, un-acknowledges or resolves an alert in the console or on a phone. The webhook waits in `hooks`.
+    /// Somebody acknowledges, un-acknowledges or resolves an alert in the console or on a phone.
+    /// The webhook waits in `hooks`.
     pub fn by_person(&mut self, dedup_key: &str, what: &str, person: &str) -> Result<(), String> {
         let agent = json!({"id": "PERSON", "type": "user_reference", "summary": person, "html_url": "https://fake.pagerduty.com/users/PERSON"});
         let i = self.index(dedup_key).ok_or("there is no such open alert")?;

@@ -112,8 +112,8 @@ fn text(t: &Value) -> String {
     if t["type"] == "mrkdwn" { mrkdwn(s) } else { emoji(&escape(s)).replace('\n', "<br>") }
 }
 
-/// Slack's markup as HTML. The text arrives with `& < >` escaped by the sender; what is left in angle brackets is a link
-/// or a mention, and a mention stands out so that an injected one is seen.
+/// Slack's markup as HTML. The text arrives with `& < >` escaped by the sender; what is left in
+/// angle brackets is a link or a mention, and a mention stands out so that an injected one is seen.
 fn mrkdwn(s: &str) -> String {
     let mut out = String::new();
     let mut rest = s;

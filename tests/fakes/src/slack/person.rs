@@ -25,8 +25,8 @@ pub(super) struct ResponseUrl {
 }
 
 impl Slack {
-    /// What Slack tells the app when `user` clicks the button `action_id` of the message `ts`; an error if a person could not.
-    /// `base` is the address of this fake.
+    /// What Slack tells the app when `user` clicks the button `action_id` of the message `ts`; an
+    /// error if a person could not. `base` is the address of this fake.
     pub fn click(
         &mut self,
         base: &str,
@@ -43,8 +43,8 @@ impl Slack {
             .find(|e| e["action_id"] == action_id)
             .ok_or_else(|| format!("the message has no button {action_id}"))?;
         let (id, name) = user;
-        // The team of a click is where the app is installed; its user's own may be another. In an organisation users are the
-        // organisation's.
+        // The team of a click is where the app is installed; its user's own may be another. In an
+        // organisation users are the organisation's.
         let home = self.enterprise.as_deref().unwrap_or(Self::TEAM);
         let own = self.guests.get(id).map_or(home, String::as_str);
         let organisation = |name: &str| self.enterprise.as_ref().map(|id| json!({"id": id, "name": name}));

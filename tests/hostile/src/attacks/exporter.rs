@@ -1,4 +1,5 @@
-//! An exporter that the alerter reads and that lies: a million runs, errors of nodes that it is not, and a NaN of another's run.
+//! An exporter that the alerter reads and that lies: a million runs, errors of nodes that it is
+//! not, and a NaN of another's run.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

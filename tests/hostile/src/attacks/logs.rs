@@ -1,4 +1,5 @@
-//! Files that discovery or a configured tail finds: 20,000 that are fresh, and one with a hole of terabytes.
+//! Files that discovery or a configured tail finds: 20,000 that are fresh, and one with a hole of
+//! terabytes.
 
 use std::fs::File;
 use std::io::Write as _;

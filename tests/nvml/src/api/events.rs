@@ -15,7 +15,8 @@ use crate::world::{World, enter};
 /// How often a waiter looks.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A set that the program has created: which events of which GPUs, and how many of the script's it has seen.
+/// A set that the program has created: which events of which GPUs, and how many of the script's it
+/// has seen.
 #[derive(Debug, Default)]
 pub(crate) struct Set {
     wanted: Vec<(usize, u64)>,

@@ -1,4 +1,5 @@
-//! `nvmlDeviceGetFieldValues`: many numbers in one call, each by its id, with its own type and its own error.
+//! `nvmlDeviceGetFieldValues`: many numbers in one call, each by its id, with its own type and its
+//! own error.
 
 use std::ffi::c_int;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +14,8 @@ use crate::world::View;
 
 /// The scope that means all links together.
 const ALL_LINKS: u32 = u32::MAX;
-/// Drivers from these versions on have power smoothing, which drivers before do not, and throttling, in front of it and then behind it.
+/// Drivers from these versions on have power smoothing, which drivers before do not, and
+/// throttling, in front of it and then behind it.
 const SMOOTHING: (u32, u32) = (570, 0);
 const THROTTLING: (u32, u32) = (575, 0);
 const RENUMBERED: (u32, u32) = (580, 82);

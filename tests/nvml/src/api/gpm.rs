@@ -1,4 +1,5 @@
-//! GPU performance monitoring: samples that the program owns, and metrics of the time between two of them.
+//! GPU performance monitoring: samples that the program owns, and metrics of the time between two
+//! of them.
 
 use std::ffi::c_uint;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,8 @@
-//! `cargo demo`: the main job, on this machine, in a minute. A trainer really trains, really blows up, and the right people
-//! hear of it.
+//! `cargo demo`: the main job, on this machine, in a minute. A trainer really trains, really blows
+//! up, and the right people hear of it.
 //!
-//! Everything is real but Slack and PagerDuty, which are stand-ins with a page to look at. Works without GPU, without Slack and
-//! without internet.
+//! Everything is real but Slack and PagerDuty, which are stand-ins with a page to look at. Works
+//! without GPU, without Slack and without internet.
 
 mod python;
 mod replay;

@@ -34,7 +34,8 @@ impl Python {
     }
 }
 
-/// The interpreter at hand if it has NumPy, else a private environment that gets it, else one without.
+/// The interpreter at hand if it has NumPy, else a private environment that gets it, else one
+/// without.
 pub(crate) async fn prepare(screen: &mut Screen, pure: bool) -> anyhow::Result<Python> {
     let system = trainer::python();
     anyhow::ensure!(

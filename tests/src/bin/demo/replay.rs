@@ -1,4 +1,5 @@
-//! `--replay FILE`: a real log, written line by line as its job wrote it, through the exporter's tail.
+//! `--replay FILE`: a real log, written line by line as its job wrote it, through the exporter's
+//! tail.
 
 use std::io::Write as _;
 use std::path::Path;

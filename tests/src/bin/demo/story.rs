@@ -1,5 +1,5 @@
-//! The story that the demo tells: a run goes wrong, somebody is woken, takes it, restarts from the last good checkpoint, and it is
-//! over.
+//! The story that the demo tells: a run goes wrong, somebody is woken, takes it, restarts from the
+//! last good checkpoint, and it is over.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

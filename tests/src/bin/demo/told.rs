@@ -106,7 +106,8 @@ impl Told {
     }
 }
 
-/// Whether every page-severity incident has one PagerDuty alert and one Slack message; in this state, if one is asked for.
+/// Whether every page-severity incident has one PagerDuty alert and one Slack message; in this
+/// state, if one is asked for.
 pub(crate) fn delivered(told: &Told, stack: &Stack, state: Option<AlertState>) -> bool {
     let pages: Vec<_> = told.known.iter().filter(|i| i["severity"] == "page").collect();
     let (pd, slack) = (stack.pagerduty.state(), stack.slack.state());
@@ -159,8 +160,8 @@ fn print_post(screen: &mut Screen, post: &Post) {
     screen.event(Colour::Blue, "SLACK", &format!("#training\n{}", body.join("\n")));
 }
 
-/// A block of a message as lines: the text of headers and sections, a line for each field. Buttons and small print are for the
-/// page.
+/// A block of a message as lines: the text of headers and sections, a line for each field. Buttons
+/// and small print are for the page.
 fn block_lines(block: &Value, out: &mut Vec<String>) {
     match block["type"].as_str() {
         Some("header" | "section") => {

@@ -31,8 +31,9 @@ impl World {
         self.in_secs(seconds, Do::Stop { job: v.job, seconds: 60.0, swap });
     }
 
-    /// Megatron looks at the loss where the pipeline ends, and at the gradients of every rank before they are exchanged, and gives up.
-    /// What goes wrong forward is seen at the last stage of the replica, by all GPUs that share its tensors; what goes wrong backward first
+    /// Megatron looks at the loss where the pipeline ends, and at the gradients of every rank
+    /// before they are exchanged, and gives up. What goes wrong forward is seen at the last
+    /// stage of the replica, by all GPUs that share its tensors; what goes wrong backward first
     /// where it happened, then at the stages before.
     fn caught(&mut self, v: Victim, down: f64) {
         self.freeze(v.job);

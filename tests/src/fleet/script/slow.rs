@@ -94,7 +94,8 @@ impl World {
         true
     }
 
-    /// A link is away for a moment. Exporters look once a second: what is shorter they know from the counter, at its next reading.
+    /// A link is away for a moment. Exporters look once a second: what is shorter they know from
+    /// the counter, at its next reading.
     pub(in crate::fleet) fn blink(&mut self, job: usize, node: usize, device: usize, seconds: f64) {
         let more = self.noise.between(0.5, 2.0) * self.options.step_seconds;
         self.jobs[job].hiccup += seconds + more;

@@ -63,7 +63,8 @@ impl World {
         }
     }
 
-    /// An XID that the kernel logs about when things go wrong, mostly before, sometimes after the process has died of it.
+    /// An XID that the kernel logs about when things go wrong, mostly before, sometimes after the
+    /// process has died of it.
     fn xid(&mut self, v: Victim, xid: Xid, after: f64) {
         let e = words::xid(&self.nodes[v.node], v.gpu, xid);
         self.nodes[v.node].marked.push(v.gpu);
@@ -94,7 +95,8 @@ impl World {
         self.in_secs(down, Do::Restart { job: v.job, swap: swap.then_some(v.slot) });
     }
 
-    /// Whoever still lives is ended, or ends by an error of the collective; all within a second or two.
+    /// Whoever still lives is ended, or ends by an error of the collective; all within a second or
+    /// two.
     pub(in crate::fleet) fn teardown(&mut self, job: usize) {
         let killed = self.noise.chance(0.5);
         let alive: Vec<usize> = (0..self.jobs[job].ranks()).filter(|r| self.jobs[job].alive[*r]).collect();
@@ -218,7 +220,8 @@ impl World {
         self.aftermath(v, down, true);
     }
 
-    /// Power, chassis, board, CPU or memory: the node is gone at once, or its kernel has a word to say.
+    /// Power, chassis, board, CPU or memory: the node is gone at once, or its kernel has a word to
+    /// say.
     fn host(&mut self, v: Victim, down: f64) {
         self.note(Kind::Host, v, self.this_node(v), down);
         self.freeze(v.job);

@@ -1,4 +1,5 @@
-//! Processes that train, found by what NVML says of the GPUs: none is lost with the GPU that it is on.
+//! Processes that train, found by what NVML says of the GPUs: none is lost with the GPU that it is
+//! on.
 
 use std::os::unix::fs::symlink;
 

@@ -1,4 +1,5 @@
-//! GPUs and drivers that fail: told at once and once, without harm to the rest, and over when it is over.
+//! GPUs and drivers that fail: told at once and once, without harm to the rest, and over when it is
+//! over.
 
 use std::time::Duration;
 
@@ -385,7 +386,8 @@ async fn samples_of_health() {
     );
 }
 
-/// Watches the page until it has seen `passes` more calls of a function that is asked of every GPU; every page must be so.
+/// Watches the page until it has seen `passes` more calls of a function that is asked of every GPU;
+/// every page must be so.
 async fn all_pages(node: &Node, passes: u64, so: impl Fn(&str)) {
     let made = || node.calls().of("nvmlDeviceGetPowerUsage");
     let enough = made() + passes;

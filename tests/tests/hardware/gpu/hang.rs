@@ -25,7 +25,8 @@ const STEP: Duration = Duration::from_millis(100);
 /// The page is made once a second, and a machine may be busy.
 const FRESH: Duration = Duration::from_secs(4);
 
-/// What stays of the GPUs' families while NVML does not answer: what was asked for and what asking costs.
+/// What stays of the GPUs' families while NVML does not answer: what was asked for and what asking
+/// costs.
 const STAYS: &[&str] =
     &["gpu_nvml_call_", "gpu_expected_count", "gpu_info{", "gpu_driver_info{", "gpu_unresponsive{"];
 

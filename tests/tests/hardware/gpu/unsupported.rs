@@ -1,4 +1,5 @@
-//! A quantity that a GPU does not support costs the families that come of it, on that GPU, and nothing else.
+//! A quantity that a GPU does not support costs the families that come of it, on that GPU, and
+//! nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -43,7 +44,8 @@ async fn node(fleet: Fleet, lacking: &[String]) -> Node {
     Node::start_with(&script, &library().unwrap(), QUICK).await
 }
 
-/// Waits until all GPUs say what they have to: slow things, and of each at its own time what it is profiled for.
+/// Waits until all GPUs say what they have to: slow things, and of each at its own time what it is
+/// profiled for.
 async fn read(node: &Node, fleet: Fleet, lacking: &[String]) -> Page {
     let lacks = |gpu: usize, name: &str| lacking.get(gpu).is_some_and(|lacks| lacks == name);
     let whole = |page: &Page| {
@@ -62,7 +64,8 @@ fn families(series: &BTreeSet<&String>) -> String {
     names.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-/// What is not the same of a GPU: families that are gone, `+` that are new, `~` that say another thing.
+/// What is not the same of a GPU: families that are gone, `+` that are new, `~` that say another
+/// thing.
 fn cost(was: &BTreeMap<String, String>, is: &BTreeMap<String, String>) -> String {
     let (before, after): (BTreeSet<_>, BTreeSet<_>) = (was.keys().collect(), is.keys().collect());
     let changed = before.intersection(&after).filter(|s| was[**s] != is[**s]).copied().collect();

@@ -1,4 +1,5 @@
-//! What the page says of a healthy node of each kind: every number that the driver gave, in base units, under its name.
+//! What the page says of a healthy node of each kind: every number that the driver gave, in base
+//! units, under its name.
 
 use stepwatch_fake_nvml::{Fault, Fleet, Quantity, Script, library};
 use stepwatch_tests::exposition;

@@ -11,7 +11,8 @@ use super::blows::{Blow, begin_life};
 use super::case::{Case, Hush, Source};
 use super::people::{ANN, JANE, People, Said};
 
-/// Seconds of a silence that outlasts everything here, whatever is done to the clocks; and of one that lapses.
+/// Seconds of a silence that outlasts everything here, whatever is done to the clocks; and of one
+/// that lapses.
 const LONG: u32 = 6 * 3600;
 const SHORT: u32 = 2;
 

@@ -152,7 +152,8 @@ impl World {
         self.stack.pagerduty.script().clear();
     }
 
-    /// Slack and PagerDuty misbehave in some rounds, also in the ways in which nobody can know whether a message arrived.
+    /// Slack and PagerDuty misbehave in some rounds, also in the ways in which nobody can know
+    /// whether a message arrived.
     pub(super) fn make_unwell(&mut self) -> String {
         if self.random.unit() > 0.3 {
             return String::new();

@@ -11,7 +11,8 @@ use super::World;
 use super::case::{Acked, Case};
 use super::people::message;
 
-/// How long the alerter may take to do what it owes: receivers ask for pauses, and a send that hangs is given up late.
+/// How long the alerter may take to do what it owes: receivers ask for pauses, and a send that
+/// hangs is given up late.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// No deadline of an unanswered page is further off.
 const LONGEST: f64 = 60.0;
@@ -32,7 +33,8 @@ impl World {
         }
     }
 
-    /// Exactly one PagerDuty incident a key; each call is a key of its own, and so many of an incident are open at most.
+    /// Exactly one PagerDuty incident a key; each call is a key of its own, and so many of an
+    /// incident are open at most.
     fn each_key_once(&self) {
         self.stack.pagerduty.with(|pd| {
             let mut seen = BTreeSet::new();
@@ -100,7 +102,8 @@ impl World {
         case.timeline = now;
     }
 
-    /// An answer that was confirmed is kept, in the history, and nobody is woken after it but by what was on its way.
+    /// An answer that was confirmed is kept, in the history, and nobody is woken after it but by
+    /// what was on its way.
     fn answer_stands(&mut self, i: usize, detail: &Value) {
         let (life, requests) = (self.life(), self.requests());
         let case = &mut self.cases[i];
@@ -137,8 +140,8 @@ impl World {
         assert!(calm, "{}: called after the answer {acked:?}: {on_the_way:?}, {after:?}", case.run);
     }
 
-    /// What is silenced is told to nobody: if it was so before it began, never; later, but by what was on its way, or because a
-    /// person asked for more.
+    /// What is silenced is told to nobody: if it was so before it began, never; later, but by what
+    /// was on its way, or because a person asked for more.
     fn quiet_is_kept(&self, i: usize) {
         let case = &self.cases[i];
         for hush in case.silences.iter().filter(|s| !s.short && !case.passed_on) {
@@ -181,7 +184,8 @@ impl World {
             let now = w.engine_now().await?;
             let at: jiff::Timestamp = seen["next_escalation_at"].as_str()?.parse().ok()?;
             let left = at.as_millisecond() as f64 / 1000.0 - now;
-            // Neither long past nor an hour away. A jump of the clock shows in its metric a moment later than in the clock.
+            // Neither long past nor an hour away. A jump of the clock shows in its metric a moment later than
+            // in the clock.
             (-LATE..LONGEST + LATE).contains(&left).then_some(())
         })
         .await;
@@ -262,8 +266,8 @@ impl World {
     }
 }
 
-/// One may have been on its way when something was asked for, and no more once the process that sent it is dead: which of the calls
-/// came in that life, and which later.
+/// One may have been on its way when something was asked for, and no more once the process that
+/// sent it is dead: which of the calls came in that life, and which later.
 fn since(lives: &[usize], life: u32, calls: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
     let died = lives.get(life as usize + 1).copied().unwrap_or(usize::MAX);
     calls.into_iter().partition(|n| *n < died)

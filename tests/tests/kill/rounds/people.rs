@@ -1,4 +1,5 @@
-//! Whoever is outside: people with a shell, with Slack and with PagerDuty, and a Prometheus. They may find nobody at home.
+//! Whoever is outside: people with a shell, with Slack and with PagerDuty, and a Prometheus. They
+//! may find nobody at home.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -25,7 +26,8 @@ pub(super) type Said = Option<(u16, Value)>;
 #[derive(Debug)]
 pub(super) struct People {
     pub(super) url: String,
-    /// By how much its wall clock is ahead: Prometheus agrees with it, and so does Slack, which nobody believes otherwise.
+    /// By how much its wall clock is ahead: Prometheus agrees with it, and so does Slack, which
+    /// nobody believes otherwise.
     pub(super) ahead: AtomicI64,
     /// Webhooks of PagerDuty that were taken.
     pumped: std::sync::atomic::AtomicUsize,
@@ -71,7 +73,8 @@ impl People {
         self.post("/api/v2/alerts", &json!([alert])).await
     }
 
-    /// A click on a button of the message about a run; `None` also if there is no such button (any more).
+    /// A click on a button of the message about a run; `None` also if there is no such button (any
+    /// more).
     pub(super) async fn click(&self, slack: &FakeSlack, run: &str, button: &str) -> Said {
         let post = slack.with(|s| message(s, run).map(|p| p.ts.clone()))?;
         let payload = slack.change(|s| s.click(&slack.url(), &post, button, ("U0ANN", ANN))).ok()?;
@@ -84,7 +87,8 @@ impl People {
         Self::said(request.body(body)).await
     }
 
-    /// PagerDuty tells what was done there, in order and by its own clock, until one is not taken; whether all were.
+    /// PagerDuty tells what was done there, in order and by its own clock, until one is not taken;
+    /// whether all were.
     pub(super) async fn pump(&self, pagerduty: &FakePagerDuty) -> bool {
         loop {
             let next = self.pumped.load(Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! Which ranks are slow, and whether the part of the slowest goes round: one look at what is known of the ranks, without a memory of its own.
+//! Which ranks are slow, and whether the part of the slowest goes round: one look at what is known
+//! of the ranks, without a memory of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +39,8 @@ fn is_slow(c: &Config, m: &Member, g: &Group) -> bool {
     far && (soon || later)
 }
 
-/// It has become slower than it was, and than the slowest of its peers is; `spread`: of the rises of its peers.
+/// It has become slower than it was, and than the slowest of its peers is; `spread`: of the rises
+/// of its peers.
 fn has_slowed(c: &Config, m: &Member, g: &Group, spread: impl FnOnce() -> f64) -> bool {
     let rises = m.usual.has_risen() && m.rise() > c.rise;
     rises && cost(m, g) > 0.5 * c.rise && m.rise() > f64::from(FAR) * spread()
@@ -49,7 +51,8 @@ pub(super) fn is_costly(c: &Config, m: &Member, g: &Group) -> bool {
     f64::from(m.excess) > c.ratio.ln() || cost(m, g) > c.page_rise
 }
 
-/// What the steps lose to it that they did not lose before: to how much slower it was itself, or another of its peers.
+/// What the steps lose to it that they did not lose before: to how much slower it was itself, or
+/// another of its peers.
 fn cost(m: &Member, g: &Group) -> f64 {
     f64::from(m.excess - g.worst)
 }

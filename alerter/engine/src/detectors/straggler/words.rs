@@ -11,7 +11,8 @@ use crate::run::Facts;
 use crate::run::sections::{Group, Member, Sections};
 use crate::verdict::{Observation, Sentence, Suspect, Target};
 
-/// Of the pauses of a collector: spread of their lengths, distance from ranks without one, share that the trainer itself calls so.
+/// Of the pauses of a collector: spread of their lengths, distance from ranks without one, share
+/// that the trainer itself calls so.
 const ALIKE: f64 = 0.35;
 const APART: f64 = 8.0;
 const CALLED_GC: f64 = 0.5;

@@ -1,4 +1,5 @@
-//! What a hostile exporter, or a hostile user of one, brings about; and what an honest one may do all the same.
+//! What a hostile exporter, or a hostile user of one, brings about; and what an honest one may do
+//! all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -309,7 +310,8 @@ fn a_rank_moves_when_it_is_gone_where_it_was() {
     assert!(moved(&|w| w.go_on("r", &[(NODE1, 0)], 31, 130)), "silent");
     assert!(moved(&|w| w.say(NODE2, r#""k":"bye","run":"r","rank":1,"code":1"#)), "requeued");
     assert!(moved(&|w| w.say(NODE2, r#""k":"event","run":"r","name":"rank_dead","rank":1"#)), "dead");
-    // An elastic restart: the first rank begins anew, and the others are expected to follow from anywhere.
+    // An elastic restart: the first rank begins anew, and the others are expected to follow from
+    // anywhere.
     assert!(moved(&|w| {
         w.say(NODE1, r#""k":"step","run":"r","rank":0,"step":5,"world":2,"m":{"loss":2.5}"#);
     }));

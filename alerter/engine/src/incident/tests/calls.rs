@@ -31,7 +31,8 @@ fn a_thread_shows_the_calls_of_every_level() {
     w.expect(&[("phone", Trigger, Reason::Escalated), ("chat", Update, Reason::Escalated)]);
 }
 
-/// A receiver that goes on by itself is called once, and every text of a further call says who goes on.
+/// A receiver that goes on by itself is called once, and every text of a further call says who goes
+/// on.
 #[test]
 fn what_goes_on_by_itself_is_said_to() {
     let repeated_by = [("phone".to_owned(), "its policy".to_owned())].into_iter().collect();

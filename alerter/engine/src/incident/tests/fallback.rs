@@ -1,4 +1,5 @@
-//! Who is told in the place of receivers that do not take it: never a pager of what is no page, and never another team.
+//! Who is told in the place of receivers that do not take it: never a pager of what is no page, and
+//! never another team.
 
 use super::*;
 use crate::config::Team;
@@ -70,7 +71,8 @@ fn a_ticket_falls_back_to_whoever_sleeps_on() {
     assert!(w.has_said("it waits for mail"), "{:#?}", w.history);
 }
 
-/// A policy leads to the pager in its own time; that the chat is gone is no reason to hurry there with a ticket.
+/// A policy leads to the pager in its own time; that the chat is gone is no reason to hurry there
+/// with a ticket.
 #[test]
 fn a_ticket_does_not_hurry_to_the_pager_of_its_policy() {
     let mut config = EngineConfig { waking: names("phone"), ..two_levels() };
@@ -187,7 +189,8 @@ fn a_fault_of_ours_rings_once_and_not_once_a_team() {
     assert_eq!(rung(config), ["b-chat"]);
 }
 
-/// What is nobody's falls to everybody, as long as the operator named nobody: nothing falls through.
+/// What is nobody's falls to everybody, as long as the operator named nobody: nothing falls
+/// through.
 #[test]
 fn what_belongs_to_no_team_is_told_all_the_same() {
     let of = |config: EngineConfig| {

@@ -1,5 +1,5 @@
-//! Thirty days of random events beside a small model of what a person would say is so: each message comes when the model says so, to
-//! whom it says and for that reason, and no other one does.
+//! Thirty days of random events beside a small model of what a person would say is so: each message
+//! comes when the model says so, to whom it says and for that reason, and no other one does.
 
 mod truth;
 
@@ -11,7 +11,8 @@ use truth::{Open, Setting, Subject, Truth, Word};
 
 const DAY: i64 = 86_400;
 const RUNS: u8 = 3;
-/// What a run suffers from: a hang, which is a page and hides that it is slow; that it is slow; that its loss jumps.
+/// What a run suffers from: a hang, which is a page and hides that it is slow; that it is slow;
+/// that its loss jumps.
 const KINDS: [Kind; 3] = [Kind::Hang, Kind::Straggler, Kind::LossSpike];
 const RECEIVERS: [&str; 2] = ["chat", "phone"];
 const HOLD: Span = Span::secs(60);

@@ -1,7 +1,8 @@
 //! Recurrence rules (RFC 5545, 3.3.10) of the kinds that people make shifts with.
 //!
-//! Daily, weekly, monthly and yearly, with INTERVAL, BYDAY, BYMONTHDAY, BYMONTH, BYSETPOS, COUNT, UNTIL and WKST. A rule that asks
-//! for more is an error: shifts that are left out in silence would be nobody's.
+//! Daily, weekly, monthly and yearly, with INTERVAL, BYDAY, BYMONTHDAY, BYMONTH, BYSETPOS, COUNT,
+//! UNTIL and WKST. A rule that asks for more is an error: shifts that are left out in silence would
+//! be nobody's.
 
 use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime, Weekday};
@@ -94,8 +95,9 @@ impl Rule {
         Ok(())
     }
 
-    /// How often a yearly rule is a monthly one: of one month of the year it comes every twelve months, of several in each of them. Days
-    /// without a month are days of every month (the table of RFC 5545, 3.3.10).
+    /// How often a yearly rule is a monthly one: of one month of the year it comes every twelve
+    /// months, of several in each of them. Days without a month are days of every month (the
+    /// table of RFC 5545, 3.3.10).
     fn months_between(&self, first: i64) -> Result<i64, String> {
         let (any_month, any_day) = (self.by_month.is_empty(), self.by_month_day.is_empty());
         if self.by_month.iter().all(|m| *m == first) && (!any_month || (any_day && self.by_day.is_empty())) {

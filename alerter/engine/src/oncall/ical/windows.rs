@@ -1,8 +1,10 @@
-//! Time zones by the names that calendars give them: those of the IANA database, and those of Windows.
+//! Time zones by the names that calendars give them: those of the IANA database, and those of
+//! Windows.
 
 use crate::oncall::Zone;
 
-/// Windows' names, with the place that stands for each (Unicode CLDR, `windowsZones`, territory 001).
+/// Windows' names, with the place that stands for each (Unicode CLDR, `windowsZones`, territory
+/// 001).
 const NAMES: &[(&str, &str)] = &[
     ("AUS Central Standard Time", "Australia/Darwin"),
     ("AUS Eastern Standard Time", "Australia/Sydney"),
@@ -57,7 +59,8 @@ const NAMES: &[(&str, &str)] = &[
     ("West Asia Standard Time", "Asia/Tashkent"),
 ];
 
-/// Some programs put their own path before the name: `/freeassociation.sourceforge.net/Europe/Berlin`.
+/// Some programs put their own path before the name:
+/// `/freeassociation.sourceforge.net/Europe/Berlin`.
 pub(super) fn zone(id: &str) -> Option<Zone> {
     let id = id.trim().trim_matches('"');
     if let Some((_, iana)) = NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(id)) {

@@ -1,4 +1,5 @@
-//! Against a kubelet that checks what it is asked and answers as it is told: well, slowly, not at all, wrongly.
+//! Against a kubelet that checks what it is asked and answers as it is told: well, slowly, not at
+//! all, wrongly.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,7 @@
 use super::*;
 
-/// A line of each kind as the kernel prints it, and what is to be read of it: device, PCI address, process, pid.
+/// A line of each kind as the kernel prints it, and what is to be read of it: device, PCI address,
+/// process, pid.
 const SAMPLES: &[(&str, Sign, [&str; 3], Option<u32>)] = &[
     (
         "mlx5_core 0000:ca:00.0: mlx5_pcie_event:299:(pid 26829): Detected insufficient power on the PCIe slot (27W).",

@@ -1,5 +1,5 @@
-//! Whose files are read on whose account. Root starts processes of another user; whoever else runs this has only themselves, and a
-//! file that its own mode keeps from them.
+//! Whose files are read on whose account. Root starts processes of another user; whoever else runs
+//! this has only themselves, and a file that its own mode keeps from them.
 
 use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, lchown};
@@ -40,8 +40,8 @@ impl Host {
         self.path(path)
     }
 
-    /// A process of the other user in a control group that trains; it runs the script and waits. It has a log of its own, so that
-    /// nobody looks for one among those who run this test.
+    /// A process of the other user in a control group that trains; it runs the script and waits. It
+    /// has a log of its own, so that nobody looks for one among those who run this test.
     fn trainer(&self, script: &str, variables: &[(&str, &str)]) -> Child {
         let mut command = Command::new("sh");
         command
@@ -129,7 +129,8 @@ async fn a_log_that_is_swapped_for_a_link_is_not_read_behind_it() {
     assert!(!d.tells_secrets());
 }
 
-/// Who writes a file of the container's image lists it by the container's root, where another file has that name than on the host.
+/// Who writes a file of the container's image lists it by the container's root, where another file
+/// has that name than on the host.
 #[tokio::test]
 async fn an_error_file_of_a_container_is_looked_for_in_it() {
     let host = Host::new();

@@ -124,7 +124,8 @@ fn a_parser_goes_on_knowing_what_it_knew() {
     b.append("run.log", &line(100, " lm loss: 2.0 |"));
     b.poll();
     b.kill();
-    // All 100 iterations since the last line were skipped, or 99 of them: only who knows the last line can tell.
+    // All 100 iterations since the last line were skipped, or 99 of them: only who knows the last line
+    // can tell.
     b.append("run.log", &line(200, " number of skipped iterations: 99 |"));
     let e = b.poll();
     assert_eq!(

@@ -1,5 +1,6 @@
-//! Which layers a model has, by its `config.json` or a trainer's arguments: attention over all or some of what came before, linear
-//! attention, Mamba, dense and sparse feed-forward parts. What is not known is refused with a reason: a wrong mix is a wrong MFU.
+//! Which layers a model has, by its `config.json` or a trainer's arguments: attention over all or
+//! some of what came before, linear attention, Mamba, dense and sparse feed-forward parts. What is
+//! not known is refused with a reason: a wrong mix is a wrong MFU.
 //!
 //! The Python client reads the same in `_mix.py`; both are held to the same cases.
 
@@ -165,7 +166,8 @@ enum Layer {
 type Refused = String;
 
 impl Span {
-    /// How many tokens of a sequence a token attends to: all of its span, or the mean of what the causal mask leaves.
+    /// How many tokens of a sequence a token attends to: all of its span, or the mean of what the
+    /// causal mask leaves.
     pub(super) fn seen(self, length: f64, causal: bool) -> f64 {
         let span = match self {
             Self::All => length,
@@ -252,7 +254,8 @@ fn clip(text: &str) -> String {
     text.chars().take(32).collect()
 }
 
-/// `M-M*-`: a layer is one block, of Mamba, a feed-forward part, attention, experts or linear attention.
+/// `M-M*-`: a layer is one block, of Mamba, a feed-forward part, attention, experts or linear
+/// attention.
 fn of_pattern(pattern: &str) -> Result<Mix, Refused> {
     if pattern.contains('/') {
         return Err(format!("a pattern of layers with further predictions ({})", clip(pattern)));
@@ -398,7 +401,8 @@ fn windows(f: &Fields, layers: usize) -> Result<Vec<Layer>, Refused> {
     }
 }
 
-/// By a number every so many layers is full attention and the others are not; a list has a 1 for each of the others.
+/// By a number every so many layers is full attention and the others are not; a list has a 1 for
+/// each of the others.
 fn every(
     f: &Fields,
     key: &str,

@@ -140,7 +140,8 @@ impl Delta {
         into + self.conv * (2.0 * keys + values) + values * hidden
     }
 
-    /// What a token does to the state, forward and backward, as Megatron counts it: four products of keys and values.
+    /// What a token does to the state, forward and backward, as Megatron counts it: four products
+    /// of keys and values.
     fn flops(&self) -> f64 {
         24.0 * self.value_heads * self.key_dim * self.value_dim
     }
@@ -161,7 +162,8 @@ impl Mamba {
         })
     }
 
-    /// Input and its gate, two vectors a group, a number a head, a short convolution, and the way out.
+    /// Input and its gate, two vectors a group, a number a head, a short convolution, and the way
+    /// out.
     fn weights(&self, hidden: f64) -> f64 {
         let (inner, vectors) = (self.heads * self.head_dim, 2.0 * self.groups * self.state);
         hidden * (2.0 * inner + vectors + self.heads) + self.conv * (inner + vectors) + inner * hidden
@@ -220,7 +222,8 @@ impl Shape {
         (shape, refused)
     }
 
-    /// The trainer counts so many parameters, and the dimensions that were told add up to others: they are not those of this model.
+    /// The trainer counts so many parameters, and the dimensions that were told add up to others:
+    /// they are not those of this model.
     pub(super) fn contradicts(&self, total: f64) -> Option<String> {
         /// Norms and biases are not added up.
         const CLOSE: f64 = 0.01;
@@ -251,8 +254,8 @@ impl Shape {
         Some(flops).filter(|f| f.is_finite() && *f > 0.0)
     }
 
-    /// FLOPs of a token through so many weights: two forward, two for the gradient of what comes in, two for that of the weight itself if it
-    /// has one.
+    /// FLOPs of a token through so many weights: two forward, two for the gradient of what comes
+    /// in, two for that of the weight itself if it has one.
     fn cost(&self, weights: f64) -> f64 {
         let trained = self.trainable.unwrap_or(weights).min(weights);
         4.0 * weights + 2.0 * trained
@@ -273,7 +276,8 @@ impl Shape {
         Some(self.mix.as_ref()?.sparse * (experts.count - experts.chosen) * expert)
     }
 
-    /// Scores and their sums of all layers, and of so many that predict further, which attend to everything.
+    /// Scores and their sums of all layers, and of so many that predict further, which attend to
+    /// everything.
     fn attention(&self, length: Option<f64>, causal: bool, further: f64) -> Option<f64> {
         let own = self.mix.as_ref()?.attention.iter().copied();
         let spans: Vec<_> = own.chain([(Span::All, further)]).filter(|(_, count)| *count > 0.0).collect();
@@ -292,7 +296,8 @@ impl Shape {
         Some(delta + self.mamba.map_or(0.0, |m| mix.mamba * m.flops()))
     }
 
-    /// Width that scores and their sums are computed over: that of the heads, or with latent attention the mean of keys and values.
+    /// Width that scores and their sums are computed over: that of the heads, or with latent
+    /// attention the mean of keys and values.
     fn attention_width(&self) -> Option<f64> {
         match (&self.latent, self.heads, self.head_dim) {
             (Some(l), Some(heads), _) => Some(heads * (l.nope_dim + l.rope_dim + l.v_dim) / 2.0),
@@ -301,7 +306,8 @@ impl Shape {
         }
     }
 
-    /// Weights of the matrix products that a token passes, logits with them and the look-up of its embedding without.
+    /// Weights of the matrix products that a token passes, logits with them and the look-up of its
+    /// embedding without.
     fn matrices(&self) -> Option<f64> {
         let (mix, hidden) = (self.mix.as_ref()?, self.hidden?);
         let logits = hidden * self.vocab?;

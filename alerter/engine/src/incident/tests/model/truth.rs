@@ -1,4 +1,5 @@
-//! What a person would say is so of one trouble of one run, and who should hear of it when. Knows nothing of ladders, lanes or timers.
+//! What a person would say is so of one trouble of one run, and who should hear of it when. Knows
+//! nothing of ladders, lanes or timers.
 
 use super::*;
 
@@ -26,7 +27,8 @@ pub(super) struct Truth {
     pub(super) open: Option<Open>,
     /// When the last incident ended, and how often it had come back.
     pub(super) last: Option<(Ts, u32)>,
-    /// Resolved by hand while it held: it comes back as it was, unless it clears, or sooner if it gets worse.
+    /// Resolved by hand while it held: it comes back as it was, unless it clears, or sooner if it
+    /// gets worse.
     pub(super) closed: Option<Closed>,
 }
 
@@ -174,7 +176,8 @@ impl Open {
         (self.calls, self.dropped) = (0, false);
     }
 
-    /// How long after the call before: five minutes to the phone, five to its repeat, then every half hour.
+    /// How long after the call before: five minutes to the phone, five to its repeat, then every
+    /// half hour.
     fn pause(&self) -> Option<Span> {
         let secs = match self.calls {
             0 => 0,
@@ -201,7 +204,8 @@ impl Open {
         Word { of: self.of, to, action: Action::Trigger, why }
     }
 
-    /// The next call, if it is due and nothing hides it. `why`: what it is told as where it is not the ordinary next one.
+    /// The next call, if it is due and nothing hides it. `why`: what it is told as where it is not
+    /// the ordinary next one.
     pub(super) fn call(&mut self, now: Ts, hidden: bool, why: Reason) -> Option<Word> {
         self.due.filter(|at| *at <= now && !hidden)?;
         let (to, level) = if self.is_page() && self.calls > 0 { ("phone", 2) } else { ("chat", 1) };
