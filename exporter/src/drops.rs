@@ -37,7 +37,7 @@ pub enum Reason {
     NotOwner,
     /// Another name of a node than this one's: the event has this one's.
     Node,
-    /// Over the limit of ranks in a run.
+    /// Over the limit of ranks in a run, of a user, or of all.
     Ranks,
     /// Custom metrics over the limit of a run: not on the page, still in the stream.
     Custom,

@@ -27,6 +27,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::HeaderMap;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -171,7 +172,8 @@ pub async fn serve(
     let open = Connections::new(limits.max_connections);
     let router = router.layer(DefaultBodyLimit::max(limits.body_bytes));
     let bodies = Budget::new(limits.bodies_in_flight);
-    let server = Arc::new(Server { router, limits, web, bodies, shutdown });
+    let streams = Arc::new(Semaphore::new(connection::MAX_STREAMS_OF_ALL));
+    let server = Arc::new(Server { router, limits, web, bodies, streams, shutdown });
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
 

@@ -51,8 +51,10 @@ impl Identity {
     /// Whether the file at the path is still the one that is open.
     pub(super) fn check(&self) -> Result<()> {
         let what = match fs::metadata(&self.path) {
-            Ok(meta) if (meta.dev(), meta.ino()) == self.place => return Ok(()),
-            Ok(_) => "was replaced by another file",
+            Ok(meta) if (meta.dev(), meta.ino()) != self.place => "was replaced by another file",
+            // SQLite reads and writes on in its log, and everything is gone with the next start.
+            Ok(meta) if meta.len() == 0 => "was emptied",
+            Ok(_) => return Ok(()),
             Err(err) if err.kind() == io::ErrorKind::NotFound => "was removed",
             // Not to be allowed to look is another trouble, which a transaction meets by itself.
             Err(_) => return Ok(()),
@@ -185,6 +187,16 @@ mod tests {
             let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, OWNER_ONLY, "{}", entry.path().display());
         }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_emptied_while_it_is_open_takes_nothing_more() {
+        let (_dir, path) = stored().await;
+        let store = reopen(&path).await;
+        store.touch(Ts(1)).await.unwrap();
+        OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
+        assert!(store.touch(Ts(1)).await.unwrap_err().to_string().contains("was emptied"));
+        assert!(store.refusal().is_some());
     }
 
     #[tokio::test]

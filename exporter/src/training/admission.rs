@@ -12,6 +12,12 @@ use crate::drops::Reason;
 use crate::origin::Outcome;
 use crate::voice::Voice;
 
+/// Ranks of all runs together: a node has a few dozen, a machine that follows the logs of others
+/// some thousand.
+pub(super) const MAX_RANKS: usize = 6144;
+/// Of all runs of one user.
+pub(super) const MAX_RANKS_OF_USER: usize = 2048;
+
 impl Training {
     /// Whose the run is, where it is not one that `voice` may speak for.
     pub fn not_theirs(&self, run: &str, voice: Voice, now: f64) -> Option<Voice> {
@@ -54,6 +60,21 @@ impl Training {
         self.make_room(run, kind, voice, now);
         self.open(run, voice, now);
         Ok(())
+    }
+
+    /// Whether one more rank of a run is followed, or this one is already. Each takes some kilobytes,
+    /// and a user can name a thousand in each of many runs.
+    pub(super) fn has_room_for_rank(&self, run: &str, rank: u32) -> bool {
+        let Some(run) = self.runs.get(run) else { return true };
+        if run.ranks.contains_key(&rank) {
+            return true;
+        }
+        let (mut all, mut own) = (0, 0);
+        for other in self.runs.values() {
+            all += other.ranks.len();
+            own += if other.owner == run.owner { other.ranks.len() } else { 0 };
+        }
+        all < MAX_RANKS && (own < MAX_RANKS_OF_USER || run.owner == Voice::Exporter)
     }
 
     /// Counts that `voice` spoke for a run of `owner`, and says so once in a while.

@@ -20,6 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
@@ -40,14 +41,20 @@ pub(super) struct Server {
     pub(super) limits: Limits,
     pub(super) web: Option<WebConfig>,
     pub(super) bodies: Arc<Budget>,
+    /// Places for requests of HTTP/2, of all connections.
+    pub(super) streams: Arc<Semaphore>,
     pub(super) shutdown: Shutdown,
 }
 
 /// The request header with its first line.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
-/// Requests at once on one HTTP/2 connection.
+/// Requests at once on one HTTP/2 connection, and on all of them: the headers of each stay in memory
+/// until it is answered, and a sender may hold its body back for long.
 const MAX_STREAMS: u32 = 64;
+pub(super) const MAX_STREAMS_OF_ALL: usize = 512;
+/// The header of an HTTP/2 request.
+const MAX_HTTP2_HEADER_BYTES: u32 = 16 << 10;
 /// Of one response on an HTTP/2 connection, waiting for its reader.
 const MAX_SEND_BYTES: usize = 256 << 10;
 /// What an HTTP/2 client may send before it is read, of one request and of all on its connection.
@@ -135,7 +142,7 @@ where
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEADER_BYTES as u32)
+        .max_header_list_size(MAX_HTTP2_HEADER_BYTES)
         .max_send_buf_size(MAX_SEND_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
@@ -180,6 +187,18 @@ async fn answer(
 ) -> Result<Response<Answer>, Infallible> {
     let limits = &server.limits;
     let version = request.version();
+    // A probe that is told to wait is one that failed.
+    let counts = version == Version::HTTP_2 && !PROBES.contains(&request.uri().path());
+    let place = counts.then(|| Arc::clone(&server.streams).try_acquire_owned());
+    if matches!(place, Some(Err(_))) {
+        drop(request);
+        let again = [(RETRY_AFTER, HeaderValue::from_static("5"))];
+        let response =
+            (StatusCode::SERVICE_UNAVAILABLE, again, "too many requests are open\n").into_response();
+        limits.metrics.answered(response.status().as_u16());
+        return Ok(response.map(|body| Answer { body, _entered: entered, _place: None }));
+    }
+    let place = place.and_then(Result::ok);
     let routed = timeout(limits.request_timeout, route(&server, peer, request));
     // 503, not 408: a remote_write sender drops what was answered with 4xx and repeats what was
     // answered 5xx.
@@ -194,7 +213,7 @@ async fn answer(
         web.add_headers(response.headers_mut());
     }
     limits.metrics.answered(response.status().as_u16());
-    Ok(response.map(|body| Answer { body, _entered: entered }))
+    Ok(response.map(|body| Answer { body, _entered: entered, _place: place }))
 }
 
 /// The body of a response, whose connection is busy until the last of it is taken.
@@ -202,6 +221,7 @@ async fn answer(
 struct Answer {
     body: Body,
     _entered: Entered,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl hyper::body::Body for Answer {

@@ -5,7 +5,7 @@ use axum::body::{Body, Bytes};
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::*;
 use crate::shutdown::Trigger;
@@ -434,5 +434,38 @@ async fn an_http2_request_in_flight_is_finished_on_shutdown() {
     server.trigger.fire();
     release.notify_one();
     assert_eq!(answer.await.unwrap().unwrap().status(), 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn http2_requests_that_are_held_open_are_bounded_over_all_connections() {
+    let release = Arc::new(Notify::new());
+    let inner = Arc::clone(&release);
+    let handler = move || async move {
+        inner.notified().await;
+        "hello"
+    };
+    let limits = Limits { http2: true, ..Limits::default() };
+    let server = start(Router::new().route("/", post(handler)), limits).await;
+    let (mut clients, mut held) = (Vec::new(), JoinSet::new());
+    for _ in 0..9 {
+        let (client, _connection) = http2(&server).await;
+        for _ in 0..60 {
+            let mut client = client.clone();
+            held.spawn(async move { client.send_request(post_to("/", vec![])).await.unwrap().status() });
+        }
+        clients.push(client);
+    }
+    // 540 are asked, and those beyond the places are answered at once.
+    for _ in 0..540 - connection::MAX_STREAMS_OF_ALL {
+        let refused = tokio::time::timeout(DEADLINE, held.join_next()).await.unwrap().unwrap().unwrap();
+        assert_eq!(refused, 503);
+    }
+    for _ in 0..connection::MAX_STREAMS_OF_ALL {
+        // A permit is kept for whoever waits next, so none is lost.
+        release.notify_one();
+        let answered = tokio::time::timeout(DEADLINE, held.join_next()).await.unwrap().unwrap().unwrap();
+        assert_eq!(answered, 200);
+    }
     server.stop().await;
 }

@@ -143,7 +143,7 @@ impl Engine {
             .or_else(|| JOB_LABELS.iter().find_map(|name| self.run_of_job(labels.get(name)?)))
             .or_else(|| self.run_on(&node))
             .unwrap_or_default();
-        About { run, node }
+        About { run, node, team: self.book.team_of(labels) }
     }
 
     fn node_named(&self, label: &str, value: &str) -> Option<String> {

@@ -33,6 +33,8 @@ pub struct About {
     /// Empty of none.
     pub run: String,
     pub node: String,
+    /// Whose it is, where the configuration has teams.
+    pub team: String,
 }
 
 /// An alert that came to a group.
@@ -73,6 +75,15 @@ impl About {
     /// run or a node and a cause, as our own verdicts are; others have the labels of `group_by`
     /// in common.
     pub(super) fn key(&self, config: &AlertsConfig, labels: &LabelSet) -> String {
+        let mut key = self.own_key(config, labels);
+        // What is one team's is told to no other: alerts of two teams are two conditions.
+        if !self.team.is_empty() {
+            let _ = write!(key, " for {}", self.team);
+        }
+        key
+    }
+
+    fn own_key(&self, config: &AlertsConfig, labels: &LabelSet) -> String {
         let kind = config.kind(labels);
         if kind != Kind::PrometheusAlert {
             let of = if self.run.is_empty() { &self.node } else { &self.run };

@@ -30,6 +30,7 @@ fn about(_: &AlertsConfig, labels: &LabelSet) -> About {
     About {
         run: labels.get("run").unwrap_or_default().into(),
         node: labels.get("node").unwrap_or_default().into(),
+        team: String::new(),
     }
 }
 

@@ -25,8 +25,8 @@ use super::telling::{Lane, News};
 use super::{End, Ended, IncidentRecord, Scope, State, Subject, id, labels};
 use crate::config::EngineConfig;
 use crate::effect::{Action, Effect, TimelineEntry};
-use crate::external::External;
-use crate::matcher::Labels;
+use crate::external::{External, LabelSet};
+use crate::matcher::{Labels, all_hold};
 use crate::message::{Reason, RunSummary, Why};
 use crate::oncall::OnCall;
 use crate::route::Router;
@@ -106,6 +106,21 @@ impl Book {
         let mut book = Self::default();
         book.configure(config);
         book
+    }
+
+    /// The team of an alert with these labels: the one that it names, or else the first under
+    /// `teams` whose matchers hold. Empty of none.
+    pub(crate) fn team_of(&self, labels: &LabelSet) -> String {
+        if let Some(named) = labels.get("team") {
+            return named.to_owned();
+        }
+        let teams = self.router.teams();
+        if teams.is_empty() {
+            return String::new();
+        }
+        let labels = labels.to_labels();
+        let found = teams.iter().find(|(matchers, _)| all_hold(matchers, &labels));
+        found.map(|(_, team)| team.name.clone()).unwrap_or_default()
     }
 
     pub(crate) fn configure(&mut self, config: EngineConfig) {

@@ -177,3 +177,25 @@ fn new_names_are_counted_by_user() {
     b.now += 1.0;
     assert_eq!(b.step(BOB, "his-201", 1), Outcome::Accepted, "one a second");
 }
+
+#[test]
+fn ranks_without_end_are_shared_too() {
+    let options = Options { max_runs: 64, max_ranks: 1024, ..OPTIONS };
+    let mut b = Bench::with(options, Archive::default());
+    let flood = |b: &mut Bench, voice, name: &str, runs: u32, step: i64| {
+        let tell = |b: &mut Bench, run: u32, rank: u32| {
+            let line = format!(
+                r#"{{"k":"step","run":"{name}{run}","rank":{rank},"step":{step},"m":{{"loss":2.5}}}}"#
+            );
+            b.by(voice, &line) == Outcome::Accepted
+        };
+        (0..runs)
+            .flat_map(|run| (0..1024).map(move |rank| (run, rank)))
+            .filter(|(r, k)| tell(b, *r, *k))
+            .count()
+    };
+    assert_eq!(flood(&mut b, BOB, "bob", 4, 1), admission::MAX_RANKS_OF_USER);
+    assert_eq!(b.dropped(Reason::Ranks), 2048);
+    assert_eq!(flood(&mut b, ANN, "ann", 1, 1), 1024, "one user's flood leaves room for another");
+    assert_eq!(flood(&mut b, BOB, "bob", 2, 2), 2048, "those that are followed still are");
+}

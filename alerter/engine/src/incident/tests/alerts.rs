@@ -359,3 +359,28 @@ fn another_sickness_in_an_acknowledged_group_rings() {
     w.forward(Span::secs(60));
     assert_eq!((calls(&mut w), w.records.len()), (0, 1), "{:#?}", w.history);
 }
+
+/// Alerts of one name, which are grouped by it, are those of two teams.
+#[test]
+fn alerts_of_two_teams_are_two_incidents() {
+    let team = |name: &str| crate::config::Team {
+        name: name.into(),
+        matchers: vec![format!("namespace=\"{name}\"")],
+        notify: vec![format!("{name}-chat")],
+        ..crate::config::Team::default()
+    };
+    let receivers = vec!["a-chat".to_owned(), "b-chat".to_owned()];
+    let plain = EngineConfig { receivers, policies: Vec::new(), routes: Vec::new(), ..two_levels() };
+    let full = |team: &'static str, label: &'static str| {
+        [("alertname", "DiskFull"), ("severity", "critical"), (label, team)]
+    };
+    // By what the configuration says of a label, and by the label `team` itself.
+    for label in ["namespace", "team"] {
+        let mut w = World::new(EngineConfig { teams: vec![team("a"), team("b")], ..plain.clone() });
+        for name in ["a", "b"] {
+            fires(&mut w, &full(name, label));
+        }
+        let told: Vec<_> = w.news().into_iter().map(|(to, _, _)| to).collect();
+        assert_eq!((told, w.records.len()), (vec!["a-chat".to_owned(), "b-chat".to_owned()], 2), "{label}");
+    }
+}
