@@ -177,7 +177,7 @@ impl Training {
             gpu: Gpu { configured: options.gpu.as_deref(), detected: self.detected_gpu.as_deref() },
         };
         let number = event.rank.unwrap_or(0);
-        let has_room = self.has_room_for_rank(&name, number);
+        let limit = if self.has_room_for_rank(&name, number) { options.max_ranks } else { 0 };
         let Some(run) = self.runs.get_mut(name.as_str()) else { return self.dropped(Reason::Runs) };
         run.heard = now;
         run.world = event.world.or(run.world);
@@ -191,7 +191,6 @@ impl Training {
             run.describe(&event, context);
             return Outcome::Accepted;
         }
-        let limit = if has_room { options.max_ranks } else { 0 };
         let Some(rank) = run.rank(number, limit, now) else { return self.dropped(Reason::Ranks) };
         if event.kind == Kind::Bye && !rank.is_goodbye(origin, &mut event) {
             return self.dropped(Reason::Duplicate);
