@@ -248,10 +248,17 @@ pub(crate) struct About<'a> {
     pub(crate) run: &'a RunSummary,
     /// One that makes it, while any fires.
     pub(crate) alert: Option<&'a Alert>,
-    /// Nothing of it holds any more.
-    pub(crate) over: bool,
-    /// Or nobody says so any more.
-    pub(crate) silent: bool,
+    pub(crate) holds: Holds,
+}
+
+/// Whether what an incident tells still holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holds {
+    Yes,
+    Over,
+    /// Nobody says so any more.
+    Silent,
+    RunEnded,
 }
 
 /// The message as it is at `now`.
@@ -262,7 +269,7 @@ pub(crate) fn compose(
     why: &Why,
     config: &EngineConfig,
 ) -> Message {
-    let About { record: r, run, alert, over, silent } = about;
+    let About { record: r, run, alert, holds } = about;
     Message {
         incident: r.id.clone(),
         run: r.run.clone(),
@@ -272,7 +279,7 @@ pub(crate) fn compose(
         status,
         ended: r.end.as_ref().map(|end| end.how),
         title: title(r, status),
-        summary: if over { in_the_past(r, silent) } else { sentence(&r.summary) },
+        summary: summary(r, holds),
         marked_up: false,
         facts: facts(now, about, config),
         details: Details::of(now, r, run, config),
@@ -325,13 +332,17 @@ fn sentence(text: &str) -> String {
     s
 }
 
-/// What was, and is no more. What followed from it, after the first clause, does not follow any
-/// more.
-fn in_the_past(r: &IncidentRecord, silent: bool) -> String {
-    let over = if silent { "nothing is heard of it any more" } else { "over" };
-    let since = r.end_step.filter(|_| r.has_steps()).map(|step| format!(" since step {step}"));
-    let was = r.summary.what();
-    sentence(&format!("{over}{}; it was: {was}", since.unwrap_or_default()))
+/// What is, or what was. What followed from it, after the first clause, does not follow any more.
+fn summary(r: &IncidentRecord, holds: Holds) -> String {
+    let over = match holds {
+        Holds::Yes => return sentence(&r.summary),
+        Holds::Over => "over",
+        Holds::Silent => "nothing is heard of it any more",
+        Holds::RunEnded => "over with the run",
+    };
+    let since = r.end_step.filter(|_| r.has_steps() && holds != Holds::RunEnded);
+    let since = since.map(|step| format!(" since step {step}")).unwrap_or_default();
+    sentence(&format!("{over}{since}; it was: {}", r.summary.what()))
 }
 
 fn facts(now: Ts, about: About<'_>, config: &EngineConfig) -> Vec<Fact> {

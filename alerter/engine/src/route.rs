@@ -11,8 +11,9 @@ pub(crate) use rest::NOBODY;
 pub use rest::{Rest, STORE};
 
 use crate::config::{EngineConfig, Level, Route, Team};
-use crate::matcher::{Labels, Matcher, all_hold};
+use crate::matcher::{Labels, Matcher, Op, all_hold};
 use crate::time::Span;
+use crate::verdict::Severity;
 
 /// Routes within routes.
 const MAX_DEPTH: usize = 16;
@@ -80,6 +81,15 @@ impl Router {
         &self.teams
     }
 
+    /// The names of the teams of the configuration, then of those that only routes name.
+    pub fn team_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.teams.iter().map(|(_, team)| team.name.as_str()).collect();
+        for node in &self.routes {
+            node.name_teams(&mut names);
+        }
+        names
+    }
+
     /// The ways that an incident with these labels takes; at least one.
     pub fn ways(&self, config: &EngineConfig, labels: &Labels) -> Vec<Way> {
         if let Some(rest) = rest::of_the_store(config, labels) {
@@ -136,58 +146,86 @@ impl Router {
     /// Whoever may hear of something with these labels, on any level of any of its ways, each once,
     /// the first first. It says no more than that, for whoever asks of thousands.
     pub fn reached<'a>(&'a self, config: &'a EngineConfig, labels: &Labels) -> Vec<&'a str> {
+        let severity = severity_of(labels);
+        let mut reached = Vec::new();
         if let Some(rest) = rest::of_the_store(config, labels) {
-            return rest.names;
+            rest.along(config, severity, &mut reached);
+            return reached;
         }
         let mut taken = Vec::new();
         Node::descend(&self.routes, labels, &mut taken);
         if taken.is_empty() {
             return self.reached_unrouted(config, labels);
         }
-        let mut reached = Vec::new();
         for node in taken {
-            along(config, strs(&node.notify), node.policy.as_deref(), &mut reached);
+            along(config, &node.notify, node.policy.as_deref(), severity, &mut reached);
         }
         reached
     }
 
     /// Whoever may hear of what no route wants.
     pub fn reached_unrouted<'a>(&'a self, config: &'a EngineConfig, labels: &Labels) -> Vec<&'a str> {
-        let (notify, policy) = match self.team_of(labels) {
-            Some(team) if team.policy.is_some() || !team.notify.is_empty() => {
-                (strs(&team.notify), team.policy.as_deref())
-            }
-            Some(team) if !team.fallback.is_empty() => (strs(&team.fallback), None),
-            _ => (self.rest(config, labels).names, None),
-        };
+        let severity = severity_of(labels);
         let mut reached = Vec::new();
-        along(config, notify, policy, &mut reached);
+        match self.team_of(labels) {
+            Some(team) if team.policy.is_some() || !team.notify.is_empty() => {
+                along(config, &team.notify, team.policy.as_deref(), severity, &mut reached);
+            }
+            team => {
+                let rest = team.and_then(Rest::of_team).unwrap_or_else(|| self.rest(config, labels));
+                rest.along(config, severity, &mut reached);
+            }
+        }
         reached
     }
 }
 
-/// Adds whoever stands along a way, each once.
+/// Adds whoever stands along a way and may hear of this severity, each once; of any severity if it
+/// is not known.
 fn along<'a>(
     config: &'a EngineConfig,
-    notify: Vec<&'a str>,
+    notify: &'a [String],
     policy: Option<&str>,
+    severity: Option<Severity>,
     reached: &mut Vec<&'a str>,
 ) {
     let policy = config.policies.iter().find(|p| Some(p.name.as_str()) == policy);
-    let levels = policy.into_iter().flat_map(|p| &p.levels).flat_map(|level| strs(&level.notify));
-    for name in notify.into_iter().chain(levels) {
-        if !reached.contains(&name) {
+    let may_hear = |level: &&Level| {
+        let asked = level.condition.severity;
+        asked.is_none() || severity.is_none() || asked == severity
+    };
+    let levels = policy.into_iter().flat_map(|p| &p.levels).filter(may_hear);
+    // A page that all levels pass over is told to the last one.
+    let nobody_hears = severity == Some(Severity::Page) && notify.is_empty();
+    let last = policy.and_then(|p| p.levels.last());
+    let last = last.filter(|_| nobody_hears && levels.clone().next().is_none());
+    for name in notify.iter().chain(levels.chain(last).flat_map(|level| &level.notify)) {
+        if !reached.contains(&name.as_str()) {
             reached.push(name);
         }
     }
 }
 
+fn severity_of(labels: &Labels) -> Option<Severity> {
+    let value = labels.get("severity")?;
+    [Severity::Info, Severity::Ticket, Severity::Page].into_iter().find(|s| s.as_str() == value)
+}
+
 impl Node {
     /// Whoever may hear of what takes this way, on any of its levels, each once.
-    pub fn reached<'a>(&'a self, config: &'a EngineConfig) -> Vec<&'a str> {
+    pub fn reached<'a>(&'a self, config: &'a EngineConfig, severity: Option<Severity>) -> Vec<&'a str> {
         let mut reached = Vec::new();
-        along(config, strs(&self.notify), self.policy.as_deref(), &mut reached);
+        along(config, &self.notify, self.policy.as_deref(), severity, &mut reached);
         reached
+    }
+
+    fn name_teams<'a>(&'a self, names: &mut Vec<&'a str>) {
+        for m in self.matchers.iter().filter(|m| m.label() == "team" && m.op() == Op::Equal) {
+            if !m.value().is_empty() && !names.contains(&m.value()) {
+                names.push(m.value());
+            }
+        }
+        self.children.iter().for_each(|child| child.name_teams(names));
     }
 
     fn list(at: &str, routes: &[Route], depth: usize, errors: &mut Vec<String>) -> Vec<Self> {
@@ -302,10 +340,6 @@ fn levels(config: &EngineConfig, policy: Option<&str>, notify: &[String]) -> Vec
     levels
 }
 
-fn strs(names: &[String]) -> Vec<&str> {
-    names.iter().map(String::as_str).collect()
-}
-
 fn at_once(notify: Vec<String>) -> Level {
     Level { after: Span::ZERO, notify, ..Level::default() }
 }
@@ -341,7 +375,12 @@ mod tests {
         let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let router = Router::new(&config.routes, &config.teams).unwrap();
         let mut along = Vec::new();
-        for name in router.ways(config, &labels).into_iter().flat_map(|w| w.levels).flat_map(|l| l.notify) {
+        let severity = severity_of(&labels);
+        let may_hear = |level: &Level| {
+            severity.is_none() || level.condition.severity.is_none_or(|s| Some(s) == severity)
+        };
+        let levels = router.ways(config, &labels).into_iter().flat_map(|w| w.levels).filter(may_hear);
+        for name in levels.flat_map(|l| l.notify) {
             if !along.contains(&name) {
                 along.push(name);
             }

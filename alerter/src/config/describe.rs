@@ -6,6 +6,8 @@ use serde_json::Value;
 use stepwatch_engine::config::{Condition, EngineConfig, InhibitRule, Level, Policy, Route, Team};
 use stepwatch_engine::detector::DetectorsConfig;
 use stepwatch_engine::incident::inhibition;
+use stepwatch_engine::matcher::Labels;
+use stepwatch_engine::route::Router;
 use stepwatch_engine::time::Span;
 
 use super::{Config, File, Source, Token, teams};
@@ -217,14 +219,12 @@ fn rest(file: &File, engine: &EngineConfig) -> String {
     if file.routes.iter().any(|r| r.matchers.is_empty()) {
         return "info -> nobody, whatever the routes say".into();
     }
-    let fallback = |name: &String| {
-        // What is not a page never falls back to whoever is woken by it.
-        if engine.wakes(name) { format!("{name} (pages)") } else { name.clone() }
-    };
-    let names: Vec<_> = match file.fallback.as_slice() {
-        [] => file.receivers.iter().map(|r: &ReceiverConfig| r.name.clone()).collect(),
-        named => named.iter().map(fallback).collect(),
-    };
+    let router = Router::new(&engine.routes, &engine.teams).unwrap_or_default();
+    let rest = router.rest(engine, &Labels::new());
+    // What is not a page never falls back to whoever is woken by it.
+    let pages = |name: &str| !rest.everybody && engine.wakes(name);
+    let names = rest.names.iter().map(|name| format!("{name}{}", if pages(name) { " (pages)" } else { "" }));
+    let names: Vec<String> = names.collect();
     let everyone = if names.is_empty() { "nobody".into() } else { names.join(", ") };
     let other = if file.routes.is_empty() { "" } else { "any other " };
     let has_way = |team: &Team| team.policy.is_some() || !team.notify.is_empty();

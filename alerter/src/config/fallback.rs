@@ -35,9 +35,9 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     }
     // Of whoever has no team, and of each team: what no route takes goes the way of its team.
     let mut ways = router.ways(&engine, &labels(&[("severity", "ticket")]));
-    for (i, team) in file.teams.iter().enumerate() {
-        let of_team = router.ways(&engine, &labels(&[("team", &team.name), ("severity", "ticket")]));
-        let own = format!("team {}", team.name);
+    for (i, team) in router.team_names().into_iter().enumerate() {
+        let of_team = router.ways(&engine, &labels(&[("team", team), ("severity", "ticket")]));
+        let own = format!("team {team}");
         ways.extend(of_team.into_iter().map(|way| {
             let route = if way.route == own { format!("teams[{i}]") } else { way.route };
             Way { route, ..way }

@@ -18,10 +18,10 @@ use super::oncall::NO_FALLBACK;
 pub(super) fn table(config: &EngineConfig) -> Vec<String> {
     // A configuration that passed has routes that can be read.
     let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
-    let teams = config.teams.iter().map(|team| team.name.as_str());
-    let rows: Vec<&str> = if config.teams.is_empty() { Vec::new() } else { teams.chain([""]).collect() };
+    let teams = router.team_names();
+    let nobodys = if teams.is_empty() { &[][..] } else { &[""] };
     let mut lines = Vec::new();
-    for team in rows {
+    for team in teams.iter().chain(nobodys).copied() {
         for severity in [Severity::Page, Severity::Ticket] {
             let labels = [("severity", severity.as_str()), ("team", team)];
             let labels = labels.into_iter().filter(|(_, value)| !value.is_empty());

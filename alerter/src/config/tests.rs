@@ -495,6 +495,31 @@ fn a_team_that_leads_tickets_to_a_pager_is_a_warning() {
     assert_eq!(told(&format!("{asked}{policy}"), "teams"), 0);
 }
 
+/// Teams that only routes name are teams: their receivers are told nobody else's trouble.
+#[test]
+fn teams_that_only_routes_name_are_shown_and_warned_of() {
+    let text = r#"
+receivers: [{name: chat, stdout: {}}, {name: pager, wakes: true, stdout: {}}, {name: spare, wakes: true, stdout: {}}]
+routes:
+  - {match: ['team="a"'], notify: [pager]}
+"#;
+    let c = parse(text).unwrap();
+    let all = c.sections();
+    let lines = |heading: &str| all.iter().find(|(h, _)| *h == heading).unwrap().1.clone();
+    assert_eq!(
+        lines("teams"),
+        [
+            "a, page -> pager; if that fails: chat and spare",
+            "a, ticket -> pager; if that fails: chat",
+            "no team, page -> chat; spare",
+            "no team, ticket -> chat",
+        ]
+    );
+    assert_eq!(lines("routes")[1], "any other page and ticket -> chat, spare (pages); info -> nobody");
+    let told = |part: &str| c.warnings.iter().any(|w| w.contains(part));
+    assert!(told("routes[0]: leads to pager with tickets too"), "{:?}", c.warnings);
+}
+
 #[test]
 fn labels_that_are_nearly_ours_are_warnings_with_the_name() {
     let told = |text: &str| -> Vec<String> {

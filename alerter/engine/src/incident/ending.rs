@@ -7,7 +7,7 @@ use super::places::Place;
 use super::record::worse;
 use super::{End, Ended, IncidentRecord, Scope, State, Subject, id as ids};
 use crate::effect::{Action, Effect};
-use crate::message::{Reason, RunSummary, Why};
+use crate::message::{Holds, Reason, RunSummary, Why};
 use crate::time::{Span, Ts};
 use crate::verdict::{Cause, Kind, Severity};
 
@@ -266,6 +266,20 @@ impl Incident {
         self.record.severity == Severity::Page
             && self.storm.is_none()
             && self.worst_left().is_some_and(|(.., severity)| severity < Severity::Page)
+    }
+
+    /// Whether what it tells still holds.
+    pub(super) fn holds(&self) -> Holds {
+        let ended = self.record.end.as_ref().map(|end| end.how);
+        if self.outlived_its_run || ended == Some(Ended::RunEnded) {
+            return Holds::RunEnded;
+        }
+        let over = self.raised.is_empty() && self.record.end_step.is_some() && self.storm.is_none();
+        match over {
+            false => Holds::Yes,
+            true if self.record.is_stale() || !self.silent.is_empty() => Holds::Silent,
+            true => Holds::Over,
+        }
     }
 
     /// How it ended, if it did otherwise than by what was measured.

@@ -116,7 +116,8 @@ impl Incident {
     pub(super) fn hears_of(&mut self, party: &Party) {
         self.follow_origin(party);
         let new = party.came.iter().filter(|alert| !self.alerts.contains(alert)).count();
-        let new = new as u32 + u32::from(party.apart);
+        // What we found ourselves brings no alerts, and counts as one where it joins.
+        let new = (new as u32).max(u32::from(party.apart));
         if new > 0 && (self.record.state == State::Acknowledged || self.record.named.is_some()) {
             let title = self.record.title();
             let named = self.record.named.get_or_insert_with(|| Named { title, ..Named::default() });

@@ -306,10 +306,8 @@ impl Book {
             Scope::Alert(key) => self.external.spokesman(key),
             _ => None,
         });
-        let over = i.raised.is_empty() && i.record.end_step.is_some() && i.storm.is_none();
-        let silent = i.record.is_stale() || !i.silent.is_empty();
         let alert = alert.map(AsRef::as_ref);
-        let about = About { record: &i.record, run: &i.summary, alert, over, silent };
+        let about = About { record: &i.record, run: &i.summary, alert, holds: i.holds() };
         Some(message::compose(now, about, status, why, &self.config))
     }
 

@@ -43,6 +43,24 @@ impl<'a> Rest<'a> {
         (!team.fallback.is_empty()).then(|| Self::new(&team.fallback, words()))
     }
 
+    /// Adds whoever is left and may hear of this severity, each once.
+    pub(super) fn along(
+        self,
+        config: &EngineConfig,
+        severity: Option<Severity>,
+        reached: &mut Vec<&'a str>,
+    ) {
+        let wakes_none = !self.everybody && severity.is_some_and(|s| s < Severity::Page);
+        let (pagers, others): (Vec<&str>, Vec<&str>) =
+            self.names.into_iter().partition(|name| !self.everybody && config.wakes(name));
+        let pagers = if wakes_none { Vec::new() } else { pagers };
+        for name in others.into_iter().chain(pagers) {
+            if !reached.contains(&name) {
+                reached.push(name);
+            }
+        }
+    }
+
     pub(super) fn way(self, config: &EngineConfig) -> Way {
         let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<Vec<_>>();
         let because = if config.routes.is_empty() { "no routes" } else { "no route matches" }.to_owned();

@@ -24,13 +24,12 @@ const NOT_SHOWN: &str = "routes-are-shown-to-tokens-without-limits";
 
 /// `whole`: also the routes, whose matchers tell of runs and teams.
 pub(super) fn of(routing: &Routing, whole: bool) -> String {
-    let config = &routing.config;
-    let everybody = name(&routing.router.reached_unrouted(config, &Labels::new()));
-    let mut tree = Tree { routing, receivers: config.receivers.clone(), text: String::new() };
-    let root = if whole { everybody.as_str() } else { NOT_SHOWN };
-    tree.receiver("", root);
+    let mut tree = Tree { routing, receivers: routing.config.receivers.clone(), text: String::new() };
     if whole {
+        tree.receiver("", &name(&tree.unrouted(None, None)));
         tree.routes();
+    } else {
+        tree.receiver("", NOT_SHOWN);
     }
     let receivers: Vec<String> =
         tree.receivers.iter().map(|name| format!("- name: {}\n", quoted(name))).collect();
@@ -44,10 +43,40 @@ struct Tree<'a> {
     text: String,
 }
 
-impl Tree<'_> {
+/// Whom a way reaches.
+struct Reached {
+    /// Of what is no page: less than of anything, where pagers stand along the way.
+    ticket: String,
+    any: String,
+}
+
+impl Reached {
+    fn of<'n>(reached: impl Fn(Option<Severity>) -> Vec<&'n str>) -> Self {
+        Self { ticket: name(&reached(Some(Severity::Ticket))), any: name(&reached(None)) }
+    }
+
+    /// What it takes beside its own matchers, and whom it reaches then.
+    fn parts(&self) -> Vec<(Option<String>, &str)> {
+        if self.ticket == self.any {
+            return vec![(None, &self.any)];
+        }
+        let ticket = equal("severity", Severity::Ticket.as_str());
+        let other = format!("severity!={}", quoted(Severity::Ticket.as_str()));
+        vec![(Some(ticket), &self.ticket), (Some(other), &self.any)]
+    }
+}
+
+impl<'a> Tree<'a> {
+    /// Whom that reaches which no route wants, of this team.
+    fn unrouted(&self, team: Option<&str>, severity: Option<Severity>) -> Vec<&'a str> {
+        let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let labels = [team.map(|team| label("team", team)), severity.map(|s| label("severity", s.as_str()))];
+        let labels: Labels = labels.into_iter().flatten().collect();
+        self.routing.router.reached_unrouted(&self.routing.config, &labels)
+    }
+
     fn routes(&mut self) {
-        let routing = self.routing;
-        let (config, router) = (&routing.config, &routing.router);
+        let router = &self.routing.router;
         let mut rest = Vec::new();
         for (_, team) in router.teams() {
             rest.push((vec![equal("team", &team.name)], team));
@@ -57,7 +86,8 @@ impl Tree<'_> {
             let own = matchers.iter().map(ToString::to_string).collect();
             rest.push(([vec![equal("team", "")], own].concat(), team));
         }
-        if router.routes().is_empty() && rest.is_empty() {
+        let nobodys = Reached::of(|severity| self.unrouted(None, severity));
+        if router.routes().is_empty() && rest.is_empty() && nobodys.parts().len() == 1 {
             return;
         }
         self.text.push_str("  routes:\n");
@@ -66,10 +96,15 @@ impl Tree<'_> {
         self.list("  ", router.routes());
         let unwanted = unwanted(router.routes());
         for (matchers, team) in rest {
-            let labels = Labels::from([("team".to_owned(), team.name.clone())]);
-            let receiver = name(&router.reached_unrouted(config, &labels));
+            let reached = Reached::of(|severity| self.unrouted(Some(&team.name), severity));
             for unwanted in &unwanted {
-                self.node("  ", &[unwanted.as_slice(), &matchers].concat(), &receiver, false);
+                self.ways("  ", &[unwanted.as_slice(), &matchers].concat(), &reached);
+            }
+        }
+        if let [(Some(ticket), receiver), _] = nobodys.parts().as_slice() {
+            for unwanted in &unwanted {
+                let matchers = [unwanted.as_slice(), core::slice::from_ref(ticket)].concat();
+                self.node("  ", &matchers, receiver, false);
             }
         }
     }
@@ -77,12 +112,23 @@ impl Tree<'_> {
     fn list(&mut self, indent: &str, nodes: &[Node]) {
         for node in nodes {
             let matchers: Vec<String> = node.matchers.iter().map(Matcher::to_string).collect();
-            self.node(indent, &matchers, &name(&node.reached(&self.routing.config)), node.go_on);
-            if !node.children.is_empty() {
-                let inner = format!("{indent}  ");
-                let _ = writeln!(self.text, "{inner}routes:");
-                self.list(&inner, &node.children);
+            let reached = Reached::of(|severity| node.reached(&self.routing.config, severity));
+            for (more, receiver) in reached.parts() {
+                let matchers: Vec<String> = matchers.iter().cloned().chain(more).collect();
+                self.node(indent, &matchers, receiver, node.go_on);
+                if !node.children.is_empty() {
+                    let inner = format!("{indent}  ");
+                    let _ = writeln!(self.text, "{inner}routes:");
+                    self.list(&inner, &node.children);
+                }
             }
+        }
+    }
+
+    fn ways(&mut self, indent: &str, matchers: &[String], reached: &Reached) {
+        for (more, receiver) in reached.parts() {
+            let matchers: Vec<String> = matchers.iter().cloned().chain(more).collect();
+            self.node(indent, &matchers, receiver, false);
         }
     }
 

@@ -206,6 +206,23 @@ async fn the_configuration_is_shown_without_what_opens_doors() {
     assert!(original(app.json("/api/v2/status").await).contains("\"cost_per_gpu_hour\": 2.25"));
 }
 
+/// What is no page is told to no pager along a fallback, nor by a level for pages.
+#[tokio::test]
+async fn a_ticket_is_shown_to_reach_no_pager() {
+    let routes = r#"
+receivers: [{name: chat, stdout: {}}, {name: pager, wakes: true, stdout: {}}]
+fallback: [chat, pager]
+teams:
+  - {name: idle, match: ['run="toy"'], fallback: [pager]}
+  - {name: busy, match: ['run="big"'], policy: steps}
+policies: [{name: steps, levels: [{after: 0s, notify: [chat]}, {after: 5m, notify: [pager], if: {severity: page}}]}]
+"#;
+    let app = TestApp::start_with(routes, &[]).await;
+    let status: Value = reqwest::get(format!("{}/api/v2/status", app.url)).await.unwrap().json().await.unwrap();
+    let text = status["config"]["original"].as_str().unwrap();
+    insta::assert_snapshot!(text.split(super::OURS).next().unwrap());
+}
+
 #[tokio::test]
 async fn the_routes_are_shown_in_alertmanagers_language() {
     let routes = r#"

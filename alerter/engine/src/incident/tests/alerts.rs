@@ -360,6 +360,15 @@ fn another_sickness_in_an_acknowledged_group_rings() {
     assert_eq!((calls(&mut w), w.records.len()), (0, 1), "{:#?}", w.history);
 }
 
+#[test]
+fn an_alert_that_joins_by_its_labels_counts_once() {
+    let mut w = World::new(EngineConfig { group_by: vec!["cluster".into()], ..two_levels() });
+    fires(&mut w, FULL);
+    acked(&mut w);
+    fires(&mut w, &[("alertname", "NetDown"), ("cluster", "a"), ("severity", "critical")]);
+    assert_eq!((calls(&mut w), only(&w).title()), (1, "DiskFull +1 new".to_owned()));
+}
+
 /// Alerts of one name, which are grouped by it, are those of two teams.
 #[test]
 fn alerts_of_two_teams_are_two_incidents() {

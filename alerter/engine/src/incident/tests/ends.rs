@@ -3,6 +3,7 @@
 use super::*;
 use crate::external::{Alert, Limits, Told};
 use crate::incident::{End, Ended};
+use crate::verdict::Sentence;
 use Severity::Page;
 
 const DISK: &[(&str, &str)] = &[("alertname", "DiskFull"), ("severity", "critical"), ("cluster", "a")];
@@ -116,4 +117,21 @@ fn a_run_that_was_never_heard_of_again_is_stale_and_one_that_ended_is_not() {
         (end.how, reason.as_str()),
         (Ended::RunEnded, "resolved after 15m: the run ended and nobody answered")
     );
+}
+
+/// What follows from a trouble while it stands does not follow for a run that was stopped.
+#[test]
+fn what_a_run_that_ended_would_have_wasted_is_not_told() {
+    for by_hand in [true, false] {
+        let mut w = World::new(two_levels());
+        let id = w.raise("r", Kind::Nonfinite, Page);
+        w.input(Input::Ack { incident: &id, by: "sam" });
+        let record = &mut w.engine.book().open.get_mut(&id).unwrap().record;
+        record.summary = Sentence::from("loss is NaN").and("every further step is wasted");
+        let mut out = Vec::new();
+        w.engine.book().run_ended(w.now, "r", by_hand, &BTreeMap::new(), &mut out);
+        w.absorb(out);
+        assert_eq!(end(&w).0.how, Ended::RunEnded);
+        assert_eq!(w.sent.last().unwrap().message.summary, "Over with the run; it was: loss is NaN.");
+    }
 }
