@@ -33,8 +33,8 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use prometheus_client::registry::Registry;
-use stepwatch_engine::time::Ts;
 use stepwatch_kit::{build_info, exposition};
+use stepwatch_model::time::Ts;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
 
 pub use metrics::AuditMetrics;
 

@@ -31,9 +31,10 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
-use stepwatch_engine::config::EngineConfig;
+use stepwatch_engine::EngineConfig;
 use stepwatch_kit::build_info;
 use stepwatch_kit::config::ConfigError;
+use stepwatch_respond::config::ResponderConfig;
 
 use crate::config::Config;
 use crate::config::sensitivity::{SENSITIVITY, Sensitivity};
@@ -110,7 +111,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool
     let config = settings(args.config.as_deref())?;
     let labels = args.labels.as_deref().map(Labels::read).transpose()?;
     let mut tunes = tunes(args, &config);
-    let style = Style { format: args.format, config: &config };
+    let style = Style { format: args.format, config: &config.responder };
     let (found, errors) = files::expand(&args.files);
     let mut failed: Vec<String> = errors.iter().map(|(p, e)| format!("{}: {e}", p.display())).collect();
     for e in &failed {
@@ -156,7 +157,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool
         let page = html::Page {
             files: &kept,
             failed: &failed,
-            config: &config,
+            config: &config.responder,
             more: &more,
             version: build_info::VERSION,
         };
@@ -183,7 +184,9 @@ fn conclude(args: &Args, totals: &[(Counts, f64)], tunes: &[Tune], out: &mut dyn
 fn settings(config: Option<&Path>) -> Result<EngineConfig, ConfigError> {
     match config {
         Some(path) => Config::for_replay(path),
-        None => Ok(EngineConfig { receivers: vec![EVERYBODY.into()], ..EngineConfig::default() }),
+        None => {
+            Ok(ResponderConfig { receivers: vec![EVERYBODY.into()], ..ResponderConfig::default() }.into())
+        }
     }
 }
 

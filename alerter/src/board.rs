@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use arc_swap::ArcSwap;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::Effect;
-use stepwatch_engine::external::Firing;
-use stepwatch_engine::matcher::{Labels, all_hold};
-use stepwatch_engine::route::Router;
-use stepwatch_engine::silence::{Phase, Silence};
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::Effect;
+use stepwatch_respond::external::Firing;
+use stepwatch_respond::matcher::{Labels, all_hold};
+use stepwatch_respond::route::Router;
+use stepwatch_respond::silence::{Phase, Silence};
 
 use crate::clock::Clock;
 use crate::runtime::RunView;
@@ -38,7 +38,7 @@ pub struct Board {
 /// Who is told of what, by the configuration in force.
 #[derive(Debug, Default)]
 pub struct Routing {
-    pub config: EngineConfig,
+    pub config: ResponderConfig,
     pub(crate) router: Router,
 }
 
@@ -85,7 +85,7 @@ impl Board {
         inner.alerts.extend(seen.into_iter().map(|firing| (firing.alert.fingerprint, firing)));
     }
 
-    pub(crate) fn reroute(&self, config: EngineConfig) {
+    pub(crate) fn reroute(&self, config: ResponderConfig) {
         let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
         self.routing.store(Arc::new(Routing { config, router }));
     }

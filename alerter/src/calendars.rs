@@ -13,11 +13,11 @@ use std::time::SystemTime;
 
 use reqwest::StatusCode;
 use reqwest::header::{ETAG, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED};
-use stepwatch_engine::oncall::Zone;
-use stepwatch_engine::oncall::ical::Calendar;
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::config::Secret;
+use stepwatch_model::Severity;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::oncall::Zone;
+use stepwatch_respond::oncall::ical::Calendar;
 use tokio::task::JoinHandle;
 
 use crate::clock::wall;

@@ -23,11 +23,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use stepwatch_engine::incident::{IncidentRecord, State};
-use stepwatch_engine::matcher::{Matcher, Op};
-use stepwatch_engine::silence::{Refusal, Silence, Wanted};
-use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::incident::{IncidentRecord, State};
+use stepwatch_respond::matcher::{Matcher, Op};
+use stepwatch_respond::silence::{Refusal, Silence, Wanted};
 use tokio::sync::{Semaphore, oneshot, watch};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

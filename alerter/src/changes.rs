@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
-use stepwatch_engine::changes::RunChange;
+use stepwatch_detect::changes::RunChange;
 use stepwatch_kit::shutdown::Shutdown;
 use tokio::sync::{mpsc, watch};
 

@@ -12,7 +12,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
 
 /// The share by which the clock may run fast or slow to approach the wall.
 const SLEW: f64 = 0.05;

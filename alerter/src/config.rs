@@ -26,14 +26,15 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use stepwatch_engine::config::{EngineConfig, InhibitRule, Policy, Route, Storm, Team};
-use stepwatch_engine::detector::DetectorsConfig;
-use stepwatch_engine::external::AlertsConfig;
-use stepwatch_engine::oncall::{TimeInterval, User};
-use stepwatch_engine::silence::{Maintenance, SilenceConfig};
-use stepwatch_engine::time::Span;
+use stepwatch_detect::detector::DetectorsConfig;
+use stepwatch_engine::EngineConfig;
 use stepwatch_kit::config::ConfigError;
 use stepwatch_kit::serve::{ListenAddr, WebHosts};
+use stepwatch_model::time::Span;
+use stepwatch_respond::config::{InhibitRule, Policy, ResponderConfig, Route, Storm, Team};
+use stepwatch_respond::external::AlertsConfig;
+use stepwatch_respond::oncall::{TimeInterval, User};
+use stepwatch_respond::silence::{Maintenance, SilenceConfig};
 
 use crate::api::auth::Keyring;
 use crate::audit::AuditConfig;
@@ -147,7 +148,7 @@ pub struct Config {
 
 impl Default for File {
     fn default() -> Self {
-        let engine = EngineConfig::default();
+        let engine = ResponderConfig::default();
         Self {
             listen: ListenAddr::all(DEFAULT_PORT),
             storage: Storage::default(),
@@ -190,7 +191,7 @@ impl Default for File {
 
 impl Default for Incidents {
     fn default() -> Self {
-        Self { reopen_after: EngineConfig::default().reopen_after }
+        Self { reopen_after: ResponderConfig::default().reopen_after }
     }
 }
 
@@ -213,8 +214,9 @@ impl Config {
 
     /// What a replay of recorded runs needs of a file.
     pub fn for_replay(path: &Path) -> Result<EngineConfig, ConfigError> {
+        let EngineConfig { detectors, responder } = Self::unarmed(path)?.engine();
         // The incidents of a replay are nowhere to be looked up.
-        Ok(EngineConfig { external_url: None, ..Self::unarmed(path)?.engine() })
+        Ok(EngineConfig { detectors, responder: ResponderConfig { external_url: None, ..responder } })
     }
 
     /// A file with which nothing is sent, so that no secret is read and no source is looked for.
@@ -316,9 +318,13 @@ impl File {
     }
 
     pub(crate) fn engine(&self) -> EngineConfig {
-        let defaults = EngineConfig::default();
+        EngineConfig { detectors: Arc::new(self.detectors.clone()), responder: self.responder() }
+    }
+
+    pub(crate) fn responder(&self) -> ResponderConfig {
+        let defaults = ResponderConfig::default();
         let no_slash = |url: &String| url.trim_end_matches('/').to_owned();
-        EngineConfig {
+        ResponderConfig {
             receivers: self.receivers.iter().map(|r| r.name.clone()).collect(),
             repeated_by: self.repeated_by(),
             threads: self.receivers.iter().filter(|r| r.is_thread()).map(|r| r.name.clone()).collect(),
@@ -345,7 +351,6 @@ impl File {
             silences: self.silences.clone(),
             maintenance: self.maintenance.clone(),
             alerts: self.alerts.clone(),
-            detectors: Arc::new(self.detectors.clone()),
         }
     }
 }

@@ -5,13 +5,13 @@
 //! over the corpora, so that what a fuzzer once broke stays mended without a fuzzer. It is compiled
 //! in tests and with the feature `fuzz` only.
 
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::external::Told;
-use stepwatch_engine::oncall::Zone;
-use stepwatch_engine::oncall::ical::Calendar;
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::{AnyInput, Engine, SourceInput};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::{Effect, Input};
+use stepwatch_respond::external::Told;
+use stepwatch_respond::oncall::Zone;
+use stepwatch_respond::oncall::ical::Calendar;
 use stepwatch_wire::MAX_RECORD_BYTES;
 
 use crate::ingest::{LineSplitter, fuzz_groups};
@@ -83,13 +83,14 @@ struct Running {
 impl Running {
     fn new() -> Self {
         let receivers = vec!["chat".into(), "pager".into()];
-        let config = EngineConfig { receivers, waking: vec!["pager".into()], ..EngineConfig::default() };
+        let config =
+            ResponderConfig { receivers, waking: vec!["pager".into()], ..ResponderConfig::default() };
         let mut running = Self { engine: Engine::new(config), now: NOW, out: Vec::new() };
-        running.handle(Input::SourceUp { source: "node1:9765", many_nodes: false });
+        running.handle(SourceInput::SourceUp { source: "node1:9765", many_nodes: false });
         running
     }
 
-    fn handle(&mut self, input: Input<'_>) {
+    fn handle<'a>(&mut self, input: impl Into<AnyInput<'a>>) {
         self.engine.handle(self.now, input, &mut self.out);
         self.out.clear();
     }
@@ -98,13 +99,13 @@ impl Running {
         let source = "node1:9765";
         match line {
             [b'~', minutes, ..] => self.pass(Span::secs(60 * i64::from(*minutes))),
-            [b'!', ..] => self.handle(Input::SourceDown { source, reason: "connection refused" }),
-            [b'+', ..] => self.handle(Input::SourceUp { source, many_nodes: line.len() > 1 }),
+            [b'!', ..] => self.handle(SourceInput::SourceDown { source, reason: "connection refused" }),
+            [b'+', ..] => self.handle(SourceInput::SourceUp { source, many_nodes: line.len() > 1 }),
             _ => {
                 let Ok(mut event) = stepwatch_wire::Event::parse_record(line) else { return };
                 event.clean();
                 self.now = self.now + Span::millis(100);
-                self.handle(Input::Event { source, event: &event });
+                self.handle(SourceInput::Event { source, event: &event });
             }
         }
     }
@@ -129,7 +130,7 @@ impl Running {
         assert!(flaws.is_empty(), "{flaws:?}");
         let parts = self.engine.take_dirty();
         let stored = parts.into_iter().filter_map(|(name, part)| Some((name, part?)));
-        let (mut restored, unread) = Engine::restore(EngineConfig::default(), stored);
+        let (mut restored, unread) = Engine::restore(ResponderConfig::default(), stored);
         assert!(unread.is_empty(), "{unread:?}");
         restored.resume(self.now, &mut self.out);
     }

@@ -28,9 +28,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::changes::RunChange;
-use stepwatch_engine::effect::Notification;
+use stepwatch_detect::changes::RunChange;
 use stepwatch_kit::config::Secret;
+use stepwatch_respond::effect::Notification;
 
 pub use budget::Budget;
 pub use sample::test_notification;

@@ -31,9 +31,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use stepwatch_engine::effect::Action;
-use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::Action;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;

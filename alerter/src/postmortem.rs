@@ -12,10 +12,10 @@ mod tests;
 
 use std::fmt::Write as _;
 
-use stepwatch_engine::effect::{Action, TimelineEntry};
-use stepwatch_engine::incident::{IncidentRecord, State};
-use stepwatch_engine::message::{self, Details, Message, place};
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::{Action, TimelineEntry};
+use stepwatch_respond::incident::{IncidentRecord, State};
+use stepwatch_respond::message::{self, Details, Message, place};
 
 use crate::store::{Delivery, DeliveryState};
 pub use impact::{Impact, Loss};

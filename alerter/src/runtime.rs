@@ -32,14 +32,13 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stepwatch_engine::Engine;
-use stepwatch_engine::changes::RunChange;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input, Notification, TimelineEntry};
-use stepwatch_engine::incident::{End, Ended, IncidentRecord, State};
-use stepwatch_engine::message::Message;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_detect::changes::RunChange;
+use stepwatch_engine::{Engine, EngineConfig, SourceInput};
 use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_model::Severity;
+use stepwatch_respond::effect::{Effect, Input, Notification, TimelineEntry};
+use stepwatch_respond::incident::{End, Ended, IncidentRecord, State};
+use stepwatch_respond::message::Message;
 use stepwatch_wire::{Cursor, Kind};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -240,7 +239,7 @@ impl Runtime {
             metrics: metrics.clone(),
             clock: clock.clone(),
         };
-        board.reroute(config.clone());
+        board.reroute(config.responder.clone());
         let events = Kind::ALL
             .iter()
             .map(|k| metrics.events.get_or_create(&KindLabel { kind: Word(k.as_str()) }).clone())
@@ -368,21 +367,23 @@ impl Runtime {
                     if event.kind == Kind::Step {
                         self.metrics.steps.inc();
                     }
-                    self.engine.handle(now, Input::Event { source, event }, &mut self.pending.effects);
+                    self.engine.handle(now, SourceInput::Event { source, event }, &mut self.pending.effects);
                 }
                 if let Some(cursor) = events.into_iter().rev().find_map(|e| e.cursor) {
                     self.pending.cursors.insert(source.to_owned(), cursor);
                 }
             }
             News::Up { many_nodes } => {
-                let input = Input::SourceUp { source, many_nodes };
+                let input = SourceInput::SourceUp { source, many_nodes };
                 self.engine.handle(now, input, &mut self.pending.effects);
             }
             News::Down { reason } => {
-                let input = Input::SourceDown { source, reason: &reason };
+                let input = SourceInput::SourceDown { source, reason: &reason };
                 self.engine.handle(now, input, &mut self.pending.effects);
             }
-            News::Gone => self.engine.handle(now, Input::SourceGone { source }, &mut self.pending.effects),
+            News::Gone => {
+                self.engine.handle(now, SourceInput::SourceGone { source }, &mut self.pending.effects)
+            }
         }
     }
 

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sqlx::sqlite::SqlitePool;
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
 use tokio::sync::{Mutex, Notify};
 
 use self::busy::Busy;

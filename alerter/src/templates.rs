@@ -23,9 +23,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Output, State, UndefinedBehavior, Value};
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::effect::Notification;
-use stepwatch_engine::message::{Fact, Link};
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::Notification;
+use stepwatch_respond::message::{Fact, Link};
 
 use crate::notify::slack::inert;
 use crate::notify::text::{clean, line, shorten, web_link};

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::time::Span;
 use stepwatch_kit::config::Secret;
+use stepwatch_model::time::Span;
 
 use crate::notify::http::{Http, url_secrets};
 use crate::notify::url_of;

@@ -23,13 +23,13 @@ use core::hint::black_box;
 use std::fs;
 use std::sync::Arc;
 
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::detector::Detectors;
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::run::Run;
-use stepwatch_engine::sample::StepSample;
-use stepwatch_engine::time::Ts;
+use stepwatch_detect::detector::Detectors;
+use stepwatch_detect::run::Run;
+use stepwatch_detect::sample::StepSample;
+use stepwatch_engine::{Engine, SourceInput};
+use stepwatch_model::time::Ts;
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::Effect;
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
@@ -142,7 +142,7 @@ fn events(tape: &[StepSample]) -> Vec<Event> {
 /// Seconds an event, and bytes of the runs as they are stored. `turn`: how many events have the
 /// same step.
 fn whole_engine(events: &mut [Event], turn: usize, history: usize) -> (f64, usize) {
-    let mut engine = Engine::new(EngineConfig::default());
+    let mut engine = Engine::new(ResponderConfig::default());
     let sources: Vec<String> = (0..turn).map(|i| format!("node{:03}:9765", i / GPUS)).collect();
     let mut out: Vec<Effect> = Vec::new();
     let mut feed = |range: core::ops::Range<usize>| {
@@ -151,7 +151,7 @@ fn whole_engine(events: &mut [Event], turn: usize, history: usize) -> (f64, usiz
             let step = (i / turn) as i64 + 1;
             let now = Ts(START_MS + 2000 * step);
             (event.step, event.ts) = (Some(step), Some(now.as_secs_f64()));
-            engine.handle(now, Input::Event { source: &sources[i % turn], event }, &mut out);
+            engine.handle(now, SourceInput::Event { source: &sources[i % turn], event }, &mut out);
         }
         out.clear();
     };

@@ -1,35 +1,332 @@
-//! The pure core of the alerter: series, detectors, verdicts, incidents, escalation, messages.
+//! The two halves of the core as one: what is detected is responded to at once.
 //!
-//! No clock, socket, thread, file or randomness: time is an argument, timers are data, iteration
-//! order is fixed. Five calls drive it: [`Engine::handle`], [`Engine::tick`],
-//! [`Engine::next_deadline`], [`Engine::take_dirty`] and [`Engine::restore`]. The same engine runs
-//! live, in `backtest` and in tests.
+//! `stepwatch-detect` follows runs and nodes, `stepwatch-respond` has incidents and people; neither
+//! knows the other. This crate carries what the first reports ([`stepwatch_model::Detected`]) to the
+//! second, and what became of it ([`stepwatch_model::RunIncidents`]) back. The same engine runs live,
+//! in `backtest` and in tests. Pure, as both halves are: no clock, socket, thread, file or
+//! randomness.
 
-pub mod batches;
-mod cause;
-pub mod changes;
-pub mod config;
-pub mod detector;
-pub mod detectors;
-pub mod effect;
-mod engine;
-pub mod external;
-mod fabric;
-mod glob;
-pub mod incident;
-pub mod matcher;
-pub mod message;
-pub mod node;
-pub mod oncall;
-mod placement;
-pub mod route;
-pub mod run;
-pub mod sample;
-pub mod silence;
-pub mod stats;
-mod timers;
-pub mod verdict;
+use std::sync::Arc;
 
-pub use stepwatch_model::time;
+use stepwatch_detect::Monitor;
+use stepwatch_detect::changes::RunChange;
+use stepwatch_detect::detector::DetectorsConfig;
+use stepwatch_detect::node::Node;
+use stepwatch_detect::run::Run;
+use stepwatch_model::{Detected, Elsewhere};
+use stepwatch_respond::Responder;
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::{Effect, Notification};
+use stepwatch_respond::external::{External, Firing};
+use stepwatch_respond::incident::IncidentRecord;
+use stepwatch_respond::incident::audit::Flaw;
+use stepwatch_respond::message::Message;
+use stepwatch_respond::oncall::OnCall;
+use stepwatch_respond::silence::{Plan, Refusal as SilenceRefusal, Silence, Silences, Wanted};
 
-pub use engine::{Engine, NO_RUN, Refusal, Refused, Rehearsal, StatePart};
+pub use stepwatch_detect::{Input as SourceInput, Refusal, Refused};
+pub use stepwatch_model::stored::StatePart;
+pub use stepwatch_model::time::{self, Ts};
+pub use stepwatch_respond::DryRun;
+pub use stepwatch_respond::effect::Input;
+
+/// The settings of both halves.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EngineConfig {
+    pub detectors: Arc<DetectorsConfig>,
+    pub responder: ResponderConfig,
+}
+
+impl From<ResponderConfig> for EngineConfig {
+    fn from(responder: ResponderConfig) -> Self {
+        Self { responder, ..Self::default() }
+    }
+}
+
+/// What comes from outside: from the sources, or for the responder.
+#[derive(Debug, Clone, Copy)]
+pub enum AnyInput<'a> {
+    Source(SourceInput<'a>),
+    Responder(Input<'a>),
+}
+
+impl<'a> From<SourceInput<'a>> for AnyInput<'a> {
+    fn from(input: SourceInput<'a>) -> Self {
+        Self::Source(input)
+    }
+}
+
+impl<'a> From<Input<'a>> for AnyInput<'a> {
+    fn from(input: Input<'a>) -> Self {
+        Self::Responder(input)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Engine {
+    monitor: Monitor,
+    responder: Responder,
+    scratch: Vec<Detected>,
+}
+
+impl Engine {
+    pub fn new(config: impl Into<EngineConfig>) -> Self {
+        let EngineConfig { detectors, responder } = config.into();
+        Self { monitor: Monitor::new(detectors), responder: Responder::new(responder), scratch: Vec::new() }
+    }
+
+    /// Rebuilds an engine from stored parts, exactly as it was. A part of another version, or
+    /// damaged, is named in the second value and left out; what depended on it ends with
+    /// [`Self::resume`], unless it is reported again.
+    pub fn restore(
+        config: impl Into<EngineConfig>,
+        parts: impl IntoIterator<Item = StoredPart>,
+    ) -> (Self, Vec<String>) {
+        let EngineConfig { detectors, responder } = config.into();
+        let (of_monitor, of_responder): (Vec<_>, Vec<_>) =
+            parts.into_iter().partition(|(name, _)| Monitor::is_part(name));
+        let (monitor, mut unusable) = Monitor::restore(detectors, of_monitor);
+        let (responder, more) = Responder::restore(responder, of_responder);
+        unusable.extend(more);
+        let mut engine = Self { monitor, responder, scratch: Vec::new() };
+        engine.feed_back();
+        (engine, unusable)
+    }
+
+    /// Takes one input that happened at `now`.
+    pub fn handle<'a>(&mut self, now: Ts, input: impl Into<AnyInput<'a>>, out: &mut Vec<Effect>) {
+        match input.into() {
+            AnyInput::Source(input) => {
+                self.detect(now, out, |monitor, found| monitor.handle(now, input, found))
+            }
+            AnyInput::Responder(input) => self.responder.handle(now, input, &self.monitor, out),
+        }
+        self.feed_back();
+    }
+
+    /// Lets the monitor act, and carries what it found to the responder.
+    fn detect(&mut self, now: Ts, out: &mut Vec<Effect>, act: impl FnOnce(&mut Monitor, &mut Vec<Detected>)) {
+        act(&mut self.monitor, &mut self.scratch);
+        self.responder.detected(now, &self.scratch, out);
+        self.scratch.clear();
+    }
+
+    fn feed_back(&mut self) {
+        if self.responder.has_run_incidents() {
+            self.responder.take_run_incidents().for_each(|incidents| self.monitor.learn(incidents));
+        }
+    }
+
+    /// Runs what is due at `now`.
+    pub fn tick(&mut self, now: Ts, out: &mut Vec<Effect>) {
+        while self.tick_one(now, out) {}
+    }
+
+    /// Runs the first of what is due at `now`; false if nothing is. Thousands of incidents may be
+    /// due at once, and whoever has something else to do meanwhile need not wait for all of
+    /// them.
+    pub fn tick_one(&mut self, now: Ts, out: &mut Vec<Effect>) -> bool {
+        let (seen, told) = (self.monitor.next_deadline(), self.responder.next_deadline());
+        let monitor_first = match (seen, told) {
+            (Some((seen, _)), Some((told, _))) => seen < told,
+            (seen, None) => seen.is_some(),
+            (None, _) => false,
+        };
+        let mut ran = true;
+        if monitor_first {
+            self.detect(now, out, |monitor, found| ran = monitor.tick_one(now, found));
+        } else {
+            ran = self.responder.tick_one(now, &self.monitor, out);
+        }
+        self.feed_back();
+        ran
+    }
+
+    /// When `tick` must be called next, and why.
+    pub fn next_deadline(&self) -> Option<(Ts, &'static str)> {
+        let all = [self.responder.next_deadline(), self.monitor.next_deadline()];
+        all.into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// The parts of the state that changed, as key and opaque bytes, to be stored with the effects
+    /// in one transaction.
+    pub fn take_dirty(&mut self) -> Vec<StatePart> {
+        let mut parts = self.monitor.take_dirty();
+        parts.extend(self.responder.take_dirty());
+        parts
+    }
+
+    /// Of these, those that do not follow from the streams: enough to be stored with what a person
+    /// said, or another program, while what the streams said has led to nothing since all was
+    /// stored. The rest waits for [`Self::take_dirty`].
+    pub fn take_dirty_answers(&mut self) -> Vec<StatePart> {
+        self.responder.take_dirty()
+    }
+
+    /// Replaces the configuration; open incidents keep their level.
+    pub fn reconfigure(&mut self, config: impl Into<EngineConfig>) {
+        let EngineConfig { detectors, responder } = config.into();
+        self.monitor.reconfigure(detectors);
+        self.responder.reconfigure(responder);
+        self.feed_back();
+    }
+
+    /// Tells a restored engine that it was blind until `now`: silence before it counts against
+    /// nobody.
+    pub fn resume(&mut self, now: Ts, out: &mut Vec<Effect>) {
+        let unread = self.monitor.take_unread();
+        self.responder.unread(now, &unread, out);
+        self.monitor.resume(now, self.responder.standstills());
+        self.feed_back();
+    }
+
+    /// Sees to it that whoever must be told of these is told all the same.
+    pub fn mend(&mut self, now: Ts, flaws: &[Flaw]) {
+        self.responder.mend(now, flaws);
+        self.feed_back();
+    }
+
+    /// Silences or the configuration changed: looks again at what hides each open incident.
+    pub fn reconsider(&mut self, now: Ts, out: &mut Vec<Effect>) {
+        self.responder.reconsider(now, out);
+        self.feed_back();
+    }
+
+    /// Opens the incident that the finding of a detector would open.
+    pub fn dry_run(&mut self, now: Ts, what: &DryRun<'_>, out: &mut Vec<Effect>) {
+        self.responder.dry_run(now, what, out);
+        self.feed_back();
+    }
+
+    /// Takes back what was stored, before the engine is told anything.
+    pub fn restore_alerts(&mut self, now: Ts, stored: impl IntoIterator<Item = Firing>) {
+        self.responder.restore_alerts(now, stored, &self.monitor);
+    }
+
+    /// Takes back what was stored, before the engine is told anything.
+    pub fn restore_silences(&mut self, now: Ts, stored: impl IntoIterator<Item = Silence>) {
+        self.responder.restore_silences(now, stored);
+    }
+
+    /// What a wish for a silence comes to, or why it is refused; `fresh` is an id that no silence
+    /// has.
+    pub fn plan_silence(&self, now: Ts, wanted: Wanted, fresh: &str) -> Result<Plan, SilenceRefusal> {
+        self.responder.plan_silence(now, wanted, fresh)
+    }
+
+    /// A source is a recording of many, and not one exporter.
+    pub fn speaks_for_many(&mut self, source: &str) {
+        self.monitor.speaks_for_many(source);
+    }
+
+    /// What changed of the runs since somebody asked.
+    pub fn take_changes(&mut self) -> Vec<RunChange> {
+        self.monitor.take_changes()
+    }
+}
+
+/// A part of the state as it was stored.
+pub type StoredPart = (String, Vec<u8>);
+
+/// What there is to know of both halves.
+impl Engine {
+    /// What a message that waited is to say now; `None` if it is to be sent as it is: an answer,
+    /// and what is over.
+    pub fn reword(&self, now: Ts, n: &Notification) -> Option<Message> {
+        self.responder.reword(now, n)
+    }
+
+    /// Open incidents of which nobody would ever hear again: there are none, unless this program is
+    /// wrong.
+    pub fn audit(&self, now: Ts) -> Vec<Flaw> {
+        self.responder.audit(now)
+    }
+
+    /// Open pages of teams that name nobody, where nobody else may be told of them either.
+    pub fn homeless(&self) -> Vec<String> {
+        self.responder.homeless()
+    }
+
+    /// Incidents that are not resolved.
+    pub fn open_incidents(&self) -> impl Iterator<Item = &IncidentRecord> {
+        self.responder.open_incidents()
+    }
+
+    /// Incidents that a person resolved and that still fire: they come back unless they are over
+    /// before.
+    pub fn resolved_still_firing(&self) -> impl Iterator<Item = &IncidentRecord> {
+        self.responder.resolved_still_firing()
+    }
+
+    /// Whether an incident is open, or comes back unless it is over before.
+    pub fn holds(&self, id: &str) -> bool {
+        self.responder.holds(id)
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.responder.open_count()
+    }
+
+    pub fn incident(&self, id: &str) -> Option<&IncidentRecord> {
+        self.responder.incident(id)
+    }
+
+    pub fn silences(&self) -> &Silences {
+        self.responder.silences()
+    }
+
+    /// The alerts from outside that fire.
+    pub fn alerts(&self) -> &External {
+        self.responder.alerts()
+    }
+
+    /// Who is on call when.
+    pub fn oncall(&self) -> &Arc<OnCall> {
+        self.responder.oncall()
+    }
+
+    /// The runs that are watched.
+    pub fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.monitor.runs()
+    }
+
+    /// Every node that spoke for itself.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.monitor.nodes()
+    }
+
+    /// What sources were refused, of those that were.
+    pub fn refused(&self) -> impl Iterator<Item = (&str, &Refused)> {
+        self.monitor.refused()
+    }
+
+    /// Which other runs, or attempts of this one, spiked at the data of `step`.
+    pub fn spiked_elsewhere(&self, run: &str, step: i64) -> Elsewhere {
+        self.monitor.spiked_elsewhere(run, step)
+    }
+
+    /// Events of runs beyond the limit.
+    pub fn dropped_runs(&self) -> u64 {
+        self.monitor.dropped_runs()
+    }
+
+    /// Events of nodes beyond the limit.
+    pub fn dropped_nodes(&self) -> u64 {
+        self.monitor.dropped_nodes()
+    }
+
+    /// Numbers of series beyond the limit of their run, of the runs that are watched.
+    pub fn dropped_signals(&self) -> u64 {
+        self.monitor.dropped_signals()
+    }
+
+    /// Spikes whose place in the data was forgotten for want of room.
+    pub fn forgotten_batches(&self) -> u64 {
+        self.monitor.forgotten_batches()
+    }
+
+    /// Configurations whose usual speed was forgotten to make room.
+    pub fn dropped_baselines(&self) -> u64 {
+        self.monitor.dropped_baselines()
+    }
+}

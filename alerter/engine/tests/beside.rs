@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use proptest::prelude::*;
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_engine::{Engine, SourceInput};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::Effect;
+use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::Event;
 
 const START: i64 = 1_795_227_416_000;
@@ -27,7 +27,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let config = EngineConfig { cost_per_gpu_hour: Some(2.0), ..config() };
+        let config = ResponderConfig { cost_per_gpu_hour: Some(2.0), ..config() };
         Self { engine: Engine::new(config), now: Ts(START), out: Vec::new(), parts: BTreeMap::new() }
     }
 
@@ -37,7 +37,7 @@ impl World {
             self.engine.tick(self.now, &mut self.out);
         }
         let event = Event::parse(line.as_bytes()).unwrap_or_else(|e| panic!("{e}: {line}"));
-        self.engine.handle(self.now, Input::Event { source: "n:1", event: &event }, &mut self.out);
+        self.engine.handle(self.now, SourceInput::Event { source: "n:1", event: &event }, &mut self.out);
         for (key, bytes) in self.engine.take_dirty() {
             match bytes {
                 Some(b) => self.parts.insert(key, b),
@@ -47,7 +47,7 @@ impl World {
     }
 
     fn store_and_restore(&mut self) {
-        let config = EngineConfig { cost_per_gpu_hour: Some(2.0), ..config() };
+        let config = ResponderConfig { cost_per_gpu_hour: Some(2.0), ..config() };
         let (engine, unusable) = Engine::restore(config, self.parts.clone());
         assert!(unusable.is_empty(), "{unusable:?}");
         self.engine = engine;
@@ -79,8 +79,8 @@ impl World {
     }
 }
 
-fn config() -> EngineConfig {
-    EngineConfig { receivers: vec!["a".into()], ..EngineConfig::default() }
+fn config() -> ResponderConfig {
+    ResponderConfig { receivers: vec!["a".into()], ..ResponderConfig::default() }
 }
 
 /// Deterministic, between -1 and 1, and no pattern that returns within a test.

@@ -1,12 +1,12 @@
 //! One sickness of a run is one incident, however it shows, however late or often its reports come.
 
 use proptest::prelude::*;
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::{Cause, Severity};
+use stepwatch_engine::{Engine, SourceInput};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Cause, Severity};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::Effect;
+use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::Event;
 
 const START: i64 = 1_795_227_416_000;
@@ -56,14 +56,14 @@ fn report(step: i64, rank: u32, e: &Episode) -> Event {
 
 /// What became of the reports, each at the time it arrives, in units of a step.
 fn incidents(reports: impl IntoIterator<Item = (i64, Event)>) -> Vec<IncidentRecord> {
-    let mut engine = Engine::new(EngineConfig::default());
+    let mut engine = Engine::new(ResponderConfig::default());
     let (mut out, mut now) = (Vec::new(), Ts(START));
     for (at, event) in reports {
         now = now.max(Ts(START + 2000 * at));
         while engine.next_deadline().is_some_and(|(due, _)| due <= now) {
             engine.tick(now, &mut out);
         }
-        engine.handle(now, Input::Event { source: "n:1", event: &event }, &mut out);
+        engine.handle(now, SourceInput::Event { source: "n:1", event: &event }, &mut out);
     }
     let mut found: Vec<IncidentRecord> = Vec::new();
     for e in out {

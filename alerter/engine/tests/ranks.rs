@@ -1,20 +1,20 @@
 //! Ranks and sources that tell of the same step.
 
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_engine::{Engine, SourceInput};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::Effect;
 use stepwatch_wire::Event;
 
 /// Feeds `events` one a second and returns the kinds and severities of all incidents.
 fn incidents(events: impl IntoIterator<Item = Event>) -> Vec<(Kind, Severity)> {
-    let mut engine = Engine::new(EngineConfig::default());
+    let mut engine = Engine::new(ResponderConfig::default());
     let mut out = Vec::new();
     let mut now = Ts(1_795_227_416_000);
     for e in events {
         now = Ts(now.0 + 1);
-        engine.handle(now, Input::Event { source: "n:1", event: &e }, &mut out);
+        engine.handle(now, SourceInput::Event { source: "n:1", event: &e }, &mut out);
     }
     let mut found: Vec<(String, Kind, Severity)> = Vec::new();
     for e in out {
@@ -68,12 +68,12 @@ fn late_joiners_and_resends_are_not_restarts() {
         let late = (s > 100).then(|| step(1, s - 50, &[("step_time", 1.0)]));
         [step(0, s, &[("loss", 2.0)]), step(0, s, &[("loss", 2.0)])].into_iter().chain(late)
     });
-    let mut engine = Engine::new(EngineConfig::default());
+    let mut engine = Engine::new(ResponderConfig::default());
     let mut out = Vec::new();
     for e in events {
-        engine.handle(Ts(1_795_227_416_000), Input::Event { source: "n:1", event: &e }, &mut out);
+        engine.handle(Ts(1_795_227_416_000), SourceInput::Event { source: "n:1", event: &e }, &mut out);
     }
     let run = engine.runs().next().unwrap();
-    assert_eq!((run.facts.attempt, run.counters.steps), (0, 199));
+    assert_eq!((run.state.attempt, run.counters.steps), (0, 199));
     assert_eq!(run.counters.duplicates, 199);
 }

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::{Engine, SourceInput};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::{Effect, Input};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind};
 
 const RANKS: u32 = 4;
@@ -55,8 +55,8 @@ struct Sim {
     reversed: bool,
 }
 
-fn config() -> EngineConfig {
-    EngineConfig { receivers: vec!["a".into(), "b".into()], ..EngineConfig::default() }
+fn config() -> ResponderConfig {
+    ResponderConfig { receivers: vec!["a".into(), "b".into()], ..ResponderConfig::default() }
 }
 
 impl Sim {
@@ -86,7 +86,7 @@ impl Sim {
         (e.run, e.rank, e.world) = (Some("r".into()), Some(rank), Some(RANKS));
         e.ts = Some(self.now.as_secs_f64());
         e.attempt = Some(self.attempt);
-        self.engine.handle(self.now, Input::Event { source: "n:1", event: &e }, &mut self.out);
+        self.engine.handle(self.now, SourceInput::Event { source: "n:1", event: &e }, &mut self.out);
     }
 
     fn step(&mut self, loss: f64, grad: f64, secs: f64) {
@@ -131,12 +131,12 @@ impl Sim {
                 self.event(*rank, e);
             }
             Op::Down => {
-                let input = Input::SourceDown { source: "n:1", reason: "refused" };
+                let input = SourceInput::SourceDown { source: "n:1", reason: "refused" };
                 self.engine.handle(self.now, input, &mut self.out);
             }
             Op::Up => self.engine.handle(
                 self.now,
-                Input::SourceUp { source: "n:1", many_nodes: false },
+                SourceInput::SourceUp { source: "n:1", many_nodes: false },
                 &mut self.out,
             ),
             Op::AckAll => {

@@ -1,11 +1,11 @@
 //! What is said of a run in words, and how it ends.
 
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::incident::{IncidentRecord, State};
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_engine::{Engine, SourceInput};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::Effect;
+use stepwatch_respond::incident::{IncidentRecord, State};
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 const START: Ts = Ts(1_795_227_416_000);
@@ -20,7 +20,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let engine = Engine::new(EngineConfig::default());
+        let engine = Engine::new(ResponderConfig::default());
         let mut b = Self { engine, now: START, step: 0, incidents: Vec::new() };
         b.steps(100);
         b
@@ -28,7 +28,7 @@ impl Bench {
 
     fn feed(&mut self, event: &Event) {
         let mut out = Vec::new();
-        self.engine.handle(self.now, Input::Event { source: "n:1", event }, &mut out);
+        self.engine.handle(self.now, SourceInput::Event { source: "n:1", event }, &mut out);
         self.absorb(out);
     }
 

@@ -8,18 +8,19 @@ use std::path::{Path, PathBuf};
 use regex_lite::Regex;
 
 /// Where sentences are made or handed on.
-const ROOMS: [&str; 4] = ["src", "../model/src", "../src", "../../tests/src/fleet"];
+const ROOMS: [&str; 6] =
+    ["src", "../model/src", "../detect/src", "../respond/src", "../src", "../../tests/src/fleet"];
 /// How a text is taken to pieces, or looked at.
 const READS: &str = concat!(
     r"(contains|starts_with|ends_with|r?split|r?split_once|splitn|split_terminator|strip_prefix",
     r"|strip_suffix|r?find|matches|match_indices|replacen?|trim_(start|end)_matches",
     r"|to_(ascii_)?lowercase)\(",
 );
-/// What is a sentence: words of a suspect, of a verdict and of an incident. Another `why` is an
+/// What is a sentence: words of a suspect, of a finding and of an incident. Another `why` is an
 /// enum.
 const SENTENCE: &str = concat!(
     r"((target|place|observation|fault)\.to_string\(\)|(what|why)\(\)",
-    r"|\b(v|verdict|verdicts\[\d+\]|finding)\.why|\b(record|r|i|m|message)\.summary)",
+    r"|\b(v|finding|findings\[\d+\])\.why|\b(record|r|i|m|message)\.summary)",
 );
 
 /// What no sentence is without.

@@ -2,15 +2,17 @@
 //! what is not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Action, Effect, Input, Notification};
-use stepwatch_engine::external::{Alert, LabelSet, Limits, Told};
-use stepwatch_engine::incident::{Hidden, IncidentRecord, State};
-use stepwatch_engine::matcher::Matcher;
-use stepwatch_engine::silence::{Maintenance, Phase, Silence, SilenceConfig, Wanted};
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::{Kind, Severity};
+use std::sync::Arc;
+
+use stepwatch_engine::{AnyInput, Engine, EngineConfig, SourceInput};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::{Action, Effect, Input, Notification};
+use stepwatch_respond::external::{Alert, LabelSet, Limits, Told};
+use stepwatch_respond::incident::{Hidden, IncidentRecord, State};
+use stepwatch_respond::matcher::Matcher;
+use stepwatch_respond::silence::{Maintenance, Phase, Silence, SilenceConfig, Wanted};
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 /// 2026-11-21T02:16:56Z.
@@ -27,18 +29,18 @@ struct World {
 }
 
 impl World {
-    fn new(config: EngineConfig) -> Self {
-        let mut detectors = config.detectors.clone();
-        std::sync::Arc::make_mut(&mut detectors).rank_dead.page_after = Span::ZERO;
+    fn new(config: ResponderConfig) -> Self {
         let receivers = vec!["chat".to_owned(), "phone".to_owned()];
-        let engine = Engine::new(EngineConfig { detectors, receivers, ..config });
+        let mut config = EngineConfig::from(ResponderConfig { receivers, ..config });
+        Arc::make_mut(&mut config.detectors).rank_dead.page_after = Span::ZERO;
+        let engine = Engine::new(config);
         let mut w =
             Self { engine, now: T0, sent: vec![], records: vec![], silences: vec![], history: vec![] };
-        w.input(Input::SourceUp { source: SOURCE, many_nodes: false });
+        w.input(SourceInput::SourceUp { source: SOURCE, many_nodes: false });
         w
     }
 
-    fn input(&mut self, input: Input<'_>) {
+    fn input<'a>(&mut self, input: impl Into<AnyInput<'a>>) {
         let mut out = Vec::new();
         self.engine.handle(self.now, input, &mut out);
         self.absorb(out);
@@ -80,7 +82,7 @@ impl World {
         e.node = Some("gpu-1".into());
         e.attempt = Some(0);
         make(&mut e);
-        self.input(Input::Event { source: SOURCE, event: &e });
+        self.input(SourceInput::Event { source: SOURCE, event: &e });
     }
 
     fn step(&mut self, step: i64, loss: f64) {
@@ -135,7 +137,7 @@ impl World {
 }
 
 fn running() -> World {
-    let mut w = World::new(EngineConfig::default());
+    let mut w = World::new(ResponderConfig::default());
     for step in 0..5 {
         w.step(step, 2.5);
         w.forward(1);
@@ -217,7 +219,7 @@ fn a_silence_may_be_of_one_incident() {
 #[test]
 fn who_relies_on_it_is_reminded_before_it_ends() {
     let remind = SilenceConfig { remind: vec!["chat".into()], ..SilenceConfig::default() };
-    let mut w = World::new(EngineConfig { silences: remind, ..EngineConfig::default() });
+    let mut w = World::new(ResponderConfig { silences: remind, ..ResponderConfig::default() });
     w.step(1, 2.5);
     w.rank_dies();
     let told = w.sent.len();
@@ -238,7 +240,7 @@ fn who_relies_on_it_is_reminded_before_it_ends() {
 #[test]
 fn a_reminder_is_nobodys_first_word() {
     let remind = SilenceConfig { remind: vec!["chat".into()], ..SilenceConfig::default() };
-    let mut w = World::new(EngineConfig { silences: remind, ..EngineConfig::default() });
+    let mut w = World::new(ResponderConfig { silences: remind, ..ResponderConfig::default() });
     w.step(1, 2.5);
     w.silence(&["run=llama"], 3600, false);
     w.rank_dies();
@@ -286,7 +288,7 @@ fn a_maintenance_window_comes_again() {
             "time_intervals": [{"times": [{"start_time": "02:00", "end_time": "03:00"}]}]}"#,
     )
     .unwrap();
-    let mut w = World::new(EngineConfig { maintenance: vec![window], ..EngineConfig::default() });
+    let mut w = World::new(ResponderConfig { maintenance: vec![window], ..ResponderConfig::default() });
     w.tell(&[("alertname", "DiskFull"), ("severity", "page"), ("node", "gpu-1")], Some(100_000));
     assert_eq!(w.phone(), [], "{:#?}", w.history);
     assert!(
@@ -324,7 +326,7 @@ fn alerts_of_one_rule_and_run_are_one_incident() {
 
 #[test]
 fn one_that_is_not_told_any_more_is_over() {
-    let mut w = World::new(EngineConfig::default());
+    let mut w = World::new(ResponderConfig::default());
     for _ in 0..10 {
         w.tell(&[("alertname", "Probe"), ("instance", "https://x/y")], None);
         w.forward(60);
@@ -353,7 +355,7 @@ fn what_our_own_detectors_told_already_is_not_told_twice() {
 
 #[test]
 fn alerts_are_silenced_one_by_one() {
-    let mut w = World::new(EngineConfig::default());
+    let mut w = World::new(ResponderConfig::default());
     w.silence(&["alertname=DiskFull", "instance=~\"a.*\""], 3600, false);
     let alert = |instance| [("alertname", "DiskFull"), ("severity", "page"), ("instance", instance)];
     w.tell(&alert("a1:9100"), Some(7200));
@@ -366,7 +368,7 @@ fn alerts_are_silenced_one_by_one() {
 
 #[test]
 fn an_info_and_a_watchdog_wake_nobody() {
-    let mut w = World::new(EngineConfig::default());
+    let mut w = World::new(ResponderConfig::default());
     w.tell(&[("alertname", "Watchdog"), ("severity", "none")], None);
     w.tell(&[("alertname", "Note"), ("severity", "info")], None);
     w.forward(400);
@@ -378,7 +380,7 @@ fn an_info_and_a_watchdog_wake_nobody() {
 fn an_alert_is_silenced_by_either_name_of_its_severity() {
     let alert = [("alertname", "DiskFull"), ("severity", "critical"), ("instance", "a1:9100")];
     for severity in ["critical", "page"] {
-        let mut w = World::new(EngineConfig::default());
+        let mut w = World::new(ResponderConfig::default());
         w.silence(&["alertname=DiskFull", &format!("severity={severity}")], 3600, false);
         w.tell(&alert, Some(7200));
         w.forward(60);
@@ -390,7 +392,7 @@ fn an_alert_is_silenced_by_either_name_of_its_severity() {
 #[test]
 fn of_alerts_with_silences_of_their_own_the_first_to_end_counts() {
     for lengths in [[3600, 600], [600, 3600]] {
-        let mut w = World::new(EngineConfig::default());
+        let mut w = World::new(ResponderConfig::default());
         for (instance, length) in ["a1:9100", "b1:9100"].into_iter().zip(lengths) {
             w.silence(&[&format!("instance=\"{instance}\"")], length, false);
             w.tell(&[("alertname", "DiskFull"), ("severity", "page"), ("instance", instance)], Some(7200));

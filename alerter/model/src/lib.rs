@@ -6,23 +6,37 @@
 //!
 //! Pure: no clock, socket, thread, file or randomness.
 
+mod context;
+mod detected;
 mod elsewhere;
 mod evidence;
 mod fault;
+mod finding;
+mod fingerprint;
 mod kind;
 mod number;
+pub mod remedy;
 mod render;
+mod scope;
 mod sentence;
+pub mod stored;
 mod suspect;
 mod target;
 pub mod time;
+pub mod timers;
 
+pub use context::{Context, LINKS_AT_ONCE, Labels, MAX_NODES_AT_ONCE, RunSummary, SHARED_NODES};
+pub use detected::{Detected, Directory, RunIncidents};
 pub use elsewhere::Elsewhere;
 pub use evidence::{Course, Evidence, Measure, Observation, ReadingUnit, Slowed};
 pub use fault::{Fault, Said, Topic};
+pub use finding::{Change, Finding};
+pub use fingerprint::{fingerprint, hash_byte, hash_label};
 pub use kind::{Cause, Kind, Severity};
 pub use number::{Num, number};
+pub use remedy::{FirstFailure, Remedies, Remedy};
 pub use render::{names, out_of_line, short};
+pub use scope::{NO_RUN, Origin, Reporter, Scope, Subject};
 pub use sentence::Sentence;
 pub use suspect::Suspect;
 pub use target::{Place, Storage, Target, Unit};

@@ -22,11 +22,11 @@ use std::sync::Arc;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
-#[cfg(any(test, feature = "fuzz"))]
-use stepwatch_engine::external::Told;
-#[cfg(any(test, feature = "fuzz"))]
-use stepwatch_engine::time::Ts;
 use stepwatch_kit::build_info;
+#[cfg(any(test, feature = "fuzz"))]
+use stepwatch_model::time::Ts;
+#[cfg(any(test, feature = "fuzz"))]
+use stepwatch_respond::external::Told;
 use utoipa::openapi::RefOr;
 use utoipa::{IntoResponses as _, PartialSchema as _};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};

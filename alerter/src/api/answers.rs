@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
+use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
 use stepwatch_wire::words;
 use tokio::sync::oneshot;
 use utoipa::ToSchema;

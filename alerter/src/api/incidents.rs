@@ -7,10 +7,10 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Json, Response};
 use serde::Deserialize;
-use stepwatch_engine::external::Alert;
-use stepwatch_engine::incident::{IncidentRecord, State as IncidentState, labels};
-use stepwatch_engine::message::{self, Link, Status};
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_respond::external::Alert;
+use stepwatch_respond::incident::{IncidentRecord, State as IncidentState, labels};
+use stepwatch_respond::message::{self, Link, Status};
 use utoipa::ToSchema;
 
 use super::Api;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::oncall::{Moment, OnCall, Schedule};
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::oncall::{Moment, OnCall, Schedule};
 use utoipa::ToSchema;
 
 use super::Api;

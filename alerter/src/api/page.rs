@@ -6,9 +6,9 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
-use stepwatch_engine::incident::{IncidentRecord, State as IncidentState};
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::Kind;
+use stepwatch_model::Kind;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
 
 use super::Api;
 use super::auth::Caller;

@@ -6,12 +6,12 @@
 mod silences;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use stepwatch_engine::effect::{Action, Path, TimelineEntry};
-use stepwatch_engine::incident::{End, Ended, Hidden, IncidentRecord, Quiet, State};
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::message::{Link, Reason};
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::{Cause, Kind, Severity, Suspect};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Cause, Kind, Severity, Suspect};
+use stepwatch_respond::effect::{Action, Path, TimelineEntry};
+use stepwatch_respond::incident::{End, Ended, Hidden, IncidentRecord, Quiet, State};
+use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::message::{Link, Reason};
 use stepwatch_wire::num;
 use utoipa::ToSchema;
 
@@ -326,7 +326,7 @@ impl<'de> Deserialize<'de> for When {
 impl IncidentView {
     /// What it is about: `llama-70b`, `gpu-042`, `llama-70b on gpu-042`.
     pub fn place(&self) -> String {
-        stepwatch_engine::message::place(&self.run, &self.nodes)
+        stepwatch_respond::message::place(&self.run, &self.nodes)
     }
 
     /// Where it stands, in a word or few.

@@ -4,11 +4,11 @@ use core::fmt::{self, Write as _};
 
 use base64::Engine as _;
 use sha2::{Digest, Sha256};
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::message::{Fact, number};
-use stepwatch_engine::route::Router;
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::message::{Fact, number};
+use stepwatch_respond::route::Router;
 
 use super::report::Counts;
 use super::signals::{SILENCE, Signals};
@@ -28,7 +28,7 @@ pub(super) struct Page<'a> {
     pub(super) files: &'a [Replayed],
     /// What could not be read, in words.
     pub(super) failed: &'a [String],
-    pub(super) config: &'a EngineConfig,
+    pub(super) config: &'a ResponderConfig,
     /// Sections that stand between the overview and the files.
     pub(super) more: &'a str,
     pub(super) version: &'a str,

@@ -1,8 +1,8 @@
 //! What is drawn of a run and of an incident, and which stretch of it.
 
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::message::number;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_respond::incident::IncidentRecord;
+use stepwatch_respond::message::number;
 
 use super::replay::Replay;
 use super::signals::Signals;

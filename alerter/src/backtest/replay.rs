@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_engine::{Engine, EngineConfig, SourceInput};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::Effect;
+use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
@@ -107,7 +106,7 @@ impl Replay {
         }
         self.now = self.now.max(at);
         self.count(event);
-        self.engine.handle(self.now, Input::Event { source: SOURCE, event }, &mut self.effects);
+        self.engine.handle(self.now, SourceInput::Event { source: SOURCE, event }, &mut self.effects);
         if let Some(drawn) = &mut self.drawn {
             drawn.record(event);
         }

@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::iter::Sum;
 
 use serde::Serialize;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::message::number;
-use stepwatch_engine::route::Router;
-use stepwatch_engine::verdict::{Kind, Severity, Suspect};
+use stepwatch_model::{Kind, Severity, Suspect};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::incident::IncidentRecord;
+use stepwatch_respond::message::number;
+use stepwatch_respond::route::Router;
 use stepwatch_wire::words::line as one_line;
 
 use super::replay::Replay;
@@ -77,7 +77,7 @@ pub(super) struct Counts {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Style<'a> {
     pub(super) format: Format,
-    pub(super) config: &'a EngineConfig,
+    pub(super) config: &'a ResponderConfig,
 }
 
 pub(super) fn write(file: &str, replay: &Replay, style: Style<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -99,7 +99,7 @@ fn json(file: &str, replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-fn text(file: &str, replay: &Replay, config: &EngineConfig, out: &mut dyn Write) -> io::Result<()> {
+fn text(file: &str, replay: &Replay, config: &ResponderConfig, out: &mut dyn Write) -> io::Result<()> {
     let (first, last) = replay.steps();
     writeln!(out, "{file}")?;
     writeln!(

@@ -1,10 +1,10 @@
 //! The life of one incident of a replay: what was decided at which step, and who would have been
 //! told.
 
-use stepwatch_engine::effect::{Action, Effect, Notification, TimelineEntry};
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::message::Message;
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Effect, Notification, TimelineEntry};
+use stepwatch_respond::incident::IncidentRecord;
+use stepwatch_respond::message::Message;
 
 /// Lines of history, and rounds of messages, that are kept of an incident: nobody answers in a
 /// replay, and a page is repeated for as long as it holds.

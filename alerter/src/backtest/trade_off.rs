@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 use std::io::{self, Write};
 
 use serde::Serialize;
-use stepwatch_engine::message::number;
+use stepwatch_respond::message::number;
 
 use super::tune::{Outcome, Role, Tune};
 use super::words;

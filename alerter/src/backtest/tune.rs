@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::time::Span;
-use stepwatch_engine::verdict::{Cause, Severity};
+use stepwatch_engine::EngineConfig;
+use stepwatch_model::time::Span;
+use stepwatch_model::{Cause, Severity};
 
 use super::labels::{Label, Labels};
 use super::replay::Replay;

@@ -1,11 +1,11 @@
 //! Facts of a replay in words, the same in the report for a terminal and in the page.
 
-use stepwatch_engine::config::{EngineConfig, Level};
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::message::number;
-use stepwatch_engine::route::{Router, Way};
-use stepwatch_engine::time::Span;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_model::time::Span;
+use stepwatch_respond::config::{Level, ResponderConfig};
+use stepwatch_respond::incident::IncidentRecord;
+use stepwatch_respond::message::number;
+use stepwatch_respond::route::{Router, Way};
 
 use super::replay::Replay;
 
@@ -60,7 +60,7 @@ pub(super) fn value(r: &IncidentRecord) -> String {
 }
 
 /// The route that an incident takes, and who stands on it.
-pub(super) fn rule(config: &EngineConfig, router: &Router, r: &IncidentRecord) -> String {
+pub(super) fn rule(config: &ResponderConfig, router: &Router, r: &IncidentRecord) -> String {
     router.ways(config, &r.labels).iter().map(way).collect::<Vec<_>>().join("; and ")
 }
 

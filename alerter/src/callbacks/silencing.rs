@@ -6,8 +6,8 @@
 
 use std::iter;
 
-use stepwatch_engine::incident::{IncidentRecord, labels};
-use stepwatch_engine::verdict::Kind;
+use stepwatch_model::Kind;
+use stepwatch_respond::incident::{IncidentRecord, labels};
 
 /// Labels and their values. `None` where nothing says which trouble it is; `group_by` is what
 /// alerts are grouped by.
@@ -33,7 +33,7 @@ pub(super) fn selector(r: &IncidentRecord, group_by: &[String]) -> Option<Vec<(S
 
 #[cfg(test)]
 mod tests {
-    use stepwatch_engine::incident::State;
+    use stepwatch_respond::incident::State;
 
     use super::*;
     use crate::store::tests::incident;

@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use serde_json::{Value, json};
-use stepwatch_engine::silence::Silence;
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::silence::Silence;
 
 use super::signature::{self, Forged};
 use super::{Callbacks, Heard, Outcome, Word, people};

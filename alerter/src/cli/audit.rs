@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
 
 use super::CliError;
 use super::client::ClientArgs;

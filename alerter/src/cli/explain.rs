@@ -3,8 +3,8 @@
 
 use std::io::{self, Write};
 
-use stepwatch_engine::effect::Action;
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::Action;
 
 use super::incidents::facts;
 use super::table::{Table, plain};

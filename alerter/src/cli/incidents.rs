@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use stepwatch_engine::incident::{Hidden, State};
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::incident::{Hidden, State};
 
 use super::CliError;
 use super::client::ClientArgs;

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::message::{Fact, Link, Message, Status};
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::message::{Fact, Link, Message, Status};
 
 use super::CliError;
 use super::incidents::{Format, json};

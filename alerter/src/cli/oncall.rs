@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use stepwatch_engine::oncall::{Moment, Zone};
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::oncall::{Moment, Zone};
 
 use super::CliError;
 use super::client::ClientArgs;

@@ -4,9 +4,9 @@ use std::io::Write;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use stepwatch_engine::matcher::Matcher;
-use stepwatch_engine::silence::Phase;
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::matcher::Matcher;
+use stepwatch_respond::silence::Phase;
 
 use super::CliError;
 use super::client::ClientArgs;

@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stepwatch_engine::config::{EngineConfig, Route};
-use stepwatch_engine::effect::{Action, Effect, Input};
-use stepwatch_engine::oncall::{Moment, Zone};
-use stepwatch_engine::route::{Router, STORE, Way};
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::{Kind, Severity};
-use stepwatch_engine::{Engine, Rehearsal};
+use stepwatch_engine::{DryRun, Engine};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::{ResponderConfig, Route};
+use stepwatch_respond::effect::{Action, Effect, Input};
+use stepwatch_respond::oncall::{Moment, Zone};
+use stepwatch_respond::route::{Router, STORE, Way};
 
 use super::CliError;
 use super::incidents::{Format, json};
@@ -154,8 +154,8 @@ fn begin(text: Option<&str>) -> Result<(Ts, Zone), CliError> {
 }
 
 /// The configuration, with what the command line puts in its place.
-fn config(args: &SimulateArgs, file: &File) -> Result<EngineConfig, CliError> {
-    let mut config = EngineConfig { external_url: None, ..file.engine() };
+fn config(args: &SimulateArgs, file: &File) -> Result<ResponderConfig, CliError> {
+    let mut config = ResponderConfig { external_url: None, ..file.responder() };
     if let Some(policy) = &args.policy {
         if !config.policies.iter().any(|p| p.name == *policy) {
             let names = config.policies.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -186,7 +186,7 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
             Some(Err(why)) => missing.push(why),
         }
     }
-    let what = Rehearsal {
+    let what = DryRun {
         run: &args.run,
         node: args.node.as_deref(),
         kind: args.kind,
@@ -209,7 +209,7 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
             entries.extend(Entry::of(at, begin, effect, file));
         }
     };
-    engine.rehearse(begin, &what, &mut effects);
+    engine.dry_run(begin, &what, &mut effects);
     keep(begin, &mut effects);
     let mut ack = args.ack_after.map(|after| begin + after);
     let end = begin + args.lasts;
@@ -243,7 +243,7 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
 }
 
 /// The ways of a store that takes nothing.
-fn of_the_store(args: &SimulateArgs, config: &EngineConfig) -> Vec<Told> {
+fn of_the_store(args: &SimulateArgs, config: &ResponderConfig) -> Vec<Told> {
     if args.kind != Kind::AlerterFault {
         return Vec::new();
     }

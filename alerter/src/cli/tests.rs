@@ -2,12 +2,12 @@ mod answers;
 
 use clap::{CommandFactory, Parser};
 use insta::assert_snapshot;
-use stepwatch_engine::effect::Action;
-use stepwatch_engine::incident::{Ended, Hidden, State};
-use stepwatch_engine::message::Reason;
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::{Cause, Kind, Observation, Severity, Suspect, Target};
 use stepwatch_fakes::{FakeSlack, Slack};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Cause, Kind, Observation, Severity, Suspect, Target};
+use stepwatch_respond::effect::Action;
+use stepwatch_respond::incident::{Ended, Hidden, State};
+use stepwatch_respond::message::Reason;
 
 use super::*;
 use crate::api::doc::examples;

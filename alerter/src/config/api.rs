@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use stepwatch_engine::time::Span;
+use stepwatch_model::time::Span;
 
 use super::File;
 use super::check::unique;

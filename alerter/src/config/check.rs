@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use stepwatch_engine::config::Policy;
-use stepwatch_engine::time::Span;
+use stepwatch_model::time::Span;
+use stepwatch_respond::config::Policy;
 
 use super::{File, api, fallback, incidents, oncall};
 use crate::notify::ReceiverConfig;

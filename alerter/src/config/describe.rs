@@ -3,12 +3,12 @@
 use core::fmt;
 
 use serde_json::Value;
-use stepwatch_engine::config::{Condition, EngineConfig, InhibitRule, Level, Policy, Route, Team};
-use stepwatch_engine::detector::DetectorsConfig;
-use stepwatch_engine::incident::inhibition;
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::route::Router;
-use stepwatch_engine::time::Span;
+use stepwatch_detect::detector::DetectorsConfig;
+use stepwatch_model::time::Span;
+use stepwatch_respond::config::{Condition, InhibitRule, Level, Policy, ResponderConfig, Route, Team};
+use stepwatch_respond::incident::inhibition;
+use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::route::Router;
 
 use super::{Config, File, Source, Token, teams};
 use crate::api::auth::Reach;
@@ -41,7 +41,7 @@ impl Config {
         let receivers = file.receivers.iter().map(|r| format!("{}: {}{}", r.name, kind(r), rings(r)));
         let mut all_routes = Vec::new();
         routes(&mut all_routes, file, &file.routes, "");
-        all_routes.push(rest(file, &self.engine));
+        all_routes.push(rest(file, &self.engine.responder));
         let built_in = inhibition::built_in().filter(|r| !file.inhibit_off.contains(&r.name));
         let mut sections = vec![
             ("listen", vec![file.listen.to_string()]),
@@ -50,7 +50,7 @@ impl Config {
             ("sources", sources.collect()),
             ("receivers", receivers.collect()),
             ("routes", all_routes),
-            ("teams", teams::table(&self.engine)),
+            ("teams", teams::table(&self.engine.responder)),
             ("timing", vec![timing(file)]),
             ("inhibit", built_in.chain(file.inhibit_rules.iter().cloned()).map(|r| inhibits(&r)).collect()),
             ("api", file.api.tokens.iter().map(grant).collect()),
@@ -215,7 +215,7 @@ fn as_written(value: &Value) -> String {
 }
 
 /// What happens to what no route matches.
-fn rest(file: &File, engine: &EngineConfig) -> String {
+fn rest(file: &File, engine: &ResponderConfig) -> String {
     if file.routes.iter().any(|r| r.matchers.is_empty()) {
         return "info -> nobody, whatever the routes say".into();
     }

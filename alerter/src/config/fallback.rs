@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::route::{Router, Way};
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::route::{Router, Way};
 
 use super::File;
 use super::teams::levels_of;
 
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
-    let engine = file.engine();
+    let engine = file.responder();
     let Ok(router) = Router::new(&file.routes, &file.teams) else { return };
     let labels = |of: &[(&str, &str)]| -> Labels {
         of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

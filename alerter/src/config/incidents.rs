@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use stepwatch_engine::config::Route;
-use stepwatch_engine::incident::inhibition;
-use stepwatch_engine::matcher::{Matcher, Op};
-use stepwatch_engine::route::Router;
-use stepwatch_engine::time::Span;
+use stepwatch_model::time::Span;
+use stepwatch_respond::config::Route;
+use stepwatch_respond::incident::inhibition;
+use stepwatch_respond::matcher::{Matcher, Op};
+use stepwatch_respond::route::Router;
 
 use super::File;
 use super::check::unique;

@@ -5,10 +5,10 @@
 //! everything, all silently, and a page would go where nobody looks. Runs may declare labels of any
 //! name, and alerts bring them: the file says which (`labels`).
 
-use stepwatch_engine::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
-use stepwatch_engine::incident::labels::{ALERTNAME, ORIGIN, OURS};
-use stepwatch_engine::matcher::{Matcher, Op};
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
+use stepwatch_respond::incident::labels::{ALERTNAME, ORIGIN, OURS};
+use stepwatch_respond::matcher::{Matcher, Op};
 
 use super::File;
 

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use stepwatch_engine::oncall::{self, Layer, OnCall, OnCallConfig, Override, SCHEDULE, USER, Zone};
-use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::config::Secret;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::oncall::{self, Layer, OnCall, OnCallConfig, Override, SCHEDULE, USER, Zone};
 
 use super::File;
 use super::check::{known, unique};

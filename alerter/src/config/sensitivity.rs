@@ -5,8 +5,8 @@
 //! sooner and oftener.
 
 use serde_json::Value;
-use stepwatch_engine::detector::DetectorsConfig;
-use stepwatch_engine::time::Span;
+use stepwatch_detect::detector::DetectorsConfig;
+use stepwatch_model::time::Span;
 
 /// One detector, and its knobs, the main one first.
 #[derive(Debug)]

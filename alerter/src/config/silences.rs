@@ -1,7 +1,7 @@
 //! Mistakes in `silences:` and `alerts:`.
 
-use stepwatch_engine::matcher::Matcher;
-use stepwatch_engine::time::Span;
+use stepwatch_model::time::Span;
+use stepwatch_respond::matcher::Matcher;
 
 use super::File;
 
@@ -40,7 +40,7 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
 }
 
 fn maintenance(file: &File, errors: &mut Vec<String>) {
-    let engine = file.engine();
+    let engine = file.responder();
     let known: Vec<&str> = engine.oncall.time_intervals.iter().map(|i| i.name.as_str()).collect();
     for (i, m) in file.maintenance.iter().enumerate() {
         let at = format!("maintenance[{i}]");

@@ -5,17 +5,17 @@
 
 use std::collections::BTreeSet;
 
-use stepwatch_engine::config::{EngineConfig, Level};
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::oncall::{SCHEDULE, USER};
-use stepwatch_engine::route::{Possible, Router, Way};
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_respond::config::{Level, ResponderConfig};
+use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::oncall::{SCHEDULE, USER};
+use stepwatch_respond::route::{Possible, Router, Way};
 
 use super::describe::{condition, when};
 use super::oncall::NO_FALLBACK;
 
 /// A line for each team, severity and answer; none where there are no teams.
-pub(super) fn table(config: &EngineConfig) -> Vec<String> {
+pub(super) fn table(config: &ResponderConfig) -> Vec<String> {
     // A configuration that passed has routes that can be read.
     let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
     let teams = router.team_names();
@@ -59,7 +59,7 @@ pub(super) fn levels_of(way: &Way, severity: Severity) -> Vec<&Level> {
     levels
 }
 
-fn destination(config: &EngineConfig, way: &Way, severity: Severity) -> String {
+fn destination(config: &ResponderConfig, way: &Way, severity: Severity) -> String {
     let levels = levels_of(way, severity);
     let policy = way.policy.as_ref().map(|name| format!("policy {name}: ")).unwrap_or_default();
     let words: Vec<String> = levels.into_iter().map(|l| level(config, l, way.policy.is_some())).collect();
@@ -68,19 +68,25 @@ fn destination(config: &EngineConfig, way: &Way, severity: Severity) -> String {
 }
 
 /// A plain list is told at once, which need not be said.
-fn level(config: &EngineConfig, level: &Level, of_policy: bool) -> String {
+fn level(config: &ResponderConfig, level: &Level, of_policy: bool) -> String {
     let whom = level.notify.iter().map(|item| whom(config, item)).collect::<Vec<_>>().join(", ");
     if !of_policy {
         return whom;
     }
     let again = if level.repeat == 0 { String::new() } else { format!(", {} more times", level.repeat) };
-    let asked = stepwatch_engine::config::Condition { severity: None, ..level.condition.clone() };
+    let asked = stepwatch_respond::config::Condition { severity: None, ..level.condition.clone() };
     format!("{} {whom}{again}{}", when(level), condition(&asked))
 }
 
 /// Who is told in the place of those who do not take it, nearest first and each once, as the engine
 /// has it. What is not a page never goes to a receiver that wakes.
-fn instead(router: &Router, config: &EngineConfig, labels: &Labels, way: &Way, severity: Severity) -> String {
+fn instead(
+    router: &Router,
+    config: &ResponderConfig,
+    labels: &Labels,
+    way: &Way,
+    severity: Severity,
+) -> String {
     let levels = levels_of(way, severity);
     if levels.is_empty() {
         // Nobody is told, so that nobody can fail.
@@ -110,12 +116,12 @@ fn instead(router: &Router, config: &EngineConfig, labels: &Labels, way: &Way, s
 }
 
 /// An item of a level, with the receivers of a person and who is told where nobody is on call.
-fn whom(config: &EngineConfig, item: &str) -> String {
+fn whom(config: &ResponderConfig, item: &str) -> String {
     whom_of(config, item, &|_| true)
 }
 
 /// The same by those receivers of a person that `may` be told.
-fn whom_of(config: &EngineConfig, item: &str, may: &dyn Fn(&str) -> bool) -> String {
+fn whom_of(config: &ResponderConfig, item: &str, may: &dyn Fn(&str) -> bool) -> String {
     let oncall = &config.oncall;
     if let Some(user) = item.strip_prefix(USER).and_then(|name| oncall.users.iter().find(|u| u.name == name))
     {

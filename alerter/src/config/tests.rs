@@ -4,6 +4,7 @@ use insta::assert_snapshot;
 use stepwatch_kit::config::ConfigError;
 
 use super::*;
+use stepwatch_engine::EngineConfig;
 
 const SLACK_TOKEN: &str = stepwatch_fakes::Slack::TOKEN;
 const PAGERDUTY_KEY: &str = stepwatch_fakes::PagerDuty::ROUTING_KEY;
@@ -56,9 +57,9 @@ routes:
 "##
     );
     let c = Config::parse(Path::new("/etc/stepwatch/alerter.yml"), &text).unwrap();
-    assert_eq!(c.engine.receivers, ["chat", "primary"]);
+    assert_eq!(c.engine.responder.receivers, ["chat", "primary"]);
     assert_eq!(c.receivers.keys().collect::<Vec<_>>(), ["chat", "primary"]);
-    assert_eq!(c.engine.policies[0].levels[1].repeat, 3);
+    assert_eq!(c.engine.responder.policies[0].levels[1].repeat, 3);
     assert_snapshot!(c);
 }
 
@@ -88,8 +89,8 @@ policies:
 "#,
     )
     .unwrap();
-    assert_eq!(c.engine.external_url.as_deref(), Some("https://stepwatch.example.com"));
-    assert_eq!(c.engine.resolve_after, Span::secs(120));
+    assert_eq!(c.engine.responder.external_url.as_deref(), Some("https://stepwatch.example.com"));
+    assert_eq!(c.engine.responder.resolve_after, Span::secs(120));
     assert!(!c.engine.detectors.hang.enabled);
     assert_snapshot!(c);
 }
@@ -359,10 +360,10 @@ users: [{name: ann, notify: [a-pager]}]
 fn who_is_told_in_the_place_of_others_is_checked_and_understood() {
     let c = parse(&format!("{TWO_TEAMS}fallback: [chat]\n")).unwrap();
     assert_eq!(
-        (c.engine.fallback, c.engine.waking),
+        (c.engine.responder.fallback, c.engine.responder.waking),
         (vec!["chat".into()], vec!["a-pager".into(), "b-pager".into()])
     );
-    assert_eq!(c.engine.teams[0].fallback, ["user:ann"]);
+    assert_eq!(c.engine.responder.teams[0].fallback, ["user:ann"]);
     assert_snapshot!(error(&format!(
         "{}fallback: [ops, chat, chat]\n",
         TWO_TEAMS.replace("user:ann", "user:bob")
@@ -469,7 +470,7 @@ receivers:
             "once: pagerduty, told once: PagerDuty's own escalation policy repeats",
         ]
     );
-    assert_eq!(c.engine.waking, ["hook", "pager", "once"]);
+    assert_eq!(c.engine.responder.waking, ["hook", "pager", "once"]);
 }
 
 #[test]

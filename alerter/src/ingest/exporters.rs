@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use stepwatch_engine::time::Span;
 use stepwatch_kit::config::Secret;
+use stepwatch_model::time::Span;
 
 use super::guard::Guarded;
 use super::shown_url;

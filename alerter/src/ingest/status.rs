@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
 use stepwatch_wire::Cursor;
 
 use crate::clock::wall;

@@ -227,7 +227,7 @@ async fn a_list_over_http_stays_in_force_while_its_server_fails() {
     let router = axum::Router::new().route("/targets", axum::routing::get(answer));
     tokio::spawn(async move { axum::serve(listener, router).await });
 
-    let refresh = stepwatch_engine::time::Span::secs(1);
+    let refresh = stepwatch_model::time::Span::secs(1);
     let e = Exporters { http_sd: vec![url], refresh, ..Exporters::default() };
     let mut r = Reading::start(&[e], &[], limits());
     assert_eq!(r.words(1).await, ["up"]);

@@ -14,10 +14,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use stepwatch_engine::effect::Notification;
-use stepwatch_engine::message::Status;
-use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::config::Secret;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::Notification;
+use stepwatch_respond::message::Status;
 
 use super::http::{Http, base_url};
 use super::text::{clean, line, shorten, web_link};
@@ -287,7 +287,7 @@ fn time(ts: Ts) -> String {
 mod tests {
     use super::*;
     use crate::notify::conformance::{gpu_fault, hostile, page};
-    use stepwatch_engine::effect::Action;
+    use stepwatch_respond::effect::Action;
 
     fn receiver() -> Alertmanager {
         let labels =

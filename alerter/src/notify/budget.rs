@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::changes::RunChange;
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::message::{Fact, Status};
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::Severity;
+use stepwatch_detect::changes::RunChange;
 use stepwatch_kit::config::Secret;
+use stepwatch_model::Severity;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::message::{Fact, Status};
 
 use super::{Attempt, Ear, Failure, Notifier, Pace, Receipt, test_notification};
 

@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Action, Effect, Input, Notification};
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::message::{Fact, Link, Message, Reason, Status};
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_engine::{Engine, SourceInput};
 use stepwatch_fakes::{
     AlertmanagerApi, Fake, FakeSmtp, Fault, PagerDuty, Service, Slack, SmtpFault, WebhookSink,
 };
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::{Action, Effect, Notification};
+use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::message::{Fact, Link, Message, Reason, Status};
 use stepwatch_wire::Event;
 use tempfile::TempDir;
 
@@ -81,11 +81,11 @@ pub(crate) fn page(receiver: &str, seq: u32, action: Action) -> Notification {
 
 /// A GPU that fell off the bus, as the engine tells of it: under a run, and on an idle node.
 pub(crate) fn gpu_fault(under_a_run: bool) -> Notification {
-    let config = EngineConfig { receivers: vec!["chat".into()], ..EngineConfig::default() };
+    let config = ResponderConfig { receivers: vec!["chat".into()], ..ResponderConfig::default() };
     let (mut engine, mut out) = (Engine::new(config), Vec::new());
     let mut feed = |line: &str| {
         let event = Event::parse(line.as_bytes()).unwrap();
-        let input = Input::Event { source: "gpu-042:9765", event: &event };
+        let input = SourceInput::Event { source: "gpu-042:9765", event: &event };
         engine.handle(Ts(1_795_227_416_980), input, &mut out);
     };
     if under_a_run {

@@ -31,9 +31,9 @@ use lettre::transport::smtp::extension::ClientId;
 use lettre::{Address, Message as Mail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::incident::Ended;
-use stepwatch_engine::message::{Message, Status};
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::incident::Ended;
+use stepwatch_respond::message::{Message, Status};
 
 use self::relay::{Answers, Encryption, Relay};
 use super::text::{clean, hex, line, shorten};

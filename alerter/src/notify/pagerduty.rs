@@ -24,12 +24,12 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
-use stepwatch_engine::changes::RunChange;
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::message::{Message, Reason, Status};
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_detect::changes::RunChange;
 use stepwatch_kit::config::Secret;
+use stepwatch_model::Severity;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::message::{Message, Reason, Status};
 
 pub use self::lane::Repeats;
 use self::lane::{Lane, Step, Word};
@@ -429,7 +429,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_is_shown_and_wakes_nobody() {
-        use stepwatch_engine::changes::Change;
+        use stepwatch_detect::changes::Change;
         let fake = FakePagerDuty::start().await;
         let dir = tempfile::tempdir().unwrap();
         let key = dir.path().join("key");
@@ -508,7 +508,7 @@ mod tests {
     #[test]
     fn an_acknowledgement_does_not_go_back_to_where_it_came_from() {
         let mut n = page(Action::Ack);
-        let by = |receiver| stepwatch_engine::message::Fact {
+        let by = |receiver| stepwatch_respond::message::Fact {
             label: "Acknowledged by".into(),
             text: actor("Jane", receiver),
         };
@@ -526,7 +526,7 @@ mod tests {
         let mut n = page(Action::Trigger);
         for i in 0..200 {
             let fact =
-                stepwatch_engine::message::Fact { label: format!("label {i}"), text: "x".repeat(10_000) };
+                stepwatch_respond::message::Fact { label: format!("label {i}"), text: "x".repeat(10_000) };
             n.message.facts.push(fact);
         }
         assert!(raw(&n).len() <= EVENT_MAX);

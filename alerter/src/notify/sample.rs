@@ -1,13 +1,13 @@
 //! A message to try things with: a receiver, or a template. It has everything that a message can
 //! have.
 
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::message::{
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Cause, Kind, Observation, Severity, Suspect, Target};
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::message::{
     Checkpoint, Cost, Details, Evidence, Fact, Link, Message, Reason, RunDetails, Status,
 };
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::{Cause, Kind, Observation, Severity, Suspect, Target};
 
 /// It says on its face that it is only a test.
 pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notification {

@@ -26,9 +26,9 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::message::Status;
 use stepwatch_kit::config::Secret;
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::message::Status;
 
 use self::answer::Refusal;
 use super::http::{Http, base_url, url_secrets};

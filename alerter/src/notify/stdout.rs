@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::effect::Notification;
+use stepwatch_respond::effect::Notification;
 
 use super::text::{clean, line};
 use super::{Attempt, Failure, Notifier, Receipt};
@@ -104,7 +104,7 @@ fn block(n: &Notification) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use stepwatch_engine::effect::Action;
+    use stepwatch_respond::effect::Action;
 
     use super::*;
     use crate::notify::conformance::{hostile, page};

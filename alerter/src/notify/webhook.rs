@@ -14,12 +14,12 @@ use futures_util::future::BoxFuture;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::incident::Ended;
-use stepwatch_engine::message::{Fact, Link, Message, Reason, Status};
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::{Kind, Severity};
 use stepwatch_kit::config::Secret;
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::incident::Ended;
+use stepwatch_respond::message::{Fact, Link, Message, Reason, Status};
 
 use super::http::{Http, url_secrets};
 use super::text::hex;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepwatch_engine::time::Span;
+use stepwatch_model::time::Span;
 
 /// Longest wait after the first failure.
 const BASE: Span = Span::secs(1);

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::message::Message;
-use stepwatch_engine::time::{Span, Ts};
 use stepwatch_kit::crash;
 use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::message::Message;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

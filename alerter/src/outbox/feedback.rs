@@ -1,7 +1,7 @@
 //! What became of a message, for the engine.
 
-use stepwatch_engine::effect::Action;
-use stepwatch_engine::time::Span;
+use stepwatch_model::time::Span;
+use stepwatch_respond::effect::Action;
 
 /// The outcome of a message, for the engine. The runtime lists `idem_key` in
 /// [`crate::store::Commit::reported`] of the commit that holds what the engine made of it; until

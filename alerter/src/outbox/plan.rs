@@ -4,9 +4,9 @@
 //! message in already drops what it makes pointless (see the store); here is decided what can only
 //! be known at the moment of sending.
 
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::incident::State;
-use stepwatch_engine::message::{Message, Status};
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::incident::State;
+use stepwatch_respond::message::{Message, Status};
 
 /// Longest title of a [`Message`], in characters.
 const TITLE_MAX: usize = 150;
@@ -105,7 +105,7 @@ fn fired_and_resolved(fired: &Message, resolved: &Message, failed: bool) -> Mess
 
 #[cfg(test)]
 mod tests {
-    use stepwatch_engine::time::Ts;
+    use stepwatch_model::time::Ts;
 
     use super::*;
     use crate::outbox::tests::notification;

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use stepwatch_engine::effect::{Action, Effect, Notification};
-use stepwatch_engine::incident::{Hidden, IncidentRecord, Quiet, State};
-use stepwatch_engine::message::Status;
-use stepwatch_engine::time::Ts;
 use stepwatch_kit::config::Secret;
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Effect, Notification};
+use stepwatch_respond::incident::{Hidden, IncidentRecord, Quiet, State};
+use stepwatch_respond::message::Status;
 use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::message::{Details, number};
-use stepwatch_engine::time::Span;
-use stepwatch_engine::verdict::{Cause, Kind};
+use stepwatch_model::time::Span;
+use stepwatch_model::{Cause, Kind};
+use stepwatch_respond::incident::IncidentRecord;
+use stepwatch_respond::message::{Details, number};
 use utoipa::ToSchema;
 
 use super::Account;

@@ -1,8 +1,8 @@
 use insta::assert_snapshot;
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::{EngineConfig, Level, Policy, Route};
-use stepwatch_engine::effect::{Effect, Input, Notification};
-use stepwatch_engine::verdict::{Kind, Observation, Suspect, Target};
+use stepwatch_engine::{AnyInput, Engine, SourceInput};
+use stepwatch_model::{Kind, Observation, Suspect, Target};
+use stepwatch_respond::config::{Level, Policy, ResponderConfig, Route};
+use stepwatch_respond::effect::{Effect, Input, Notification};
 use stepwatch_wire::Event;
 
 use super::*;
@@ -29,13 +29,13 @@ impl World {
         };
         let policy =
             Policy { name: "default".into(), levels: vec![level(0, "chat", 0), level(300, "pd", 1)] };
-        let config = EngineConfig {
+        let config = ResponderConfig {
             receivers: vec!["chat".into(), "pd".into()],
             cost_per_gpu_hour: Some(2.5),
             external_url: Some("https://stepwatch.example.com".into()),
             policies: vec![policy],
             routes: vec![Route { policy: Some("default".into()), ..Route::default() }],
-            ..EngineConfig::default()
+            ..ResponderConfig::default()
         };
         let (engine, timeline, deliveries) = (Engine::new(config), Vec::new(), Vec::new());
         Self { engine, now: BEGIN, record: None, timeline, deliveries }
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    fn input(&mut self, input: Input<'_>) {
+    fn input<'a>(&mut self, input: impl Into<AnyInput<'a>>) {
         let mut out = Vec::new();
         self.engine.handle(self.now, input, &mut out);
         self.absorb(out);
@@ -61,7 +61,7 @@ impl World {
     fn say(&mut self, line: &str) {
         let mut event = Event::parse(line.as_bytes()).unwrap();
         event.ts = Some(self.now.as_secs_f64());
-        self.input(Input::Event { source: "node001:9765", event: &event });
+        self.input(SourceInput::Event { source: "node001:9765", event: &event });
     }
 
     fn forward(&mut self, by: Span) {
@@ -217,7 +217,7 @@ fn what_it_takes_from_a_run() {
     let first = w.deliveries[0].message.clone().unwrap().details;
     let r = w.record.as_mut().unwrap();
     assert_eq!(impact::loss(r, &first), impact::Way::Stalled);
-    r.cause = stepwatch_engine::verdict::Cause::Speed;
+    r.cause = stepwatch_model::Cause::Speed;
     r.kind = Kind::ThroughputDrop;
     let slow = |signal: &str, value: f64, expected: f64| {
         let mut d = first.clone();

@@ -3,9 +3,9 @@
 
 use core::time::Duration;
 
-use stepwatch_engine::effect::Input;
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::Input;
 use tokio::time::Instant;
 
 use super::Runtime;

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepwatch_engine::effect::{Action, Effect, Input, Notification, TimelineEntry};
-use stepwatch_engine::incident::{IncidentRecord, State};
-use stepwatch_engine::route::STORE;
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::{Action, Effect, Input, Notification, TimelineEntry};
+use stepwatch_respond::incident::{IncidentRecord, State};
+use stepwatch_respond::route::STORE;
 
 use super::Runtime;
 use super::pending::Pending;

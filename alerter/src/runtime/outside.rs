@@ -1,8 +1,8 @@
 //! What comes from outside the streams: silences that people ask for, and alerts of other programs.
 
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::external::Told;
-use stepwatch_engine::silence::{Phase, Refusal, Silence, Wanted};
+use stepwatch_respond::effect::{Effect, Input};
+use stepwatch_respond::external::Told;
+use stepwatch_respond::silence::{Phase, Refusal, Silence, Wanted};
 use tokio::sync::oneshot;
 
 use super::{Command, Runtime};

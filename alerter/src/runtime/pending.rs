@@ -4,10 +4,10 @@ use core::fmt;
 use std::collections::BTreeMap;
 
 use stepwatch_engine::StatePart;
-use stepwatch_engine::effect::{Effect, TimelineEntry};
-use stepwatch_engine::external::Firing;
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Effect, TimelineEntry};
+use stepwatch_respond::external::Firing;
+use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::Cursor;
 use tokio::sync::oneshot;
 

@@ -1,8 +1,8 @@
 //! What people want of the runtime, and what it answers when that is durable.
 
-use stepwatch_engine::effect::{Effect, Input, Notification};
-use stepwatch_engine::message::Message;
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Effect, Input, Notification};
+use stepwatch_respond::message::Message;
 use tokio::sync::oneshot;
 
 use super::{Answer, Command, Runtime};
@@ -52,7 +52,7 @@ impl Runtime {
             }
             Command::Reconfigure { config, templates, reply } => {
                 self.templates = templates;
-                self.board.reroute((*config).clone());
+                self.board.reroute(config.responder.clone());
                 self.engine.reconfigure(*config);
                 self.engine.reconsider(now, &mut self.pending.effects);
                 self.pending.whole = true;

@@ -1,9 +1,9 @@
 //! What a start says of what it found.
 
 use super::Runtime;
-use stepwatch_engine::effect::{Effect, Input, TimelineEntry};
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Effect, Input, TimelineEntry};
 
 impl Runtime {
     /// Says in the history of every open incident that it survived a stop of ours, and how long

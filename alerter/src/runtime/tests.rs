@@ -1,11 +1,11 @@
 use sqlx::{Connection as _, SqliteConnection};
-use stepwatch_engine::effect::Action;
-use stepwatch_engine::external::{Alert, LabelSet, Limits, Told};
-use stepwatch_engine::matcher::Matcher;
-use stepwatch_engine::silence::Wanted;
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::Severity;
 use stepwatch_kit::shutdown::Trigger;
+use stepwatch_model::Severity;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::Action;
+use stepwatch_respond::external::{Alert, LabelSet, Limits, Told};
+use stepwatch_respond::matcher::Matcher;
+use stepwatch_respond::silence::Wanted;
 use stepwatch_wire::Event;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -14,6 +14,7 @@ use super::*;
 use crate::clock::wall;
 use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, rank_dead, step, wait_for};
+use stepwatch_respond::config::ResponderConfig;
 
 /// A runtime on a real store, fed by hand.
 struct Rig {
@@ -29,9 +30,10 @@ struct Rig {
 }
 
 fn config(page_after_ms: i64) -> EngineConfig {
-    let mut config = EngineConfig { receivers: vec!["chat".into()], ..EngineConfig::default() };
+    let responder = ResponderConfig { receivers: vec!["chat".into()], ..ResponderConfig::default() };
+    let mut config = EngineConfig::from(responder);
     // Each incident is looked at for itself here.
-    config.storm.enabled = false;
+    config.responder.storm.enabled = false;
     Arc::make_mut(&mut config.detectors).rank_dead.page_after = Span::millis(page_after_ms);
     config
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use stepwatch_engine::effect::Effect;
-use stepwatch_engine::incident::{Hidden, State};
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::oncall::OnCall;
-use stepwatch_engine::run::{Facts, Run};
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_detect::run::{Run, RunState};
 use stepwatch_engine::{Engine, Refusal};
+use stepwatch_model::Severity;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::Effect;
+use stepwatch_respond::incident::{Hidden, State};
+use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::oncall::OnCall;
 
 use super::Runtime;
 use super::pending::Pending;
@@ -175,7 +175,7 @@ impl RuntimeView {
 
 impl RunView {
     fn of(run: &Run) -> Self {
-        let f: &Facts = &run.facts;
+        let f: &RunState = &run.state;
         Self {
             run: f.name.clone(),
             labels: f.labels.clone(),

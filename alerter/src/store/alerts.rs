@@ -5,10 +5,10 @@ use std::sync::{Arc, PoisonError};
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{QueryBuilder, Row as _, Sqlite};
-use stepwatch_engine::effect::Effect;
-use stepwatch_engine::external::{Alert, Firing, LabelSet, fingerprint_within};
-use stepwatch_engine::silence::Silence;
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::Effect;
+use stepwatch_respond::external::{Alert, Firing, LabelSet, fingerprint_within};
+use stepwatch_respond::silence::Silence;
 
 use super::commit::json;
 use super::rows::portions;
@@ -222,7 +222,7 @@ fn name_of(fingerprint: u64) -> String {
 #[cfg(test)]
 mod tests {
     use sqlx::Connection as _;
-    use stepwatch_engine::external::Limits;
+    use stepwatch_respond::external::Limits;
 
     use super::super::tests::{by_hand, reopen};
     use super::*;

@@ -2,7 +2,7 @@
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{QueryBuilder, Row as _, Sqlite};
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
 
 use super::read::word;
 use super::rows::portions;

@@ -1,6 +1,6 @@
 //! What services told us: which word was acted upon, and what they call our incidents.
 
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
 
 use super::{Result, Store, Who};
 

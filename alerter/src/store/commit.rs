@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{QueryBuilder, Sqlite};
 use stepwatch_engine::StatePart;
-use stepwatch_engine::effect::{Action, Effect, Notification};
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Effect, Notification};
+use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::Cursor;
 
 use super::alerts::put_silence;

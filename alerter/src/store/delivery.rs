@@ -4,9 +4,9 @@
 use sqlx::AssertSqlSafe;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::incident::State;
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::incident::State;
 
 use super::commit::{json, put_alive};
 use super::outcome::DeliveryOutcome;

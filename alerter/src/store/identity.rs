@@ -119,7 +119,7 @@ fn beside(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use stepwatch_engine::time::Ts;
+    use stepwatch_model::time::Ts;
 
     use super::super::tests::reopen;
     use super::super::{Store, StoreError};

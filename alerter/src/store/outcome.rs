@@ -1,6 +1,6 @@
 //! What an attempt to send a message came to.
 
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum DeliveryOutcome {

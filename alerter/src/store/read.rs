@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row as _, Sqlite};
-use stepwatch_engine::effect::{Action, Notification, Path, TimelineEntry};
-use stepwatch_engine::incident::{IncidentRecord, State};
-use stepwatch_engine::message::Message;
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Notification, Path, TimelineEntry};
+use stepwatch_respond::incident::{IncidentRecord, State};
+use stepwatch_respond::message::Message;
 use stepwatch_wire::Cursor;
 
 use super::{Result, Store, StoreError, name_of};

@@ -2,10 +2,10 @@ mod refusal;
 
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
-use stepwatch_engine::effect::{Action, Effect, Notification, TimelineEntry};
-use stepwatch_engine::incident::{End, Ended, IncidentRecord, State};
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::verdict::{Cause, Kind, Observation, Severity, Suspect, Target};
+use stepwatch_model::{Cause, Kind, Observation, Severity, Suspect, Target};
+use stepwatch_respond::effect::{Action, Effect, Notification, TimelineEntry};
+use stepwatch_respond::incident::{End, Ended, IncidentRecord, State};
+use stepwatch_respond::matcher::Labels;
 use stepwatch_wire::Cursor;
 use tempfile::TempDir;
 

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Notification};
 
 pub(super) use self::written::put_written;
 use super::delivery;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectRepr, Serde};
 use serde::Serialize;
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::incident::Ended;
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::message::{Details, Evidence, Fact, Link, Message, RunDetails, Status, place};
-use stepwatch_engine::verdict::{Cause, Kind, Suspect};
+use stepwatch_model::{Cause, Kind, Suspect};
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::incident::Ended;
+use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::message::{Details, Evidence, Fact, Link, Message, RunDetails, Status, place};
 
 /// Why this message was sent.
 #[derive(Serialize)]

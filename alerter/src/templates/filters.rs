@@ -1,8 +1,8 @@
 //! How numbers are written, for templates: as in our own messages. What is not known stays empty.
 
 use minijinja::{Environment, Error, ErrorKind, Value};
-use stepwatch_engine::message;
-use stepwatch_engine::time::Span;
+use stepwatch_model::time::Span;
+use stepwatch_respond::message;
 
 use crate::notify::text::shorten;
 

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
-use stepwatch_engine::effect::Action;
-use stepwatch_engine::message::Details;
+use stepwatch_respond::effect::Action;
+use stepwatch_respond::message::Details;
 
 use super::*;
 use crate::notify::conformance::{gpu_fault, hostile, page};

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
 use stepwatch_tests::fleet::{self, Listener, Mix, Options};
 use stepwatch_wire::Event;
 

@@ -1,12 +1,12 @@
 //! The engine in virtual time, and what became of its incidents.
 
 use std::collections::BTreeMap;
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Effect, Input};
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_engine::{AnyInput, Engine, SourceInput};
+use stepwatch_model::Severity;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::{Effect, Input};
+use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::Event;
 
 use super::world::Listener;
@@ -51,10 +51,10 @@ pub struct Watch {
 
 impl Watch {
     pub fn new() -> Self {
-        let config = EngineConfig {
+        let config = ResponderConfig {
             receivers: vec!["chat".into()],
             cost_per_gpu_hour: Some(2.5),
-            ..EngineConfig::default()
+            ..ResponderConfig::default()
         };
         Self { engine: Engine::new(config), now: Ts(0), out: Vec::new(), incidents: BTreeMap::new() }
     }
@@ -68,7 +68,7 @@ impl Watch {
         self.now = self.now.max(until);
     }
 
-    fn feed(&mut self, at: Ts, input: Input<'_>) {
+    fn feed<'a>(&mut self, at: Ts, input: impl Into<AnyInput<'a>>) {
         self.due(at);
         self.engine.handle(self.now, input, &mut self.out);
         if !self.out.is_empty() {
@@ -100,15 +100,15 @@ impl Default for Watch {
 
 impl Listener for Watch {
     fn hear(&mut self, at: Ts, source: &str, event: &Event) {
-        self.feed(at, Input::Event { source, event });
+        self.feed(at, SourceInput::Event { source, event });
     }
 
     fn lost(&mut self, at: Ts, source: &str, reason: &str) {
-        self.feed(at, Input::SourceDown { source, reason });
+        self.feed(at, SourceInput::SourceDown { source, reason });
     }
 
     fn found(&mut self, at: Ts, source: &str) {
-        self.feed(at, Input::SourceUp { source, many_nodes: false });
+        self.feed(at, SourceInput::SourceUp { source, many_nodes: false });
     }
 
     fn mended(&mut self, at: Ts, run: &str) {

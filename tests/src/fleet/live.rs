@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
 use stepwatch_wire::Event;
 
 use super::world::{Listener, START};

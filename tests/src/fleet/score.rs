@@ -6,9 +6,9 @@
 //! ticket, for the culprit, as it read half a minute after it was announced: by then somebody has
 //! opened it. A page that is of no fault is false.
 
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::{Severity, Suspect};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Severity, Suspect};
+use stepwatch_respond::incident::IncidentRecord;
 
 use super::Volume;
 use super::ears::{Course, Watch};

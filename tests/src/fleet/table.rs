@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write as _};
 
-use stepwatch_engine::incident::IncidentRecord;
+use stepwatch_respond::incident::IncidentRecord;
 
 use super::kind::Kind;
 use super::score::{Found, Score, quantile, share};

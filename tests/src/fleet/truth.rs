@@ -1,7 +1,7 @@
 //! What really happened, which only the scorer may read, and whether a suspect is who did it.
 
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::{Suspect, Target};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Suspect, Target};
 
 use super::kind::Kind;
 
@@ -92,7 +92,7 @@ fn is_rank(target: &Target, rank: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use stepwatch_engine::verdict::{Observation, Unit};
+    use stepwatch_model::{Observation, Unit};
 
     use super::*;
 

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, Value};
 
 use super::Options;

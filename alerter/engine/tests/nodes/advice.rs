@@ -1,7 +1,7 @@
 //! What is said to do: a node is drained for what is its own, and a run that moves does not stand
 //! still.
 
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use super::bench::{Bench, UUID, dead, fell_off, hw, link, reading, xid};

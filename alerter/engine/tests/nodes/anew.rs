@@ -1,6 +1,6 @@
 //! What is known outlives us: programs that are killed, and programs that are replaced.
 
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use super::bench::{Bench, gpu_lost, reading};

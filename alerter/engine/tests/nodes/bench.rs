@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use stepwatch_engine::Engine;
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Action, Effect, Input, Notification};
-use stepwatch_engine::incident::{IncidentRecord, State};
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_engine::{AnyInput, Engine, SourceInput};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::{Action, Effect, Input, Notification};
+use stepwatch_respond::incident::{IncidentRecord, State};
 use stepwatch_wire::{Cursor, Event, Kind as EventKind, Value};
 
 pub(crate) const START: Ts = Ts(1_795_227_416_000);
@@ -26,12 +26,12 @@ pub(crate) struct Bench {
     boot: String,
 }
 
-pub(crate) fn config() -> EngineConfig {
+pub(crate) fn config() -> ResponderConfig {
     // News is told as it comes: what it says is looked at here, not when.
-    EngineConfig {
+    ResponderConfig {
         receivers: vec!["chat".into()],
         update_min_interval: Span::ZERO,
-        ..EngineConfig::default()
+        ..ResponderConfig::default()
     }
 }
 
@@ -65,7 +65,7 @@ impl Bench {
         event.cursor = Some(Cursor { boot: self.boot.clone(), seq: 1 });
         event.ts.get_or_insert(self.now.as_secs_f64());
         let mut out = Vec::new();
-        self.engine.handle(self.now, Input::Event { source, event: &event }, &mut out);
+        self.engine.handle(self.now, SourceInput::Event { source, event: &event }, &mut out);
         self.absorb(out);
     }
 
@@ -105,7 +105,7 @@ impl Bench {
         self.answer(Input::Resolve { incident: &id, by });
     }
 
-    pub(crate) fn answer(&mut self, answer: Input<'_>) {
+    pub(crate) fn answer<'a>(&mut self, answer: impl Into<AnyInput<'a>>) {
         let mut out = Vec::new();
         self.engine.handle(self.now, answer, &mut out);
         self.absorb(out);
@@ -113,7 +113,7 @@ impl Bench {
 
     /// The exporter of a node does not answer any more, or does again.
     pub(crate) fn lose(&mut self, node: &str) {
-        self.answer(Input::SourceDown { source: &address(node), reason: "the connection broke" });
+        self.answer(SourceInput::SourceDown { source: &address(node), reason: "the connection broke" });
     }
 
     pub(crate) fn find(&mut self, node: &str) {
@@ -121,7 +121,7 @@ impl Bench {
     }
 
     pub(crate) fn find_at(&mut self, source: &str) {
-        self.answer(Input::SourceUp { source, many_nodes: false });
+        self.answer(SourceInput::SourceUp { source, many_nodes: false });
     }
 
     /// Stops the program and starts it again.

@@ -1,6 +1,6 @@
 //! Who is suspected when a run is sick: one node among its peers, what they share, or nobody.
 
-use stepwatch_engine::verdict::{Cause, Kind, Severity};
+use stepwatch_model::{Cause, Kind, Severity};
 use stepwatch_wire::{Edge, Event, Kind as EventKind, Value};
 
 use super::bench::{Bench, dead, fell_off, hw, link, reading, said, xid};

@@ -1,7 +1,7 @@
 //! Whatever an exporter says: nothing panics, no clock spins, and what is remembered has a limit.
 
 use proptest::prelude::*;
-use stepwatch_engine::verdict;
+
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
 use super::bench::Bench;
@@ -129,6 +129,6 @@ fn the_ends_of_the_numbers_are_steps_like_others() {
             let saved = Event { ckpt: Some(CkptPhase::End), ..Event::new(Kind::Ckpt) };
             b.feed(Event { run: Some("llama".into()), step: Some(step), ..saved });
         }
-        assert!(b.incidents.iter().any(|i| i.kind == verdict::Kind::Nonfinite), "{:?}", b.incidents);
+        assert!(b.incidents.iter().any(|i| i.kind == stepwatch_model::Kind::Nonfinite), "{:?}", b.incidents);
     }
 }

@@ -1,8 +1,8 @@
 //! Nodes that fall silent: hosts that died under a run, exporters that were only started anew, and
 //! nodes that no run uses.
 
-use stepwatch_engine::effect::Input;
-use stepwatch_engine::verdict::{Kind, Severity, Suspect};
+use stepwatch_engine::SourceInput;
+use stepwatch_model::{Kind, Severity, Suspect};
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use super::bench::{Bench, address, dead, fell_off, reading};
@@ -299,7 +299,7 @@ fn an_exporter_that_answers_at_another_address_makes_its_node_no_suspect() {
     }
     // It is lost at the new address too.
     let mut b = moved(false);
-    b.answer(Input::SourceDown { source: new, reason: "the connection broke" });
+    b.answer(SourceInput::SourceDown { source: new, reason: "the connection broke" });
     stands(&mut b);
     assert!(is_suspect(&b), "{:#?}", b.incidents);
 }

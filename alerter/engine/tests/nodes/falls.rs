@@ -1,9 +1,9 @@
 //! A page comes down when what made it one is over, whatever else of its node is amiss, and the
 //! next one rings again.
 
-use stepwatch_engine::effect::Action;
-use stepwatch_engine::incident::State;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::effect::Action;
+use stepwatch_respond::incident::State;
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use super::bench::{Bench, UUID, fell_off, gpu_lost, hw, link, said, with, xid};

@@ -1,9 +1,9 @@
 //! Faults of GPUs and hosts, by themselves and under a run.
 
-use stepwatch_engine::effect::Action;
-use stepwatch_engine::incident::State;
-use stepwatch_engine::message::Message;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::effect::Action;
+use stepwatch_respond::incident::State;
+use stepwatch_respond::message::Message;
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use super::bench::{Bench, UUID, fell_off, gpu_lost, hw, said, with, xid};

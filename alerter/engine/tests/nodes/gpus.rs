@@ -1,7 +1,7 @@
 //! GPUs that are slower than their peers, and memory that wears out.
 
-use stepwatch_engine::incident::State;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::incident::State;
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use super::bench::{Bench, reading, said, with};

@@ -1,7 +1,7 @@
 //! Links that go down, come back, and share a switch.
 
-use stepwatch_engine::incident::State;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::incident::State;
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use super::bench::{Bench, dead, fell_off, gpu_lost, link, said, with};

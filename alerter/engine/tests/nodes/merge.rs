@@ -1,8 +1,8 @@
 //! A sick node and the run that it stops are one incident, whichever is told first.
 
 use proptest::prelude::*;
-use stepwatch_engine::incident::State;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::incident::State;
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use super::bench::{Bench, dead, fell_off, gpu_lost, hw, link, xid};
@@ -37,7 +37,7 @@ trait Reason {
     fn reason_of(&self) -> &str;
 }
 
-impl Reason for stepwatch_engine::effect::Notification {
+impl Reason for stepwatch_respond::effect::Notification {
     fn reason_of(&self) -> &str {
         &self.message.reason
     }
@@ -138,7 +138,7 @@ fn what_a_person_closed_stays_closed_for_both() {
     b.wait(40);
     let id = b.last().id.clone();
     let mut out = Vec::new();
-    let input = stepwatch_engine::effect::Input::Resolve { incident: &id, by: "alice" };
+    let input = stepwatch_respond::effect::Input::Resolve { incident: &id, by: "alice" };
     b.engine.handle(b.now, input, &mut out);
     b.feed(fell_off("gpu-7"));
     b.wait(300);

@@ -1,7 +1,7 @@
 //! Nodes of one run that are set up differently.
 
-use stepwatch_engine::incident::State;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::incident::State;
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use super::bench::Bench;

@@ -1,6 +1,6 @@
 //! What a run leaves behind on its nodes does not swallow what hits the next one.
 
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use super::bench::{Bench, UUID, dead, fell_off, gpu_lost, hw, link, reading, with};

@@ -1,8 +1,8 @@
 //! Which run a node's trouble is told of, and when a device that is not there any more ends its
 //! own.
 
-use stepwatch_engine::incident::State;
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::incident::State;
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use super::bench::{Bench, UUID, fell_off, gpu_lost, hw, link, reading, said, with, xid};

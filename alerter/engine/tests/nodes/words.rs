@@ -1,6 +1,6 @@
 //! What a sentence about a node names: the job that runs there, and the GPU that is there.
 
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_model::{Kind, Severity};
 use stepwatch_wire::{Event, Kind as EventKind};
 
 use super::bench::{Bench, fell_off, gpu_lost, reading, said, with, xid};
@@ -95,7 +95,7 @@ fn runs_that_failed_on_a_gpu_the_day_before_do_not_make_it_suspect() {
     ["a", "b"].iter().for_each(|run| fail(&mut b, run));
     b.wait(43_200);
     fail(&mut b, "c");
-    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, stepwatch_engine::incident::State::Open)]);
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, stepwatch_respond::incident::State::Open)]);
     b.wait(64_800);
     // The first two are more than a day old, the third is not.
     b.feed(xid("n1", 31, "info", "restart_app", "MMU fault"));

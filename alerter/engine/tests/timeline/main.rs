@@ -2,12 +2,13 @@
 
 mod world;
 
-use stepwatch_engine::config::EngineConfig;
-use stepwatch_engine::effect::{Action, Input};
-use stepwatch_engine::incident::State;
-use stepwatch_engine::message::Reason;
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::verdict::{Kind, Severity};
+use stepwatch_engine::SourceInput;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::{Action, Input};
+use stepwatch_respond::incident::State;
+use stepwatch_respond::message::Reason;
 use stepwatch_wire::{CkptPhase, Event, Kind as EventKind};
 
 use world::{SOURCE, World, step_of, two_levels};
@@ -197,19 +198,19 @@ fn a_dead_rank_is_a_ticket_and_a_page_if_the_run_stands_still() {
     }
     w.forward(Span::secs(40));
     assert_eq!(w.only().state, State::Resolved);
-    assert_eq!(w.engine.runs().next().unwrap().facts.attempt, 1);
+    assert_eq!(w.engine.runs().next().unwrap().state.attempt, 1);
 }
 
 #[test]
 fn a_lost_source_is_a_ticket_then_a_page_and_hides_the_hang() {
     let mut w = World::new(two_levels());
     w.train(1, 40, 2);
-    w.input(Input::SourceDown { source: SOURCE, reason: "connection refused" });
+    w.input(SourceInput::SourceDown { source: SOURCE, reason: "connection refused" });
     w.forward(Span::secs(61));
     assert_eq!((w.only().kind, w.only().severity), (Kind::SourceLost, Severity::Ticket));
     w.forward(Span::secs(240));
     assert_eq!(w.only().severity, Severity::Page);
-    w.input(Input::SourceUp { source: SOURCE, many_nodes: true });
+    w.input(SourceInput::SourceUp { source: SOURCE, many_nodes: true });
     w.train(41, 70, 2);
     assert_eq!(w.only().state, State::Resolved, "{:?}", w.history);
 }
@@ -217,11 +218,11 @@ fn a_lost_source_is_a_ticket_then_a_page_and_hides_the_hang() {
 #[test]
 fn a_source_that_feeds_nothing_is_watched_too() {
     let mut w = World::new(two_levels());
-    w.input(Input::SourceDown { source: "node999:9765", reason: "no route to host" });
+    w.input(SourceInput::SourceDown { source: "node999:9765", reason: "no route to host" });
     w.forward(Span::secs(90));
     assert_eq!((w.only().run.as_str(), w.only().severity), ("-", Severity::Ticket));
     assert_eq!(w.sent[0].1.message.title, "TICKET no run: source lost");
-    w.input(Input::SourceGone { source: "node999:9765" });
+    w.input(SourceInput::SourceGone { source: "node999:9765" });
     w.forward(Span::secs(61));
     assert_eq!(w.only().state, State::Resolved);
 }
@@ -283,7 +284,7 @@ fn a_receiver_that_fails_for_good_hands_over_at_once() {
 #[test]
 fn without_routes_everyone_hears_of_pages_and_nobody_of_annotations() {
     let mut w =
-        World::new(EngineConfig { receivers: vec!["a".into(), "b".into()], ..EngineConfig::default() });
+        World::new(ResponderConfig { receivers: vec!["a".into(), "b".into()], ..ResponderConfig::default() });
     w.train(1, 40, 1);
     w.forward(Span::secs(61));
     assert_eq!(w.actions(), [("a", Action::Trigger, 1), ("b", Action::Trigger, 1)]);
@@ -294,7 +295,7 @@ fn a_restart_of_ours_neither_forgets_nor_invents() {
     let mut w = World::new(two_levels());
     w.train(1, 40, 8);
     w.kill_and_restore(Span::secs(3600));
-    w.input(Input::SourceUp { source: SOURCE, many_nodes: true });
+    w.input(SourceInput::SourceUp { source: SOURCE, many_nodes: true });
     w.forward(Span::secs(30));
     w.train(41, 40, 8);
     assert!(w.sent.is_empty(), "{:?}", w.history);
@@ -344,9 +345,9 @@ fn a_condition_that_comes_and_goes_is_one_incident() {
     w.train(1, 40, 1);
     let mut step = 41;
     for _ in 0..6 {
-        w.input(Input::SourceDown { source: SOURCE, reason: "timeout" });
+        w.input(SourceInput::SourceDown { source: SOURCE, reason: "timeout" });
         w.forward(Span::secs(65));
-        w.input(Input::SourceUp { source: SOURCE, many_nodes: true });
+        w.input(SourceInput::SourceUp { source: SOURCE, many_nodes: true });
         w.train(step, 20, 1);
         step += 20;
     }
@@ -473,7 +474,7 @@ fn neither_a_queue_nor_a_rollback_nor_a_pause_makes_a_checkpoint_stale() {
         }
     }
     assert!(w.sent.is_empty(), "{:?}", w.history);
-    assert_eq!(w.engine.runs().next().unwrap().facts.checkpoints.last_step, Some(1600));
+    assert_eq!(w.engine.runs().next().unwrap().state.checkpoints.last_step, Some(1600));
 }
 
 #[test]
@@ -483,7 +484,7 @@ fn a_backlog_that_tells_of_its_own_end_wakes_nobody() {
     w.now = w.now + Span::secs(3600);
     let feed = |w: &mut World, i: i64, mut e: Event| {
         e.ts = Some(Ts(old.0 + 1000 * i).as_secs_f64());
-        w.input(Input::Event { source: SOURCE, event: &e });
+        w.input(SourceInput::Event { source: SOURCE, event: &e });
     };
     for step in 1..300 {
         let mut e = step_of(0, step);
@@ -507,15 +508,15 @@ fn draining_a_node_that_the_run_has_left_is_not_a_loss() {
         w.forward(Span::secs(1));
         let (ts, node) = (Some(w.now.as_secs_f64()), Some("node002".into()));
         let e = Event { ts, node, ..step_of(0, step) };
-        w.input(Input::Event { source: "node002:9765", event: &e });
+        w.input(SourceInput::Event { source: "node002:9765", event: &e });
     };
     let mut bye = Event { run: Some("llama".into()), rank: Some(0), ..Event::new(EventKind::Bye) };
     bye.code = Some(143);
     w.event(bye);
     let hello = Event { run: Some("llama".into()), rank: Some(0), ..Event::new(EventKind::Hello) };
-    w.input(Input::Event { source: "node002:9765", event: &hello });
+    w.input(SourceInput::Event { source: "node002:9765", event: &hello });
     (41..1100).for_each(|step| there(&mut w, step));
-    w.input(Input::SourceDown { source: SOURCE, reason: "refused" });
+    w.input(SourceInput::SourceDown { source: SOURCE, reason: "refused" });
     (1100..1190).for_each(|step| there(&mut w, step));
     assert_eq!(w.records.len(), 1);
     assert!(w.records.iter().all(|r| r.run != "llama"), "{:?}", w.history);

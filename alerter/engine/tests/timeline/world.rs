@@ -1,16 +1,16 @@
 //! What the tests move: time.
 
-use stepwatch_engine::config::{EngineConfig, Level, Policy, Route};
-use stepwatch_engine::effect::{Action, Effect, Input, Notification};
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::time::{Span, Ts};
-use stepwatch_engine::{Engine, StatePart};
+use stepwatch_engine::{AnyInput, Engine, SourceInput, StatePart};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::config::{Level, Policy, ResponderConfig, Route};
+use stepwatch_respond::effect::{Action, Effect, Notification};
+use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::{Event, Kind as EventKind};
 
 /// An engine, a clock that only tests move, and everything that came out.
 pub(crate) struct World {
     pub(crate) engine: Engine,
-    pub(crate) config: EngineConfig,
+    pub(crate) config: ResponderConfig,
     pub(crate) now: Ts,
     pub(crate) sent: Vec<(Ts, Notification)>,
     pub(crate) records: Vec<IncidentRecord>,
@@ -21,7 +21,7 @@ pub(crate) struct World {
 pub(crate) const SOURCE: &str = "node001:9765";
 
 impl World {
-    pub(crate) fn new(config: EngineConfig) -> Self {
+    pub(crate) fn new(config: ResponderConfig) -> Self {
         let engine = Engine::new(config.clone());
         let now = Ts(1_795_227_416_000);
         let mut w = Self {
@@ -33,11 +33,11 @@ impl World {
             history: vec![],
             parts: std::collections::BTreeMap::default(),
         };
-        w.input(Input::SourceUp { source: SOURCE, many_nodes: true });
+        w.input(SourceInput::SourceUp { source: SOURCE, many_nodes: true });
         w
     }
 
-    pub(crate) fn input(&mut self, input: Input<'_>) {
+    pub(crate) fn input<'a>(&mut self, input: impl Into<AnyInput<'a>>) {
         let mut out = Vec::new();
         self.engine.handle(self.now, input, &mut out);
         self.absorb(out);
@@ -45,7 +45,7 @@ impl World {
 
     pub(crate) fn event(&mut self, mut e: Event) {
         e.ts = Some(self.now.as_secs_f64());
-        self.input(Input::Event { source: SOURCE, event: &e });
+        self.input(SourceInput::Event { source: SOURCE, event: &e });
     }
 
     pub(crate) fn absorb(&mut self, effects: Vec<Effect>) {
@@ -131,13 +131,13 @@ pub(crate) fn step_of(rank: u32, step: i64) -> Event {
     e
 }
 
-pub(crate) fn two_levels() -> EngineConfig {
+pub(crate) fn two_levels() -> ResponderConfig {
     let levels = vec![
         Level { notify: vec!["chat".into()], ..Level::default() },
         Level { after: Span::secs(300), notify: vec!["primary".into()], repeat: 2, ..Level::default() },
     ];
     let severity = |s: &str| vec![format!("severity=\"{s}\"")];
-    EngineConfig {
+    ResponderConfig {
         receivers: vec!["chat".into(), "primary".into()],
         cost_per_gpu_hour: Some(2.5),
         policies: vec![Policy { name: "default".into(), levels }],
@@ -145,6 +145,6 @@ pub(crate) fn two_levels() -> EngineConfig {
             Route { matchers: severity("page"), policy: Some("default".into()), ..Route::default() },
             Route { matchers: severity("ticket"), notify: vec!["chat".into()], ..Route::default() },
         ],
-        ..EngineConfig::default()
+        ..ResponderConfig::default()
     }
 }

@@ -8,11 +8,11 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use stepwatch_engine::external::{Alert, AlertError, Firing, Limits, Told};
-use stepwatch_engine::incident::IncidentRecord;
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::silence::Silence;
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::external::{Alert, AlertError, Firing, Limits, Told};
+use stepwatch_respond::incident::IncidentRecord;
+use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::silence::Silence;
 use tokio::sync::oneshot;
 
 use super::errors::{BadRequest, Broken, Full, NotJson, TooLarge};

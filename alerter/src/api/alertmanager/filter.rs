@@ -1,6 +1,6 @@
 //! The query of `GET /api/v2/alerts` and its kin.
 
-use stepwatch_engine::matcher::{Labels, Matcher, Op, all_hold};
+use stepwatch_respond::matcher::{Labels, Matcher, Op, all_hold};
 
 use super::{Refused, Result};
 use crate::api::doc::schema;

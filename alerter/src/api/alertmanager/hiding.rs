@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use stepwatch_engine::external::Firing;
-use stepwatch_engine::incident::{Hidden, IncidentRecord, labels};
+use stepwatch_respond::external::Firing;
+use stepwatch_respond::incident::{Hidden, IncidentRecord, labels};
 
 use super::shown::{of_alerts, own_fingerprint};
 

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use stepwatch_engine::external::{Firing, LabelSet, fingerprint};
-use stepwatch_engine::incident::{Hidden, IncidentRecord, labels};
-use stepwatch_engine::matcher::Labels;
-use stepwatch_engine::silence::Silence;
-use stepwatch_engine::time::{Span, Ts};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::external::{Firing, LabelSet, fingerprint};
+use stepwatch_respond::incident::{Hidden, IncidentRecord, labels};
+use stepwatch_respond::matcher::Labels;
+use stepwatch_respond::silence::Silence;
 
 use super::filter::Filter;
 use super::hiding::Hiding;

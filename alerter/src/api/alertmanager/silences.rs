@@ -6,9 +6,9 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Json;
-use stepwatch_engine::matcher::{Matcher, Op};
-use stepwatch_engine::silence::{Phase, Silence, Wanted};
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::matcher::{Matcher, Op};
+use stepwatch_respond::silence::{Phase, Silence, Wanted};
 
 use super::errors::{BadRequest, Broken, Full, NotFound, NotJson, TooLarge};
 use super::filter::{Filter, SilencesQuery};

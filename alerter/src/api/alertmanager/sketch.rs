@@ -9,9 +9,9 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use stepwatch_engine::matcher::{Labels, Matcher, Op};
-use stepwatch_engine::route::Node;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_respond::matcher::{Labels, Matcher, Op};
+use stepwatch_respond::route::Node;
 
 use crate::board::Routing;
 

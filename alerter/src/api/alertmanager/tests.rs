@@ -12,7 +12,7 @@ fn alert(name: &str, more: &[(&str, &str)]) -> Value {
     for (n, v) in more {
         labels[*n] = json!(v);
     }
-    let ends = crate::api::view::When(crate::clock::wall() + stepwatch_engine::time::Span::secs(240));
+    let ends = crate::api::view::When(crate::clock::wall() + stepwatch_model::time::Span::secs(240));
     json!({"labels": labels, "annotations": {"summary": format!("{name} is on")}, "startsAt": "2026-11-20T10:00:00.123Z",
            "endsAt": ends, "generatorURL": "http://prometheus/graph?g0.expr=up"})
 }
@@ -218,7 +218,8 @@ teams:
 policies: [{name: steps, levels: [{after: 0s, notify: [chat]}, {after: 5m, notify: [pager], if: {severity: page}}]}]
 "#;
     let app = TestApp::start_with(routes, &[]).await;
-    let status: Value = reqwest::get(format!("{}/api/v2/status", app.url)).await.unwrap().json().await.unwrap();
+    let status: Value =
+        reqwest::get(format!("{}/api/v2/status", app.url)).await.unwrap().json().await.unwrap();
     let text = status["config"]["original"].as_str().unwrap();
     insta::assert_snapshot!(text.split(super::OURS).next().unwrap());
 }
@@ -291,7 +292,7 @@ async fn filters_and_groups() {
 async fn silences_are_made_changed_shown_and_ended() {
     let app = TestApp::start().await;
     let at =
-        |seconds| crate::api::view::When(crate::clock::wall() + stepwatch_engine::time::Span::secs(seconds));
+        |seconds| crate::api::view::When(crate::clock::wall() + stepwatch_model::time::Span::secs(seconds));
     let wish = |value: &str, ends: i64| {
         json!({"matchers": [{"name": "run", "value": value, "isRegex": true, "isEqual": true}],
                "startsAt": at(0), "endsAt": at(ends), "createdBy": "alice", "comment": "new switch"})
@@ -336,7 +337,7 @@ async fn silences_are_made_changed_shown_and_ended() {
 #[tokio::test]
 async fn silences_that_are_refused() {
     let app = TestApp::start().await;
-    let ends = crate::api::view::When(crate::clock::wall() + stepwatch_engine::time::Span::secs(600));
+    let ends = crate::api::view::When(crate::clock::wall() + stepwatch_model::time::Span::secs(600));
     let good = json!({"matchers": [{"name": "a", "value": "b", "isRegex": false}], "startsAt": "2026-11-20T00:00:00Z",
                       "endsAt": ends, "createdBy": "alice", "comment": "c"});
     for (key, value, status, part) in [
@@ -396,7 +397,7 @@ async fn our_incidents_are_alerts_too() {
         .iter()
         .map(|(n, v)| json!({"name": n, "value": v, "isRegex": false, "isEqual": true}))
         .collect();
-    let ends = crate::api::view::When(crate::clock::wall() + stepwatch_engine::time::Span::secs(600));
+    let ends = crate::api::view::When(crate::clock::wall() + stepwatch_model::time::Span::secs(600));
     let wish = json!({"matchers": matchers, "startsAt": "0001-01-01T00:00:00Z", "endsAt": ends, "createdBy": "karma",
                       "comment": "c"});
     let (status, body) = app.post("/api/v2/silences", JSON, &wish.to_string()).await;

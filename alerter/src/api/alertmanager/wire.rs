@@ -4,8 +4,8 @@ use core::fmt;
 
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize};
-use stepwatch_engine::external::LabelSet;
-use stepwatch_engine::time::Ts;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::external::LabelSet;
 use utoipa::ToSchema;
 
 use crate::api::doc::{examples, schema};
@@ -130,7 +130,7 @@ pub(super) struct GettableSilence {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SilenceStatus {
     #[schema(value_type = schema::SilenceState)]
-    pub(super) state: stepwatch_engine::silence::Phase,
+    pub(super) state: stepwatch_respond::silence::Phase,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

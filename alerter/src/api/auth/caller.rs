@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use stepwatch_engine::matcher::{Labels, Matcher};
+use stepwatch_respond::matcher::{Labels, Matcher};
 
 use super::keyring::Grant;
 use super::reach::Reach;

@@ -11,8 +11,8 @@
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::external::LabelSet;
-use stepwatch_engine::matcher::{Labels, Matcher, Op};
+use stepwatch_respond::external::LabelSet;
+use stepwatch_respond::matcher::{Labels, Matcher, Op};
 
 /// Characters of a pattern.
 const MAX_PATTERN: usize = 256;

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use stepwatch_engine::{effect, incident, message, silence, verdict};
+use stepwatch_respond::{effect, incident, message, silence};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{
     AdditionalProperties, KnownFormat, Object, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, SchemaType,
@@ -54,9 +54,9 @@ macro_rules! words {
 
 words! {
     /// `page` wakes someone, `ticket` is for the day, `info` is told to nobody.
-    Severity = verdict::Severity { Info Ticket Page }
+    Severity = stepwatch_model::Severity { Info Ticket Page }
     /// What an incident is about, coarsely: a run or node has at most one open incident a cause.
-    Cause = verdict::Cause {
+    Cause = stepwatch_model::Cause {
         Numerics Speed Progress Checkpoint Telemetry Hardware Config User Node Signal Alerting External
     }
     /// Where an incident stands.
@@ -95,7 +95,7 @@ macro_rules! named {
 
 named! {
     /// What is wrong, finely. More may be added; those that there are keep their names.
-    Kind => words_of(verdict::Kind::ALL.iter().map(|kind| kind.as_str().into()).collect());
+    Kind => words_of(stepwatch_model::Kind::ALL.iter().map(|kind| kind.as_str().into()).collect());
     /// Why a message was sent. More may be added; those that there are keep their names.
     Reason => words_of(message::Reason::ALL.iter().map(|reason| reason.as_str().into()).collect());
     /// Names to values.

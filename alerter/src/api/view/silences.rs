@@ -1,9 +1,9 @@
 //! The JSON of silences.
 
 use serde::{Deserialize, Serialize};
-use stepwatch_engine::matcher::{Labels, Matcher};
-use stepwatch_engine::silence::Phase;
-use stepwatch_engine::time::Span;
+use stepwatch_model::time::Span;
+use stepwatch_respond::matcher::{Labels, Matcher};
+use stepwatch_respond::silence::Phase;
 use utoipa::ToSchema;
 
 use super::{IncidentView, When};

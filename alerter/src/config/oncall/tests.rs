@@ -67,7 +67,7 @@ routes:
 "#,
     )
     .unwrap();
-    let oncall = &c.engine.oncall;
+    let oncall = &c.engine.responder.oncall;
     assert_eq!((oncall.users.len(), oncall.schedules.len(), oncall.time_intervals.len()), (3, 3, 1));
     assert_eq!(oncall.schedules[1].calendar, Some(Span::secs(7200)));
     assert_eq!(c.calendars.len(), 2);

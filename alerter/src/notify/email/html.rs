@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-use stepwatch_engine::effect::Notification;
-use stepwatch_engine::message::Status;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_respond::effect::Notification;
+use stepwatch_respond::message::Status;
 
 use super::{TEXT_MAX, standing};
 use crate::markup::escape;

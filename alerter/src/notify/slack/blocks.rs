@@ -8,11 +8,11 @@
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
-use stepwatch_engine::effect::{Action, Notification};
-use stepwatch_engine::incident::Ended;
-use stepwatch_engine::message::{Fact, Message, Status};
-use stepwatch_engine::time::Ts;
-use stepwatch_engine::verdict::Severity;
+use stepwatch_model::Severity;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::incident::Ended;
+use stepwatch_respond::message::{Fact, Message, Status};
 
 use super::buttons;
 use crate::notify::text::{clean, line, web_link};

@@ -1,7 +1,7 @@
 //! What can be done about an incident without leaving the channel.
 
 use serde_json::{Value, json};
-use stepwatch_engine::message::{Message, Status};
+use stepwatch_respond::message::{Message, Status};
 
 /// What a click asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 //! have.
 
 use serde_json::Value;
-use stepwatch_engine::effect::Notification;
+use stepwatch_respond::effect::Notification;
 
 use super::{Bot, Top, channel};
 use crate::notify::{Attempt, Failure, FailureClass};

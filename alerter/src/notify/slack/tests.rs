@@ -382,7 +382,7 @@ async fn what_comes_back_after_it_was_resolved_is_the_same_message_and_thread() 
 #[test]
 fn what_is_stale_is_not_told_as_well() {
     let mut n = word(2, Action::Resolve, Status::Resolved, "stale after 12m: nothing has been heard of it");
-    n.message.ended = Some(stepwatch_engine::incident::Ended::Stale);
+    n.message.ended = Some(stepwatch_respond::incident::Ended::Stale);
     let text = blocks::news_fallback(&n);
     assert!(text.starts_with('❔') && !text.contains('✅'), "{text}");
 }

@@ -1,6 +1,6 @@
 //! Receivers that ask to be left alone for long.
 
-use stepwatch_engine::time::Span;
+use stepwatch_model::time::Span;
 
 use super::*;
 

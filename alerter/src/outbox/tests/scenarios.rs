@@ -547,7 +547,7 @@ async fn a_page_that_waits_too_long_is_reported_once_and_still_tried() {
     bench.post([page("phone", 1, Action::Trigger)]).await;
     let first = bench.any_feedback().await;
     let Outcome::Unreached { waited, error } = first.outcome else { panic!("{first:?}") };
-    assert!(waited >= stepwatch_engine::time::Span::secs(120), "{waited}");
+    assert!(waited >= stepwatch_model::time::Span::secs(120), "{waited}");
     assert!(!error.is_empty());
     assert_eq!(bench.any_feedback().await.outcome, Outcome::Delivered, "once, and then that it arrived");
     assert_eq!(bench.any_feedback().await.outcome, Outcome::AllReached);
@@ -555,7 +555,7 @@ async fn a_page_that_waits_too_long_is_reported_once_and_still_tried() {
 
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_tickets_ends_in_one_summary_and_pages_are_told() {
-    let budget = Budget { messages: 3, per: stepwatch_engine::time::Span::secs(600) };
+    let budget = Budget { messages: 3, per: stepwatch_model::time::Span::secs(600) };
     let chat = Scripted::new(|_| Answer::Take).within(budget);
     let mut bench = Bench::new(&[("chat", &chat)]).await;
     let ticket = |i: usize| {

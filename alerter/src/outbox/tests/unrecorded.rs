@@ -3,7 +3,7 @@
 
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
-use stepwatch_engine::time::Span;
+use stepwatch_model::time::Span;
 
 use super::*;
 use crate::store::busy::Busy;

@@ -1,0 +1,124 @@
+//! What has to be done before a run can go on, as far as it is known: on a node that is broken, or
+//! about what ended its ranks.
+//!
+//! A node is drained only for what is the node's own: a fault whose action in the catalogue is a
+//! reset, a reboot or a look at the hardware, a link that is down, a host that is gone. What an
+//! application does to itself happens on the next node too.
+
+use std::collections::BTreeSet;
+
+use stepwatch_model::remedy::{DRAIN_RESET, effort};
+use stepwatch_model::{Course, FirstFailure, Remedies, Remedy};
+
+use crate::detectors::{first_failure, link_fault};
+use crate::node::{Condition, Key, Level, NodeState, Topic, words};
+use crate::run::RunState;
+use stepwatch_model::time::{Span, Ts};
+
+/// What happened once and asks for a repair counts for so long.
+const REPAIR_WITHIN: Span = Span::secs(3600);
+/// What the system killed for want of memory so long before is another story.
+const KILLED_WITHIN: Span = Span::secs(600);
+/// A run stands that took no step for so long, and for so many of its usual steps.
+const STILL: Span = Span::secs(30);
+const STILL_STEPS: f64 = 5.0;
+/// Nodes remembered, those that need most first.
+const MAX_NODES: usize = 32;
+/// Characters of a rank's last words.
+const MAX_WORDS: usize = 160;
+/// What is asked for where an exporter names a condition and no action.
+const ACTIONS: [(&str, &str); 16] = [
+    ("gpu_lost", "reboot_node"),
+    ("gpu_reset_failed", "reboot_node"),
+    ("nvml_stuck", "reboot_node"),
+    ("hard_lockup", "reboot_node"),
+    ("kernel_oops", "reboot_node"),
+    ("kernel_panic", "reboot_node"),
+    ("nic_firmware", "reboot_node"),
+    ("ecc_uncorrected", "drain_reset"),
+    ("row_remap_pending", "drain_reset"),
+    ("retired_pages_pending", "drain_reset"),
+    ("row_remap_failed", "check_hardware"),
+    ("sram_threshold", "check_hardware"),
+    ("fabric_unhealthy", "check_hardware"),
+    ("aer_fatal", "check_hardware"),
+    ("mce", "check_hardware"),
+    ("nvme_error", "check_hardware"),
+];
+/// Of these, what an application does to itself is not a node's, and what a vendor wants to hear of
+/// seldom stops a run.
+const REPAIRS: [&str; 4] = ["drain_reset", "reset_gpu", "reboot_node", "check_hardware"];
+const SUPPORT: &str = "contact_support";
+
+/// `gone`: nodes for which no exporter speaks.
+pub(crate) fn remedies<'a>(
+    now: Ts,
+    f: &RunState,
+    gone: &BTreeSet<&str>,
+    nodes: impl Iterator<Item = &'a NodeState>,
+) -> Remedies {
+    let found = nodes.filter_map(|node| Some((node, need(now, gone.contains(&*node.name), node)?)));
+    let mut found: Vec<(String, Remedy)> = found.map(|(node, need)| (node.name.clone(), need)).collect();
+    // Half of the run out of reach is a network, and most likely ours.
+    if 2 * found.iter().filter(|(_, need)| *need == Remedy::Gone).count() > f.nodes.len() {
+        found.retain(|(_, need)| *need != Remedy::Gone);
+    }
+    found.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    found.truncate(MAX_NODES);
+    Remedies { stands: stands(now, f), nodes: found.into_iter().collect(), ended: ended(f) }
+}
+
+fn stands(now: Ts, f: &RunState) -> bool {
+    let usual = f.pace.quantile(0.5).map_or(Span::ZERO, |secs| Span::from_secs_f64(STILL_STEPS * secs));
+    !f.deaths.is_empty() || now - f.last_progress >= STILL.max(usual)
+}
+
+fn ended(f: &RunState) -> Option<FirstFailure> {
+    let first = first_failure::failures(f).into_iter().next()?;
+    let own = first.course() == Course::Broke;
+    let words = own.then(|| match first.text.char_indices().nth(MAX_WORDS) {
+        Some((at, _)) => format!("{}…", &first.text[..at]),
+        None => first.text,
+    });
+    Some(FirstFailure { place: first.place, words: words.filter(|words| !words.is_empty()) })
+}
+
+fn need(now: Ts, gone: bool, node: &NodeState) -> Option<Remedy> {
+    let found: Vec<Remedy> =
+        node.conditions.iter().filter_map(|(key, c)| of_condition(now, node, key, c)).collect();
+    // What is surely broken has to be mended, whether or not the host is up, and before a link is
+    // looked at unless it can wait.
+    let sure =
+        |r: &&Remedy| matches!(r, Remedy::Repair { sure: true, action, .. } if gone || action != DRAIN_RESET);
+    let sure = found.iter().filter(sure).max().cloned();
+    sure.or_else(|| gone.then_some(Remedy::Gone)).or_else(|| found.into_iter().max())
+}
+
+fn of_condition(now: Ts, node: &NodeState, key: &Key, c: &Condition) -> Option<Remedy> {
+    let lately = |within: Span| c.holds() || c.once && c.over.is_none() && now - c.last < within;
+    if c.level < Level::Warn || !lately(REPAIR_WITHIN) {
+        return None;
+    }
+    // A driver that is slow to answer us may answer the run.
+    let sure = c.level == Level::Error && key.name != "nvml_stuck";
+    if key.topic == Topic::Link {
+        // One that went down is a warning, and an error once it has not come back. An Ethernet that is down
+        // is seldom the one that a run needs.
+        let down = link_fault::is_down(key, c) && c.holds() && (sure || c.state == "down");
+        let down = down && c.medium != "ethernet";
+        return down.then(|| Remedy::Link { name: key.name.clone() });
+    }
+    if key.name == "oom_kill" {
+        let cgroup = if key.place.starts_with('/') { key.place.clone() } else { String::new() };
+        return lately(KILLED_WITHIN).then_some(Remedy::Memory { cgroup });
+    }
+    let known = || ACTIONS.iter().find(|(name, _)| key.topic == Topic::Hw && *name == key.name);
+    let action = if c.action.is_empty() { known()?.1 } else { c.action.as_str() };
+    let counts = REPAIRS.contains(&action) || sure && action == SUPPORT;
+    counts.then(|| Remedy::Repair {
+        sure,
+        effort: effort(action),
+        action: action.to_owned(),
+        gpu: words::gpu(node, &c.gpu, &c.pci),
+    })
+}

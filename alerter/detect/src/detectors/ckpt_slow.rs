@@ -1,0 +1,254 @@
+//! A checkpoint that takes far longer than usual: storage that is slow now, and work at risk for
+//! longer.
+//!
+//! Usual is the median of the saves before it, three at least; where every one told its size, of
+//! their seconds a byte: a run may save much and little by turns. Too long is `times` of that and
+//! `margin` more than it (both: a minute is nothing to a save of an hour, and twice nothing to one
+//! of a second). A save that still runs is told when it has taken `running` times as long; the page
+//! for work at risk is that of [`super::ckpt_stale`].
+
+use core::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_model::Storage;
+
+use crate::detector::ClockDetector;
+use crate::run::{RunState, Save, median};
+use crate::stats::latch::Latch;
+use stepwatch_model::number;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Times the usual duration of a save that ended, and of one that runs.
+    pub times: f64,
+    pub running: f64,
+    /// What it must take longer, at least.
+    pub margin: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, times: 2.0, running: 3.0, margin: Span::secs(60) }
+    }
+}
+
+/// Saves that make one usual.
+const KNOWN: usize = 3;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct CkptSlow {
+    latch: Latch,
+    /// The last save that was judged.
+    judged: Option<Ts>,
+    /// The running save that was told.
+    told: Option<Ts>,
+}
+
+impl CkptSlow {
+    fn limit(c: &Config, usual: f64, times: f64) -> f64 {
+        (times * usual).max(usual + c.margin.as_secs_f64())
+    }
+
+    /// When the save that runs has taken too long.
+    fn due(c: &Config, f: &RunState) -> Option<Ts> {
+        let k = &f.checkpoints;
+        if !c.enabled || f.ended.is_some() || k.saves.len() < KNOWN {
+            return None;
+        }
+        let usual = median(k.saves.iter().map(|s| s.secs));
+        Some(k.in_progress? + Span::from_secs_f64(Self::limit(c, usual, c.running)))
+    }
+
+    fn judge_running(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        let since = f.checkpoints.in_progress;
+        if Self::due(c, f).is_none_or(|due| now < due) || self.told == since {
+            return;
+        }
+        self.told = since;
+        self.latch.raise(Severity::Ticket);
+        let usual = median(f.checkpoints.saves.iter().map(|s| s.secs));
+        let secs = since.map_or(0.0, |since| (now - since).as_secs_f64());
+        let why = format!(
+            "a checkpoint has been running for {}, {} is usual",
+            Span::from_secs_f64(secs),
+            Span::from_secs_f64(usual),
+        );
+        let why = Sentence::from(why).and(at_risk(f));
+        out.push(finding(now, f, Change::Raise, secs, usual, why));
+    }
+
+    fn judge_ended(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        let saves: Vec<Save> = f.checkpoints.saves.iter().copied().collect();
+        let Some((last, before)) = saves.split_last() else { return };
+        if self.judged == Some(last.at) {
+            return;
+        }
+        self.judged = Some(last.at);
+        if before.len() < KNOWN {
+            return;
+        }
+        let usual = usual(last, before);
+        if last.secs > Self::limit(c, usual, c.times) {
+            self.latch.raise(Severity::Ticket);
+            out.push(finding(now, f, Change::Raise, last.secs, usual, sentence(last, usual, f)));
+        } else if self.latch.clear() {
+            let why = format!("a checkpoint took {}, as usual", Span::from_secs_f64(last.secs));
+            out.push(finding(now, f, Change::Clear, last.secs, usual, why));
+        }
+    }
+}
+
+fn sentence(last: &Save, usual: f64, f: &RunState) -> Sentence {
+    let took = Span::from_secs_f64(last.secs);
+    let mut why = format!("a checkpoint took {took}, {} is usual", Span::from_secs_f64(usual));
+    if let Some(bytes) = last.bytes {
+        let [size, rate, before] = [bytes, bytes / last.secs, bytes / usual].map(|v| number(v / 1e9));
+        let _ = write!(why, " ({size} GB at {rate} GB/s, {before} GB/s before)");
+    }
+    let every = f.checkpoints.usual_interval();
+    let every = every.map(|s| format!("one is written every {} of work", Span::from_secs_f64(s)));
+    Sentence::from(why).and_perhaps(every)
+}
+
+/// What the last save should have taken.
+fn usual(last: &Save, before: &[Save]) -> f64 {
+    let sized = before.iter().filter_map(|s| Some(s.secs / s.bytes?)).collect::<Vec<_>>();
+    match last.bytes {
+        Some(bytes) if sized.len() == before.len() => bytes * median(sized.into_iter()),
+        _ => median(before.iter().map(|s| s.secs)),
+    }
+}
+
+fn at_risk(f: &RunState) -> String {
+    format!("{} of work would be lost", Span::from_secs_f64(f.checkpoints.work))
+}
+
+impl ClockDetector for CkptSlow {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        if !c.enabled {
+            return;
+        }
+        if f.ended.is_some() {
+            if self.latch.clear() {
+                out.push(finding(now, f, Change::Clear, 0.0, 0.0, "the run ended".to_owned()));
+            }
+            return;
+        }
+        self.judge_ended(c, now, f, out);
+        self.judge_running(c, now, f, out);
+    }
+
+    fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
+        Self::due(c, f).filter(|_| self.told != f.checkpoints.in_progress)
+    }
+}
+
+fn finding(
+    now: Ts,
+    f: &RunState,
+    change: Change,
+    secs: f64,
+    usual: f64,
+    why: impl Into<Sentence>,
+) -> Finding {
+    let storage = Suspect::new(Target::Storage(Storage::SlowCheckpoints), Observation::CheckpointSlower);
+    let raises = change == Change::Raise;
+    let step = f.last_step.unwrap_or(0);
+    Finding {
+        change,
+        kind: Kind::CkptSlow,
+        severity: if raises { Severity::Ticket } else { Severity::Info },
+        signal: "checkpoint_time".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: secs,
+        expected: usual,
+        score: if usual > 0.0 { secs / usual } else { 0.0 },
+        why: why.into(),
+        suspects: if raises { vec![storage] } else { Vec::new() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn save(at: i64, secs: f64, bytes: Option<f64>) -> Save {
+        Save { at: Ts(1000 * at), secs, bytes }
+    }
+
+    /// Findings of a run that makes these saves, one after the other.
+    fn judged(saves: &[Save]) -> Vec<(Change, String)> {
+        let (c, mut detector, mut out) = (Config::default(), CkptSlow::default(), Vec::new());
+        let mut f = RunState::new("r", Ts(0));
+        for s in saves {
+            f.checkpoints.saves.push_back(*s);
+            detector.look(&c, s.at, &f, &mut out);
+            detector.look(&c, s.at, &f, &mut out);
+        }
+        out.into_iter().map(|v| (v.change, v.why.to_string())).collect()
+    }
+
+    #[test]
+    fn a_save_that_takes_twice_as_long_is_a_ticket_until_one_is_as_usual() {
+        let saves: Vec<Save> =
+            [100.0, 110.0, 95.0, 300.0, 105.0].iter().zip(0..).map(|(s, i)| save(i, *s, None)).collect();
+        let found = judged(&saves);
+        assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Change::Raise, Change::Clear]);
+        assert_eq!(found[0].1, "a checkpoint took 5m, 1m 40s is usual");
+    }
+
+    #[test]
+    fn large_and_small_saves_by_turns_are_told_apart_by_their_size() {
+        let turns = |slow: f64| -> Vec<Save> {
+            (0..8)
+                .map(|i| {
+                    let bytes = if i % 2 == 0 { 1e12 } else { 1e11 };
+                    save(i, bytes / 4e9 * if i == 7 { slow } else { 1.0 }, Some(bytes))
+                })
+                .collect()
+        };
+        assert!(judged(&turns(1.0)).is_empty());
+        let found = judged(&turns(4.0));
+        assert_eq!(found[0].1, "a checkpoint took 1m 40s, 25s is usual (100 GB at 1 GB/s, 4 GB/s before)");
+    }
+
+    #[test]
+    fn one_that_runs_too_long_is_told_once_at_its_deadline() {
+        let (c, mut detector, mut out) = (Config::default(), CkptSlow::default(), Vec::new());
+        let mut f = RunState::new("r", Ts(0));
+        f.checkpoints.saves.extend((0..3).map(|i| save(i, 100.0, None)));
+        detector.look(&c, Ts(0), &f, &mut out);
+        f.checkpoints.in_progress = Some(Ts(1_000_000));
+        let due = detector.deadline(&c, &f).unwrap();
+        assert_eq!(due, Ts(1_300_000));
+        detector.look(&c, Ts(due.0 - 1), &f, &mut out);
+        assert!(out.is_empty());
+        detector.look(&c, due, &f, &mut out);
+        detector.look(&c, due + Span::secs(60), &f, &mut out);
+        assert_eq!((out.len(), detector.deadline(&c, &f)), (1, None));
+        assert!(
+            out[0].why.starts_with("a checkpoint has been running for 5m, 1m 40s is usual"),
+            "{}",
+            out[0].why
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn small_or_equal_saves_raise_nothing(secs in proptest::collection::vec(0.1f64..60.0, 0..20), scale in 1.0f64..100.0) {
+            let saves: Vec<Save> = secs.iter().zip(0..).map(|(s, i)| save(i, *s, None)).collect();
+            prop_assert!(judged(&saves).is_empty(), "less than a minute more");
+            let saves: Vec<Save> = secs.iter().zip(0..).map(|(s, i)| save(i, scale * (100.0 + 0.5 * s), None)).collect();
+            prop_assert!(judged(&saves).is_empty(), "a third more");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Work at risk: no checkpoint for more work than this run usually does between two, or one that
+//! failed.
+//!
+//! Work is the run's own time while it moves (`run::Checkpoints`): a queue, a pause or a clock that
+//! differs from ours adds none. What is usual is the median of the last 8 intervals, once two are
+//! known. A ticket at 1.5 times that (plus the usual duration), a page at 3 times. No ticket before
+//! `floor`, no page before twice of it: losing a few minutes is not worth a word.
+
+use serde::{Deserialize, Serialize};
+
+use crate::detector::ClockDetector;
+use crate::run::RunState;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    pub floor: Span,
+    /// Multiples of the usual interval.
+    pub ticket_at: f64,
+    pub page_at: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, floor: Span::secs(300), ticket_at: 1.5, page_at: 3.0 }
+    }
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct CkptStale {
+    raised: Option<Severity>,
+    /// The failure already told.
+    failure_told: Option<Ts>,
+}
+
+impl CkptStale {
+    /// Seconds of work without a checkpoint that make a ticket, and a page.
+    fn due(c: &Config, f: &RunState) -> Option<(f64, f64)> {
+        let k = &f.checkpoints;
+        k.last_at?;
+        let interval = k.usual_interval()?;
+        let takes = k.usual_duration().unwrap_or(0.0);
+        let floor = c.floor.as_secs_f64();
+        let at = |times: f64, floor: f64| (times * interval + takes).max(floor);
+        Some((at(c.ticket_at, floor), at(c.page_at, 2.0 * floor)))
+    }
+
+    fn clear(&mut self, now: Ts, f: &RunState, why: &str, out: &mut Vec<Finding>) {
+        if self.raised.take().is_some() {
+            out.push(finding(now, f, Change::Clear, Severity::Info, why.to_owned()));
+        }
+    }
+
+    fn failure(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        let Some((at, text)) = f.checkpoints.failure.as_ref().filter(|_| c.enabled) else { return };
+        if self.failure_told != Some(*at) {
+            self.failure_told = Some(*at);
+            self.raised = self.raised.max(Some(Severity::Ticket));
+            out.push(finding(
+                now,
+                f,
+                Change::Raise,
+                Severity::Ticket,
+                Sentence::from(format!("a checkpoint failed: {text}")).and_perhaps(at_risk(f)),
+            ));
+        }
+    }
+}
+
+impl ClockDetector for CkptStale {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        if !c.enabled {
+            return;
+        }
+        if f.ended.is_some() {
+            self.clear(now, f, "the run ended", out);
+            return;
+        }
+        self.failure(c, now, f, out);
+        let work = f.checkpoints.work;
+        let severity = match Self::due(c, f) {
+            Some((_, page)) if work >= page => Some(Severity::Page),
+            Some((ticket, _)) if work >= ticket => Some(Severity::Ticket),
+            _ => None,
+        };
+        match severity {
+            Some(s) if self.raised.is_none_or(|had| had < s) => {
+                self.raised = Some(s);
+                out.push(finding(now, f, Change::Raise, s, sentence(now, f)));
+            }
+            None if f.checkpoints.failure.is_none() => self.clear(now, f, "a checkpoint was written", out),
+            _ => {}
+        }
+    }
+
+    fn deadline(&self, _: &Config, _: &RunState) -> Option<Ts> {
+        None // work passes with the steps, which make it look
+    }
+}
+
+fn sentence(now: Ts, f: &RunState) -> Sentence {
+    let c = &f.checkpoints;
+    let what = match c.in_progress {
+        Some(since) => format!("a checkpoint has been running for {}", now - since).into(),
+        None => Sentence::from("no checkpoint"),
+    };
+    let usual = c.usual_interval().map(|s| format!("one is usual every {}", Span::from_secs_f64(s)));
+    what.and_perhaps(at_risk(f)).and_perhaps(usual)
+}
+
+fn at_risk(f: &RunState) -> Option<String> {
+    let c = &f.checkpoints;
+    c.last_at.map(|_| format!("{} of work would be lost", Span::from_secs_f64(c.work)))
+}
+
+fn finding(now: Ts, f: &RunState, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    let c = &f.checkpoints;
+    let expected = c.usual_interval().unwrap_or(0.0);
+    Finding {
+        change,
+        kind: Kind::CkptStale,
+        severity,
+        signal: "unsaved_work".into(),
+        step: f.last_step.unwrap_or(0),
+        ts: now,
+        start_step: c.last_step.or(f.last_step).unwrap_or(0),
+        value: c.work,
+        expected,
+        score: if expected > 0.0 { c.work / expected } else { 0.0 },
+        why: why.into(),
+        suspects: Vec::new(),
+    }
+}

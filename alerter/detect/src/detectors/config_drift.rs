@@ -1,0 +1,264 @@
+//! Nodes of one run that are set up differently: another driver, firmware, library, kernel setting
+//! or environment variable, or another version of the run's own configuration file.
+//!
+//! The setup that most nodes have is taken for the right one; of two nodes, or halves, neither. It
+//! waits until the nodes have stood still for `settle`, because a run comes up node by node. Keys
+//! that make no difference to training make an annotation only, and keys that name a node none
+//! ([`crate::run::ConfigGroups`]). What differs between the ranks of one node is a rank's affair. A
+//! library that a node does not tell may only not be loaded yet: those that the first collective
+//! loads count as absent once the run has stepped for so long that every exporter has looked again.
+//! A node without the plugin of its network trains on, over sockets.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
+
+use crate::detector::ClockDetector;
+use crate::run::{RunState, Setup, Variant};
+use crate::stats::latch::Latch;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// How long the nodes of the run must not have changed.
+    pub settle: Span,
+    /// Keys that may differ; `*` at the end stands for anything.
+    pub benign: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let benign = ["bios*", "vbios*", "os_*", "hostname*"].map(str::to_owned).to_vec();
+        Self { enabled: true, settle: Span::secs(60), benign }
+    }
+}
+
+/// Differences and nodes named one by one.
+const NAMED: usize = 3;
+/// Versions of libraries, told once a process has loaded them.
+const LIBRARIES: [&str; 12] = [
+    "nccl",
+    "nccl_net",
+    "cuda",
+    "cudart",
+    "cublas",
+    "cudnn",
+    "nvshmem",
+    "torch",
+    "transformer_engine",
+    "libfabric",
+    "libibverbs",
+    "ucx",
+];
+/// Those of them that no node does without that the others of its run have, once their ranks have
+/// talked to each other.
+const OF_COLLECTIVES: [&str; 4] = ["nccl", "nccl_net", "libfabric", "libibverbs"];
+/// An exporter looks for the libraries of a process less and less often, at last after 16 minutes.
+const LOOKED_AGAIN: Span = Span::secs(1200);
+/// What is said of a library that a node does not have.
+const NOT_LOADED: &str = "not loaded";
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ConfigDrift {
+    latch: Latch,
+    /// What was told: the state of the nodes at that time.
+    told: Option<Ts>,
+    /// The attempt that was seen to step, and since when.
+    stepped: Option<(u32, Ts)>,
+    /// Libraries that were told as absent.
+    absent: BTreeSet<String>,
+    /// Libraries are absent: when to see whether that counts.
+    look_again: Option<Ts>,
+}
+
+/// One key that differs, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Difference<'a> {
+    key: &'a str,
+    usual: &'a str,
+    other: &'a str,
+    nodes: &'a BTreeSet<String>,
+    /// The nodes that have the usual value, where they are no more than the others: nobody knows
+    /// which is right.
+    even: Option<&'a BTreeSet<String>>,
+    /// A library that one side does not tell.
+    is_absence: bool,
+}
+
+impl ConfigDrift {
+    fn is_benign(c: &Config, key: &str) -> bool {
+        c.benign.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(start) => key.starts_with(start),
+            None => key == pattern,
+        })
+    }
+
+    /// When a library that a node does not tell is one that it does not have: at the earliest,
+    /// while none of its ranks has stepped.
+    fn absence_counts_at(&self, now: Ts, f: &RunState) -> Ts {
+        let stepped = self.stepped.filter(|(attempt, _)| *attempt == f.attempt).map_or(now, |(_, at)| at);
+        f.setups.changed_at.map_or(stepped, |changed| changed.max(stepped)) + LOOKED_AGAIN
+    }
+
+    fn judge(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        let groups = [f.setups.of(false), f.setups.of(true)];
+        let mut all: Vec<Difference<'_>> = groups.iter().flat_map(|variants| differences(variants)).collect();
+        let counts_at = self.absence_counts_at(now, f);
+        // After a restart no process may have loaded yet what one of them lacks.
+        let is_told = |key: &String| groups.iter().flatten().any(|v| v.setup.keys.contains_key(key));
+        let is_early = all.iter().any(|d| d.is_absence) || !self.absent.iter().all(is_told);
+        let waits = is_early && counts_at > now;
+        self.look_again = waits.then_some(counts_at);
+        all.retain(|d| !(waits && d.is_absence));
+        let (harmless, mut all): (Vec<_>, Vec<_>) = all.into_iter().partition(|d| Self::is_benign(c, d.key));
+        // What fewest nodes have first.
+        all.sort_by_key(|d| d.nodes.len());
+        if all.is_empty() && waits {
+            return;
+        }
+        if all.is_empty() {
+            self.absent.clear();
+            if self.latch.clear() {
+                let what = if harmless.is_empty() { "again" } else { "in all that matters" };
+                let why = format!("the nodes of the run agree {what}");
+                out.push(finding(now, f, Change::Clear, Severity::Info, why));
+            }
+            if !harmless.is_empty() {
+                out.push(finding(now, f, Change::Note, Severity::Info, sentence(f, &harmless)));
+            }
+            return;
+        }
+        self.latch.raise(Severity::Ticket);
+        if !waits {
+            self.absent = all.iter().filter(|d| d.is_absence).map(|d| d.key.to_owned()).collect();
+        }
+        let mut v = finding(now, f, Change::Raise, Severity::Ticket, sentence(f, &all));
+        v.value = all.len() as f64;
+        for d in &all {
+            for node in d.nodes.iter().chain(d.even.into_iter().flatten()).take(NAMED) {
+                let target = Target::node(node);
+                if v.suspects.len() < NAMED && !v.suspects.iter().any(|s| s.target == target) {
+                    v.suspects.push(Suspect::new(target, told(d)));
+                }
+            }
+        }
+        out.push(v);
+    }
+}
+
+/// Whether a key that has two values says something of the two nodes.
+fn tells(key: &str, a: &Setup, b: &Setup) -> bool {
+    let values = [a.keys.get(key), b.keys.get(key)];
+    let by_rank = values.into_iter().flatten().any(|v| v == DIFFERS_BY_RANK);
+    values[0] != values[1] && !by_rank && (!is_absence(key, a, b) || may_be_absent(key, a, b))
+}
+
+/// One of them does not tell of a library.
+fn is_absence(key: &str, a: &Setup, b: &Setup) -> bool {
+    LIBRARIES.contains(&key) && a.keys.contains_key(key) != b.keys.contains_key(key)
+}
+
+/// Whether it can count: a node that tells of no library at all may not look at what its processes
+/// have loaded.
+fn may_be_absent(key: &str, a: &Setup, b: &Setup) -> bool {
+    let sees = |setup: &Setup| LIBRARIES.iter().any(|library| setup.keys.contains_key(*library));
+    OF_COLLECTIVES.contains(&key) && sees(a) && sees(b)
+}
+
+fn value<'a>(setup: &'a Setup, key: &str) -> &'a str {
+    let absent = if LIBRARIES.contains(&key) { NOT_LOADED } else { "nothing" };
+    setup.keys.get(key).map_or(absent, String::as_str)
+}
+
+/// Every key in which a setup differs from the one that most nodes have.
+fn differences(variants: &[Variant]) -> Vec<Difference<'_>> {
+    let [most, others @ ..] = variants else { return Vec::new() };
+    let mut all = Vec::new();
+    for Variant { setup, nodes } in others {
+        let (a, b) = (&most.setup, setup);
+        let even = (most.nodes.len() == nodes.len()).then_some(&most.nodes);
+        let keys: BTreeSet<&String> = a.keys.keys().chain(b.keys.keys()).collect();
+        for key in keys.into_iter().filter(|key| tells(key, a, b)) {
+            let (usual, other) = (value(a, key), value(b, key));
+            all.push(Difference { key, usual, other, nodes, even, is_absence: is_absence(key, a, b) });
+        }
+    }
+    all
+}
+
+fn told(d: &Difference<'_>) -> Observation {
+    let list = |nodes: &BTreeSet<String>| nodes.iter().cloned().collect();
+    Observation::Setting {
+        key: d.key.to_owned(),
+        value: d.other.to_owned(),
+        expected: d.usual.to_owned(),
+        on: d.even.map(|even| [list(d.nodes), list(even)]),
+    }
+}
+
+/// The first of them by name.
+fn names(nodes: &BTreeSet<String>) -> String {
+    stepwatch_model::names(&nodes.iter().collect::<Vec<_>>())
+}
+
+fn sentence(f: &RunState, all: &[Difference<'_>]) -> Sentence {
+    let [first, rest @ ..] = all else { return Sentence::default() };
+    let total = f.nodes.len();
+    let mut why = Sentence::from(if first.even.is_some() {
+        format!("the {total} nodes of the run are set up differently: {}", told(first))
+    } else {
+        let verb = if first.nodes.len() == 1 { "differs" } else { "differ" };
+        let who = names(first.nodes);
+        format!("{who} {verb} from the other nodes of the run ({total} in all): {}", told(first))
+    });
+    for d in rest.iter().take(NAMED - 1) {
+        let on = d.nodes.first().filter(|_| d.even.is_none());
+        let on = on.map(|node| format!(" on {node}")).unwrap_or_default();
+        why.add(format_args!("{}{on}", told(d)));
+    }
+    if rest.len() >= NAMED {
+        why.add(format_args!("and {} more", rest.len() + 1 - NAMED));
+    }
+    why
+}
+
+impl ClockDetector for ConfigDrift {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        if f.attempt_steps > 0 && self.stepped.is_none_or(|(attempt, _)| attempt != f.attempt) {
+            self.stepped = Some((f.attempt, now));
+        }
+        if self.deadline(c, f).is_some_and(|at| at <= now) {
+            self.told = f.setups.changed_at;
+            self.judge(c, now, f, out);
+        }
+    }
+
+    fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
+        let changed = f.setups.changed_at.filter(|at| self.told != Some(*at)).map(|at| at + c.settle);
+        changed.into_iter().chain(self.look_again).min().filter(|_| c.enabled && f.ended.is_none())
+    }
+}
+
+fn finding(now: Ts, f: &RunState, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    let step = f.last_step.unwrap_or(0);
+    Finding {
+        change,
+        kind: Kind::ConfigDrift,
+        severity,
+        signal: "config".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: 0.0,
+        expected: 0.0,
+        score: 0.0,
+        why: why.into(),
+        suspects: Vec::new(),
+    }
+}

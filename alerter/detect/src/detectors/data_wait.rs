@@ -1,0 +1,420 @@
+//! Time that a step waits for its data.
+//!
+//! Of every step the longest wait of any rank counts, as a share of that rank's step: in
+//! synchronous training the others wait with it. A block is the median of 8 steps. Against the
+//! run's own usual share (bounded influence, 1/50 a block) a CUSUM of the excess over half of
+//! `rise`, in sigmas of a block (Page 1954, h by Siegmund's formula for one false alarm in a
+//! million blocks), and the rise itself, must both be exceeded, for as long as `ticket_after`. A
+//! wait that was there from the beginning is told once, when its share is above `level` after 256
+//! steps: it is money, and no accident.
+
+use serde::{Deserialize, Serialize};
+
+use super::shared::Shared;
+use crate::detector::StepDetector;
+use crate::sample::{Extra, Parts, StepSample};
+use crate::stats::block::Blocks;
+use crate::stats::cusum::Cusum;
+use crate::stats::hit_window::HitWindow;
+use crate::stats::latch::Latch;
+use crate::stats::robust::Robust;
+use stepwatch_model::number;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Names of the parts of a step that wait for data.
+    pub parts: Vec<String>,
+    /// Share of the step by which the wait must have risen.
+    pub rise: f64,
+    /// Share of the step that is worth a word even if it was always so.
+    pub level: f64,
+    /// How long it must last, by the clock.
+    pub ticket_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let parts = [
+            "data",
+            "dataloader",
+            "data_loading",
+            "data_wait",
+            "data_time",
+            "batch-generator",
+            "fetching_batch",
+        ];
+        Self {
+            enabled: true,
+            parts: parts.map(str::to_owned).to_vec(),
+            rise: 0.05,
+            level: 0.3,
+            ticket_after: Span::secs(60),
+        }
+    }
+}
+
+/// Steps that ranks may be apart: a step is judged when one so many steps later is told.
+const RING: usize = 8;
+/// Blocks that start the usual share, and the weight of one in the long run.
+const WARM: usize = 8;
+const RATE: f64 = 1.0 / 50.0;
+/// Smallest scale of a block, as a share of the step.
+const FLOOR: f64 = 0.005;
+/// Bound of the CUSUM in sigmas of a block: `ln(2k²·ARL₀ + 1)/2k − 1.166`, k = 0.5, ARL₀ = 10⁶.
+const H: f64 = 12.0;
+/// No block weighs more than this, so that one alone cannot alarm.
+const CAP: f64 = 5.0;
+/// Blocks after which a wait that was always there is told.
+const SETTLED: u32 = 32;
+/// Share of the rise that may be left when it ends.
+const CLEAR: f64 = 0.4;
+/// Of the last 32 steps, those in which one rank waited longest that make it a suspect.
+const SAME_RANK: u32 = 24;
+/// Times the wait of the next rank, so that it is one that the others wait for.
+const ALONE: f64 = 1.5;
+
+/// Of a run whose trainer does not tell how long it waits, there is nothing to keep.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct DataWait(Option<Box<Waits>>);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Waits {
+    ring: [Waited; RING],
+    newest: i64,
+    attempt: u32,
+    blocks: Blocks,
+    /// Step time of the last block, to tell seconds.
+    step_time: f64,
+    base: Robust<WARM>,
+    cusum: Cusum,
+    n: u32,
+    /// The rank that waited longest last, and how often it did before.
+    longest: u32,
+    same: HitWindow,
+    several: bool,
+    rising: Latch,
+    level: Latch,
+    since: Option<Ts>,
+}
+
+/// The longest wait of a step.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Waited {
+    step: i64,
+    ts: Ts,
+    share: f64,
+    /// The longest wait of another rank.
+    second: f64,
+    step_time: f64,
+    rank: u32,
+    /// It is none of an empty place.
+    told: bool,
+    /// Several ranks told theirs.
+    several: bool,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self {
+            ring: [Waited::default(); RING],
+            newest: i64::MIN,
+            attempt: 0,
+            blocks: Blocks::default(),
+            step_time: 0.0,
+            base: Robust::default(),
+            cusum: Cusum::default(),
+            n: 0,
+            longest: 0,
+            same: HitWindow::default(),
+            several: false,
+            rising: Latch::default(),
+            level: Latch::default(),
+            since: None,
+        }
+    }
+}
+
+impl Waits {
+    fn take(&mut self, c: &Config, p: &Parts<'_>, wait: f64, step_time: f64, out: &mut Vec<Finding>) {
+        if p.attempt != self.attempt {
+            self.restart(p);
+        }
+        if p.step <= self.newest.saturating_sub(RING as i64) {
+            return; // too late: its step was judged without it
+        }
+        let share = (wait / step_time).min(1.0);
+        let at = p.step.rem_euclid(RING as i64) as usize;
+        if self.ring[at].told && self.ring[at].step == p.step {
+            let w = &mut self.ring[at];
+            if w.rank == p.rank {
+                return;
+            }
+            w.several = true;
+            if share > w.share || share == w.share && p.rank < w.rank {
+                w.second = w.share;
+                (w.share, w.step_time, w.rank) = (share, step_time, p.rank);
+            } else {
+                w.second = w.second.max(share);
+            }
+            return;
+        }
+        let new = Waited {
+            step: p.step,
+            ts: p.ts,
+            share,
+            step_time,
+            second: 0.0,
+            rank: p.rank,
+            told: true,
+            several: false,
+        };
+        let from = self.newest.max(p.step.saturating_sub(RING as i64 * 2));
+        for step in from.saturating_add(1)..=p.step {
+            let slot = &mut self.ring[step.rem_euclid(RING as i64) as usize];
+            let old = core::mem::take(slot);
+            if old.told {
+                self.judge(c, &old, out);
+            }
+        }
+        self.newest = self.newest.max(p.step);
+        self.ring[at] = new;
+    }
+
+    fn restart(&mut self, p: &Parts<'_>) {
+        self.attempt = p.attempt;
+        self.ring = [Waited::default(); RING];
+        self.newest = i64::MIN;
+        self.blocks.clear();
+    }
+
+    fn judge(&mut self, c: &Config, w: &Waited, out: &mut Vec<Finding>) {
+        let alone = w.several && w.share > ALONE * w.second;
+        self.same.push(w.rank == self.longest && alone);
+        (self.longest, self.several) = (w.rank, w.several);
+        self.step_time = w.step_time;
+        let Some(block) = self.blocks.add(w.step, w.share) else { return };
+        self.n = self.n.saturating_add(1);
+        let share = block.median;
+        if self.base.is_warm() {
+            let (usual, scale) = (self.base.location(), self.base.scale());
+            let excess = (share - usual - 0.5 * c.rise) / scale;
+            self.cusum.add(block.first, excess.min(CAP), 0.5, 3.0 * H);
+            self.judge_rise(c, w, share, usual, out);
+        }
+        self.judge_level(c, w, out);
+        if self.cusum.value() < 0.5 * H {
+            self.base.update(share, RATE, FLOOR);
+        }
+    }
+
+    fn judge_rise(&mut self, c: &Config, w: &Waited, share: f64, usual: f64, out: &mut Vec<Finding>) {
+        let up = self.cusum.value() > H && share - usual > c.rise;
+        if !up && !self.rising.is_raised() {
+            self.since = None;
+            return;
+        }
+        let since = *self.since.get_or_insert(w.ts);
+        if up && w.ts - since >= c.ticket_after && self.rising.raise(Severity::Ticket) {
+            let why = format!(
+                "steps wait {} of {} s for data, {} before: {} of the run's time is lost to it",
+                number(share * self.step_time),
+                number(self.step_time),
+                percent(usual),
+                percent(share - usual),
+            );
+            let why = Sentence::from(why).and_perhaps(self.whom());
+            out.push(self.finding(w, Change::Raise, share, usual, why));
+        }
+        if share - usual < CLEAR * c.rise && self.rising.clear() {
+            self.cusum.reset();
+            let why = format!("steps wait {} of their time for data again", percent(share));
+            self.clear(w, share, usual, why, out);
+        }
+    }
+
+    fn judge_level(&mut self, c: &Config, w: &Waited, out: &mut Vec<Finding>) {
+        let usual = self.base.location();
+        if self.n == SETTLED
+            && usual > c.level
+            && !self.rising.is_raised()
+            && self.level.raise(Severity::Ticket)
+        {
+            let why = format!(
+                "steps wait {} of {} s for data, and have since the run began: without the wait it would be done {} sooner",
+                number(usual * self.step_time),
+                number(self.step_time),
+                percent(usual),
+            );
+            out.push(self.finding(w, Change::Raise, usual, 0.0, why));
+        } else if usual < 0.8 * c.level && self.level.clear() {
+            let why = format!("steps wait {} of their time for data", percent(usual));
+            self.clear(w, usual, 0.0, why, out);
+        }
+    }
+
+    /// Two conditions of one kind: the last one to end ends the incident.
+    fn clear(&self, w: &Waited, share: f64, usual: f64, why: impl Into<Sentence>, out: &mut Vec<Finding>) {
+        if !self.rising.is_raised() && !self.level.is_raised() {
+            out.push(self.finding(w, Change::Clear, share, usual, why));
+        }
+    }
+
+    /// Whom the others wait for, if it is always the same; who is to blame is for the ranking of
+    /// suspects to say.
+    fn whom(&self) -> Option<String> {
+        let times = self.same.of(32);
+        if self.several && times >= SAME_RANK {
+            Some(format!("rank {} waits longest, in {times} of the last 32 steps", self.longest))
+        } else {
+            None
+        }
+    }
+
+    fn finding(
+        &self,
+        w: &Waited,
+        change: Change,
+        share: f64,
+        usual: f64,
+        why: impl Into<Sentence>,
+    ) -> Finding {
+        let raises = change == Change::Raise;
+        Finding {
+            change,
+            kind: Kind::DataWait,
+            severity: if raises { Severity::Ticket } else { Severity::Info },
+            signal: "data_wait".into(),
+            step: w.step,
+            ts: w.ts,
+            start_step: if self.rising.is_raised() { self.cusum.onset() } else { w.step },
+            value: share,
+            expected: usual,
+            score: self.cusum.value() / H,
+            why: why.into(),
+            suspects: if raises && self.whom().is_none() { vec![loading()] } else { Vec::new() },
+        }
+    }
+}
+
+/// Seconds that the rank waited; the longest of its parts, because one may lie within another.
+fn wait(c: &Config, p: &Parts<'_>) -> Option<f64> {
+    let told = p.seconds.iter().filter(|(name, _)| c.parts.iter().any(|part| part == name));
+    told.map(|(_, secs)| secs).filter(|secs| secs.is_finite() && *secs >= 0.0).reduce(f64::max)
+}
+
+fn loading() -> Suspect {
+    Suspect::new(Target::DataLoading, Observation::StepsWaitForData)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+impl StepDetector for DataWait {
+    type Config = Config;
+
+    fn step(&mut self, _: &Config, _: &StepSample, _: &mut Shared, _: &mut Vec<Finding>) {}
+
+    fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Finding>) {
+        let Extra::Parts(p) = e else { return };
+        let step_time = p.step_time.filter(|t| t.is_finite() && *t > 0.0 && c.enabled);
+        if let Some((step_time, wait)) = step_time.and_then(|t| Some((t, wait(c, p)?))) {
+            self.0.get_or_insert_default().take(c, p, wait, step_time, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detector::Detectors;
+    use crate::detectors::testing::{Noise, open, raised};
+    use proptest::prelude::*;
+    use stepwatch_wire::Metrics;
+
+    /// Steps of two seconds on four ranks, whose waits `wait` gives by step and rank; told in this
+    /// order of ranks.
+    fn waiting(seed: u64, n: i64, order: [u32; 4], wait: impl Fn(i64, u32) -> f64) -> Vec<Finding> {
+        let mut detectors = Detectors::default();
+        let mut out = Vec::new();
+        for step in 1..=n {
+            for rank in order {
+                // The same whatever the order.
+                let mut noise = Noise::new(seed ^ (step as u64 * 64 + u64::from(rank)));
+                let secs = (wait(step, rank) + 0.01 * noise.normal()).max(0.0);
+                let seconds = Metrics::from_iter([("data", secs), ("fwd_bwd", 1.5)]);
+                let p = Parts {
+                    step,
+                    ts: Ts(2000 * step),
+                    attempt: 0,
+                    rank,
+                    step_time: Some(2.0),
+                    seconds: &seconds,
+                };
+                detectors.extra(&Extra::Parts(p), &mut out);
+            }
+        }
+        out
+    }
+
+    const IN_ORDER: [u32; 4] = [0, 1, 2, 3];
+
+    #[test]
+    fn a_loader_that_falls_behind_is_a_ticket_with_its_arithmetic() {
+        let findings =
+            waiting(
+                1,
+                1600,
+                IN_ORDER,
+                |step, rank| if rank == 2 && (800..1200).contains(&step) { 0.5 } else { 0.04 },
+            );
+        let found = raised(&findings);
+        assert_eq!(found.len(), 1, "{findings:?}");
+        assert!(
+            (Kind::DataWait, Severity::Ticket) == (found[0].0, found[0].1)
+                && (808..870).contains(&found[0].2)
+        );
+        assert!(open(&findings).is_empty());
+        let v = &findings[0];
+        assert!(
+            v.why.contains("of the run's time is lost to it; rank 2 waits longest")
+                && v.why.contains("of 2 s for data, 3 % before"),
+            "{}",
+            v.why
+        );
+        assert!((790..=808).contains(&v.start_step), "{v:?}");
+    }
+
+    #[test]
+    fn a_wait_from_the_beginning_is_told_once() {
+        let findings = waiting(2, 3000, IN_ORDER, |_, _| 0.9);
+        assert_eq!(raised(&findings).len(), 1, "{findings:?}");
+        assert!(findings[0].why.contains("since the run began"), "{}", findings[0].why);
+    }
+
+    #[test]
+    fn single_waits_and_small_ones_are_nobodys_ticket() {
+        assert!(waiting(3, 3000, IN_ORDER, |step, _| if step % 7 == 0 { 1.5 } else { 0.04 }).is_empty());
+        assert!(waiting(4, 3000, IN_ORDER, |step, _| if step > 1500 { 0.1 } else { 0.04 }).is_empty());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn the_order_of_ranks_changes_nothing(seed: u64, order in Just(vec![0u32, 1, 2, 3]).prop_shuffle()) {
+            let wait = |step: i64, rank: u32| if rank == 1 && step > 500 { 0.6 } else { 0.05 };
+            let order: [u32; 4] = order.try_into().unwrap();
+            prop_assert_eq!(waiting(seed, 900, order, wait), waiting(seed, 900, IN_ORDER, wait));
+        }
+
+        #[test]
+        fn a_steady_wait_is_silent(seed: u64, wait in 0.0f64..0.4) {
+            prop_assert!(waiting(seed, 2000, IN_ORDER, |_, _| wait).is_empty());
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What a detector found, before it is known how loudly to say it.
+
+use crate::sample::StepSample;
+use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
+
+#[derive(Debug, Clone)]
+pub struct Draft {
+    pub kind: Kind,
+    pub signal: &'static str,
+    pub start_step: i64,
+    pub value: f64,
+    pub expected: f64,
+    pub score: f64,
+    pub why: Sentence,
+}
+
+impl Draft {
+    pub fn raise(self, s: &StepSample, severity: Severity) -> Finding {
+        self.finding(s, Change::Raise, severity)
+    }
+
+    pub fn clear(self, s: &StepSample) -> Finding {
+        self.finding(s, Change::Clear, Severity::Info)
+    }
+
+    pub fn note(self, s: &StepSample) -> Finding {
+        self.finding(s, Change::Note, Severity::Info)
+    }
+
+    fn finding(self, s: &StepSample, change: Change, severity: Severity) -> Finding {
+        Finding {
+            change,
+            kind: self.kind,
+            severity,
+            signal: self.signal.into(),
+            step: s.step,
+            ts: s.ts,
+            start_step: self.start_step,
+            value: self.value,
+            expected: self.expected,
+            score: self.score,
+            why: self.why,
+            suspects: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Memory errors that were corrected, more often than this GPU has them: what wears out announces
+//! itself.
+//!
+//! Errors are counted by the hour and compared with what an hour usually had, a slow average of the
+//! hours before. Corrected errors alone harm nothing and some boards live with a few, so that it
+//! takes `times` the usual and at least `floor` of them. Rows that were remapped are repairs
+//! already made: `rows` of them within a day, or one that replaced a row with an uncorrectable
+//! error, say the same. It predicts and never pages: the advice is to drain the node at the next
+//! checkpoint.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::faults::of_node;
+use crate::detector::NodeDetector;
+use crate::node::{Gpu, NodeState, Tenants, words};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Corrected errors of an hour against the usual hour.
+    pub times: f64,
+    /// Fewer in an hour are nobody's business.
+    pub floor: f64,
+    /// Rows remapped within a day.
+    pub rows: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, times: 8.0, floor: 60.0, rows: 2.0 }
+    }
+}
+
+const HOUR: Span = Span::secs(3600);
+const DAY: Span = Span::secs(86_400);
+/// Weight of an hour in what is usual: a day or so counts.
+const WEIGHT: f64 = 0.05;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct EccTrend {
+    gpus: BTreeMap<String, Watch>,
+    raised: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Watch {
+    readings: u64,
+    corrected: Counter,
+    /// Errors a usual hour has.
+    usual: f64,
+    rows: Counter,
+    worse_rows: Counter,
+    /// Since when it is worth a ticket, and why.
+    sick: Option<(Ts, Observation)>,
+    value: f64,
+}
+
+/// How much a counter rose since a period began.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Counter {
+    last: Option<f64>,
+    began: Ts,
+    risen: f64,
+}
+
+impl Counter {
+    /// Takes a value; gives what the period before had, if one has ended. A counter that fell was
+    /// started anew.
+    fn take(&mut self, now: Ts, v: Option<f64>, period: Span) -> Option<f64> {
+        let v = v?;
+        let Some(last) = self.last.replace(v) else {
+            self.began = now;
+            return None;
+        };
+        self.risen += (v - last).max(0.0);
+        if now - self.began < period {
+            return None;
+        }
+        self.began = now;
+        Some(core::mem::take(&mut self.risen))
+    }
+}
+
+impl EccTrend {
+    /// Takes a reading; true if the GPU has just become worth a ticket.
+    fn take(&mut self, c: &Config, now: Ts, uuid: &str, gpu: &Gpu) -> bool {
+        let w = self.gpus.entry(uuid.to_owned()).or_default();
+        w.readings = gpu.readings;
+        let r = &gpu.last;
+        let hour = w.corrected.take(now, r.ecc_corrected, HOUR);
+        w.rows.take(now, r.remapped_correctable, DAY);
+        w.worse_rows.take(now, r.remapped_uncorrectable, DAY);
+        let so_far = hour.unwrap_or(w.corrected.risen);
+        let many = so_far >= c.floor && so_far >= c.times * w.usual;
+        let (rows, worse_rows) = (w.rows.risen, w.worse_rows.risen);
+        let why = if worse_rows >= 1.0 {
+            Some(Observation::RowsRemapped { rows: worse_rows.into(), uncorrectable: true })
+        } else if rows >= c.rows {
+            Some(Observation::RowsRemapped { rows: rows.into(), uncorrectable: false })
+        } else if many {
+            Some(Observation::MemoryErrors { value: so_far.into(), expected: w.usual.into() })
+        } else {
+            None
+        };
+        if let Some(hour) = hour {
+            // An hour that is out of line says nothing of what is usual.
+            w.usual += WEIGHT * (hour.min(c.floor.max(2.0 * w.usual)) - w.usual);
+        }
+        if let Some(why) = why {
+            w.value = so_far;
+            return w.sick.replace((now, why)).is_none();
+        }
+        // A whole day without is the end of it.
+        w.sick = w.sick.take().filter(|(at, _)| now - *at < DAY);
+        false
+    }
+
+    fn tell(&self, now: Ts, f: &NodeState, tenants: Tenants<'_>) -> Finding {
+        let mut v = of_node(Kind::EccTrend, "ecc", now, Change::Raise, Severity::Ticket, tenants);
+        let sick = self.gpus.iter().filter_map(|(uuid, w)| Some((uuid, w, w.sick.as_ref()?)));
+        for (uuid, w, (_, why)) in sick {
+            let gpu = words::gpu_of(f, uuid, "");
+            if v.why.is_empty() {
+                (v.value, v.expected, v.score) = (w.value, w.usual, w.value / w.usual.max(1.0));
+                let name = gpu.name();
+                let advice =
+                    format!("nothing is lost yet: drain {} at the next checkpoint and reset the GPU", f.name);
+                v.why =
+                    Sentence::from(format!("{name} of {}: {why}", f.name)).and(advice).naming(gpu.clone());
+            }
+            v.suspects.push(Suspect::new(gpu, why.clone()));
+        }
+        v
+    }
+}
+
+impl NodeDetector for EccTrend {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+        if !c.enabled {
+            return;
+        }
+        let mut news = false;
+        for (uuid, gpu) in f.gpus.iter().filter(|(uuid, _)| f.gpus.is_there(uuid)) {
+            if self.gpus.get(uuid).is_none_or(|w| w.readings != gpu.readings) {
+                news |= self.take(c, now, uuid, gpu);
+            }
+        }
+        let mut gone = None;
+        self.gpus.retain(|uuid, w| {
+            let there = f.gpus.is_there(uuid);
+            if !there && w.sick.is_some() {
+                let read = f.gpus.get(uuid).map_or(now, |gpu| gpu.last.at);
+                gone =
+                    Some((format!("{} of {} is not there any more", words::gpu(f, uuid, ""), f.name), read));
+            }
+            there
+        });
+        if news {
+            self.raised = true;
+            out.push(self.tell(now, f, tenants));
+        } else if self.raised && self.gpus.values().all(|w| w.sick.is_none()) {
+            self.raised = false;
+            let mut v = of_node(Kind::EccTrend, "ecc", now, Change::Clear, Severity::Info, tenants);
+            v.why = match gone {
+                Some((why, read)) => {
+                    (v.change, v.ts) = (Change::Lapse, read);
+                    why.into()
+                }
+                None => format!("the memory of {} has been quiet for a day", f.name).into(),
+            };
+            out.push(v);
+        }
+    }
+
+    fn deadline(&self, _: &Config, _: &NodeState) -> Option<Ts> {
+        None
+    }
+}

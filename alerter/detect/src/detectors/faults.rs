@@ -1,0 +1,316 @@
+//! What the detectors of a node's own word have in common: each fault is told once and again when
+//! it gets worse, all of them together are one condition, which is as bad as the worst that counts,
+//! and it is over when none holds and nothing was added for a while.
+//!
+//! What a fault brings with it on the same device is its ordinary course. A fault of another
+//! device, or a worse one, is another trouble, and whoever took care of the first must hear of it.
+
+use core::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::node::{Condition, Key, Level, NodeState, Tenants, words};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Sentence, Severity, Suspect};
+
+/// An annotation of the same fault is made once in this time.
+const NOTE_EVERY: Span = Span::secs(3600);
+/// Annotations remembered.
+const MAX_NOTED: usize = 256;
+/// Devices remembered while something holds.
+const MAX_DEVICES: usize = 256;
+/// Faults named one by one.
+const NAMED: usize = 3;
+
+/// What makes one such detector differ from the next.
+pub(super) trait Sort {
+    const KIND: Kind;
+    const SIGNAL: &'static str;
+
+    fn is_ours(&self, key: &Key) -> bool;
+
+    fn severity(&self, now: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity;
+
+    /// When a fault that still holds may become worse, if it is told at once.
+    fn rises_at(&self, key: &Key, c: &Condition) -> Option<Ts>;
+
+    /// How long what has no end counts after it was last told.
+    fn lasts(&self, key: &Key, c: &Condition) -> Span;
+
+    /// What to do where that is not the exporter's word.
+    fn advice(&self, _: &Key, _: &Condition) -> Option<String> {
+        None
+    }
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Faults {
+    raised: Option<Severity>,
+    told: BTreeMap<Key, Told>,
+    /// Devices that were told of and have something that counts, and how bad it is.
+    devices: BTreeMap<String, (Severity, Level)>,
+    noted: BTreeMap<Key, Ts>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Told {
+    severity: Severity,
+    times: u32,
+    /// It was judged after the time at which it could get worse.
+    settled: bool,
+}
+
+/// A node that says nothing for so long, not even what it says every 10 minutes, cannot say that
+/// something is over either.
+const SILENT: Span = Span::secs(620);
+
+/// A fault that counts now.
+struct Fault<'a> {
+    key: &'a Key,
+    c: &'a Condition,
+    severity: Severity,
+    /// Nobody knows that its device has such a trouble.
+    is_another: bool,
+}
+
+impl Faults {
+    pub(super) fn look<S: Sort>(
+        &mut self,
+        now: Ts,
+        sort: &S,
+        f: &NodeState,
+        tenants: Tenants<'_>,
+        out: &mut Vec<Finding>,
+    ) {
+        let mut news = false;
+        let mut active: Vec<Fault<'_>> = Vec::new();
+        for (key, c) in f.conditions.iter().filter(|(key, c)| sort.is_ours(key) && counts(now, sort, key, c))
+        {
+            let had = self.told.get(key).copied();
+            let severity = self.judge(now, sort, key, c, tenants);
+            let is_new = had.is_none_or(|had| had.severity < severity) && severity > Severity::Info;
+            news |= is_new;
+            let is_another = is_new && self.is_another(key, c, severity);
+            active.push(Fault { key, c, severity, is_another });
+        }
+        self.told.retain(|key, _| active.iter().any(|fault| fault.key == key));
+        self.forget_what_is_over(&active);
+        // The worst, and of these what is new, or the first that no other caused.
+        active.sort_by_key(|a| {
+            (Reverse((a.severity, a.c.level)), !a.is_another, a.c.caused_by.is_some(), a.c.first)
+        });
+        if active.first().is_none_or(|a| a.severity == Severity::Info) {
+            self.over(now, sort, f, tenants, out);
+            return self.note(now, sort, f, &active, tenants, out);
+        }
+        // What is worth no word by itself, such as a reset, is no part of the trouble.
+        active.retain(|a| a.severity > Severity::Info || a.c.level > Level::Info);
+        let Some(root) = active.first() else { return };
+        // What was worst is over, and what is left is less: that it comes back is told.
+        let is_less = self.raised.is_some_and(|had| root.severity < had);
+        if news || is_less {
+            // What is less than what somebody has in hand can wait until it is looked at.
+            let change =
+                if self.raised.is_some() && root.is_another { Change::Another } else { Change::Raise };
+            self.raised = Some(root.severity);
+            let mut v = finding::<S>(root.c.began.min(now), change, root.severity, tenants);
+            v.value = if root.key.number > 0 { root.key.number as f64 } else { f64::from(root.c.times) };
+            v.score = active.len() as f64;
+            v.why = sentence(now, sort, f, &active, tenants);
+            v.suspects = suspects(f, &active);
+            out.push(v);
+        }
+    }
+
+    fn judge<S: Sort>(
+        &mut self,
+        now: Ts,
+        sort: &S,
+        key: &Key,
+        c: &Condition,
+        tenants: Tenants<'_>,
+    ) -> Severity {
+        let due = sort.rises_at(key, c).is_none_or(|at| at <= now);
+        match self.told.get_mut(key) {
+            // A run that comes to a node which is known to be sick is not news of the node.
+            Some(told) if told.times == c.times && (told.settled || !due) => told.severity,
+            Some(told) => {
+                told.severity = told.severity.max(sort.severity(now, key, c, tenants));
+                (told.times, told.settled) = (c.times, due);
+                told.severity
+            }
+            None => {
+                let severity = sort.severity(now, key, c, tenants);
+                self.told.insert(key.clone(), Told { severity, times: c.times, settled: due });
+                severity
+            }
+        }
+    }
+
+    /// Takes note of what is told of a device, unless that was known.
+    fn is_another(&mut self, key: &Key, c: &Condition, severity: Severity) -> bool {
+        if c.caused_by.is_some() {
+            return false;
+        }
+        let (device, known) = (words::device(key, c), self.devices.len());
+        match self.devices.get_mut(device) {
+            Some(had) => {
+                // What holds on until it is a page is no more than was said, unless there are several to keep
+                // apart.
+                let is_worse = had.1 < c.level || known > 1 && had.0 < severity;
+                *had = (had.0.max(severity), had.1.max(c.level));
+                is_worse
+            }
+            None if known < MAX_DEVICES => {
+                self.devices.insert(device.to_owned(), (severity, c.level));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A device of which nothing counts any more is well, and one of which less does is so much
+    /// better.
+    fn forget_what_is_over(&mut self, active: &[Fault<'_>]) {
+        self.devices.retain(|device, had| {
+            let of_it = active.iter().filter(|a| words::device(a.key, a.c) == device);
+            let told = of_it.filter(|a| a.severity > Severity::Info);
+            let worst = told.map(|a| (a.severity, a.c.level)).reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
+            if let Some(worst) = worst {
+                *had = (had.0.min(worst.0), had.1.min(worst.1));
+            }
+            worst.is_some()
+        });
+    }
+
+    fn over<S: Sort>(
+        &mut self,
+        now: Ts,
+        sort: &S,
+        f: &NodeState,
+        tenants: Tenants<'_>,
+        out: &mut Vec<Finding>,
+    ) {
+        if self.raised.take().is_none() {
+            return;
+        }
+        let lapsed = |c: &Condition| c.lapsed && c.over == Some(now);
+        let ours = f.conditions.iter().filter(|(key, c)| sort.is_ours(key) && lapsed(c));
+        let unheard = (now - f.last_heard > SILENT).then_some(f.last_heard);
+        out.push(if let Some(since) = ours.map(|(_, c)| c.last).max().or(unheard) {
+            let mut v = finding::<S>(since, Change::Lapse, Severity::Info, tenants);
+            v.why = format!("{} has not spoken of it since {since}", f.name).into();
+            v
+        } else {
+            let mut v = finding::<S>(now, Change::Clear, Severity::Info, tenants);
+            v.why = format!("{} has no more to report", f.name).into();
+            v
+        });
+    }
+
+    /// What is nobody's work is kept for whoever looks later.
+    fn note<S: Sort>(
+        &mut self,
+        now: Ts,
+        sort: &S,
+        f: &NodeState,
+        active: &[Fault<'_>],
+        tenants: Tenants<'_>,
+        out: &mut Vec<Finding>,
+    ) {
+        self.noted.retain(|_, at| now - *at < NOTE_EVERY);
+        for fault in active {
+            if self.noted.contains_key(fault.key) || self.noted.len() >= MAX_NOTED {
+                continue;
+            }
+            self.noted.insert(fault.key.clone(), now);
+            let mut v = finding::<S>(fault.c.began.min(now), Change::Note, Severity::Info, tenants);
+            v.why = sentence(now, sort, f, core::slice::from_ref(fault), tenants);
+            v.suspects = suspects(f, core::slice::from_ref(fault));
+            out.push(v);
+        }
+    }
+
+    pub(super) fn deadline<S: Sort>(&self, sort: &S, f: &NodeState) -> Option<Ts> {
+        let known = f.conditions.iter().filter_map(|(key, c)| Some((key, c, self.told.get(key)?)));
+        known
+            .filter_map(|(key, c, told)| {
+                let rises = sort.rises_at(key, c).filter(|_| !told.settled);
+                let ends = (c.once && self.raised.is_some()).then(|| c.last + sort.lasts(key, c));
+                [rises, ends].into_iter().flatten().min()
+            })
+            .min()
+    }
+}
+
+fn counts<S: Sort>(now: Ts, sort: &S, key: &Key, c: &Condition) -> bool {
+    c.holds() || c.once && c.over.is_none() && now < c.last + sort.lasts(key, c)
+}
+
+fn sentence<S: Sort>(
+    now: Ts,
+    sort: &S,
+    f: &NodeState,
+    active: &[Fault<'_>],
+    tenants: Tenants<'_>,
+) -> Sentence {
+    let [root, others @ ..] = active else { return Sentence::default() };
+    let mut why = Sentence::from(words::happened(f, root.key, root.c));
+    let others = others.get(..NAMED).unwrap_or(others);
+    let also: Vec<String> = others.iter().map(|o| words::happened(f, o.key, o.c)).collect();
+    if !also.is_empty() {
+        why.add(format_args!("also {}", also.join("; ")));
+    }
+    for a in core::iter::once(root).chain(others) {
+        why.name(words::target(f, a.key, a.c));
+    }
+    let beyond = active.len().saturating_sub(1 + NAMED);
+    if beyond > 0 {
+        why.add(format_args!("and {beyond} more"));
+    }
+    why.add(words::hit(f, tenants, now));
+    let strongest = active.iter().min_by_key(|a| Reverse(stepwatch_model::remedy::effort(&a.c.action)));
+    let advice = |a: &Fault<'_>| sort.advice(a.key, a.c).or_else(|| words::advice(f, a.c));
+    why.and_perhaps(strongest.and_then(advice))
+}
+
+fn suspects(f: &NodeState, active: &[Fault<'_>]) -> Vec<Suspect> {
+    let mut suspects: Vec<Suspect> = Vec::new();
+    for s in active.iter().map(|a| words::suspect(f, a.key, a.c)) {
+        if suspects.len() < NAMED && !suspects.iter().any(|had| had.target == s.target) {
+            suspects.push(s);
+        }
+    }
+    suspects
+}
+
+fn finding<S: Sort>(at: Ts, change: Change, severity: Severity, tenants: Tenants<'_>) -> Finding {
+    of_node(S::KIND, S::SIGNAL, at, change, severity, tenants)
+}
+
+/// A finding about a node, at the step that the run stands at which uses it.
+pub(super) fn of_node(
+    kind: Kind,
+    signal: &'static str,
+    at: Ts,
+    change: Change,
+    severity: Severity,
+    tenants: Tenants<'_>,
+) -> Finding {
+    let step = tenants.first().and_then(|t| t.last_step).unwrap_or(0);
+    Finding {
+        change,
+        kind,
+        severity,
+        signal: signal.into(),
+        step,
+        ts: at,
+        start_step: step,
+        value: 0.0,
+        expected: 0.0,
+        score: 0.0,
+        why: Sentence::default(),
+        suspects: Vec::new(),
+    }
+}

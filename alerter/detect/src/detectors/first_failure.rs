@@ -1,0 +1,201 @@
+//! When many ranks fail, the one that failed first: the others mostly follow from it.
+//!
+//! A failure is a process that is gone, a `bye` with a non-zero code and its last words, or
+//! torchelastic's `error.json`. They are put in the order of their own clocks. What says that it
+//! only followed comes after what does not: the peers of a dead rank report a connection that was
+//! reset, a collective that timed out, or the signal by which the launcher ended them, and their
+//! word may arrive before that of the rank itself.
+//!
+//! It belongs to the incident of the dead ranks, and says in it whose log to read. A ticket by
+//! itself.
+
+use serde::{Deserialize, Serialize};
+use stepwatch_model::Course;
+
+use super::straggler::at;
+use crate::detector::ClockDetector;
+use crate::run::{RunState, Topic};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+/// Failures that make it a question which was first.
+const MANY: usize = 2;
+/// How the words of those that only followed read, in lower case.
+const FOLLOWED: [&str; 12] = [
+    "connection reset",
+    "connection closed",
+    "broken pipe",
+    "watchdog",
+    "timed out",
+    "timeout",
+    "remote process exited",
+    "sigterm",
+    "code -15",
+    "signal 15",
+    "peer closed",
+    "aborted by",
+];
+/// Words that say nothing at all.
+const WORDLESS: &str = "closed its socket";
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct FirstFailure {
+    /// Who was named, and why.
+    told: Option<(Target, String)>,
+}
+
+/// One failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) place: Target,
+    pub(crate) at: Ts,
+    pub(crate) text: String,
+}
+
+/// What the last words of a process tell of why it ended: text of the process, or of whoever saw it
+/// end.
+pub(crate) fn course(words: &str) -> Course {
+    let text = words.to_lowercase();
+    if FOLLOWED.iter().any(|word| text.contains(word)) {
+        Course::Followed
+    } else if text.contains(WORDLESS) {
+        Course::Silent
+    } else {
+        Course::Broke
+    }
+}
+
+impl Failure {
+    pub(crate) fn course(&self) -> Course {
+        course(&self.text)
+    }
+
+    /// As evidence against it.
+    pub(crate) fn died(self) -> Suspect {
+        let course = self.course();
+        Suspect::new(self.place, Observation::Died { at: self.at, words: self.text, course })
+    }
+}
+
+/// Every failure since the run last moved, the first first.
+pub(crate) fn failures(f: &RunState) -> Vec<Failure> {
+    let mut all: Vec<Failure> = Vec::new();
+    for (rank, d) in &f.deaths {
+        all.push(Failure { place: at(f, *rank), at: d.when, text: d.text.clone() });
+    }
+    for r in f.reports.of(Topic::TorchelasticError).filter(|r| r.at >= f.last_progress) {
+        let place = r.rank.map_or_else(|| r.place(), |rank| at(f, rank));
+        match all.iter_mut().find(|had| had.place == place) {
+            // The exception says more than the exit code.
+            Some(had) => {
+                had.at = had.at.min(r.when);
+                had.text.clone_from(&r.text);
+            }
+            None => all.push(Failure { place, at: r.when, text: r.text.clone() }),
+        }
+    }
+    all.sort_by_cached_key(|x| (x.course(), x.at, x.place.to_string()));
+    // What says nothing but came well before everything else is the one that broke: it had no time for
+    // words.
+    if let Some(silent) = all.iter().position(|x| x.course() == Course::Silent) {
+        let others = all.iter().enumerate().filter(|(i, _)| *i != silent).map(|(_, x)| x.at).min();
+        if others.is_some_and(|at| all[silent].at < at) {
+            let first = all.remove(silent);
+            all.insert(0, first);
+        }
+    }
+    all
+}
+
+impl ClockDetector for FirstFailure {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        if !c.enabled || self.told.is_none() && f.deaths.is_empty() {
+            return;
+        }
+        let all = failures(f);
+        let over = f.deaths.is_empty() || f.ended.as_ref().is_some_and(|e| e.well());
+        if over {
+            if self.told.take().is_some() {
+                out.push(finding(now, f, Change::Clear, Severity::Info, "the run goes on or was ended"));
+            }
+            return;
+        }
+        let Some(first) = all.first().filter(|_| all.len() >= MANY) else { return };
+        let answer = (first.place.clone(), first.text.clone());
+        if self.told.as_ref() == Some(&answer) {
+            return;
+        }
+        let why = format!(
+            "of {} ranks that failed, {} was the first, at {}: {}",
+            all.len(),
+            first.place,
+            first.at,
+            first.text
+        );
+        let why = Sentence::from(why).and("read its log, the others followed").naming(first.place.clone());
+        let mut v = finding(now, f, Change::Raise, Severity::Ticket, why);
+        v.value = all.len() as f64;
+        v.suspects = vec![Suspect::new(
+            first.place.clone(),
+            Observation::FailedFirst { at: first.at, words: first.text.clone(), course: first.course() },
+        )];
+        self.told = Some(answer);
+        out.push(v);
+    }
+
+    fn deadline(&self, _: &Config, _: &RunState) -> Option<Ts> {
+        None
+    }
+}
+
+fn finding(now: Ts, f: &RunState, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    let step = f.last_step.unwrap_or(0);
+    Finding {
+        change,
+        kind: Kind::FirstFailure,
+        severity,
+        signal: "process".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: 0.0,
+        expected: 0.0,
+        score: 1.0,
+        why: why.into(),
+        suspects: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_followed_come_after_the_one_that_broke() {
+        let failure =
+            |at, text: &str| Failure { place: Target::rank(0, None), at: Ts(at), text: text.into() };
+        for (text, course) in [
+            ("exited with code 1: RuntimeError: CUDA error: an illegal memory access", Course::Broke),
+            ("process 42 closed its socket", Course::Silent),
+            ("exited with code 1: NCCL communicator was aborted: Connection reset by peer", Course::Followed),
+            ("exited with code -6: Watchdog caught collective operation timeout", Course::Followed),
+            ("exited with code -15", Course::Followed),
+        ] {
+            assert_eq!(failure(0, text).course(), course, "{text}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! A GPU failed: an XID of the kernel log, a GPU that is gone, memory that cannot be repaired.
+//!
+//! How bad an XID is, and what to do about it, is the exporter's catalogue's word, which travels
+//! with the event. It pages only if a run has ranks on the node at that moment; on an idle node it
+//! is a ticket, and a run that comes later is not news of it. The XIDs of one misfortune (79, the
+//! 45s that clean up after it, the GPU that is gone) are one condition, named by the worst that no
+//! other caused.
+//!
+//! XIDs that the application brings upon itself (13, 31, 43, 45: catalogue of NVIDIA, "RESTART_APP"
+//! and "IGNORE") are notes, whatever else is said of them, because a debug session makes hundreds.
+//! One GPU on which several runs fail with 13 or 31 is suspect: a ticket. Where another GPU of the
+//! run has the same within a minute, it is the program.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::faults::{Faults, Sort};
+use crate::detector::NodeDetector;
+use crate::node::{Condition, Key, Level, NodeState, Tenants, Topic};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Finding, Kind, Severity};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// How long an XID counts after it was last seen, if nothing has to be repaired.
+    pub quiet_after: Span,
+    /// How long one counts that asks for a reset, a reboot or a look at the hardware.
+    pub repair_within: Span,
+    /// Runs that fail on one GPU by what is usually their own fault, within a day, before the GPU
+    /// is suspect.
+    pub suspect_runs: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, quiet_after: Span::secs(600), repair_within: Span::secs(3600), suspect_runs: 3 }
+    }
+}
+
+/// What an application does to itself.
+const APPLICATION: [i64; 4] = [13, 31, 43, 45];
+/// Those of them that a sick GPU can bring upon any application.
+const EITHER: [i64; 2] = [13, 31];
+/// Conditions that are ours.
+const OURS: [&str; 8] = [
+    "gpu_lost",
+    "gpu_recovery_action",
+    "row_remap_pending",
+    "row_remap_failed",
+    "sram_threshold",
+    "ecc_uncorrected",
+    "fabric_unhealthy",
+    "retired_pages_pending",
+];
+/// Runs remembered a GPU, and GPUs.
+const MAX_RUNS: usize = 16;
+const MAX_GPUS: usize = 64;
+const DAY: Span = Span::secs(86_400);
+/// A bug of a program hits its GPUs within this time of each other.
+const ALIKE: Span = Span::secs(60);
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct GpuFault {
+    faults: Faults,
+    /// Runs that failed on each GPU, and when.
+    failed: BTreeMap<String, BTreeMap<String, Ts>>,
+    /// Runs that have just failed on a GPU, by what and when: others of their GPUs may yet do the
+    /// same.
+    fresh: BTreeMap<(String, String), (i64, Ts)>,
+}
+
+struct Rules<'a> {
+    config: &'a Config,
+    of: &'a GpuFault,
+}
+
+/// The XIDs that a program or a sick GPU brings about, one for each GPU that had one lately.
+pub(crate) fn lately(now: Ts, f: &NodeState) -> Vec<i64> {
+    let here = f.conditions.iter().filter(|(key, c)| is_either(key) && now - c.last <= ALIKE);
+    here.map(|(key, _)| key.number).collect()
+}
+
+impl GpuFault {
+    /// Remembers whose runs fail on which GPU.
+    fn count(&mut self, now: Ts, f: &NodeState, tenants: Tenants<'_>) {
+        if let Some(tenant) = tenants.first() {
+            for (key, _) in f.conditions.iter().filter(|(key, c)| is_either(key) && c.last == now) {
+                if self.fresh.len() < MAX_GPUS {
+                    let of = (key.place.clone(), tenant.run.clone());
+                    self.fresh.entry(of).or_insert((key.number, now));
+                }
+            }
+        }
+        self.failed.retain(|_, runs| {
+            runs.retain(|_, at| now - *at < DAY);
+            !runs.is_empty()
+        });
+        let mut alone = Vec::new();
+        self.fresh.retain(|(gpu, run), (number, at)| {
+            let is_same = |key: &Key, c: &Condition| {
+                let near = c.last - *at <= ALIKE && *at - c.last <= ALIKE;
+                is_either(key) && key.number == *number && key.place != *gpu && near
+            };
+            let here = f.conditions.iter().any(|(key, c)| is_same(key, c));
+            let alike = here || tenants.iter().any(|t| t.fails_alike.contains(number));
+            let due = now - *at >= ALIKE;
+            if due && !alike {
+                alone.push((gpu.clone(), run.clone(), *at));
+            }
+            !due && !alike
+        });
+        for (gpu, run, at) in alone {
+            if !self.failed.contains_key(&gpu) && self.failed.len() >= MAX_GPUS {
+                continue;
+            }
+            let runs = self.failed.entry(gpu).or_default();
+            if runs.len() < MAX_RUNS {
+                runs.insert(run, at);
+            }
+        }
+    }
+
+    fn runs(&self, gpu: &str) -> u32 {
+        self.failed.get(gpu).map_or(0, BTreeMap::len) as u32
+    }
+}
+
+fn is_either(key: &Key) -> bool {
+    key.topic == Topic::Xid && key.name == "xid" && EITHER.contains(&key.number)
+}
+
+impl Rules<'_> {
+    fn is_suspect(&self, key: &Key) -> bool {
+        is_either(key) && self.of.runs(&key.place) >= self.config.suspect_runs
+    }
+}
+
+impl Sort for Rules<'_> {
+    const KIND: Kind = Kind::GpuFault;
+    const SIGNAL: &'static str = "gpu";
+
+    fn is_ours(&self, key: &Key) -> bool {
+        key.topic == Topic::Xid || key.topic == Topic::Hw && OURS.contains(&key.name.as_str())
+    }
+
+    fn severity(&self, _: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
+        if key.topic == Topic::Xid && key.name == "xid" && APPLICATION.contains(&key.number) {
+            return if self.is_suspect(key) { Severity::Ticket } else { Severity::Info };
+        }
+        match c.level {
+            Level::Error if !tenants.is_empty() => Severity::Page,
+            Level::Error | Level::Warn => Severity::Ticket,
+            Level::Info => Severity::Info,
+        }
+    }
+
+    fn rises_at(&self, key: &Key, _: &Condition) -> Option<Ts> {
+        let fresh = || self.of.fresh.iter().filter(|((gpu, _), _)| *gpu == key.place);
+        is_either(key).then(|| fresh().map(|(_, (_, at))| *at + ALIKE).min()).flatten()
+    }
+
+    fn advice(&self, key: &Key, _: &Condition) -> Option<String> {
+        let failed = || format!("{} runs failed on it within a day: test the GPU", self.of.runs(&key.place));
+        self.is_suspect(key).then(failed)
+    }
+
+    fn lasts(&self, _: &Key, c: &Condition) -> Span {
+        match c.action.as_str() {
+            "" | "none" | "restart_app" => self.config.quiet_after,
+            _ => self.config.repair_within,
+        }
+    }
+}
+
+impl NodeDetector for GpuFault {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+        if !c.enabled {
+            return;
+        }
+        self.count(now, f, tenants);
+        let mut faults = core::mem::take(&mut self.faults);
+        faults.look(now, &Rules { config: c, of: self }, f, tenants, out);
+        self.faults = faults;
+    }
+
+    fn deadline(&self, c: &Config, f: &NodeState) -> Option<Ts> {
+        self.faults.deadline(&Rules { config: c, of: self }, f)
+    }
+}

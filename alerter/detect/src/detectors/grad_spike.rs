@@ -1,0 +1,584 @@
+//! Gradient-norm spikes, run-ups and instability.
+//!
+//! On x = ln(grad norm), against a bounded-influence baseline ([`crate::stats::robust`], rate
+//! 1/200), so the alarms do not depend on the unit of the norm. A *hit* is z > 5 and more than
+//! twice the baseline, a *spike* z > 8 and more than three times.
+//!
+//! Isolated spikes are normal: 16 healthy GPT-2-class runs hold 64 of them in 290,621 steps. So
+//! * a lone spike is a note;
+//! * a page needs persistence (4 hits of 16 samples, or 2 above 100x), a run-up (3 rises in a row,
+//!   each 2x or more: BLOOM-176B rose 0.24, 0.95, 2.4, 15.9, 145, 960 before its loss jumped;
+//!   BigScience chronicles, 2022-04-12), or a spike within 20 steps of a loss excursion;
+//! * two spikes of 16, or a lone hit of 6x or of z > 8 where only every 10th step or fewer is
+//!   logged (what one sample in ten shows is not alone), are a ticket;
+//! * excursions widen the scale they are judged by: a run that has them every few samples would
+//!   hide them. So hits are counted a second time, in scales of the lower half
+//!   ([`crate::stats::lower`]), which they do not widen. 4 of those in 16 samples, between which it
+//!   comes back as often, are a ticket, and a page if one of them is a spike besides (a level that
+//!   drifts does not come back);
+//! * `grad_instability`: hits come far more often than they used to. With an exponential memory of
+//!   128 samples, 3.5 hits and 5 times the run's own long-term rate are a ticket, 5 hits a page.
+//!
+//! While the learning rate warms up, gradients are still finding their level: what would page is a
+//! ticket.
+
+use serde::{Deserialize, Serialize};
+
+use super::draft::Draft;
+use super::shared::{PRINTED, Shared};
+use crate::detector::StepDetector;
+use crate::sample::{StepSample, rounding};
+use crate::stats::attempt::Attempts;
+use crate::stats::cadence::Cadence;
+use crate::stats::hit_window::HitWindow;
+use crate::stats::latch::Latch;
+use crate::stats::lower::LowerScale;
+use crate::stats::robust::{Deviation, Robust};
+use stepwatch_model::number;
+use stepwatch_model::{Finding, Kind, Sentence, Severity};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// A hit: sigmas, and times the baseline.
+    pub hit_z: f64,
+    pub hit_ratio: f64,
+    /// A spike.
+    pub spike_z: f64,
+    pub spike_ratio: f64,
+    /// A spike that counts for more.
+    pub large_ratio: f64,
+    pub extreme_ratio: f64,
+    /// Hits of the last 16 samples that page.
+    pub page_hits: u32,
+    /// Rises in a row that page, each by `hit_ratio` or more.
+    pub run_up: u32,
+    /// Hits within a memory of 128 samples.
+    pub unstable_ticket: f64,
+    pub unstable_page: f64,
+    /// Times the run's own long-term rate of hits.
+    pub unstable_ratio: f64,
+    /// Samples without a hit that end the incident.
+    pub clear_after: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            hit_z: 5.0,
+            hit_ratio: 2.0,
+            spike_z: 8.0,
+            spike_ratio: 3.0,
+            large_ratio: 6.0,
+            extreme_ratio: 100.0,
+            page_hits: 4,
+            run_up: 3,
+            unstable_ticket: 3.5,
+            unstable_page: 5.0,
+            unstable_ratio: 5.0,
+            clear_after: 16,
+        }
+    }
+}
+
+/// Weight of a sample in the baseline, in the long run.
+const RATE: f64 = 1.0 / 200.0;
+/// Samples that start the baseline.
+const WARM: usize = 16;
+/// Smallest scale: norms are printed with two or three digits.
+const FLOOR: f64 = 0.02;
+/// Window of the votes, in samples.
+const WINDOW: u32 = 16;
+/// Logged every so many steps or fewer: a lone spike is one of many.
+const SPARSE: i64 = 10;
+/// Memory of the rate of hits, and of its long-term mean.
+const MEMORY: f64 = 128.0;
+const LONG_MEMORY: f64 = 4096.0;
+/// Scales of the lower half within which a sample is no excursion.
+const BACK: f64 = 2.0;
+/// Samples out of place after which the level is taken as new.
+const NEW_LEVEL: u32 = 64;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GradSpike {
+    base: Robust<WARM>,
+    lower: LowerScale,
+    spike: Latch,
+    unstable: Latch,
+    hits: HitWindow,
+    spikes: HitWindow,
+    large: HitWindow,
+    extreme: HitWindow,
+    /// Hits in scales of the lower half, and samples that are back where they belong.
+    upward: HitWindow,
+    back: HitWindow,
+    /// Rises in a row, and the norm before the first of them.
+    rises: u32,
+    before: f64,
+    last: f64,
+    cadence: Cadence,
+    attempts: Attempts,
+    /// The episode: first hit, and the highest norm with its step and baseline.
+    onset: i64,
+    peak: f64,
+    peak_step: i64,
+    peak_expected: f64,
+    since_hit: u32,
+    /// Samples since a hit of either kind.
+    quiet: u32,
+    rate: f64,
+    long_rate: f64,
+    out_of_place: u32,
+}
+
+/// A gradient norm against its baseline.
+struct Reading {
+    norm: f64,
+    /// Logarithm of the baseline.
+    location: f64,
+    dev: Deviation,
+    /// In scales of the lower half.
+    upward: f64,
+    interval: i64,
+    /// How finely the norm is printed.
+    quantum: f64,
+}
+
+impl Reading {
+    fn expected(&self) -> f64 {
+        self.location.exp()
+    }
+
+    /// It is above its baseline by more than rounding makes of nothing.
+    fn printed(&self) -> bool {
+        self.norm - self.expected() > PRINTED * self.quantum
+    }
+
+    fn is_above(&self, z: f64, ratio: f64) -> bool {
+        self.dev.z > z && self.dev.d > ratio.ln() && self.printed()
+    }
+}
+
+impl Default for GradSpike {
+    fn default() -> Self {
+        Self {
+            base: Robust::default(),
+            lower: LowerScale::default(),
+            spike: Latch::default(),
+            unstable: Latch::default(),
+            hits: HitWindow::default(),
+            spikes: HitWindow::default(),
+            large: HitWindow::default(),
+            extreme: HitWindow::default(),
+            upward: HitWindow::default(),
+            back: HitWindow::default(),
+            rises: 0,
+            before: 0.0,
+            last: 0.0,
+            cadence: Cadence::default(),
+            attempts: Attempts::default(),
+            onset: 0,
+            peak: 0.0,
+            peak_step: 0,
+            peak_expected: 0.0,
+            since_hit: u32::MAX,
+            quiet: u32::MAX,
+            rate: 0.0,
+            long_rate: 0.0,
+            out_of_place: 0,
+        }
+    }
+}
+
+impl GradSpike {
+    fn is_hit(c: &Config, r: &Reading) -> bool {
+        r.is_above(c.hit_z, c.hit_ratio)
+    }
+
+    fn is_spike(c: &Config, r: &Reading) -> bool {
+        r.is_above(c.spike_z, c.spike_ratio)
+    }
+
+    /// The smallest scale.
+    fn floor(&self, norm: f64, quantum: f64) -> f64 {
+        if quantum == 0.0 {
+            return FLOOR;
+        }
+        let level = if self.base.is_warm() { norm.min(self.base.location().exp()) } else { norm };
+        FLOOR.max(rounding(quantum) / level)
+    }
+
+    fn count_rises(&mut self, c: &Config, norm: f64) {
+        if self.last > 0.0 && norm >= self.last * c.hit_ratio {
+            if self.rises == 0 {
+                self.before = self.last;
+            }
+            self.rises += 1;
+        } else {
+            self.rises = 0;
+        }
+        self.last = norm;
+    }
+
+    fn is_upward_hit(c: &Config, r: &Reading) -> bool {
+        r.upward > c.hit_z && r.dev.d > c.hit_ratio.ln() && r.printed()
+    }
+
+    /// Counts the sample; true if it is a hit of either kind.
+    fn vote(&mut self, c: &Config, s: &StepSample, r: &Reading) -> bool {
+        let (hit, spike, upward) = (Self::is_hit(c, r), Self::is_spike(c, r), Self::is_upward_hit(c, r));
+        self.hits.push(hit);
+        self.spikes.push(spike);
+        self.large.push(hit && (r.dev.d > c.large_ratio.ln() || r.dev.z > c.spike_z));
+        self.extreme.push(spike && r.dev.d > c.extreme_ratio.ln());
+        self.upward.push(upward);
+        self.back.push(r.upward < BACK);
+        let decay = 1.0 - 1.0 / MEMORY;
+        // A run-up is one jump, however long it lasts.
+        let jump = f64::from(u8::from(hit && self.since_hit > 0));
+        self.rate = self.rate * decay + jump;
+        let n = f64::from(self.base.count()).clamp(MEMORY, LONG_MEMORY);
+        self.long_rate += (jump - self.long_rate) / n;
+        self.since_hit = if hit { 0 } else { self.since_hit.saturating_add(1) };
+        if !hit && !upward {
+            self.quiet = self.quiet.saturating_add(1);
+            return false;
+        }
+        if self.quiet > WINDOW && !self.spike.is_raised() {
+            (self.onset, self.peak) = (s.step, 0.0);
+        }
+        if r.norm > self.peak {
+            (self.peak, self.peak_step, self.peak_expected) = (r.norm, s.step, r.expected());
+        }
+        self.quiet = 0;
+        true
+    }
+
+    /// What the last samples together amount to, and the sentence that says so.
+    fn judge(
+        &self,
+        c: &Config,
+        s: &StepSample,
+        r: &Reading,
+        shared: &Shared,
+    ) -> Option<(Severity, Sentence)> {
+        let (hits, spikes) = (self.hits.of(WINDOW), self.spikes.of(WINDOW));
+        let extreme = self.extreme.of(WINDOW);
+        let spike = Self::is_spike(c, r);
+        let times = number(r.dev.d.exp());
+        let usual = number(r.expected());
+        let now = number(r.norm);
+        let ticket_or = |page: bool| if page { Severity::Page } else { Severity::Ticket };
+        if spike && self.rises >= c.run_up {
+            let text = format!(
+                "grad norm rose {} samples in a row to {now}, {times}x its usual {usual}",
+                self.rises
+            );
+            return Some((Severity::Page, Sentence::from(text).and("a loss spike usually follows")));
+        }
+        if spike && shared.coupling.loss_is_hot(s.step) {
+            let text =
+                format!("grad norm {now} is {times}x its usual {usual}, and the loss is rising with it");
+            return Some((Severity::Page, text.into()));
+        }
+        let upward = self.upward.of(WINDOW);
+        let crowded = upward >= c.page_hits && self.back.of(WINDOW) >= c.page_hits;
+        let persistent = hits >= c.page_hits || extreme >= 2 || (crowded && spikes > 0);
+        // A run-up in progress is told when it is certain, in one word and not in two.
+        let rising = self.rises + 1 == c.run_up;
+        if persistent || crowded || (spikes >= 2 && !rising) {
+            let text = format!(
+                "grad norm above {}x its usual {usual} in {} of the last {WINDOW} samples, now {now} ({times}x)",
+                number(c.hit_ratio),
+                hits.max(upward)
+            );
+            return Some((ticket_or(persistent), text.into()));
+        }
+        if self.large.of(1) == 1 && r.interval >= SPARSE {
+            let text = format!("grad norm {now} is {times}x its usual {usual} at step {}", s.step);
+            let rest = format!("with one step in {} logged, it is hardly the only one", r.interval);
+            return Some((Severity::Ticket, Sentence::from(text).and(rest)));
+        }
+        None
+    }
+
+    fn judge_rate(&self, c: &Config, shared: &Shared) -> Option<Severity> {
+        // What the long-term rate would put into the memory.
+        let usual = self.long_rate * MEMORY;
+        if shared.schedule.warming_up() || self.rate < c.unstable_ratio * usual.min(1.0) {
+            return None;
+        }
+        if self.rate >= c.unstable_page {
+            Some(Severity::Page)
+        } else if self.rate >= c.unstable_ticket {
+            Some(Severity::Ticket)
+        } else {
+            None
+        }
+    }
+
+    fn finding(&self, kind: Kind, r: &Reading, why: impl Into<Sentence>) -> Draft {
+        Draft {
+            kind,
+            signal: "grad_norm",
+            start_step: self.onset,
+            value: r.norm,
+            expected: r.expected(),
+            score: r.dev.z,
+            why: why.into(),
+        }
+    }
+
+    fn tell(&mut self, c: &Config, s: &StepSample, r: &Reading, shared: &Shared, out: &mut Vec<Finding>) {
+        let judged = self.judge(c, s, r, shared).and_then(|(severity, why)| match severity {
+            // Gradients are still finding their level: what would page later is worth a look now.
+            Severity::Page if shared.schedule.warming_up() => Some((Severity::Ticket, why)),
+            _ if shared.schedule.warming_up() => None,
+            _ => Some((severity, why)),
+        });
+        if let Some((severity, why)) = judged {
+            if self.spike.raise(severity) {
+                out.push(self.finding(Kind::GradSpike, r, why).raise(s, severity));
+            }
+        }
+        if let Some(severity) = self.judge_rate(c, shared) {
+            if self.unstable.raise(severity) {
+                let why = format!(
+                    "grad norm jumps ever more often: {} jumps above {}x within about {MEMORY} samples, {} before",
+                    number(self.rate.round()),
+                    number(c.hit_ratio),
+                    number((self.long_rate * MEMORY).round()),
+                );
+                let why = Sentence::from(why).and(format!("now {}", number(r.norm)));
+                out.push(self.finding(Kind::GradInstability, r, why).raise(s, severity));
+            }
+        }
+    }
+
+    /// Ends what has ended, and notes the lone spike once it is known to be alone.
+    fn settle(&mut self, c: &Config, s: &StepSample, r: &Reading, out: &mut Vec<Finding>) {
+        if self.since_hit == WINDOW && !self.spike.is_raised() && self.spikes.of(WINDOW + 1) > 0 {
+            let why = format!(
+                "grad norm {} at step {}, {}x its usual {}, and back at once",
+                number(self.peak),
+                self.peak_step,
+                number(self.peak / self.peak_expected),
+                number(self.peak_expected)
+            );
+            let mut f = self.finding(Kind::GradSpike, r, why);
+            (f.value, f.expected) = (self.peak, self.peak_expected);
+            f.score = (self.peak / self.peak_expected).ln() / self.base.scale();
+            out.push(f.note(s));
+        }
+        if self.quiet >= c.clear_after && self.spike.clear() {
+            let why = format!("grad norm back at {} for {} samples", number(r.norm), self.quiet);
+            out.push(self.finding(Kind::GradSpike, r, why).clear(s));
+        }
+        if self.rate < 0.4 * c.unstable_ticket && self.unstable.clear() {
+            let why = format!("grad norm steady again at {}", number(r.expected()));
+            out.push(self.finding(Kind::GradInstability, r, why).clear(s));
+        }
+    }
+
+    /// A new attempt is judged afresh.
+    fn close(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Finding>) {
+        (self.since_hit, self.quiet) = (u32::MAX, u32::MAX);
+        for (was, kind) in
+            [(self.spike.clear(), Kind::GradSpike), (self.unstable.clear(), Kind::GradInstability)]
+        {
+            if was {
+                out.push(self.finding(kind, r, "the run restarted".to_owned()).clear(s));
+            }
+        }
+    }
+
+    fn learn(&mut self, x: f64, floor: f64) {
+        if let Some(dev) = self.base.deviation(x) {
+            let rate = RATE.max(1.0 / f64::from(self.base.count() + 1));
+            self.lower.update(dev.d, self.base.scale(), rate, floor);
+        }
+        self.base.update(x, RATE, floor);
+    }
+
+    /// A level that stays is the new baseline; wild swings are not a level.
+    fn follow_level(&mut self, r: &Reading) {
+        self.out_of_place = if r.dev.d > 1.5 * self.base.scale() { self.out_of_place + 1 } else { 0 };
+        if self.out_of_place >= NEW_LEVEL {
+            self.out_of_place = 0;
+            self.base.anchor(FLOOR);
+        }
+    }
+}
+
+impl StepDetector for GradSpike {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+        // Zero is what trainers print when they do not compute the norm.
+        let Some(norm) = s.grad_norm.filter(|g| g.is_finite() && *g > 0.0) else { return };
+        if !c.enabled || s.interval == 0 {
+            return;
+        }
+        let beat = self.cadence.add(s.step, s.interval);
+        if beat.changed {
+            (self.base, self.lower) = (Robust::default(), LowerScale::default());
+        }
+        let restarted = self.attempts.restarted(s.attempt);
+        if restarted {
+            self.rises = 0;
+            self.last = 0.0;
+        }
+        self.count_rises(c, norm);
+        let x = shared.log_norm;
+        if let Some(dev) = self.base.deviation(x) {
+            let location = self.base.location();
+            let (upward, interval) = (self.lower.sigmas(dev.d), beat.interval);
+            let r = Reading { norm, location, dev, upward, interval, quantum: s.q.grad_norm };
+            if restarted {
+                self.close(s, &r, out);
+            }
+            if self.vote(c, s, &r) {
+                if self.since_hit == 0 {
+                    shared.coupling.grad_hit(s.step);
+                }
+                self.tell(c, s, &r, shared, out);
+            }
+            self.settle(c, s, &r, out);
+            self.follow_level(&r);
+        }
+        self.learn(x, self.floor(norm, s.q.grad_norm));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{Noise, healthy, judge, open, pages, raised};
+    use proptest::prelude::*;
+    use stepwatch_model::Change;
+
+    /// BLOOM-176B, steps 31214 to 31222: gradient norm and loss as logged (BigScience chronicles,
+    /// 2022-04-12, CC-BY-4.0).
+    const BLOOM: [(f64, f64); 9] = [
+        (0.242, 2.198845),
+        (0.947, 2.220424),
+        (2.390, 2.595213),
+        (15.886, 2.241558),
+        (145.119, 2.345279),
+        (960.351, 5.098124),
+        (353.201, 3.492029),
+        (379.330, 3.213059),
+        (650.246, 2.804948),
+    ];
+
+    fn bloom() -> Vec<StepSample> {
+        let mut run = healthy(31, 700);
+        for (s, (grad, loss)) in run[500..].iter_mut().zip(BLOOM) {
+            (s.grad_norm, s.loss) = (Some(grad), Some(loss));
+        }
+        run
+    }
+
+    #[test]
+    fn blooms_run_up_pages_before_the_loss_jumps() {
+        let findings = judge(&bloom());
+        let first = pages(&findings)[0];
+        assert_eq!(first, (Kind::GradSpike, 504), "{findings:?}");
+        let why = &findings.iter().find(|v| v.severity == Severity::Page).unwrap().why;
+        assert!(why.starts_with("grad norm rose 3 samples in a row to 15.89, 6"), "{why}");
+        assert!(
+            !findings.iter().any(|v| v.change == Change::Note),
+            "one episode, not a note and a page: {findings:?}"
+        );
+        assert!(open(&findings).is_empty(), "{findings:?}");
+    }
+
+    #[test]
+    fn six_spikes_close_together_page_and_then_clear() {
+        let mut run = healthy(32, 600);
+        (0..6).for_each(|i| run[400 + 2 * i].grad_norm = Some(1.5));
+        let findings = judge(&run);
+        assert_eq!(raised(&findings)[0], (Kind::GradSpike, Severity::Ticket, 403));
+        assert_eq!(pages(&findings)[0], (Kind::GradSpike, 407));
+        assert!(open(&findings).is_empty());
+    }
+
+    #[test]
+    fn a_lone_spike_in_a_sparse_log_is_a_ticket() {
+        let mut run = healthy(33, 300);
+        for s in &mut run {
+            (s.step, s.interval) = (s.step * 100, 100);
+        }
+        for norm in [5.0, 0.7] {
+            run[200].grad_norm = Some(norm);
+            assert_eq!(raised(&judge(&run)), [(Kind::GradSpike, Severity::Ticket, 20_100)], "{norm}");
+        }
+    }
+
+    #[test]
+    fn excursions_are_counted_although_they_widen_the_scale() {
+        // Noisy both ways, and tenfold up at every 9th sample, then at every 4th.
+        let wild = |n: usize, often: bool| {
+            let (mut noise, mut run) = (Noise::new(36), healthy(36, n as i64));
+            for (i, s) in run.iter_mut().enumerate() {
+                let up = often && if i < 800 { i % 9 == 8 } else { i % 4 == 0 };
+                s.grad_norm = Some((0.3 * noise.normal()).exp() * if up { 10.0 } else { 1.0 });
+            }
+            run
+        };
+        assert!(raised(&judge(&wild(2000, false))).is_empty(), "noise both ways is noise");
+        let (mut detector, mut shared) = (GradSpike::default(), Shared::default());
+        for s in wild(1000, true) {
+            shared.observe(&s);
+            detector.step(&Config::default(), &s, &mut shared, &mut Vec::new());
+        }
+        let (upward, hits) = (detector.upward.of(64), detector.hits.of(64));
+        assert!(upward >= 8 && hits <= upward / 2, "{hits} of all, {upward} of the lower half");
+    }
+
+    #[test]
+    fn spikes_that_come_ever_more_often_are_instability() {
+        let mut run = healthy(34, 3000);
+        (0..12).for_each(|i| run[2500 + 20 * i].grad_norm = Some(2.0));
+        let found = raised(&judge(&run));
+        assert!(
+            found.iter().any(|(k, s, _)| *k == Kind::GradInstability && *s == Severity::Page),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_burst_during_warm_up_is_a_ticket() {
+        let mut run = healthy(35, 400);
+        run.iter_mut().for_each(|s| s.lr = Some(1e-6 * s.step as f64));
+        (0..6).for_each(|i| run[200 + i].grad_norm = Some(3.0));
+        let found = raised(&judge(&run));
+        assert!(
+            found.iter().any(|f| f.0 == Kind::GradSpike) && found.iter().all(|f| f.1 == Severity::Ticket),
+            "{found:?}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_single_spike_is_never_more_than_a_note(seed: u64, at in 60usize..580, factor in 3.0f64..1e9) {
+            let mut run = healthy(seed, 600);
+            run[at].grad_norm = run[at].grad_norm.map(|g| g * factor);
+            let findings = judge(&run);
+            prop_assert!(raised(&findings).is_empty(), "{findings:?}");
+            prop_assert!(findings.len() == 1 && findings[0].kind == Kind::GradSpike, "{findings:?}");
+        }
+
+        #[test]
+        fn the_unit_of_the_norm_does_not_matter(seed: u64, exponent in -20i32..20) {
+            let mut run = bloom();
+            run.extend(healthy(seed, 300).into_iter().map(|s| StepSample { step: s.step + 700, ..s }));
+            let before = raised(&judge(&run));
+            // A power of two changes no mantissa, so nothing may change at all.
+            run.iter_mut().for_each(|s| s.grad_norm = s.grad_norm.map(|g| g * f64::from(exponent).exp2()));
+            prop_assert_eq!(raised(&judge(&run)), before);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! No step for much longer than this run's steps take.
+//!
+//! Deadline: `max(floor, k·p99(step interval), min(3·p, p + 10 min))` with p the longest pause
+//! survived and k = 5 for every-step logs (the safety factor of NVIDIA's resiliency extension, docs
+//! "heartbeats") falling to 1.5 where a line covers many steps. A declared checkpoint or evaluation
+//! gets 3 times its longest run; a start gets half an hour until the pace is known. Trainers that
+//! declare their phases are paged at the deadline; others may be in an evaluation that nobody
+//! declared: they get a ticket after `undeclared_ticket` and the page after `undeclared_floor`. In
+//! the first hour that such a run is watched it may not have shown its evaluations yet: the page
+//! waits as long as the run has trained, for nobody plans evaluations that take longer than what
+//! lies between them, and three times `undeclared_floor` at most. It waits for 2,000 steps, too:
+//! many trainers log their first steps one by one, and then one in hundreds. Until the pace is
+//! known, it waits three times as long.
+//!
+//! Evidence ends patience: NCCL's own word that ranks wait, a dump of its flight recorder, or GPUs
+//! that all wait in a collective while none computes. An evaluation computes; a rank that saves or
+//! scores alone while the others wait for it is done within `waiting`. So a declared evaluation
+//! that has lasted longer than any before, or is the first, pages when that has been seen for so
+//! long. Without such evidence the first one keeps its half hour: about one in a hundred is longer
+//! than that, as is one in ten than ten minutes, and less than one in a hundred hangs.
+//!
+//! So does a node that fell silent as the run stopped, while the others stand: its host is gone,
+//! and the page comes with the ticket. An exporter that is only started anew is back before that.
+//!
+//! Silence of the telemetry is not silence of the run: without a live source nothing is judged, nor
+//! where all ranks that can be heard have said goodbye.
+
+use serde::{Deserialize, Serialize};
+use stepwatch_model::Unit;
+
+use crate::detector::ClockDetector;
+use crate::run::{Rank, RunState, Topic, phase_class};
+use crate::sample::StepClass;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Shortest deadline.
+    pub floor: Span,
+    /// Shortest silence that makes a ticket, and a page, when the trainer has never declared a
+    /// phase, a checkpoint or an evaluation: it may be in one.
+    pub undeclared_ticket: Span,
+    pub undeclared_floor: Span,
+    /// Before the pace of an attempt is known: loading, compilation, the first checkpoint read.
+    pub start: Span,
+    /// For a declared checkpoint or evaluation that was never seen to end before.
+    pub first_phase: Span,
+    /// For an evaluation while all GPUs wait and none computes.
+    pub waiting: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            floor: Span::secs(60),
+            undeclared_ticket: Span::secs(180),
+            undeclared_floor: Span::secs(600),
+            start: Span::secs(1800),
+            first_phase: Span::secs(1800),
+            waiting: Span::secs(300),
+        }
+    }
+}
+
+/// Samples of an attempt, and of the pace, that make the pace known.
+const PACE_SAMPLES: u64 = 20;
+const STARTED_SAMPLES: u64 = 3;
+/// What a pause may last longer than the longest one survived, in seconds.
+const PAUSE_MARGIN: f64 = 600.0;
+/// By then a run has shown the pauses that it makes.
+const WATCHED: Span = Span::secs(3600);
+/// Steps that hardly any trainer leaves between two lines.
+const SPARSEST: i64 = 2000;
+/// Times the silence that is a page otherwise.
+const PATIENCE: f64 = 3.0;
+/// How long a node must be out of reach to be taken for gone.
+const GONE: Span = Span::secs(120);
+/// Suspects named one by one; more than that is a group.
+const NAMED: usize = 3;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Hang {
+    raised: Option<(Severity, Ts)>,
+}
+
+/// When each severity is due, and what the run was allowed.
+struct Due {
+    ticket: Ts,
+    page: Ts,
+    allowed: Span,
+    why: &'static str,
+}
+
+impl Hang {
+    fn due(c: &Config, f: &RunState) -> Option<Due> {
+        // A run that said hello and never took a step hangs too, in its very first collective.
+        let begun = f.total_steps > 0 || f.greeted;
+        if !c.enabled || f.ended.is_some() || f.live.is_empty() || !begun || f.is_over_elsewhere() {
+            return None;
+        }
+        let since = f.last_progress.max(f.last_sign).max(f.live_since);
+        let (allowed, why) = Self::allowed(c, f);
+        let declared = f.declares || f.open_phase().is_some() || f.total_steps == 0;
+        if let Some(at) = Self::waited(c, f) {
+            let page = at.min(since + allowed);
+            return Some(Due { ticket: page, page, allowed: page - since, why: "while all GPUs wait" });
+        }
+        let (ticket, page) = if declared {
+            (allowed, allowed)
+        } else {
+            (allowed.max(c.undeclared_ticket), allowed.max(Self::undeclared_page(c, f)))
+        };
+        let (ticket, mut page) = (since + ticket, since + page);
+        if let Some(at) = f.dark().into_iter().map(|(_, at)| at).min() {
+            page = page.min(ticket.max(at + GONE));
+        }
+        Some(Due { ticket, page, allowed, why })
+    }
+
+    /// When a declared evaluation in which nobody computes has lasted too long.
+    fn waited(c: &Config, f: &RunState) -> Option<Ts> {
+        let (name, phase, began) = f.open_phase()?;
+        let since = f.waiting_since.filter(|at| *at >= f.last_progress)?;
+        let longer = began + Span::from_secs_f64(phase.longest);
+        (phase_class(name) == Some(StepClass::Eval)).then(|| longer.max(since + c.waiting))
+    }
+
+    /// Shortest silence that is a page of a run that declares nothing.
+    fn undeclared_page(c: &Config, f: &RunState) -> Span {
+        let patient = |span: Span| Span::from_secs_f64(PATIENCE * span.as_secs_f64());
+        let dumped = f.reports.of(Topic::FlightRecorderDump).map(|r| r.at);
+        let told = dumped.chain(f.stuck_at).chain(f.waiting_since);
+        let has_paused = f.longest_pause.max(f.first_gap) >= PAUSE_MARGIN;
+        if told.max().is_some_and(|at| at >= f.last_progress) {
+            c.undeclared_floor
+        } else if !paced(f) {
+            patient(c.start)
+        } else if f.last_progress - f.first_seen < WATCHED && !has_paused {
+            // By its own count of steps, also of those that nobody watched.
+            let trained = f.last_step.unwrap_or(0).max(SPARSEST);
+            Span::from_secs_f64(f.takes(trained)).clamp(c.undeclared_floor, patient(c.undeclared_floor))
+        } else {
+            c.undeclared_floor
+        }
+    }
+
+    fn allowed(c: &Config, f: &RunState) -> (Span, &'static str) {
+        if let Some((_, phase, _)) = f.open_phase() {
+            return (Self::phase(c, phase.longest), "for this phase");
+        }
+        let paced = Self::paced(c, f);
+        if f.checkpoints.in_progress.is_none() {
+            return paced;
+        }
+        // Steps may go on during a save, at their own pace.
+        let longest = f.checkpoints.saves.iter().map(|s| s.secs).fold(0.0, f64::max);
+        let save = (Self::phase(c, longest), "for a checkpoint");
+        if save.0 > paced.0 { save } else { paced }
+    }
+
+    /// For what took so many seconds at most, or is done for the first time.
+    fn phase(c: &Config, longest: f64) -> Span {
+        let known = Span::from_secs_f64(3.0 * longest);
+        if longest > 0.0 { known.max(c.floor) } else { c.first_phase }
+    }
+
+    fn paced(c: &Config, f: &RunState) -> (Span, &'static str) {
+        let p99 = f.pace.quantile(0.99).unwrap_or(0.0);
+        if !paced(f) {
+            // A log that prints every 500th step may take hours to show its pace, and one that printed every
+            // step before knows it least.
+            let seen = Span::from_secs_f64(3.0 * f.first_gap.max(f.longest_pause).max(p99));
+            return (seen.max(c.start), "to start");
+        }
+        // A line that covers many steps varies less than a step.
+        let factor = (1.0 + 4.0 / f.interval as f64).max(1.5);
+        // A log does not say why its first two lines were far apart; the next evaluation will be as long.
+        let seen = if f.heartbeats { f.longest_pause } else { f.longest_pause.max(f.first_gap) };
+        let pause = (3.0 * seen).min(seen + PAUSE_MARGIN);
+        let secs = (factor * p99).max(pause);
+        (Span::from_secs_f64(secs).max(c.floor), "by its own pace")
+    }
+}
+
+impl ClockDetector for Hang {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        if let Some((_, at)) = self.raised {
+            if f.last_progress > at || f.ended.as_ref().is_some_and(|e| !e.silent) {
+                self.raised = None;
+                out.push(finding(now, f, Change::Clear, Severity::Info, Span::ZERO, "the run moves again"));
+                return;
+            }
+        }
+        let Some(due) = Self::due(c, f) else { return };
+        let severity = match now {
+            n if n >= due.page => Severity::Page,
+            n if n >= due.ticket => Severity::Ticket,
+            _ => return,
+        };
+        if self.raised.is_some_and(|(had, _)| had >= severity) {
+            return;
+        }
+        self.raised = Some((severity, self.raised.map_or(now, |(_, at)| at)));
+        let idle = now - f.last_progress;
+        let why = sentence(f, idle, &due);
+        let mut v = finding(now, f, Change::Raise, severity, idle, why);
+        v.expected = due.allowed.as_secs_f64();
+        v.score = idle.as_secs_f64() / due.allowed.as_secs_f64().max(1e-3);
+        v.suspects = suspects(now, f);
+        out.push(v);
+    }
+
+    fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
+        let due = Self::due(c, f)?;
+        match self.raised {
+            None => Some(due.ticket),
+            Some((Severity::Page, _)) => None,
+            Some(_) => Some(due.page),
+        }
+    }
+}
+
+/// The pace of the run, and of this attempt, is known.
+fn paced(f: &RunState) -> bool {
+    f.attempt_steps >= STARTED_SAMPLES && f.pace.samples() >= PACE_SAMPLES
+}
+
+fn sentence(f: &RunState, idle: Span, due: &Due) -> Sentence {
+    let usual = f.pace.quantile(0.5).map(|s| {
+        let every = if f.interval > 1 {
+            format!("{} steps usually take", f.interval)
+        } else {
+            "a step usually takes".into()
+        };
+        format!("{every} {}", seconds(s))
+    });
+    let phase = f.open_phase().map_or_else(String::new, |(name, ..)| format!(" in phase {name}"));
+    let at = f.last_step.map_or_else(String::new, |s| format!(" after step {s}"));
+    Sentence::from(format!("no step for {idle}{at}{phase}"))
+        .and_perhaps(usual)
+        .and(format_args!("{} was allowed {}", due.allowed, due.why))
+}
+
+fn seconds(s: f64) -> String {
+    match s {
+        _ if s < 0.1 => format!("{:.0} ms", 1000.0 * s),
+        _ if s < 10.0 => format!("{s:.2} s"),
+        _ => format!("{s:.0} s"),
+    }
+}
+
+/// Ranks that stopped earlier than the others, else ranks that went quiet, else the group as a
+/// whole.
+fn suspects(now: Ts, f: &RunState) -> Vec<Suspect> {
+    let steps = || f.followed().filter(|(_, r)| !r.done).filter_map(|(n, r)| Some((n, r, r.last_step?)));
+    let (Some(low), Some(high)) = (steps().map(|s| s.2).min(), steps().map(|s| s.2).max()) else {
+        return Vec::new();
+    };
+    let total = steps().count();
+    let named = |list: &[(u32, Option<&str>)], why: Observation| -> Vec<Suspect> {
+        let first = list.iter().take(NAMED);
+        first.map(|(rank, node)| Suspect::new(Target::rank(*rank, *node), why.clone())).collect()
+    };
+    if low < high {
+        let behind: Vec<_> = steps().filter(|s| s.2 == low).map(|(n, r, _)| (n, r.node.as_deref())).collect();
+        if behind.len() * 2 < total {
+            return named(&behind, Observation::StoppedEarly { step: low, others: high });
+        }
+    }
+    let silent = |r: &Rank| f.heartbeats && !r.done && (now - r.last_seen) > Span::secs(30);
+    let quiet: Vec<_> =
+        f.followed().filter(|(_, r)| silent(r)).map(|(n, r)| (n, r.node.as_deref())).collect();
+    if !quiet.is_empty() && quiet.len() < total {
+        return named(&quiet, Observation::NoHeartbeat { seconds: 30 });
+    }
+    if total > 1 {
+        let why = Observation::AllStopped { ranks: total as u64, step: high };
+        return vec![Suspect::new(Target::Fleet(Unit::Ranks), why)];
+    }
+    Vec::new()
+}
+
+fn finding(
+    now: Ts,
+    f: &RunState,
+    change: Change,
+    severity: Severity,
+    idle: Span,
+    why: impl Into<Sentence>,
+) -> Finding {
+    let step = f.last_step.unwrap_or(0);
+    Finding {
+        change,
+        kind: Kind::Hang,
+        severity,
+        signal: "step".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: idle.as_secs_f64(),
+        expected: 0.0,
+        score: 0.0,
+        why: why.into(),
+        suspects: Vec::new(),
+    }
+}

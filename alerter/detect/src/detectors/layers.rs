@@ -1,0 +1,227 @@
+//! Statistics of layers, each against its own past: which of them are out, and which went first.
+//!
+//! On x = ln(value), by [`crate::stats::robust`]: a layer is out when its value is `ratio` times
+//! its usual one or more, either way if asked for, and 8 sigmas from it; also when it is no number
+//! at all. Reports come every hundred steps or so, and a model has some dozens of layers, so sigmas
+//! alone would alarm.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_model::out_of_line;
+
+use crate::sample::Reading;
+use crate::stats::median::median;
+use crate::stats::robust::Robust;
+use stepwatch_model::{Observation, Suspect, Target};
+
+/// Reports that start a layer's level.
+const WARM: usize = 8;
+const SIGMAS: f64 = 8.0;
+/// Smallest scale: a few percent are nothing in a norm.
+const FLOOR: f64 = 0.05;
+/// Reports out of place after which the level is taken as new.
+const NEW_LEVEL: u32 = 16;
+/// Layers that have something in common.
+const MANY: usize = 4;
+
+/// How far out a layer must be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) ratio: f64,
+    /// Weight of a report in the usual value.
+    pub(super) rate: f64,
+    /// Far below counts like far above.
+    pub(super) both: bool,
+    /// What the layers have in common is not theirs.
+    pub(super) apart: bool,
+}
+
+/// Of a run that tells nothing of its layers, there is nothing to keep.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Layers(Option<Box<Known>>);
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Known {
+    /// By number of the series: as many as the run's signals may be, at most.
+    layers: BTreeMap<u16, Layer>,
+    /// Step of the last report, and of the one before.
+    last: Option<i64>,
+    before: Option<i64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Layer {
+    name: String,
+    base: Robust<WARM>,
+    value: f64,
+    expected: f64,
+    /// First report that was out, and reports out in a row.
+    since: Option<i64>,
+    out: u32,
+}
+
+/// A layer that is out.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Out {
+    pub(super) name: String,
+    pub(super) value: f64,
+    pub(super) expected: f64,
+    pub(super) since: i64,
+    /// Reports out in a row.
+    pub(super) reports: u32,
+}
+
+impl Out {
+    pub(super) fn ratio(&self) -> f64 {
+        self.value / self.expected
+    }
+
+    /// How far it is out, in logarithms; infinite for what is no number.
+    fn excess(&self) -> f64 {
+        let r = self.ratio().ln().abs();
+        if r.is_finite() { r } else { f64::INFINITY }
+    }
+
+    pub(super) fn words(&self) -> String {
+        out_of_line(self.value, self.expected)
+    }
+}
+
+impl Layers {
+    /// Takes the readings with one of these prefixes; false if there are none.
+    pub(super) fn take(&mut self, readings: &[Reading<'_>], prefixes: &[&str], limits: Limits) -> bool {
+        let mut ours: Vec<(u16, f64)> = Vec::new();
+        for r in readings {
+            let Some(name) = prefixes.iter().find_map(|p| r.name.strip_prefix(p)) else { continue };
+            let known = self.0.get_or_insert_default();
+            known.layers.entry(r.id).or_insert_with(|| Layer::new(name));
+            ours.push((r.id, r.value));
+        }
+        let Some(known) = &mut self.0 else { return false };
+        let Some(step) = readings.first().map(|r| r.step).filter(|_| !ours.is_empty()) else { return false };
+        if known.last != Some(step) {
+            known.before = known.last.replace(step);
+        }
+        let common = if limits.apart { known.common(&ours) } else { 0.0 };
+        for (id, value) in ours {
+            if let Some(layer) = known.layers.get_mut(&id) {
+                layer.take(step, value, common, limits);
+            }
+        }
+        true
+    }
+
+    /// Those that are out in `reports` reports in a row or more, the first one first; of one report
+    /// the one that is farthest out.
+    pub(super) fn out(&self, reports: u32) -> Vec<Out> {
+        let mut out: Vec<Out> =
+            self.layers().filter(|l| l.out >= reports).filter_map(Layer::as_out).collect();
+        out.sort_by(|a, b| {
+            (a.since, b.excess()).partial_cmp(&(b.since, a.excess())).unwrap_or(core::cmp::Ordering::Equal)
+        });
+        out
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |known| known.layers.len())
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Layer> {
+        self.0.iter().flat_map(|known| known.layers.values())
+    }
+
+    /// Whether the last report is no older than reports are apart.
+    pub(super) fn is_fresh(&self, step: i64) -> bool {
+        let Some((last, before)) = self.0.as_ref().and_then(|k| Some((k.last?, k.before))) else {
+            return false;
+        };
+        let every = before.map_or(1, |before| last.saturating_sub(before)).max(1);
+        step.saturating_sub(last) <= every
+    }
+
+    /// Steps begin again.
+    pub(super) fn restart(&mut self) {
+        let Some(known) = &mut self.0 else { return };
+        (known.last, known.before) = (None, None);
+        for l in known.layers.values_mut() {
+            (l.since, l.out) = (None, 0);
+        }
+    }
+}
+
+impl Known {
+    /// By how much the middle one of the layers is above its usual value.
+    fn common(&self, values: &[(u16, f64)]) -> f64 {
+        let above = values.iter().filter_map(|(id, value)| {
+            let dev = self.layers.get(id)?.base.deviation(value.ln())?;
+            dev.d.is_finite().then_some(dev.d as f32)
+        });
+        let mut above: Vec<f32> = above.collect();
+        if above.len() < MANY { 0.0 } else { median(&mut above) }
+    }
+}
+
+impl Layer {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            base: Robust::default(),
+            value: 0.0,
+            expected: 0.0,
+            since: None,
+            out: 0,
+        }
+    }
+
+    fn take(&mut self, step: i64, value: f64, common: f64, limits: Limits) {
+        self.value = value;
+        // Of zero it is minus infinity: far below, and no part of what is usual.
+        let x = value.ln();
+        let out = match self.base.deviation(x) {
+            Some(dev) => {
+                self.expected = self.base.location().exp();
+                let d = if limits.both { (dev.d - common).abs() } else { dev.d - common };
+                !value.is_finite() || d > limits.ratio.ln() && d > SIGMAS * self.base.scale()
+            }
+            None => !value.is_finite() && self.base.count() > 0,
+        };
+        self.out = if out { self.out.saturating_add(1) } else { 0 };
+        self.since = if out { self.since.or(Some(step)) } else { None };
+        self.base.update(x, limits.rate, FLOOR);
+        if self.out >= NEW_LEVEL && value.is_finite() {
+            self.base.anchor(FLOOR);
+        }
+    }
+
+    fn as_out(&self) -> Option<Out> {
+        let since = self.since?;
+        Some(Out {
+            name: self.name.clone(),
+            value: self.value,
+            expected: self.expected,
+            since,
+            reports: self.out,
+        })
+    }
+}
+
+pub(super) fn out_of_place(out: usize, layers: usize) -> String {
+    format!("{out} of {layers} layers are out of place")
+}
+
+/// The layer that went first, as a suspect, and how many went with it.
+pub(super) fn suspect(out: &[Out], layers: usize, what: &str) -> Option<Suspect> {
+    let first = out.first()?;
+    let together = out.iter().filter(|o| o.since == first.since).count();
+    let seen = Observation::LayerOut {
+        signal: what.to_owned(),
+        value: first.value.into(),
+        expected: first.expected.into(),
+        since_step: first.since,
+        together: together as u64,
+        out: out.len() as u64,
+        layers: layers as u64,
+    };
+    Some(Suspect::new(Target::Layer { name: first.name.clone() }, seen))
+}

@@ -1,0 +1,229 @@
+//! The loss is higher than it was and stays so, in a run too noisy for single samples to show it.
+//!
+//! Medians of 8 samples against a baseline that follows them down at once and up only slowly, and a
+//! CUSUM on their scores (Page 1954):
+//! ```text
+//! d = b − m,  z = d/s,  m += clip(d, −∞, 2.5s)·(1/2 downwards, 1/32 upwards, 1/320 while suspicious)
+//! s += (min(|d|, 2.5s)/0.787 − s)/32,   S = clip(S + clip(z, ±6) − 2, 0, 3h),  h = 8
+//! alarm: S > h and the lower of the last two blocks above m by the rise and by 4s
+//! ```
+//! A rise of 0.15 ([`unit()`]) is a ticket, one of 0.4 a page: the severities of
+//! [`super::loss_spike`], which is faster where the noise lets it be. Half of a block may be blips.
+
+use serde::{Deserialize, Serialize};
+
+use super::draft::Draft;
+use super::loss_spike::unit;
+use super::shared::{PRINTED, Shared};
+use crate::detector::StepDetector;
+use crate::sample::{StepSample, rounding};
+use crate::stats::block::{Block, Blocks};
+use crate::stats::cadence::Cadence;
+use crate::stats::cusum::Cusum;
+use crate::stats::latch::Latch;
+use stepwatch_model::number;
+use stepwatch_model::{Finding, Kind, Sentence, Severity};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Bound of the CUSUM, in sigmas of a block.
+    pub h: f64,
+    /// Rises above the baseline, in nats (see [`unit()`]).
+    pub ticket_rise: f64,
+    pub page_rise: f64,
+    /// The same in sigmas of a block.
+    pub sigmas: f64,
+    /// Blocks after which the level is accepted.
+    pub accept_after: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, h: 8.0, ticket_rise: 0.15, page_rise: 0.4, sigmas: 4.0, accept_after: 250 }
+    }
+}
+
+const DOWN: f64 = 0.5;
+const UP: f64 = 1.0 / 32.0;
+const SCALE_RATE: f64 = 1.0 / 32.0;
+const DRIFT: f64 = 2.0;
+const CAP: f64 = 6.0;
+/// Smallest scale, relative to the level.
+const FLOOR: f64 = 0.001;
+/// First scale, relative to the level.
+const FIRST_SCALE: f64 = 0.02;
+/// Blocks before the first judgement.
+const QUIET: u32 = 8;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct LossShift {
+    latch: Latch,
+    blocks: Blocks,
+    cadence: Cadence,
+    n: u32,
+    m: f64,
+    s: f64,
+    last: f64,
+    cusum: Cusum,
+    onset: i64,
+    expected: f64,
+    open_for: u32,
+}
+
+impl LossShift {
+    fn block(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Finding>) {
+        self.n = self.n.saturating_add(1);
+        if self.n == 1 {
+            (self.m, self.last, self.s) = (b.median, b.median, FIRST_SCALE * b.median.abs());
+            return;
+        }
+        let d = b.median - self.m;
+        self.cusum.add(b.first, (d / self.s).clamp(-CAP, CAP), DRIFT, 3.0 * c.h);
+        if self.n > QUIET {
+            self.judge(c, s, b.median, out);
+        }
+        self.last = b.median;
+        self.learn(c, d, s.q.loss);
+    }
+
+    fn learn(&mut self, c: &Config, d: f64, quantum: f64) {
+        let suspicious = self.latch.is_raised() || self.cusum.value() > 0.5 * c.h;
+        let cut = 2.5 * self.s;
+        self.m += match d {
+            d if d < 0.0 => DOWN * d,
+            d if suspicious => 0.1 * UP * d.min(cut),
+            d => UP * d.min(cut),
+        };
+        if !suspicious || d < 0.0 {
+            let floor = (FLOOR * self.m.abs()).max(rounding(quantum)).max(f64::MIN_POSITIVE);
+            let rate = SCALE_RATE.max(1.0 / f64::from(self.n));
+            self.s = (self.s + rate * (d.abs().min(cut) / 0.787 - self.s)).max(floor);
+        }
+    }
+
+    fn judge(&mut self, c: &Config, s: &StepSample, b: f64, out: &mut Vec<Finding>) {
+        let held = b.min(self.last) - self.m;
+        let printed = PRINTED * s.q.loss;
+        let least = |rise: f64| (rise * unit(self.m)).max(c.sigmas * self.s).max(printed);
+        let severity = if self.cusum.value() <= c.h || held < least(c.ticket_rise) {
+            None
+        } else if held < least(c.page_rise) {
+            Some(Severity::Ticket)
+        } else {
+            Some(Severity::Page)
+        };
+        if self.latch.is_raised() {
+            return self.follow(c, s, b, severity, out);
+        }
+        let Some(severity) = severity.filter(|s| self.latch.raise(*s)) else { return };
+        (self.onset, self.expected, self.open_for) = (self.cusum.onset(), self.m, 0);
+        out.push(self.finding(b, self.sentence(b)).raise(s, severity));
+    }
+
+    fn follow(
+        &mut self,
+        c: &Config,
+        s: &StepSample,
+        b: f64,
+        severity: Option<Severity>,
+        out: &mut Vec<Finding>,
+    ) {
+        self.open_for += 1;
+        let near = (0.5 * c.ticket_rise * unit(self.m)).max(PRINTED * s.q.loss);
+        let back = b.max(self.last) - self.expected < near;
+        let accepted = self.open_for >= c.accept_after;
+        if back || accepted {
+            let why =
+                if back { "loss is back at" } else { "loss stays where it is, taken as the new level:" };
+            self.latch.clear();
+            self.cusum.reset();
+            self.m = b;
+            out.push(self.finding(b, format!("{why} {}", number(b))).clear(s));
+        } else if severity.is_some_and(|s| self.latch.raise(s)) {
+            out.push(self.finding(b, self.sentence(b)).raise(s, Severity::Page));
+        }
+    }
+
+    fn sentence(&self, b: f64) -> String {
+        let [now, before, over] = [b, self.expected, b - self.expected].map(number);
+        format!("loss has settled at {now}, {over} above the {before} it had before step {}", self.onset)
+    }
+
+    fn finding(&self, b: f64, why: impl Into<Sentence>) -> Draft {
+        Draft {
+            kind: Kind::LossShift,
+            signal: "loss",
+            start_step: self.onset,
+            value: b,
+            expected: self.expected,
+            score: (b - self.expected) / self.s,
+            why: why.into(),
+        }
+    }
+}
+
+impl StepDetector for LossShift {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, _: &mut Shared, out: &mut Vec<Finding>) {
+        let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
+        if !c.enabled || s.interval == 0 {
+            return;
+        }
+        if self.cadence.add(s.step, s.interval).changed && !self.latch.is_raised() {
+            self.n = 0;
+            self.blocks.clear();
+            self.cusum.reset();
+        }
+        if let Some(b) = self.blocks.add(s.step, loss) {
+            self.block(c, s, b, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{Noise, healthy, judge, open, raised};
+
+    /// A small batch: heavy noise, and a blip every few hundred steps.
+    fn noisy(seed: u64, n: i64, rise: f64) -> Vec<StepSample> {
+        let mut noise = Noise::new(seed);
+        let mut run = healthy(seed, n);
+        for s in &mut run {
+            let blip = if noise.uniform() < 0.004 { 1.5 } else { 0.0 };
+            let shift = if s.step > n / 2 { rise } else { 0.0 };
+            s.loss = s.loss.map(|v| v + 0.2 * noise.normal() + blip + shift);
+        }
+        run
+    }
+
+    #[test]
+    fn a_shift_under_the_noise_is_found() {
+        let findings = judge(&noisy(61, 2000, 0.6));
+        let found = raised(&findings);
+        assert!(
+            found.iter().any(|(k, s, step)| *k == Kind::LossShift && *s == Severity::Page && *step <= 1048),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn noise_alone_raises_nothing() {
+        for seed in 0..10 {
+            let findings = judge(&noisy(seed, 4000, 0.0));
+            let found: Vec<_> =
+                raised(&findings).into_iter().filter(|(k, ..)| *k == Kind::LossShift).collect();
+            assert!(found.is_empty(), "{seed}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn it_ends_when_the_loss_is_back() {
+        let mut run = noisy(62, 2000, 0.6);
+        run[1200..].iter_mut().for_each(|s| s.loss = s.loss.map(|v| v - 0.6));
+        assert!(open(&judge(&run)).is_empty());
+    }
+}

@@ -1,0 +1,508 @@
+//! Lasting slow-downs: `mfu_droop` creeps, `throughput_drop` comes at once.
+//!
+//! Medians of 8 steps of ln(step time), or of minus ln(throughput), against the level that this run
+//! usually holds, kept across restarts, so a run that comes back slower is seen.
+//! ```text
+//! ref, s = bounded-influence level and scale of block medians (rate 1/32; a tenth of it while suspicious)
+//! rise = median of the last 3 block medians − ref;  σ = scale of a single step within its block
+//! S = clip(S + clip((b − ref − δ/2)/s, ±4), 0, 3h),  δ = 2 %;  alarm: S > h and rise ≥ max(least, k·s, k·σ)
+//! ticket: least 2 %, k = 3.5, and none of the three better than 0.5 of the worst;  page: least 4 %, k = 6, and the last no better than 0.8
+//! ```
+//! (Page's CUSUM on block medians; up to half of a block may be pauses.) The least effect does most
+//! of the work against autocorrelation. `s` holds the slow wander of a shared cluster, σ the noise
+//! of the host; a slow-down that has lasted 16 blocks needs two less of either. Three blocks below
+//! the reference lower it at once: it follows a run that gets faster. A slow step is often followed
+//! by a few that recover from it: hence the last condition. The first 64 samples judge nothing, a
+//! ticket of the first 256 needs the k of a page, and after them the reference is taken anew:
+//! clocks, caches and expert routers settle. Nothing is told before it has lasted `ticket_after`,
+//! nobody woken before `page_after`.
+//!
+//! A droop that ends in a restart and grows again is one fault: from the third cycle on it stays
+//! one incident until a whole cycle passes without it. Its price is told with it: a step of t
+//! seconds that grows by a share g within L steps loses `L·t·g/2` seconds a cycle, and half of that
+//! where it is restarted twice as often.
+
+use serde::{Deserialize, Serialize};
+
+use super::draft::Draft;
+use super::shared::{PRINTED, Shared, Source, Standard};
+use crate::detector::StepDetector;
+use crate::sample::{StepSample, rounding};
+use crate::stats::block::Block;
+use crate::stats::cusum::Cusum;
+use crate::stats::latch::Latch;
+use crate::stats::median::Window;
+use crate::stats::robust::Robust;
+use crate::stats::trend;
+use stepwatch_model::number;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Finding, Kind, Sentence, Severity};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Bound of the CUSUM.
+    pub h: f64,
+    /// Share by which the usual step has become slower, at least.
+    pub ticket: f64,
+    pub page: f64,
+    /// The same in scales of the noise, and how many fewer do when it lasts.
+    pub ticket_sigmas: f64,
+    pub page_sigmas: f64,
+    pub lasting_sigmas: f64,
+    /// Share of the slow-down that may be left when the incident ends.
+    pub clear: f64,
+    /// How long it must have lasted, by the clock: with short steps many blocks are only a moment.
+    pub ticket_after: Span,
+    pub page_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            h: 6.0,
+            ticket: 0.02,
+            page: 0.04,
+            ticket_sigmas: 3.5,
+            page_sigmas: 6.0,
+            lasting_sigmas: 2.0,
+            clear: 0.4,
+            ticket_after: Span::secs(60),
+            page_after: Span::secs(30),
+        }
+    }
+}
+
+/// Half of the smallest slow-down worth noticing.
+const DRIFT: f64 = 0.01;
+const CAP: f64 = 4.0;
+/// Smallest scale of a block: step times are printed with three digits.
+const FLOOR: f64 = 0.0025;
+/// Scale before there is any experience.
+const FIRST_SCALE: f64 = 0.005;
+/// Weight of a block in what is usual, in the long run.
+const RATE: f64 = 1.0 / 32.0;
+/// Further weight of a block that is faster than usual: the reference is what the run can do.
+const DOWN: f64 = 1.0 / 8.0;
+/// Blocks at the start that are no measure of anything: compilation, cold caches.
+const SKIPPED: u32 = 2;
+/// Blocks before the first judgement.
+const YOUNG: u32 = 8;
+/// Blocks after which the usual level is taken anew: that of a cold machine is not it.
+const SETTLED: u32 = 32;
+/// Blocks from one measure of the run for others to the next.
+const MEASURED: u32 = 32;
+/// Blocks that make a slow-down a lasting one.
+const LASTING: u32 = 16;
+/// Share of the worst of the last blocks, of the peak, that makes an end a sudden one.
+const SUDDEN: f64 = 0.7;
+/// Share of the worst block below which it is getting better by itself.
+const RECOVERING: f64 = 0.8;
+/// Share of it that all of the last blocks must have: two blocks may share one short burst.
+const HOLDS: f64 = 0.5;
+/// Blocks that a level must hold.
+const HELD: usize = 3;
+/// Cycles that make a sawtooth.
+const CYCLES: u32 = 3;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MfuDroop {
+    latch: Latch,
+    source: Source,
+    held: [f32; HELD],
+    blocks: u32,
+    level: Robust<HELD>,
+    /// Scale of a single step within its block.
+    sigma: f64,
+    cusum: Cusum,
+    history: Window<32>,
+    kind: Kind,
+    onset: i64,
+    peak: f64,
+    better: u32,
+    /// Since when the CUSUM has not been at rest.
+    slow_since: Option<Ts>,
+    slow_for: u32,
+    #[serde(skip)]
+    grain: f64,
+    cycles: Cycles,
+}
+
+/// Droops that a restart cures.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Cycles {
+    n: u32,
+    /// Step of the last cure, and steps from cure to cure.
+    cured: i64,
+    length: i64,
+    growth: f64,
+    /// Share of the growth that was gone after the cure.
+    recovery: f64,
+}
+
+impl Default for MfuDroop {
+    fn default() -> Self {
+        Self {
+            latch: Latch::default(),
+            source: Source::None,
+            held: [0.0; HELD],
+            blocks: 0,
+            level: Robust::default(),
+            sigma: 0.0,
+            slow_since: None,
+            slow_for: 0,
+            grain: 0.0,
+            cusum: Cusum::default(),
+            history: Window::default(),
+            kind: Kind::MfuDroop,
+            onset: 0,
+            peak: 0.0,
+            better: 0,
+            cycles: Cycles::default(),
+        }
+    }
+}
+
+impl MfuDroop {
+    /// `grain`: how finely the signal is printed, as a share of its value.
+    fn block(&mut self, c: &Config, s: &StepSample, b: Block, grain: f64, out: &mut Vec<Finding>) {
+        self.grain = grain;
+        self.held.rotate_left(1);
+        self.held[HELD - 1] = b.median as f32;
+        self.blocks = self.blocks.saturating_add(1);
+        if self.blocks <= SKIPPED {
+            return;
+        }
+        let spread =
+            if self.blocks > SKIPPED + 1 { b.sigma.min(2.5 * self.sigma.max(FLOOR)) } else { b.sigma };
+        self.sigma += (spread - self.sigma) * RATE.max(1.0 / f64::from(self.blocks - SKIPPED));
+        if self.blocks <= SKIPPED + HELD as u32 {
+            self.level.update(b.median, RATE, FIRST_SCALE.max(self.floor()));
+            return;
+        }
+        self.history.push(b.median);
+        let score = ((b.median - self.reference() - DRIFT) / self.level.scale()).clamp(-CAP, CAP);
+        self.cusum.add(b.first, score, 0.0, 3.0 * c.h);
+        self.slow_since = if self.cusum.value() > 0.0 { self.slow_since.or(Some(s.ts)) } else { None };
+        self.judge(c, s, b, out);
+        self.learn(c, b);
+    }
+
+    fn rise(&self) -> f64 {
+        crate::stats::median::median(&mut self.held.clone()) - self.reference()
+    }
+
+    fn reference(&self) -> f64 {
+        self.level.location()
+    }
+
+    /// What the run holds, now and then.
+    fn settled(&self) -> Option<Standard> {
+        let due = self.blocks > SETTLED && self.blocks.is_multiple_of(MEASURED);
+        due.then(|| Standard { source: self.source, slowness: self.reference(), runs: 1 })
+    }
+
+    /// The smallest scale of a block.
+    fn floor(&self) -> f64 {
+        FLOOR.max(rounding(self.grain))
+    }
+
+    fn learn(&mut self, c: &Config, b: Block) {
+        let slow = b.median - self.reference() > c.ticket;
+        let suspicious = slow || self.latch.is_raised() || self.cusum.value() > 0.5 * c.h;
+        self.level.update_weighted(b.median, RATE, self.floor(), if suspicious { 0.1 } else { 1.0 });
+        if b.median < self.reference() {
+            self.level.pull(b.median, DOWN);
+        }
+        let faster = self.reference() - 2.5 * self.level.scale();
+        if self.held.iter().all(|h| f64::from(*h) < faster) {
+            self.level.anchor(self.floor());
+        }
+        if self.blocks == SETTLED && self.latch.severity() != Some(Severity::Page) {
+            self.level.set(self.history.median(), self.level.scale());
+            self.cusum.reset();
+        }
+    }
+
+    /// How loudly a rise must be told.
+    fn severity(&self, c: &Config, rise: f64, b: Block) -> Option<Severity> {
+        if self.blocks < YOUNG || self.cusum.value() <= c.h {
+            return None;
+        }
+        let less = if self.slow_for >= LASTING { c.lasting_sigmas } else { 0.0 };
+        // A level that is known from a few blocks of a machine that still warms up is no match for small
+        // rises.
+        let ticket_sigmas = if self.blocks <= SETTLED { c.page_sigmas } else { c.ticket_sigmas };
+        let noise = self.level.scale().max(self.sigma);
+        let printed = PRINTED * self.grain;
+        let reaches =
+            |least: f64, sigmas: f64| rise >= least.ln_1p().max((sigmas - less) * noise).max(printed);
+        let left = b.median - self.reference() + self.half_grain();
+        if reaches(c.page, c.page_sigmas) && left >= RECOVERING * self.worst() {
+            Some(Severity::Page)
+        } else if reaches(c.ticket, ticket_sigmas) && (self.holds() || self.latch.is_raised()) {
+            Some(Severity::Ticket)
+        } else {
+            None
+        }
+    }
+
+    fn patient(c: &Config, severity: Severity, lasted: Span) -> Option<Severity> {
+        match severity {
+            Severity::Page if lasted >= c.page_after => Some(severity),
+            Severity::Page | Severity::Ticket if lasted >= c.ticket_after => Some(Severity::Ticket),
+            _ => None,
+        }
+    }
+
+    /// The worst of the last blocks, against the reference.
+    fn worst(&self) -> f64 {
+        f64::from(self.held.iter().copied().fold(f32::MIN, f32::max)) - self.reference()
+    }
+
+    /// It was there in all of the last blocks.
+    fn holds(&self) -> bool {
+        let best = f64::from(self.held.iter().copied().fold(f32::MAX, f32::min)) - self.reference();
+        best + self.half_grain() >= HOLDS * self.worst()
+    }
+
+    /// What a block may be slower than it is printed.
+    fn half_grain(&self) -> f64 {
+        0.5 * self.grain
+    }
+
+    fn judge(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Finding>) {
+        let rise = self.rise();
+        self.slow_for = if rise > c.ticket { self.slow_for.saturating_add(1) } else { 0 };
+        let lasted = self.slow_since.map_or(Span::ZERO, |since| s.ts - since);
+        if let Some(severity) =
+            self.severity(c, rise, b).and_then(|severity| Self::patient(c, severity, lasted))
+        {
+            self.peak = self.peak.max(rise);
+            self.better = 0;
+            self.tell(s, b, severity, out);
+        } else if self.latch.is_raised() {
+            self.maybe_clear(c, s, b, out);
+        } else {
+            self.peak = 0.0;
+        }
+    }
+
+    fn tell(&mut self, s: &StepSample, b: Block, severity: Severity, out: &mut Vec<Finding>) {
+        let fresh = !self.latch.is_raised();
+        if !self.latch.raise(severity) {
+            return;
+        }
+        if fresh {
+            self.onset = self.cusum.onset();
+            let rises: Vec<f64> = self.history.iter().map(|b| b - self.reference()).collect();
+            self.kind = if trend::is_step(&rises) { Kind::ThroughputDrop } else { Kind::MfuDroop };
+        }
+        out.push(self.finding(b.median, self.sentence()).raise(s, severity));
+    }
+
+    fn sentence(&self) -> String {
+        let slower = self.rise().exp_m1() * 100.0;
+        let how = if self.kind == Kind::ThroughputDrop { "at once" } else { "bit by bit" };
+        let [now, before] =
+            [self.rise() + self.reference(), self.reference()].map(|l| number(self.source.value(l)));
+        format!(
+            "the usual step became {slower:.1} % slower {how} since step {}: {} is {now} where it was {before}",
+            self.onset,
+            self.source.signal()
+        )
+    }
+
+    fn habit(&self) -> Sentence {
+        let c = &self.cycles;
+        let growth = c.growth.exp_m1();
+        let price = match self.source {
+            Source::StepTime => {
+                let lost = c.length as f64 * self.reference().exp() * growth / 2.0;
+                format!(
+                    "it costs about {} s a cycle, half of which a restart in the middle would save: worth it if a restart takes less",
+                    number(lost)
+                )
+            }
+            _ => format!("it costs about {:.1} % of the time", 50.0 * growth),
+        };
+        Sentence::from(format!(
+            "for the {}rd time the usual step grew {:.0} % slower and {:.0} % of that was cured at once, about every {} steps: a restart cures it, for a while",
+            c.n,
+            100.0 * growth,
+            100.0 * c.recovery.clamp(0.0, 1.0),
+            c.length
+        ))
+        .and(price)
+    }
+
+    fn maybe_clear(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Finding>) {
+        self.peak = self.peak.max(self.rise());
+        let gone = b.median - self.reference() < c.clear * self.peak.max(c.ticket);
+        self.better = if gone { self.better + 1 } else { 0 };
+        if self.better == 1 && self.worst() > SUDDEN * self.peak && self.count_cure(c, s, b) {
+            out.push(self.finding(b.median, self.habit()).raise(s, Severity::Ticket));
+        }
+        if self.better >= 2 {
+            self.cusum.reset();
+        }
+        let wait = if self.cycles.n >= CYCLES { self.cycles.length * 3 / 2 } else { 0 };
+        let over = s.step.saturating_sub(self.cycles.cured) >= wait;
+        if self.better >= 2 && over && self.latch.clear() {
+            let why = format!("the usual step is back at {}", number(self.source.value(b.median)));
+            out.push(self.finding(b.median, why).clear(s));
+            self.peak = 0.0;
+        }
+    }
+
+    /// A slope that ends at once was cured by something, mostly a restart. True when that has
+    /// become a habit.
+    fn count_cure(&mut self, c: &Config, s: &StepSample, b: Block) -> bool {
+        let left = b.median - self.reference();
+        if self.kind != Kind::MfuDroop || self.peak < c.page {
+            return false;
+        }
+        let c = &mut self.cycles;
+        let length = s.step.saturating_sub(c.cured);
+        let regular = c.n < 2 || (length / 2 < c.length && c.length / 2 < length);
+        c.n = if regular { c.n + 1 } else { 1 };
+        // The cycle began where the cure has come back to, which may be below the usual level.
+        let growth = self.peak - left.min(0.0);
+        (c.length, c.cured, c.growth, c.recovery) = (length, s.step, growth, (self.peak - left) / growth);
+        c.n == CYCLES
+    }
+
+    fn finding(&self, level: f64, why: impl Into<Sentence>) -> Draft {
+        Draft {
+            kind: self.kind,
+            signal: self.source.signal(),
+            start_step: self.onset,
+            value: self.source.value(level),
+            expected: self.source.value(self.reference()),
+            score: self.rise() / self.level.scale(),
+            why: why.into(),
+        }
+    }
+}
+
+impl StepDetector for MfuDroop {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+        if !c.enabled {
+            return;
+        }
+        let source = shared.speed.source();
+        if source != self.source {
+            *self = Self { source, ..Self::default() };
+        }
+        if let Some(block) = shared.speed.block {
+            let grain = shared.speed.now.map_or(0.0, |timing| timing.grain);
+            self.block(c, s, block, grain, out);
+            shared.speed.settled = self.settled();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{healthy, judge, open, pages, raised};
+    use proptest::prelude::*;
+
+    fn slowed(n: i64, factor: impl Fn(i64) -> f64) -> Vec<StepSample> {
+        let mut run = healthy(81, n);
+        run.iter_mut().for_each(|s| s.step_time = s.step_time.map(|t| t * factor(s.step)));
+        run
+    }
+
+    #[test]
+    fn an_abrupt_slow_down_pages_within_24_steps_and_clears() {
+        for percent in [5.0, 10.0, 40.0] {
+            let run =
+                slowed(1000, |step| if (500..800).contains(&step) { 1.0 + percent / 100.0 } else { 1.0 });
+            let findings = judge(&run);
+            let found = pages(&findings);
+            assert_eq!(found.len(), 1, "{percent} %: {findings:?}");
+            assert!(found[0].0 == Kind::ThroughputDrop && (500..=524).contains(&found[0].1), "{found:?}");
+            assert!(open(&findings).is_empty());
+        }
+    }
+
+    #[test]
+    fn two_and_a_half_percent_are_a_ticket_and_one_nothing() {
+        let at = |f: f64| raised(&judge(&slowed(1000, |step| if step > 500 { f } else { 1.0 })));
+        let found = at(1.025);
+        assert!(matches!(found[..], [(_, Severity::Ticket, 500..550)]), "{found:?}");
+        assert!(at(1.01).is_empty());
+    }
+
+    #[test]
+    fn a_creeping_slow_down_is_a_droop() {
+        let run = slowed(1500, |step| 1.0 + 0.15 * ((step as f64 - 500.0) / 500.0).clamp(0.0, 1.0));
+        let findings = judge(&run);
+        let found = pages(&findings);
+        assert!(found[0].0 == Kind::MfuDroop && found[0].1 < 800, "{found:?}");
+        let v = findings.iter().find(|v| v.severity == Severity::Page).unwrap();
+        assert!(v.why.contains("slower bit by bit since step"), "{}", v.why);
+    }
+
+    #[test]
+    fn pauses_are_no_droop() {
+        let run = slowed(3000, |step| match step {
+            _ if step % 250 == 0 => 60.0,
+            _ if step % 10 == 0 => 5.0,
+            _ => 1.0,
+        });
+        assert!(
+            raised(&judge(&run)).iter().all(|(k, ..)| *k != Kind::MfuDroop && *k != Kind::ThroughputDrop)
+        );
+    }
+
+    #[test]
+    fn a_sawtooth_becomes_one_incident_that_says_so() {
+        let run = slowed(8000, |step| 1.0 + 0.12 * (step % 1000) as f64 / 1000.0);
+        let findings = judge(&run);
+        let last = findings
+            .iter()
+            .rfind(|v| v.kind == Kind::MfuDroop && v.change == stepwatch_model::Change::Raise)
+            .unwrap();
+        assert!(last.why.contains("a restart cures it, for a while; it costs about 1"), "{}", last.why);
+        assert!(
+            last.step < 4000 && open(&findings) == [Kind::MfuDroop],
+            "one incident once it is known: {findings:?}"
+        );
+    }
+
+    #[test]
+    fn a_run_that_comes_back_slower_is_seen() {
+        let mut run = slowed(1000, |step| if step > 600 { 1.08 } else { 1.0 });
+        run[600..].iter_mut().for_each(|s| s.attempt = 1);
+        let found = pages(&judge(&run));
+        assert!(matches!(found[..], [(_, 600..640)]), "{found:?}");
+    }
+
+    #[test]
+    fn throughput_is_judged_where_there_is_no_step_time() {
+        let mut run = slowed(1000, |step| if step > 600 { 1.1 } else { 1.0 });
+        for s in &mut run {
+            s.tokens_per_second = s.step_time.take().map(|t| 4e6 / t);
+        }
+        let findings = judge(&run);
+        assert_eq!(pages(&findings).len(), 1);
+        let v = findings.iter().find(|v| v.severity == Severity::Page).unwrap();
+        assert!(v.signal == "tokens_per_second" && v.value < v.expected, "{v:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_unit_of_time_does_not_matter(exponent in -6i32..6) {
+            let mut run = slowed(900, |step| if step > 500 { 1.1 } else { 1.0 });
+            let before: Vec<_> = pages(&judge(&run));
+            run.iter_mut().for_each(|s| s.step_time = s.step_time.map(|t| t * f64::from(exponent).exp2()));
+            prop_assert_eq!(pages(&judge(&run)), before);
+        }
+    }
+}

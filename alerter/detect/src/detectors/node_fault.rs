@@ -1,0 +1,111 @@
+//! The host under the run is sick: storage that does not answer, a clock that drifts, memory or
+//! PCIe errors, a killed process, a driver that hangs.
+//!
+//! What the exporter calls an error pages when it hits a run and, where it has an end, has held for
+//! `page_after`; the rest is a ticket. What NCCL's own status says of ranks that did not join, and
+//! a driver that does not answer the exporter, are evidence for a hang and never a page by
+//! themselves: the run that stands is.
+
+use serde::{Deserialize, Serialize};
+
+use super::faults::{Faults, Sort};
+use crate::detector::NodeDetector;
+use crate::node::words;
+use crate::node::{Condition, Key, Level, NodeState, Tenants, Topic};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Finding, Kind, Severity};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// How long an error may hold under a run before it pages.
+    pub page_after: Span,
+    /// How long a network file system may be away: it fails over and comes back, and whom it stops
+    /// meanwhile says so by itself.
+    pub mount_page_after: Span,
+    /// How long what happens once counts after it was last told.
+    pub quiet_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            page_after: Span::secs(15),
+            mount_page_after: Span::secs(300),
+            quiet_after: Span::secs(600),
+        }
+    }
+}
+
+/// Conditions that other detectors judge.
+const NOT_OURS: [&str; 9] = [
+    "gpu_lost",
+    "gpu_recovery_action",
+    "row_remap_pending",
+    "row_remap_failed",
+    "sram_threshold",
+    "ecc_uncorrected",
+    "fabric_unhealthy",
+    "retired_pages_pending",
+    "gpu_throttled",
+];
+/// Evidence of harm, and no harm by itself: ranks that wait for each other, a driver that does not
+/// answer us.
+const EVIDENCE: [&str; 2] = [words::RAS_STUCK, "nvml_stuck"];
+/// Network file systems that do not answer.
+const MOUNTS: [&str; 4] = ["mount_stuck", "nfs_stall", "lustre_stall", "lustre_unhealthy"];
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct NodeFault {
+    faults: Faults,
+}
+
+impl Config {
+    fn pages_at(&self, key: &Key, c: &Condition) -> Ts {
+        let mount = MOUNTS.contains(&key.name.as_str());
+        c.first + if mount { self.mount_page_after } else { self.page_after }
+    }
+}
+
+impl Sort for Config {
+    const KIND: Kind = Kind::NodeFault;
+    const SIGNAL: &'static str = "node";
+
+    fn is_ours(&self, key: &Key) -> bool {
+        key.topic == Topic::Hw && !NOT_OURS.contains(&key.name.as_str())
+    }
+
+    fn severity(&self, now: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
+        let lasted = c.once || now >= self.pages_at(key, c);
+        let evidence = EVIDENCE.contains(&key.name.as_str());
+        match c.level {
+            Level::Error if lasted && !tenants.is_empty() && !evidence => Severity::Page,
+            Level::Error | Level::Warn => Severity::Ticket,
+            Level::Info => Severity::Info,
+        }
+    }
+
+    fn rises_at(&self, key: &Key, c: &Condition) -> Option<Ts> {
+        (c.level == Level::Error && c.holds()).then(|| self.pages_at(key, c))
+    }
+
+    fn lasts(&self, _: &Key, _: &Condition) -> Span {
+        self.quiet_after
+    }
+}
+
+impl NodeDetector for NodeFault {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+        if c.enabled {
+            self.faults.look(now, c, f, tenants, out);
+        }
+    }
+
+    fn deadline(&self, c: &Config, f: &NodeState) -> Option<Ts> {
+        self.faults.deadline(c, f)
+    }
+}

@@ -1,0 +1,134 @@
+//! A GPU or a port that reads unlike those of the other nodes of its run: slower clocks, a lower
+//! power limit or link speed, a higher temperature, more errors.
+//!
+//! [`crate::node::vitals`] compares each reading with the median of the peers at that moment, in
+//! robust standard deviations, and adds up what goes beyond ([`crate::stats::drift`]). It takes
+//! about six readings far out, or many that are out a little, and an excess that matters: 5 % of a
+//! clock, 12 °C, five times the rate of errors at which one begins to look. What all have sets
+//! nobody apart.
+//!
+//! It foretells and explains; the run that becomes slow is what pages. A ticket at most.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::faults::of_node;
+use crate::detector::NodeDetector;
+use crate::node::peer_metrics::Outlier;
+use crate::node::{NodeState, Tenants, words};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Change, Finding, Kind, Severity, Suspect, Target};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Sum of sigmas beyond 4, of 4 a reading at most, from which a reading is out of line.
+    pub h: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, h: 24.0 }
+    }
+}
+
+/// Outliers named one by one.
+const NAMED: usize = 3;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Peer {
+    readings: u64,
+    /// Device and what it reads.
+    told: BTreeSet<(String, String)>,
+}
+
+/// `GPU 3 (GPU-2f3c…)`, `mlx5_0/1`.
+pub(crate) fn device(f: &NodeState, o: &Outlier<'_>) -> String {
+    name(f, o.device)
+}
+
+fn name(f: &NodeState, device: &str) -> String {
+    target(f, device).name()
+}
+
+fn target(f: &NodeState, device: &str) -> Target {
+    if device.starts_with("GPU-") {
+        words::gpu_of(f, device, "")
+    } else {
+        Target::Link { node: f.name.clone(), name: device.to_owned(), medium: String::new() }
+    }
+}
+
+pub(crate) fn suspect(f: &NodeState, o: &Outlier<'_>) -> Suspect {
+    Suspect::new(target(f, o.device), o.seen())
+}
+
+fn tell(now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &[Outlier<'_>]) -> Option<Finding> {
+    let worst = out.iter().max_by(|a, b| a.sign.drift.level().total_cmp(&b.sign.drift.level()))?;
+    let mut v = of_node(Kind::Peer, "peers", now, Change::Raise, Severity::Ticket, tenants);
+    (v.value, v.expected) = (worst.sign.drift.excess(), 0.0);
+    v.score = worst.sign.drift.level();
+    v.why = format!("{} of {}: {}", device(f, worst), f.name, worst.seen()).into();
+    v.why.name(target(f, worst.device));
+    if out.len() > 1 {
+        v.why.add(format_args!("{} more readings of the node are out of line", out.len() - 1));
+    }
+    v.why.add(words::hit(f, tenants, now));
+    v.suspects = out.iter().take(NAMED).map(|o| suspect(f, o)).collect();
+    Some(v)
+}
+
+impl NodeDetector for Peer {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+        let compared = !tenants.is_empty() || self.told.is_empty();
+        if !c.enabled || compared && self.readings == f.vitals.readings {
+            return;
+        }
+        self.readings = f.vitals.readings;
+        let key = |o: &Outlier<'_>| (o.device.to_owned(), o.vital.words.to_owned());
+        let far: Vec<Outlier<'_>> = f.vitals.outliers().collect();
+        let found: Vec<Outlier<'_>> = far
+            .into_iter()
+            .filter(|o| !tenants.is_empty() && f.vitals.is_there(o.device))
+            .filter(|o| {
+                let far = o.sign.drift.sum() >= c.h && o.is_still();
+                far && o.is_fresh(now) || self.told.contains(&key(o))
+            })
+            .collect();
+        let news = found.iter().any(|o| !self.told.contains(&key(o)));
+        let had = !self.told.is_empty();
+        if found.is_empty() && !had {
+            return;
+        }
+        let had_told = core::mem::replace(&mut self.told, found.iter().map(key).collect());
+        if news {
+            out.extend(tell(now, f, tenants, &found));
+        } else if had && found.is_empty() {
+            let mut v = of_node(Kind::Peer, "peers", now, Change::Clear, Severity::Info, tenants);
+            let gone = had_told.iter().find(|(device, _)| !f.vitals.is_there(device));
+            v.why = match gone {
+                _ if tenants.is_empty() => {
+                    format!("no run uses {} any more: what it reads has no peers, and was not mended", f.name)
+                        .into()
+                }
+                Some((device, _)) => {
+                    format!("{} of {} is not there any more", name(f, device), f.name).into()
+                }
+                None => format!("{} reads as its peers do again", f.name).into(),
+            };
+            if let Some((device, _)) = gone.filter(|_| !tenants.is_empty()) {
+                let read = f.vitals.devices.get(device).map_or(now, |d| d.at);
+                (v.change, v.ts) = (Change::Lapse, read);
+            }
+            out.push(v);
+        }
+    }
+
+    fn deadline(&self, _: &Config, _: &NodeState) -> Option<Ts> {
+        None
+    }
+}

@@ -1,0 +1,116 @@
+//! A process of the run is gone: it closed its socket without `bye`, or said `bye` with a non-zero
+//! code.
+//!
+//! The other ranks will wait for it in the next collective, up to the library's own timeout (30
+//! minutes and more), so this is the earliest sign of a stopped run. A launcher may restart the job
+//! by itself: it is a ticket at once, and a page when the run has not moved for `page_after`.
+
+use serde::{Deserialize, Serialize};
+
+use super::first_failure::{Failure, failures};
+use crate::detector::ClockDetector;
+use crate::run::RunState;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Sentence, Severity, Suspect};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// How long the run may stand still after a death before it pages: the time a launcher gets to
+    /// restart it.
+    pub page_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, page_after: Span::secs(30) }
+    }
+}
+
+/// Ranks named one by one.
+const NAMED: usize = 3;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct RankDead {
+    raised: Option<Severity>,
+}
+
+impl RankDead {
+    fn page_at(c: &Config, f: &RunState) -> Option<Ts> {
+        let first = f.deaths.values().map(|d| d.at).min()?;
+        Some(first.max(f.last_progress).max(f.live_since) + c.page_after)
+    }
+}
+
+impl ClockDetector for RankDead {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        if !c.enabled {
+            return;
+        }
+        let stopped = f.ended.as_ref().is_some_and(|e| e.well());
+        if self.raised.is_some() && (f.deaths.is_empty() || stopped) {
+            self.raised = None;
+            let why = if stopped { "the run was ended" } else { "the run goes on" };
+            out.push(finding(now, f, Change::Clear, Severity::Info, why));
+        }
+        let Some(page_at) = Self::page_at(c, f).filter(|_| !stopped) else { return };
+        let severity = if now >= page_at { Severity::Page } else { Severity::Ticket };
+        if self.raised.is_some_and(|had| had >= severity) {
+            return;
+        }
+        self.raised = Some(severity);
+        let mut v = finding(now, f, Change::Raise, severity, sentence(now, f));
+        v.suspects = first_deaths(f);
+        out.push(v);
+    }
+
+    fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
+        match &self.raised {
+            Some(had) if *had < Severity::Page => Self::page_at(c, f),
+            _ => None,
+        }
+    }
+}
+
+fn sentence(now: Ts, f: &RunState) -> Sentence {
+    let failures = failures(f);
+    let Some(first) = failures.first() else { return Sentence::default() };
+    let known = f.ranks.len().max(f.deaths.len());
+    let at = f.last_step.map(|s| format!("the run stands at step {s} since {}", now - f.last_progress));
+    let what = if f.deaths.len() > 1 {
+        format!("{} of {known} ranks died, {} first: {}", f.deaths.len(), first.place, first.text)
+    } else {
+        format!("{} died: {}", first.place, first.text)
+    };
+    Sentence::from(what).and_perhaps(at).naming(first.place.clone())
+}
+
+fn first_deaths(f: &RunState) -> Vec<Suspect> {
+    failures(f).into_iter().take(NAMED).map(Failure::died).collect()
+}
+
+/// A note: the end of a run that nobody spoke of.
+pub(crate) fn silent_end(now: Ts, f: &RunState, why: impl Into<Sentence>) -> Finding {
+    finding(now, f, Change::Note, Severity::Info, why)
+}
+
+fn finding(now: Ts, f: &RunState, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    let step = f.last_step.unwrap_or(0);
+    Finding {
+        change,
+        kind: Kind::RankDead,
+        severity,
+        signal: "process".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: f.deaths.len() as f64,
+        expected: 0.0,
+        score: f.deaths.len() as f64,
+        why: why.into(),
+        suspects: Vec::new(),
+    }
+}

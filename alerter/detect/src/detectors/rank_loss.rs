@@ -1,0 +1,196 @@
+//! A rank whose own loss is out of line with those of the other ranks of the same step: before the
+//! gradients spread it to all, it is the only sign of who computed nonsense.
+//!
+//! [`crate::run::losses`] finds the strays. One is a note that explains whatever comes of it: most
+//! often a batch, which any GPU would have choked on. The same rank out of line in `repeats` steps
+//! of the last 256, on another batch each time and more often than any other rank, is a ticket:
+//! silent data corruption looks like that (Dixit et al., "Silent data corruptions at scale", 2021;
+//! 6 of the 419 interruptions of Llama 3), and the run goes on learning from it. Replaying the
+//! batch on another GPU decides.
+//!
+//! It needs ranks that tell their own losses, as a loop with a client on every rank does; where
+//! only the mean is told there is nothing to compare. A ticket at most: the loss of the run is what
+//! pages.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::straggler::at;
+use crate::detector::ClockDetector;
+use crate::run::RunState;
+use crate::run::rank_loss::Stray;
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Steps of the last 256 in which one rank is out of line that make a ticket.
+    pub repeats: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, repeats: 3 }
+    }
+}
+
+/// Steps that strays count for, and after which it is over.
+pub(crate) const MEMORY: i64 = 256;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct RankLoss {
+    /// The last stray that was looked at.
+    seen: Option<(i64, u32)>,
+    raised: Option<Severity>,
+}
+
+/// The rank that was out of line oftenest, or of several the one that was first, its first stray,
+/// and in how many steps.
+pub(crate) fn worst(f: &RunState) -> Option<(Stray, u32)> {
+    let since = f.last_step?.saturating_sub(MEMORY);
+    let mut ranks: BTreeMap<u32, (Stray, u32)> = BTreeMap::new();
+    for s in f.losses.strays(since) {
+        ranks.entry(s.rank).or_insert((*s, 0)).1 += 1;
+    }
+    ranks.into_values().min_by_key(|(s, times)| (core::cmp::Reverse(*times), s.step, s.rank))
+}
+
+/// What it was.
+pub(crate) fn seen(s: &Stray, times: Option<u32>) -> Observation {
+    Observation::OwnLoss {
+        step: s.step,
+        value: s.loss.into(),
+        expected: s.others.into(),
+        others: s.ranks.saturating_sub(1),
+        times,
+    }
+}
+
+impl RankLoss {
+    fn raise(&mut self, c: &Config, now: Ts, f: &RunState, s: &Stray, times: u32, out: &mut Vec<Finding>) {
+        let again = times >= c.repeats;
+        let severity = if again { Severity::Ticket } else { Severity::Info };
+        self.raised = Some(self.raised.map_or(severity, |had| had.max(severity)));
+        let place = at(f, s.rank);
+        let rest = if again {
+            format!(
+                ", and it was out of line in {times} steps, with another batch each time: it may compute wrongly without any error; replay a batch \
+                 on another GPU, and take the node out if it differs"
+            )
+        } else {
+            ": its batch, or its GPU".to_owned()
+        };
+        let mut v =
+            finding(now, s.step, Change::Raise, severity, format!("{place}: {}{rest}", seen(s, None)));
+        (v.value, v.expected, v.score) = (s.loss, s.others, f64::from(times));
+        v.suspects = vec![Suspect::new(place, seen(s, None))];
+        out.push(v);
+    }
+}
+
+impl ClockDetector for RankLoss {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        if !c.enabled {
+            return;
+        }
+        let last = f.losses.last_stray();
+        if let Some((s, times)) = worst(f).filter(|_| last.is_some() && last != self.seen) {
+            self.seen = last;
+            return self.raise(c, now, f, &s, times, out);
+        }
+        let gone = last.is_none_or(|(step, _)| f.last_step.is_some_and(|now| now > step + MEMORY));
+        if gone && self.raised.take().is_some() {
+            let step = f.last_step.unwrap_or(0);
+            let why = "the losses of the ranks agree again".to_owned();
+            out.push(finding(now, step, Change::Clear, Severity::Info, why));
+        }
+    }
+
+    fn deadline(&self, _: &Config, _: &RunState) -> Option<Ts> {
+        None
+    }
+}
+
+fn finding(now: Ts, step: i64, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    Finding {
+        change,
+        kind: Kind::RankLoss,
+        severity,
+        signal: "loss".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: 0.0,
+        expected: 0.0,
+        score: 0.0,
+        why: why.into(),
+        suspects: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::Noise;
+    use crate::run::Run;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+    use stepwatch_wire::Event;
+
+    /// What was said of a run whose ranks tell these losses.
+    fn judge(ranks: u32, steps: i64, loss: &dyn Fn(i64, u32) -> f64) -> Vec<Finding> {
+        let mut run = Run::new("r", Ts(0), &Arc::default());
+        let (mut noise, mut out) = (Noise::new(7), Vec::new());
+        for step in 1..=steps {
+            for rank in 0..ranks {
+                let mut e = Event::step("r", step);
+                (e.rank, e.ts) = (Some(rank), Some(2.0 * step as f64));
+                e.m.set("loss", loss(step, rank) + 0.04 * noise.normal());
+                run.event(Ts(2000 * step), "n:1", &e, &mut out);
+            }
+        }
+        out.retain(|v| v.kind == Kind::RankLoss);
+        out
+    }
+
+    #[test]
+    fn one_stray_is_a_note_and_the_same_rank_again_and_again_a_ticket() {
+        let once = judge(16, 600, &|step, rank| if (step, rank) == (50, 3) { 4.0 } else { 2.0 });
+        let said: Vec<_> = once.iter().map(|v| (v.change, v.severity, v.step)).collect();
+        assert_eq!(said, [(Change::Raise, Severity::Info, 50), (Change::Clear, Severity::Info, 307)]);
+        let again = judge(16, 100, &|step, rank| if rank == 3 && step % 20 == 10 { 3.5 } else { 2.0 });
+        let ticket = again.iter().find(|v| v.severity == Severity::Ticket).unwrap();
+        assert!(ticket.step <= 50 && ticket.suspects[0].what().starts_with("rank 3"), "{ticket:?}");
+        assert!(ticket.why.contains("3 steps"), "{}", ticket.why);
+    }
+
+    #[test]
+    fn batches_that_are_hard_for_whoever_gets_them_are_nobody_s_fault() {
+        let hard = |step: i64, rank: u32| {
+            if step % 10 == 0 && i64::from(rank) == step / 10 % 16 { 5.0 } else { 2.0 }
+        };
+        let said = judge(16, 160, &hard);
+        assert!(!said.is_empty() && said.iter().all(|v| v.severity == Severity::Info));
+    }
+
+    #[test]
+    fn what_all_report_alike_says_nothing() {
+        assert_eq!(judge(1, 300, &|step, _| if step == 100 { f64::NAN } else { 2.0 }), []);
+        assert_eq!(judge(16, 300, &|step, _| if step > 100 { 9.0 } else { 2.0 }), []);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+        #[test]
+        fn the_unit_of_the_loss_is_nothing(unit in 0.5f64..20.0) {
+            let loss = |step: i64, rank: u32| unit * if rank == 3 && step % 20 == 10 { 4.0 } else { 2.0 };
+            let said = judge(8, 100, &loss);
+            prop_assert!(said.iter().any(|v| v.severity == Severity::Ticket));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What the detectors of reports have in common: each report is told once, and the incident ends
+//! when the run has gone on, has ended, or nothing more was said for a while.
+
+use serde::{Deserialize, Serialize};
+
+use super::first_failure::course;
+use crate::run::{Report, RunState, Topic};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect};
+
+/// Samples after a report that prove that the run goes on in spite of it.
+const PROOF_STEPS: u64 = 3;
+/// Suspects named one by one.
+const NAMED: usize = 3;
+
+/// What makes one detector of reports differ from the next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct About {
+    pub(super) topic: Topic,
+    pub(super) kind: Kind,
+    pub(super) ends: Ends,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ends {
+    /// The run has moved on.
+    WithProgress,
+    /// So long after the last one.
+    After(Span),
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Reported {
+    /// When the last report that was told arrived.
+    told: Option<Ts>,
+    raised: bool,
+}
+
+impl Reported {
+    pub(super) fn look(
+        &mut self,
+        now: Ts,
+        f: &RunState,
+        about: About,
+        severity: impl Fn(&Report) -> Severity,
+        out: &mut Vec<Finding>,
+    ) {
+        let told = self.told;
+        for report in f.reports.of(about.topic).filter(|r| told.is_none_or(|told| r.at > told)) {
+            self.told = Some(report.at);
+            let severity = severity(report);
+            let change = if severity == Severity::Info { Change::Note } else { Change::Raise };
+            self.raised |= change == Change::Raise;
+            let mut v = finding(now, f, about.kind, change, severity, sentence(f, about, report));
+            v.suspects = suspects(f, about.topic);
+            out.push(v);
+        }
+        if self.raised && self.is_over(now, f, about) {
+            self.raised = false;
+            let ended = f.ended.is_some();
+            let silent = self.told.filter(|_| !ended && matches!(about.ends, Ends::After(_)));
+            let mut v = finding(now, f, about.kind, Change::Clear, Severity::Info, "");
+            v.why = match silent {
+                Some(since) => format!("nothing more was said of it since {since}").into(),
+                None if ended => "the run ended".into(),
+                None => "the run goes on".into(),
+            };
+            if let Some(since) = silent {
+                (v.change, v.ts) = (Change::Lapse, since);
+            }
+            out.push(v);
+        }
+    }
+
+    fn is_over(&self, now: Ts, f: &RunState, about: About) -> bool {
+        if f.ended.as_ref().is_some_and(|e| e.well() && !e.silent) {
+            return true;
+        }
+        match about.ends {
+            Ends::After(quiet) => self.told.is_none_or(|told| now >= told + quiet),
+            Ends::WithProgress => {
+                let last = f.reports.of(about.topic).next_back();
+                last.is_none_or(|r| f.total_steps >= r.steps + PROOF_STEPS)
+            }
+        }
+    }
+
+    pub(super) fn deadline(&self, about: About) -> Option<Ts> {
+        match about.ends {
+            Ends::After(quiet) if self.raised => Some(self.told? + quiet),
+            _ => None,
+        }
+    }
+}
+
+fn sentence(f: &RunState, about: About, report: &Report) -> Sentence {
+    match about.ends {
+        Ends::After(_) => report.text.as_str().into(),
+        Ends::WithProgress => {
+            let said = |r: &Report| format!("{}: {}", r.place(), r.text);
+            let first = f.reports.of(about.topic).next();
+            let first = first.filter(|first| first.at < report.at && first.steps == report.steps);
+            let mut why = Sentence::from(said(report)).naming(report.place());
+            if let Some(first) = first {
+                why.add(format_args!("first was {}", said(first)));
+                why.name(first.place());
+            }
+            why.and_perhaps(f.last_step.map(|s| format!("the run stands at step {s}")))
+        }
+    }
+}
+
+/// The first who were reported since the run last moved: the others mostly follow from them.
+fn suspects(f: &RunState, topic: Topic) -> Vec<Suspect> {
+    if topic == Topic::UserAlert {
+        return Vec::new();
+    }
+    let last = f.reports.of(topic).next_back().map_or(0, |r| r.steps);
+    let first = f.reports.of(topic).filter(|r| r.steps == last).take(NAMED);
+    first.map(|r| Suspect::new(r.place(), reported(r))).collect()
+}
+
+fn reported(r: &Report) -> Observation {
+    Observation::Reported { words: r.text.clone(), course: course(&r.text) }
+}
+
+fn finding(
+    now: Ts,
+    f: &RunState,
+    kind: Kind,
+    change: Change,
+    severity: Severity,
+    why: impl Into<Sentence>,
+) -> Finding {
+    let step = f.last_step.unwrap_or(0);
+    Finding {
+        change,
+        kind,
+        severity,
+        signal: "report".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: 1.0,
+        expected: 0.0,
+        score: 1.0,
+        why: why.into(),
+        suspects: Vec::new(),
+    }
+}

@@ -1,0 +1,176 @@
+//! A run that is slow from its first step, which no baseline of its own can show: a slow node in
+//! the new set, a link that came up at half its speed, another library.
+//!
+//! Runs of one configuration and size hold much the same step time. The engine remembers what they
+//! held ([`Standard`]) by the fingerprint of their configuration; a run whose medians of 8 steps
+//! all lie 2 % above it, and 3.5 sigmas of a single step, in each of the last three blocks,
+//! is a ticket. Only the beginning is judged: of what comes later the run has its own reference
+//! ([`super::mfu_droop`]).
+
+use serde::{Deserialize, Serialize};
+
+use super::draft::Draft;
+use super::shared::{PRINTED, Shared, Standard};
+use crate::detector::StepDetector;
+use crate::sample::StepSample;
+use crate::stats::block::Block;
+use crate::stats::latch::Latch;
+use stepwatch_model::number;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Finding, Kind, Sentence, Severity};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Share by which the usual step is slower than that of earlier runs, at least.
+    pub ticket: f64,
+    /// The same in sigmas of a single step.
+    pub sigmas: f64,
+    /// Share of the slow-down that may be left when the incident ends.
+    pub clear: f64,
+    /// How long it must have lasted, by the clock.
+    pub ticket_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, ticket: 0.02, sigmas: 3.5, clear: 0.4, ticket_after: Span::secs(60) }
+    }
+}
+
+/// Blocks that must agree.
+const HELD: usize = 3;
+/// Blocks at the start that are no measure of anything: compilation, cold caches.
+const YOUNG: u32 = 8;
+/// Blocks after which it is no start any more.
+const GROWN: u32 = 64;
+/// Weight of a block in the noise, in the long run.
+const RATE: f64 = 1.0 / 32.0;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct SlowStart {
+    latch: Latch,
+    held: [f32; HELD],
+    blocks: u32,
+    /// Scale of a single step within its block.
+    sigma: f64,
+    first_step: i64,
+    since: Option<Ts>,
+}
+
+impl SlowStart {
+    fn learn(&mut self, b: Block) {
+        if self.blocks == 0 {
+            self.first_step = b.first;
+        }
+        self.blocks = self.blocks.saturating_add(1);
+        self.held.rotate_left(1);
+        self.held[HELD - 1] = b.median as f32;
+        let spread = if self.blocks > HELD as u32 { b.sigma.min(2.5 * self.sigma) } else { b.sigma };
+        self.sigma += (spread - self.sigma) * RATE.max(1.0 / f64::from(self.blocks));
+    }
+
+    fn judge(&mut self, c: &Config, s: &StepSample, standard: Standard, grain: f64, out: &mut Vec<Finding>) {
+        let above = |held: f32| f64::from(held) - standard.slowness;
+        let least = c.ticket.ln_1p().max(c.sigmas * self.sigma).max(PRINTED * grain);
+        let slow = self.held.iter().all(|h| above(*h) >= least);
+        self.since = if slow { self.since.or(Some(s.ts)) } else { None };
+        let lasted = self.since.is_some_and(|since| s.ts - since >= c.ticket_after);
+        let rise = above(crate::stats::median::median(&mut self.held.clone()) as f32);
+        if lasted && self.blocks <= GROWN && self.latch.raise(Severity::Ticket) {
+            out.push(
+                finding(standard, self.first_step, rise, sentence(standard, rise)).raise(s, Severity::Ticket),
+            );
+        }
+        let gone = self.held.iter().all(|h| above(*h) < c.clear * c.ticket);
+        if gone && self.latch.clear() {
+            let why = "the usual step is what runs of this configuration need".to_owned();
+            out.push(finding(standard, self.first_step, rise, why).clear(s));
+        }
+    }
+}
+
+fn sentence(standard: Standard, rise: f64) -> Sentence {
+    let value = |slowness| number(standard.source.value(slowness));
+    let runs = match standard.runs {
+        1 => "the run before it".to_owned(),
+        n => format!("the {n} runs before it"),
+    };
+    Sentence::from(format!(
+        "{:.1} % slower from the start than {runs} with this configuration and size: {} is {} where it was {}",
+        100.0 * rise.exp_m1(),
+        standard.source.signal(),
+        value(standard.slowness + rise),
+        value(standard.slowness)
+    ))
+    .and("look for a slow node or link, or other software")
+}
+
+fn finding(standard: Standard, start_step: i64, rise: f64, why: impl Into<Sentence>) -> Draft {
+    Draft {
+        kind: Kind::SlowStart,
+        signal: standard.source.signal(),
+        start_step,
+        value: standard.source.value(standard.slowness + rise),
+        expected: standard.source.value(standard.slowness),
+        score: rise,
+        why: why.into(),
+    }
+}
+
+impl StepDetector for SlowStart {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+        let Some(block) = shared.speed.block.filter(|_| c.enabled) else { return };
+        self.learn(block);
+        let standard = shared.speed.standard.filter(|standard| standard.source == shared.speed.source());
+        let judged = self.blocks >= YOUNG && (self.blocks <= GROWN || self.latch.is_raised());
+        if let Some(standard) = standard.filter(|_| judged) {
+            let grain = shared.speed.now.map_or(0.0, |timing| timing.grain);
+            self.judge(c, s, standard, grain, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detector::Detectors;
+    use crate::detectors::shared::Source;
+    use crate::detectors::testing::{healthy, open, raised};
+
+    /// A run of `seconds` a step, where runs before it held 2.
+    fn run(seconds: f64, later: f64) -> Vec<Finding> {
+        let standard = Standard { source: Source::StepTime, slowness: 2f64.ln(), runs: 3 };
+        let mut detectors = Detectors::default();
+        detectors.speed_mut().standard = Some(standard);
+        let mut out = Vec::new();
+        for mut s in healthy(121, 1000) {
+            let seconds = if s.step < 500 { seconds } else { later };
+            s.step_time = s.step_time.map(|t| t * seconds / 2.0);
+            detectors.step(&s, &mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn a_run_that_begins_slow_is_a_ticket_until_it_is_not() {
+        let findings = run(2.08, 2.0);
+        assert!(
+            matches!(raised(&findings)[..], [(Kind::SlowStart, Severity::Ticket, 60..130)]),
+            "{findings:?}"
+        );
+        let why = &findings[0].why;
+        assert!(why.contains("slower from the start than the 3 runs before it"), "{why}");
+        assert!(open(&findings).is_empty(), "{findings:?}");
+    }
+
+    #[test]
+    fn as_fast_or_faster_is_nothing_and_later_is_another_matter() {
+        assert!(run(2.02, 2.0).is_empty() && run(1.8, 1.8).is_empty());
+        let findings = run(2.0, 2.2);
+        assert!(raised(&findings).iter().all(|(k, ..)| *k == Kind::ThroughputDrop), "{findings:?}");
+    }
+}

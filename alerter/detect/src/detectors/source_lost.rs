@@ -1,0 +1,149 @@
+//! An exporter that feeds the run does not answer: we are blind, the run may be fine.
+//!
+//! A ticket after `ticket_after`; a page after `page_after` if no source of a run that was moving
+//! is left. One incident a run, however many of its sources are lost. It is named by its node where
+//! that is known: addresses say little.
+
+use serde::{Deserialize, Serialize};
+
+use crate::detector::ClockDetector;
+use crate::run::{Lost, RunState};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    pub ticket_after: Span,
+    pub page_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, ticket_after: Span::secs(60), page_after: Span::secs(300) }
+    }
+}
+
+/// A run that had not moved for this long before we lost it is nobody's page.
+const ACTIVE: Span = Span::secs(3600);
+/// Suspects named one by one.
+const NAMED: usize = 3;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct SourceLost {
+    raised: Option<Severity>,
+}
+
+impl SourceLost {
+    fn due(c: &Config, f: &RunState) -> Option<(Ts, Option<Ts>)> {
+        if !c.enabled || f.ended.is_some() {
+            return None;
+        }
+        let since = f.lost.values().map(|l| f.away_since(l)).min()?;
+        let last = f.lost.values().map(|l| f.away_since(l)).max()?;
+        let blind = f.live.is_empty() && f.total_steps > 0 && (last - f.last_progress) < ACTIVE;
+        Some((since + c.ticket_after, blind.then_some(last + c.page_after)))
+    }
+}
+
+impl ClockDetector for SourceLost {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        let severity = match Self::due(c, f) {
+            Some((_, Some(page))) if now >= page => Some(Severity::Page),
+            Some((ticket, _)) if now >= ticket => Some(Severity::Ticket),
+            Some(_) => return,
+            None => None,
+        };
+        match (severity, self.raised) {
+            (Some(s), raised) if raised.is_none_or(|r| r < s) => {
+                self.raised = Some(s);
+                out.push(finding(now, f, Change::Raise, s, sentence(now, f)));
+            }
+            (None, Some(_)) => {
+                self.raised = None;
+                let mut v = finding(now, f, Change::Clear, Severity::Info, "");
+                v.why = match f.ended {
+                    Some(_) => "the run ended".into(),
+                    None if f.live.is_empty() => {
+                        // Whoever looks after the list took it off; the run is not seen any better for that.
+                        (v.change, v.ts) = (Change::Lapse, f.last_heard);
+                        "no source of the run is watched any more".into()
+                    }
+                    None => "every source answers again".into(),
+                };
+                out.push(v);
+            }
+            _ => {}
+        }
+    }
+
+    fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
+        let (ticket, page) = Self::due(c, f)?;
+        match self.raised {
+            None => Some(ticket),
+            Some(Severity::Page) => None,
+            Some(_) => page,
+        }
+    }
+}
+
+fn sentence(now: Ts, f: &RunState) -> Sentence {
+    let Some((source, first)) = f.lost.iter().min_by_key(|(_, l)| l.since) else {
+        return Sentence::default();
+    };
+    let name = name(source, first);
+    let total = f.lost.len() + f.live.len();
+    let ago = now - first.since;
+    let mut why = Sentence::from(if f.lost.len() > 1 {
+        let lost = f.lost.len();
+        format!("{lost} of {total} sources do not answer, {name} first, {ago} ago ({})", first.reason)
+    } else {
+        format!("{name} has not answered for {ago} ({})", first.reason)
+    });
+    if f.live.is_empty() && f.total_steps > 0 {
+        why.add("nothing else sees this run");
+    }
+    if !f.dark().is_empty() {
+        why.add(format_args!("the run has not moved for {}", now - f.last_progress));
+    }
+    why
+}
+
+fn name(source: &str, lost: &Lost) -> String {
+    lost.node.as_ref().map_or_else(|| source.to_owned(), |node| format!("node {node} ({source})"))
+}
+
+fn suspect(source: &str, lost: &Lost) -> Suspect {
+    match &lost.node {
+        Some(node) => Suspect::new(
+            Target::node(node),
+            Observation::ExporterLost { source: source.to_owned(), reason: lost.reason.clone() },
+        ),
+        None => Suspect::new(
+            Target::Source { source: source.to_owned() },
+            Observation::SourceLost { reason: lost.reason.clone() },
+        ),
+    }
+}
+
+fn finding(now: Ts, f: &RunState, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    let step = f.last_step.unwrap_or(0);
+    let suspects = f.lost.iter().take(NAMED).map(|(source, lost)| suspect(source, lost)).collect();
+    Finding {
+        change,
+        kind: Kind::SourceLost,
+        severity,
+        signal: "source".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: f.lost.len() as f64,
+        expected: 0.0,
+        score: f.lost.len() as f64,
+        why: why.into(),
+        suspects,
+    }
+}

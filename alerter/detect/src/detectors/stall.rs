@@ -1,0 +1,173 @@
+//! One step that takes many times the usual one, for no reason the trainer gave.
+//!
+//! A stall is a step of 3 times the usual one or more that loses 15 s or more: a ticket. Shorter
+//! ones are notes. Not a stall: a declared checkpoint or evaluation, the first step of an attempt,
+//! a pause that returns at a fixed gap ([`crate::stats::season`]) or stands at a round step.
+//!
+//! Three stalls of equal length (within 2 %) are the signature of a fixed timeout that is waited
+//! out and retried: the length names the timeout to look for, in storage, the collective library or
+//! the data loader.
+
+use serde::{Deserialize, Serialize};
+
+use super::draft::Draft;
+use super::shared::{PAUSE, Shared, Source, Timing};
+use crate::detector::StepDetector;
+use crate::sample::StepSample;
+use crate::stats::attempt::Attempts;
+use crate::stats::latch::Latch;
+use crate::stats::median::Window;
+use stepwatch_model::number;
+use stepwatch_model::{Finding, Kind, Sentence, Severity};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Times the usual step.
+    pub ratio: f64,
+    /// Seconds lost.
+    pub lost_seconds: f64,
+    /// Samples of usual length that end the incident.
+    pub clear_after: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, ratio: 3.0, lost_seconds: 15.0, clear_after: 8 }
+    }
+}
+
+/// Stalls whose lengths are compared.
+const KEPT: usize = 8;
+/// Stalls of equal length that make a signature, and how equal.
+const EQUAL: usize = 3;
+const TOLERANCE: f64 = 0.02;
+/// Samples of an attempt after which a long step is news.
+const SETTLED: u32 = 10;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Stall {
+    latch: Latch,
+    lengths: Window<KEPT>,
+    usual_for: u32,
+    samples: u32,
+    attempts: Attempts,
+    onset: i64,
+}
+
+impl Stall {
+    /// Earlier stalls as long as this one.
+    fn equal(&self, seconds: f64) -> usize {
+        self.lengths.iter().filter(|l| (l / seconds - 1.0).abs() < TOLERANCE).count()
+    }
+
+    fn stalled(&mut self, s: &StepSample, seconds: f64, usual: f64, out: &mut Vec<Finding>) {
+        let equal = self.equal(seconds) + 1;
+        self.lengths.push(seconds);
+        let (long, times) = (number(seconds), number(seconds / usual));
+        let why = format!("step {} took {long} s, {times}x the usual {} s", s.step, number(usual));
+        let mut why = Sentence::from(why);
+        if equal >= EQUAL {
+            why.add(format_args!(
+                "{equal} of the last stalls were equally long, which is how a timeout of about {long} s looks: check storage, NCCL and data loader timeouts near it"
+            ));
+        }
+        if !self.latch.is_raised() {
+            self.onset = s.step;
+        }
+        let news = self.latch.raise(Severity::Ticket);
+        let finding = self.finding(seconds, usual, why);
+        if news || equal == EQUAL {
+            out.push(finding.raise(s, Severity::Ticket));
+        }
+    }
+
+    fn finding(&self, seconds: f64, usual: f64, why: impl Into<Sentence>) -> Draft {
+        Draft {
+            kind: Kind::Stall,
+            signal: "step_time",
+            start_step: self.onset,
+            value: seconds,
+            expected: usual,
+            score: seconds / usual,
+            why: why.into(),
+        }
+    }
+
+    fn settle(&mut self, c: &Config, s: &StepSample, seconds: f64, usual: f64, out: &mut Vec<Finding>) {
+        if self.usual_for >= c.clear_after && self.latch.clear() {
+            let why = format!("steps take {} s again", number(seconds));
+            out.push(self.finding(seconds, usual, why).clear(s));
+        }
+    }
+
+    fn judge(&mut self, c: &Config, s: &StepSample, t: Timing, out: &mut Vec<Finding>) {
+        let Some(ratio) = t.ratio else { return };
+        self.usual_for = if ratio < PAUSE { self.usual_for.saturating_add(1) } else { 0 };
+        let seconds = t.seconds;
+        let usual = seconds / ratio;
+        let long = ratio >= c.ratio && seconds - usual >= c.lost_seconds;
+        if long && !t.expected_pause && self.samples >= SETTLED {
+            self.stalled(s, seconds, usual, out);
+        }
+        self.settle(c, s, seconds, usual, out);
+    }
+}
+
+impl StepDetector for Stall {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+        let Some(timing) = shared.speed.now else { return };
+        if self.attempts.restarted(s.attempt) {
+            self.samples = 0;
+        }
+        self.samples = self.samples.saturating_add(1);
+        if c.enabled && shared.speed.source() == Source::StepTime {
+            self.judge(c, s, timing, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{healthy, judge, open, raised};
+    use crate::sample::StepClass;
+
+    fn stalled(at: &[(i64, f64)]) -> Vec<StepSample> {
+        let mut run = healthy(91, 1500);
+        for (step, seconds) in at {
+            run[*step as usize - 1].step_time = Some(*seconds);
+        }
+        run
+    }
+
+    #[test]
+    fn a_stall_is_a_ticket_and_over_soon() {
+        let findings = judge(&stalled(&[(371, 210.0)]));
+        assert_eq!(raised(&findings), [(Kind::Stall, Severity::Ticket, 371)]);
+        assert!(open(&findings).is_empty());
+        assert!(raised(&judge(&stalled(&[(371, 12.0)]))).is_empty(), "ten seconds lost are nobody's ticket");
+    }
+
+    #[test]
+    fn equal_stalls_name_the_timeout() {
+        let findings = judge(&stalled(&[(340, 189.6), (410, 189.1), (671, 188.7)]));
+        let last = findings.iter().rfind(|v| v.severity == Severity::Ticket).unwrap();
+        assert!(last.why.contains("how a timeout of about 188.7 s looks"), "{}", last.why);
+    }
+
+    #[test]
+    fn checkpoints_are_no_stalls() {
+        let round: Vec<_> = (1..6).map(|i| (250 * i, 60.0)).collect();
+        assert!(raised(&judge(&stalled(&round))).is_empty(), "at round steps");
+        let periodic: Vec<_> = (1..10).map(|i| (37 + 140 * i, 60.0)).collect();
+        let found = raised(&judge(&stalled(&periodic)));
+        assert_eq!(found.len(), 3, "the fourth is expected: {found:?}");
+        let mut declared = stalled(&[(371, 210.0)]);
+        declared[370].class = StepClass::Checkpoint;
+        assert!(raised(&judge(&declared)).is_empty());
+    }
+}

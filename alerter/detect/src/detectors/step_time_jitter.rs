@@ -1,0 +1,153 @@
+//! Bursts of slow steps: the usual step is what it was, but so many are slow that time is lost.
+//!
+//! The loss of a step is its excess over the usual one, between 0 and 1. A fast mean of it (64
+//! samples) against the run's own slow one (2,000 samples): a ticket when the fast one is above 5 %
+//! and above three times the slow one, with 10 slow steps among the last 64, for as long as
+//! `ticket_after`: with short steps all of them are only a moment.
+
+use serde::{Deserialize, Serialize};
+
+use super::draft::Draft;
+use super::shared::{PAUSE, PRINTED, Shared, Source};
+use crate::detector::StepDetector;
+use crate::sample::StepSample;
+use crate::stats::hit_window::HitWindow;
+use crate::stats::latch::Latch;
+use stepwatch_model::number;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Finding, Kind, Sentence, Severity};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Share of the time lost.
+    pub cost: f64,
+    /// Times the run's usual loss.
+    pub ratio: f64,
+    /// Share above the usual step that makes a step slow, and how many of the last 64 must be.
+    pub slow: f64,
+    pub slow_steps: u32,
+    /// How long it must last, by the clock.
+    pub ticket_after: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            cost: 0.05,
+            ratio: 3.0,
+            slow: 0.10,
+            slow_steps: 10,
+            ticket_after: Span::secs(15),
+        }
+    }
+}
+
+const WINDOW: u32 = 64;
+const FAST: f64 = 1.0 / 64.0;
+const SLOW: f64 = 1.0 / 2000.0;
+/// Samples before the first judgement.
+const SETTLED: u32 = 64;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct StepTimeJitter {
+    latch: Latch,
+    slow_votes: HitWindow,
+    fast: f64,
+    slow: f64,
+    n: u32,
+    onset: i64,
+    bad_since: Option<Ts>,
+}
+
+impl StepTimeJitter {
+    fn finding(&self, usual: f64, why: impl Into<Sentence>) -> Draft {
+        Draft {
+            kind: Kind::StepTimeJitter,
+            signal: "step_time",
+            start_step: self.onset,
+            value: usual * (1.0 + self.fast),
+            expected: usual * (1.0 + self.slow),
+            score: self.fast / self.slow.max(1e-3),
+            why: why.into(),
+        }
+    }
+}
+
+impl StepDetector for StepTimeJitter {
+    type Config = Config;
+
+    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+        let enabled = c.enabled && shared.speed.source() == Source::StepTime;
+        let Some(timing) = shared.speed.now.filter(|_| enabled) else { return };
+        let Some(ratio) = timing.ratio.filter(|_| !timing.expected_pause) else { return };
+        let excess = (ratio - 1.0).clamp(0.0, 2.0 * (PAUSE - 1.0));
+        let slow = excess > c.slow.max(PRINTED * timing.grain);
+        if slow && self.slow_votes.of(WINDOW) == 0 && !self.latch.is_raised() {
+            self.onset = s.step;
+        }
+        self.slow_votes.push(slow);
+        self.n = self.n.saturating_add(1);
+        self.fast += (excess - self.fast) * FAST;
+        self.slow += (excess - self.slow) * SLOW.max(1.0 / f64::from(self.n));
+        if self.n < SETTLED {
+            return;
+        }
+        let usual = timing.seconds / ratio;
+        let many = self.slow_votes.of(WINDOW) >= c.slow_steps;
+        let bad = many && self.fast > c.cost && self.fast > c.ratio * self.slow;
+        self.bad_since = if bad { self.bad_since.or(Some(s.ts)) } else { None };
+        if let Some(since) = self.bad_since {
+            if s.ts - since >= c.ticket_after && self.latch.raise(Severity::Ticket) {
+                let why = format!(
+                    "{} of the last {WINDOW} steps were slow and cost {:.0} % of the time",
+                    self.slow_votes.of(WINDOW),
+                    100.0 * self.fast,
+                );
+                let still = format!("the usual step is still {} s", number(usual));
+                let why = Sentence::from(why).and(still);
+                out.push(self.finding(usual, why).raise(s, Severity::Ticket));
+            }
+        } else if self.fast < 0.4 * c.cost && self.latch.clear() {
+            let why = "step times are steady again".to_owned();
+            out.push(self.finding(usual, why).clear(s));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::testing::{Noise, healthy, judge, open, raised};
+
+    #[test]
+    fn a_burst_of_slow_steps_is_a_ticket_and_ends() {
+        let mut noise = Noise::new(111);
+        let mut run = healthy(111, 2000);
+        for s in &mut run[1000..1080] {
+            let factor = if noise.uniform() < 0.4 { 1.7 } else { 1.0 };
+            s.step_time = s.step_time.map(|t| t * factor);
+        }
+        let findings = judge(&run);
+        let found = raised(&findings);
+        assert!(
+            found
+                .iter()
+                .any(|(k, s, step)| *k == Kind::StepTimeJitter && *s == Severity::Ticket && *step < 1050),
+            "{found:?}"
+        );
+        assert!(open(&findings).is_empty());
+    }
+
+    #[test]
+    fn slow_steps_that_this_run_always_had_are_not_a_burst() {
+        let mut run = healthy(112, 3000);
+        for s in run.iter_mut().filter(|s| s.step % 7 == 0) {
+            s.step_time = s.step_time.map(|t| t * 1.4);
+        }
+        let found = raised(&judge(&run));
+        assert!(found.iter().all(|(k, ..)| *k != Kind::StepTimeJitter), "{found:?}");
+    }
+}

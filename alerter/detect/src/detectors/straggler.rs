@@ -1,0 +1,239 @@
+//! A rank that computes longer than its peers, and the other reasons for which a step waits for its
+//! slowest rank.
+//!
+//! [`crate::run::sections`] compares ranks of one pipeline stage by the time that they compute.
+//! Three pictures are told apart, as in "Understanding stragglers in large model training" (OSDI
+//! 2025):
+//! * *persistent*: one rank is slow in 5 of its last 8 steps, by more than 10 % and 6 sigmas in
+//!   each and on average: its host or GPU. 5 % are enough where it lasts for 32 steps, and 2 %
+//!   where it has not always been so: chips of one kind differ by that, but do not begin to. Such a
+//!   rise must be 6 times what those of its peers are, and must make it slower than the slowest has
+//!   always been: less costs nobody anything. A few ranks only: where a quarter are slow, the work
+//!   is uneven.
+//! * *rotating*: each step loses 10 % to its slowest rank, or 2 % more than it used to, and that is
+//!   another one each time (normalised entropy of who was slowest above 0.6, the same one twice
+//!   running in less than a fifth). Pauses of about one length on ranks that are otherwise alike
+//!   are garbage collection; times that are spread over all ranks are sequences of uneven length.
+//! * *stage*: the ranks of one stage agree with each other and take longer than those of the other
+//!   stages: the partitioning.
+//!
+//! One slow rank is a ticket, and a page when it has held for `page_after`: every GPU of the job
+//! waits for it in every step. It pages by what is worth a person's night: 10 %, or 4 % that the
+//! steps have come to wait for it in the middle of the run, as a droop of that size does. The
+//! others are the researcher's to change, and tickets at most.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::detector::ClockDetector;
+use crate::run::RunState;
+use crate::run::rank_compute_time::SEEN;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+
+use picture::{HYSTERESIS, Rotation, persistent, rotating};
+pub(crate) use words::{at, suspect};
+use words::{split, suspects, who, worst};
+
+mod picture;
+#[cfg(test)]
+mod tests;
+mod words;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Compute time of a rank against its peers that is told within 8 steps.
+    pub ratio: f64,
+    /// The same over 32 steps.
+    pub ticket_ratio: f64,
+    /// Share of the time by which a rank, or what is lost to whichever is slowest, rises above the
+    /// usual.
+    pub rise: f64,
+    /// How long one rank may hold back the others before it pages, and by how much more than they
+    /// waited before, if it was no straggler then.
+    pub page_after: Span,
+    pub page_rise: f64,
+    /// Share of the compute time that is lost to whichever rank is slowest.
+    pub rotating: f64,
+    /// Compute time of a stage against the others.
+    pub stage: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            ratio: 1.10,
+            ticket_ratio: 1.05,
+            rise: 0.02,
+            page_after: Span::secs(600),
+            page_rise: 0.04,
+            rotating: 0.10,
+            stage: 1.25,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Straggler {
+    /// Steps that were judged.
+    judged: u64,
+    named: BTreeSet<u32>,
+    told: Option<Told>,
+    /// A stage was told of; it will not change.
+    staged: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Told {
+    picture: Picture,
+    severity: Severity,
+    since: Ts,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Picture {
+    Stage,
+    Rotating,
+    Uneven,
+    Persistent,
+}
+
+impl Straggler {
+    fn judge(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        let s = &f.sections;
+        let slow = persistent(c, s, &self.named);
+        let few = slow.len() <= (s.members.len() / 4).max(1);
+        if !slow.is_empty() {
+            let picture = if few { Picture::Persistent } else { Picture::Uneven };
+            let news = slow.iter().any(|rank| !self.named.contains(rank));
+            self.named = slow;
+            if news || self.told.is_none_or(|t| t.picture < picture) {
+                let why = if few { who(f, &self.named) } else { split(s, &self.named).into() };
+                self.tell(c, now, f, picture, why, out);
+            }
+            return;
+        }
+        self.named.clear();
+        if let Some(rotation) = rotating(c, s, self.rotates()) {
+            if !self.rotates() {
+                self.tell(c, now, f, Picture::Rotating, rotation.words(s), out);
+            }
+            return;
+        }
+        let still = 1.0 + HYSTERESIS * (c.stage - 1.0);
+        let staged = self.told.is_some_and(|t| t.picture == Picture::Stage);
+        if staged && s.longest_stage().is_some_and(|(_, ratio)| ratio > still) {
+            return;
+        }
+        if self.told.take().is_some() {
+            let mut v = finding(now, f, Change::Clear, Severity::Info);
+            v.why = "the ranks compute equally long again".into();
+            out.push(v);
+        }
+        self.stage(c, now, f, out);
+    }
+
+    fn stage(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        let full = f.sections.groups.values().all(|g| g.peak.len() >= SEEN);
+        let longest = f.sections.longest_stage().filter(|_| full && !self.staged);
+        let Some((stage, ratio)) = longest.filter(|(_, ratio)| *ratio > 1.10) else { return };
+        self.staged = true;
+        let severity = if ratio > c.stage { Severity::Ticket } else { Severity::Info };
+        let change = if severity == Severity::Info { Change::Note } else { Change::Raise };
+        let mut v = finding(now, f, change, severity);
+        (v.value, v.score) = (ratio, ratio);
+        let seen = Observation::StageSlower { stage, value: ratio.into() };
+        v.why = seen.to_string().into();
+        v.suspects = vec![Suspect::new(Target::Stage { stage }, seen)];
+        out.push(v);
+        if change == Change::Raise {
+            self.told = Some(Told { picture: Picture::Stage, severity, since: now });
+        }
+    }
+
+    fn tell(
+        &mut self,
+        c: &Config,
+        now: Ts,
+        f: &RunState,
+        picture: Picture,
+        why: Sentence,
+        out: &mut Vec<Finding>,
+    ) {
+        let had = self.told.filter(|t| t.picture == picture);
+        let since = had.map_or(now, |t| t.since);
+        let page = picture == Picture::Persistent && now >= since + c.page_after && self.is_costly(c, f);
+        let severity = if page { Severity::Page } else { Severity::Ticket };
+        self.told =
+            Some(Told { picture, severity: had.map_or(severity, |t| t.severity.max(severity)), since });
+        let mut v = finding(now, f, Change::Raise, severity);
+        v.why = why;
+        v.suspects = suspects(f, picture, &self.named);
+        if let Some((_, worst)) = worst(f, &self.named) {
+            v.value = f64::from(worst.excess).exp();
+            v.score = worst.drift.level();
+            v.start_step = worst.onset().min(v.step);
+        } else if let Some(Rotation { lost, .. }) = rotating(c, &f.sections, self.rotates()) {
+            (v.value, v.score) = (1.0 + lost, lost / c.rotating);
+        }
+        out.push(v);
+    }
+
+    fn is_costly(&self, c: &Config, f: &RunState) -> bool {
+        let worst = worst(f, &self.named).map(|(_, m)| m);
+        worst.is_some_and(|m| f.sections.groups.get(&m.stage).is_some_and(|g| picture::is_costly(c, m, g)))
+    }
+
+    /// It is known that the part of the slowest goes round.
+    fn rotates(&self) -> bool {
+        self.told.is_some_and(|t| t.picture == Picture::Rotating)
+    }
+}
+
+impl ClockDetector for Straggler {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        if !c.enabled || f.ended.is_some() {
+            return;
+        }
+        if self.judged != f.sections.judged {
+            if f.sections.members.is_empty() && self.told.is_none() {
+                return;
+            }
+            self.judged = f.sections.judged;
+            self.judge(c, now, f, out);
+        }
+        let due = self.deadline(c, f).is_some_and(|at| at <= now);
+        if due && self.is_costly(c, f) {
+            self.tell(c, now, f, Picture::Persistent, who(f, &self.named), out);
+        }
+    }
+
+    fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
+        let told = self.told.filter(|t| t.picture == Picture::Persistent && t.severity < Severity::Page)?;
+        (c.enabled && f.ended.is_none() && self.is_costly(c, f)).then(|| told.since + c.page_after)
+    }
+}
+
+fn finding(now: Ts, f: &RunState, change: Change, severity: Severity) -> Finding {
+    let step = f.sections.last.or(f.last_step).unwrap_or(0);
+    Finding {
+        change,
+        kind: Kind::Straggler,
+        severity,
+        signal: "compute_time".into(),
+        step,
+        ts: now,
+        start_step: step,
+        value: 1.0,
+        expected: 1.0,
+        score: 0.0,
+        why: Sentence::default(),
+        suspects: Vec::new(),
+    }
+}

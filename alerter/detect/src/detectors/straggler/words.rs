@@ -1,0 +1,135 @@
+//! What is said of ranks that are slow.
+
+use std::collections::BTreeSet;
+
+use stepwatch_model::Unit;
+
+use super::Picture;
+use super::picture::{FAR, Rotation};
+use crate::run::RunState;
+use crate::run::rank_compute_time::{Group, Member, RankComputeTimes};
+use stepwatch_model::number;
+use stepwatch_model::{Observation, Sentence, Suspect, Target};
+
+/// Of the pauses of a collector: spread of their lengths, distance from ranks without one, share
+/// that the trainer itself calls so.
+const ALIKE: f64 = 0.35;
+const APART: f64 = 8.0;
+const CALLED_GC: f64 = 0.5;
+/// Correlation from which the time of a rank is that of its work.
+const FOLLOWS: f64 = 0.6;
+const TOGETHER: &str = "collect on all of them at the same steps";
+/// Ranks named one by one.
+const NAMED: usize = 3;
+
+pub(super) fn suspects(f: &RunState, picture: Picture, named: &BTreeSet<u32>) -> Vec<Suspect> {
+    match picture {
+        Picture::Persistent => ranked(f, named).take(NAMED).map(|(rank, m)| suspect(f, rank, m)).collect(),
+        Picture::Uneven => vec![no_host(Observation::UnevenWork)],
+        Picture::Rotating => vec![no_host(Observation::SlowestRotates)],
+        Picture::Stage => Vec::new(),
+    }
+}
+
+fn no_host(why: Observation) -> Suspect {
+    Suspect::new(Target::Fleet(Unit::Ranks), why)
+}
+
+/// Slowest first.
+fn ranked<'a>(f: &'a RunState, named: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &'a Member)> {
+    let mut all: Vec<_> =
+        named.iter().filter_map(|rank| Some((*rank, f.sections.members.get(rank)?))).collect();
+    all.sort_by(|a, b| b.1.excess.total_cmp(&a.1.excess).then(a.0.cmp(&b.0)));
+    all.into_iter()
+}
+
+pub(super) fn worst<'a>(f: &'a RunState, named: &BTreeSet<u32>) -> Option<(u32, &'a Member)> {
+    ranked(f, named).next()
+}
+
+fn peers(f: &RunState, m: &Member) -> String {
+    let others = f.sections.groups.get(&m.stage).map_or(0, |g| g.ranks.saturating_sub(1));
+    let stage = if f.sections.groups.len() > 1 { format!(" of stage {}", m.stage) } else { String::new() };
+    match others {
+        1 => format!("the other rank{stage}"),
+        _ => format!("the other {others} ranks{stage}"),
+    }
+}
+
+/// A rank and what sets it apart, for a list of suspects.
+pub(crate) fn suspect(f: &RunState, rank: u32, m: &Member) -> Suspect {
+    let others = f.sections.groups.get(&m.stage).map_or(0, |g| g.ranks.saturating_sub(1));
+    let seen = Observation::ComputesLonger {
+        value: f64::from(m.excess).exp().into(),
+        others,
+        stage: (f.sections.groups.len() > 1).then_some(m.stage),
+        since_step: m.onset(),
+    };
+    Suspect::new(at(f, rank), seen)
+}
+
+pub(crate) fn at(f: &RunState, rank: u32) -> Target {
+    let r = f.ranks.get(&rank);
+    let node = r.and_then(|r| r.node.clone());
+    let local_rank = r.filter(|_| node.is_some()).and_then(|r| r.local_rank);
+    Target::Rank { rank: Some(rank), local_rank, node }
+}
+
+pub(super) fn who(f: &RunState, named: &BTreeSet<u32>) -> Sentence {
+    let Some((rank, m)) = worst(f, named) else { return Sentence::default() };
+    let ratio = f64::from(m.excess).exp();
+    let secs = f.sections.groups.get(&m.stage).map_or(0.0, |g| g.secs);
+    let mut why = Sentence::from(format!(
+        "{} computes {} times as long as {}: {} s a step against {} s, and every step waits for it",
+        at(f, rank),
+        number(ratio),
+        peers(f, m),
+        number(ratio * secs),
+        number(secs)
+    ));
+    if named.len() > 1 {
+        let others: Vec<String> =
+            ranked(f, named).skip(1).take(NAMED).map(|(rank, _)| at(f, rank).to_string()).collect();
+        why.add(format_args!("{} more are slow: {}", named.len() - 1, others.join(", ")));
+    }
+    why
+}
+
+pub(super) fn split(s: &RankComputeTimes, named: &BTreeSet<u32>) -> String {
+    format!(
+        "{} of {} ranks compute longer than the others in every step: the work is not evenly split, or they are of another kind",
+        named.len(),
+        s.members.len()
+    )
+}
+
+impl Rotation<'_> {
+    pub(super) fn words(&self, s: &RankComputeTimes) -> Sentence {
+        let stage = self.stage.filter(|_| s.groups.len() > 1);
+        let of = stage.map(|stage| format!(" of stage {stage}")).unwrap_or_default();
+        let (reason, remedy) = reason(self.group);
+        Sentence::from(format!(
+            "each step waits {} s ({:.0} % of its compute time) for its slowest rank{of}, which is another one each time: {reason}",
+            number(self.lost * self.group.secs),
+            100.0 * self.lost,
+        ))
+        .and_perhaps(remedy)
+    }
+}
+
+/// Why it is so, and what helps.
+fn reason(g: &Group) -> (&'static str, Option<&'static str>) {
+    let (lost, spread) = g.lost.location_scale();
+    let alike = spread < ALIKE * lost && g.sigmas.median() > APART;
+    if g.gc.median() > CALLED_GC {
+        ("garbage collection that the ranks do not do at the same time", Some(TOGETHER))
+    } else if g.follows_load.median() > FOLLOWS || g.sigmas.median() < FAR.into() {
+        ("the work differs, as with sequences of uneven length", Some("balance the lengths over the ranks"))
+    } else if alike {
+        let pauses = "pauses of about the same length on ranks that are otherwise alike, as garbage collection makes that the \
+                      ranks do not do at the same time";
+        (pauses, Some(TOGETHER))
+    } else {
+        ("look at the work and at pauses of the process, not at a host", None)
+    }
+}

@@ -1,0 +1,86 @@
+//! Made-up runs for the tests of the detectors.
+
+use crate::detector::Detectors;
+use crate::sample::{StepClass, StepSample};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Change, Finding, Kind, Severity};
+
+/// Roughly normal, and the same every time.
+#[derive(Debug, Clone)]
+pub(crate) struct Noise(u64);
+
+impl Noise {
+    pub(crate) fn new(seed: u64) -> Self {
+        // An all-zero state would stay zero; a small one needs a few rounds to look random.
+        let mut noise = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        (0..8).for_each(|_| {
+            noise.uniform();
+        });
+        noise
+    }
+
+    pub(crate) fn uniform(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub(crate) fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
+    }
+}
+
+/// A healthy run of a language model: a falling loss, a log-normal gradient norm, steady steps of
+/// two seconds.
+pub(crate) fn healthy(seed: u64, n: i64) -> Vec<StepSample> {
+    let mut noise = Noise::new(seed);
+    (1..=n)
+        .map(|step| StepSample {
+            step,
+            ts: Ts(2000 * step),
+            interval: 1,
+            class: if step == 1 { StepClass::First } else { StepClass::Train },
+            loss: Some(2.2 + 6.0 / (step as f64 + 20.0).sqrt() + 0.02 * noise.normal()),
+            grad_norm: Some(0.25 * (0.08 * noise.normal()).exp()),
+            lr: Some(3e-4 * (step as f64 / 50.0).min(1.0)),
+            step_time: Some(2.0 * (0.004 * noise.normal()).exp()),
+            ..StepSample::default()
+        })
+        .collect()
+}
+
+/// Every finding of a run.
+pub(crate) fn judge(samples: &[StepSample]) -> Vec<Finding> {
+    let mut detectors = Detectors::default();
+    let mut out = Vec::new();
+    samples.iter().for_each(|s| detectors.step(s, &mut out));
+    out
+}
+
+/// What was raised, without what was only noted.
+pub(crate) fn raised(findings: &[Finding]) -> Vec<(Kind, Severity, i64)> {
+    let raised = findings.iter().filter(|v| v.change == Change::Raise);
+    raised.map(|v| (v.kind, v.severity, v.step)).collect()
+}
+
+pub(crate) fn pages(findings: &[Finding]) -> Vec<(Kind, i64)> {
+    raised(findings)
+        .into_iter()
+        .filter(|(_, s, _)| *s == Severity::Page)
+        .map(|(k, _, step)| (k, step))
+        .collect()
+}
+
+/// Kinds that were raised and have not been cleared.
+pub(crate) fn open(findings: &[Finding]) -> Vec<Kind> {
+    let mut open: Vec<Kind> = Vec::new();
+    for v in findings {
+        match v.change {
+            Change::Raise | Change::Another | Change::More if !open.contains(&v.kind) => open.push(v.kind),
+            Change::Clear | Change::Lapse => open.retain(|k| *k != v.kind),
+            _ => {}
+        }
+    }
+    open
+}

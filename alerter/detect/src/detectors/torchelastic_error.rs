@@ -1,0 +1,47 @@
+//! A rank wrote why it died: torchelastic's `error.json`.
+//!
+//! It names the rank that failed first and the exception, which the others' "connection reset by
+//! peer" does not. A ticket of its own when nothing else is open; evidence in the incident of a
+//! dead rank or a hang, which has the same cause. Over when the run has gone on for a few steps.
+
+use serde::{Deserialize, Serialize};
+
+use super::reported::{About, Ends, Reported};
+use crate::detector::ClockDetector;
+use crate::run::{RunState, Topic};
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Finding, Kind, Severity};
+
+const ABOUT: About =
+    About { topic: Topic::TorchelasticError, kind: Kind::TorchelasticError, ends: Ends::WithProgress };
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct TorchelasticError {
+    reported: Reported,
+}
+
+impl ClockDetector for TorchelasticError {
+    type Config = Config;
+
+    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+        if c.enabled {
+            self.reported.look(now, f, ABOUT, |_| Severity::Ticket, out);
+        }
+    }
+
+    fn deadline(&self, _: &Config, _: &RunState) -> Option<Ts> {
+        self.reported.deadline(ABOUT)
+    }
+}

@@ -1,0 +1,21 @@
+//! The half of the engine that detects: events of runs and nodes in, findings out.
+//!
+//! No clock, socket, thread, file or randomness: time is an argument, timers are data, iteration
+//! order is fixed. It knows nothing of incidents, people or receivers; `stepwatch-respond` does,
+//! and learns of it through [`stepwatch_model::Detected`].
+
+mod batches;
+mod cause;
+pub mod changes;
+pub mod detector;
+pub mod detectors;
+mod fabric;
+mod glob;
+mod monitor;
+pub mod node;
+mod placement;
+pub mod run;
+pub mod sample;
+pub mod stats;
+
+pub use monitor::{Input, Monitor, Refusal, Refused};

@@ -1,0 +1,491 @@
+//! Runs and nodes, and whoever reports them: inputs to runs, findings out, deadlines to whoever set
+//! them.
+
+mod admission;
+mod baselines;
+mod nodes;
+mod sources;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::timers::Timers;
+use stepwatch_model::{
+    Cause, Context, Detected, Directory, Elsewhere, Finding, Kind, NO_RUN, Observation, RunIncidents,
+    RunSummary, Scope, Suspect, Target,
+};
+use stepwatch_wire::{Event, Kind as EventKind, Value};
+
+use crate::batches::Batches;
+use crate::changes::{Before, Changes, RunChange};
+use crate::detector::DetectorsConfig;
+use crate::fabric::Fabric;
+use crate::node::Node;
+use crate::placement::Placement;
+use crate::run::{FORGET_AFTER, Run};
+
+/// Runs watched at once; events of further ones are counted and dropped.
+const MAX_RUNS: usize = 100_000;
+/// The event by which a run says that it is about to be restarted on purpose.
+const PLANNED_RESTART: &str = "maintenance";
+/// How long an ended run is remembered: someone may still ask, and a launcher may restart it.
+const KEEP_ENDED: Span = Span::secs(3600);
+/// A run is looked at no more often than this when nothing happens.
+const LOOK_AGAIN: Span = Span::millis(10);
+
+pub use admission::{Refusal, Refused};
+use sources::{Source, Speakers};
+
+/// What comes from the sources.
+#[derive(Debug, Clone, Copy)]
+pub enum Input<'a> {
+    /// A record of a source's stream, in order.
+    Event { source: &'a str, event: &'a Event },
+    /// The source answers (again).
+    /// `many_nodes`: the configuration says that it speaks for others too.
+    SourceUp { source: &'a str, many_nodes: bool },
+    /// The connection to the source failed or ended.
+    SourceDown { source: &'a str, reason: &'a str },
+    /// The source left the configuration or the discovery files: it is not lost, it is gone.
+    SourceGone { source: &'a str },
+}
+
+#[derive(Debug, Default)]
+pub struct Monitor {
+    config: Arc<DetectorsConfig>,
+    runs: BTreeMap<String, Run>,
+    nodes: BTreeMap<String, Node>,
+    placement: Placement,
+    fabric: Fabric,
+    sources: BTreeMap<String, Source>,
+    speakers: Speakers,
+    /// By node, the source whose own it is. Not stored: the sources say so again.
+    owners: BTreeMap<String, String>,
+    /// When room was last looked for among all runs.
+    looked_for_room: Ts,
+    /// By run, what is known of its open incidents. Not stored: it is fed back again.
+    incidents: BTreeMap<String, RunIncidents>,
+    /// Where runs spiked in their data.
+    batches: Batches,
+    timers: Timers<Key>,
+    dirty: BTreeSet<Key>,
+    dropped_runs: u64,
+    dropped_nodes: u64,
+    baselines: BTreeMap<String, baselines::Baseline>,
+    dropped_baselines: u64,
+    scratch: Vec<Finding>,
+    changes: Changes,
+    /// Runs and nodes whose stored state could not be read.
+    unread: BTreeSet<Scope>,
+    /// Runs that stood still when what was known of them was lost.
+    unmoved: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Batches,
+    Node(String),
+    Run(String),
+    Source(String),
+    Baseline(String),
+}
+
+impl Monitor {
+    pub fn new(config: Arc<DetectorsConfig>) -> Self {
+        Self { config, ..Self::default() }
+    }
+
+    /// Takes one input that happened at `now`.
+    pub fn handle(&mut self, now: Ts, input: Input<'_>, out: &mut Vec<Detected>) {
+        match input {
+            Input::Event { source, event } => self.event(now, source, event, out),
+            Input::SourceUp { source, many_nodes } => {
+                self.is_up(now, source, many_nodes);
+                self.each_run_of(now, source, out, |run| run.state.source_up(now, source))
+            }
+            Input::SourceDown { source, reason } => {
+                self.answers(source, false);
+                let node = self.sources.get(source).and_then(Source::node).cloned();
+                let node = node.as_deref();
+                self.each_run_of(now, source, out, |run| run.state.source_down(now, source, node, reason));
+            }
+            Input::SourceGone { source } => {
+                self.each_run_of(now, source, out, |run| run.state.source_gone(source));
+                self.forget_source(source);
+            }
+        }
+    }
+
+    /// Takes note of what became of the incidents of a run.
+    pub fn learn(&mut self, incidents: RunIncidents) {
+        if incidents.notified.is_none() && incidents.standstill_or_slowness.is_none() {
+            self.incidents.remove(&incidents.run);
+        } else {
+            self.incidents.insert(incidents.run.clone(), incidents);
+        }
+    }
+
+    fn event(&mut self, now: Ts, source: &str, event: &Event, out: &mut Vec<Detected>) {
+        if !self.admits(now, source, event, out) {
+            return;
+        }
+        if matches!(event.kind, EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health) {
+            return self.node_event(now, event, out);
+        }
+        let Some(name) = event.run.as_deref() else { return };
+        // Nearly all events are steps of runs that are known: one look-up serves them.
+        let ended = match event.kind {
+            EventKind::Step => self.take(now, name, source, event, out),
+            _ => None,
+        };
+        let Some(ended) = ended.or_else(|| self.introduce(now, name, source, event, out)) else { return };
+        if (ended || event.kind == EventKind::Step) && !self.unmoved.is_empty() && self.unmoved.remove(name) {
+            out.push(Detected::HeardAgain { run: name.to_owned() });
+        }
+        if ended {
+            self.end_of_run(now, name, out);
+        }
+    }
+
+    /// Lets a run take an event; whether it is over, if it is known.
+    fn take(
+        &mut self,
+        now: Ts,
+        name: &str,
+        source: &str,
+        event: &Event,
+        out: &mut Vec<Detected>,
+    ) -> Option<bool> {
+        self.with_run(now, name, out, |run, findings| run.event(now, source, event, findings))
+    }
+
+    /// The same for an event of a run that may be new, or say more than a step.
+    fn introduce(
+        &mut self,
+        now: Ts,
+        name: &str,
+        source: &str,
+        event: &Event,
+        out: &mut Vec<Detected>,
+    ) -> Option<bool> {
+        if !self.runs.contains_key(name) {
+            if event.kind == EventKind::Bye {
+                return None;
+            }
+            self.runs.insert(name.to_owned(), Run::new(name, now, &self.config));
+            self.told_by(source, name, event);
+        }
+        if event.kind == EventKind::Event {
+            self.planned_restart(name, event, out);
+        }
+        self.take(now, name, source, event, out)
+    }
+
+    /// A run that ended well takes its incidents with it.
+    fn end_of_run(&mut self, now: Ts, name: &str, out: &mut Vec<Detected>) {
+        let ended = self.runs.get(name).and_then(|r| r.state.ended.as_ref());
+        if let Some(by_hand) = ended.filter(|e| e.well() && !e.silent && e.at == now).map(|e| e.by_hand()) {
+            let heirs = self.heirs(now, name);
+            out.push(Detected::RunEnded { run: name.to_owned(), by_hand, heirs });
+        }
+    }
+
+    /// Lets `act` change a run, and carries its findings to the incidents; whether it is over, if
+    /// it is known.
+    fn with_run(
+        &mut self,
+        now: Ts,
+        name: &str,
+        out: &mut Vec<Detected>,
+        act: impl FnOnce(&mut Run, &mut Vec<Finding>),
+    ) -> Option<bool> {
+        let run = self.runs.get_mut(name)?;
+        let mut findings = core::mem::take(&mut self.scratch);
+        let (attempt, before) = (run.state.attempt, Before::of(run));
+        let stood = !run.state.steps_since_restart();
+        act(run, &mut findings);
+        self.changes.note(now, &before, run);
+        let ended = run.state.ended.is_some();
+        let resumed = (stood && run.state.steps_since_restart()).then_some(run.state.attempt_at);
+        let (again, moved) = (run.state.attempt != attempt, !run.state.moved.is_empty());
+        // Most events are steps like the one before.
+        if !again && !moved && !run.wants_standard() && findings.is_empty() {
+            self.scratch = findings;
+            note_run(&mut self.timers, &mut self.dirty, now, name, run);
+            out.extend(resumed.map(|attempt_at| resumed_of(name, attempt_at)));
+            return Some(ended);
+        }
+        if again {
+            out.push(Detected::RunRestarted { run: name.to_owned() });
+        }
+        if moved {
+            self.place(now, name);
+        }
+        self.measure(now, name);
+        if !findings.is_empty() {
+            self.judge_run(now, name, &mut findings, out);
+            findings.clear();
+        }
+        self.scratch = findings;
+        out.extend(resumed.map(|attempt_at| resumed_of(name, attempt_at)));
+        if let Some(run) = self.runs.get_mut(name) {
+            note_run(&mut self.timers, &mut self.dirty, now, name, run);
+        }
+        Some(ended)
+    }
+
+    fn judge_run(&mut self, now: Ts, name: &str, findings: &mut [Finding], out: &mut Vec<Detected>) {
+        let Some(run) = self.runs.get(name) else { return };
+        let f = &run.state;
+        let owned = |node: &str| node.to_owned();
+        let context = Context {
+            lost: f.out_of_reach().into_iter().map(owned).collect(),
+            dark: f.dark().into_iter().map(|(node, _)| owned(node)).collect(),
+            origin: Some(run.origin()),
+            ..Context::new(
+                Scope::Run(name.to_owned()),
+                self.summary_of(now, run),
+                f.nodes.keys().cloned().collect(),
+                f.last_progress,
+            )
+        };
+        for v in findings {
+            self.explain(now, name, v);
+            self.remember_batch(now, name, v);
+            self.note_raised(name, v);
+            out.push(Detected::finding(&context, v));
+        }
+    }
+
+    /// A spike at data that made others spike is told as that.
+    fn remember_batch(&mut self, now: Ts, name: &str, v: &mut Finding) {
+        let Some(run) = self.runs.get(name) else { return };
+        let Some(stretch) = run.state.batch_size.of(v, run.state.interval) else { return };
+        let attempt = run.state.attempt;
+        let elsewhere = self.batches.elsewhere(&stretch, name, attempt);
+        if !elsewhere.is_empty() {
+            let words = elsewhere.words();
+            v.suspects.insert(
+                0,
+                Suspect::new(Target::Batch { step: v.start_step }, Observation::SpikedElsewhere(elsewhere)),
+            );
+            v.why.add(format_args!("so did {words} at the same place in the data"));
+        }
+        if self.batches.remember(now, stretch, name, attempt) {
+            self.dirty.insert(Key::Batches);
+        }
+    }
+
+    /// Until it is fed back, what was just found is known of the run's incidents.
+    fn note_raised(&mut self, run: &str, v: &Finding) {
+        let rank = |kind: Kind| match kind.cause() {
+            Cause::Progress => Some((0, kind)),
+            Cause::Speed => Some((1, kind)),
+            _ => None,
+        };
+        let Some(new) = rank(v.kind).filter(|_| v.change.raises()) else { return };
+        let known = self.incidents.entry(run.to_owned()).or_default();
+        run.clone_into(&mut known.run);
+        if known.standstill_or_slowness.and_then(rank).is_none_or(|had| new < had) {
+            known.standstill_or_slowness = Some(v.kind);
+        }
+    }
+
+    /// A run says that it is about to be restarted on purpose, for how long and why.
+    fn planned_restart(&self, name: &str, event: &Event, out: &mut Vec<Detected>) {
+        if event.name.as_deref() != Some(PLANNED_RESTART) {
+            return;
+        }
+        let Some(run) = self.runs.get(name) else { return };
+        let seconds = event.extra.get("seconds").and_then(Value::as_f64).filter(|s| s.is_finite());
+        out.push(Detected::RestartPlanned {
+            run: name.to_owned(),
+            seconds,
+            reason: event.text.clone().unwrap_or_default(),
+            last_progress: run.state.last_progress,
+        });
+    }
+
+    /// What changed of the runs since somebody asked.
+    pub fn take_changes(&mut self) -> Vec<RunChange> {
+        self.changes.take()
+    }
+
+    /// Which other runs, or attempts of this one, spiked at the data of `step`.
+    pub fn spiked_elsewhere(&self, run: &str, step: i64) -> Elsewhere {
+        let found = self.runs.get(run);
+        found.map_or_else(Elsewhere::default, |r| {
+            self.batches.elsewhere(&r.state.batch_size.at(step), run, r.state.attempt)
+        })
+    }
+
+    /// Runs the first of what is due at `now`; false if nothing is.
+    pub fn tick_one(&mut self, now: Ts, out: &mut Vec<Detected>) -> bool {
+        let Some(key) = self.timers.pop_due(now) else { return false };
+        match &key {
+            Key::Run(name) => self.tick_run(now, name, out),
+            Key::Node(name) => self.tick_node(now, name, out),
+            Key::Batches | Key::Source(_) | Key::Baseline(_) => {}
+        }
+        true
+    }
+
+    fn tick_run(&mut self, now: Ts, name: &str, out: &mut Vec<Detected>) {
+        if let Some(run) = self.runs.get_mut(name) {
+            run.noted.timer = None;
+        }
+        if self.runs.get(name).is_some_and(|r| now >= forget_at(r)) {
+            return self.forget_run(now, name, out);
+        }
+        // A timer whose deadline has moved is of no meaning: it would not have fired in an engine that was
+        // restored meanwhile.
+        if let Some(at) = self.runs.get(name).and_then(run_deadline).filter(|at| *at > now) {
+            self.timers.set_earlier(&Key::Run(name.to_owned()), Some(at));
+            return;
+        }
+        self.with_run(now, name, out, |run, findings| run.look(now, findings));
+    }
+
+    /// When [`Self::tick_one`] must be called next, and why.
+    pub fn next_deadline(&self) -> Option<(Ts, &'static str)> {
+        let (at, key) = self.timers.first()?;
+        let why = if matches!(key, Key::Node(_)) { "a node's clock" } else { "a run's clock" };
+        Some((at, why))
+    }
+
+    /// Replaces the settings of the detectors.
+    pub fn reconfigure(&mut self, config: Arc<DetectorsConfig>) {
+        for (name, run) in &mut self.runs {
+            run.configure(&config);
+            self.timers.set_earlier(&Key::Run(name.clone()), run_deadline(run));
+        }
+        for (name, node) in &mut self.nodes {
+            node.configure(&config);
+            self.timers.set_earlier(&Key::Node(name.clone()), Some(node.deadline()));
+        }
+        self.config = config;
+    }
+
+    /// Tells a restored monitor that it was blind until `now`: silence before it counts against
+    /// nobody. `standstills`: the runs of which an open incident says that they stand still, and
+    /// since when it is open.
+    pub fn resume<'a>(&mut self, now: Ts, standstills: impl Iterator<Item = (&'a str, Ts)>) {
+        // Nobody has lost anything while nobody listened.
+        self.sources.values_mut().for_each(|s| s.heard_at = now);
+        self.wait_for_steps(now, standstills);
+        for (name, run) in &mut self.runs {
+            run.state.resume(now);
+            run.noted.timer = run_deadline(run);
+            self.timers.set(&Key::Run(name.clone()), run.noted.timer);
+        }
+    }
+
+    /// The runs and nodes whose stored state could not be read.
+    pub fn take_unread(&mut self) -> BTreeSet<Scope> {
+        core::mem::take(&mut self.unread)
+    }
+
+    /// Finds the runs of which nothing is known but that they stood still. They are remembered, so
+    /// that their end is heard, or that they are never heard again.
+    fn wait_for_steps<'a>(&mut self, now: Ts, standstills: impl Iterator<Item = (&'a str, Ts)>) {
+        for (name, told) in standstills {
+            if !self.runs.contains_key(name) {
+                self.runs.insert(name.to_owned(), Run::new(name, now, &self.config));
+                self.dirty.insert(Key::Run(name.to_owned()));
+            }
+            let unknown = |run: &Run| run.state.total_steps == 0 && told < run.state.first_seen;
+            if self.runs.get(name).is_some_and(unknown) {
+                self.unmoved.insert(name.to_owned());
+            }
+        }
+    }
+
+    /// The runs that are watched.
+    pub fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.runs.values().filter(|r| r.state.name != NO_RUN)
+    }
+
+    /// Every node that spoke for itself.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// Events of runs beyond the limit.
+    pub fn dropped_runs(&self) -> u64 {
+        self.dropped_runs
+    }
+
+    /// Numbers of series beyond the limit of their run, of the runs that are watched.
+    pub fn dropped_signals(&self) -> u64 {
+        self.runs.values().map(|r| r.counters.signals_over_limit).sum()
+    }
+
+    /// Spikes whose place in the data was forgotten for want of room.
+    pub fn forgotten_batches(&self) -> u64 {
+        self.batches.forgotten()
+    }
+
+    /// Events of nodes beyond the limit.
+    pub fn dropped_nodes(&self) -> u64 {
+        self.dropped_nodes
+    }
+}
+
+/// A run changed: it is to be stored, and looked at when its deadline comes. Both are noted already
+/// of nearly every run that steps.
+fn note_run(timers: &mut Timers<Key>, dirty: &mut BTreeSet<Key>, now: Ts, name: &str, run: &mut Run) {
+    // A deadline that lies behind us was looked at just now.
+    let next = run_deadline(run).map(|at| at.max(now + LOOK_AGAIN));
+    let sooner = next.filter(|at| run.noted.timer.is_none_or(|set| *at < set));
+    if sooner.is_none() && run.noted.dirty {
+        return;
+    }
+    let key = Key::Run(name.to_owned());
+    if sooner.is_some() {
+        timers.set_earlier(&key, sooner);
+        run.noted.timer = sooner;
+    }
+    dirty.insert(key);
+    run.noted.dirty = true;
+}
+
+fn resumed_of(run: &str, attempt_at: Ts) -> Detected {
+    Detected::RunResumed { run: run.to_owned(), attempt_at }
+}
+
+fn forget_at(run: &Run) -> Ts {
+    match &run.state.ended {
+        Some(e) if e.well() => e.at + KEEP_ENDED,
+        _ => run.state.last_heard + FORGET_AFTER,
+    }
+}
+
+fn run_deadline(run: &Run) -> Option<Ts> {
+    if run.state.name == NO_RUN {
+        return run.deadline();
+    }
+    Some(run.deadline().map_or_else(|| forget_at(run), |at| at.min(forget_at(run))))
+}
+
+impl Directory for Monitor {
+    fn knows_node(&self, node: &str) -> bool {
+        self.nodes.contains_key(node) || self.placement.on(node).next().is_some()
+    }
+
+    fn run_on(&self, node: &str) -> Option<String> {
+        let runs = self.placement.on(node).filter_map(|name| self.runs.get(name));
+        let busy = runs.filter(|run| run.state.ended.is_none());
+        busy.max_by_key(|run| run.state.nodes.get(node).copied()).map(|run| run.state.name.clone())
+    }
+
+    fn run_of_job(&self, job: &str) -> Option<String> {
+        let of = |run: &&Run| run.state.labels.get("job").is_some_and(|j| j == job);
+        self.runs.values().filter(|run| run.state.ended.is_none()).find(of).map(|run| run.state.name.clone())
+    }
+
+    fn summary(&self, now: Ts, run: &str) -> Option<RunSummary> {
+        self.runs.get(run).map(|run| self.summary_of(now, run))
+    }
+}

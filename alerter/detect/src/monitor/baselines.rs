@@ -1,0 +1,167 @@
+//! What runs of one configuration and size hold, remembered beyond their end: the only thing that a
+//! slow start can be seen by.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Key, Monitor};
+use crate::detectors::shared::Standard;
+use crate::run::Run;
+use stepwatch_model::time::Ts;
+
+/// Configurations remembered; beyond it the one that was used longest ago goes, and is counted.
+const MAX_BASELINES: usize = 1000;
+/// Weight of a run that is slower than the ones before it: once is a bad node, every time is how it
+/// is.
+const SLOWER: f64 = 1.0 / 3.0;
+/// Logarithms this close are the same speed.
+const SAME: f64 = 1e-3;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Baseline {
+    standard: Standard,
+    /// The run that was measured last.
+    by: MeasuredRun,
+    at: Ts,
+}
+
+/// A run may come back under its name long after it was forgotten.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct MeasuredRun {
+    run: String,
+    first_seen: Ts,
+}
+
+impl Baseline {
+    /// Takes what a run holds; true if that changes anything.
+    fn take(&mut self, now: Ts, by: &MeasuredRun, settled: Standard) -> bool {
+        self.at = now;
+        let better = settled.slowness - self.standard.slowness;
+        let other = self.by != *by || self.standard.source != settled.source;
+        if self.standard.source != settled.source {
+            self.standard = settled;
+        } else if better < -SAME {
+            self.standard.slowness = settled.slowness;
+        } else if other {
+            self.standard.slowness += SLOWER * better.max(0.0);
+        }
+        if self.by != *by {
+            self.standard.runs = self.standard.runs.saturating_add(1);
+            self.by = by.clone();
+        }
+        other || better < -SAME
+    }
+}
+
+impl Monitor {
+    /// Lets a run be measured by those before it, and those after it by this one.
+    pub(super) fn measure(&mut self, now: Ts, name: &str) {
+        let Some(run) = self.runs.get_mut(name).filter(|run| run.wants_standard()) else { return };
+        let Some(key) = configuration(run) else { return };
+        let by = MeasuredRun { run: name.to_owned(), first_seen: run.state.first_seen };
+        if let Some(held) = self.baselines.get(&key).filter(|held| held.by != by) {
+            run.measure_by(held.standard);
+        }
+        let Some(settled) = run.settled() else { return };
+        let changed = if let Some(held) = self.baselines.get_mut(&key) {
+            held.take(now, &by, settled)
+        } else {
+            self.make_room();
+            self.baselines.insert(key.clone(), Baseline { standard: settled, by, at: now });
+            true
+        };
+        if changed {
+            self.dirty.insert(Key::Baseline(key));
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.baselines.len() < MAX_BASELINES {
+            return;
+        }
+        let oldest = self.baselines.iter().min_by_key(|(_, held)| held.at).map(|(key, _)| key.clone());
+        if let Some(key) = oldest {
+            self.baselines.remove(&key);
+            self.dirty.insert(Key::Baseline(key));
+            self.dropped_baselines += 1;
+        }
+    }
+
+    /// Configurations whose usual speed was forgotten to make room.
+    pub fn dropped_baselines(&self) -> u64 {
+        self.dropped_baselines
+    }
+}
+
+/// The configuration that every node of the run agrees on, and its size.
+fn configuration(run: &Run) -> Option<String> {
+    let variants = run.state.setups.of(true);
+    let [only] = &variants[..] else { return None };
+    Some(format!("{}/{}", run.state.gpus(), only.setup.fingerprint))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stepwatch_wire::{Event, Kind as EventKind, Value, names::metric};
+
+    use super::*;
+    use crate::Input;
+    use stepwatch_model::{Detected, Kind, Severity};
+
+    const START: Ts = Ts(1_795_227_416_000);
+
+    fn feed(monitor: &mut Monitor, at: Ts, event: &Event) -> Vec<Detected> {
+        let mut out = Vec::new();
+        monitor.handle(at, Input::Event { source: "node001:9765", event }, &mut out);
+        out
+    }
+
+    /// A run of 600 steps on one node; what was opened.
+    fn run(
+        monitor: &mut Monitor,
+        name: &str,
+        from: i64,
+        fingerprint: &str,
+        seconds: f64,
+    ) -> Vec<(Kind, Severity)> {
+        let mut opened = Vec::new();
+        for step in 1..=600 {
+            let now = Ts(START.0 + (from + step) * 2000);
+            let mut e = Event::step(name, step);
+            (e.rank, e.node, e.ts) = (Some(0), Some("node001".into()), Some(now.as_secs_f64()));
+            e.m.set(metric::LOSS, 2.0 + 0.01 * (step % 7) as f64);
+            e.m.set(metric::STEP_TIME, seconds * (1.0 + 0.001 * (step % 5) as f64));
+            let mut out = feed(monitor, now, &e);
+            if step == 1 {
+                let mut setup = Event {
+                    node: Some("node001".into()),
+                    name: Some("config".into()),
+                    run: Some(name.into()),
+                    ..Event::new(EventKind::Health)
+                };
+                setup.extra.insert("fingerprint".into(), Value::Text(fingerprint.into()));
+                out.extend(feed(monitor, now, &setup));
+            }
+            for effect in out {
+                let Detected::Finding { finding: f, .. } = effect else { continue };
+                if f.change.raises() && !opened.contains(&(f.kind, f.severity)) {
+                    opened.push((f.kind, f.severity));
+                }
+            }
+        }
+        opened
+    }
+
+    #[test]
+    fn a_run_is_measured_by_the_one_before_it_also_after_a_restart_of_ours() {
+        let mut monitor = Monitor::default();
+        assert!(run(&mut monitor, "monday", 0, "f1", 2.0).is_empty());
+        let parts: Vec<_> = monitor.take_dirty().into_iter().filter_map(|(k, v)| Some((k, v?))).collect();
+        let (mut monitor, unusable) = Monitor::restore(Arc::default(), parts);
+        assert!(unusable.is_empty(), "{unusable:?}");
+        let slow = [(Kind::SlowStart, Severity::Ticket)];
+        assert_eq!(run(&mut monitor, "tuesday", 1000, "f1", 2.1), slow);
+        assert!(run(&mut monitor, "another", 2000, "f2", 2.1).is_empty(), "of another configuration");
+    }
+}

@@ -1,0 +1,328 @@
+//! The engine's side of nodes: their events, who uses them, and what they have to say when a run
+//! stops.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepwatch_wire::Event;
+
+use super::{Key, LOOK_AGAIN, Monitor};
+use crate::cause;
+use crate::changes::{self, RunChange, configuration};
+use crate::detectors::gpu_fault;
+use crate::node::peer_metrics::VITALS;
+use crate::node::words;
+use crate::node::{self, Node, Peers, Tenant};
+use crate::placement::Placement;
+use crate::run::{Run, summary};
+use stepwatch_model::Detected;
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Cause, Context, Finding, Kind, Origin, RunSummary, Scope};
+
+/// Nodes watched at once; events of further ones are counted and dropped.
+pub(super) const MAX_NODES: usize = 50_000;
+/// A run that nothing was heard of for this long uses no node.
+const USES_FOR: Span = Span::secs(3600);
+/// What killed a run may be told only so long after it: a driver that hangs answers late.
+const DIED_OF_IT: Span = Span::secs(180);
+/// Readings of a node alone are stored this often: a crash of ours costs a statistic the rest.
+const KEEP_EVERY: Span = Span::secs(60);
+/// Exporters read their GPUs this often: sooner there is nothing new to compare.
+const COMPARE_EVERY: Span = Span::secs(10);
+/// A run without a step for so long may stand still: most steps are shorter.
+const STILL: Span = Span::secs(30);
+/// And one that takes long steps may stand after so many of them.
+const STILL_STEPS: f64 = 5.0;
+/// Nodes of any runs whose links fail at once have that from what they share.
+const MANY: usize = 3;
+/// Causes that the nodes of a run may have.
+const EXPLAINED: [Cause; 3] = [Cause::Numerics, Cause::Speed, Cause::Progress];
+
+impl Monitor {
+    pub(super) fn node_event(&mut self, now: Ts, event: &Event, out: &mut Vec<Detected>) {
+        let Some(name) = event.node.as_deref() else { return };
+        if !self.nodes.contains_key(name) {
+            if self.nodes.len() >= MAX_NODES {
+                self.dropped_nodes += 1;
+                return;
+            }
+            self.nodes.insert(name.to_owned(), Node::new(name, now, &self.config));
+        }
+        if event.name.as_deref() == Some(words::RAS_STUCK) && event.code != Some(0) {
+            self.ranks_wait(now, name, out);
+        }
+        let run = users(&self.placement, &self.runs, now, name).first().copied();
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let news = node.event(now, event, run.map(|run| &run.state.peers));
+        if news.reading {
+            for run in self.compare(now, name) {
+                self.stands_still(now, &run, out);
+            }
+        }
+        let Some(node) = self.nodes.get(name) else { return };
+        if news.reading {
+            self.placement.set_clock(name, node.state.gpus.loaded_clock("").map(|(clock, _)| clock));
+        }
+        if let Some((of, setup)) = &news.setup {
+            let runs: Vec<String> = self.placement.on(name).cloned().collect();
+            for run in runs.iter().filter(|run| of.as_ref().is_none_or(|of| of == *run)) {
+                let before = self.runs.get(run).map(configuration).unwrap_or_default();
+                self.with_run(now, run, out, |run, findings| {
+                    run.state.set_up(now, name, setup);
+                    run.look(now, findings);
+                });
+                self.configured(now, run, &before);
+            }
+        }
+        self.with_node(now, name, news.changed || news.setup.is_some(), out);
+    }
+
+    /// Notes that a run shows a configuration of its own that it did not show before; the first is
+    /// no change.
+    fn configured(&mut self, now: Ts, name: &str, before: &[String]) {
+        let Some(run) = self.runs.get(name).filter(|_| !before.is_empty()) else { return };
+        if configuration(run).iter().any(|c| !before.contains(c)) {
+            let (run, step) = (name.to_owned(), run.state.last_step);
+            self.changes.push(RunChange { run, at: now, what: changes::Change::Configured, step });
+        }
+    }
+
+    /// NCCL says that ranks of a run wait: that it stands still needs no long proof.
+    fn ranks_wait(&mut self, now: Ts, node: &str, out: &mut Vec<Detected>) {
+        let runs: Vec<String> = self.placement.on(node).cloned().collect();
+        for run in &runs {
+            self.with_run(now, run, out, |run, findings| {
+                run.state.stuck_at = Some(now);
+                run.look(now, findings);
+            });
+        }
+    }
+
+    /// Looks what the GPUs of a run are doing that has not taken a step for a while.
+    fn stands_still(&mut self, now: Ts, name: &str, out: &mut Vec<Detected>) {
+        let Some(run) = self.runs.get(name) else { return };
+        let f = &run.state;
+        let silent = now - f.last_progress >= STILL && f.ended.is_none();
+        let nodes = f.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
+        let waits = silent && cause::all_wait(now, f.last_progress, f.gpus(), nodes);
+        if waits == f.waiting_since.is_some() {
+            return;
+        }
+        self.with_run(now, name, out, |run, findings| {
+            run.state.waiting_since = waits.then_some(now);
+            run.look(now, findings);
+        });
+    }
+
+    /// Works out anew what the devices of the runs on a node usually read, where that is old; gives
+    /// those runs.
+    fn compare(&mut self, now: Ts, node: &str) -> Vec<String> {
+        let mut compared = Vec::new();
+        for name in self.placement.on(node) {
+            let Some(run) = self
+                .runs
+                .get_mut(name)
+                .filter(|r| r.state.peers.at.is_none_or(|at| now - at >= COMPARE_EVERY))
+            else {
+                continue;
+            };
+            let mut values = vec![Vec::new(); VITALS.len()];
+            let nodes = run.state.nodes.keys().filter_map(|node| self.nodes.get(node));
+            nodes.for_each(|node| node.state.vitals.gather(now, &mut values));
+            run.state.peers = Peers::of(now, values);
+            self.dirty.insert(Key::Run(name.clone()));
+            compared.push(name.clone());
+        }
+        compared
+    }
+
+    /// Lets the detectors of a node look, and carries their findings to the incidents.
+    pub(super) fn with_node(&mut self, now: Ts, name: &str, mut keep: bool, out: &mut Vec<Detected>) {
+        let tenants = self.tenants(now, name);
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let mut findings = core::mem::take(&mut self.scratch);
+        node.look(now, &tenants, &mut findings);
+        keep |= !findings.is_empty() || now - node.state.kept_at >= KEEP_EVERY;
+        if keep {
+            node.state.kept_at = now;
+            self.fabric.note(&node.state);
+        }
+        let next = node.deadline().max(now + LOOK_AGAIN);
+        if !findings.is_empty() {
+            let hit = tenants.first().and_then(|t| self.runs.get(&t.run));
+            let run = hit.map(|run| self.summary_of(now, run)).unwrap_or_default();
+            let mut context = Context::new(Scope::Node(name.to_owned()), run, [name.to_owned()].into(), now);
+            let exporter = self.owners.get(name).cloned();
+            context.origin = exporter.map(|source| Origin::of_exporter(source, None));
+            for v in &mut findings {
+                context.well_at = v.ts;
+                let link = v.kind == Kind::LinkFault;
+                context.fabric =
+                    if link { self.went_down_with(name, &context.run.name) } else { BTreeSet::new() };
+                context.device = v.suspects.first().map(|s| s.target.clone());
+                self.rank_again(&context.run.name, v);
+                out.push(Detected::finding(&context, v));
+            }
+            findings.clear();
+        }
+        self.scratch = findings;
+        let key = Key::Node(name.to_owned());
+        self.timers.set_earlier(&key, Some(next));
+        if keep {
+            self.dirty.insert(key);
+        }
+    }
+
+    /// What an incident keeps of a run, and what has to be done on its nodes.
+    pub(super) fn summary_of(&self, now: Ts, run: &Run) -> RunSummary {
+        let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
+        let remedies = cause::remedies(now, &run.state, &run.state.out_of_reach(), nodes);
+        RunSummary { remedies, ..summary(&run.state) }
+    }
+
+    /// The nodes whose links went down with those of this one, if they are so many that it is no
+    /// chance: of a large fleet two links fail in one minute without having anything in common,
+    /// unless one run uses both.
+    fn went_down_with(&self, name: &str, run: &str) -> BTreeSet<String> {
+        let mut nodes = self.fabric.together(name);
+        if nodes.len() < MANY {
+            nodes.retain(|node| *node == name || self.placement.on(node).any(|of| of == run));
+        }
+        if nodes.len() > 1 { nodes.into_iter().map(str::to_owned).collect() } else { BTreeSet::new() }
+    }
+
+    pub(super) fn tick_node(&mut self, now: Ts, name: &str, out: &mut Vec<Detected>) {
+        if self.nodes.get(name).is_some_and(|n| now >= n.state.last_heard + node::FORGET_AFTER) {
+            let heard = self.nodes.remove(name).map_or(now, |node| node.state.last_heard);
+            self.placement.set_clock(name, None);
+            self.fabric.forget(name);
+            out.push(Detected::Forgotten { scope: Scope::Node(name.to_owned()), heard_at: heard });
+            self.dirty.insert(Key::Node(name.to_owned()));
+            return;
+        }
+        self.with_node(now, name, false, out);
+    }
+
+    /// The runs that use a node, in the order of [`users`].
+    fn tenants(&self, now: Ts, node: &str) -> Vec<Tenant> {
+        let runs = users(&self.placement, &self.runs, now, node).into_iter();
+        runs.map(|run| Tenant {
+            run: run.state.name.clone(),
+            ranks: run.state.nodes.get(node).copied().unwrap_or(0),
+            last_step: run.state.last_step,
+            last_progress: run.state.last_progress,
+            ended: run.state.ended.as_ref().map(|e| e.at),
+            peer_clock: self.placement.clock_beside(&run.state.name, node),
+            fails_alike: self.fails_alike(now, run, node),
+        })
+        .collect()
+    }
+
+    /// Of the nodes of a run that is over, the runs that live there still.
+    pub(super) fn heirs(&self, now: Ts, name: &str) -> BTreeMap<String, RunSummary> {
+        let Some(run) = self.runs.get(name) else { return BTreeMap::new() };
+        let lives = |run: &&&Run| run.state.name != name && run.state.ended.is_none();
+        let heir = |node: &String| {
+            let users = users(&self.placement, &self.runs, now, node);
+            Some((node.clone(), self.summary_of(now, users.iter().find(lives)?)))
+        };
+        run.state.nodes.keys().filter_map(heir).collect()
+    }
+
+    /// XIDs that a program can bring upon itself and that this node just had, as other nodes of the
+    /// run did.
+    fn fails_alike(&self, now: Ts, run: &Run, node: &str) -> Vec<i64> {
+        let here = self.nodes.get(node).map(|n| gpu_fault::lately(now, &n.state)).unwrap_or_default();
+        // Of most nodes there is nothing to ask.
+        if here.is_empty() {
+            return Vec::new();
+        }
+        let others = run.state.nodes.keys().filter(|name| *name != node).filter_map(|n| self.nodes.get(n));
+        let alike = others.flat_map(|n| gpu_fault::lately(now, &n.state));
+        alike.filter(|number| here.contains(number)).collect()
+    }
+
+    /// Notices where a run is, and tells it how its new nodes are set up.
+    pub(super) fn place(&mut self, now: Ts, name: &str) {
+        let Some(run) = self.runs.get_mut(name) else { return };
+        for node in core::mem::take(&mut run.state.moved) {
+            if !run.state.nodes.contains_key(&node) {
+                self.placement.left(name, &node);
+                continue;
+            }
+            if !self.placement.came(name, &node) {
+                continue;
+            }
+            for setup in self.nodes.get(&node).into_iter().flat_map(|n| n.state.setups_for(name)) {
+                run.state.set_up(now, &node, setup);
+            }
+        }
+    }
+
+    /// The run is about to be forgotten.
+    pub(super) fn leave(&mut self, name: &str) {
+        for node in self.runs.get(name).into_iter().flat_map(|run| run.state.nodes.keys()) {
+            self.placement.left(name, node);
+        }
+    }
+
+    /// What a node says while its run is sick is weighed with all that is known of the run.
+    fn rank_again(&self, run: &str, v: &mut Finding) {
+        let known = self.incidents.get(run).and_then(|known| known.standstill_or_slowness);
+        let sick = known.filter(|_| v.change.raises());
+        let (Some(kind), Some(run)) = (sick, self.runs.get(run)) else { return };
+        let own = core::mem::take(&mut v.suspects);
+        let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
+        let asked = Finding { kind, start_step: run.state.last_step.unwrap_or(v.start_step), ..v.clone() };
+        v.suspects = cause::rank(&asked, &run.state, nodes);
+        if v.suspects.is_empty() {
+            v.suspects = own;
+        }
+    }
+
+    /// What happens to a run is explained by what sets its ranks and nodes apart: they are the
+    /// suspects.
+    pub(super) fn explain(&self, now: Ts, name: &str, v: &mut Finding) {
+        if !v.change.raises() || !EXPLAINED.contains(&v.kind.cause()) {
+            return;
+        }
+        let Some(run) = self.runs.get(name) else { return };
+        let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
+        v.suspects = cause::rank(v, &run.state, nodes.clone());
+        if v.kind == Kind::Hang {
+            let seen = cause::standstill(now, run.state.last_progress, nodes);
+            if !seen.what.is_empty() {
+                v.why.add(seen.what);
+            }
+        }
+        if let Some(first) =
+            v.suspects.first().filter(|s| v.kind.cause() == Cause::Progress && !v.why.names(&s.target))
+        {
+            v.why.add(format_args!("{}: {}", first.what(), first.why()));
+            v.why.name(first.target.clone());
+        }
+    }
+}
+
+/// The runs that use a node: those that move before those that stand, of these the one that moved
+/// last, then the one with most ranks. Only where none of them lives, those that failed a moment
+/// ago.
+fn users<'a>(placement: &Placement, runs: &'a BTreeMap<String, Run>, now: Ts, node: &str) -> Vec<&'a Run> {
+    let here = placement.on(node).filter_map(|name| runs.get(name));
+    let mut here: Vec<&Run> = here.filter(|run| now - run.state.last_heard < USES_FOR).collect();
+    let is_live = |run: &&Run| run.state.ended.is_none();
+    if here.iter().any(is_live) {
+        here.retain(is_live);
+    } else {
+        let failed =
+            |run: &&Run| run.state.ended.as_ref().is_some_and(|e| !e.well() && now - e.at < DIED_OF_IT);
+        here.retain(failed);
+    }
+    here.sort_by_cached_key(|run| {
+        let f = &run.state;
+        let usual = f.pace.quantile(0.5).map_or(Span::ZERO, |secs| Span::from_secs_f64(STILL_STEPS * secs));
+        let moves = now - f.last_progress < STILL.max(usual);
+        let moved = if moves { now } else { f.last_progress };
+        core::cmp::Reverse((moves, moved, f.nodes.get(node).copied().unwrap_or(0)))
+    });
+    here
+}

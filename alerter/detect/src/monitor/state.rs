@@ -1,0 +1,126 @@
+//! The stored form of the monitor: one part a run, a node and a source.
+
+use std::sync::Arc;
+
+use stepwatch_model::Scope;
+use stepwatch_model::stored::{StatePart, decode, encode};
+
+use super::{Key, Monitor, run_deadline};
+use crate::batches::Batches;
+use crate::detector::DetectorsConfig;
+use crate::node::Node;
+use crate::run::Run;
+
+impl Monitor {
+    /// The parts of the state that changed since this was called before, to be stored with what
+    /// came of them in one transaction.
+    pub fn take_dirty(&mut self) -> Vec<StatePart> {
+        let dirty = core::mem::take(&mut self.dirty);
+        for key in &dirty {
+            if let Key::Run(run) = key {
+                if let Some(run) = self.runs.get_mut(run) {
+                    run.noted.dirty = false;
+                }
+            }
+        }
+        dirty.into_iter().map(|key| (key.name(), self.part(&key))).collect()
+    }
+
+    fn part(&self, key: &Key) -> Option<Vec<u8>> {
+        match key {
+            Key::Batches => encode(&self.batches),
+            Key::Node(name) => self.nodes.get(name).and_then(encode),
+            Key::Run(name) => self.runs.get(name).and_then(encode),
+            Key::Source(name) => self.sources.get(name).and_then(encode),
+            Key::Baseline(key) => self.baselines.get(key).and_then(encode),
+        }
+    }
+
+    /// Whether a part of this name is one of the monitor's.
+    pub fn is_part(name: &str) -> bool {
+        Key::parse(name).is_some()
+    }
+
+    /// Rebuilds a monitor from stored parts, exactly as it was. A part of another version, or
+    /// damaged, is named in the second value and left out.
+    pub fn restore(
+        config: Arc<DetectorsConfig>,
+        parts: impl IntoIterator<Item = (String, Vec<u8>)>,
+    ) -> (Self, Vec<String>) {
+        let mut monitor = Self::new(config);
+        let mut unusable = Vec::new();
+        for (name, bytes) in parts {
+            if monitor.take_back(&name, &bytes).is_none() {
+                match Key::parse(&name) {
+                    Some(Key::Run(run)) => drop(monitor.unread.insert(Scope::Run(run))),
+                    Some(Key::Node(node)) => drop(monitor.unread.insert(Scope::Node(node))),
+                    _ => {}
+                }
+                unusable.push(name);
+            }
+        }
+        monitor.place_all();
+        (monitor, unusable)
+    }
+
+    fn take_back(&mut self, name: &str, bytes: &[u8]) -> Option<()> {
+        match Key::parse(name)? {
+            Key::Batches => self.batches = decode::<Batches>(bytes)?,
+            Key::Run(name) => {
+                let mut run: Run = decode(bytes)?;
+                run.configure(&self.config);
+                self.timers.set(&Key::Run(name.clone()), run_deadline(&run));
+                self.runs.insert(name, run);
+            }
+            Key::Node(name) => {
+                let mut node: Node = decode(bytes)?;
+                node.configure(&self.config);
+                self.timers.set(&Key::Node(name.clone()), Some(node.deadline()));
+                self.nodes.insert(name, node);
+            }
+            Key::Source(name) => drop(self.sources.insert(name, decode(bytes)?)),
+            Key::Baseline(key) => drop(self.baselines.insert(key, decode(bytes)?)),
+        }
+        Some(())
+    }
+
+    /// What is not stored follows from what is.
+    fn place_all(&mut self) {
+        for (name, run) in &self.runs {
+            for node in run.state.nodes.keys() {
+                self.placement.came(name, node);
+            }
+        }
+        for (name, source) in &self.sources {
+            self.speakers.note(name, source);
+        }
+        self.count_ranks();
+        for (name, node) in &self.nodes {
+            self.placement.set_clock(name, node.state.gpus.loaded_clock("").map(|(clock, _)| clock));
+            self.fabric.note(&node.state);
+        }
+    }
+}
+
+impl Key {
+    fn name(&self) -> String {
+        match self {
+            Self::Batches => "batches".into(),
+            Self::Node(name) => format!("node/{name}"),
+            Self::Run(name) => format!("run/{name}"),
+            Self::Source(name) => format!("source/{name}"),
+            Self::Baseline(key) => format!("baseline/{key}"),
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        Some(match name.split_once('/') {
+            Some(("node", node)) => Self::Node(node.to_owned()),
+            Some(("run", run)) => Self::Run(run.to_owned()),
+            Some(("source", source)) => Self::Source(source.to_owned()),
+            Some(("baseline", key)) => Self::Baseline(key.to_owned()),
+            None if name == "batches" => Self::Batches,
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,298 @@
+//! What a node said of itself: faults that happened, and conditions that hold until it says
+//! otherwise.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_model::Target;
+pub use stepwatch_model::Topic;
+use stepwatch_wire::{Event, Kind, Value};
+
+use super::liveness::Liveness;
+use stepwatch_model::time::{Span, Ts};
+
+/// Conditions remembered a node. Those that are over go first; one that there is no room for is
+/// counted.
+const MAX_CONDITIONS: usize = 256;
+/// What is over is evidence for so long.
+const KEEP: Span = Span::secs(3600);
+/// A condition that holds is told again every 10 minutes. One that was not, while the node could be
+/// heard all the time and had other things to say, ended with the exporter that told it.
+const LEASE: Span = Span::secs(1500);
+/// After a start an exporter tells at once what holds.
+const RETELL: Span = Span::secs(300);
+
+/// Ranks, and hosts, named of those that an event blames.
+const MAX_BLAMED: usize = 8;
+/// States of a link that are about whether it is there.
+const PRESENCE: [&str; 5] = ["", "up", "down", "drop", "flap"];
+/// Conditions of a GPU whose end means that it was reset, and its XIDs are history.
+const MENDED: [&str; 2] = ["gpu_lost", "gpu_recovery_action"];
+/// And the driver's own word for it.
+const RESET: &str = "gpu_reset";
+
+/// As the exporter judged it, without knowing of runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Level {
+    Info,
+    Warn,
+    Error,
+}
+
+/// What makes two tellings the same thing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key {
+    pub topic: Topic,
+    /// `xid`, `mlx5_0/1`, `gpu_lost`.
+    pub name: String,
+    /// Number of an XID, else 0.
+    pub number: i64,
+    /// `errors` or `degraded` of a link. Empty of whether it is there: up, down, dropped and
+    /// flapping exclude each other.
+    pub aspect: String,
+    /// GPU, device, mount or process.
+    pub place: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    pub level: Level,
+    pub action: String,
+    pub text: String,
+    /// UUID, where known.
+    pub gpu: String,
+    pub pci: String,
+    pub medium: String,
+    /// Of a link: `down`, `drop`, `flap`, `errors`, `degraded`.
+    pub state: String,
+    pub process: String,
+    pub caused_by: Option<i64>,
+    /// Others that it points at: `ranks 5, 6 on gpu-7`.
+    pub blames: Option<Target>,
+    /// By the node's clock: when it began, and when it was last told of.
+    pub began: Ts,
+    #[serde(default)]
+    pub told: Ts,
+    /// By ours: first, and last.
+    pub first: Ts,
+    pub last: Ts,
+    pub times: u32,
+    /// It happened and has no end.
+    pub once: bool,
+    pub over: Option<Ts>,
+    /// Nobody said that it is over: the node speaks of it no more.
+    pub lapsed: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Conditions {
+    all: BTreeMap<Key, Condition>,
+    /// Which life of the exporter told the last of them, and since when we hear that.
+    life: Option<(String, Ts)>,
+    pub dropped: u64,
+}
+
+impl Level {
+    fn of(text: Option<&str>) -> Self {
+        match text.unwrap_or("info").to_ascii_lowercase().as_str() {
+            "error" | "critical" | "fatal" => Self::Error,
+            "warn" | "warning" => Self::Warn,
+            _ => Self::Info,
+        }
+    }
+}
+
+impl Key {
+    fn of(e: &Event, gpu: &str) -> Option<Self> {
+        let first =
+            |keys: &[&str]| keys.iter().map(|k| word(e, k)).find(|v| !v.is_empty()).unwrap_or_default();
+        let topic = match e.kind {
+            Kind::Xid => Topic::Xid,
+            Kind::Link => Topic::Link,
+            Kind::Hw => Topic::Hw,
+            _ => return None,
+        };
+        let (number, aspect) = match topic {
+            Topic::Xid => (e.code?, String::new()),
+            Topic::Link if !PRESENCE.contains(&word(e, "state").as_str()) => (0, word(e, "state")),
+            Topic::Link | Topic::Hw => (0, String::new()),
+        };
+        let place = match topic {
+            Topic::Link => String::new(),
+            _ if !gpu.is_empty() => gpu.to_owned(),
+            _ => first(&["pci", "device", "mount", "server", "cgroup", "key", "pid"]),
+        };
+        let name = e.name.clone().unwrap_or_else(|| e.kind.as_str().to_owned());
+        Some(Self { topic, name, number, aspect, place })
+    }
+}
+
+impl Condition {
+    /// Whether it still holds; what happens once never does.
+    pub fn holds(&self) -> bool {
+        !self.once && self.over.is_none()
+    }
+
+    /// Takes over a later telling of the same; true if that is news.
+    fn again(&mut self, told: Self, again: bool) -> bool {
+        let (over, times) = (self.over.is_some(), self.times);
+        // What holds is more than what happened.
+        let anew = over || self.once && !told.once || told.state == "down" && self.state != "down";
+        let news = anew || !again || told.level > self.level;
+        let once = self.once && told.once;
+        if anew {
+            *self = told;
+        } else if news {
+            *self = Self { began: self.began, first: self.first, once, ..told };
+        } else {
+            (self.last, self.told) = (told.last, told.told);
+        }
+        self.times = times + u32::from(news);
+        news
+    }
+
+    /// Whether it held, or happened, at or after `since`, by our clock.
+    pub fn touches(&self, since: Ts) -> bool {
+        self.holds() || self.over.is_some_and(|at| at >= since) || self.last >= since
+    }
+}
+
+impl Conditions {
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Condition)> {
+        self.all.iter()
+    }
+
+    /// Takes a telling; true if it says something new. `gpu` is the UUID of the GPU that it is of,
+    /// or empty.
+    pub(super) fn take(&mut self, now: Ts, e: &Event, gpu: &str) -> bool {
+        let Some(key) = Key::of(e, gpu) else { return false };
+        let holds = match key.topic {
+            Topic::Xid => true,
+            Topic::Link => e.code == Some(0),
+            Topic::Hw => e.code.unwrap_or(1) != 0,
+        };
+        if !holds {
+            return self.end(now, &key, e.ts.map_or(now, Ts::from_secs_f64));
+        }
+        let again = matches!(e.extra.get("again"), Some(Value::Bool(true)));
+        let told = Condition::of(now, e, &key, gpu);
+        if key.topic == Topic::Hw && key.name == RESET {
+            self.mend(now, &told.gpu, &told.pci, told.began);
+        }
+        if let Some(c) = self.all.get_mut(&key) {
+            return c.again(told, again);
+        }
+        if self.all.len() >= MAX_CONDITIONS && !self.make_room() {
+            self.dropped += 1;
+            return false;
+        }
+        self.all.insert(key, told);
+        true
+    }
+
+    fn end(&mut self, now: Ts, key: &Key, at: Ts) -> bool {
+        let Some(c) = self.all.get_mut(key).filter(|c| c.over.is_none()) else { return false };
+        c.over = Some(now);
+        let (gpu, pci) = (c.gpu.clone(), c.pci.clone());
+        if key.topic == Topic::Hw && MENDED.contains(&key.name.as_str()) {
+            self.mend(now, &gpu, &pci, at);
+        }
+        true
+    }
+
+    /// Makes the XIDs of a GPU history that it had before it was reset, by the node's clock: of a
+    /// reset is often told much later.
+    fn mend(&mut self, now: Ts, gpu: &str, pci: &str, reset: Ts) {
+        let same = |c: &Condition| !gpu.is_empty() && c.gpu == gpu || !pci.is_empty() && c.pci == pci;
+        let xids =
+            self.all.iter_mut().filter(|(key, c)| key.topic == Topic::Xid && same(c) && c.told <= reset);
+        xids.for_each(|(_, c)| c.over = Some(now));
+    }
+
+    fn make_room(&mut self) -> bool {
+        let done = self.all.iter().filter(|(_, c)| !c.holds()).min_by_key(|(_, c)| c.last);
+        let Some(key) = done.map(|(key, _)| key.clone()) else { return false };
+        self.all.remove(&key).is_some()
+    }
+
+    /// Notices that the exporter was started anew.
+    pub(super) fn life(&mut self, boot: Option<&str>, now: Ts) {
+        let Some(boot) = boot else { return };
+        if self.life.as_ref().is_none_or(|(had, _)| had != boot) {
+            self.life = Some((boot.to_owned(), now));
+        }
+    }
+
+    /// When the exporter that speaks now was first heard.
+    pub(super) fn born(&self) -> Option<Ts> {
+        self.life.as_ref().map(|(_, at)| *at)
+    }
+
+    /// Ends what the node speaks of no more, and forgets what is long over.
+    pub(super) fn age(&mut self, now: Ts, heard: &Liveness) {
+        let born = self.born();
+        for c in self.all.values_mut().filter(|c| c.holds()) {
+            if is_dropped(born, c.last, heard) {
+                (c.over, c.lapsed) = (Some(now), true);
+            }
+        }
+        self.all.retain(|_, c| c.holds() || now - c.over.unwrap_or(c.last).max(c.last) < KEEP);
+    }
+}
+
+/// Whether the node speaks no more of what holds and was last told then.
+pub(super) fn is_dropped(born: Option<Ts>, told: Ts, heard: &Liveness) -> bool {
+    let orphan = born.is_some_and(|at| told < at && heard.without(at) > RETELL);
+    orphan || heard.without(told) > LEASE
+}
+
+impl Condition {
+    fn of(now: Ts, e: &Event, key: &Key, gpu: &str) -> Self {
+        let caused_by = e.extra.get("caused_by").and_then(Value::as_f64).map(|n| n as i64);
+        let once = matches!(e.extra.get("once"), Some(Value::Bool(true)));
+        Self {
+            level: Level::of(e.level.as_deref()),
+            action: word(e, "action"),
+            text: e.text.clone().unwrap_or_default(),
+            gpu: gpu.to_owned(),
+            pci: word(e, "pci"),
+            medium: word(e, "medium"),
+            state: word(e, "state"),
+            process: word(e, "process"),
+            caused_by,
+            blames: blames(e),
+            began: e.ts.map_or(now, Ts::from_secs_f64),
+            told: e.ts.map_or(now, Ts::from_secs_f64),
+            first: now,
+            last: now,
+            times: 1,
+            once: once || key.topic == Topic::Xid,
+            over: None,
+            lapsed: false,
+        }
+    }
+}
+
+/// The ranks that an event names, and where they are.
+fn blames(e: &Event) -> Option<Target> {
+    let list = |key: &str| -> Vec<String> {
+        let Some(Value::List(items)) = e.extra.get(key) else { return Vec::new() };
+        let words = items.iter().filter_map(|v| match v {
+            Value::Text(text) => Some(text.clone()),
+            Value::Number(n) => Some(n.to_string()),
+            _ => None,
+        });
+        words.take(MAX_BLAMED).collect()
+    };
+    let (ranks, hosts) = (list("ranks"), list("hosts"));
+    (!ranks.is_empty()).then_some(Target::Ranks { ranks, hosts })
+}
+
+/// A text, or a number as one.
+pub(super) fn word(e: &Event, key: &str) -> String {
+    match e.extra.get(key) {
+        Some(Value::Text(text)) => text.clone(),
+        Some(Value::Number(n)) => n.to_string(),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,207 @@
+//! The accelerators of a node as they were last read.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, Metrics, Value};
+
+use super::conditions::word;
+use super::liveness::Liveness;
+use stepwatch_model::time::Ts;
+
+/// Accelerators remembered a node.
+const MAX_GPUS: usize = 64;
+/// Throttle counters remembered of each.
+const MAX_REASONS: usize = 16;
+/// From here on a GPU is at work, by any of these ratios: busy time, tensor cores, power against
+/// its limit.
+const BUSY: f64 = 0.5;
+const TENSOR: f64 = 0.05;
+const POWER: f64 = 0.5;
+/// Weight of a reading in what a GPU usually draws, of more and of less than that.
+const RISES: f64 = 0.1;
+const FALLS: f64 = 0.01;
+/// What the driver calls a reason and is none to complain of.
+const NO_COMPLAINT: [&str; 5] =
+    ["gpu_idle", "idle", "applications_clocks_setting", "display_clock_setting", "none"];
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    pub index: Option<u32>,
+    pub pci: String,
+    /// Readings ever taken.
+    pub readings: u64,
+    pub last: Reading,
+    /// What it draws at work, in watts; 0 before it has worked.
+    pub usual_power: f64,
+    /// Seconds that each reason has throttled it for, as last read.
+    throttled: BTreeMap<String, f64>,
+}
+
+/// What was read at one moment. Absent is unknown.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    pub at: Ts,
+    pub sm_clock: Option<f64>,
+    pub sm_clock_max: Option<f64>,
+    pub power: Option<f64>,
+    pub power_limit: Option<f64>,
+    pub temperature: Option<f64>,
+    pub utilization: Option<f64>,
+    pub tensor: Option<f64>,
+    pub ecc_corrected: Option<f64>,
+    pub remapped_correctable: Option<f64>,
+    pub remapped_uncorrectable: Option<f64>,
+    /// Why the driver holds its clocks down, or has since the reading before.
+    pub reasons: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Gpus {
+    all: BTreeMap<String, Gpu>,
+    /// That any of them was read.
+    heard: Liveness,
+}
+
+impl Reading {
+    fn of(now: Ts, m: &Metrics) -> Self {
+        let get = |name: &str| m.get(name).filter(|v| v.is_finite());
+        Self {
+            at: now,
+            sm_clock: get("sm_clock_hertz"),
+            sm_clock_max: get("sm_clock_max_hertz"),
+            power: get("power_watts"),
+            power_limit: get("power_limit_watts"),
+            temperature: get("temperature_celsius"),
+            utilization: get("utilization_ratio"),
+            tensor: get("tensor_active_ratio"),
+            ecc_corrected: get("ecc_corrected"),
+            remapped_correctable: get("remapped_rows_correctable"),
+            remapped_uncorrectable: get("remapped_rows_uncorrectable"),
+            reasons: Vec::new(),
+        }
+    }
+
+    /// Whether it is at work; one that does not tell is not.
+    pub fn is_loaded(&self) -> bool {
+        let power =
+            self.power.zip(self.power_limit).is_some_and(|(p, limit)| limit > 0.0 && p / limit >= POWER);
+        self.utilization.is_some_and(|u| u >= BUSY) || self.tensor.is_some_and(|t| t >= TENSOR) || power
+    }
+
+    /// The SM clock as a share of the highest one.
+    pub fn clock_ratio(&self) -> Option<f64> {
+        let (clock, max) = self.sm_clock.zip(self.sm_clock_max)?;
+        (clock > 0.0 && max > 0.0).then(|| clock / max)
+    }
+}
+
+impl Gpus {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Gpu)> {
+        self.all.iter().map(|(uuid, gpu)| (uuid.as_str(), gpu))
+    }
+
+    pub fn get(&self, uuid: &str) -> Option<&Gpu> {
+        self.all.get(uuid)
+    }
+
+    /// Whether one that is known is still read, as the others of the node are.
+    pub fn is_there(&self, uuid: &str) -> bool {
+        self.get(uuid).is_some_and(|gpu| self.heard.has(gpu.last.at))
+    }
+
+    /// By UUID, or by PCI address where that is all that is known: the one that was last read
+    /// there, of those that took turns in the slot.
+    pub fn find(&self, uuid: &str, pci: &str) -> Option<(&str, &Gpu)> {
+        if !uuid.is_empty() {
+            return self.all.get_key_value(uuid).map(|(uuid, gpu)| (uuid.as_str(), gpu));
+        }
+        let there = self.iter().filter(|(_, gpu)| !pci.is_empty() && gpu.pci.eq_ignore_ascii_case(pci));
+        there.max_by_key(|(_, gpu)| gpu.last.at)
+    }
+
+    /// The UUID of the GPU that an event is of, told or found by its address; empty if it is of
+    /// none.
+    pub(super) fn named(&self, e: &Event) -> String {
+        let told = word(e, "gpu");
+        if told.starts_with("GPU-") {
+            return told;
+        }
+        self.find("", &word(e, "pci")).map(|(uuid, _)| uuid.to_owned()).unwrap_or_default()
+    }
+
+    /// Learns which GPU is which, from whatever tells.
+    pub(super) fn learn(&mut self, e: &Event) {
+        let text = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
+        let Some(uuid) = text("gpu").filter(|v| v.starts_with("GPU-")) else { return };
+        if !self.all.contains_key(uuid) && self.all.len() >= MAX_GPUS {
+            // One that was swapped out long ago makes room.
+            let oldest = self.all.iter().min_by_key(|(_, gpu)| gpu.last.at).map(|(uuid, _)| uuid.clone());
+            self.all.remove(&oldest.unwrap_or_default());
+        }
+        let gpu = self.all.entry(uuid.to_owned()).or_default();
+        if let Some(pci) = text("pci").filter(|pci| *pci != gpu.pci) {
+            pci.clone_into(&mut gpu.pci);
+        }
+        if let Some(index) = e.extra.get("index").and_then(Value::as_f64).filter(|n| *n >= 0.0) {
+            gpu.index = Some(index as u32);
+        }
+    }
+
+    /// Takes a reading; true if there was one.
+    pub(super) fn take(&mut self, now: Ts, e: &Event) -> bool {
+        let Some(gpu) = e.extra.get("gpu").and_then(Value::as_str).and_then(|uuid| self.all.get_mut(uuid))
+        else {
+            return false;
+        };
+        self.heard.hear(now);
+        gpu.last = Reading::of(now, &e.m);
+        gpu.readings += 1;
+        gpu.worked();
+        for (name, v) in e.m.iter() {
+            let Some(reason) = gpu.throttled_by(name, v) else { continue };
+            if !NO_COMPLAINT.contains(&reason) && !gpu.last.reasons.iter().any(|had| had == reason) {
+                gpu.last.reasons.push(reason.to_owned());
+            }
+        }
+        gpu.last.reasons.sort();
+        true
+    }
+
+    /// The median share of the highest clock over the GPUs at work, without one of them.
+    pub fn loaded_clock(&self, without: &str) -> Option<(f64, usize)> {
+        let others = self.iter().filter(|(uuid, gpu)| *uuid != without && gpu.last.is_loaded());
+        let mut clocks: Vec<f64> = others.filter_map(|(_, gpu)| gpu.last.clock_ratio()).collect();
+        clocks.sort_by(f64::total_cmp);
+        Some((*clocks.get(clocks.len() / 2)?, clocks.len()))
+    }
+}
+
+impl Gpu {
+    /// What it draws, as a share of what it draws at work.
+    pub fn power_share(&self) -> Option<f64> {
+        self.last.power.filter(|_| self.usual_power > 0.0).map(|power| power / self.usual_power)
+    }
+
+    /// A standstill lasts for minutes and must not become what is usual.
+    fn worked(&mut self) {
+        let busy = self.last.utilization.is_some_and(|u| u >= BUSY);
+        let Some(power) = self.last.power.filter(|_| busy) else { return };
+        let weight = if power > self.usual_power { RISES } else { FALLS };
+        let first = self.usual_power == 0.0;
+        self.usual_power += if first { power } else { weight * (power - self.usual_power) };
+    }
+
+    /// The reason that a metric says it is throttled by.
+    fn throttled_by<'a>(&mut self, name: &'a str, v: f64) -> Option<&'a str> {
+        if let Some(reason) = name.strip_prefix("throttle_") {
+            return (v > 0.0).then_some(reason);
+        }
+        let reason = name.strip_prefix("throttled_")?.strip_suffix("_seconds")?;
+        let before = self.throttled.get(reason).copied();
+        if before.is_some() || self.throttled.len() < MAX_REASONS {
+            self.throttled.insert(reason.to_owned(), v);
+        }
+        before.is_some_and(|before| v > before).then_some(reason)
+    }
+}

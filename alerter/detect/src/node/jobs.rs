@@ -1,0 +1,59 @@
+//! The jobs that a scheduler runs on a node.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, Value};
+
+use super::conditions::is_dropped;
+use super::liveness::Liveness;
+use stepwatch_model::time::Ts;
+
+/// Jobs remembered a node.
+const MAX_JOBS: usize = 16;
+
+/// By their ids. One that ends while its exporter is away is told of by nobody, as a condition is.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Jobs {
+    all: BTreeMap<String, Job>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Job {
+    /// `job 4711 of bob on slurm`.
+    text: String,
+    last: Ts,
+}
+
+impl Jobs {
+    /// One of them, in words.
+    pub(crate) fn first(&self) -> Option<&str> {
+        self.all.values().next().map(|job| job.text.as_str())
+    }
+
+    /// A job came or went, or is still there; true if that is news.
+    pub(super) fn take(&mut self, now: Ts, e: &Event) -> bool {
+        let word = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
+        let Some(id) = word("job") else { return false };
+        if e.code == Some(0) {
+            return self.all.remove(id).is_some();
+        }
+        let mut text = format!("job {id}");
+        for (before, key) in [(" of ", "user"), (" on ", "scheduler")] {
+            if let Some(value) = word(key) {
+                text.push_str(before);
+                text.push_str(value);
+            }
+        }
+        if self.all.len() >= MAX_JOBS && !self.all.contains_key(id) {
+            return false;
+        }
+        let had = self.all.insert(id.to_owned(), Job { text: text.clone(), last: now });
+        had.is_none_or(|had| had.text != text)
+    }
+
+    /// Forgets those that the node speaks of no more.
+    pub(super) fn age(&mut self, born: Option<Ts>, heard: &Liveness) {
+        self.all.retain(|_, job| !is_dropped(born, job.last, heard));
+    }
+}

@@ -1,0 +1,411 @@
+//! What a node's GPUs and RDMA ports read, in the form in which they are compared with those of the
+//! other nodes of a run, and how far each is out of line.
+//!
+//! A clock is compared as a ratio, a temperature as it is, a counter by the logarithm of its rate.
+//! GPUs count while they are at work: an idle one says nothing. The comparison is with the peers of
+//! the same moment, never with the past, so that what happens to the whole run sets nobody apart.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::Event;
+
+use super::conditions::word;
+use super::liveness::Liveness;
+use crate::stats::drift::Drift;
+use crate::stats::median::MAD_TO_SIGMA;
+use stepwatch_model::{Observation, ReadingUnit};
+
+use stepwatch_model::time::{Span, Ts};
+
+/// Devices remembered a node.
+const MAX_DEVICES: usize = 64;
+/// A reading older than this says nothing of now.
+pub(crate) const FRESH: Span = Span::secs(30);
+/// Fewer are no peers.
+const PEERS: u32 = 4;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    Gpu,
+    Port,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scale {
+    Ratio,
+    Plain,
+    /// A counter; a rate of so many a second is where it begins to matter.
+    Rate(f64),
+}
+
+/// One thing that is read of every device of a kind.
+#[derive(Debug, Clone, Copy)]
+pub struct Vital {
+    pub of: Of,
+    /// In the event.
+    name: &'static str,
+    /// For people.
+    pub words: &'static str,
+    scale: Scale,
+    /// Which side is bad.
+    low: bool,
+    /// Smallest standard deviation that is believed, in the unit of the comparison.
+    floor: f64,
+    /// Smallest excess that anybody cares about, in the same unit.
+    pub gate: f64,
+    /// How much it says of a run that is sick (the prior of a root cause).
+    pub prior: f64,
+}
+
+const fn vital(
+    of: Of,
+    name: &'static str,
+    words: &'static str,
+    scale: Scale,
+    low: bool,
+    (floor, gate, prior): (f64, f64, f64),
+) -> Vital {
+    Vital { of, name, words, scale, low, floor, gate, prior }
+}
+
+/// ln 5: five times the rate that matters, where the peers have none.
+const MANY: f64 = 1.6;
+
+pub static VITALS: [Vital; 20] = [
+    vital(Of::Gpu, "sm_clock_hertz", "SM clock", Scale::Ratio, true, (0.008, 0.05, 1.5)),
+    vital(Of::Gpu, "memory_clock_hertz", "memory clock", Scale::Ratio, true, (0.008, 0.05, 1.5)),
+    vital(Of::Gpu, "power_limit_watts", "power limit", Scale::Ratio, true, (0.008, 0.05, 1.5)),
+    vital(Of::Gpu, "temperature_celsius", "temperature", Scale::Plain, false, (2.0, 12.0, 1.5)),
+    vital(Of::Gpu, "memory_temperature_celsius", "memory temperature", Scale::Plain, false, (2.0, 12.0, 1.5)),
+    vital(Of::Gpu, "ecc_corrected", "corrected memory errors", Scale::Rate(0.02), false, (0.2, MANY, 2.5)),
+    vital(
+        Of::Gpu,
+        "ecc_uncorrected",
+        "uncorrected memory errors",
+        Scale::Rate(0.001),
+        false,
+        (0.2, MANY, 3.0),
+    ),
+    vital(Of::Gpu, "pcie_replays", "PCIe replays", Scale::Rate(1.0), false, (0.2, MANY, 1.5)),
+    vital(Of::Gpu, "nvlink_errors", "NVLink errors", Scale::Rate(0.1), false, (0.2, MANY, 2.0)),
+    vital(Of::Port, "rate_bytes_per_second", "link speed", Scale::Ratio, true, (0.008, 0.05, 2.0)),
+    vital(Of::Port, "errors", "errors", Scale::Rate(0.1), false, (0.2, MANY, 2.0)),
+    vital(Of::Port, "link_downed", "link downs", Scale::Rate(0.001), false, (0.2, MANY, 2.0)),
+    vital(Of::Port, "symbol_errors", "symbol errors", Scale::Rate(0.1), false, (0.2, MANY, 2.0)),
+    vital(Of::Port, "link_error_recoveries", "link recoveries", Scale::Rate(0.01), false, (0.2, MANY, 2.0)),
+    vital(Of::Port, "transmit_discards", "discarded packets", Scale::Rate(1.0), false, (0.2, MANY, 2.0)),
+    vital(Of::Port, "out_of_sequence", "packets out of sequence", Scale::Rate(1.0), false, (0.2, MANY, 2.0)),
+    vital(Of::Port, "ack_timeouts", "acknowledgement timeouts", Scale::Rate(0.1), false, (0.2, MANY, 2.0)),
+    vital(
+        Of::Port,
+        "retransmitted_packets",
+        "retransmitted packets",
+        Scale::Rate(1.0),
+        false,
+        (0.2, MANY, 2.0),
+    ),
+    vital(Of::Port, "receive_drops", "dropped packets", Scale::Rate(1.0), false, (0.2, MANY, 2.0)),
+    // Evidence of who waits, and no fault.
+    vital(Of::Port, "transmit_bytes", "traffic", Scale::Rate(1e6), true, (0.2, f64::INFINITY, 0.0)),
+];
+
+/// The peers of one vital: what is usual, and how far they differ.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usual {
+    pub median: f64,
+    pub sigma: f64,
+    pub n: u32,
+}
+
+/// What is usual among the devices of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Peers {
+    pub at: Option<Ts>,
+    usual: Vec<Usual>,
+}
+
+/// One GPU or port.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Device {
+    pub at: Ts,
+    /// By place in [`VITALS`]; absent of the other kind.
+    signs: BTreeMap<u8, Sign>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Sign {
+    /// In the unit of the comparison; `None` while it says nothing.
+    x: Option<f64>,
+    /// The counter as last read, and when.
+    counted: Option<(f64, Ts)>,
+    pub drift: Drift,
+    /// The last reading that was compared.
+    seen: Option<Seen>,
+}
+
+/// A reading beside what its peers had then.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Seen {
+    x: f64,
+    usual: f64,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct PeerMetrics {
+    pub devices: BTreeMap<String, Device>,
+    /// Readings ever taken, and of devices beyond the limit.
+    pub readings: u64,
+    pub dropped: u64,
+    /// That any was read, of GPUs and of ports.
+    heard: [Liveness; 2],
+}
+
+/// A device that is out of line.
+#[derive(Debug, Clone, Copy)]
+pub struct Outlier<'a> {
+    pub device: &'a str,
+    /// When it was read last.
+    at: Ts,
+    pub vital: &'static Vital,
+    pub sign: &'a Sign,
+}
+
+impl Vital {
+    /// How far a reading is on the bad side of its peers.
+    fn excess(&self, x: f64, usual: f64) -> f64 {
+        if self.low { usual - x } else { x - usual }
+    }
+
+    /// A value in the unit in which people read it.
+    pub fn shown(&self, x: f64) -> (f64, ReadingUnit) {
+        match (self.scale, self.name) {
+            (Scale::Rate(unit), _) => (unit * (x.exp() - 1.0).max(0.0), ReadingUnit::PerSecond),
+            (Scale::Plain, _) => (x, ReadingUnit::Celsius),
+            (Scale::Ratio, name) if name.ends_with("hertz") => (x.exp() / 1e9, ReadingUnit::Gigahertz),
+            (Scale::Ratio, name) if name.ends_with("watts") => (x.exp(), ReadingUnit::Watts),
+            (Scale::Ratio, _) => (8.0 * x.exp() / 1e9, ReadingUnit::GigabitsPerSecond),
+        }
+    }
+}
+
+impl Peers {
+    /// From the values of every vital over all devices of a run.
+    pub(crate) fn of(now: Ts, mut values: Vec<Vec<f64>>) -> Self {
+        let usual =
+            values.iter_mut().zip(&VITALS).map(|(values, vital)| Usual::of(values, vital.floor)).collect();
+        Self { at: Some(now), usual }
+    }
+
+    fn get(&self, i: usize) -> Option<Usual> {
+        self.usual.get(i).copied().filter(|u| u.n >= PEERS)
+    }
+
+    /// Devices that were compared.
+    pub fn compared(&self) -> u32 {
+        self.usual.iter().map(|u| u.n).max().unwrap_or(0)
+    }
+}
+
+impl Usual {
+    fn of(values: &mut [f64], floor: f64) -> Self {
+        let n = values.len() as u32;
+        if n == 0 {
+            return Self::default();
+        }
+        let at = (values.len() - 1) / 2;
+        let median = *values.select_nth_unstable_by(at, f64::total_cmp).1;
+        values.iter_mut().for_each(|v| *v = (*v - median).abs());
+        let mad = *values.select_nth_unstable_by(at, f64::total_cmp).1;
+        Self { median, sigma: (MAD_TO_SIGMA * mad).max(floor), n }
+    }
+}
+
+impl PeerMetrics {
+    /// Takes a reading of a GPU or a port; true if it was one. `loaded`: the GPU is at work.
+    pub(super) fn take(&mut self, now: Ts, e: &Event, loaded: bool, peers: Option<&Peers>) -> bool {
+        let (of, key) = match e.name.as_deref() {
+            Some("gpu") => (Of::Gpu, word(e, "gpu")),
+            Some("rdma") => (Of::Port, format!("{}/{}", word(e, "device"), word(e, "port"))),
+            _ => return false,
+        };
+        if !self.devices.contains_key(&key) {
+            if self.devices.len() >= MAX_DEVICES && !self.make_room(now) {
+                self.dropped += 1;
+                return false;
+            }
+            self.devices.insert(key.clone(), Device::default());
+        }
+        let Some(device) = self.devices.get_mut(&key) else { return false };
+        device.at = now;
+        self.readings += 1;
+        self.heard[of as usize].hear(now);
+        for (i, vital) in VITALS.iter().enumerate().filter(|(_, v)| v.of == of) {
+            let Some(v) = e.m.get(vital.name).filter(|v| v.is_finite()) else { continue };
+            let sign = device.signs.entry(i as u8).or_default();
+            sign.read(now, vital, v, loaded || of == Of::Port);
+            if let Some((x, usual)) = sign.x.zip(peers.and_then(|p| p.get(i))) {
+                sign.seen = Some(Seen { x, usual: usual.median });
+                sign.drift.add(now.0, vital.excess(x, usual.median), usual.sigma);
+            }
+        }
+        true
+    }
+
+    /// Whether a device is still read, as the others of its sort are.
+    pub fn is_there(&self, device: &str) -> bool {
+        let of = if device.starts_with("GPU-") { Of::Gpu } else { Of::Port };
+        self.devices.get(device).is_some_and(|d| self.heard[of as usize].has(d.at))
+    }
+
+    fn make_room(&mut self, now: Ts) -> bool {
+        let oldest = self.devices.iter().min_by_key(|(_, d)| d.at).filter(|(_, d)| now - d.at > FRESH);
+        let Some(key) = oldest.map(|(key, _)| key.clone()) else { return false };
+        self.devices.remove(&key).is_some()
+    }
+
+    /// Adds what was read lately to the values of the run's devices.
+    pub(crate) fn gather(&self, now: Ts, values: &mut [Vec<f64>]) {
+        for device in self.devices.values().filter(|d| now - d.at < FRESH) {
+            for (i, sign) in &device.signs {
+                if let (Some(x), Some(values)) = (sign.x, values.get_mut(usize::from(*i))) {
+                    values.push(x);
+                }
+            }
+        }
+    }
+
+    /// What is out of line, by more than anybody cares about.
+    pub fn outliers(&self) -> impl Iterator<Item = Outlier<'_>> {
+        let signs = self
+            .devices
+            .iter()
+            .flat_map(|(device, d)| d.signs.iter().map(move |(i, sign)| (device, d.at, *i, sign)));
+        signs.filter_map(|(device, at, i, sign)| {
+            let vital = VITALS.get(usize::from(i))?;
+            (sign.drift.level() > 0.0 && sign.drift.excess() >= vital.gate).then_some(Outlier {
+                device: device.as_str(),
+                at,
+                vital,
+                sign,
+            })
+        })
+    }
+
+    /// Bytes that the node's ports send in a second, all together, if any tells.
+    pub fn traffic(&self, now: Ts) -> Option<f64> {
+        let i = VITALS.iter().position(|v| v.name == "transmit_bytes")? as u8;
+        let Scale::Rate(unit) = VITALS[usize::from(i)].scale else { return None };
+        let fresh = self.devices.values().filter(|d| now - d.at < FRESH);
+        fresh.filter_map(|d| d.signs.get(&i)?.x).map(|x| unit * (x.exp() - 1.0)).reduce(|a, b| a + b)
+    }
+}
+
+impl Sign {
+    fn read(&mut self, now: Ts, vital: &Vital, v: f64, counts: bool) {
+        self.x = match vital.scale {
+            Scale::Ratio => (counts && v > 0.0).then(|| v.ln()),
+            Scale::Plain => counts.then_some(v),
+            Scale::Rate(unit) => {
+                let before = self.counted.replace((v, now));
+                // A counter that fell was started anew.
+                before.filter(|(had, at)| v >= *had && now > *at).map(|(had, at)| {
+                    let rate = (v - had) / (now - at).as_secs_f64();
+                    (1.0 + rate / unit).ln()
+                })
+            }
+        };
+    }
+}
+
+impl Outlier<'_> {
+    /// Whether the device was still apart when it was read last. Nodes are read seconds after each
+    /// other, so that what happens to all of them sets each apart for a moment; an error
+    /// counter is apart in the readings in which it rises.
+    pub(crate) fn is_still(&self) -> bool {
+        matches!(self.vital.scale, Scale::Rate(_)) || self.seen_apart().is_some()
+    }
+
+    /// Whether it was read lately: one that was replaced stays known for a while.
+    pub(crate) fn is_fresh(&self, now: Ts) -> bool {
+        now - self.at < FRESH
+    }
+
+    /// The same beside what the peers have now, which may be later than its last reading.
+    pub(crate) fn is_apart_from(&self, peers: &Peers) -> bool {
+        let now = VITALS.iter().position(|v| core::ptr::eq(v, self.vital)).and_then(|i| peers.get(i));
+        let alike = |(seen, now): (Seen, Usual)| self.vital.excess(seen.x, now.median) < self.vital.gate;
+        self.is_still()
+            && (matches!(self.vital.scale, Scale::Rate(_)) || !self.sign.seen.zip(now).is_some_and(alike))
+    }
+
+    fn seen_apart(&self) -> Option<Seen> {
+        self.sign.seen.filter(|seen| self.vital.excess(seen.x, seen.usual) >= self.vital.gate)
+    }
+
+    /// `SM clock 1.2 GHz, its peers 1.98 GHz`: as last read, or, of a counter that rests just then,
+    /// the mean since it began.
+    pub fn seen(&self) -> Observation {
+        let usual = self.sign.seen.map_or(0.0, |seen| seen.usual);
+        let mean = usual + if self.vital.low { -1.0 } else { 1.0 } * self.sign.drift.excess();
+        let (x, mean) = match (self.seen_apart().or(self.sign.seen), self.vital.scale) {
+            (Some(seen), Scale::Ratio | Scale::Plain) => (seen.x, false),
+            (Some(seen), _) if self.seen_apart().is_some() => (seen.x, false),
+            _ => (mean, true),
+        };
+        let (value, unit) = self.vital.shown(x);
+        let expected = self.vital.shown(usual).0.into();
+        Observation::Reading { vital: self.vital.words.to_owned(), value: value.into(), expected, unit, mean }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn half_of_the_devices_may_be_anything() {
+        let mut values = vec![1.0, 1.01, 0.99, 1.0, 1e9, f64::MAX];
+        let usual = Usual::of(&mut values, 0.008);
+        assert!((usual.median - 1.0).abs() < 0.02 && usual.sigma < 0.1, "{usual:?}");
+    }
+
+    /// Reads a GPU's SM clock beside peers that have this one.
+    fn read(v: &mut PeerMetrics, at: i64, clock: f64, peers: f64) -> Peers {
+        let mut e = Event { name: Some("gpu".into()), ..Event::new(stepwatch_wire::Kind::Health) };
+        e.extra.insert("gpu".into(), stepwatch_wire::Value::Text("GPU-1".into()));
+        e.m.set("sm_clock_hertz", clock);
+        let mut values = vec![Vec::new(); VITALS.len()];
+        values[0] = vec![peers.ln(); 8];
+        let peers = Peers::of(Ts(at), values);
+        v.take(Ts(at), &e, true, Some(&peers));
+        peers
+    }
+
+    #[test]
+    fn a_device_reads_what_it_was_read_at_and_is_apart_while_it_is() {
+        let mut v = PeerMetrics::default();
+        read(&mut v, 0, 1.75e9, 1.75e9);
+        (1..6).for_each(|at| drop(read(&mut v, 10_000 * at, 0.8e9, 1.75e9)));
+        let early = Peers::of(Ts(0), vec![vec![1.75e9_f64.ln(); 8]]);
+        let later = Peers::of(Ts(0), vec![vec![0.8e9_f64.ln(); 8]]);
+        let o = v.outliers().next().expect("it is slow");
+        assert_eq!(o.seen().to_string(), "SM clock 0.8 GHz, its peers 1.75 GHz");
+        assert!(o.is_still() && o.is_apart_from(&early) && !o.is_apart_from(&later));
+        // The others are as slow now.
+        let now = read(&mut v, 60_000, 0.8e9, 0.8e9);
+        let o = v.outliers().next().expect("the sum falls one reading at a time");
+        assert_eq!(o.seen().to_string(), "SM clock 0.8 GHz, its peers 0.8 GHz");
+        assert!(!o.is_still() && !o.is_apart_from(&now));
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_devices_says_nothing(mut values in proptest::collection::vec(-1e6f64..1e6, 1..60)) {
+            let forward = Usual::of(&mut values.clone(), 0.1);
+            values.reverse();
+            prop_assert_eq!(Usual::of(&mut values, 0.1), forward);
+        }
+    }
+}

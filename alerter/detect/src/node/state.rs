@@ -1,0 +1,123 @@
+//! What is known of a node.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, Value};
+
+use super::conditions::Conditions;
+use super::gpus::Gpus;
+use super::jobs::Jobs;
+use super::liveness::Liveness;
+use super::peer_metrics::PeerMetrics;
+use crate::run::Setup;
+use stepwatch_model::time::Ts;
+
+/// Keys kept of a setup.
+const MAX_KEYS: usize = 128;
+/// ConfigGroups kept: that of the node, and those of the runs that it sees.
+const MAX_SETUPS: usize = 8;
+/// What stands beside the keys of a setup.
+const NO_KEYS: [&str; 4] = ["fingerprint", "part", "parts", "again"];
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NodeState {
+    pub name: String,
+    /// When anything of the node itself arrived last, by our clock.
+    pub last_heard: Ts,
+    pub(super) heard: Liveness,
+    /// When it was last stored.
+    pub(crate) kept_at: Ts,
+    pub conditions: Conditions,
+    pub gpus: Gpus,
+    /// What its GPUs and ports read, beside those of the other nodes of the run.
+    pub vitals: PeerMetrics,
+    pub jobs: Jobs,
+    /// By the run whose configuration it is; that of the node has no name.
+    setups: BTreeMap<String, Assembly>,
+}
+
+/// A setup comes in parts.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Assembly {
+    setup: Setup,
+    parts: Vec<u32>,
+    whole: bool,
+}
+
+impl NodeState {
+    pub fn new(name: &str, now: Ts) -> Self {
+        Self {
+            name: name.to_owned(),
+            last_heard: now,
+            heard: Liveness::default(),
+            kept_at: now,
+            conditions: Conditions::default(),
+            gpus: Gpus::default(),
+            vitals: PeerMetrics::default(),
+            jobs: Jobs::default(),
+            setups: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn heard(&mut self, now: Ts, e: &Event) {
+        self.last_heard = now;
+        self.heard.hear(now);
+        self.conditions.life(e.cursor.as_ref().map(|c| c.boot.as_str()), now);
+        self.gpus.learn(e);
+    }
+
+    /// Lets go of what the node speaks of no more.
+    pub(super) fn age(&mut self, now: Ts) {
+        self.conditions.age(now, &self.heard);
+        self.jobs.age(self.conditions.born(), &self.heard);
+    }
+
+    /// Takes a part of a setup; gives the whole when it has become that, and is news.
+    pub(super) fn set_up(&mut self, e: &Event) -> Option<(Option<String>, Setup)> {
+        let fingerprint = e.extra.get("fingerprint").and_then(Value::as_str)?;
+        let run = e.run.clone().unwrap_or_default();
+        if !self.setups.contains_key(&run) && self.setups.len() >= MAX_SETUPS {
+            let oldest = self.setups.keys().find(|name| !name.is_empty()).cloned();
+            self.setups.remove(&oldest?);
+        }
+        let a = self.setups.entry(run.clone()).or_default();
+        if a.setup.fingerprint != fingerprint {
+            let setup =
+                Setup { of_run: !run.is_empty(), fingerprint: fingerprint.to_owned(), keys: BTreeMap::new() };
+            *a = Assembly { setup, ..Assembly::default() };
+        }
+        if a.whole {
+            return None;
+        }
+        let number = |key: &str| e.extra.get(key).and_then(Value::as_f64).map_or(1, |n| n as u32);
+        let part = number("part");
+        if !a.parts.contains(&part) {
+            a.parts.push(part);
+        }
+        for (key, value) in e.extra.iter().filter(|(key, _)| !NO_KEYS.contains(&key.as_str())) {
+            if a.setup.keys.len() < MAX_KEYS {
+                a.setup.keys.insert(key.clone(), plain(value));
+            }
+        }
+        a.whole = a.parts.len() >= number("parts").max(1) as usize;
+        a.whole.then(|| (Some(run).filter(|run| !run.is_empty()), a.setup.clone()))
+    }
+
+    /// The setup of the node, and those of a run's configuration as this node sees it, as far as
+    /// they are known in full.
+    pub(crate) fn setups_for<'a>(&'a self, run: &'a str) -> impl Iterator<Item = &'a Setup> {
+        ["", run].into_iter().filter_map(|name| self.setups.get(name)).filter(|a| a.whole).map(|a| &a.setup)
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Text(text) => text.clone(),
+        other => {
+            let mut text = String::new();
+            other.write(&mut text);
+            text
+        }
+    }
+}

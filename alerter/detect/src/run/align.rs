@@ -1,0 +1,348 @@
+//! Many ranks and sources tell of the same step; the detectors want one sample a step, as early as
+//! possible, and every signal once.
+//!
+//! One rank leads: the lowest that reports a loss or gradient norm. Its report makes the sample at
+//! once, so a spike waits for nobody. While no rank has reported a loss, a step is judged when the
+//! next one begins. What comes later adds to it: a signal that this step has not had yet makes a
+//! sample of its own, in the order of the steps of that signal, from the rank that usually tells
+//! it. A non-finite value of any rank is passed on whenever it comes.
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::Event;
+
+use crate::sample::StepSample;
+use stepwatch_model::time::Ts;
+
+use super::values::{SIGNALS, Units, Values};
+use super::{Derived, derived_step_time};
+
+/// What a step report is, given what the rank reported before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrival {
+    Next,
+    /// The first rank to come back after a restart.
+    Restarted,
+    /// A further report of a step that the rank reported before: another source of it, or a resend.
+    Again,
+    Duplicate,
+    Stale,
+}
+
+/// Steps the leader, or the rank that tells a signal, may miss before another does.
+const PATIENCE: i64 = 3;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Align {
+    leader: Option<u32>,
+    leader_missed: i64,
+    /// The last step that became a sample, and its time if the report told it.
+    last: Option<(i64, Option<Ts>)>,
+    /// Where the clock is too coarse for a step: the step since which the speed is worked out, and
+    /// its time.
+    since: Option<(i64, Ts)>,
+    /// A step that waits for the leader, or for its end.
+    pending: Option<Pending>,
+    signals: [Signal; SIGNALS],
+    units: Units,
+    /// Somebody tells how fast the run is: nothing need be worked out from the times of the
+    /// reports.
+    measured: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Pending {
+    step: i64,
+    ts: Ts,
+    /// The report told its time; otherwise it is that of its arrival.
+    told: bool,
+    rank: u32,
+    values: Values,
+}
+
+/// What a report makes: one sample, nearly always, so nothing need be put on the heap.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    first: Option<StepSample>,
+    more: Vec<StepSample>,
+}
+
+impl Samples {
+    fn push(&mut self, sample: StepSample) {
+        match &self.first {
+            None => self.first = Some(sample),
+            Some(_) => self.more.push(sample),
+        }
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut StepSample> {
+        self.first.iter_mut().chain(&mut self.more)
+    }
+}
+
+/// Where a signal stands.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Signal {
+    /// The last step that it was judged at.
+    last: Option<i64>,
+    /// Steps between two values.
+    every: i64,
+    /// The rank that tells it.
+    rank: u32,
+}
+
+impl Signal {
+    pub(super) fn takes(&self, rank: u32, step: i64) -> bool {
+        let Some(last) = self.last else { return true };
+        let ahead = step.saturating_sub(last);
+        ahead > 0 && (rank <= self.rank || ahead > PATIENCE.saturating_mul(self.every.max(1)))
+    }
+
+    /// Steps since the last value.
+    pub(super) fn moved(&mut self, rank: u32, step: i64) -> Option<i64> {
+        let interval = self.last.map(|last| step.saturating_sub(last).max(1));
+        *self = Self { last: Some(step), every: interval.unwrap_or(1), rank };
+        interval
+    }
+
+    /// Steps begin again.
+    pub(super) fn restart(&mut self) {
+        self.last = None;
+    }
+}
+
+impl Align {
+    /// The signals of a report.
+    pub(super) fn read(&mut self, e: &Event) -> Values {
+        Values::of(e, &mut self.units)
+    }
+
+    /// Takes a rank's report of a step, whose time it `told`; pushes the samples it makes. False if
+    /// it said nothing that was not known.
+    pub(super) fn take(
+        &mut self,
+        at: Ts,
+        rank: u32,
+        step: i64,
+        told: bool,
+        mut values: Values,
+        out: &mut Samples,
+    ) -> bool {
+        self.measured |= values.tells_speed();
+        let judged = self.last.is_some_and(|(last, _)| step <= last);
+        if judged || self.pending.as_ref().is_some_and(|p| step < p.step) {
+            return self.add(at, rank, step, values, out);
+        }
+        let leads = self.accepts_leader(rank);
+        if values.nonfinite() && !leads {
+            out.push(values.alarm().sample(step, at, 0));
+        }
+        if let Some(p) = self.pending.take_if(|p| p.step < step) {
+            self.leader_missed += i64::from(self.leader.is_some());
+            self.emit(p.rank, p.step, p.ts, p.told, p.values, out);
+        }
+        if values.leads() && leads {
+            let waited = self.pending.take();
+            if let Some(p) = waited.as_ref().filter(|p| p.rank == rank) {
+                values.fill(&p.values);
+            }
+            self.leader = Some(rank);
+            self.leader_missed = 0;
+            self.emit(rank, step, at, told, values, out);
+            if let Some(p) = waited.filter(|p| p.rank != rank) {
+                self.add(p.ts, p.rank, step, p.values, out);
+            }
+            return true;
+        }
+        // Without a leader nobody knows who will report the loss: wait for the step to end.
+        match &mut self.pending {
+            Some(p) if p.rank == rank => return p.values.fill(&values),
+            Some(p) => {
+                if values.leads() && !p.values.leads() || rank < p.rank && !p.values.leads() {
+                    (p.rank, p.values) = (rank, values);
+                }
+            }
+            None => self.pending = Some(Pending { step, ts: at, told, rank, values }),
+        }
+        true
+    }
+
+    /// What a report adds to a step that has been judged.
+    fn add(&mut self, at: Ts, rank: u32, step: i64, values: Values, out: &mut Samples) -> bool {
+        let mut fresh = values;
+        for (i, signal) in self.signals.iter().enumerate() {
+            if !signal.takes(rank, step) {
+                fresh.forget(i);
+            }
+        }
+        // A NaN is news of its own, from whatever rank, and of a step that had a number before.
+        let alarm = values.without(&fresh).alarm();
+        if alarm.nonfinite() {
+            out.push(alarm.sample(step, at, 0));
+        }
+        if fresh.is_empty() {
+            return alarm.nonfinite();
+        }
+        let interval = self.mark(rank, step, &fresh).unwrap_or(1);
+        out.push(StepSample { adds: true, ..fresh.sample(step, at, interval) });
+        true
+    }
+
+    /// Notes that signals are judged at `step`; the least steps since one of them was before.
+    fn mark(&mut self, rank: u32, step: i64, values: &Values) -> Option<i64> {
+        let moved = self.signals.iter_mut().enumerate().filter(|(i, _)| values.has(*i));
+        moved.filter_map(|(_, signal)| signal.moved(rank, step)).min()
+    }
+
+    pub(super) fn restart(&mut self) {
+        self.pending = None;
+        (self.last, self.since) = (None, None);
+        self.leader_missed = 0;
+        self.signals.iter_mut().for_each(Signal::restart);
+    }
+
+    /// How long a step took, from the times of the reports. A clock of whole seconds is exact
+    /// enough for the steps of a minute together, and for a pause of a minute, which must not
+    /// be spread over steps that were none.
+    fn worked_out(&mut self, before: Ts, step: i64, at: Ts, interval: i64) -> Option<Derived> {
+        let (first, since) = *self.since.get_or_insert((step.saturating_sub(interval), before));
+        let alone = derived_step_time(before, at, interval);
+        let derived = alone.or_else(|| derived_step_time(since, at, step.saturating_sub(first)));
+        if derived.is_some() || at < since {
+            self.since = Some((step, at));
+        }
+        derived
+    }
+
+    fn accepts_leader(&self, rank: u32) -> bool {
+        match self.leader {
+            None => true,
+            Some(leader) => rank <= leader || self.leader_missed >= PATIENCE,
+        }
+    }
+
+    fn emit(&mut self, rank: u32, step: i64, at: Ts, told: bool, mut values: Values, out: &mut Samples) {
+        let interval = self.last.map_or(1, |(last, _)| step.saturating_sub(last)).max(1);
+        if !self.measured {
+            let before = self.last.and_then(|(_, before)| before).filter(|_| told);
+            values.set_step_time(before.and_then(|before| self.worked_out(before, step, at, interval)));
+        }
+        self.last = Some((step, told.then_some(at)));
+        self.mark(rank, step, &values);
+        out.push(values.sample(step, at, interval));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(step: i64, m: &[(&str, f64)]) -> Event {
+        let mut e = Event::step("r", step);
+        for (name, v) in m {
+            e.m.set(name, *v);
+        }
+        e
+    }
+
+    /// Rank, step, metrics.
+    type Report<'a> = (u32, i64, &'a [(&'a str, f64)]);
+
+    /// The samples of reports: step, interval, whether it adds, and what it has.
+    fn samples(reports: &[Report<'_>]) -> Vec<(i64, i64, bool, &'static str)> {
+        let (mut align, mut out) = (Align::default(), Samples::default());
+        for (rank, step, m) in reports {
+            let values = align.read(&event(*step, m));
+            align.take(Ts(*step), *rank, *step, false, values, &mut out);
+        }
+        let has = |s: &mut StepSample| match (s.loss.is_some(), s.grad_norm.is_some()) {
+            (true, true) => "both",
+            (true, false) => "loss",
+            (false, true) => "grad",
+            (false, false) => "neither",
+        };
+        out.iter_mut().map(|s| (s.step, s.interval, s.adds, has(s))).collect()
+    }
+
+    const L: (&str, f64) = ("loss", 2.0);
+    const G: (&str, f64) = ("grad_norm", 0.5);
+
+    #[test]
+    fn a_late_signal_is_judged_once_and_in_its_own_order() {
+        let got = samples(&[
+            (0, 1, &[L]),
+            (0, 2, &[L]),
+            (0, 1, &[G]),
+            (0, 1, &[G, L]),
+            (0, 3, &[L]),
+            (0, 3, &[G]),
+            (0, 2, &[G]),
+        ]);
+        let want = [
+            (1, 1, false, "loss"),
+            (2, 1, false, "loss"),
+            (1, 1, true, "grad"),
+            (3, 1, false, "loss"),
+            (3, 2, true, "grad"),
+        ];
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn a_signal_comes_from_one_rank_while_that_one_tells_it() {
+        let got =
+            samples(&[(0, 1, &[L]), (7, 1, &[G]), (3, 1, &[G]), (3, 2, &[G]), (0, 2, &[L]), (7, 2, &[G])]);
+        // Rank 3 tells it at the step after, and is the lower one.
+        let want = [(1, 1, false, "loss"), (1, 1, true, "grad"), (2, 1, false, "loss"), (2, 1, true, "grad")];
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn a_log_every_ten_steps_beside_a_client_every_step() {
+        let mut reports: Vec<Report<'_>> = Vec::new();
+        for step in 1..=40 {
+            reports.push((0, step, &[L]));
+            if step % 10 == 0 {
+                reports.push((0, step, &[G, L]));
+            }
+        }
+        let got = samples(&reports);
+        assert!(got.iter().filter(|s| !s.2).all(|s| s.1 == 1));
+        let added: Vec<_> = got.iter().filter(|s| s.2).map(|s| (s.0, s.1, s.3)).collect();
+        assert_eq!(added, [(10, 1, "grad"), (20, 10, "grad"), (30, 10, "grad"), (40, 10, "grad")]);
+    }
+
+    /// The step times worked out of the times of the reports of steps 1, 2, ...: the step, seconds
+    /// a step, and how finely.
+    fn timed(times: impl IntoIterator<Item = f64>) -> Vec<(i64, f64, f64)> {
+        let (mut align, mut out) = (Align::default(), Samples::default());
+        for (step, at) in (1..).zip(times) {
+            let values = align.read(&event(step, &[L]));
+            align.take(Ts::from_secs_f64(at), 0, step, true, values, &mut out);
+        }
+        let timed = out.iter_mut().filter_map(|s| Some((s.step, s.step_time?, s.q.step_time)));
+        let three = |v: f64| (v * 1000.0).round() / 1000.0;
+        timed.map(|(step, secs, q)| (step, three(secs), three(q))).collect()
+    }
+
+    #[test]
+    fn a_clock_of_whole_seconds_tells_the_speed_of_many_steps_together() {
+        let got = timed((0..25).map(|i| (f64::from(i) * 6.4 + 0.1).floor()));
+        assert_eq!(got, [(9, 6.375, 0.125), (17, 6.375, 0.125), (25, 6.375, 0.125)]);
+        let exact = timed((0..4).map(|i| f64::from(i) * 6.4 + 0.1));
+        assert_eq!(exact.iter().map(|t| (t.0, t.1)).collect::<Vec<_>>(), [(2, 6.4), (3, 6.4), (4, 6.4)]);
+    }
+
+    #[test]
+    fn a_pause_stands_out_by_itself() {
+        let times = (1..30).map(|i| 6.0 * f64::from(i) + if i > 15 { 180.0 } else { 0.0 });
+        let got: Vec<_> = timed(times).iter().map(|t| (t.0, t.1)).collect();
+        assert_eq!(got, [(10, 6.0), (16, 186.0), (25, 6.0)]);
+    }
+
+    #[test]
+    fn a_number_that_turns_out_to_be_none_is_an_alarm() {
+        let got =
+            samples(&[(0, 1, &[L]), (0, 1, &[("loss", f64::NAN)]), (4, 1, &[("grad_norm", f64::INFINITY)])]);
+        assert_eq!(got, [(1, 1, false, "loss"), (1, 0, false, "loss"), (1, 1, true, "grad")]);
+    }
+}

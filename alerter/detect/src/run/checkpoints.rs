@@ -1,0 +1,161 @@
+//! What a run has saved, and what it would lose.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, Value};
+
+use stepwatch_model::time::Ts;
+
+/// Work between two looks of the clock detectors at a run that moves.
+const LOOK_EVERY_SECS: f64 = 10.0;
+const CHECKPOINTS_KEPT: usize = 8;
+
+/// Checkpoints, and the work that would be lost without the next one. Work is counted in the run's
+/// own time while it moves: neither a queue, nor a pause, nor a clock that differs from ours makes
+/// a checkpoint stale.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Checkpoints {
+    /// When the last success arrived, by our clock.
+    pub last_at: Option<Ts>,
+    pub last_step: Option<i64>,
+    /// Steps of the last ones, oldest first.
+    pub steps: VecDeque<i64>,
+    pub in_progress: Option<Ts>,
+    /// Seconds of work since the last success or the start of the attempt.
+    pub work: f64,
+    pub(super) looked_at: f64,
+    /// The work since the last success was not all seen: it is no measure of what is usual.
+    pub(super) unsure: bool,
+    /// Seconds of work between the last successes, and the saves themselves, where their start or
+    /// their duration was told.
+    pub intervals: VecDeque<f64>,
+    pub saves: VecDeque<Save>,
+    pub failure: Option<(Ts, String)>,
+}
+
+/// One save.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Save {
+    pub at: Ts,
+    pub secs: f64,
+    pub bytes: Option<f64>,
+}
+
+/// What the trainer says of a save that ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Told {
+    pub(super) secs: Option<f64>,
+    pub(super) bytes: Option<f64>,
+}
+
+impl Told {
+    pub(super) fn of(e: &Event) -> Self {
+        let number =
+            |key| e.extra.get(key).and_then(Value::as_f64).filter(|v: &f64| v.is_finite() && *v > 0.0);
+        Self { secs: number("seconds"), bytes: number("bytes") }
+    }
+}
+
+impl Checkpoints {
+    /// Counts work; true when it is time to look again.
+    pub(super) fn worked(&mut self, secs: f64) -> bool {
+        self.work += secs;
+        let look = self.work - self.looked_at > LOOK_EVERY_SECS;
+        if look {
+            self.looked_at = self.work;
+        }
+        look
+    }
+
+    fn reset_work(&mut self) {
+        (self.work, self.looked_at, self.unsure) = (0.0, 0.0, false);
+    }
+
+    /// What was not saved is lost already; the next checkpoint may be of a step that was saved
+    /// before.
+    pub(super) fn restarted(&mut self) {
+        self.in_progress = None;
+        self.reset_work();
+        self.unsure = true;
+    }
+
+    pub(super) fn start(&mut self, now: Ts) {
+        self.in_progress.get_or_insert(now);
+    }
+
+    /// One of an earlier attempt lies on disk: it tells what would be lost, and saves no work of
+    /// this one.
+    pub(super) fn found(&mut self, at: Ts, step: Option<i64>) {
+        if self.last_at.is_none_or(|last| last < at) {
+            (self.last_at, self.last_step) = (Some(at), step);
+            self.saved(step);
+        }
+    }
+
+    pub(super) fn success(&mut self, now: Ts, step: Option<i64>, told: Told) {
+        if step.is_some() && step == self.last_step && !self.unsure {
+            self.in_progress = None;
+            return; // another rank's word for the same checkpoint, or that of whoever looks at the disk, however late
+        }
+        if self.last_at.is_some() && !self.unsure {
+            keep(&mut self.intervals, self.work);
+        }
+        let watched = self.in_progress.take().map(|start| (now - start).as_secs_f64());
+        if let Some(secs) = told.secs.or(watched) {
+            if self.saves.len() == CHECKPOINTS_KEPT {
+                self.saves.pop_front();
+            }
+            self.saves.push_back(Save { at: now, secs: secs.max(0.0), bytes: told.bytes });
+        }
+        self.last_at = Some(now);
+        self.last_step = step;
+        self.saved(step);
+        self.failure = None;
+        self.reset_work();
+    }
+
+    fn saved(&mut self, step: Option<i64>) {
+        let Some(step) = step else { return };
+        // One that is written again after a roll-back replaces those that came after it.
+        self.steps.retain(|had| *had < step);
+        if self.steps.len() == CHECKPOINTS_KEPT {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(step);
+    }
+
+    pub(super) fn failed(&mut self, now: Ts, why: &str) {
+        self.in_progress = None;
+        self.failure = Some((now, why.to_owned()));
+    }
+
+    /// Median of the last intervals, once there are two.
+    pub fn usual_interval(&self) -> Option<f64> {
+        (self.intervals.len() >= 2).then(|| median(self.intervals.iter().copied()))
+    }
+
+    /// Work that is unsaved just before a checkpoint ends, at the last one's duration.
+    pub fn at_most(&self) -> f64 {
+        let takes = self.saves.back().map_or(0.0, |s| s.secs);
+        self.usual_interval().map_or(0.0, |interval| interval + takes)
+    }
+
+    pub fn usual_duration(&self) -> Option<f64> {
+        (self.saves.len() >= 2).then(|| median(self.saves.iter().map(|s| s.secs)))
+    }
+}
+
+fn keep(ring: &mut VecDeque<f64>, secs: f64) {
+    if ring.len() == CHECKPOINTS_KEPT {
+        ring.pop_front();
+    }
+    ring.push_back(secs.max(0.0));
+}
+
+/// The upper one of two; 0 of none.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut v: Vec<f64> = values.collect();
+    v.sort_by(f64::total_cmp);
+    v.get(v.len() / 2).copied().unwrap_or(0.0)
+}

@@ -1,0 +1,424 @@
+//! How long each rank computes in a step, beside the ranks that do the same work.
+//!
+//! The time of a synchronous step says nothing of ranks: all wait for the slowest. The time spent
+//! in compute sections does. Ranks of one pipeline stage are peers: the excess of rank i in a step
+//! is `r = ln(t / median of its stage)`, measured in the robust standard deviation of its peers,
+//! which is taken from the faster half alone: a slow host is half of the ranks of a stage on two.
+//! The median is the lower one of two, so that the slower of two ranks is the one that is out of
+//! line.
+//!
+//! Chips of one kind differ by a per cent or two for good, so that little can be said of a rank
+//! from its peers alone. Against what it usually is beside them, a rise of 2 % is news: [`BaselineShare`]
+//! learns that, of a rank its excess, and of all together what a step loses to its slowest rank.
+//!
+//! Reports of a step come in any order, and some never: a step is judged when every rank that
+//! usually reports has, or when four later ones have begun. O(ranks) a step, some 110 bytes a rank.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::names::metric;
+use stepwatch_wire::{Event, Metrics};
+
+use crate::stats::baseline_share::BaselineShare;
+use crate::stats::drift::Drift;
+use crate::stats::hit_window::HitWindow;
+use crate::stats::median::{MAD_TO_SIGMA, Window};
+use crate::stats::rotation::Rotation;
+
+/// Steps that wait for their ranks.
+const OPEN: usize = 4;
+/// Steps after which a rank that does not report any more is not waited for, and then not known.
+const PATIENCE: u64 = 8;
+const FORGET: u64 = 256;
+/// Stages told apart; ranks of further ones are one group.
+const MAX_STAGES: u32 = 256;
+/// Steps that the picture of a group covers.
+pub const SEEN: usize = 32;
+/// Ranks of one model differ by half a per cent in their kernels alone: what is finer says nothing.
+const FLOOR: f64 = 0.0075;
+/// Weight of a step in the mean excess of a rank.
+const WEIGHT: f32 = 0.1;
+/// Of the median of as many readings as a window holds, in standard deviations of one: √(π/2)/√32.
+const MEDIAN_ERROR: f64 = 0.22;
+/// Sigmas beyond which a rank is out of line: 4,096 normal ranks have none in a week of steps.
+const FAR: f64 = 6.0;
+/// Parts of the step that a rank computes in, as trainers name them, and what shares a part of the
+/// name and waits for others.
+const COMPUTES: [&str; 5] = ["fwd", "bwd", "forward", "backward", "compute"];
+const WAITS: [&str; 8] = ["recv", "send", "comm", "reduce", "gather", "sync", "wait", "barrier"];
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct RankComputeTimes {
+    open: VecDeque<Open>,
+    /// Ranks that a step waits for.
+    awaited: usize,
+    pub members: BTreeMap<u32, Member>,
+    /// By pipeline stage; ranks that do not tell theirs are of stage 0.
+    pub groups: BTreeMap<u32, Group>,
+    /// Steps judged.
+    pub judged: u64,
+    pub last: Option<i64>,
+    /// Reports of steps that had been judged.
+    pub late: u64,
+    /// Median over the ranks of the seconds in compute sections, and of those that wait for data.
+    pub compute: Level,
+    pub data: Level,
+    /// All stages together: what a step loses to its slowest rank, and which that is.
+    pub slowest: Slowest,
+}
+
+/// What the steps lose to their slowest rank.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Slowest {
+    /// Of the last steps, as a share of the time.
+    pub lost: Window<SEEN>,
+    pub usual: BaselineShare,
+    pub turns: Rotation,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Open {
+    step: i64,
+    reports: Vec<Report>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Report {
+    rank: u32,
+    compute: f32,
+    data: f32,
+    gc: f32,
+    /// What attention costs in this step, where the trainer tells.
+    load: f32,
+}
+
+/// One rank among its peers.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Member {
+    pub stage: u32,
+    /// Steps that it was judged in, and the last of all steps that was one of them.
+    pub steps: u32,
+    seen: u64,
+    /// Mean excess: `ln` of its time over that of its peers.
+    pub excess: f32,
+    /// Since when it is out of line, by steps.
+    pub drift: Drift,
+    /// The same of its wait for data, as a share of the compute time of its peers.
+    pub waits: Drift,
+    /// Steps in which it was more than 10 % and more than 5 % slower than its peers, and far out.
+    pub slow: HitWindow,
+    pub slower: HitWindow,
+    /// What its excess usually is.
+    pub usual: BaselineShare,
+}
+
+/// The ranks of one stage together.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Group {
+    pub ranks: u32,
+    /// What the excess of its slowest rank usually is.
+    pub worst: f32,
+    /// Mean of the median compute time, in seconds.
+    pub secs: f64,
+    /// Standard deviation of the mean excesses of its ranks.
+    pub spread: f32,
+    /// Of the last steps: how much slower the slowest rank was, as a ratio and in seconds; in
+    /// sigmas; the share of garbage collection in that; and how closely the time follows the
+    /// work.
+    pub peak: Window<SEEN>,
+    pub lost: Window<SEEN>,
+    pub sigmas: Window<SEEN>,
+    pub gc: Window<SEEN>,
+    pub follows_load: Window<SEEN>,
+    slowest: Rotation,
+}
+
+/// What a quantity usually is, and what it has been lately.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Level {
+    pub usual: f64,
+    pub lately: f64,
+    pub n: u32,
+}
+
+impl Level {
+    fn add(&mut self, x: f64) {
+        if !x.is_finite() {
+            return;
+        }
+        self.n = self.n.saturating_add(1);
+        let all = 1.0 / f64::from(self.n);
+        self.lately += all.max(0.25) * (x - self.lately);
+        // What is far above the usual must not become it before anybody has asked.
+        let bounded = if self.n > 20 { x.min(1.5 * self.usual) } else { x };
+        self.usual += all.max(0.01) * (bounded - self.usual);
+    }
+
+    pub fn rise(&self) -> f64 {
+        self.lately - self.usual
+    }
+}
+
+impl Member {
+    /// How much more it exceeds its peers than it usually does.
+    pub fn rise(&self) -> f64 {
+        if self.usual.is_known() { f64::from(self.excess) - self.usual.level() } else { 0.0 }
+    }
+
+    /// When it went out of line: far at once, or a little for long.
+    pub fn onset(&self) -> i64 {
+        if self.drift.is_out() { self.drift.onset() } else { self.usual.since() }
+    }
+}
+
+impl Group {
+    /// Share of the time that the last steps lost to their slowest rank.
+    pub fn lost(&self) -> f64 {
+        self.peak.iter().sum::<f64>() / self.peak.len().max(1) as f64
+    }
+
+    /// How evenly the role of the slowest goes round, and how often it stays.
+    pub fn rotation(&self) -> (f64, f64) {
+        self.slowest.rotation(self.ranks)
+    }
+}
+
+impl Slowest {
+    /// How much more is lost than usually, and the standard deviation of that.
+    pub fn rise(&self) -> (f64, f64) {
+        let (lost, spread) = self.lost.location_scale();
+        let rise = if self.usual.is_known() { lost - self.usual.level() } else { 0.0 };
+        (rise, MEDIAN_ERROR * spread)
+    }
+}
+
+impl RankComputeTimes {
+    /// The standard deviation of how much more or less than usually the ranks of a stage exceed
+    /// each other.
+    pub fn spread_of_rises(&self, stage: u32) -> f64 {
+        let peers = self.members.values().filter(|m| m.stage == stage);
+        let mut rises: Vec<f32> = peers.map(|m| m.rise().abs() as f32).collect();
+        MAD_TO_SIGMA * lower_median(&mut rises)
+    }
+
+    /// Takes a rank's report; true if a step was judged.
+    pub(super) fn take(&mut self, rank: u32, stage: Option<u32>, step: i64, e: &Event) -> bool {
+        let Some(report) = Report::of(rank, e) else { return false };
+        if self.last.is_some_and(|last| step <= last) {
+            self.late += 1;
+            return false;
+        }
+        let judged = self.judged;
+        let m = self.members.entry(rank).or_insert_with(|| {
+            self.awaited += 1;
+            Member::default()
+        });
+        self.awaited += usize::from(judged - m.seen >= PATIENCE);
+        m.stage = stage.unwrap_or(0).min(MAX_STAGES);
+        m.seen = judged;
+        let at = self.open.partition_point(|o| o.step < step);
+        if self.open.get(at).is_none_or(|o| o.step != step) {
+            self.open.insert(at, Open { step, reports: Vec::with_capacity(self.members.len()) });
+        }
+        let reports = &mut self.open[at].reports;
+        if reports.last().is_some_and(|r| r.rank >= rank) && reports.iter().any(|r| r.rank == rank) {
+            return false; // another source of the same rank
+        }
+        reports.push(report);
+        self.close()
+    }
+
+    /// The run went back: its ranks may be elsewhere.
+    pub(super) fn restarted(&mut self) {
+        *self = Self { judged: self.judged, late: self.late, ..Self::default() };
+    }
+
+    fn close(&mut self) -> bool {
+        let mut closed = false;
+        while let Some(first) = self.open.front() {
+            // At first nobody knows how many there will be.
+            let full = self.last.is_some() && first.reports.len() >= self.awaited;
+            if self.open.len() <= OPEN && !full {
+                break;
+            }
+            if let Some(done) = self.open.pop_front() {
+                self.judge(done);
+                closed = true;
+            }
+        }
+        closed
+    }
+
+    fn judge(&mut self, mut done: Open) {
+        self.last = Some(done.step);
+        self.judged += 1;
+        done.reports.sort_unstable_by_key(|r| r.rank);
+        let mut stages: BTreeMap<u32, Vec<Report>> = BTreeMap::new();
+        for r in &done.reports {
+            let stage = self.members.get(&r.rank).map_or(0, |m| m.stage);
+            stages.entry(stage).or_default().push(*r);
+        }
+        if self.groups.len() > stages.len() && done.reports.len() >= self.members.len() {
+            self.groups.retain(|stage, _| stages.contains_key(stage));
+        }
+        let mut slowest: Option<(f64, u32)> = None;
+        for (stage, reports) in stages {
+            let group = self.groups.entry(stage).or_default();
+            // Of ranks that report now and then, too few are no measure.
+            if reports.len() < 2 || reports.len() * 2 < group.ranks as usize {
+                continue;
+            }
+            group.ranks = group.ranks.max(reports.len() as u32);
+            let worst = judge_group(done.step, group, &reports, &mut self.members);
+            slowest = [slowest, worst].into_iter().flatten().max_by(|a, b| a.0.total_cmp(&b.0));
+        }
+        if let Some((lost, rank)) = slowest {
+            self.slowest.usual.add(done.step, lost);
+            self.slowest.lost.push(lost);
+            self.slowest.turns.took(rank);
+        }
+        let of = |part: fn(&Report) -> f32| {
+            let mut all: Vec<f32> = done.reports.iter().map(part).filter(|v| v.is_finite()).collect();
+            lower_median(&mut all)
+        };
+        let (compute, data) = (of(|r| r.compute), of(|r| r.data));
+        self.compute.add(compute);
+        self.data.add(data);
+        let judged = self.judged;
+        self.awaited = self.members.values().filter(|m| judged - m.seen < PATIENCE).count();
+        if judged.is_multiple_of(FORGET) {
+            self.members.retain(|_, m| judged - m.seen < FORGET);
+            for (stage, group) in &mut self.groups {
+                group.ranks = self.members.values().filter(|m| m.stage == *stage).count() as u32;
+            }
+        }
+    }
+
+    /// The stage that computes longest, against the one that is typical of the others, once both
+    /// are known.
+    pub fn longest_stage(&self) -> Option<(u32, f64)> {
+        let known: Vec<(u32, f64)> =
+            self.groups.iter().filter(|(_, g)| g.peak.len() >= SEEN / 2).map(|(s, g)| (*s, g.secs)).collect();
+        let (stage, secs) = *known.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let mut others: Vec<f32> =
+            known.iter().filter(|(s, _)| *s != stage).map(|(_, secs)| *secs as f32).collect();
+        let usual = lower_median(&mut others);
+        (usual > 0.0).then(|| (stage, secs / usual))
+    }
+}
+
+/// A rank that waits for data longer than the others; what all wait is no rank's.
+fn compare_waits(step: i64, compute: f64, reports: &[Report], members: &mut BTreeMap<u32, Member>) {
+    let mut data: Vec<f32> = reports.iter().map(|r| r.data).filter(|v| v.is_finite()).collect();
+    let usual = lower_median(&mut data);
+    data.iter_mut().for_each(|v| *v = (f64::from(*v) - usual).abs() as f32);
+    let sigma = (MAD_TO_SIGMA * lower_median(&mut data) / compute).max(FLOOR);
+    for r in reports.iter().filter(|r| r.data.is_finite()) {
+        if let Some(m) = members.get_mut(&r.rank) {
+            m.waits.add(step, (f64::from(r.data) - usual) / compute, sigma);
+        }
+    }
+}
+
+/// Gives what the step lost to the slowest rank, as a share of its time, and which that was.
+fn judge_group(
+    step: i64,
+    group: &mut Group,
+    reports: &[Report],
+    members: &mut BTreeMap<u32, Member>,
+) -> Option<(f64, u32)> {
+    let mut secs: Vec<f32> = reports.iter().map(|r| r.compute).collect();
+    let median = lower_median(&mut secs);
+    let sigma = (MAD_TO_SIGMA * faster_half(&mut secs, median)).max(FLOOR);
+    let mut means = Vec::with_capacity(reports.len());
+    group.worst = 0.0;
+    for r in reports {
+        let Some(m) = members.get_mut(&r.rank) else { continue };
+        let excess = (f64::from(r.compute) / median).ln();
+        m.steps = m.steps.saturating_add(1);
+        m.excess += WEIGHT.max(1.0 / m.steps as f32) * (excess as f32 - m.excess);
+        m.drift.add(step, excess, sigma);
+        m.slow.push(excess > 1.10f64.ln() && excess > FAR * sigma);
+        m.slower.push(excess > 1.05f64.ln());
+        m.usual.add(step, excess);
+        group.worst = group.worst.max(m.usual.level() as f32);
+        means.push(m.excess.abs());
+    }
+    compare_waits(step, median, reports, members);
+    group.spread = (MAD_TO_SIGMA * lower_median(&mut means)).max(FLOOR) as f32;
+    let n = group.peak.len() as f64 + 1.0;
+    group.secs += (1.0 / n).max(0.05) * (median - group.secs);
+    let slowest = reports.iter().max_by(|a, b| a.compute.total_cmp(&b.compute).then(b.rank.cmp(&a.rank)));
+    let slowest = slowest?;
+    let lost = f64::from(slowest.compute) - median;
+    group.peak.push(lost / median);
+    group.lost.push(lost);
+    group.sigmas.push((f64::from(slowest.compute) / median).ln() / sigma);
+    group.gc.push(if lost > 0.0 { (f64::from(slowest.gc) / lost).min(1.0) } else { 0.0 });
+    if let Some(r) = correlation(reports) {
+        group.follows_load.push(r);
+    }
+    group.slowest.took(slowest.rank);
+    Some((lost / median, slowest.rank))
+}
+
+impl Report {
+    fn of(rank: u32, e: &Event) -> Option<Self> {
+        let compute = seconds(&e.t, computes).filter(|secs| *secs > 0.0)?;
+        let load = e.m.get(metric::SEQLEN_SQUARED_SUM).map_or(f32::NAN, |v| v as f32);
+        let data = seconds(&e.t, |name| name.contains("data") || name.contains("batch") && !computes(name));
+        let gc = seconds(&e.t, |name| name == "gc" || name == "garbage_collection");
+        Some(Self { rank, compute, data: data.unwrap_or(f32::NAN), gc: gc.unwrap_or(0.0), load })
+    }
+}
+
+/// Whether a rank computes in a part of the step of this name, and does not wait for others.
+fn computes(name: &str) -> bool {
+    COMPUTES.iter().any(|part| name.contains(part)) && !WAITS.iter().any(|part| name.contains(part))
+}
+
+/// The sum of the parts; of a name that others refine (`forward_backward` beside
+/// `forward_compute`), only those.
+fn seconds(t: &Metrics, wanted: impl Fn(&str) -> bool) -> Option<f32> {
+    let found = || t.iter().filter(|(name, v)| wanted(name) && v.is_finite() && *v >= 0.0);
+    let refined = found().any(|(name, _)| name.ends_with("compute"));
+    let taken = found().filter(|(name, _)| !refined || name.ends_with("compute"));
+    taken.map(|(_, v)| v as f32).reduce(|a, b| a + b)
+}
+
+/// How far below the median the middle one of the faster ranks is. Slow ranks, though they be
+/// nearly half of all, do not widen it.
+fn faster_half(secs: &mut [f32], median: f64) -> f64 {
+    let quarter = (secs.len() - 1) / 4;
+    (median / f64::from(*secs.select_nth_unstable_by(quarter, f32::total_cmp).1)).ln().abs()
+}
+
+/// Of two in the middle, the lower.
+fn lower_median(values: &mut [f32]) -> f64 {
+    if values.is_empty() {
+        return f64::NAN;
+    }
+    let at = (values.len() - 1) / 2;
+    f64::from(*values.select_nth_unstable_by(at, f32::total_cmp).1)
+}
+
+/// Between the time of a rank and its work, over the ranks; `None` where the work is not known or
+/// all have the same.
+fn correlation(reports: &[Report]) -> Option<f64> {
+    let known =
+        || reports.iter().filter(|r| r.load.is_finite()).map(|r| (f64::from(r.load), f64::from(r.compute)));
+    let n = known().count() as f64;
+    if n < 4.0 {
+        return None;
+    }
+    let (sx, sy) = known().fold((0.0, 0.0), |(x, y), (a, b)| (x + a / n, y + b / n));
+    let (mut xx, mut yy, mut xy) = (0.0, 0.0, 0.0);
+    for (x, y) in known() {
+        xx += (x - sx) * (x - sx);
+        yy += (y - sy) * (y - sy);
+        xy += (x - sx) * (y - sy);
+    }
+    let r = xy / (xx * yy).sqrt();
+    r.is_finite().then_some(r)
+}

@@ -1,0 +1,216 @@
+//! What each rank says of its own loss, beside the ranks that report the same step.
+//!
+//! Ranks that train on batches of their own differ by the noise of a batch. A GPU that computes
+//! nonsense shows in its own rank's loss first: one step later the gradients have spread it to all,
+//! and nobody can be told apart any more. So whoever was out of line before the others is
+//! remembered for a while: a number that is none where the others have numbers, or one that is far
+//! from them.
+//!
+//! One rank far out once is most often its batch; one that is far out again and again, with another
+//! batch each time, is no accident of the data. Ranks that all report the same loss (the mean of
+//! all) are never out of line, and cost a comparison.
+//!
+//! A step is judged when every rank that usually tells its loss has, or when a later one is
+//! complete or two have begun. O(ranks) a step, eight bytes a rank; strays beyond the limit push
+//! the oldest out.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::median::MAD_TO_SIGMA;
+
+/// Steps that wait for their ranks.
+const OPEN: usize = 2;
+/// Fewer tell nothing of each other.
+pub(super) const FEWEST: usize = 4;
+/// Strays remembered.
+const STRAYS: usize = 32;
+/// A stray is this many robust standard deviations from the median of its step, and this share of
+/// it: a tenth of a rank's loss is what a batch of another kind makes.
+const FAR: f64 = 10.0;
+const MATTERS: f64 = 0.1;
+/// Ranks without a number are out of line while they are no more than this share.
+const FEW: f64 = 0.25;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct RankLosses {
+    open: VecDeque<Open>,
+    /// Ranks that told their loss of the last steps, and how many did after the last one was
+    /// judged.
+    usual: usize,
+    late: usize,
+    last: Option<i64>,
+    strays: VecDeque<Stray>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Open {
+    step: i64,
+    told: Vec<(u32, f32)>,
+}
+
+/// A rank that was out of line.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Stray {
+    pub rank: u32,
+    pub step: i64,
+    pub loss: f64,
+    /// The median of the others, and how many they were.
+    pub others: f64,
+    pub ranks: u32,
+}
+
+impl RankLosses {
+    /// Takes the loss that a rank tells of a step; true if somebody is found out of line.
+    pub(super) fn take(&mut self, rank: u32, step: i64, loss: f64) -> bool {
+        if self.last.is_some_and(|last| step <= last) {
+            self.late += usize::from(self.last == Some(step));
+            return false;
+        }
+        let at = self.open.partition_point(|o| o.step < step);
+        if self.open.get(at).is_none_or(|o| o.step != step) {
+            self.open.insert(at, Open { step, told: Vec::with_capacity(self.usual) });
+        }
+        let told = &mut self.open[at].told;
+        if told.last().is_some_and(|(last, _)| *last >= rank) && told.iter().any(|(had, _)| *had == rank) {
+            return false; // another source of the same rank
+        }
+        told.push((rank, loss as f32));
+        let before = self.last_stray();
+        // At first nobody knows how many there will be.
+        let full = |l: &Self, o: &Open| l.last.is_some() && o.told.len() >= l.usual.max(FEWEST);
+        while self.open.front().is_some_and(|o| self.open.len() > OPEN || full(self, o)) {
+            if let Some(done) = self.open.pop_front() {
+                self.judge(done);
+            }
+        }
+        self.last_stray() != before
+    }
+
+    /// The run went back: the same steps come again.
+    pub(super) fn restarted(&mut self) {
+        (self.last, self.usual, self.late) = (None, 0, 0);
+        self.open.clear();
+        self.strays.clear();
+    }
+
+    fn judge(&mut self, done: Open) {
+        self.last = Some(done.step);
+        let n = done.told.len();
+        // One that was late is waited for from now on; one that stays away, for less and less.
+        let seen = n + core::mem::take(&mut self.late);
+        self.usual = if seen < self.usual { self.usual - (self.usual - seen).div_ceil(4) } else { seen };
+        let mut finite: Vec<f64> =
+            done.told.iter().map(|t| f64::from(t.1)).filter(|v| v.is_finite()).collect();
+        let lost = n - finite.len();
+        if n < FEWEST || lost as f64 > FEW * n as f64 {
+            return;
+        }
+        let others = median(&mut finite);
+        finite.iter_mut().for_each(|v| *v = (*v - others).abs());
+        let sigma = MAD_TO_SIGMA * median(&mut finite);
+        let bound = (FAR * sigma).max(MATTERS * others.abs());
+        let out = |loss: f64| !loss.is_finite() || (loss - others).abs() > bound;
+        for (rank, loss) in
+            done.told.iter().map(|(rank, loss)| (*rank, f64::from(*loss))).filter(|t| out(t.1))
+        {
+            if self.strays.len() == STRAYS {
+                self.strays.pop_front();
+            }
+            self.strays.push_back(Stray { rank, step: done.step, loss, others, ranks: n as u32 });
+        }
+    }
+
+    /// Step and rank of the last one.
+    pub fn last_stray(&self) -> Option<(i64, u32)> {
+        self.strays.back().map(|s| (s.step, s.rank))
+    }
+
+    /// Who was out of line from `since` on, the first one first.
+    pub fn strays(&self, since: i64) -> impl Iterator<Item = &Stray> {
+        self.strays.iter().filter(move |s| s.step >= since)
+    }
+}
+
+/// Of two in the middle, the lower.
+fn median(values: &mut [f64]) -> f64 {
+    if values.is_empty() {
+        return f64::NAN;
+    }
+    let at = (values.len() - 1) / 2;
+    *values.select_nth_unstable_by(at, f64::total_cmp).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Ranks that stray, by step, where `loss` tells what each says.
+    fn strays(ranks: u32, steps: i64, loss: impl Fn(i64, u32) -> f64) -> Vec<(i64, u32)> {
+        let mut losses = RankLosses::default();
+        for step in 1..=steps + 4 {
+            for rank in 0..ranks {
+                losses.take(rank, step, loss(step, rank));
+            }
+        }
+        losses.strays(0).filter(|s| s.step <= steps).map(|s| (s.step, s.rank)).collect()
+    }
+
+    fn noise(step: i64, rank: u32) -> f64 {
+        2.0 + 0.04 * (f64::from(rank) * 7.3 + step as f64 * 1.7).sin()
+    }
+
+    #[test]
+    fn the_rank_that_lost_its_number_first_is_known_when_all_have_lost_it() {
+        let loss = |step, rank| match step {
+            1..=9 => noise(step, rank),
+            10 if rank != 5 => noise(step, rank),
+            _ => f64::NAN,
+        };
+        assert_eq!(strays(16, 20, loss), [(10, 5)]);
+    }
+
+    #[test]
+    fn a_rank_that_is_far_from_the_others_is_and_one_that_is_a_little_is_not() {
+        let off =
+            |by: f64| move |step, rank| noise(step, rank) + if (step, rank) == (10, 3) { by } else { 0.0 };
+        assert_eq!(strays(16, 20, off(0.8)), [(10, 3)]);
+        assert_eq!(strays(16, 20, off(-0.8)), [(10, 3)]);
+        assert_eq!(strays(16, 20, off(0.2)), []);
+        assert_eq!(strays(3, 20, off(0.8)), [], "three tell nothing of each other");
+        let mean = |step: i64, _| if step == 10 { f64::NAN } else { 2.0 };
+        assert_eq!(strays(16, 20, mean), [], "all say the same");
+    }
+
+    #[test]
+    fn what_comes_late_or_never_stops_nobody() {
+        let mut losses = RankLosses::default();
+        for step in 1..=200_i64 {
+            for rank in (0..8_u32).filter(|rank| *rank != 7 || step < 50) {
+                losses.take(rank, step, if (step, rank) == (150, 2) { 9.0 } else { noise(step, rank) });
+            }
+            losses.take(1, step - 30, f64::NAN);
+        }
+        assert_eq!(losses.strays(0).map(|s| (s.step, s.rank)).collect::<Vec<_>>(), [(150, 2)]);
+        assert!(losses.open.len() <= OPEN);
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_reports_and_the_names_of_ranks_say_nothing(shift in 0u32..16, turn in 0usize..16) {
+            let loss = |step: i64, rank: u32| noise(step, rank) + if (step, rank) == (5, 3) { 1.0 } else { 0.0 };
+            let mut losses = RankLosses::default();
+            for step in 1..=9 {
+                let mut order: Vec<u32> = (0..16).collect();
+                order.rotate_left(turn);
+                for rank in order {
+                    losses.take(rank + shift, step, loss(step, rank));
+                }
+            }
+            let got: Vec<(i64, u32)> = losses.strays(0).map(|s| (s.step, s.rank)).collect();
+            prop_assert_eq!(got, [(5, 3 + shift)]);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What was said of a run in words: by its script, its launcher, or a file that appears when
+//! something went wrong.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_model::Target;
+use stepwatch_wire::{Event, Value, names::exporter_event};
+
+use stepwatch_model::time::Ts;
+
+/// Reports remembered a run: the first of a crash matter, and the last of a script.
+const MAX_REPORTS: usize = 32;
+
+/// Samples for which a report is fresh.
+const FRESH: u64 = 8;
+
+/// What a report is about: the name of its event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Topic {
+    UserAlert,
+    TorchelasticError,
+    FlightRecorderDump,
+    LauncherDead,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    pub topic: Topic,
+    pub at: Ts,
+    /// By the clock of whoever wrote it.
+    pub when: Ts,
+    /// Samples that the run had had: a few more prove that it goes on.
+    pub steps: u64,
+    pub rank: Option<u32>,
+    /// The rank on its node, where that is all that is known.
+    pub local_rank: Option<u32>,
+    pub node: Option<String>,
+    /// As the event says: `error`, `warn`, `info`.
+    pub level: String,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Reports(VecDeque<Report>);
+
+impl Topic {
+    fn of(name: &str) -> Option<Self> {
+        match name {
+            "wandb_alert" => Some(Self::UserAlert),
+            "torchelastic_error" => Some(Self::TorchelasticError),
+            "flight_recorder_dump" => Some(Self::FlightRecorderDump),
+            exporter_event::LAUNCHER_DEAD => Some(Self::LauncherDead),
+            _ => None,
+        }
+    }
+}
+
+impl Report {
+    /// Who it is about.
+    pub fn place(&self) -> Target {
+        Target::Rank { rank: self.rank, local_rank: self.local_rank, node: self.node.clone() }
+    }
+}
+
+impl Reports {
+    pub(super) fn take(&mut self, now: Ts, steps: u64, e: &Event) {
+        let Some(topic) = e.name.as_deref().and_then(Topic::of) else { return };
+        if self.0.len() >= MAX_REPORTS {
+            self.0.pop_front();
+        }
+        let local = e.extra.get("local_rank").and_then(Value::as_f64).filter(|n| *n >= 0.0);
+        self.0.push_back(Report {
+            topic,
+            at: now,
+            when: e.ts.map_or(now, Ts::from_secs_f64),
+            steps,
+            rank: e.rank.filter(|_| local.is_none()),
+            local_rank: local.map(|n| n as u32),
+            node: e.node.clone(),
+            level: e.level.as_deref().unwrap_or("info").to_ascii_lowercase(),
+            text: e.text.clone().unwrap_or_default(),
+        });
+    }
+
+    /// Those about a topic, oldest first.
+    pub fn of(&self, topic: Topic) -> impl DoubleEndedIterator<Item = &Report> {
+        self.0.iter().filter(move |r| r.topic == topic)
+    }
+
+    /// Whether one came within the last samples, so that the next ones say what became of the run.
+    pub(super) fn is_fresh(&self, steps: u64) -> bool {
+        self.0.back().is_some_and(|r| r.steps + FRESH >= steps)
+    }
+}

@@ -1,0 +1,169 @@
+//! Numbers of a run that have no place in its samples: metrics of other names, and what evaluations
+//! gave.
+//!
+//! Every signal is heard once a step, from the lowest rank that tells it, in the order of the
+//! steps, like those of the samples.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, names::metric};
+
+use super::align::Signal;
+use crate::sample::{Eval, Reading};
+use stepwatch_model::time::Ts;
+
+/// Signals known a run; further ones are counted and left out.
+pub(super) const MAX_SIGNALS: usize = 512;
+
+/// Name of an evaluation that does not say which.
+const UNNAMED: &str = "eval";
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Signals {
+    ids: BTreeMap<String, u16>,
+    at: Vec<Signal>,
+}
+
+/// Where and when something was told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) step: i64,
+    pub(super) ts: Ts,
+    pub(super) attempt: u32,
+    pub(super) rank: u32,
+}
+
+/// What was not used of an event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) over_limit: u64,
+}
+
+impl Signals {
+    /// The numbers of a step's report that are somebody's own.
+    pub(super) fn readings<'e>(&mut self, p: Place, e: &'e Event, left: &mut Left) -> Vec<Reading<'e>> {
+        let told = e.m.custom().chain(ours(e));
+        told.filter_map(|(name, value)| {
+            let id = self.turn(name, p, left)?;
+            let quantum = e.q.get(name).unwrap_or(0.0);
+            Some(Reading { id, name, step: p.step, ts: p.ts, attempt: p.attempt, value, quantum })
+        })
+        .collect()
+    }
+
+    /// The loss of an evaluation.
+    pub(super) fn eval<'e>(&mut self, p: Place, e: &'e Event, left: &mut Left) -> Option<Eval<'e>> {
+        let loss = e.m.get(metric::LOSS)?;
+        let set = set_of(e);
+        let id = self.turn(&series(set, metric::LOSS), p, left)?;
+        let quantum = e.q.get(metric::LOSS).unwrap_or(0.0);
+        Some(Eval { id, set, step: p.step, ts: p.ts, attempt: p.attempt, loss, quantum })
+    }
+
+    /// What else an evaluation measured: `eval/<set>/<metric>`.
+    pub(super) fn measured(&mut self, p: Place, e: &Event, left: &mut Left) -> Vec<(u16, String, f64, f64)> {
+        let told = e.m.custom();
+        told.filter_map(|(name, value)| {
+            let series = series(set_of(e), name);
+            let id = self.turn(&series, p, left)?;
+            Some((id, series, value, e.q.get(name).unwrap_or(0.0)))
+        })
+        .collect()
+    }
+
+    /// Steps begin again.
+    pub(super) fn restart(&mut self) {
+        self.at.iter_mut().for_each(Signal::restart);
+    }
+
+    /// The number of a series, if this word of it is the next one.
+    fn turn(&mut self, name: &str, p: Place, left: &mut Left) -> Option<u16> {
+        let id = match self.ids.get(name) {
+            Some(id) => *id,
+            None if self.at.len() >= MAX_SIGNALS => {
+                left.over_limit += 1;
+                return None;
+            }
+            None => {
+                let id = self.at.len() as u16;
+                self.ids.insert(name.to_owned(), id);
+                self.at.push(Signal::default());
+                id
+            }
+        };
+        let signal = self.at.get_mut(usize::from(id))?;
+        if !signal.takes(p.rank, p.step) {
+            return None;
+        }
+        signal.moved(p.rank, p.step);
+        Some(id)
+    }
+}
+
+/// Metrics with a name of ours that no detector of samples reads.
+fn ours(e: &Event) -> impl Iterator<Item = (&str, f64)> {
+    let name = metric::PARAMS_NORM;
+    e.m.get(name).map(|value| (name, value)).into_iter()
+}
+
+fn set_of(e: &Event) -> &str {
+    e.name.as_deref().filter(|name| !name.is_empty()).unwrap_or(UNNAMED)
+}
+
+fn series(set: &str, name: &str) -> String {
+    if set == UNNAMED { format!("eval/{name}") } else { format!("eval/{set}/{name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(step: i64, m: &[(&str, f64)]) -> Event {
+        let mut e = Event::step("r", step);
+        for (name, v) in m {
+            e.m.set(name, *v);
+        }
+        e
+    }
+
+    fn place(rank: u32, step: i64) -> Place {
+        Place { step, ts: Ts(step), attempt: 0, rank }
+    }
+
+    #[test]
+    fn every_signal_is_heard_once_a_step_from_one_rank() {
+        let (mut signals, mut left) = (Signals::default(), Left::default());
+        let mut heard = |rank, step, m: &[(&str, f64)]| -> Vec<String> {
+            let e = event(step, m);
+            signals.readings(place(rank, step), &e, &mut left).iter().map(|r| r.name.to_owned()).collect()
+        };
+        assert_eq!(heard(0, 1, &[("loss", 2.0), ("reward", 1.0), ("kl", 0.1)]), ["reward", "kl"]);
+        assert!(heard(0, 1, &[("reward", 1.0)]).is_empty(), "told again");
+        assert!(heard(3, 1, &[("reward", 1.0)]).is_empty(), "by another rank");
+        assert_eq!(heard(0, 2, &[("reward", 1.0)]), ["reward"]);
+        assert!(heard(3, 3, &[("reward", 1.0)]).is_empty(), "rank 0 tells it");
+        assert_eq!(heard(3, 9, &[("reward", 1.0)]), ["reward"], "no more");
+        assert!(heard(0, 5, &[("reward", 1.0)]).is_empty(), "out of order");
+    }
+
+    #[test]
+    fn signals_are_limited_and_counted() {
+        let (mut signals, mut left) = (Signals::default(), Left::default());
+        for i in 0..MAX_SIGNALS + 7 {
+            let e = event(1, &[(&format!("m{i}"), 1.0)]);
+            signals.readings(place(0, 1), &e, &mut left);
+        }
+        assert_eq!((signals.at.len(), left.over_limit), (MAX_SIGNALS, 7));
+    }
+
+    #[test]
+    fn an_evaluation_has_a_name() {
+        let (mut signals, mut left) = (Signals::default(), Left::default());
+        let mut e = event(5, &[("loss", 2.0), ("accuracy", 0.5)]);
+        e.name = Some("c4".into());
+        assert_eq!(signals.eval(place(0, 5), &e, &mut left).map(|e| (e.set, e.loss)), Some(("c4", 2.0)));
+        assert_eq!(signals.measured(place(0, 5), &e, &mut left)[0].1, "eval/c4/accuracy");
+        assert!(signals.eval(place(1, 5), &e, &mut left).is_none(), "every rank says so");
+    }
+}

@@ -1,0 +1,164 @@
+//! Through whom we see a run: exporters that answer, exporters that do not, and what it means that
+//! they do not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::Rank;
+use super::state::RunState;
+use stepwatch_model::time::{Span, Ts};
+
+/// A node and its run stopped at one moment if these lie no further apart, beyond what lies between
+/// two steps: a stream that says nothing counts as broken after a quarter of a minute, and what the
+/// others sent before is heard within seconds.
+const NOTICED: Span = Span::secs(45);
+const ON_ITS_WAY: Span = Span::secs(10);
+/// Reports by which ranks in one collective may be apart.
+const APART: i64 = 2;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// When it was noticed, whether or not we have listened all the time since.
+    pub since: Ts,
+    pub reason: String,
+    /// The node that it spoke for, where that is known.
+    pub node: Option<String>,
+}
+
+impl RunState {
+    /// Nobody listened until `now`.
+    pub(crate) fn resume(&mut self, now: Ts) {
+        self.live_since = now;
+        self.checkpoints.in_progress = None;
+        self.resumed_at = now;
+    }
+
+    /// Since when we have seen that a source does not answer: what it did while nobody listened is
+    /// not known.
+    pub(crate) fn away_since(&self, lost: &Lost) -> Ts {
+        lost.since.max(self.resumed_at)
+    }
+
+    /// Whether losing `source` at `now` would make us blind to the run.
+    pub(crate) fn is_fed_by(&self, source: &str, now: Ts, within: Span) -> bool {
+        if self.lost.contains_key(source) {
+            return true;
+        }
+        // Measured from the run's last word: a run that is silent everywhere has not left this node.
+        let fed = self.live.get(source).is_some_and(|at| self.last_heard - *at < within);
+        fed && self.ended.is_none() && now - self.last_heard < super::FORGET_AFTER
+    }
+
+    pub fn source_up(&mut self, now: Ts, source: &str) {
+        if self.lost.remove(source).is_some() {
+            self.live_since = now;
+        }
+        self.live.insert(source.to_owned(), now);
+    }
+
+    /// `node`: the one that it speaks for, where that is known.
+    pub fn source_down(&mut self, now: Ts, source: &str, node: Option<&str>, reason: &str) {
+        self.live.remove(source);
+        let lost = || Lost { since: now, reason: reason.to_owned(), node: node.map(str::to_owned) };
+        self.lost.entry(source.to_owned()).or_insert_with(lost);
+    }
+
+    pub fn source_gone(&mut self, source: &str) {
+        self.live.remove(source);
+        self.lost.remove(source);
+    }
+
+    /// Sources that do not answer, by the nodes that they speak for. An address need not be a name,
+    /// nor a name the one that the node has for itself.
+    fn unanswered(&self) -> impl Iterator<Item = (&str, &Lost)> {
+        self.lost.iter().filter_map(|(source, lost)| {
+            let host = source.rsplit_once(':').map_or(source.as_str(), |(host, _)| host);
+            let host = || Some(host).filter(|host| self.nodes.contains_key(*host));
+            Some((lost.node.as_deref().or_else(host)?, lost))
+        })
+    }
+
+    /// Of these, those for whose nodes nobody speaks: an exporter that was started anew may answer
+    /// at another address.
+    pub(crate) fn lost_nodes(&self) -> impl Iterator<Item = (&str, &Lost)> {
+        self.unanswered().filter(|(node, _)| !self.heard_elsewhere.contains(*node))
+    }
+
+    /// Nodes of which nothing can be heard: their exporters do not answer.
+    pub(crate) fn out_of_reach(&self) -> BTreeSet<&str> {
+        self.lost_nodes().map(|(node, _)| node).collect()
+    }
+
+    /// Nodes of the run that fell silent as it stopped, and since when we have seen that, while
+    /// others still tell that it stands: hosts that died, not exporters. An exporter that dies
+    /// alone stops no rank, and ranks that said goodbye stand for another reason.
+    pub(crate) fn dark(&self) -> Vec<(&str, Ts)> {
+        if self.lost.is_empty() || self.live.is_empty() || self.ended.is_some() || !self.stands() {
+            return Vec::new();
+        }
+        let pace = Span::from_secs_f64(self.pace.quantile(0.99).unwrap_or(0.0));
+        let with_it = |at: Ts| {
+            at <= self.last_progress + NOTICED + pace && self.last_progress <= at + ON_ITS_WAY + pace
+        };
+        let here = self.lost_nodes().filter(|(node, _)| self.nodes.contains_key(*node));
+        here.filter(|(_, lost)| with_it(lost.since))
+            .map(|(node, lost)| (node, self.away_since(lost)))
+            .collect()
+    }
+
+    /// Ranks of which it is known how far they came: not those whose node only cannot be heard
+    /// while the run goes on there.
+    pub(crate) fn followed(&self) -> impl Iterator<Item = (u32, &Rank)> {
+        let (mut unheard, dark) = (self.unheard(), self.dark());
+        unheard.retain(|node, _| dark.iter().all(|(dark, _)| dark != node));
+        self.members().filter(move |(_, r)| !r.is_unheard(&unheard))
+    }
+
+    /// Every rank whose goodbye could be heard has said it: those that cannot be heard went with
+    /// them.
+    pub(crate) fn is_over_elsewhere(&self) -> bool {
+        let within_reach = || self.members_within_reach();
+        !self.lost.is_empty()
+            && self.deaths.is_empty()
+            && within_reach().count() > 0
+            && within_reach().all(|r| r.done)
+    }
+
+    /// Ranks that can be heard have come as far as the run, and no further; none has said goodbye.
+    fn stands(&self) -> bool {
+        let Some(last) = self.last_step else { return false };
+        let reach = APART.saturating_mul(self.interval.max(1));
+        let mut furthest = None;
+        for rank in self.members_within_reach() {
+            if rank.done && self.deaths.is_empty() {
+                return false;
+            }
+            furthest = furthest.max(rank.last_step);
+        }
+        furthest.is_some_and(|step| step.abs_diff(last) <= reach.unsigned_abs())
+    }
+
+    fn members_within_reach(&self) -> impl Iterator<Item = &Rank> {
+        let unheard = self.unheard();
+        self.members().map(|(_, r)| r).filter(move |r| !r.is_unheard(&unheard))
+    }
+
+    /// Since when the last source of each node does not answer. Another may speak for the node, and
+    /// not yet for its ranks.
+    fn unheard(&self) -> BTreeMap<&str, Ts> {
+        let mut since = BTreeMap::new();
+        for (node, lost) in self.unanswered() {
+            let at = since.entry(node).or_insert(lost.since);
+            *at = lost.since.max(*at);
+        }
+        since
+    }
+}
+
+impl Rank {
+    fn is_unheard(&self, unheard: &BTreeMap<&str, Ts>) -> bool {
+        let since = self.node.as_deref().and_then(|node| unheard.get(node));
+        since.is_some_and(|since| self.last_seen <= *since)
+    }
+}

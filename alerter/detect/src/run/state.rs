@@ -1,0 +1,574 @@
+//! What is known of a run, apart from its numbers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::names::hello;
+use stepwatch_wire::{Event, Kind, Value};
+
+use super::align::Arrival;
+use super::checkpoints::Checkpoints;
+use super::config_groups::{ConfigGroups, Setup};
+use super::pace::Pace;
+use super::rank_compute_time::RankComputeTimes;
+use super::rank_loss::{self, RankLosses};
+use super::reports::Reports;
+use super::sources::Lost;
+use crate::batches::BatchSize;
+use crate::node::Peers;
+use crate::sample::{StepClass, StepSample};
+use stepwatch_model::time::{Span, Ts};
+
+/// Phases remembered a run.
+const MAX_PHASES: usize = 32;
+/// Words that a run may declare of itself, and characters of their names and values.
+const MAX_LABELS: usize = 32;
+const MAX_LABEL: usize = 128;
+/// Deaths remembered a run: the first one is the one that matters.
+const MAX_DEATHS: usize = 64;
+/// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped it, and nobody needs
+/// telling.
+const STOPPED: [i64; 2] = [130, 143];
+/// Steps after a death that prove that the run goes on without it.
+const PROOF_STEPS: u64 = 3;
+/// Times the 99th percentile of the pace from which a gap is a pause, and from which the next one
+/// of its length must not come as a surprise: no deadline is shorter.
+const PAUSE: f64 = 3.0;
+const LONG: f64 = 1.5;
+/// Lines by which a step may come late.
+const OUT_OF_ORDER: i64 = 3;
+/// How long steps of the attempt that was left are still on their way.
+const IN_FLIGHT: Span = Span::secs(30);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunState {
+    pub name: String,
+    /// Restart epoch, counted here.
+    pub attempt: u32,
+    pub world: Option<u32>,
+    pub first_seen: Ts,
+    /// When anything of the run arrived last.
+    pub last_heard: Ts,
+    pub last_step: Option<i64>,
+    /// When a step arrived last, by our clock.
+    pub last_progress: Ts,
+    /// When the trainer last showed that it moves in another way: a phase, a checkpoint or an
+    /// evaluation began or ended.
+    pub last_sign: Ts,
+    /// When that step happened, by its own clock.
+    pub last_step_at: Option<Ts>,
+    /// When the attempt began, by our clock.
+    pub attempt_at: Ts,
+    /// The exit code of the attempt that says most: not that of whoever spoke last.
+    pub worst_code: i64,
+    /// Samples since the attempt began, and ever.
+    pub attempt_steps: u64,
+    pub total_steps: u64,
+    /// Steps between two samples.
+    pub interval: i64,
+    pub pace: Pace,
+    /// The longest pause that the run survived, in seconds: an evaluation that nobody declared.
+    pub longest_pause: f64,
+    /// Seconds between the first two samples: compilation, and often the first evaluation.
+    pub first_gap: f64,
+    pub heartbeats: bool,
+    /// The trainer declares its phases, checkpoints or evaluations, so a pause that it does not
+    /// declare is none of them.
+    pub declares: bool,
+    /// A process of the run has said hello.
+    pub greeted: bool,
+    /// What it declared of the run in words: the labels that routes and silences may select by.
+    pub labels: BTreeMap<String, String>,
+    pub ranks: BTreeMap<u32, Rank>,
+    /// How many ranks of this attempt each node has.
+    pub nodes: BTreeMap<String, u32>,
+    /// Nodes that came or went since somebody asked.
+    #[serde(skip)]
+    pub(crate) moved: Vec<String>,
+    /// How those nodes are set up.
+    pub setups: ConfigGroups,
+    /// Open phases, and how long each kind took at most.
+    pub phases: BTreeMap<String, Phase>,
+    pub checkpoints: Checkpoints,
+    /// Samples a step, to know where in its data the run is.
+    pub batch_size: BatchSize,
+    pub deaths: BTreeMap<u32, Death>,
+    pub reports: Reports,
+    /// When NCCL last said that ranks wait for others.
+    pub stuck_at: Option<Ts>,
+    /// Since when its GPUs have been seen to wait in a collective that none of them computes for.
+    pub waiting_since: Option<Ts>,
+    /// How long each rank computes.
+    pub sections: RankComputeTimes,
+    /// What ranks say of their own losses.
+    pub losses: RankLosses,
+    /// What its GPUs and ports usually read.
+    pub peers: Peers,
+    steps_since_death: u64,
+    pub ended: Option<Ended>,
+    /// Sources that feed the run, and when each did so last.
+    pub live: BTreeMap<String, Ts>,
+    pub lost: BTreeMap<String, Lost>,
+    /// Nodes whose source does not answer, and for which another one speaks. Not stored: it follows
+    /// from who answers.
+    #[serde(skip)]
+    pub(crate) heard_elsewhere: BTreeSet<String>,
+    /// Since when we have seen the run without interruption: silence before it says nothing.
+    pub live_since: Ts,
+    /// When we last began to listen again. Not stored: whoever takes up what was stored begins
+    /// anew.
+    #[serde(skip)]
+    pub(crate) resumed_at: Ts,
+    /// Something happened that the clock detectors should look at before their deadline.
+    pub wants_look: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Rank {
+    pub node: Option<String>,
+    /// Its number among the ranks of its node.
+    pub local_rank: Option<u32>,
+    /// Stage of the pipeline that it computes.
+    pub stage: Option<u32>,
+    pub attempt: Option<u32>,
+    pub last_step: Option<i64>,
+    /// The last two steps between which there is room for others, which may come late.
+    hole: Option<(i64, i64)>,
+    pub last_seen: Ts,
+    /// The run restarted and this rank has not followed yet.
+    pub stale: bool,
+    pub done: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Phase {
+    pub open: Option<Ts>,
+    pub ranks: BTreeSet<u32>,
+    /// Longest completed one, in seconds.
+    pub longest: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Death {
+    pub at: Ts,
+    /// By the clock of whoever saw it.
+    pub when: Ts,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    pub at: Ts,
+    /// Exit code; 0 is a clean end.
+    pub code: i64,
+    pub text: Option<String>,
+    /// Nobody said so: its log ended without a word.
+    pub silent: bool,
+}
+
+/// What a declared phase means for the steps around it.
+pub(crate) fn phase_class(name: &str) -> Option<StepClass> {
+    let lower = name.to_ascii_lowercase();
+    if lower.contains("ckpt") || lower.contains("checkpoint") || lower.contains("save") {
+        Some(StepClass::Checkpoint)
+    } else if lower.contains("eval") || lower.contains("valid") || lower == "val" || lower == "test" {
+        Some(StepClass::Eval)
+    } else {
+        None
+    }
+}
+
+/// The stage of a rank, told or worked out: Megatron, torchtitan and DeepSpeed all give
+/// neighbouring ranks to one stage.
+fn stage(rank: u32, world: Option<u32>, e: &Event) -> Option<u32> {
+    let told = ["stage", "pp_stage", "pp_rank", "pipeline_rank"].iter().find_map(|key| number(e, key));
+    told.or_else(|| {
+        let stages = number(e, "pp").filter(|n| *n > 1)?;
+        let world = world.filter(|world| world % stages == 0 && *world >= stages)?;
+        Some(rank / (world / stages))
+    })
+}
+
+/// A small number that stands beside the metrics, or, in a step, among them.
+fn number(e: &Event, key: &str) -> Option<u32> {
+    let v = e.extra.get(key).and_then(Value::as_f64).or_else(|| e.m.get(key))?;
+    (v >= 0.0 && v <= f64::from(u32::MAX) && v.fract() == 0.0).then_some(v as u32)
+}
+
+impl Ended {
+    /// It came to its end, or somebody stopped it.
+    pub fn well(&self) -> bool {
+        self.code == 0 || self.by_hand()
+    }
+
+    pub fn by_hand(&self) -> bool {
+        STOPPED.contains(&self.code)
+    }
+}
+
+impl Rank {
+    /// A step before the last one that was never told, and is only out of order: a rewind tells
+    /// steps again.
+    fn is_late(&self, last: i64, step: i64, interval: i64) -> bool {
+        let near = last.saturating_sub(step) <= interval.saturating_mul(OUT_OF_ORDER);
+        near && self.hole.is_some_and(|(from, to)| from < step && step < to)
+    }
+}
+
+impl RunState {
+    pub fn new(name: &str, now: Ts) -> Self {
+        Self {
+            name: name.to_owned(),
+            attempt: 0,
+            world: None,
+            first_seen: now,
+            last_heard: now,
+            last_step: None,
+            last_progress: now,
+            last_sign: now,
+            last_step_at: None,
+            attempt_steps: 0,
+            total_steps: 0,
+            interval: 1,
+            pace: Pace::default(),
+            longest_pause: 0.0,
+            first_gap: 0.0,
+            heartbeats: false,
+            declares: false,
+            greeted: false,
+            labels: BTreeMap::new(),
+            attempt_at: now,
+            worst_code: 0,
+            ranks: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            moved: Vec::new(),
+            setups: ConfigGroups::default(),
+            phases: BTreeMap::new(),
+            checkpoints: Checkpoints::default(),
+            batch_size: BatchSize::default(),
+            deaths: BTreeMap::new(),
+            reports: Reports::default(),
+            stuck_at: None,
+            waiting_since: None,
+            sections: RankComputeTimes::default(),
+            losses: RankLosses::default(),
+            peers: Peers::default(),
+            steps_since_death: 0,
+            ended: None,
+            live: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            heard_elsewhere: BTreeSet::new(),
+            live_since: now,
+            resumed_at: Ts::default(),
+            wants_look: false,
+        }
+    }
+
+    /// GPUs that burn money while the run is sick.
+    pub fn gpus(&self) -> u32 {
+        self.world.unwrap_or(0).max(self.ranks.len() as u32).max(1)
+    }
+
+    pub(super) fn heard(&mut self, now: Ts, source: &str, e: &Event) {
+        self.last_heard = now;
+        match e.kind {
+            Kind::Hello => {
+                self.last_sign = now;
+                self.greeted = true;
+            }
+            Kind::Phase | Kind::Ckpt | Kind::Eval => {
+                self.last_sign = now;
+                self.declares = true;
+            }
+            _ => {}
+        }
+        if e.world.is_some() {
+            self.world = e.world;
+        }
+        match self.live.get_mut(source) {
+            Some(at) => *at = now,
+            None => {
+                self.live.insert(source.to_owned(), now);
+            }
+        }
+        if let Some(rank) = e.rank {
+            if let Some(r) = self.ranks.get_mut(&rank) {
+                r.last_seen = now;
+                if e.node.is_some() && r.node != e.node {
+                    let left = core::mem::replace(&mut r.node, e.node.clone()).filter(|_| !r.stale);
+                    let counts = !r.stale;
+                    left.iter().for_each(|node| self.leave(node));
+                    e.node.iter().filter(|_| counts).for_each(|node| self.arrive(node));
+                }
+            } else if self.ranks.len() < super::MAX_RANKS {
+                self.ranks.insert(rank, Rank { node: e.node.clone(), last_seen: now, ..Rank::default() });
+                e.node.iter().for_each(|node| self.arrive(node));
+            }
+        }
+    }
+
+    fn arrive(&mut self, node: &str) {
+        if let Some(ranks) = self.nodes.get_mut(node) {
+            *ranks += 1;
+            return;
+        }
+        self.nodes.insert(node.to_owned(), 1);
+        self.moved.push(node.to_owned());
+    }
+
+    fn leave(&mut self, node: &str) {
+        match self.nodes.get_mut(node) {
+            Some(ranks) if *ranks > 1 => *ranks -= 1,
+            _ => {
+                self.nodes.remove(node);
+                self.setups.left(node);
+                self.moved.push(node.to_owned());
+            }
+        }
+    }
+
+    /// How a node of the run is set up; news of others are not kept.
+    pub(crate) fn set_up(&mut self, now: Ts, node: &str, setup: &Setup) {
+        if self.nodes.contains_key(node) {
+            self.wants_look |= self.setups.take(now, node, setup);
+        }
+    }
+
+    pub(super) fn hello(&mut self, e: &Event) {
+        let rank = e.rank.unwrap_or(0);
+        let world = self.world;
+        if let Some(r) = self.ranks.get_mut(&rank) {
+            r.done = false;
+            r.local_rank = number(e, "local_rank").or(r.local_rank);
+            r.stage = stage(rank, world, e).or(r.stage);
+        }
+        if rank == 0 {
+            let short = |text: &str| text.chars().count() <= MAX_LABEL;
+            let words = e.extra.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
+            let labels = words.filter(|(key, value)| !value.is_empty() && short(key) && short(value));
+            self.labels = labels.take(MAX_LABELS).map(|(k, v)| (k.clone(), v.to_owned())).collect();
+        }
+        if self.ended.take().is_some() {
+            self.wants_look = true;
+        }
+    }
+
+    /// Takes the parts of a rank's step; true if that made a step comparable.
+    pub(super) fn sectioned(&mut self, rank: u32, step: i64, e: &Event) -> bool {
+        let Some(r) = self.ranks.get_mut(&rank).filter(|r| !r.stale && r.last_step == Some(step)) else {
+            return false;
+        };
+        r.stage = number(e, "stage").or(r.stage);
+        self.sections.take(rank, r.stage, step, e)
+    }
+
+    /// A rank's own loss, true if one is out of line; of an attempt that was left it says nothing.
+    pub(super) fn told_loss(&mut self, rank: u32, step: i64, loss: f64) -> bool {
+        let counts = || self.ranks.get(&rank).is_some_and(|r| !r.stale && r.last_step == Some(step));
+        self.ranks.len() >= rank_loss::FEWEST && counts() && self.losses.take(rank, step, loss)
+    }
+
+    pub(super) fn bye(&mut self, now: Ts, e: &Event) {
+        let silent = e.code.is_none() && e.extra.contains_key(hello::SOURCE);
+        if silent && !self.deaths.is_empty() {
+            return; // what is known of its end is more than nothing
+        }
+        let code = e.code.unwrap_or(0);
+        let rank = e.rank.unwrap_or(0);
+        if let Some(r) = self.ranks.get_mut(&rank) {
+            r.done = true;
+        }
+        let failed = code != 0 && !STOPPED.contains(&code);
+        if failed {
+            let last_words = e.text.as_deref().map(|t| format!(": {t}")).unwrap_or_default();
+            let when = e.ts.map_or(now, Ts::from_secs_f64);
+            self.died(now, when, rank, format!("exited with code {code}{last_words}"), true);
+        }
+        if failed || self.worst_code == 0 {
+            self.worst_code = code;
+        }
+        // The run is over when every rank of this attempt has said so; one that never spoke is not waited
+        // for.
+        if e.rank.is_none() || self.members().all(|(_, r)| r.done) {
+            self.ended = Some(Ended { at: now, code: self.worst_code, text: e.text.clone(), silent });
+        }
+    }
+
+    /// The ranks of the current attempt: after a restart with fewer, the others are history.
+    pub fn members(&self) -> impl Iterator<Item = (u32, &Rank)> {
+        let world = self.world.unwrap_or(u32::MAX);
+        self.ranks.iter().filter(move |(n, r)| !r.stale && **n < world).map(|(n, r)| (*n, r))
+    }
+
+    /// `told`: somebody knows how, and it was not only seen that it is gone.
+    pub(super) fn died(&mut self, now: Ts, when: Ts, rank: u32, text: String, told: bool) {
+        self.steps_since_death = 0;
+        // A rank may die again in a later life.
+        let news = self.deaths.get(&rank).is_none_or(|d| d.at < self.last_progress);
+        if news && self.deaths.len() < MAX_DEATHS {
+            self.deaths.insert(rank, Death { at: now, when, text });
+        } else if let Some(death) = self.deaths.get_mut(&rank).filter(|_| told) {
+            (death.text, death.when) = (text, death.when.min(when));
+        }
+    }
+
+    /// Decides what a step of `rank` is, and moves the rank.
+    pub(super) fn rank_step(&mut self, now: Ts, rank: u32, step: i64, attempt: Option<u32>) -> Arrival {
+        let (run_step, attempt_at, interval) = (self.last_step, self.attempt_at, self.interval);
+        let r = self.ranks.entry(rank).or_default();
+        r.last_seen = now;
+        let restarted = match (r.last_step, r.attempt, attempt) {
+            (None, ..) => false,
+            (Some(_), Some(old), Some(new)) if new != old => new > old,
+            (Some(last), None, None) => step < last && !r.is_late(last, step, interval),
+            _ => false,
+        };
+        if restarted {
+            let follows = r.stale;
+            (r.last_step, r.hole, r.attempt, r.stale) = (Some(step), None, attempt, false);
+            if let Some(node) = r.node.clone().filter(|_| follows) {
+                self.arrive(&node);
+            }
+            return if follows || run_step.is_none() { Arrival::Next } else { Arrival::Restarted };
+        }
+        if r.last_step.is_some_and(|last| step <= last) {
+            // Another source of the same rank may be minutes behind; of another attempt it says nothing of
+            // this one.
+            return match r.stale {
+                true => Arrival::Stale,
+                false if attempt == r.attempt => Arrival::Again,
+                false => Arrival::Duplicate,
+            };
+        }
+        // Steps of the attempt that was left may still be on their way. A rank that goes on after that was
+        // never part of the restart.
+        if r.stale && now - attempt_at < IN_FLIGHT && run_step.is_none_or(|last| step > last + 1) {
+            return Arrival::Stale;
+        }
+        let node = if r.stale { r.node.clone() } else { None };
+        r.stale = false;
+        if let Some(last) = r.last_step.filter(|last| step.saturating_sub(*last) > 1) {
+            r.hole = Some((last, step));
+        }
+        (r.last_step, r.attempt) = (Some(step), attempt.or(r.attempt));
+        node.iter().for_each(|node| self.arrive(node));
+        Arrival::Next
+    }
+
+    /// Rank `first` came back at an earlier step; the others are expected to follow.
+    pub(super) fn restarted(&mut self, now: Ts, first: u32) {
+        self.attempt += 1;
+        self.attempt_at = now;
+        self.attempt_steps = 0;
+        self.worst_code = 0;
+        self.last_step = None;
+        self.last_step_at = None;
+        self.last_progress = now;
+        self.ended = None;
+        self.deaths.clear();
+        self.wants_look = true;
+        self.phases.values_mut().for_each(|p| {
+            p.open = None;
+            p.ranks.clear();
+        });
+        self.checkpoints.restarted();
+        self.sections.restarted();
+        self.losses.restarted();
+        for (_, r) in self.ranks.iter_mut().filter(|(rank, _)| **rank != first) {
+            r.stale = r.last_step.is_some();
+        }
+        self.moved.extend(core::mem::take(&mut self.nodes).into_keys());
+        let places: Vec<String> =
+            self.ranks.values().filter(|r| !r.stale).filter_map(|r| r.node.clone()).collect();
+        places.iter().for_each(|node| self.arrive(node));
+        let nodes = &self.nodes;
+        self.setups.retain(now, |node| nodes.contains_key(node));
+    }
+
+    /// Its attempt has made more than the step by which it was noticed.
+    pub(crate) fn steps_since_restart(&self) -> bool {
+        self.last_progress > self.attempt_at
+    }
+
+    pub(super) fn advanced(&mut self, now: Ts, s: &StepSample) {
+        // A pause that nobody watched says nothing about the run.
+        let watched = self.live_since <= self.last_progress;
+        if let Some(before) = self.last_step_at {
+            let secs = (s.ts - before).as_secs_f64();
+            let usual = self.pace.quantile(0.99).unwrap_or(f64::INFINITY);
+            self.wants_look |= self.checkpoints.worked(secs.clamp(0.0, 3.0 * usual));
+            self.checkpoints.unsure |= !watched;
+            match self.attempt_steps {
+                _ if !watched => {}
+                0 => {}
+                1 => self.first_gap = secs,
+                _ => self.paced(secs, usual),
+            }
+        }
+        if !self.deaths.is_empty() {
+            self.steps_since_death += 1;
+            if self.steps_since_death >= PROOF_STEPS {
+                self.deaths.clear();
+                self.wants_look = true;
+            }
+        }
+        self.wants_look |= !self.deaths.is_empty()
+            || self.reports.is_fresh(self.total_steps)
+            || self.ended.is_some()
+            || (now - self.last_progress) >= Span::secs(30);
+        self.last_step = Some(s.step);
+        self.last_step_at = Some(s.ts);
+        self.last_progress = now;
+        self.interval = s.interval.max(1);
+        self.attempt_steps += 1;
+        self.total_steps += 1;
+        self.ended = None;
+    }
+
+    /// `usual`: the longest of a hundred gaps.
+    fn paced(&mut self, secs: f64, usual: f64) {
+        self.wants_look |= secs > PAUSE * usual;
+        if secs > LONG * usual {
+            self.longest_pause = self.longest_pause.max(secs);
+        } else {
+            // A pause seen once need not keep the deadline long for ever.
+            self.longest_pause *= 0.9999;
+        }
+        // A pause counts as a slow step; were it one, the next steps would show it.
+        self.pace.add(secs.min(PAUSE * usual));
+    }
+
+    pub(super) fn phase_begin(&mut self, at: Ts, name: &str, rank: u32) {
+        if !self.phases.contains_key(name) && self.phases.len() >= MAX_PHASES {
+            return;
+        }
+        let p = self.phases.entry(name.to_owned()).or_default();
+        p.open.get_or_insert(at);
+        p.ranks.insert(rank);
+    }
+
+    pub(super) fn phase_end(&mut self, at: Ts, name: &str, rank: u32) {
+        let Some(p) = self.phases.get_mut(name) else { return };
+        p.ranks.remove(&rank);
+        if p.ranks.is_empty() {
+            if let Some(since) = p.open.take() {
+                p.longest = p.longest.max((at - since).as_secs_f64());
+            }
+        }
+    }
+
+    /// Seconds that so many steps usually take.
+    pub fn takes(&self, steps: i64) -> f64 {
+        steps.max(0) as f64 / self.interval as f64 * self.pace.quantile(0.5).unwrap_or(0.0)
+    }
+
+    /// The open phase that explains a pause best, if any.
+    pub fn open_phase(&self) -> Option<(&str, &Phase, Ts)> {
+        if self.phases.is_empty() {
+            return None; // asked for at every step
+        }
+        let (name, phase) =
+            self.phases.iter().filter(|(_, p)| p.open.is_some()).max_by_key(|(_, p)| p.open)?;
+        Some((name, phase, phase.open?))
+    }
+}

@@ -1,0 +1,91 @@
+//! Who tells of a run: the sources that were let, the first of them, whose the run is, and which
+//! source reports which rank.
+//!
+//! Only what was said; whether a source may say it is the matter of `engine/admission.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use stepwatch_model::time::Ts;
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tellers {
+    /// In the order in which they came: a rank names its source by the place.
+    sources: Vec<String>,
+    first: u32,
+    /// The user whose the run is, as the first source said.
+    pub(crate) uid: Option<u32>,
+    /// Since when it is theirs, if it was another's before.
+    pub(crate) since: Option<Ts>,
+    ranks: BTreeMap<u32, u32>,
+    /// Sources that named another user.
+    denied: BTreeSet<String>,
+}
+
+impl Tellers {
+    /// The source that told of the run first.
+    pub(crate) fn first(&self) -> Option<&str> {
+        self.sources.get(self.first as usize).map(String::as_str)
+    }
+
+    pub(crate) fn is_one(&self, source: &str) -> bool {
+        self.first() == Some(source) || self.sources.iter().any(|s| s == source)
+    }
+
+    /// The source that reports a rank.
+    pub(crate) fn of(&self, rank: u32) -> Option<&str> {
+        self.ranks.get(&rank).and_then(|at| self.sources.get(*at as usize)).map(String::as_str)
+    }
+
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = (u32, &str)> {
+        let source = |at: &u32| self.sources.get(*at as usize).map(String::as_str);
+        self.ranks.iter().filter_map(move |(rank, at)| Some((*rank, source(at)?)))
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.ranks.len() >= super::MAX_RANKS
+    }
+
+    pub(crate) fn add(&mut self, source: &str) {
+        self.place(source, None);
+    }
+
+    /// A rank is reported by this source from now on.
+    pub(crate) fn bind(&mut self, rank: u32, source: &str) {
+        // Ranks of one source are neighbours, as a rule.
+        let near = rank.checked_sub(1).and_then(|rank| self.ranks.get(&rank)).copied();
+        let at = self.place(source, near);
+        self.ranks.insert(rank, at);
+    }
+
+    fn place(&mut self, source: &str, near: Option<u32>) -> u32 {
+        let is_near = |at: &u32| self.sources.get(*at as usize).is_some_and(|s| s == source);
+        if let Some(at) = near.filter(is_near) {
+            return at;
+        }
+        let at = self.sources.iter().position(|s| s == source).unwrap_or_else(|| {
+            self.sources.push(source.to_owned());
+            self.sources.len() - 1
+        });
+        at as u32
+    }
+
+    /// The run is another user's from now on, by the word of this source.
+    pub(crate) fn pass_on(&mut self, now: Ts, source: &str, uid: u32) {
+        *self = Self { uid: Some(uid), since: Some(now), ..Self::default() };
+        self.add(source);
+    }
+
+    pub(crate) fn deny(&mut self, source: &str) {
+        self.denied.insert(source.to_owned());
+    }
+
+    pub(crate) fn allow(&mut self, source: &str) {
+        self.denied.remove(source);
+    }
+
+    pub(crate) fn is_denied(&self, source: &str) -> bool {
+        !self.denied.is_empty() && self.denied.contains(source)
+    }
+}

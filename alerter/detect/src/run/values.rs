@@ -1,0 +1,207 @@
+//! The signals of one report of a step.
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{Event, names::metric};
+
+use super::Derived;
+use crate::sample::{Quanta, StepClass, StepSample};
+use stepwatch_model::time::Ts;
+
+pub(super) const SIGNALS: usize = 9;
+
+const LOSS: usize = 0;
+const GRAD_NORM: usize = 1;
+const LR: usize = 2;
+const LOSS_SCALE: usize = 3;
+const SKIPPED: usize = 4;
+const STEP_TIME: usize = 5;
+const TOKENS: usize = 6;
+const MFU: usize = 7;
+const COMPUTED_MFU: usize = 8;
+
+/// Signals that tell how fast the run is.
+const SPEEDS: [usize; 3] = [STEP_TIME, TOKENS, MFU];
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Values {
+    /// Zero of what is not told.
+    values: [f64; SIGNALS],
+    quanta: [f64; SIGNALS],
+    /// A bit a signal that is told.
+    told: u16,
+    loss_missing: bool,
+    /// The report tells of more than these.
+    #[serde(skip)]
+    pub(super) more: bool,
+}
+
+/// What the run's throughput and MFU are measured in: the best that was told. A droop is judged
+/// relative to itself, so another unit is not taken in between.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Units {
+    tokens: u8,
+    mfu: u8,
+}
+
+/// How good an MFU of our own formula is.
+const COMPUTED: u8 = 3;
+
+/// Where a metric goes, and how good it is there; the first of two that tell the same is the better
+/// one.
+fn place(name: &str) -> Option<(usize, u8)> {
+    Some(match name {
+        metric::LOSS => (LOSS, 0),
+        metric::GRAD_NORM => (GRAD_NORM, 0),
+        metric::LR => (LR, 0),
+        metric::LOSS_SCALE => (LOSS_SCALE, 0),
+        metric::SKIPPED => (SKIPPED, 0),
+        metric::STEP_TIME => (STEP_TIME, 0),
+        metric::TOKENS_PER_SECOND => (TOKENS, 2),
+        metric::TOKENS_PER_SECOND_PER_GPU => (TOKENS, 1),
+        metric::MFU => (MFU, COMPUTED),
+        metric::MFU_REPORTED => (MFU, 2),
+        metric::TFLOPS_REPORTED => (MFU, 1),
+        _ => return None,
+    })
+}
+
+impl Values {
+    pub(super) fn of(e: &Event, units: &mut Units) -> Self {
+        let loss_missing = e.missing.iter().any(|m| m == metric::LOSS);
+        let mut v = Self { loss_missing, more: !e.t.is_empty(), ..Self::default() };
+        for (name, x) in e.m.iter() {
+            let Some((signal, goodness)) = place(name) else {
+                v.more = true;
+                continue;
+            };
+            if (signal, goodness) == (MFU, COMPUTED) {
+                v.set(COMPUTED_MFU, x, 0.0);
+            }
+            let best = match signal {
+                TOKENS => &mut units.tokens,
+                MFU => &mut units.mfu,
+                _ => &mut 0,
+            };
+            if goodness >= *best {
+                *best = goodness;
+                v.set(signal, x, e.q.get(name).unwrap_or(0.0));
+            }
+        }
+        v.loss_missing &= !v.tells(LOSS);
+        // A norm that a line should carry and does not is told where no number is: `null`, as strict JSON
+        // writes NaN.
+        if e.missing.iter().any(|m| m == metric::GRAD_NORM) && !v.tells(GRAD_NORM) {
+            v.set(GRAD_NORM, f64::NAN, 0.0);
+        }
+        v
+    }
+
+    fn tells(&self, signal: usize) -> bool {
+        self.told >> signal & 1 == 1
+    }
+
+    fn get(&self, signal: usize) -> Option<f64> {
+        self.tells(signal).then_some(self.values[signal])
+    }
+
+    pub(super) fn loss(&self) -> Option<f64> {
+        self.get(LOSS)
+    }
+
+    fn set(&mut self, signal: usize, value: f64, quantum: f64) {
+        (self.values[signal], self.quanta[signal]) = (value, quantum);
+        self.told |= 1 << signal;
+    }
+
+    pub(super) fn has(&self, signal: usize) -> bool {
+        self.tells(signal) || signal == LOSS && self.loss_missing
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.told == 0 && !self.loss_missing
+    }
+
+    pub(super) fn set_step_time(&mut self, derived: Option<Derived>) {
+        self.forget(STEP_TIME);
+        self.quanta[STEP_TIME] = 0.0;
+        if let Some(d) = derived {
+            self.set(STEP_TIME, d.step_time, d.quantum);
+        }
+    }
+
+    pub(super) fn forget(&mut self, signal: usize) {
+        self.values[signal] = 0.0;
+        self.told &= !(1 << signal);
+        self.loss_missing &= signal != LOSS;
+    }
+
+    /// What is here and not in `other`.
+    pub(super) fn without(mut self, other: &Self) -> Self {
+        (0..SIGNALS).filter(|i| other.has(*i)).for_each(|i| self.forget(i));
+        self
+    }
+
+    /// Takes from `other` what is absent here; true if there was any.
+    pub(super) fn fill(&mut self, other: &Self) -> bool {
+        let absent = other.told & !self.told;
+        for i in (0..SIGNALS).filter(|i| absent >> i & 1 == 1) {
+            self.set(i, other.values[i], other.quanta[i]);
+        }
+        let missing = (self.loss_missing || other.loss_missing) && !self.tells(LOSS);
+        let filled = absent != 0 || missing != self.loss_missing;
+        self.loss_missing = missing;
+        filled
+    }
+
+    pub(super) fn leads(&self) -> bool {
+        self.has(LOSS) || self.has(GRAD_NORM)
+    }
+
+    pub(super) fn tells_speed(&self) -> bool {
+        SPEEDS.iter().any(|i| self.has(*i))
+    }
+
+    pub(super) fn nonfinite(&self) -> bool {
+        [LOSS, GRAD_NORM].iter().any(|i| !self.values[*i].is_finite())
+    }
+
+    /// The part that nobody may miss, whoever tells it.
+    pub(super) fn alarm(&self) -> Self {
+        let mut alarm = Self::default();
+        for i in [LOSS, GRAD_NORM] {
+            if !self.values[i].is_finite() {
+                alarm.set(i, self.values[i], 0.0);
+            }
+        }
+        alarm
+    }
+
+    pub(super) fn sample(&self, step: i64, ts: Ts, interval: i64) -> StepSample {
+        let (v, q) = (|signal| self.get(signal), &self.quanta);
+        StepSample {
+            step,
+            ts,
+            attempt: 0,
+            interval,
+            adds: false,
+            class: StepClass::Train,
+            loss: v(LOSS),
+            grad_norm: v(GRAD_NORM),
+            lr: v(LR),
+            loss_scale: v(LOSS_SCALE),
+            skipped: v(SKIPPED),
+            loss_missing: self.loss_missing,
+            step_time: v(STEP_TIME),
+            tokens_per_second: v(TOKENS),
+            mfu: v(MFU),
+            computed_mfu: v(COMPUTED_MFU),
+            q: Quanta {
+                loss: q[LOSS],
+                grad_norm: q[GRAD_NORM],
+                step_time: q[STEP_TIME],
+                tokens_per_second: q[TOKENS],
+                mfu: q[MFU],
+            },
+        }
+    }
+}

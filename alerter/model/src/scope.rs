@@ -1,0 +1,92 @@
+//! What a finding is about, and where it comes from.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Cause, Ts};
+
+/// The run under which sources that feed no run are watched.
+pub const NO_RUN: &str = "-";
+
+/// What a finding is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    Run(String),
+    /// A node, whoever uses it.
+    Node(String),
+    /// This alerter, by what is wrong with it.
+    Own(String),
+    /// Many incidents of the same people, by their route.
+    Storm(String),
+    /// Alerts of other programs that are one condition, by what they have in common.
+    Alert(String),
+}
+
+/// One cause in one scope: at most one incident of it is open.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Subject {
+    pub scope: Scope,
+    pub cause: Cause,
+}
+
+/// Where an incident comes from. A flood from one origin is counted, and rolled up, by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    pub reporter: Reporter,
+    /// Of a run: when it was first heard of.
+    pub since: Option<Ts>,
+}
+
+/// Who reported it first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reporter {
+    /// An exporter, and the user who owns the run there, where the exporter says so.
+    Exporter { source: String, uid: Option<u32> },
+    /// Programs that bring alerts of their own.
+    Others,
+}
+
+impl Scope {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Run(name) | Self::Node(name) | Self::Own(name) | Self::Storm(name) | Self::Alert(name) => {
+                name
+            }
+        }
+    }
+}
+
+impl Origin {
+    pub fn of_exporter(source: String, uid: Option<u32>) -> Self {
+        Self { reporter: Reporter::Exporter { source, uid }, since: None }
+    }
+
+    pub fn of_others() -> Self {
+        Self { reporter: Reporter::Others, since: None }
+    }
+
+    /// Of a run that is known since then.
+    pub fn since(self, since: Ts) -> Self {
+        Self { since: Some(since), ..self }
+    }
+}
+
+impl fmt::Display for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exporter { source, uid: Some(uid) } => write!(f, "user {uid} of exporter {source}"),
+            Self::Exporter { source, uid: None } => write!(f, "exporter {source}"),
+            Self::Others => f.write_str("other programs"),
+        }
+    }
+}
+
+impl Subject {
+    /// A run that stands still.
+    pub fn is_standstill(&self) -> bool {
+        self.cause == Cause::Progress && matches!(self.scope, Scope::Run(_))
+    }
+}

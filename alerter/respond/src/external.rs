@@ -1,0 +1,303 @@
+//! Alerts that other programs tell us of, as Prometheus tells Alertmanager: which fire, until when,
+//! and which belong together.
+//!
+//! An alert is told again and again while it fires; one that says the same as before costs a
+//! look-up and nothing else. Alerts that belong together ([`group`]) are one condition: it is
+//! raised with the first, told anew when another joins or it gets worse, and over when the last has
+//! ended, by word of its sender or because the sender fell silent.
+//!
+//! What becomes of a condition is the matter of [`crate::incident`]; what run or node an alert is
+//! about is found out by the engine.
+
+mod alert;
+mod common;
+mod fit;
+pub mod group;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::matcher::Labels;
+pub use alert::{Alert, AlertError, LabelSet, Limits, fingerprint_within};
+pub use group::{About, Group, Newcomer};
+pub use stepwatch_model::fingerprint;
+use stepwatch_model::{Kind, Severity, Span, Ts, timers::Timers};
+
+/// Under `alerts:`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AlertsConfig {
+    /// How long an alert without an end fires after it was last told.
+    pub resolve_timeout: Span,
+    /// What the values of the label `severity` mean, beside those that are built in.
+    pub severities: BTreeMap<String, Severity>,
+    /// Of an alert without that label, or with a value that nothing is known of.
+    pub default_severity: Severity,
+    /// Which alerts tell of what Stepwatch itself watches for: alert names to kinds. Alerts with a
+    /// label `kind` need no entry.
+    pub kinds: BTreeMap<String, Kind>,
+    /// Labels that alerts of one incident have in common, beside the run that they are about.
+    pub group_by: Vec<String>,
+    /// Alerts that fire at once; further ones are refused and counted.
+    pub max_alerts: usize,
+}
+
+/// An alert as it was told.
+#[derive(Debug, Clone)]
+pub struct Told {
+    pub alert: Arc<Alert>,
+    /// Absent: until it has not been told for `resolve_timeout`.
+    pub ends_at: Option<Ts>,
+}
+
+/// One that fires, or did until just now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Firing {
+    pub alert: Arc<Alert>,
+    pub ends_at: Ts,
+    /// When it was last told.
+    pub updated_at: Ts,
+}
+
+/// What became of one that was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// As before; only its end moved.
+    Unchanged,
+    /// It fires, or says something else than before.
+    Fires,
+    /// It was firing and is over.
+    Over,
+    /// It is over and was not known.
+    Nothing,
+    /// There are too many.
+    Refused,
+}
+
+#[derive(Debug, Default)]
+pub struct External {
+    config: AlertsConfig,
+    firing: BTreeMap<u64, Member>,
+    groups: BTreeMap<Arc<str>, Group>,
+    ends: Timers<u64>,
+    refused: u64,
+}
+
+#[derive(Debug)]
+struct Member {
+    firing: Firing,
+    group: Arc<str>,
+    /// Empty of none.
+    node: Box<str>,
+    severity: Severity,
+}
+
+impl Default for AlertsConfig {
+    fn default() -> Self {
+        Self {
+            resolve_timeout: Span::secs(300),
+            severities: BTreeMap::new(),
+            default_severity: Severity::Ticket,
+            kinds: BTreeMap::new(),
+            group_by: vec!["alertname".into()],
+            max_alerts: 100_000,
+        }
+    }
+}
+
+impl AlertsConfig {
+    pub fn severity(&self, labels: &LabelSet) -> Severity {
+        let Some(word) = labels.get("severity") else { return self.default_severity };
+        if let Some(severity) = self.severities.get(word) {
+            return *severity;
+        }
+        match word.to_ascii_lowercase().as_str() {
+            "page" | "critical" | "emergency" | "fatal" | "disaster" => Severity::Page,
+            "ticket" | "warning" | "warn" | "error" | "major" | "high" => Severity::Ticket,
+            "info" | "informational" | "none" | "debug" | "low" | "notice" => Severity::Info,
+            _ => self.default_severity,
+        }
+    }
+
+    /// What it tells of, in our words.
+    pub fn kind(&self, labels: &LabelSet) -> Kind {
+        let named = labels.get("alertname").and_then(|name| self.kinds.get(name).copied());
+        let told =
+            || labels.get("kind").and_then(|word| Kind::ALL.iter().copied().find(|k| k.as_str() == word));
+        named.or_else(told).unwrap_or(Kind::PrometheusAlert)
+    }
+}
+
+impl Firing {
+    /// The same on a clock that is so far ahead.
+    #[must_use]
+    pub fn moved(mut self, ahead: Span) -> Self {
+        (self.ends_at, self.updated_at) = (self.ends_at + ahead, self.updated_at + ahead);
+        self
+    }
+}
+
+impl External {
+    pub fn configure(&mut self, config: AlertsConfig) {
+        self.config = config;
+    }
+
+    pub fn config(&self) -> &AlertsConfig {
+        &self.config
+    }
+
+    pub fn count(&self) -> usize {
+        self.firing.len()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Firing> {
+        self.firing.values().map(|m| &m.firing)
+    }
+
+    pub fn get(&self, fingerprint: u64) -> Option<&Firing> {
+        self.firing.get(&fingerprint).map(|m| &m.firing)
+    }
+
+    /// Alerts refused because there were too many.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    pub fn group(&self, key: &str) -> Option<&Group> {
+        self.groups.get(key)
+    }
+
+    /// The alerts of a group that fire, in the order of their fingerprints.
+    pub fn members(&self, key: &str) -> impl Iterator<Item = &Arc<Alert>> {
+        let members = self.groups.get(key).into_iter().flat_map(|g| &g.firing);
+        members.filter_map(|fingerprint| self.firing.get(fingerprint)).map(|m| &m.firing.alert)
+    }
+
+    /// The alert whose words are told: the worst that came to the group since it was judged, or the
+    /// first.
+    pub fn spokesman(&self, key: &str) -> Option<&Arc<Alert>> {
+        let group = self.groups.get(key)?;
+        let newest = group.newcomer.filter(|n| n.severity == group.severity);
+        let newest = newest.and_then(|n| self.get(n.fingerprint)).map(|firing| &firing.alert);
+        newest.or_else(|| self.members(key).next())
+    }
+
+    /// The labels that all alerts of a group have alike.
+    pub fn common_labels(&self, key: &str) -> Labels {
+        self.groups.get(key).map(|g| g.common.labels()).unwrap_or_default()
+    }
+
+    /// Takes what was told; `about` says what it is about, and is asked only of what is new. The
+    /// keys of the groups that changed are added to `touched`.
+    pub fn take(
+        &mut self,
+        now: Ts,
+        told: &Told,
+        about: impl FnOnce(&AlertsConfig, &LabelSet) -> About,
+        touched: &mut BTreeSet<Arc<str>>,
+    ) -> Taken {
+        let Told { alert, ends_at } = told;
+        let fingerprint = alert.fingerprint;
+        let ends_at = ends_at.unwrap_or(now + self.config.resolve_timeout);
+        if ends_at <= now {
+            let over = self.end(fingerprint, None, touched).is_some();
+            return if over { Taken::Over } else { Taken::Nothing };
+        }
+        if let Some(member) = self.firing.get_mut(&fingerprint) {
+            let firing = &mut member.firing;
+            (firing.ends_at, firing.updated_at) = (ends_at, now);
+            self.ends.set_earlier(&fingerprint, Some(ends_at));
+            if firing.alert.says_the_same(alert) {
+                return Taken::Unchanged;
+            }
+            let starts_at = firing.alert.starts_at.min(alert.starts_at);
+            firing.alert = Arc::new(Alert { starts_at, ..(**alert).clone() });
+            return Taken::Fires;
+        }
+        if self.firing.len() >= self.config.max_alerts {
+            self.refused += 1;
+            return Taken::Refused;
+        }
+        let about = about(&self.config, &alert.labels);
+        let firing = Firing { alert: Arc::clone(alert), ends_at, updated_at: now };
+        touched.insert(self.insert(firing, about));
+        Taken::Fires
+    }
+
+    fn insert(&mut self, firing: Firing, about: About) -> Arc<str> {
+        let fingerprint = firing.alert.fingerprint;
+        let key = about.key(&self.config, &firing.alert.labels) + &group::within(&firing.alert.within);
+        let kind = self.config.kind(&firing.alert.labels);
+        let entry = self.groups.entry(Arc::from(key));
+        let group = entry.or_insert_with_key(|key| Group::new(Arc::clone(key), kind, &about));
+        let severity = self.config.severity(&firing.alert.labels);
+        group.add(&firing.alert, &about, severity);
+        let key = Arc::clone(&group.key);
+        self.ends.set(&fingerprint, Some(firing.ends_at));
+        self.firing.insert(
+            fingerprint,
+            Member { firing, group: Arc::clone(&key), node: about.node.into(), severity },
+        );
+        key
+    }
+
+    /// Takes what was stored. Its sender gets the time to tell it again that it would have had, had
+    /// we not been away.
+    pub fn restore(&mut self, now: Ts, mut firing: Firing, about: About) {
+        firing.ends_at = firing.ends_at.max(now + self.config.resolve_timeout);
+        let key = self.insert(firing, about);
+        self.judged(&key);
+    }
+
+    /// `silent`: when it was last heard of, if that is why it ends.
+    fn end(
+        &mut self,
+        fingerprint: u64,
+        silent: Option<Ts>,
+        touched: &mut BTreeSet<Arc<str>>,
+    ) -> Option<Firing> {
+        let Member { firing, group, node, severity } = self.firing.remove(&fingerprint)?;
+        self.ends.set(&fingerprint, None);
+        if let Some(g) = self.groups.get_mut(&group) {
+            g.remove(fingerprint, &node, severity, silent);
+            let left = g.firing.iter().filter_map(|f| self.firing.get(f)).map(|m| &m.firing.alert);
+            g.common.remove(&firing.alert, left);
+        }
+        touched.insert(group);
+        Some(firing)
+    }
+
+    /// Ends those that were not told in time.
+    pub fn expire(&mut self, now: Ts, touched: &mut BTreeSet<Arc<str>>) -> Vec<u64> {
+        let mut over = Vec::new();
+        while let Some(fingerprint) = self.ends.pop_due(now) {
+            match self.firing.get(&fingerprint).map(|m| (m.firing.ends_at, m.firing.updated_at)) {
+                // It was told again meanwhile.
+                Some((at, _)) if at > now => self.ends.set(&fingerprint, Some(at)),
+                Some((_, heard)) => {
+                    over.extend(self.end(fingerprint, Some(heard), touched).map(|_| fingerprint));
+                }
+                None => {}
+            }
+        }
+        over
+    }
+
+    /// What came to a group is known; one of which nothing fires any more is forgotten.
+    pub fn judged(&mut self, key: &str) {
+        let Some(group) = self.groups.get_mut(key) else { return };
+        group.newcomer = None;
+        group.came.clear();
+        if group.firing.is_empty() {
+            self.groups.remove(key);
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Ts> {
+        self.ends.first().map(|(at, _)| at)
+    }
+}

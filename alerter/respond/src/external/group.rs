@@ -1,0 +1,206 @@
+//! Alerts that are one condition.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::common::Common;
+use super::{Alert, AlertsConfig, LabelSet};
+use crate::matcher::Labels;
+use stepwatch_model::{Kind, Severity, Ts};
+
+/// Labels that say which run an alert is about.
+pub const RUN_LABELS: &[&str] = &["run", "run_name", "run_id"];
+/// Labels that say which node. `instance` is where something was scraped, which is on the node
+/// unless another label knows better.
+pub const NODE_LABELS: &[&str] =
+    &["node", "nodename", "kubernetes_node", "node_name", "Hostname", "hostname", "instance"];
+/// Labels that say which job of the scheduler, as `gpu_job_info` and what is joined with it has
+/// them. Prometheus' own `job` comes last: it is mostly the name of a scrape.
+pub const JOB_LABELS: &[&str] = &["exported_job", "job_id", "slurm_job_id", "slurm_job", "jobid", "job"];
+
+/// What the key of alerts ends with whose reporter has no say beyond some labels.
+const WITHIN: &str = " (within ";
+/// Nodes kept of one condition.
+const MAX_NODES: usize = 64;
+/// Alerts of one condition that are known to have ended in silence.
+const MAX_SILENT: usize = 64;
+
+/// What an alert is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct About {
+    /// Empty of none.
+    pub run: String,
+    pub node: String,
+    /// Whose it is, where the configuration has teams.
+    pub team: String,
+}
+
+/// An alert that came to a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Newcomer {
+    pub severity: Severity,
+    /// It is of a node that the group was not about before.
+    pub is_elsewhere: bool,
+    pub fingerprint: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// What they have in common, readable: `DiskFull of llama-70b`.
+    pub key: Arc<str>,
+    pub kind: Kind,
+    pub run: String,
+    /// Every node it was about since it began, and how many alerts fire for each now.
+    pub nodes: BTreeMap<String, usize>,
+    /// Fingerprints.
+    pub firing: BTreeSet<u64>,
+    /// The worst that came to it since it was last judged.
+    pub newcomer: Option<Newcomer>,
+    /// All that did, by what makes each one, and how bad it is.
+    pub came: Vec<(u64, Severity)>,
+    /// Those that ended because nothing was heard of them any more, by fingerprint, and when they
+    /// last were.
+    silent: BTreeMap<u64, Ts>,
+    /// The worst of those that fire.
+    pub severity: Severity,
+    /// How many of each severity fire.
+    severities: BTreeMap<Severity, usize>,
+    pub(super) common: Common,
+}
+
+impl About {
+    /// What makes alerts one condition: those that tell of what we watch for ourselves are about a
+    /// run or a node and a cause, as our own findings are; others have the labels of `group_by`
+    /// in common.
+    pub(super) fn key(&self, config: &AlertsConfig, labels: &LabelSet) -> String {
+        let mut key = self.own_key(config, labels);
+        // What is one team's is told to no other: alerts of two teams are two conditions.
+        if !self.team.is_empty() {
+            let _ = write!(key, " for {}", self.team);
+        }
+        key
+    }
+
+    fn own_key(&self, config: &AlertsConfig, labels: &LabelSet) -> String {
+        let kind = config.kind(labels);
+        if kind != Kind::PrometheusAlert {
+            let of = if self.run.is_empty() { &self.node } else { &self.run };
+            return format!("{} of {of}", kind.as_str());
+        }
+        let mut key = String::new();
+        for name in &config.group_by {
+            let value = labels.get(name).unwrap_or_default();
+            let _ = write!(key, "{}{value}", if key.is_empty() { "" } else { "/" });
+        }
+        if !self.run.is_empty() {
+            let _ = write!(key, " of {}", self.run);
+        }
+        key
+    }
+}
+
+impl Group {
+    pub(super) fn new(key: Arc<str>, kind: Kind, about: &About) -> Self {
+        Self {
+            key,
+            kind,
+            run: about.run.clone(),
+            nodes: BTreeMap::new(),
+            firing: BTreeSet::new(),
+            newcomer: None,
+            came: Vec::new(),
+            silent: BTreeMap::new(),
+            severity: Severity::Info,
+            severities: BTreeMap::new(),
+            common: Common::default(),
+        }
+    }
+
+    pub(super) fn add(&mut self, alert: &Arc<Alert>, about: &About, severity: Severity) {
+        let is_elsewhere = self.enter(&about.node);
+        if self.newcomer.is_none_or(|n| (n.severity, n.is_elsewhere) < (severity, is_elsewhere)) {
+            self.newcomer = Some(Newcomer { severity, is_elsewhere, fingerprint: alert.fingerprint });
+        }
+        self.came.push((alert.identity(), severity));
+        self.silent.remove(&alert.fingerprint);
+        *self.severities.entry(severity).or_default() += 1;
+        self.weigh();
+        self.firing.insert(alert.fingerprint);
+        self.common.add(alert);
+    }
+
+    /// Whether it was not about this node before.
+    fn enter(&mut self, node: &str) -> bool {
+        if node.is_empty() {
+            return false;
+        }
+        let known = self.nodes.len();
+        match self.nodes.get_mut(node) {
+            Some(firing) => *firing += 1,
+            None if known < MAX_NODES => {
+                self.nodes.insert(node.to_owned(), 1);
+                return true;
+            }
+            None => {}
+        }
+        false
+    }
+
+    /// `silent`: when it was last heard of, if that is why it ended.
+    pub(super) fn remove(&mut self, fingerprint: u64, node: &str, severity: Severity, silent: Option<Ts>) {
+        self.firing.remove(&fingerprint);
+        if let Some(at) = silent.filter(|_| self.silent.len() < MAX_SILENT) {
+            self.silent.insert(fingerprint, at);
+        }
+        if let Some(firing) = self.nodes.get_mut(node) {
+            *firing = firing.saturating_sub(1);
+        }
+        if let Some(count) = self.severities.get_mut(&severity) {
+            *count = count.saturating_sub(1);
+        }
+        self.severities.retain(|_, count| *count > 0);
+        self.weigh();
+    }
+
+    /// When the last was heard of of those that nobody said are over.
+    pub fn silent_since(&self) -> Option<Ts> {
+        self.silent.values().copied().max()
+    }
+
+    /// What was worst stays so when nothing fires any more.
+    fn weigh(&mut self) {
+        self.severity = self.severities.keys().next_back().copied().unwrap_or(self.severity);
+    }
+}
+
+/// What makes alerts that are told within some limits conditions of their own: `... (within
+/// run=llama-70b)`.
+pub(super) fn within(limits: &LabelSet) -> String {
+    if limits.is_empty() {
+        return String::new();
+    }
+    // A value that could be taken for several is one that nothing has.
+    let plain = |text: &str| text.replace([',', '=', '(', ')'], "\u{fffd}");
+    let pairs = limits.iter().map(|(name, value)| format!("{}={}", plain(name), plain(value)));
+    format!("{WITHIN}{})", pairs.collect::<Vec<_>>().join(", "))
+}
+
+/// Whether those who told the alerts with this key have a say of something with these labels.
+pub(crate) fn has_a_say(key: &str, labels: &Labels) -> bool {
+    let Some((_, limits)) = key.strip_suffix(')').and_then(|key| key.rsplit_once(WITHIN)) else {
+        return true;
+    };
+    let mut pairs = limits.split(", ").map(|pair| pair.split_once('='));
+    pairs.all(|pair| pair.is_some_and(|(name, value)| labels.get(name).is_some_and(|v| v == value)))
+}
+
+/// The node that a label names: `gpu-042` of `gpu-042:9100`.
+pub fn node_of(value: &str) -> &str {
+    match value.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
+            host.trim_matches(['[', ']'])
+        }
+        _ => value,
+    }
+}

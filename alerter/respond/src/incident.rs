@@ -1,0 +1,275 @@
+//! Incidents: from findings to something a person owns.
+
+pub mod audit;
+mod closed;
+mod correlation;
+mod delivery_failure;
+mod dispatch;
+mod due;
+mod escalation;
+mod fabric;
+pub(crate) mod flap_history;
+mod id;
+mod index;
+pub mod inhibition;
+pub mod labels;
+pub(crate) mod manager;
+mod operator_actions;
+mod origin;
+mod partial_resolve;
+mod put_off;
+mod record;
+mod renotify_policy;
+mod resolution;
+mod self_monitoring;
+mod silenced;
+mod storm;
+mod suppression;
+mod targets;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+use crate::matcher::Labels;
+use stepwatch_model::{Cause, Kind, Scope, Sentence, Severity, Span, Subject, Suspect, Ts};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Open,
+    Acknowledged,
+    Resolved,
+}
+
+/// How an incident ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// A person resolved it.
+    Person,
+    /// Whoever sent the alert said that it is over.
+    Sender,
+    /// What is measured says so.
+    Clear,
+    /// Nothing has been heard of it any more: it counts as over, and may still hold.
+    Stale,
+    /// The run came to its end.
+    RunEnded,
+    /// It is told in another incident.
+    Replaced,
+}
+
+/// The end of an incident.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    pub how: Ended,
+    /// The person.
+    #[serde(default)]
+    pub by: Option<String>,
+    /// Of what is stale: when it was last heard of.
+    #[serde(default)]
+    pub silent_since: Option<Ts>,
+    /// A person resolved it and it still fires: when it comes back, unless it is over by then.
+    #[serde(default)]
+    pub reopens_at: Option<Ts>,
+}
+
+/// What an incident was called when it was acknowledged, and how much has come to it that is not
+/// said by that.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    pub title: String,
+    /// Alerts, or sicknesses, that were acknowledged later.
+    pub more: u32,
+    /// Those that nobody has acknowledged.
+    pub new: u32,
+}
+
+/// Why an open incident is told to nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hidden {
+    /// A silence that a person or the configuration made.
+    Silenced,
+    /// An incident that explains it.
+    Inhibited,
+    /// The incident that tells of many.
+    RolledUp,
+}
+
+/// An open incident is kept, shown and counted, and told to nobody.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quiet {
+    pub why: Hidden,
+    /// The silence, or the incident.
+    pub by: String,
+    /// When that ends, where it is known.
+    pub until: Option<Ts>,
+    /// For people: `silenced by alice until 2026-11-21T02:16:56Z: new switch`.
+    pub words: String,
+}
+
+/// An incident as stored, listed and shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IncidentRecord {
+    pub id: String,
+    /// The run that it hits; empty of a node that no run uses.
+    pub run: String,
+    /// Nodes that are sick themselves, the first suspect first.
+    #[serde(default)]
+    pub nodes: Vec<String>,
+    pub cause: Cause,
+    /// The kind of the most severe finding.
+    pub kind: Kind,
+    /// The highest severity it reached.
+    pub severity: Severity,
+    pub state: State,
+    pub signal: String,
+    /// Estimated onset.
+    pub start_step: i64,
+    /// The last step fed when it was first announced (ticket or page); of an annotation, when it
+    /// was seen.
+    pub opened_step: i64,
+    /// The last step fed when it reached its severity.
+    pub detected_step: i64,
+    pub end_step: Option<i64>,
+    #[serde(with = "stepwatch_wire::num::any")]
+    pub value: f64,
+    #[serde(with = "stepwatch_wire::num::any")]
+    pub expected: f64,
+    #[serde(with = "stepwatch_wire::num::any")]
+    pub score: f64,
+    pub summary: Sentence,
+    pub suspects: Vec<Suspect>,
+    pub opened_at: Ts,
+    pub resolved_at: Option<Ts>,
+    pub acked_by: Option<String>,
+    pub acked_at: Option<Ts>,
+    /// Escalation level reached, from 1; 0 before anyone was told.
+    pub level: u32,
+    /// When the next escalation is due.
+    pub next_at: Option<Ts>,
+    /// How often it came back within the hold time.
+    pub flaps: u32,
+    #[serde(default)]
+    pub labels: Labels,
+    #[serde(default)]
+    pub quiet: Option<Quiet>,
+    #[serde(default)]
+    pub end: Option<End>,
+    #[serde(default)]
+    pub named: Option<Named>,
+}
+
+impl End {
+    pub(crate) fn of(how: Ended) -> Self {
+        Self { how, by: None, silent_since: None, reopens_at: None }
+    }
+
+    pub(crate) fn stale(since: Ts) -> Self {
+        Self { silent_since: Some(since), ..Self::of(Ended::Stale) }
+    }
+
+    /// In words that follow `resolved`: `by alice`, `: its sender said so`.
+    pub fn words(&self) -> String {
+        match (self.how, &self.by, self.silent_since) {
+            (Ended::Person, Some(by), _) => format!(" by {by}"),
+            (Ended::Sender, ..) => ": its sender said that it is over".into(),
+            (Ended::Stale, _, Some(at)) => format!(" as stale: nothing has been heard of it since {at}"),
+            (Ended::Stale, ..) => " as stale".into(),
+            (Ended::RunEnded, ..) => ": the run ended".into(),
+            (Ended::Replaced, ..) => ": told in another incident".into(),
+            (Ended::Person | Ended::Clear, ..) => String::new(),
+        }
+    }
+}
+
+impl End {
+    /// What is told of an end that nobody measured.
+    pub(crate) fn after(&self, lasted: Span) -> String {
+        match (self.how, self.silent_since) {
+            (Ended::Stale, Some(at)) => {
+                format!("stale after {lasted}: nothing has been heard of it since {at}; it may still hold")
+            }
+            (Ended::RunEnded, _) => format!("resolved after {lasted}: the run ended and nobody answered"),
+            _ => format!("resolved after {lasted}: its sender said that it is over"),
+        }
+    }
+}
+
+impl Named {
+    fn words(&self) -> String {
+        let more = if self.more > 0 { format!(" and {} more", self.more) } else { String::new() };
+        let new = if self.new > 0 { format!(" +{} new", self.new) } else { String::new() };
+        format!("{}{more}{new}", self.title)
+    }
+}
+
+/// Whether whoever reports a subject may say something of what has these labels.
+pub(crate) fn has_a_say(subject: &Subject, labels: &Labels) -> bool {
+    match &subject.scope {
+        Scope::Alert(key) => crate::external::group::has_a_say(key, labels),
+        _ => true,
+    }
+}
+
+impl IncidentRecord {
+    /// What is wrong, in a word or two: `hang`, or what the alert of another program is called.
+    pub fn title(&self) -> String {
+        if let Some(named) = &self.named {
+            return named.words();
+        }
+        match self.alert() {
+            Some(name) if self.kind == Kind::PrometheusAlert => {
+                name.split_whitespace().collect::<Vec<_>>().join(" ")
+            }
+            _ => self.kind.title().to_owned(),
+        }
+    }
+
+    /// A person resolved it, and it still fires: when it comes back, unless it is over by then.
+    pub fn reopens_at(&self) -> Option<Ts> {
+        self.end.as_ref()?.reopens_at
+    }
+
+    /// It counts as over because nothing was heard of it any more.
+    pub fn is_stale(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.how == Ended::Stale)
+    }
+
+    /// Whether there is a run that it costs anything.
+    pub fn hits_a_run(&self) -> bool {
+        !self.run.is_empty() && self.run != stepwatch_model::NO_RUN
+    }
+
+    /// Whether what a run does and costs is to be told of it. What another program tells of, it
+    /// knows best what that is about.
+    pub(crate) fn costs_a_run(&self) -> bool {
+        self.hits_a_run() && self.kind != Kind::PrometheusAlert
+    }
+
+    /// Whether it has a place in the steps of a run: what other programs tell has none unless we
+    /// watch that run.
+    pub fn has_steps(&self) -> bool {
+        let unwatched = self.alert().is_some() && self.start_step == 0 && self.opened_step == 0;
+        !self.run.is_empty() && !matches!(self.cause, Cause::Telemetry | Cause::External) && !unwatched
+    }
+
+    /// The name of the alert of another program that makes it, if all that make it have the same.
+    pub fn alert(&self) -> Option<&str> {
+        let name = self.labels.get(labels::ALERTNAME).filter(|name| !name.trim().is_empty())?;
+        (*name != labels::alertname(self.kind)).then_some(name.as_str())
+    }
+
+    /// What it is about, in a word or two: `llama-70b`, `gpu-042`, `llama-70b on gpu-042`.
+    pub fn place(&self) -> String {
+        match self.kind {
+            Kind::AlertStorm => {
+                self.labels.get(labels::ORIGIN).map_or("many places", String::as_str).to_owned()
+            }
+            Kind::AlerterFault => "this alerter".into(),
+            _ => crate::message::place(&self.run, &self.nodes),
+        }
+    }
+}

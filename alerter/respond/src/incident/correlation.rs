@@ -1,0 +1,349 @@
+//! Which open incident a new finding belongs to although it is not about the same thing: a GPU that
+//! fell off the bus, the rank that died of it and the run that stands are one sickness, whichever
+//! is told first.
+//!
+//! Nothing here depends on the order in which the two came. That the node was sick shortly before
+//! the run stopped, or said so while the run stood, is what makes them one.
+
+use std::collections::BTreeSet;
+
+use super::index::Place;
+use super::manager::{Incident, Manager};
+use crate::matcher::Labels;
+use stepwatch_model::{Cause, Context, Finding, Kind, Scope, Severity, Span, Subject, Ts};
+
+/// How long before a run stopped its node may have been sick for it to be the reason.
+const BEFORE_STANDSTILL: Span = Span::secs(600);
+/// A slow run is noticed later than one that stands.
+const BEFORE_SLOWNESS: Span = Span::secs(1800);
+/// Nodes of one run that fall sick within this time of each other do so of one reason.
+const TOGETHER: Span = Span::secs(600);
+/// Things that one incident may answer for, however many have the labels of `group_by` in common.
+const MAX_SUBJECTS: usize = 256;
+
+impl Manager {
+    pub(super) fn kin(&self, now: Ts, context: &Context, v: &Finding) -> Option<String> {
+        let candidates = self.candidates(context, v);
+        if candidates.is_empty() {
+            return None;
+        }
+        let subject = Subject { scope: context.scope.clone(), cause: v.kind.cause() };
+        let labels = self.labels_of(context, v);
+        let mut kin: Vec<&Incident> = candidates
+            .into_iter()
+            .filter_map(|id| self.open.get(id))
+            .filter(|i| i.is_kin(now, context, v) && may_be_one(i, &subject, &labels))
+            .collect();
+        // The one that is worst, then the one that has waited longest.
+        kin.sort_by_key(|i| (core::cmp::Reverse(i.record.severity), i.record.opened_at));
+        kin.first().map(|i| i.record.id.clone())
+    }
+
+    /// Those that can be kin, which are few of many that may be open; in the order of their ids.
+    fn candidates(&self, context: &Context, v: &Finding) -> BTreeSet<&String> {
+        let run = (!context.run.name.is_empty()).then(|| Place::Run(context.run.name.clone()));
+        let links = (v.kind == Kind::LinkFault).then_some(Place::Links);
+        let nodes = context.nodes.iter().cloned().map(Place::Node);
+        let places = run.into_iter().chain(links).chain(nodes);
+        let mut ids: BTreeSet<&String> = places.flat_map(|place| self.index.at(&place)).collect();
+        // A node may hit several runs, of which its incident names one.
+        let scopes = context.nodes.iter().cloned().map(Scope::Node);
+        let scopes = scopes.chain([Scope::Run(context.run.name.clone())]);
+        let cause = v.kind.cause();
+        ids.extend(scopes.filter_map(|scope| self.by_subject.get(&Subject { scope, cause })));
+        ids
+    }
+
+    /// The oldest open incident that has all labels of `group_by` in common with what a finding
+    /// would open.
+    pub(super) fn grouped(&self, context: &Context, v: &Finding) -> Option<String> {
+        let names = &self.config.group_by;
+        if names.is_empty() || v.severity == Severity::Info || matches!(context.scope, Scope::Own(_)) {
+            return None;
+        }
+        let labels = self.labels_of(context, v);
+        let subject = Subject { scope: context.scope.clone(), cause: v.kind.cause() };
+        let same = |i: &&Incident| {
+            let equal =
+                |name: &String| labels.get(name).is_some_and(|v| i.record.labels.get(name) == Some(v));
+            let room = i.subjects.len() < MAX_SUBJECTS;
+            room && may_be_one(i, &subject, &labels)
+                && i.storm.is_none()
+                && i.record.severity > Severity::Info
+                && names.iter().all(equal)
+        };
+        let values = names.iter().map(|name| labels.get(name).cloned()).collect::<Option<Vec<_>>>()?;
+        let mut alike = self.index.at(&Place::Group(values)).filter_map(|id| self.open.get(id));
+        alike.find(same).map(|i| i.record.id.clone())
+    }
+}
+
+impl Incident {
+    fn is_kin(&self, now: Ts, context: &Context, v: &Finding) -> bool {
+        let cause = v.kind.cause();
+        if self.is_told_by_an_alert(context, cause) {
+            return true;
+        }
+        match &context.scope {
+            Scope::Alert(_) => self.tells_of(context, cause) || physical(cause) && self.hits(now, context, v),
+            Scope::Run(_) if self.went_dark(context, cause) => true,
+            Scope::Run(run) => {
+                let before = match cause {
+                    Cause::Progress => BEFORE_STANDSTILL,
+                    Cause::Speed => BEFORE_SLOWNESS,
+                    _ => return false,
+                };
+                let recent = self.node_at.is_some_and(|at| at + before >= context.well_at);
+                let free = self.record.run.is_empty() || self.record.run == *run;
+                recent
+                    && free
+                    && self.is_physical()
+                    && context.nodes.iter().any(|n| self.record.nodes.contains(n))
+            }
+            Scope::Own(_) | Scope::Storm(_) => false,
+            Scope::Node(_) if !physical(cause) => false,
+            Scope::Node(_) => self.hits(now, context, v) || self.shares_a_switch(now, context, v),
+        }
+    }
+
+    /// An alert of another program told of it before our own detectors did.
+    fn is_told_by_an_alert(&self, context: &Context, cause: Cause) -> bool {
+        let alert = self.subjects.iter().any(|s| s.cause == cause && matches!(s.scope, Scope::Alert(_)));
+        let same = match &context.scope {
+            Scope::Run(run) => self.record.run == *run,
+            Scope::Node(node) => self.record.nodes.contains(node),
+            _ => false,
+        };
+        alert && same
+    }
+
+    /// Our own detectors told of what an alert tells of.
+    fn tells_of(&self, context: &Context, cause: Cause) -> bool {
+        self.subjects.iter().any(|s| {
+            s.cause == cause
+                && match &s.scope {
+                    Scope::Run(run) => *run == context.run.name,
+                    Scope::Node(node) => context.nodes.contains(node),
+                    _ => false,
+                }
+        })
+    }
+
+    /// The run of the node is hit already.
+    fn hits(&self, now: Ts, context: &Context, v: &Finding) -> bool {
+        if context.run.name.is_empty() || self.record.run != context.run.name {
+            return false;
+        }
+        let of_run = |cause| Subject { scope: Scope::Run(context.run.name.clone()), cause };
+        let stands = self.subjects.contains(&of_run(Cause::Progress));
+        let slow = self.subjects.contains(&of_run(Cause::Speed)) && v.kind != Kind::NodeFault;
+        let others = self.is_physical() && self.node_at.is_some_and(|at| now - at <= TOGETHER);
+        stands || slow && now - self.record.opened_at <= BEFORE_SLOWNESS || others
+    }
+
+    /// A node that fell silent, and the run that stopped as it did.
+    fn went_dark(&self, context: &Context, cause: Cause) -> bool {
+        let of_run =
+            |cause| self.raised.keys().any(|(s, kind)| s.scope == context.scope && kind.cause() == cause);
+        let of_the_dark = || self.record.nodes.iter().any(|n| context.dark.contains(n));
+        match cause {
+            _ if context.dark.is_empty() => false,
+            // An exporter that went away long before is another story.
+            Cause::Progress => of_run(Cause::Telemetry) && of_the_dark(),
+            Cause::Telemetry => {
+                let sick = self.is_physical() && self.record.run == context.run.name;
+                of_run(Cause::Progress) || sick && of_the_dark()
+            }
+            _ => false,
+        }
+    }
+
+    fn is_physical(&self) -> bool {
+        self.subjects.iter().any(|s| physical(s.cause))
+    }
+}
+
+/// Whether nobody who tells of the one goes beyond their limits with the other.
+pub(super) fn may_be_one(i: &Incident, subject: &Subject, labels: &Labels) -> bool {
+    super::has_a_say(subject, &i.record.labels) && i.has_a_say(labels)
+}
+
+fn physical(cause: Cause) -> bool {
+    matches!(cause, Cause::Hardware | Cause::Node)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::ResponderConfig;
+    use stepwatch_model::{Change, RunSummary};
+
+    /// A finding: how many seconds after the beginning, about whom, and what.
+    type Told = (i64, Context, Kind, Severity);
+
+    fn at(seconds: i64) -> Ts {
+        Ts(1_795_227_416_000) + Span::secs(seconds)
+    }
+
+    fn named(name: &str) -> RunSummary {
+        RunSummary { name: name.into(), ..RunSummary::default() }
+    }
+
+    fn set(nodes: &[&str]) -> BTreeSet<String> {
+        nodes.iter().map(|n| (*n).to_owned()).collect()
+    }
+
+    /// A run on `n1` and `n2` that was well at this second.
+    fn run(name: &str, well: i64) -> Context {
+        Context::new(Scope::Run(name.into()), named(name), set(&["n1", "n2"]), at(well))
+    }
+
+    /// A node, and the run that it hits, or none.
+    fn node(name: &str, run: &str) -> Context {
+        Context::new(Scope::Node(name.into()), named(run), set(&[name]), at(0))
+    }
+
+    fn finding((seconds, _, kind, severity): &Told) -> Finding {
+        Finding {
+            change: Change::Raise,
+            kind: *kind,
+            severity: *severity,
+            signal: "x".into(),
+            step: 1,
+            ts: at(*seconds),
+            start_step: 1,
+            value: 0.0,
+            expected: 0.0,
+            score: 0.0,
+            why: "why".into(),
+            suspects: Vec::new(),
+        }
+    }
+
+    fn book(story: &[Told]) -> Manager {
+        let mut book = Manager::new(ResponderConfig::default());
+        for told in story {
+            book.finding(at(told.0), &told.1, &finding(told), &mut Vec::new());
+        }
+        book
+    }
+
+    const TICKET: Severity = Severity::Ticket;
+    const PAGE: Severity = Severity::Page;
+
+    /// Whether two findings are one incident.
+    fn one(first: Told, second: Told) -> bool {
+        book(&[first, second]).open.len() == 1
+    }
+
+    #[test]
+    fn a_run_that_stops_or_slows_down_on_a_node_that_was_sick_shortly_before() {
+        let sick = |of: &str| (0, node("n1", of), Kind::GpuFault, TICKET);
+        let hang = |well| (well + 300, run("a", well), Kind::Hang, PAGE);
+        assert!(one(sick(""), hang(600)) && !one(sick(""), hang(601)));
+        let slow = |well| (well + 60, run("a", well), Kind::ThroughputDrop, TICKET);
+        assert!(one(sick(""), slow(1800)) && !one(sick(""), slow(1801)));
+        assert!(one(sick("a"), hang(600)) && !one(sick("b"), hang(600)), "it is another run's");
+        assert!(!one(sick(""), (10, run("a", 5), Kind::LossSpike, PAGE)), "no GPU makes the loss jump");
+        assert!(!one((0, node("n9", ""), Kind::GpuFault, TICKET), hang(60)), "a node of none of its ranks");
+        assert!(!one((0, node("n1", ""), Kind::ConfigDrift, TICKET), hang(60)), "that stops no run");
+    }
+
+    #[test]
+    fn a_node_that_is_sick_under_a_run_that_stopped_or_slowed_down_shortly_before() {
+        let sick = |seconds, kind, of: &str| (seconds, node("n1", of), kind, TICKET);
+        let hang = || (0, run("a", -300), Kind::Hang, PAGE);
+        assert!(one(hang(), sick(5000, Kind::GpuFault, "a")), "it still stands");
+        assert!(one(hang(), sick(5000, Kind::NodeFault, "a")));
+        assert!(!one(hang(), sick(5, Kind::GpuFault, "b")) && !one(hang(), sick(5, Kind::GpuFault, "")));
+        assert!(!one(hang(), sick(5, Kind::ConfigDrift, "a")));
+        let slow = || (0, run("a", -60), Kind::ThroughputDrop, TICKET);
+        assert!(
+            one(slow(), sick(1800, Kind::Throttle, "a")) && !one(slow(), sick(1801, Kind::Throttle, "a"))
+        );
+        assert!(!one(slow(), sick(5, Kind::NodeFault, "a")), "a host has troubles that slow nothing down");
+    }
+
+    #[test]
+    fn nodes_of_one_run_that_fall_sick_together() {
+        let sick = |seconds, name: &str, of: &str| (seconds, node(name, of), Kind::GpuFault, TICKET);
+        assert!(
+            one(sick(0, "n1", "a"), sick(600, "n2", "a")) && !one(sick(0, "n1", "a"), sick(601, "n2", "a"))
+        );
+        assert!(!one(sick(0, "n1", "a"), sick(5, "n2", "b")) && !one(sick(0, "n1", ""), sick(5, "n2", "")));
+        assert!(!one((0, node("n1", "a"), Kind::ConfigDrift, TICKET), sick(5, "n2", "a")));
+    }
+
+    #[test]
+    fn links_that_go_down_together_whoever_uses_them() {
+        let of = |name: &str, fabric: &[&str]| Context { fabric: set(fabric), ..node(name, "") };
+        let all = ["n1", "n2", "n3"];
+        let first = || (0, of("n1", &[]), Kind::LinkFault, TICKET);
+        let then = |seconds, fabric, severity| (seconds, of("n3", fabric), Kind::LinkFault, severity);
+        assert!(one(first(), then(60, &all, TICKET)) && !one(first(), then(61, &all, TICKET)));
+        assert!(!one(first(), then(5, &[], TICKET)), "that both are down is chance");
+        assert!(!one(first(), then(5, &["n2", "n3", "n4"], TICKET)), "others went down with it");
+        assert!(!one(first(), then(5, &all, Severity::Info)));
+        assert!(!one((0, node("n1", ""), Kind::GpuFault, TICKET), then(5, &all, TICKET)));
+    }
+
+    #[test]
+    fn what_each_was_told_of_alone_becomes_one_unless_somebody_has_it() {
+        let of = |name: &str, fabric: &[&str]| Context { fabric: set(fabric), ..node(name, "") };
+        let down = |seconds, context, severity| (seconds, context, Kind::LinkFault, severity);
+        let third = || down(2, of("n3", &["n1", "n2", "n3"]), TICKET);
+        let story = |how| vec![down(0, of("n1", &[]), how), down(1, of("n2", &[]), how)];
+        let nodes = |book: &Manager| book.open.values().map(|i| i.record.nodes.join(" ")).collect::<Vec<_>>();
+        let mut book = Manager::new(ResponderConfig::default());
+        let tell = |book: &mut Manager, told: Told| {
+            book.finding(at(told.0), &told.1, &finding(&told), &mut Vec::new());
+        };
+        story(TICKET).into_iter().chain([third()]).for_each(|told| tell(&mut book, told));
+        assert_eq!(nodes(&book), ["n1 n3 n2"]);
+        let mut book = Manager::new(ResponderConfig::default());
+        story(TICKET).into_iter().for_each(|told| tell(&mut book, told));
+        let second = book.open.keys().last().cloned().unwrap_or_default();
+        book.ack(at(1), &second, "alice", &mut Vec::new());
+        tell(&mut book, third());
+        assert_eq!(book.open.len(), 2);
+        let mut book = Manager::new(ResponderConfig::default());
+        story(PAGE).into_iter().chain([third()]).for_each(|told| tell(&mut book, told));
+        let mut open = nodes(&book);
+        open.sort();
+        assert_eq!(open, ["n1 n3", "n2"], "what has paged stays, and the next joins the first");
+    }
+
+    #[test]
+    fn a_node_that_fell_silent_and_the_run_that_stopped_as_it_did() {
+        let dark = |nodes: &[&str]| Context { lost: set(&["n1"]), dark: set(nodes), ..run("a", 0) };
+        let lost = |nodes| (60, dark(nodes), Kind::SourceLost, TICKET);
+        let hang = |nodes| (180, dark(nodes), Kind::Hang, PAGE);
+        assert!(one(lost(&["n1"]), hang(&["n1"])) && one(hang(&["n1"]), lost(&["n1"])));
+        assert!(!one(lost(&[]), hang(&[])) && !one(hang(&[]), lost(&[])), "an exporter alone");
+        assert!(!one(lost(&["n1"]), hang(&["n2"])), "another exporter was away before");
+        assert!(!one(lost(&["n1"]), (180, dark(&["n1"]), Kind::LossSpike, PAGE)));
+        let sick = |name: &str, of: &str| (0, node(name, of), Kind::GpuFault, PAGE);
+        assert!(one(sick("n1", "a"), lost(&["n1"])) && !one(sick("n1", "a"), lost(&[])));
+        assert!(!one(sick("n2", "a"), lost(&["n1"])) && !one(sick("n1", "b"), lost(&["n1"])));
+    }
+
+    #[test]
+    fn of_several_the_worst_then_the_oldest() {
+        let ecc = |seconds, name: &str| (seconds, node(name, "a"), Kind::EccTrend, TICKET);
+        let lost = (601, node("n2", "a"), Kind::GpuFault, PAGE);
+        let hang = |well| (1500, run("a", well), Kind::Hang, PAGE);
+        for (story, heir) in [
+            (vec![ecc(0, "n1"), lost, hang(600)], "n2"),
+            (vec![ecc(0, "n1"), ecc(601, "n2"), hang(600)], "n1"),
+        ] {
+            let book = book(&story);
+            assert_eq!(book.open.len(), 2);
+            let hang = Subject { scope: Scope::Run("a".into()), cause: Cause::Progress };
+            let heirs: Vec<_> = book.open.values().filter(|i| i.subjects.contains(&hang)).collect();
+            assert_eq!(heirs.len(), 1);
+            assert!(heirs[0].record.nodes.contains(&heir.to_owned()), "{:?}", heirs[0].record);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! When an incident is to be looked at next.
+
+use super::manager::{Incident, Manager};
+use stepwatch_model::Ts;
+
+impl Manager {
+    /// How long an acknowledgement is worth something.
+    pub(super) fn ack_ends(&self, i: &Incident) -> Option<Ts> {
+        Some(i.record.acked_at? + self.config.ack_timeout?)
+    }
+
+    /// When an acknowledgement that led to no end is worth nothing any more; what is over at last
+    /// needs none.
+    pub(super) fn ack_expires(&self, i: &Incident) -> Option<Ts> {
+        self.ack_ends(i).filter(|_| !i.raised.is_empty())
+    }
+
+    pub(crate) fn deadline(&self, id: &str) -> Option<(Ts, &'static str)> {
+        let Some(i) = self.open.get(id) else {
+            return self.closed.get(id)?.record.reopens_at().map(|at| (at, "resolved by hand"));
+        };
+        let resolve = i.resolve_at.map(|at| (at, "resolve hold"));
+        let climb = i.record.next_at.map(|at| (at, "escalation"));
+        let news = i.news.as_ref().filter(|_| i.record.quiet.is_none()).map(|news| (news.at, "news"));
+        let ack = self.ack_expires(i).map(|at| (at, "acknowledgement"));
+        [resolve, climb, news, ack].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,327 @@
+//! Climbing: who is told next if nobody answers.
+//!
+//! A ladder is the levels of one way through the routes, as they were when the incident was
+//! announced: a reload does not move anyone's place. Whether a level is told at all is asked when
+//! it is due; here is only when that is.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Level;
+use crate::route::Way;
+use stepwatch_model::{Span, Ts};
+
+/// The ladders of an incident, one a way.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Ladders(Vec<Ladder>);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Ladder {
+    pub(super) route: String,
+    pub(super) levels: Vec<Level>,
+    /// The next to notify.
+    pub(super) at: usize,
+    /// How often the level before has been repeated.
+    pub(super) repeats: u32,
+    pub(super) next: Option<Ts>,
+    pub(super) reminders: u32,
+    /// A person asked for it: told even where nothing more would be.
+    pub(super) forced: bool,
+}
+
+/// What the rounds after this one depend on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Never given up while nobody answers.
+    pub(super) page: bool,
+    /// After the last level of a page, the last level is told again this often, or at its own pace
+    /// if that is slower.
+    pub(super) remind_every: Span,
+}
+
+/// One round that is due.
+#[derive(Debug, PartialEq)]
+pub(super) struct Due {
+    /// From 1.
+    pub(super) level: u32,
+    pub(super) repeat: u32,
+    pub(super) what: Round,
+    pub(super) route: String,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Round {
+    Level(Level),
+    /// The last of these that may be told.
+    Reminder(Vec<Level>),
+}
+
+impl Ladders {
+    pub(super) fn new(from: Ts, ways: Vec<Way>) -> Self {
+        Self(ways.into_iter().map(|way| Ladder::new(from, way.route, way.levels)).collect())
+    }
+
+    /// From the first level on once more.
+    pub(super) fn restarted(&self, from: Ts) -> Self {
+        Self(self.0.iter().map(|l| Ladder::new(from, l.route.clone(), l.levels.clone())).collect())
+    }
+
+    pub(super) fn next_at(&self) -> Option<Ts> {
+        self.0.iter().filter_map(|l| l.next).min()
+    }
+
+    /// The round that has been due longest, if any, and moves on.
+    pub(super) fn due(&mut self, now: Ts, pace: Pace) -> Option<Due> {
+        self.0
+            .iter_mut()
+            .filter(|l| l.next.is_some_and(|at| at <= now))
+            .min_by_key(|l| l.next)?
+            .due(now, pace)
+    }
+
+    /// The level told last may not be told now: neither is it repeated.
+    pub(super) fn pass_over(&mut self, now: Ts, route: &str, pace: Pace) {
+        self.0.iter_mut().filter(|l| l.route == route).for_each(|l| l.pass_over(now, pace));
+    }
+
+    /// Nothing is left but reminders.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.0.iter().all(|l| l.at >= l.levels.len())
+    }
+
+    /// There is nobody to tell.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(|l| l.levels.is_empty())
+    }
+
+    /// The longest that anybody on any level waits for the next word.
+    pub(super) fn longest_pause(&self) -> Span {
+        self.0.iter().flat_map(|l| &l.levels).map(|level| level.after).max().unwrap_or_default()
+    }
+
+    /// Which ways they are.
+    pub(super) fn routes(&self) -> String {
+        self.0.iter().map(|l| l.route.as_str()).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The last levels, one a ladder.
+    pub(super) fn last(&self) -> impl Iterator<Item = &Level> {
+        self.0.iter().filter_map(|l| l.levels.last())
+    }
+
+    /// All there are.
+    pub(super) fn levels(&self) -> impl Iterator<Item = &Level> {
+        self.0.iter().flat_map(|l| &l.levels)
+    }
+
+    /// Those that are due next, one a ladder.
+    pub(super) fn upcoming(&self) -> impl Iterator<Item = &Level> {
+        self.0.iter().filter_map(|l| l.levels.get(l.at))
+    }
+
+    /// The levels that have been due.
+    pub(super) fn told(&self) -> impl Iterator<Item = &Level> {
+        self.0.iter().flat_map(|l| l.levels.iter().take(l.at))
+    }
+
+    /// Who has answered hears no more.
+    pub(super) fn stop(&mut self) {
+        self.0.iter_mut().for_each(|l| (l.next, l.forced) = (None, false));
+    }
+
+    /// Goes on where it stopped, one wait later.
+    pub(super) fn resume(&mut self, now: Ts, pace: Pace) {
+        for l in &mut self.0 {
+            l.next = l.after_current(now, pace).or_else(|| Some(now + l.levels.get(l.at)?.after));
+        }
+    }
+
+    /// Makes the next level due now; false when there is none.
+    pub(super) fn hurry(&mut self, now: Ts) -> bool {
+        let mut any = false;
+        for ladder in &mut self.0 {
+            any |= ladder.hurry(now);
+        }
+        any
+    }
+
+    /// Makes the last levels due now once more.
+    pub(super) fn force(&mut self, now: Ts) {
+        self.0.iter_mut().for_each(|l| (l.next, l.forced) = (Some(now), true));
+    }
+}
+
+impl Due {
+    /// Whether somebody was told of it before.
+    pub(super) fn is_again(&self) -> bool {
+        self.repeat > 0
+    }
+}
+
+impl Ladder {
+    fn new(from: Ts, route: String, levels: Vec<Level>) -> Self {
+        let next = levels.first().map(|l| from + l.after);
+        Self { route, levels, at: 0, repeats: 0, next, reminders: 0, forced: false }
+    }
+
+    fn due(&mut self, now: Ts, pace: Pace) -> Option<Due> {
+        // Repeats of the level before come first.
+        if let Some(current) = self.at.checked_sub(1).and_then(|i| self.levels.get(i))
+            && self.repeats < current.repeat
+        {
+            self.repeats += 1;
+            let what = Round::Level(current.clone());
+            self.next = self.after_current(now, pace);
+            return Some(Due {
+                level: self.at as u32,
+                repeat: self.repeats,
+                what,
+                route: self.route.clone(),
+            });
+        }
+        let Some(level) = self.levels.get(self.at) else { return self.remind(now, pace) };
+        let what = Round::Level(level.clone());
+        let due = Due { level: self.at as u32 + 1, repeat: 0, what, route: self.route.clone() };
+        self.at += 1;
+        self.repeats = 0;
+        self.next = self.after_current(now, pace);
+        Some(due)
+    }
+
+    fn remind(&mut self, now: Ts, pace: Pace) -> Option<Due> {
+        let wanted = core::mem::take(&mut self.forced) || pace.page;
+        self.next = None;
+        let last = self.levels.last().filter(|_| wanted)?;
+        self.reminders += 1;
+        self.next = pace.page.then(|| now + last.after.max(pace.remind_every));
+        Some(Due {
+            level: self.levels.len() as u32,
+            repeat: last.repeat + self.reminders,
+            what: Round::Reminder(self.levels.clone()),
+            route: self.route.clone(),
+        })
+    }
+
+    /// When the next round after level `self.at - 1` is due. Counted from now: after an outage of
+    /// ours nobody gets all levels at once.
+    fn after_current(&self, at: Ts, pace: Pace) -> Option<Ts> {
+        let current = self.levels.get(self.at.checked_sub(1)?)?;
+        if self.repeats < current.repeat {
+            return Some(at + current.after.max(Span::secs(1)));
+        }
+        match self.levels.get(self.at) {
+            Some(next) => Some(at + next.after),
+            None if pace.page => Some(at + current.after.max(pace.remind_every)),
+            None => None,
+        }
+    }
+
+    fn pass_over(&mut self, now: Ts, pace: Pace) {
+        self.repeats = u32::MAX;
+        self.next = self.after_current(now, pace);
+    }
+
+    fn hurry(&mut self, now: Ts) -> bool {
+        if self.at >= self.levels.len() {
+            return false;
+        }
+        self.repeats = u32::MAX;
+        self.next = Some(now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: Pace = Pace { page: true, remind_every: Span::secs(1800) };
+    const TICKET: Pace = Pace { page: false, ..PAGE };
+
+    fn level(after: i64, notify: &str, repeat: u32) -> Level {
+        Level { after: Span::secs(after), notify: vec![notify.into()], repeat, ..Level::default() }
+    }
+
+    fn ladder(levels: Vec<Level>) -> Ladder {
+        Ladder::new(Ts(0), "routes[0]".into(), levels)
+    }
+
+    fn who(due: Due) -> String {
+        match due.what {
+            Round::Level(level) => level.notify.join(","),
+            Round::Reminder(levels) => levels.last().map(|l| l.notify.join(",")).unwrap_or_default(),
+        }
+    }
+
+    /// Every round up to `until`, as (second, level, repeat, who).
+    fn rounds(levels: Vec<Level>, pace: Pace, until: i64) -> Vec<(i64, u32, u32, String)> {
+        let mut l = ladder(levels);
+        let mut seen = Vec::new();
+        while let Some(at) = l.next.filter(|at| at.0 <= until * 1000) {
+            let due = l.due(at, pace).expect("a round is due at its own time");
+            seen.push((at.0 / 1000, due.level, due.repeat, who(due)));
+        }
+        seen
+    }
+
+    #[test]
+    fn the_sample_policy() {
+        let got = rounds(vec![level(0, "chat", 0), level(300, "primary", 3)], PAGE, 7000);
+        let want =
+            [(0, 1, 0, "chat"), (300, 2, 0, "primary"), (600, 2, 1, "primary"), (900, 2, 2, "primary")];
+        assert_eq!(got[..4], want.map(|(t, l, r, w)| (t, l, r, w.to_string())));
+        assert_eq!(got[4], (1200, 2, 3, "primary".into()));
+        // Reminders every half hour after the last repeat.
+        assert_eq!(got[5..].iter().map(|r| r.0).collect::<Vec<_>>(), [3000, 4800, 6600]);
+    }
+
+    #[test]
+    fn a_ticket_is_not_repeated_for_ever() {
+        assert_eq!(rounds(vec![level(0, "chat", 1)], TICKET, 100_000).len(), 2);
+    }
+
+    #[test]
+    fn every_level_is_repeated_as_often_as_it_says() {
+        let got = rounds(vec![level(0, "a", 2), level(60, "b", 2)], TICKET, 100_000);
+        let told: Vec<_> = got.iter().map(|(_, level, repeat, _)| (*level, *repeat)).collect();
+        assert_eq!(told, [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]);
+    }
+
+    #[test]
+    fn hurry_skips_the_wait_once() {
+        let mut l = ladder(vec![level(0, "a", 5), level(300, "b", 0)]);
+        assert_eq!(l.due(Ts(0), PAGE).map(|d| d.level), Some(1));
+        assert!(l.hurry(Ts(1000)));
+        assert_eq!(l.due(Ts(1000), PAGE).map(who), Some("b".into()));
+        assert!(!l.hurry(Ts(1000)));
+    }
+
+    #[test]
+    fn a_level_that_is_passed_over_costs_its_wait_and_not_its_repeats() {
+        let mut l = ladder(vec![level(0, "a", 3), level(300, "b", 0)]);
+        l.due(Ts(0), PAGE);
+        l.pass_over(Ts(0), PAGE);
+        assert_eq!(l.next, Some(Ts(300_000)));
+        assert_eq!(l.due(Ts(300_000), PAGE).map(who), Some("b".into()));
+    }
+
+    #[test]
+    fn what_stopped_goes_on_one_wait_later_and_what_is_forced_now() {
+        let way =
+            |route: &str, levels| Way { route: route.into(), because: String::new(), policy: None, levels };
+        let ways =
+            vec![way("x", vec![level(0, "a", 0), level(60, "b", 0)]), way("y", vec![level(30, "c", 0)])];
+        let mut all = Ladders::new(Ts(0), ways);
+        let told = |all: &mut Ladders, at: i64| {
+            core::iter::from_fn(|| all.due(Ts(at * 1000), TICKET)).map(who).collect::<Vec<_>>()
+        };
+        assert_eq!((told(&mut all, 0), told(&mut all, 30)), (vec!["a".into()], vec!["c".into()]));
+        all.stop();
+        assert_eq!(told(&mut all, 1000), [""; 0]);
+        all.resume(Ts(2_000_000), TICKET);
+        assert_eq!((told(&mut all, 2059), told(&mut all, 2060)), (vec![], vec!["b".to_string()]));
+        assert!(all.is_exhausted() && !all.hurry(Ts(3_000_000)));
+        all.force(Ts(3_000_000));
+        assert_eq!(told(&mut all, 3000), ["b", "c"]);
+        assert_eq!(all.next_at(), None, "a ticket is not repeated for ever");
+    }
+}

@@ -1,0 +1,152 @@
+//! What is remembered of a sickness between two incidents of it: how often it came back, and what a
+//! person closed by hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use stepwatch_model::{Cause, Change, Finding, Kind, Scope, Severity, Span, Subject, Ts};
+
+/// How long a resolved incident counts against the next one of its subject.
+pub(super) const FLAP_MEMORY: Span = Span::secs(3600);
+
+/// What survives apart from the incidents themselves.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FlapHistory {
+    pub(super) counter: u64,
+    memory: BTreeMap<Subject, Memory>,
+    /// The same by age, so that what is forgotten is found without looking through the rest.
+    by_age: BTreeSet<(Ts, Subject)>,
+    /// What is not as it was stored: each memory is stored for itself, because in a storm there are
+    /// thousands.
+    pub(crate) changed: BTreeSet<Subject>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Memory {
+    subject: Subject,
+    at: Ts,
+    flaps: u32,
+    /// Kinds that a person closed by hand while they still held: quiet until they clear or get
+    /// worse.
+    closed: BTreeMap<Kind, Severity>,
+}
+
+/// The stored form of what is not a memory. Before each memory was stored for itself, all of them
+/// were here.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct FlapHistoryRow {
+    counter: u64,
+    memory: Vec<Memory>,
+}
+
+impl FlapHistory {
+    /// How often the subject was sick within the last hour.
+    pub(super) fn flaps(&mut self, now: Ts, subject: &Subject) -> u32 {
+        self.forget_old(now);
+        let fresh = self.memory.get(subject).filter(|m| now - m.at < FLAP_MEMORY);
+        fresh.map_or(0, |m| m.flaps + 1)
+    }
+
+    fn forget_old(&mut self, now: Ts) {
+        while let Some((at, subject)) = self.by_age.pop_first() {
+            if now - at < FLAP_MEMORY {
+                self.by_age.insert((at, subject));
+                return;
+            }
+            // What a person closed is kept for as long as it is closed.
+            if self.memory.get(&subject).is_some_and(|m| m.closed.is_empty()) {
+                self.memory.remove(&subject);
+                self.changed.insert(subject);
+            }
+        }
+    }
+
+    pub(super) fn resolved(&mut self, now: Ts, subject: &Subject, flaps: u32) {
+        self.of(now, subject).flaps = flaps;
+    }
+
+    /// When the subject was last known to be over, if that is not so long ago that it is forgotten.
+    pub(super) fn over_at(&self, subject: &Subject) -> Option<Ts> {
+        self.memory.get(subject).map(|m| m.at)
+    }
+
+    pub(super) fn close(&mut self, now: Ts, subject: &Subject, kind: Kind, severity: Severity) {
+        self.of(now, subject).closed.insert(kind, severity);
+    }
+
+    fn of(&mut self, now: Ts, subject: &Subject) -> &mut Memory {
+        let blank = || Memory { subject: subject.clone(), at: now, flaps: 0, closed: BTreeMap::new() };
+        let memory = self.memory.entry(subject.clone()).or_insert_with(blank);
+        self.by_age.remove(&(memory.at, subject.clone()));
+        self.by_age.insert((now, subject.clone()));
+        self.changed.insert(subject.clone());
+        memory.at = now;
+        memory
+    }
+
+    pub(super) fn is_closed(&self, subject: &Subject, v: &Finding) -> bool {
+        let closed = self.memory.get(subject).and_then(|m| m.closed.get(&v.kind));
+        v.change != Change::Another && closed.is_some_and(|severity| v.severity <= *severity)
+    }
+
+    pub(super) fn reopen(&mut self, subject: &Subject, kind: Kind) {
+        if let Some(m) = self.memory.get_mut(subject)
+            && m.closed.remove(&kind).is_some()
+        {
+            self.changed.insert(subject.clone());
+            // Its hour may be over: it is forgotten at the next look.
+            self.by_age.insert((m.at, subject.clone()));
+        }
+    }
+
+    /// It is judged afresh, whatever was closed by hand before.
+    pub(super) fn reopen_all(&mut self, scope: &Scope) {
+        for (subject, m) in of_scope(&mut self.memory, scope).filter(|(_, m)| !m.closed.is_empty()) {
+            m.closed.clear();
+            self.changed.insert(subject.clone());
+            self.by_age.insert((m.at, subject.clone()));
+        }
+    }
+
+    pub(super) fn forget(&mut self, scope: &Scope) {
+        let gone: Vec<Subject> = of_scope(&mut self.memory, scope).map(|(s, _)| s.clone()).collect();
+        for subject in gone {
+            if let Some(m) = self.memory.remove(&subject) {
+                self.by_age.remove(&(m.at, subject.clone()));
+            }
+            self.changed.insert(subject);
+        }
+    }
+
+    pub(crate) fn row(&self) -> FlapHistoryRow {
+        FlapHistoryRow { counter: self.counter, memory: Vec::new() }
+    }
+
+    pub(crate) fn memory(&self, subject: &Subject) -> Option<&Memory> {
+        self.memory.get(subject)
+    }
+
+    /// Takes back what was stored.
+    pub(crate) fn restore(&mut self, row: FlapHistoryRow) {
+        self.counter = row.counter;
+        for memory in row.memory {
+            // From now on it is stored for itself.
+            self.changed.insert(memory.subject.clone());
+            self.remember(memory);
+        }
+    }
+
+    pub(crate) fn remember(&mut self, memory: Memory) {
+        self.by_age.insert((memory.at, memory.subject.clone()));
+        self.memory.insert(memory.subject.clone(), memory);
+    }
+}
+
+fn of_scope<'a>(
+    memory: &'a mut BTreeMap<Subject, Memory>,
+    scope: &'a Scope,
+) -> impl Iterator<Item = (&'a Subject, &'a mut Memory)> {
+    let first = Subject { scope: scope.clone(), cause: Cause::FIRST };
+    memory.range_mut(first..).take_while(move |(subject, _)| subject.scope == *scope)
+}

@@ -1,0 +1,285 @@
+//! Incidents that explain others: while the one is open, the others are told to nobody.
+//!
+//! Rules have Alertmanager's form, with four differences, each so that nothing is hidden by
+//! mistake: what is hidden is never more severe than what hides it; a label in `equal` that neither
+//! has is not in common; two incidents never hide each other, over however many rules; and what is
+//! silenced explains nothing unless somebody has acknowledged it, so that a silence keeps quiet
+//! what it names and no more. Whatever an incident is hidden by is therefore told to somebody, has
+//! been answered, or is explained by what is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::manager::{Incident, Manager};
+use super::{Hidden, Quiet, State};
+use crate::config::{InhibitRule, ResponderConfig};
+use crate::effect::Effect;
+use crate::matcher::{Labels, Matcher, all_hold};
+use stepwatch_model::{Kind, Severity, Ts};
+
+/// The rules that hold unless they are switched off.
+const BUILT_IN: [BuiltIn; 2] = [
+    BuiltIn {
+        name: "hang-hides-slowness",
+        source: &["kind=\"hang\""],
+        target: &["cause=\"speed\""],
+        equal: "run",
+    },
+    BuiltIn {
+        name: "dead-node-hides-gpus",
+        source: &["kind=\"node_fault\"", "severity=\"page\""],
+        // The host may be sick of a file system alone: a page of its own asks for its own answer.
+        target: &["cause=\"hardware\"", "severity=\"ticket\""],
+        equal: "node",
+    },
+];
+/// Incidents that explain one another in a row.
+const MAX_CHAIN: usize = 32;
+
+struct BuiltIn {
+    name: &'static str,
+    source: &'static [&'static str],
+    target: &'static [&'static str],
+    equal: &'static str,
+}
+
+/// Which rule, and the values that must be equal.
+type Place = (usize, Vec<String>);
+
+/// The rules, and who is a source or a target of which.
+#[derive(Debug, Default)]
+pub(super) struct Inhibition {
+    rules: Vec<Rule>,
+    sources: BTreeMap<Place, BTreeSet<String>>,
+    targets: BTreeMap<Place, BTreeSet<String>>,
+    of: BTreeMap<String, Roles>,
+    /// Where an incident has become a source or is none any more, and nobody has looked what that
+    /// hides or shows.
+    changed: Vec<Place>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    name: String,
+    source: Vec<Matcher>,
+    target: Vec<Matcher>,
+    equal: Vec<String>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Roles {
+    source: Vec<Place>,
+    target: Vec<Place>,
+    /// It is silenced, and nobody has it.
+    hushed: bool,
+}
+
+impl Inhibition {
+    pub(super) fn new(config: &ResponderConfig) -> Self {
+        let built_in = built_in().filter(|rule| !config.inhibit_off.contains(&rule.name));
+        let rules = built_in.chain(config.inhibit_rules.iter().cloned());
+        // The alerter refuses a configuration whose matchers do not parse; a rule that slipped through
+        // hides nothing.
+        Self { rules: rules.filter_map(|rule| Rule::new(&rule).ok()).collect(), ..Self::default() }
+    }
+
+    /// Takes note of what an incident is now. One that is about several things explains what any of
+    /// them does, and is explained only if all of them are. Each of them counts as it is: a
+    /// ticket that is part of a page explains what a ticket does.
+    pub(super) fn note(&mut self, id: &str, i: &Incident) {
+        let mut kinds: BTreeMap<Kind, Severity> = BTreeMap::new();
+        for ((_, kind), severity) in &i.raised {
+            let worst = kinds.entry(*kind).or_insert(*severity);
+            *worst = (*worst).max(*severity);
+        }
+        kinds.insert(i.record.kind, i.record.severity);
+        let labels = &i.record.labels;
+        let about: Vec<Labels> =
+            kinds.into_iter().map(|(kind, as_bad)| as_of(labels, kind, as_bad)).collect();
+        let mut roles = Roles { hushed: i.is_hushed(), ..Roles::default() };
+        for (n, rule) in self.rules.iter().enumerate() {
+            let source = about.iter().any(|labels| all_hold(&rule.source, labels));
+            let target = about.iter().all(|labels| all_hold(&rule.target, labels));
+            if !source && !target {
+                continue;
+            }
+            let values = rule.equal.iter().map(|name| labels.get(name).cloned());
+            let Some(values) = values.collect::<Option<Vec<String>>>() else { continue };
+            if source {
+                roles.source.push((n, values.clone()));
+            }
+            if target {
+                roles.target.push((n, values));
+            }
+        }
+        if self.of.get(id).map_or(roles == Roles::default(), |had| *had == roles) {
+            return;
+        }
+        let had = self.take(id);
+        for place in &roles.source {
+            self.sources.entry(place.clone()).or_default().insert(id.to_owned());
+        }
+        for place in &roles.target {
+            self.targets.entry(place.clone()).or_default().insert(id.to_owned());
+        }
+        let (old, new) = (&had.source, &roles.source);
+        let other = had.hushed != roles.hushed;
+        let begun = new.iter().filter(|p| other || !old.contains(p));
+        self.changed.extend(begun.chain(old.iter().filter(|p| !new.contains(p))).cloned());
+        self.of.insert(id.to_owned(), roles);
+    }
+
+    pub(super) fn forget(&mut self, id: &str) {
+        self.take(id);
+    }
+
+    /// What the incidents explain has been looked at before: they are stored after that.
+    pub(super) fn restored(&mut self) {
+        self.changed.clear();
+    }
+
+    fn take(&mut self, id: &str) -> Roles {
+        let roles = self.of.remove(id).unwrap_or_default();
+        for (index, places) in [(&mut self.sources, &roles.source), (&mut self.targets, &roles.target)] {
+            for place in places {
+                if let Some(ids) = index.get_mut(place) {
+                    ids.remove(id);
+                    if ids.is_empty() {
+                        index.remove(place);
+                    }
+                }
+            }
+        }
+        roles
+    }
+}
+
+impl Rule {
+    fn new(rule: &InhibitRule) -> Result<Self, String> {
+        let parse = |texts: &[String]| texts.iter().map(|t| Matcher::parse(t)).collect::<Result<Vec<_>, _>>();
+        let (source, target) = (parse(&rule.source_matchers)?, parse(&rule.target_matchers)?);
+        if source.is_empty() || target.is_empty() {
+            return Err("no matchers".into());
+        }
+        let name = if rule.name.is_empty() { "a rule without a name".into() } else { rule.name.clone() };
+        Ok(Self { name, source, target, equal: rule.equal.clone() })
+    }
+}
+
+/// The rules that hold unless they are switched off.
+pub fn built_in() -> impl Iterator<Item = InhibitRule> {
+    let list = |texts: &[&str]| texts.iter().map(|t| (*t).to_owned()).collect();
+    BUILT_IN.iter().map(move |rule| InhibitRule {
+        name: rule.name.to_owned(),
+        source_matchers: list(rule.source),
+        target_matchers: list(rule.target),
+        equal: list(&[rule.equal]),
+    })
+}
+
+/// What the labels would be if the incident were only about this.
+fn as_of(labels: &Labels, kind: Kind, severity: Severity) -> Labels {
+    let mut labels = labels.clone();
+    labels.insert("severity".into(), severity.as_str().into());
+    labels.insert("kind".into(), kind.as_str().into());
+    labels.insert("cause".into(), kind.cause().as_str().into());
+    labels
+}
+
+impl Manager {
+    /// The incident that explains this one, if one is open.
+    pub(super) fn inhibited(&self, now: Ts, id: &str) -> Option<Quiet> {
+        let target = self.open.get(id)?;
+        if matches!(target.record.kind, Kind::AlertStorm | Kind::AlerterFault) {
+            return None;
+        }
+        for place in self.inhibition.of.get(id).into_iter().flat_map(|roles| &roles.target) {
+            let rule = &self.inhibition.rules[place.0];
+            let is_source = |other: &str| is_at(&self.inhibition.sources, place, other);
+            let is_target = |other: &str| is_at(&self.inhibition.targets, place, other);
+            let explains = |i: &&Incident| {
+                let other = &i.record;
+                other.id != id
+                    && other.severity >= target.record.severity
+                    && !(is_source(id) && is_target(&other.id))
+                    && !self.leads_to(&other.id, id)
+                    && i.has_a_say(&target.record.labels)
+                    && self.may_explain(now, i)
+            };
+            let sources = self.inhibition.sources.get(place).into_iter().flatten();
+            let sources =
+                sources.filter_map(|other| self.open.get(other)).filter(explains).map(|i| &i.record);
+            let best = sources.min_by_key(|other| (core::cmp::Reverse(other.severity), &other.id));
+            if let Some(by) = best {
+                let words = format!("{} explains it (rule {})", by.kind.title(), rule.name);
+                return Some(Quiet { why: Hidden::Inhibited, by: by.id.clone(), until: None, words });
+            }
+        }
+        None
+    }
+
+    /// Whether `from` is hidden by `to`, over however many steps: it must not hide it in turn.
+    pub(super) fn leads_to(&self, from: &str, to: &str) -> bool {
+        let mut at = from;
+        for _ in 0..MAX_CHAIN {
+            let quiet = self.open.get(at).and_then(|i| i.record.quiet.as_ref());
+            match quiet.filter(|q| q.why == Hidden::Inhibited) {
+                Some(quiet) if quiet.by == to => return true,
+                Some(quiet) => at = &quiet.by,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether somebody is told of it, or has it. Asked of the silences themselves: that one begins
+    /// or ends counts at once, whichever incident is looked at first.
+    fn may_explain(&self, now: Ts, i: &Incident) -> bool {
+        let is_told = |i: &Incident| i.is_acknowledged() || self.silenced(now, i).is_none();
+        is_told(i) && (i.is_acknowledged() || self.storm_of(i).is_none_or(is_told))
+    }
+
+    /// An open incident is hidden by what explains nothing: when silences were asked last, and now.
+    pub(super) fn is_hidden_for_nothing(&self, now: Ts, by: &Incident) -> bool {
+        let was_hushed = by.is_hushed() || self.storm_of(by).is_some_and(Incident::is_hushed);
+        was_hushed && !self.may_explain(now, by)
+    }
+
+    /// What it is told as one of many of.
+    fn storm_of(&self, i: &Incident) -> Option<&Incident> {
+        let quiet = i.record.quiet.as_ref().filter(|quiet| quiet.why == Hidden::RolledUp)?;
+        self.open.get(&quiet.by)
+    }
+
+    /// Hides what new sources explain, and shows what former ones did.
+    pub(crate) fn explain_others(&mut self, now: Ts, out: &mut Vec<Effect>) {
+        // Each look may change what the next one explains; what is left is looked at with the next input.
+        for _ in 0..MAX_CHAIN {
+            for place in core::mem::take(&mut self.inhibition.changed) {
+                for target in self.inhibition.targets.get(&place).cloned().unwrap_or_default() {
+                    self.look_again(now, &target, out);
+                }
+            }
+        }
+    }
+}
+
+impl Incident {
+    fn is_acknowledged(&self) -> bool {
+        self.record.state == State::Acknowledged
+    }
+
+    fn is_hushed(&self) -> bool {
+        let silenced = self.record.quiet.as_ref().is_some_and(|quiet| quiet.why == Hidden::Silenced);
+        silenced && !self.is_acknowledged()
+    }
+
+    /// Whether all who told of it have a say of something with these labels: who may tell alerts of
+    /// some runs only must not keep quiet what is wrong with others.
+    pub(super) fn has_a_say(&self, labels: &Labels) -> bool {
+        self.subjects.iter().all(|subject| super::has_a_say(subject, labels))
+    }
+}
+
+fn is_at(index: &BTreeMap<Place, BTreeSet<String>>, place: &Place, id: &str) -> bool {
+    index.get(place).is_some_and(|ids| ids.contains(id))
+}

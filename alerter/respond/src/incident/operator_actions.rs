@@ -1,0 +1,182 @@
+//! What people do with an incident: take it, give it back, call for more, close it, remark on it.
+
+use super::State;
+use super::escalation::Ladders;
+use super::manager::{Incident, Manager, by_actor};
+use crate::effect::{Action, Effect};
+use crate::message::{Reason, Why};
+use stepwatch_model::Ts;
+
+impl Manager {
+    pub(crate) fn ack(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id).filter(|i| i.record.state != State::Acknowledged) else { return };
+        i.record.state = State::Acknowledged;
+        i.record.acked_by = Some(by.to_owned());
+        i.record.acked_at = Some(now);
+        if let Some(named) = &mut i.record.named {
+            (named.more, named.new) = (named.more + named.new, 0);
+        }
+        i.stop();
+        let after = now - i.record.opened_at;
+        out.push(by_actor(now, id, by, format!("acknowledged after {after}; escalation stops")));
+        let words = format!("acknowledged by {by} after {after}");
+        self.tell_all(now, id, Action::Ack, Why::new(Reason::Acknowledged, words), out);
+        self.ack_members(now, id, by, out);
+        self.finish(id, out);
+    }
+
+    /// Nobody has it any more. Escalation goes on where it stopped, one wait later.
+    pub(crate) fn unack(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+        if self.open.get(id).is_none_or(|i| i.record.state != State::Acknowledged) {
+            return;
+        }
+        self.find_ways(now, id);
+        let pace = self.pace(id);
+        let Some(i) = self.open.get_mut(id) else { return };
+        i.record.reopen();
+        i.ladders.resume(now, pace);
+        i.record.next_at = i.ladders.next_at();
+        out.push(by_actor(now, id, by, "no longer acknowledged; escalation goes on".into()));
+        let why = Why::new(Reason::Unacknowledged, format!("no longer acknowledged ({by})"));
+        self.tell_all(now, id, Action::Update, why, out);
+        self.finish(id, out);
+    }
+
+    /// The next level is told now, or the last one again. Whoever had taken the incident has passed
+    /// it on.
+    pub(crate) fn escalate(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+        self.find_ways(now, id);
+        let Some(i) = self.open.get_mut(id) else { return };
+        out.push(by_actor(now, id, by, "asked for the next level".into()));
+        i.record.reopen();
+        let mut level = i.record.level + 1;
+        if !i.ladders.hurry(now) {
+            i.ladders.force(now);
+            level = i.record.level;
+        }
+        let why = Why::new(Reason::Escalated, format!("escalated to level {level} by {by}"));
+        self.climb(now, id, &why, out);
+        self.finish(id, out);
+    }
+
+    /// An incident that was stored without its ladders, or that nobody was to be told of.
+    fn find_ways(&mut self, now: Ts, id: &str) {
+        self.relabel(id);
+        let Some(i) = self.open.get_mut(id).filter(|i| i.ladders.is_empty()) else { return };
+        i.ladders = Ladders::new(now, self.router.ways(&self.config, &i.record.labels));
+    }
+
+    /// Whoever took it has not ended it for too long: from the first level on again.
+    pub(super) fn ack_expired(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        let by = i.record.acked_by.clone().unwrap_or_default();
+        let since = now - i.record.acked_at.unwrap_or(now);
+        i.record.reopen();
+        let words = format!("acknowledged by {by} {since} ago and not over");
+        out.push(by_actor(now, id, "responder", format!("{words}: told anew")));
+        self.announce(now, id, now, &Why::new(Reason::AckExpired, words), out);
+        self.finish(id, out);
+    }
+}
+
+impl Incident {
+    /// Nobody is told any more unless something happens.
+    pub(super) fn stop(&mut self) {
+        self.ladders.stop();
+        self.record.next_at = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use crate::Responder;
+    use crate::config::{Level, Policy, ResponderConfig, Route};
+    use crate::effect::{Action, Effect, Input};
+    use crate::incident::State;
+    use crate::responder::NoDirectory;
+    use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Ts};
+
+    const NOW: Ts = Ts(1_795_227_416_000);
+
+    /// A page that the first of two levels was told of.
+    fn paged() -> (Responder, String) {
+        let level =
+            |after, to: &str| Level { after: Span::secs(after), notify: vec![to.into()], ..Level::default() };
+        let levels = vec![level(0, "chat"), level(300, "phone")];
+        let config = ResponderConfig {
+            receivers: vec!["chat".into(), "phone".into()],
+            policies: vec![Policy { name: "p".into(), levels }],
+            routes: vec![Route { policy: Some("p".into()), ..Route::default() }],
+            ..ResponderConfig::default()
+        };
+        let (mut responder, mut out) = (Responder::new(config), Vec::new());
+        let run = RunSummary { name: "r".into(), gpus: 8, ..RunSummary::default() };
+        let context = Context::new(Scope::Run("r".into()), run, BTreeSet::new(), NOW);
+        let finding = Finding {
+            change: Change::Raise,
+            kind: Kind::Nonfinite,
+            severity: Severity::Page,
+            signal: "loss".into(),
+            step: 2,
+            ts: NOW,
+            start_step: 2,
+            value: f64::NAN,
+            expected: 2.5,
+            score: 0.0,
+            why: "loss is NaN".into(),
+            suspects: Vec::new(),
+        };
+        responder.judge(NOW, &context, &finding, &mut out);
+        let id = responder.open_incidents().next().unwrap().id.clone();
+        (responder, id)
+    }
+
+    fn told(responder: &mut Responder, now: Ts, input: Input<'_>) -> Vec<(String, Action, String)> {
+        let mut out = Vec::new();
+        responder.handle(now, input, &NoDirectory, &mut out);
+        let told = |effect| match effect {
+            Effect::Notify(n) => Some((n.receiver, n.action, n.message.reason)),
+            _ => None,
+        };
+        out.into_iter().filter_map(told).collect()
+    }
+
+    #[test]
+    fn a_person_escalates_without_waiting() {
+        let (mut responder, id) = paged();
+        let now = NOW + Span::secs(10);
+        let got = told(&mut responder, now, Input::Escalate { incident: &id, by: "slack:U1 (ann)" });
+        assert_eq!(got, [("phone".into(), Action::Trigger, "escalated to level 2 by slack:U1 (ann)".into())]);
+        // Nobody is above: the last level is told again.
+        let got = told(&mut responder, now, Input::Escalate { incident: &id, by: "ann" });
+        assert_eq!(got.iter().map(|t| t.0.as_str()).collect::<Vec<_>>(), ["phone"]);
+        assert!(responder.incident(&id).unwrap().next_at.is_some(), "it goes on by itself");
+    }
+
+    #[test]
+    fn whoever_took_it_may_pass_it_on() {
+        let (mut responder, id) = paged();
+        told(&mut responder, NOW, Input::Ack { incident: &id, by: "ann" });
+        let got = told(&mut responder, NOW, Input::Escalate { incident: &id, by: "ann" });
+        assert_eq!(got.iter().map(|t| t.0.as_str()).collect::<Vec<_>>(), ["phone"]);
+        let record = responder.incident(&id).unwrap();
+        assert_eq!((record.state, record.level, &record.acked_by), (State::Open, 2, &None));
+    }
+
+    #[test]
+    fn an_answer_taken_back_lets_escalation_go_on() {
+        let (mut responder, id) = paged();
+        assert!(
+            told(&mut responder, NOW, Input::Unack { incident: &id, by: "pd" }).is_empty(),
+            "nobody had it"
+        );
+        told(&mut responder, NOW, Input::Ack { incident: &id, by: "ann" });
+        assert_eq!(responder.incident(&id).unwrap().next_at, None);
+        let got = told(&mut responder, NOW, Input::Unack { incident: &id, by: "pagerduty:ann" });
+        assert_eq!(got, [("chat".into(), Action::Update, "no longer acknowledged (pagerduty:ann)".into())]);
+        assert_eq!(responder.incident(&id).unwrap().next_at, Some(NOW + Span::secs(300)));
+        assert!(told(&mut responder, NOW, Input::Note { incident: &id, by: "x", what: "y" }).is_empty());
+    }
+}

@@ -1,0 +1,104 @@
+//! What is left of an incident of which a part is over: less than a page, or what others of it
+//! were.
+//!
+//! A page stays open only for what is one, and an incident answers for a thing only while that is
+//! sick. Otherwise a warning that stands for weeks, or a run that failed and is kept for a week,
+//! would swallow every later page of its node.
+
+use super::manager::{Incident, Manager, timeline};
+use crate::effect::Effect;
+use stepwatch_model::{Context, Finding, Scope, Sentence, Severity, Span, Subject, Suspect, Ts};
+
+/// The hold doubles at most this often.
+const MAX_DOUBLINGS: u32 = 5;
+
+impl Manager {
+    /// It counts from now on. What was over and comes back is not over; what is less than a page
+    /// brings none back and keeps none open.
+    pub(super) fn holds(
+        &mut self,
+        now: Ts,
+        id: &str,
+        subject: &Subject,
+        context: &Context,
+        v: &Finding,
+        out: &mut Vec<Effect>,
+    ) {
+        let base = self.config.resolve_after;
+        let Some(i) = self.open.get_mut(id) else { return };
+        let fell = i.falls();
+        i.raised.insert((subject.clone(), v.kind), v.severity);
+        i.silent.remove(&(subject.clone(), v.kind));
+        i.known.entry(subject.clone()).or_default().insert(v.kind);
+        let is_less = if context.is_node() { i.falls() } else { fell && v.severity < Severity::Page };
+        if !is_less {
+            if i.resolve_at.take().is_some() {
+                i.record.flaps += 1;
+                out.push(timeline(now, id, format!("came back: {}", v.why)));
+                self.came_back(now, id, v, out);
+            }
+        } else if context.is_node() {
+            if !fell || i.resolve_at.is_none() {
+                i.resolve_at = i.resolve_at.max(Some(now + i.hold(base)));
+            }
+            let words = i.less_is_left(v);
+            out.push(timeline(now, id, words));
+        }
+    }
+
+    /// What has been over for the hold is no part any more of an incident that others keep open:
+    /// whoever has that knows nothing of what comes now.
+    pub(super) fn let_go(&mut self, now: Ts, subject: &Subject, out: &mut Vec<Effect>) {
+        let Some(id) = self.find(subject) else { return };
+        let over_at = self.flap_history.over_at(subject);
+        let base = self.config.resolve_after;
+        let Some(i) = self.open.get_mut(&id) else { return };
+        let others = !i.raised.is_empty() && i.raised.keys().all(|(s, _)| s != subject);
+        let ours = matches!(subject.scope, Scope::Run(_) | Scope::Node(_));
+        let held = over_at.is_some_and(|at| now - at < i.hold(base));
+        if !ours || !others || held {
+            return;
+        }
+        i.subjects.remove(subject);
+        i.known.remove(subject);
+        i.silent.retain(|(s, _), _| s != subject);
+        if i.subjects.iter().all(|s| s.scope != subject.scope) {
+            i.paged.remove(&subject.scope);
+        }
+        self.by_subject.remove(subject);
+        let words = format!(
+            "{} of {} was over: it is no part any more",
+            subject.cause.as_str(),
+            subject.scope.name()
+        );
+        out.push(timeline(now, &id, words));
+        self.finish(&id, out);
+    }
+}
+
+impl Incident {
+    /// How long it must be over before it is.
+    pub(super) fn hold(&self, base: Span) -> Span {
+        Span(base.0 << self.record.flaps.min(MAX_DOUBLINGS))
+    }
+
+    /// Takes note of what is left of a page that is over, unless more than this is.
+    pub(super) fn less_is_left(&mut self, v: &Finding) -> String {
+        if v.kind == self.record.kind && self.raised.len() == 1 {
+            self.record.summary = v.why.left();
+        }
+        format!("what is left is less than a page, and is told for itself if it stays so: {}", v.why)
+    }
+
+    /// The words and the suspects of what is left of it.
+    pub(super) fn what_is_left(&self) -> (Sentence, Vec<Suspect>) {
+        let (of, mut suspects) = (&self.record.id, self.record.suspects.clone());
+        let Some(what) = self.record.summary.what_is_left() else {
+            let (left, over) = (self.left(), self.record.kind.title());
+            let words = format!("{left}: left of incident {of}, whose {over} is over");
+            return (words.into(), suspects);
+        };
+        suspects.retain(|s| !s.target.is_device() || what.names(&s.target));
+        (what.after(&format!("left of incident {of}: ")), suspects)
+    }
+}

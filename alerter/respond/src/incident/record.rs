@@ -1,0 +1,129 @@
+//! What an incident takes over from the findings that make it.
+
+use super::labels::ALERTNAME;
+use super::manager::{Incident, MAX_SUSPECTS, sick};
+use super::{IncidentRecord, State};
+use stepwatch_model::{Context, Finding, Kind, RunSummary, Scope, Sentence, Ts};
+
+/// Nothing is added to what is said of a suspect at such length.
+const MAX_WHY: usize = 400;
+
+impl Incident {
+    /// Takes in whom a finding is about.
+    pub(super) fn meet(&mut self, now: Ts, context: &Context, v: &Finding) {
+        self.learn(&context.run);
+        if context.is_node() {
+            self.node_at = Some(now);
+        }
+        for node in sick(context, v) {
+            if self.record.nodes.len() < MAX_SUSPECTS && !self.record.nodes.contains(&node) {
+                self.record.nodes.push(node);
+            }
+        }
+    }
+
+    /// A node that is used by several runs hits one of them in its incident; the others have
+    /// theirs.
+    pub(super) fn learn(&mut self, run: &RunSummary) {
+        if self.record.run.is_empty() || self.record.run == run.name {
+            self.record.run.clone_from(&run.name);
+            let labels = core::mem::replace(&mut self.summary, run.clone()).labels;
+            // Those of an alert that joined stay until it says otherwise.
+            if !run.labels.contains_key(ALERTNAME) {
+                for (name, value) in labels {
+                    self.summary.labels.entry(name).or_insert(value);
+                }
+            }
+        }
+    }
+
+    /// Whether a page is of a place of which whoever has this incident in hand knows nothing:
+    /// another run's, or another node than the one that explains it. It is known from now on.
+    pub(super) fn pages_anew(&mut self, context: &Context, v: &Finding) -> bool {
+        let known = !self.paged.insert(context.scope.clone());
+        let run = &context.run.name;
+        let of_another = !run.is_empty() && !self.record.run.is_empty() && self.record.run != *run;
+        match &context.scope {
+            _ if known => false,
+            Scope::Node(_) if of_another => true,
+            Scope::Node(node) => {
+                self.record.nodes.iter().any(|other| other != node) && !self.is_known_to_be_fabric(context, v)
+            }
+            Scope::Run(_) => of_another,
+            Scope::Alert(_) | Scope::Own(_) | Scope::Storm(_) => false,
+        }
+    }
+
+    /// Drops what `scope` raised; whether something else holds it open.
+    pub(super) fn outlives(&mut self, scope: &Scope) -> bool {
+        let others = self.raised.keys().any(|(s, _)| s.scope != *scope);
+        if others {
+            self.raised.retain(|(s, _), _| s.scope != *scope);
+        }
+        others
+    }
+}
+
+impl IncidentRecord {
+    /// Whoever took it did not take this.
+    pub(super) fn reopen(&mut self) {
+        self.state = State::Open;
+        (self.acked_by, self.acked_at) = (None, None);
+    }
+
+    /// Takes over what the leading finding says, or what it means beside the others of its kind.
+    /// The onset stays the earliest.
+    pub(super) fn follow(&mut self, v: &Finding, fabric: Option<Sentence>) {
+        if v.severity > self.severity {
+            self.severity = v.severity;
+            self.detected_step = v.step;
+        }
+        (self.kind, self.cause) = (v.kind, v.kind.cause());
+        self.start_step = self.start_step.min(v.start_step);
+        // What was usual before the sickness began says more than the last number before the NaN.
+        if v.value.is_finite() || v.signal != self.signal {
+            self.expected = v.expected;
+        }
+        self.signal = v.signal.clone().into_owned();
+        (self.value, self.score) = (v.value, v.score);
+        self.summary = fabric.unwrap_or_else(|| v.why.clone());
+        self.end_step = None;
+    }
+
+    /// Whoever is suspected stays so, whichever kind names the incident. What was weighed with all
+    /// that is known of the run, or leads the incident, knows most: whom it suspects comes
+    /// first, for its reasons. A word in passing comes last, and of whom is suspected already it
+    /// adds to what is said.
+    pub(super) fn suspect(&mut self, v: &Finding, first: bool) {
+        if first {
+            self.suspects.retain(|had| !v.suspects.iter().any(|s| s.target == had.target));
+            self.suspects.splice(0..0, v.suspects.iter().cloned());
+        } else {
+            for s in &v.suspects {
+                match self.suspects.iter_mut().find(|had| had.target == s.target) {
+                    Some(had) if had.says(s) || had.why().len() > MAX_WHY => {}
+                    Some(had) => had.evidence.extend(s.evidence.iter().cloned()),
+                    None => self.suspects.push(s.clone()),
+                }
+            }
+        }
+        self.suspects.truncate(MAX_SUSPECTS);
+    }
+}
+
+/// Which of two kinds of one severity names the incident: where a sickness leads, not where it
+/// began; but what broke, not who waits for it.
+pub(super) fn worse(kind: Kind) -> u8 {
+    match kind {
+        Kind::GpuFault => 9,
+        Kind::LinkFault => 8,
+        Kind::NodeFault => 7,
+        Kind::Nonfinite => 6,
+        Kind::Divergence => 5,
+        Kind::LossSpike | Kind::RankDead => 4,
+        Kind::GradInstability | Kind::Hang | Kind::DataWait => 3,
+        Kind::LossShift | Kind::ThroughputDrop => 2,
+        Kind::GradSpike | Kind::MfuDroop | Kind::Throttle | Kind::CkptStale => 1,
+        _ => 0,
+    }
+}

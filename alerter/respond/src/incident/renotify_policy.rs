@@ -1,0 +1,274 @@
+//! What kind of trouble an incident is, as the person who has it on the desk would sort it: what
+//! one knows of, and what is news.
+//!
+//! Kinds of one nature are one trouble seen by several detectors, or its ordinary course: gradients
+//! explode and the loss follows, a run that stands has ranks that died. Another nature asks for
+//! another answer: of a loss spike one waits for the end, of a divergence one rolls back, and
+//! whoever took the first and went back to bed must hear of the second.
+
+use std::collections::BTreeSet;
+
+use super::manager::Incident;
+use super::{Named, State};
+use stepwatch_model::{Cause, Context, Finding, Kind, Scope, Severity, Subject, Target};
+
+/// Alerts of other programs by which an incident knows what is news; beyond that a further one is.
+pub(super) const MAX_ALERTS: usize = 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nature {
+    /// It may come back by itself.
+    Excursion,
+    /// It will not.
+    Lost,
+    /// The run goes on at another level.
+    Level,
+    /// It learns too little.
+    Learning,
+    /// It learns by heart.
+    Gap,
+    /// Single steps are long.
+    Pause,
+    /// The length of steps scatters.
+    Uneven,
+    /// Any other kind is of the nature of its cause.
+    Of(Cause),
+}
+
+impl Nature {
+    fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::GradSpike
+            | Kind::GradInstability
+            | Kind::LossSpike
+            | Kind::LayerGrad
+            | Kind::ActivationShift
+            | Kind::RankLoss => Self::Excursion,
+            Kind::Nonfinite | Kind::Divergence => Self::Lost,
+            Kind::GradLevelShift | Kind::LossShift => Self::Level,
+            Kind::Plateau | Kind::NoLearning | Kind::LrCoupling => Self::Learning,
+            Kind::EvalGap => Self::Gap,
+            Kind::Stall => Self::Pause,
+            Kind::StepTimeJitter | Kind::GcTail => Self::Uneven,
+            other => Self::Of(other.cause()),
+        }
+    }
+
+    /// Whoever knows of `self` expects `other` too.
+    fn includes(self, other: Self) -> bool {
+        self == other || self == Self::Lost && other == Self::Excursion
+    }
+}
+
+impl Incident {
+    /// Whether a GPU or a port of a node joins what was told of other devices of it, by other
+    /// detectors: all of these are of one nature, and whoever has the one in hand knows nothing
+    /// of this one.
+    pub(super) fn is_of_another_device(&self, subject: &Subject, context: &Context, v: &Finding) -> bool {
+        let kinds = [Kind::GpuFault, Kind::LinkFault];
+        let first = self.known.get(subject).is_some_and(|known| {
+            !known.contains(&v.kind) && known.iter().any(|k| k.cause() == v.kind.cause())
+        });
+        let known = |device: &Target| self.record.suspects.iter().any(|s| s.target.is_same_device(device));
+        first && kinds.contains(&v.kind) && context.device.as_ref().is_some_and(|device| !known(device))
+    }
+}
+
+impl Incident {
+    /// Whether what was less than a page is one now, beside a page of another kind: whoever took
+    /// that one knows this as what can wait.
+    pub(super) fn pages_at_last(&self, subject: &Subject, v: &Finding) -> bool {
+        let of = |same: bool| {
+            let here = self.raised.iter().filter(|((s, _), _)| s == subject);
+            here.filter(move |((_, kind), _)| (*kind == v.kind) == same).map(|(_, severity)| *severity)
+        };
+        v.severity == Severity::Page
+            && of(true).any(|had| had < Severity::Page)
+            && of(false).any(|other| other == Severity::Page)
+    }
+
+    /// Whether it is over, or as good as, and this is of the device that was its first suspect.
+    pub(super) fn is_back(&self, context: &Context) -> bool {
+        let first = self.record.suspects.first().zip(context.device.as_ref());
+        self.resolve_at.is_some() && first.is_some_and(|(s, device)| s.target.is_same_device(device))
+    }
+}
+
+impl Incident {
+    /// Whether what is said to be of another device or node is more than whoever knows this
+    /// incident knows. That an alert fires again is not, nor that one tells what was found here
+    /// before it.
+    pub(super) fn knows_less_than(&self, subject: &Subject, context: &Context) -> bool {
+        let nodes = &self.record.nodes;
+        let here = |s: &Subject| s.cause == subject.cause && !matches!(s.scope, Scope::Alert(_));
+        let elsewhere = match context.scope {
+            // What we watch for ourselves we tell apart ourselves.
+            Scope::Alert(_) if self.subjects.iter().any(here) => {
+                context.nodes.iter().any(|node| !nodes.contains(node))
+            }
+            _ => true,
+        };
+        elsewhere && self.known.contains_key(subject)
+    }
+
+    /// Takes note of the alerts that came. What somebody has in hand keeps the name under which it
+    /// was taken.
+    pub(super) fn hears_of(&mut self, context: &Context) {
+        self.follow_origin(context);
+        let new = context.came.iter().filter(|alert| !self.alerts.contains(alert)).count();
+        // What we found ourselves brings no alerts, and counts as one where it joins.
+        let new = (new as u32).max(u32::from(context.apart));
+        if new > 0 && (self.record.state == State::Acknowledged || self.record.named.is_some()) {
+            let title = self.record.title();
+            let named = self.record.named.get_or_insert_with(|| Named { title, ..Named::default() });
+            named.new += new;
+        }
+        let room = MAX_ALERTS.saturating_sub(self.alerts.len());
+        self.alerts.extend(context.came.iter().copied().take(room));
+    }
+}
+
+/// Whether `kind` is another trouble than all that is known of the same subject.
+pub(super) fn is_news(kind: Kind, known: &BTreeSet<Kind>) -> bool {
+    let same_cause = known.iter().any(|k| k.cause() == kind.cause());
+    same_cause && !known.iter().any(|k| Nature::of(*k).includes(Nature::of(kind)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Level, Policy, ResponderConfig};
+    use crate::effect::{Action, Effect};
+    use crate::incident::manager::Manager;
+    use Change::{Clear, Raise};
+    use Severity::{Page, Ticket};
+    use stepwatch_model::{Change, Context, Finding, RunSummary, Span, Ts};
+
+    fn news(kind: Kind, known: &[Kind]) -> bool {
+        is_news(kind, &known.iter().copied().collect())
+    }
+
+    #[test]
+    fn the_ordinary_course_of_a_trouble_is_no_news() {
+        assert!(!news(Kind::LossSpike, &[Kind::GradSpike]) && !news(Kind::GradSpike, &[Kind::LossSpike]));
+        assert!(!news(Kind::Nonfinite, &[Kind::LossSpike, Kind::Divergence]));
+        assert!(!news(Kind::LossSpike, &[Kind::Divergence]), "what is lost jumps about");
+        assert!(!news(Kind::FirstFailure, &[Kind::Hang]) && !news(Kind::Straggler, &[Kind::ThroughputDrop]));
+        assert!(!news(Kind::GpuFault, &[Kind::Hang]), "why it stands is told with it, not again");
+    }
+
+    #[test]
+    fn another_trouble_is_news() {
+        assert!(news(Kind::Divergence, &[Kind::LossSpike]) && news(Kind::Nonfinite, &[Kind::GradSpike]));
+        assert!(news(Kind::LossShift, &[Kind::LossSpike]) && news(Kind::EvalGap, &[Kind::Plateau]));
+        assert!(news(Kind::ThroughputDrop, &[Kind::Stall]) && news(Kind::GcTail, &[Kind::ThroughputDrop]));
+    }
+
+    /// A book of one run, one receiver, and what was sent.
+    struct World {
+        book: Manager,
+        now: Ts,
+        sent: Vec<(Action, Severity)>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let levels = vec![Level { after: Span::ZERO, notify: vec!["phone".into()], ..Level::default() }];
+            let policies = vec![Policy { name: "default".into(), levels }];
+            let config = ResponderConfig {
+                receivers: vec!["phone".into()],
+                policies,
+                update_min_interval: Span::ZERO,
+                ..ResponderConfig::default()
+            };
+            Self { book: Manager::new(config), now: Ts(1_795_227_416_000), sent: Vec::new() }
+        }
+
+        /// After so many seconds something is said of the run.
+        fn said(&mut self, seconds: i64, change: Change, kind: Kind, severity: Severity) {
+            self.now = self.now + Span::secs(seconds);
+            let run = RunSummary { name: "llama".into(), ..RunSummary::default() };
+            let scope = Scope::Run("llama".into());
+            let context = Context::new(scope, run, BTreeSet::new(), self.now);
+            let (signal, why) = ("x".into(), "why".into());
+            let (ts, step, start_step, suspects) = (self.now, 1, 1, Vec::new());
+            let (value, expected, score) = (0.0, 0.0, 0.0);
+            #[rustfmt::skip]
+            let v = Finding { change, kind, severity, signal, step, ts, start_step, value, expected, score, why, suspects };
+            let mut out = Vec::new();
+            self.book.finding(self.now, &context, &v, &mut out);
+            self.take(out);
+        }
+
+        fn ack(&mut self) {
+            let mut out = Vec::new();
+            let ids: Vec<String> = self.book.open.keys().cloned().collect();
+            ids.iter().for_each(|id| self.book.ack(self.now, id, "alice", &mut out));
+            self.take(out);
+        }
+
+        fn take(&mut self, effects: Vec<Effect>) {
+            for e in effects {
+                if let Effect::Notify(n) = e {
+                    let page = if n.page { Page } else { Ticket };
+                    self.sent.push((n.action, page));
+                }
+            }
+        }
+
+        /// What was sent since this was asked before.
+        fn news(&mut self) -> Vec<(Action, Severity)> {
+            core::mem::take(&mut self.sent)
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_covers_what_was_known() {
+        let mut w = World::new();
+        w.said(0, Raise, Kind::GradSpike, Page);
+        w.ack();
+        w.news();
+        w.said(5, Raise, Kind::LossSpike, Page);
+        assert_eq!(w.news(), [(Action::Update, Page)], "where gradients lead is no reason to ring again");
+        w.said(600, Raise, Kind::Divergence, Page);
+        assert_eq!(w.news(), [(Action::Trigger, Page)], "that it does not come back is");
+        let incident = w.book.open.values().next().map(|i| (i.record.state, i.record.acked_by.clone()));
+        assert_eq!((incident, w.book.open.len()), (Some((State::Open, None)), 1));
+        w.ack();
+        w.news();
+        w.said(5, Raise, Kind::Nonfinite, Page);
+        w.said(5, Raise, Kind::Divergence, Page);
+        w.said(5, Raise, Kind::GradLevelShift, Ticket);
+        assert!(
+            w.news().iter().all(|(action, _)| *action == Action::Update),
+            "a lost run is known to be lost"
+        );
+    }
+
+    #[test]
+    fn what_only_waits_whether_it_comes_back_gives_way_to_another_trouble() {
+        let mut w = World::new();
+        w.said(0, Raise, Kind::Stall, Ticket);
+        w.said(9, Clear, Kind::Stall, Ticket);
+        w.news();
+        w.said(9, Raise, Kind::ThroughputDrop, Page);
+        assert_eq!(w.news(), [(Action::Resolve, Ticket), (Action::Trigger, Page)]);
+        w.said(9, Clear, Kind::ThroughputDrop, Page);
+        w.said(9, Raise, Kind::MfuDroop, Page);
+        assert_eq!((w.news(), w.book.open.len()), (vec![], 1), "the same trouble is back");
+        w.said(9, Clear, Kind::MfuDroop, Page);
+        w.said(9, Raise, Kind::Stall, Ticket);
+        assert_eq!(w.book.open.len(), 1, "nothing less than it was resolves a page that nobody took");
+    }
+
+    #[test]
+    fn another_trouble_beside_one_that_holds_is_told_to_whoever_was_told() {
+        let mut w = World::new();
+        w.said(0, Raise, Kind::ThroughputDrop, Ticket);
+        w.news();
+        w.said(9, Raise, Kind::GcTail, Ticket);
+        assert_eq!((w.news(), w.book.open.len()), (vec![(Action::Update, Ticket)], 1));
+        w.said(9, Raise, Kind::StepTimeJitter, Ticket);
+        assert_eq!(w.news(), [], "that steps scatter is known");
+    }
+}

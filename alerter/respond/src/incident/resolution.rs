@@ -1,0 +1,359 @@
+//! How incidents end: by themselves, with what they are about, or by hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::index::Place;
+use super::manager::{Incident, Manager, by_actor, timeline};
+use super::record::worse;
+use super::{End, Ended, IncidentRecord, State, id as ids};
+use crate::effect::{Action, Effect};
+use crate::message::{Holds, Reason, Why};
+use stepwatch_model::{Cause, Kind, RunSummary, Scope, Severity, Span, Subject, Ts};
+
+/// How long a page that nobody answered outlives a run that ended by itself.
+const UNANSWERED: Span = Span::secs(900);
+/// How long what was told by a run or a node that has to be learned anew outlives that: exporters
+/// tell every ten minutes what holds.
+const TOLD_AGAIN: Span = Span::secs(900);
+
+impl Manager {
+    /// Ends it; what it was.
+    pub(super) fn resolve(
+        &mut self,
+        now: Ts,
+        id: &str,
+        actor: &str,
+        end: End,
+        reason: &str,
+        out: &mut Vec<Effect>,
+    ) -> Option<Incident> {
+        let i = self.open.get_mut(id)?;
+        i.record.end = Some(end);
+        i.record.state = State::Resolved;
+        i.record.resolved_at = Some(now);
+        i.record.next_at = None;
+        if i.record.end_step.is_none() {
+            i.record.end_step = i.summary.last_step;
+        }
+        let flaps = i.record.flaps;
+        out.push(by_actor(now, id, actor, reason.to_owned()));
+        self.tell_all(now, id, Action::Resolve, Why::new(Reason::Resolved, reason), out);
+        self.finish(id, out);
+        let gone = self.open.remove(id)?;
+        for subject in &gone.subjects {
+            self.by_subject.remove(subject);
+            self.flap_history.resolved(now, subject, flaps);
+        }
+        if let Some(quiet) = &gone.record.quiet {
+            self.no_longer_hidden(now, id, quiet, out);
+        }
+        self.inhibition.forget(id);
+        self.index.forget(id);
+        // Last: what it hid must not find it.
+        self.release(now, id, out);
+        Some(gone)
+    }
+
+    /// The run came to its end. Its incidents are over, but a page that nobody answered stays for a
+    /// while: an idle cluster is somebody's business too, unless a person stopped the run. What
+    /// ails a node is from then on told of the run that lives there still, which is in `heirs`.
+    pub(crate) fn run_ended(
+        &mut self,
+        now: Ts,
+        run: &str,
+        by_hand: bool,
+        heirs: &BTreeMap<String, RunSummary>,
+        out: &mut Vec<Effect>,
+    ) {
+        let scope = Scope::Run(run.to_owned());
+        for id in self.of_run(run) {
+            let Some(i) = self.open.get_mut(&id) else { continue };
+            let unanswered = i.record.severity == Severity::Page && i.record.state == State::Open;
+            if i.outlives(&scope) {
+                if let Some(heir) = i.heir(heirs).cloned() {
+                    self.hand_over(now, &id, run, &heir, out);
+                    continue;
+                }
+                if by_hand {
+                    i.stop();
+                    i.calm = true;
+                }
+                // Nobody is called for a run that is no more.
+                i.resolve_at = i.resolve_at.or((!by_hand && i.falls()).then_some(now + UNANSWERED));
+                let calm = if by_hand { ": escalation stops" } else { "" };
+                out.push(timeline(now, &id, format!("the run ended, what ails the node did not{calm}")));
+                self.finish(&id, out);
+            } else if unanswered && !by_hand {
+                i.resolve_at = Some(now + UNANSWERED);
+                i.raised.clear();
+                i.outlived_its_run = true;
+                out.push(timeline(
+                    now,
+                    &id,
+                    format!("the run ended; resolves in {UNANSWERED} if nobody answers"),
+                ));
+                self.finish(&id, out);
+            } else {
+                let reason = if by_hand { "the run was stopped" } else { "the run ended" };
+                self.resolve(now, &id, "engine", End::of(Ended::RunEnded), reason, out);
+            }
+        }
+        let why = if by_hand { "the run was stopped" } else { "the run ended" };
+        self.closed_without(now, why, |s| s.scope == scope, out);
+        self.flap_history.forget(&scope);
+    }
+
+    /// A run that is over has its node's trouble no more, and another has: whoever answers for that
+    /// one is told, if nobody has taken it.
+    fn hand_over(&mut self, now: Ts, id: &str, from: &str, to: &RunSummary, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        i.record.run.clear();
+        if i.subjects.iter().all(|s| !matches!(s.scope, Scope::Alert(_))) {
+            i.summary.labels.clear();
+        }
+        i.learn(to);
+        let at = to.last_step.unwrap_or_default();
+        (i.record.start_step, i.record.opened_step, i.record.detected_step) = (at, at, at);
+        i.resolve_at = i.resolve_at.or(i.falls().then_some(now + UNANSWERED));
+        let words = format!("run {from} ended, run {} is on the node too", to.name);
+        out.push(timeline(now, id, words.clone()));
+        // Of a ticket there is nobody to call.
+        let calls = i.record.severity == Severity::Page && i.record.state == State::Open && !i.falls();
+        if calls {
+            self.announce(now, id, now, &Why::new(Reason::News, words), out);
+        }
+        self.finish(id, out);
+    }
+
+    /// Nothing was heard of it for so long that it is forgotten.
+    pub(crate) fn forgotten(&mut self, now: Ts, scope: &Scope, heard: Ts, out: &mut Vec<Effect>) {
+        let first = Subject { scope: scope.clone(), cause: Cause::FIRST };
+        let of = self.by_subject.range(first..).take_while(|(s, _)| s.scope == *scope);
+        // Each once, in the order of their ids.
+        let ids: BTreeSet<String> = of.map(|(_, id)| id.clone()).collect();
+        let what = if matches!(scope, Scope::Run(_)) { "run" } else { "node" };
+        let silent = format!("nothing has been heard of the {what} since {heard}");
+        for id in ids {
+            if let Some(i) = self.open.get_mut(&id)
+                && i.outlives(scope)
+            {
+                i.resolve_at = i.resolve_at.or(i.falls().then_some(now + UNANSWERED));
+                out.push(timeline(now, &id, silent.clone()));
+                self.finish(&id, out);
+            } else {
+                let reason = format!("stale: {silent}; it may still hold");
+                self.resolve(now, &id, "engine", End::stale(heard), &reason, out);
+            }
+        }
+        self.closed_without(now, &silent, |s| s.scope == *scope, out);
+        self.flap_history.forget(scope);
+    }
+
+    /// What was known of these could not be read: none of their detectors will say that it is over.
+    /// A run that stood still is taken to stand until it is heard to step, because a run that
+    /// is not seen to step makes no hang.
+    pub(crate) fn unread(&mut self, now: Ts, of: &BTreeSet<Scope>, out: &mut Vec<Effect>) {
+        let why = "what was known of it is lost with the upgrade";
+        self.closed_without(now, why, |s| of.contains(&s.scope) && !s.is_standstill(), out);
+        for id in self.open.keys().cloned().collect::<Vec<_>>() {
+            let Some(i) = self.open.get(&id) else { continue };
+            let unread = i.raised.keys().map(|(s, _)| s).filter(|s| of.contains(&s.scope));
+            let (stand, lost): (Vec<Subject>, Vec<Subject>) =
+                unread.cloned().partition(Subject::is_standstill);
+            let what = |subjects: &[Subject]| {
+                let names: BTreeSet<&str> = subjects.iter().map(|s| s.scope.name()).collect();
+                names.into_iter().collect::<Vec<_>>().join(", ")
+            };
+            if !stand.is_empty() {
+                let run = what(&stand);
+                let words = format!(
+                    "what was known of {run} is lost with the upgrade: it is taken to stand until a step is heard; look at the run"
+                );
+                self.tell_lost(now, &id, words, out);
+            }
+            if !lost.is_empty() {
+                let words = format!("what was known of {} is lost with the upgrade", what(&lost));
+                self.ends_untold(now, &id, &words, |subject| lost.contains(subject), out);
+            }
+        }
+    }
+
+    /// A run of which nothing was known any more is heard to move, or its end: what was told of its
+    /// standing still is over, unless it is told again.
+    pub(crate) fn heard_again(&mut self, now: Ts, run: &str, out: &mut Vec<Effect>) {
+        let subject = Subject { scope: Scope::Run(run.to_owned()), cause: Cause::Progress };
+        self.closed_without(now, &format!("{run} is heard again"), |s| *s == subject, out);
+        if let Some(id) = self.find(&subject) {
+            self.ends_untold(now, &id, &format!("{run} is heard again"), |s| *s == subject, out);
+        }
+    }
+
+    /// The runs of which an open incident says that they stand still, and since when it is open.
+    pub(crate) fn standstills(&self) -> impl Iterator<Item = (&str, Ts)> {
+        let all = self.open.values().chain(self.closed.iter().map(|(_, i)| i));
+        let raised = all.flat_map(|i| i.raised.keys().map(|(s, _)| (s, i.record.opened_at)));
+        raised.filter(|(s, _)| s.is_standstill()).map(|(s, at)| (s.scope.name(), at))
+    }
+
+    /// Nobody will say of these that they are over: they are, unless they are told again.
+    fn ends_untold(
+        &mut self,
+        now: Ts,
+        id: &str,
+        why: &str,
+        goes: impl Fn(&Subject) -> bool,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        if !i.raised.keys().any(|(s, _)| goes(s)) {
+            return;
+        }
+        let others = i.raised.keys().any(|(s, _)| !goes(s));
+        i.silent.extend(i.raised.keys().filter(|(s, _)| goes(s)).map(|key| (key.clone(), now)));
+        // What nobody has heard of yet is told first.
+        if others || i.record.level > 0 {
+            i.raised.retain(|(s, _), _| !goes(s));
+        }
+        if !others || i.falls() {
+            i.resolve_at = Some(now + TOLD_AGAIN);
+        }
+        let what = if others { "a part of it is over" } else { "it is over" };
+        let words = format!("{why}: {what} unless it is told again within {TOLD_AGAIN}; look at it");
+        self.tell_lost(now, id, words, out);
+    }
+
+    fn tell_lost(&mut self, now: Ts, id: &str, words: String, out: &mut Vec<Effect>) {
+        out.push(timeline(now, id, words.clone()));
+        self.tell_all(now, id, Action::Update, words, out);
+        self.finish(id, out);
+    }
+
+    /// What made it a page is over for good: that resolves, and what is left is a ticket of its
+    /// own.
+    pub(super) fn fall(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+        let Some((had, (subject, kind, severity))) =
+            self.open.get(id).and_then(|i| Some((i.clone(), i.worst_left()?)))
+        else {
+            return;
+        };
+        let over = had.record.kind.title();
+        let reason = format!("{over} over; {} is told as a ticket", had.left());
+        self.resolve(now, id, "engine", End::of(Ended::Replaced), &reason, out);
+        self.flap_history.counter += 1;
+        let new = ids::new(now, subject.scope.name(), subject.cause, self.flap_history.counter);
+        let incident = had.without_its_page(now, new.clone(), kind, severity);
+        let words = format!("opened as {}: {}", severity.as_str(), incident.record.summary);
+        out.push(timeline(now, &new, words));
+        self.restore(new.clone(), incident);
+        self.announce(now, &new, now, &Why::first(), out);
+        self.finish(&new, out);
+    }
+
+    /// A new attempt is judged afresh, whatever was closed by hand before.
+    pub(crate) fn run_restarted(&mut self, run: &str) {
+        self.flap_history.reopen_all(&Scope::Run(run.to_owned()));
+    }
+
+    fn of_run(&self, run: &str) -> Vec<String> {
+        self.index.at(&Place::Run(run.to_owned())).cloned().collect()
+    }
+}
+
+impl Incident {
+    /// Whether it is a page, and nothing is left in it that is one.
+    pub(super) fn falls(&self) -> bool {
+        self.record.severity == Severity::Page
+            && self.storm.is_none()
+            && self.worst_left().is_some_and(|(.., severity)| severity < Severity::Page)
+    }
+
+    /// Whether what it tells still holds.
+    pub(super) fn holds(&self) -> Holds {
+        let ended = self.record.end.as_ref().map(|end| end.how);
+        if self.outlived_its_run || ended == Some(Ended::RunEnded) {
+            return Holds::RunEnded;
+        }
+        let over = self.raised.is_empty() && self.record.end_step.is_some() && self.storm.is_none();
+        match over {
+            false => Holds::Yes,
+            true if self.record.is_stale() || !self.silent.is_empty() => Holds::Silent,
+            true => Holds::Over,
+        }
+    }
+
+    /// How it ended, if it did otherwise than by what was measured.
+    pub(super) fn end(&self) -> Option<End> {
+        if let Some(since) = self.silent.values().max() {
+            return Some(End::stale(*since));
+        }
+        let told = self.subjects.iter().all(|s| matches!(s.scope, Scope::Alert(_)));
+        let how = if self.outlived_its_run { Ended::RunEnded } else { Ended::Sender };
+        (told || self.outlived_its_run).then(|| End::of(how))
+    }
+
+    /// The run that lives on a node that is sick in it.
+    fn heir<'a>(&self, heirs: &'a BTreeMap<String, RunSummary>) -> Option<&'a RunSummary> {
+        self.raised.keys().find_map(|(s, _)| match &s.scope {
+            Scope::Node(node) => heirs.get(node),
+            _ => None,
+        })
+    }
+
+    fn worst_left(&self) -> Option<(Subject, Kind, Severity)> {
+        let worst = self.raised.iter().max_by_key(|((_, kind), severity)| (**severity, worse(*kind)));
+        worst.map(|((subject, kind), severity)| (subject.clone(), *kind, *severity))
+    }
+
+    /// What still holds, in words.
+    pub(super) fn left(&self) -> String {
+        let left = self.raised.keys().map(|(subject, kind)| match &subject.scope {
+            Scope::Alert(_) => kind.title().to_owned(),
+            scope => format!("{} of {}", kind.title(), scope.name()),
+        });
+        left.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What is left of it, as an incident that nobody has heard of.
+    fn without_its_page(self, now: Ts, id: String, kind: Kind, severity: Severity) -> Self {
+        let subjects: BTreeSet<Subject> = self.raised.keys().map(|(subject, _)| subject.clone()).collect();
+        let (summary, suspects) = self.what_is_left();
+        let mut nodes = self.record.nodes;
+        if subjects.iter().all(|s| matches!(s.scope, Scope::Node(_))) {
+            nodes.retain(|node| subjects.iter().any(|s| s.scope.name() == node));
+        }
+        let record = IncidentRecord {
+            id,
+            nodes,
+            kind,
+            cause: kind.cause(),
+            severity,
+            state: State::Open,
+            signal: String::new(),
+            end_step: None,
+            value: f64::NAN,
+            expected: f64::NAN,
+            score: f64::NAN,
+            summary,
+            suspects,
+            opened_at: now,
+            resolved_at: None,
+            acked_by: None,
+            acked_at: None,
+            level: 0,
+            next_at: None,
+            flaps: 0,
+            quiet: None,
+            end: None,
+            named: None,
+            ..self.record
+        };
+        let known = self.known.into_iter().filter(|(subject, _)| subjects.contains(subject)).collect();
+        Self {
+            raised: self.raised,
+            known,
+            node_at: self.node_at,
+            alerts: self.alerts,
+            ..Self::new(record, self.summary, subjects)
+        }
+    }
+}

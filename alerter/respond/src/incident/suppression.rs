@@ -1,0 +1,133 @@
+//! Incidents that are told to nobody while something hides them: kept, shown, counted, and told
+//! when it ends and they still hold.
+//!
+//! Asked wherever somebody is about to be told, and again whenever what hides may have changed; an
+//! incident that is hidden is looked at anew at least every [`LOOK_AGAIN`], whoever forgot to say
+//! that it ended.
+
+use std::collections::BTreeSet;
+
+use super::manager::{Manager, timeline};
+use super::{Hidden, Quiet};
+use crate::effect::Effect;
+use crate::message::{Reason, Why};
+use stepwatch_model::{Span, Ts};
+
+/// How long a hidden incident is hidden without being looked at.
+const LOOK_AGAIN: Span = Span::secs(300);
+
+impl Manager {
+    /// What hides the incident at `now`, if anything does; for one that is about to be told.
+    pub(super) fn must_be_quiet(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) -> Option<Quiet> {
+        self.kept_quiet(now, id).or_else(|| self.rolls_up(now, id, out))
+    }
+
+    /// The silence, or the incident, that keeps it quiet.
+    pub(super) fn kept_quiet(&self, now: Ts, id: &str) -> Option<Quiet> {
+        let i = self.open.get(id)?;
+        if let Some(hush) = self.silenced(now, i) {
+            return Some(Quiet {
+                why: Hidden::Silenced,
+                by: hush.id.clone(),
+                until: Some(hush.until),
+                words: hush.words(),
+            });
+        }
+        self.inhibited(now, id)
+    }
+
+    /// Tells nobody for now.
+    pub(super) fn hush(&mut self, now: Ts, id: &str, quiet: Quiet, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        let again = now + LOOK_AGAIN;
+        i.record.next_at = Some(quiet.until.map_or(again, |ends| ends.min(again)));
+        self.touched.push(id.to_owned());
+        if i.record.quiet.as_ref() == Some(&quiet) {
+            return;
+        }
+        out.push(timeline(now, id, format!("told to nobody: {} ({})", quiet.words, quiet.by)));
+        self.set_quiet(now, id, Some(quiet), out);
+    }
+
+    /// Nothing hides it: if something did, that is why it is told now.
+    pub(super) fn speak_again(&mut self, now: Ts, id: &str, why: Why, out: &mut Vec<Effect>) -> Why {
+        let Some(quiet) = self.open.get(id).and_then(|i| i.record.quiet.clone()) else { return why };
+        self.set_quiet(now, id, None, out);
+        let over = !self.open.contains_key(&quiet.by);
+        let after = Why::after(quiet.why, &quiet.by, over);
+        out.push(timeline(now, id, after.words.clone()));
+        // That it got worse says more.
+        if why.because == Reason::Raised { why } else { after }
+    }
+
+    /// It is over, hidden as it was.
+    pub(super) fn no_longer_hidden(&mut self, now: Ts, id: &str, had: &Quiet, out: &mut Vec<Effect>) {
+        if let Some(hidden) = self.hidden.get_mut(&had.by) {
+            hidden.remove(id);
+            if hidden.is_empty() {
+                self.hidden.remove(&had.by);
+            }
+        }
+        if had.why == Hidden::RolledUp {
+            self.left_storm(now, &had.by, out);
+        }
+    }
+
+    pub(super) fn set_quiet(&mut self, now: Ts, id: &str, quiet: Option<Quiet>, out: &mut Vec<Effect>) {
+        let Some(i) = self.open.get_mut(id) else { return };
+        if let Some(had) = core::mem::replace(&mut i.record.quiet, quiet.clone()) {
+            self.no_longer_hidden(now, id, &had, out);
+        }
+        if let Some(quiet) = quiet {
+            self.hidden.entry(quiet.by).or_default().insert(id.to_owned());
+        }
+    }
+
+    /// Looks at an incident again: what hid it may have ended, or something may hide it now.
+    pub(super) fn look_again(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+        // What resolves at this moment is told to nobody any more.
+        let Some(i) = self.open.get(id).filter(|i| i.resolve_at.is_none_or(|at| at > now)) else { return };
+        let had = i.record.quiet.clone();
+        match self.must_be_quiet(now, id, out) {
+            Some(quiet) => self.hush(now, id, quiet, out),
+            None if had.is_some() => self.let_speak(now, id, out),
+            None => return,
+        }
+        if self.open.get(id).is_some_and(|i| i.record.quiet != had) {
+            self.finish(id, out);
+        }
+    }
+
+    /// Nothing hides it any more: whoever is due hears of it now, and news that waited are told.
+    fn let_speak(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+        let due = self.open.get(id).and_then(|i| i.ladders.next_at()).is_some_and(|at| at <= now);
+        if due {
+            self.climb_if_it_holds(now, id, out);
+        } else {
+            self.speak_again(now, id, Why::first(), out);
+            if let Some(i) = self.open.get_mut(id) {
+                i.record.next_at = i.ladders.next_at();
+            }
+        }
+        self.tell_news(now, id, out);
+    }
+
+    /// What `by` hid may be told.
+    pub(super) fn release(&mut self, now: Ts, by: &str, out: &mut Vec<Effect>) {
+        for id in self.hidden_by(by) {
+            self.look_again(now, &id, out);
+        }
+    }
+
+    pub(super) fn hidden_by(&self, by: &str) -> BTreeSet<String> {
+        self.hidden.get(by).cloned().unwrap_or_default()
+    }
+
+    /// Silences came, went or changed: every open incident is looked at.
+    pub(crate) fn reconsider(&mut self, now: Ts, out: &mut Vec<Effect>) {
+        for id in self.open.keys().cloned().collect::<Vec<_>>() {
+            self.look_again(now, &id, out);
+        }
+        self.explain_others(now, out);
+    }
+}

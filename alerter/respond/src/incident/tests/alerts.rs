@@ -1,0 +1,395 @@
+//! Incidents of alerts that other programs tell of.
+
+use super::*;
+use crate::external::{Alert, Limits, Told};
+use crate::message;
+
+/// An alert that fires for a day.
+fn alert(w: &World, labels: &[(&str, &str)]) -> Told {
+    let labels = labels.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
+    let alert = Alert::new(labels, [].into_iter().collect(), w.now, "", &Limits::default()).unwrap();
+    Told { alert: alert.into(), ends_at: Some(w.now + Span::secs(86_400)) }
+}
+
+fn fires(w: &mut World, labels: &[(&str, &str)]) {
+    let told = [alert(w, labels)];
+    w.input(Input::Alerts { told: &told });
+}
+
+/// The titles of what was sent, and whether a fact or a title speaks of steps.
+fn titles(w: &mut World) -> Vec<(String, bool)> {
+    let of = |n: Notification| {
+        let steps = n.message.facts.iter().any(|f| f.label.contains("step"))
+            || n.message.details.evidence.step.is_some()
+            || n.message.title.contains("step");
+        (n.message.title, steps)
+    };
+    core::mem::take(&mut w.sent).into_iter().map(of).collect()
+}
+
+#[test]
+fn an_alert_is_called_by_its_name_and_has_no_step() {
+    for (labels, title) in [
+        (&[("alertname", "DiskFull")] as &[_], "PAGE: DiskFull"),
+        (&[("alertname", "DiskFull"), ("node", "n1")], "PAGE n1: DiskFull"),
+        (&[("alertname", "Disk\n\tfull"), ("run", "r")], "PAGE r: Disk full"),
+        (&[("node", "n1")], "PAGE n1: Prometheus alert"),
+        (&[("cluster", "a")], "PAGE: Prometheus alert"),
+        (&[("alertname", "NoStep"), ("kind", "hang"), ("run", "r")], "PAGE r: hang"),
+    ] {
+        let mut w = World::new(two_levels());
+        fires(&mut w, &[labels, &[("severity", "critical")]].concat());
+        assert_eq!(titles(&mut w), [(title.to_owned(), false)], "{labels:?}");
+    }
+}
+
+/// Who wrote its rule knows what it is about, and what that costs.
+#[test]
+fn an_alert_says_nothing_of_gpus_checkpoints_and_cost() {
+    let mut w = World::new(ResponderConfig { cost_per_gpu_hour: Some(2.5), ..two_levels() });
+    fires(&mut w, &[("alertname", "DiskFull"), ("severity", "critical"), ("run", "r")]);
+    let m = w.sent.remove(0).message;
+    let labels: Vec<_> = m.facts.iter().map(|f| f.label.as_str()).collect();
+    assert!(m.facts.iter().all(|f| !f.text.contains("GPU")), "{:?}", m.facts);
+    assert!(!labels.contains(&"Cost") && !labels.contains(&"Last good checkpoint"), "{labels:?}");
+    assert_eq!((m.details.cost, m.details.checkpoint), (None, None));
+}
+
+#[test]
+fn an_alert_is_told_in_the_words_of_its_rule() {
+    let said = |w: &World, labels: &[(&str, &str)], annotations: &[(&str, &str)]| {
+        let set =
+            |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
+        let alert = Alert::new(set(labels), set(annotations), w.now, "", &Limits::default()).unwrap();
+        Told { alert: alert.into(), ends_at: Some(w.now + Span::secs(86_400)) }
+    };
+    let rule = [
+        ("summary", "/data is 98 % full"),
+        ("description", "It fills up within the hour.\nMove the checkpoints."),
+        ("runbook_url", " https://wiki.example.com/disk "),
+    ];
+    let of = |labels: &[(&str, &str)], annotations: &[(&str, &str)]| {
+        let mut w = World::new(two_levels());
+        let told = [said(&w, &[labels, &[("severity", "critical")]].concat(), annotations)];
+        w.input(Input::Alerts { told: &told });
+        let m = w.sent.remove(0).message;
+        let fact = m.facts.iter().find(|f| f.label == message::DESCRIPTION).map(|f| f.text.clone());
+        let runbook = m.links.iter().find(|l| l.text == message::RUNBOOK).map(|l| l.href.clone());
+        let expected = m.facts.iter().any(|f| f.text.contains("expected"));
+        (m.summary, fact.unwrap_or_default(), runbook.unwrap_or_default(), expected)
+    };
+    let disk = [("alertname", "DiskFull"), ("node", "n1")];
+    let (summary, description, runbook, expected) = of(&disk, &rule);
+    assert_eq!((summary.as_str(), expected), ("DiskFull: /data is 98 % full.", false));
+    assert_eq!(description, rule[1].1);
+    assert_eq!(runbook, "https://wiki.example.com/disk");
+    // What is said twice is said once, a long text is cut, and no other scheme passes.
+    let (summary, description, runbook, _) = of(&disk, &[rule[1], ("runbook_url", "javascript:alert(1)")]);
+    assert!(summary.contains("fills up") && description.is_empty(), "{summary} {description}");
+    assert!(runbook.ends_with("/prometheus_alert.md"), "{runbook}");
+    let long = "x".repeat(4000);
+    let (_, description, _, _) = of(&disk, &[rule[0], ("description", &long)]);
+    assert_eq!(description.chars().count(), 1001);
+    // What we watch for ourselves has our runbook.
+    let (_, description, runbook, _) = of(&[("alertname", "Stuck"), ("kind", "hang"), ("run", "r")], &rule);
+    assert!(description.is_empty() && runbook.ends_with("/hang.md"), "{description} {runbook}");
+}
+
+/// Told by somebody who may tell of this run only.
+fn fires_within(w: &mut World, labels: &[(&str, &str)], run: &str) {
+    let mut told = alert(w, labels);
+    let within = [(Box::from("run"), Box::from(run))].into_iter().collect();
+    told.alert = Alert::clone(&told.alert).told_within(within).into();
+    w.input(Input::Alerts { told: &[told] });
+}
+
+fn quiet(w: &World, run: &str, kind: Kind) -> bool {
+    w.records[&w.id(run, kind)].quiet.is_some()
+}
+
+const DEAD: &[(&str, &str)] =
+    &[("alertname", "Dead"), ("kind", "node_fault"), ("severity", "critical"), ("node", "n5")];
+const LOST: &[(&str, &str)] =
+    &[("alertname", "Lost"), ("kind", "gpu_fault"), ("severity", "warning"), ("node", "n5")];
+
+#[test]
+fn who_may_tell_of_some_runs_keeps_no_other_quiet() {
+    let mut w = World::new(two_levels());
+    fires_within(&mut w, &[DEAD, &[("run", "llama-9")]].concat(), "llama-9");
+    fires(&mut w, &[LOST, &[("run", "mistral")]].concat());
+    fires(&mut w, &[LOST, &[("run", "llama-9")]].concat());
+    let hidden = |w: &World| ["mistral", "llama-9"].map(|run| quiet(w, run, Kind::GpuFault));
+    assert_eq!(hidden(&w), [false, true]);
+    w.restore();
+    w.reload();
+    assert_eq!(hidden(&w), [false, true]);
+    // Without limits it explains the whole node.
+    fires(&mut w, &[DEAD, &[("run", "llama-9")]].concat());
+    assert_eq!(hidden(&w), [true; 2]);
+}
+
+#[test]
+fn what_is_told_within_limits_becomes_one_with_nothing_beyond_them() {
+    let mut w = World::new(two_levels());
+    w.said_of(Scope::Node("n5".into()), "mistral", Change::Raise, Kind::NodeFault, Severity::Ticket);
+    fires_within(&mut w, &[DEAD, &[("run", "llama-9")]].concat(), "llama-9");
+    assert_eq!(w.records.len(), 2, "{:#?}", w.history);
+    assert_eq!(w.records[&w.id("mistral", Kind::NodeFault)].severity, Severity::Ticket);
+    fires_within(&mut w, &[LOST, &[("run", "llama-9")]].concat(), "llama-9");
+    w.said_of(Scope::Node("n5".into()), "", Change::Raise, Kind::GpuFault, Severity::Ticket);
+    assert!(!quiet(&w, "", Kind::GpuFault), "{:#?}", w.history);
+}
+
+#[test]
+fn the_same_labels_told_with_and_without_limits_are_two_alerts() {
+    let mut w = World::new(two_levels());
+    let labels = [DEAD, &[("run", "llama-9")]].concat();
+    let free = alert(&w, &labels).alert;
+    let within = |value: &str| {
+        let within = [(Box::from("run"), Box::from(value))].into_iter().collect();
+        Alert::clone(&free).told_within(within).fingerprint
+    };
+    assert!(free.fingerprint != within("llama-9") && within("llama-9") != within("llama-8"));
+    fires_within(&mut w, &labels, "llama-9");
+    fires(&mut w, &labels);
+    assert_eq!(w.engine.alerts().count(), 2);
+}
+
+const DOWN: &[(&str, &str)] = &[("alertname", "NodeDown"), ("severity", "critical")];
+
+fn down(w: &mut World, node: &str) {
+    fires(w, &[DOWN, &[("node", node)]].concat());
+}
+
+/// What was sent: whether it calls somebody, and why.
+fn words(w: &mut World) -> Vec<(Action, String)> {
+    core::mem::take(&mut w.sent).into_iter().map(|n| (n.action, n.message.reason)).collect()
+}
+
+#[test]
+fn another_node_in_a_group_is_told_and_rings_whoever_knew_of_the_first_only() {
+    let mut w = World::new(two_levels());
+    down(&mut w, "n1");
+    assert_eq!(words(&mut w).len(), 1);
+    w.forward(Span::secs(60));
+    let id = w.records.keys().next().unwrap().clone();
+    down(&mut w, "n2");
+    w.forward(Span::secs(60));
+    let told = words(&mut w);
+    assert!(told[0].0 == Action::Update && told[0].1.starts_with("also NodeDown"), "{told:?}");
+    assert_eq!(w.records[&id].suspects.len(), 2, "{:?}", w.records[&id].suspects);
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.forward(Span::secs(60));
+    words(&mut w);
+    // The same again, also when it is told to be worse than it was.
+    down(&mut w, "n2");
+    fires(&mut w, &[("alertname", "NodeDown"), ("severity", "page"), ("node", "n2")]);
+    w.forward(Span::secs(60));
+    assert_eq!(calls(&mut w), 0, "{:#?}", w.history);
+    down(&mut w, "n3");
+    let told = words(&mut w);
+    assert!(
+        told[0].0 == Action::Trigger && told[0].1.starts_with("after it was acknowledged: NodeDown"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn what_is_restored_is_no_news() {
+    let mut w = World::new(two_levels());
+    down(&mut w, "n1");
+    down(&mut w, "n2");
+    let id = w.records.keys().next().unwrap().clone();
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    let stored: Vec<_> = w.engine.alerts().all().cloned().collect();
+    w.restore();
+    w.engine.restore_alerts(w.now, stored, &NoDirectory);
+    w.forward(Span::secs(600));
+    words(&mut w);
+    for node in ["n1", "n2"] {
+        up(&mut w, node);
+        w.forward(Span::secs(20));
+        down(&mut w, node);
+    }
+    assert_eq!(calls(&mut w), 0, "{:#?}", w.history);
+    fires(&mut w, &[DOWN, &[("node", "n2"), ("device", "sda")]].concat());
+    assert_eq!(calls(&mut w), 1, "{:#?}", w.history);
+}
+
+fn up(w: &mut World, node: &str) {
+    let mut told = alert(w, &[DOWN, &[("node", node)]].concat());
+    told.ends_at = Some(w.now);
+    w.input(Input::Alerts { told: &[told] });
+}
+
+fn calls(w: &mut World) -> usize {
+    words(w).iter().filter(|(action, _)| *action == Action::Trigger).count()
+}
+
+#[test]
+fn an_alert_that_comes_back_is_not_another() {
+    let mut w = World::new(two_levels());
+    down(&mut w, "n1");
+    let id = w.records.keys().next().unwrap().clone();
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    assert_eq!(calls(&mut w), 1);
+    for _ in 0..9 {
+        up(&mut w, "n1");
+        w.forward(Span::secs(20));
+        down(&mut w, "n1");
+        w.forward(Span::secs(20));
+    }
+    assert_eq!((calls(&mut w), w.records.len(), w.records[&id].state), (0, 1, State::Acknowledged));
+    down(&mut w, "n2");
+    assert_eq!(calls(&mut w), 1);
+}
+
+#[test]
+fn an_alert_that_tells_what_is_known_calls_nobody() {
+    let mut w = World::new(two_levels());
+    w.said_of(Scope::Node("n5".into()), "", Change::Raise, Kind::NodeFault, Severity::Page);
+    let id = w.records.keys().next().unwrap().clone();
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    assert_eq!(calls(&mut w), 1);
+    fires(&mut w, DEAD);
+    w.forward(Span::secs(600));
+    assert_eq!((calls(&mut w), w.records.len()), (0, 1), "{:#?}", w.history);
+}
+
+const FULL: &[(&str, &str)] = &[("alertname", "DiskFull"), ("cluster", "a"), ("severity", "critical")];
+
+/// All alerts of a cluster are one incident.
+fn by(labels: &[&str]) -> World {
+    let mut config = two_levels();
+    config.alerts.group_by = labels.iter().map(|l| (*l).to_owned()).collect();
+    World::new(config)
+}
+
+fn only(w: &World) -> IncidentRecord {
+    assert_eq!(w.records.len(), 1, "{:#?}", w.history);
+    w.records.values().next().unwrap().clone()
+}
+
+fn acked(w: &mut World) -> String {
+    let id = only(w).id;
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.forward(Span::secs(60));
+    words(w);
+    id
+}
+
+#[test]
+fn another_outage_in_an_acknowledged_group_rings_whatever_sets_it_apart() {
+    for other in [("instance", "b"), ("service", "pay"), ("device", "sdb")] {
+        let mut w = by(&["alertname", "cluster"]);
+        fires(&mut w, &[FULL, &[("service", "checkout")]].concat());
+        acked(&mut w);
+        fires(&mut w, &[FULL, &[other]].concat());
+        let told = core::mem::take(&mut w.sent);
+        assert_eq!(told.len(), 1, "{:#?}", w.history);
+        let (n, m) = (&told[0], &told[0].message);
+        assert_eq!((n.action, n.page, m.because), (Action::Trigger, true, Reason::News));
+        let apart = format!("{}={}", other.0, other.1);
+        assert!(
+            m.reason.starts_with("after it was acknowledged: DiskFull") && m.reason.contains(&apart),
+            "{}",
+            m.reason
+        );
+        assert!(m.title.starts_with("PAGE") && m.title.ends_with("DiskFull +1 new"), "{}", m.title);
+        assert_eq!(only(&w).state, State::Open);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_keeps_its_name() {
+    let mut w = by(&["cluster"]);
+    fires(&mut w, FULL);
+    let id = acked(&mut w);
+    // A ticket beside it calls nobody, and takes its name no more than a page does.
+    fires(&mut w, &[("alertname", "Slow"), ("cluster", "a"), ("severity", "warning")]);
+    w.forward(Span::secs(60));
+    assert_eq!((calls(&mut w), only(&w).title()), (0, "DiskFull +1 new".to_owned()));
+    fires(&mut w, &[("alertname", "NetDown"), ("cluster", "a"), ("severity", "critical")]);
+    let told = words(&mut w);
+    assert_eq!((told[0].0, only(&w).title()), (Action::Trigger, "DiskFull +2 new".to_owned()));
+    assert!(told[0].1.starts_with("after it was acknowledged: NetDown"), "{told:?}");
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    assert_eq!(only(&w).title(), "DiskFull and 2 more");
+    w.restore();
+    w.input(Input::Note { incident: &id, by: "sam", what: "x" });
+    fires(&mut w, &[("alertname", "Oom"), ("cluster", "a"), ("severity", "critical")]);
+    assert_eq!(only(&w).title(), "DiskFull and 2 more +1 new");
+}
+
+#[test]
+fn an_alert_without_a_node_that_comes_and_goes_rings_once() {
+    let mut w = by(&["alertname", "cluster"]);
+    let pay = [FULL, &[("service", "pay")]].concat();
+    fires(&mut w, &pay);
+    acked(&mut w);
+    for _ in 0..5 {
+        let mut over = alert(&w, &pay);
+        over.ends_at = Some(w.now);
+        w.input(Input::Alerts { told: &[over] });
+        w.forward(Span::secs(20));
+        fires(&mut w, &pay);
+        w.forward(Span::secs(20));
+    }
+    assert_eq!((calls(&mut w), only(&w).title()), (0, "DiskFull".to_owned()), "{:#?}", w.history);
+}
+
+/// What we watch for ourselves is grouped by its own labels, and swallows as little.
+#[test]
+fn another_sickness_in_an_acknowledged_group_rings() {
+    let mut w = World::new(ResponderConfig { group_by: vec!["run".into()], ..two_levels() });
+    let id = w.raise("r", Kind::LossSpike, Severity::Page);
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.forward(Span::secs(60));
+    words(&mut w);
+    w.said("r", Change::Raise, Kind::Hang, Severity::Page);
+    let told = core::mem::take(&mut w.sent);
+    assert_eq!(told.iter().filter(|n| n.action == Action::Trigger).count(), 1, "{:#?}", w.history);
+    let m = &told.last().unwrap().message;
+    assert!(m.title.contains("loss spike +1 new"), "{}", m.title);
+    assert_eq!(m.reason, "after it was acknowledged: why");
+    // It is known now.
+    w.input(Input::Ack { incident: &id, by: "sam" });
+    w.said("r", Change::Clear, Kind::Hang, Severity::Page);
+    w.said("r", Change::Raise, Kind::Hang, Severity::Page);
+    w.forward(Span::secs(60));
+    assert_eq!((calls(&mut w), w.records.len()), (0, 1), "{:#?}", w.history);
+}
+
+#[test]
+fn an_alert_that_joins_by_its_labels_counts_once() {
+    let mut w = World::new(ResponderConfig { group_by: vec!["cluster".into()], ..two_levels() });
+    fires(&mut w, FULL);
+    acked(&mut w);
+    fires(&mut w, &[("alertname", "NetDown"), ("cluster", "a"), ("severity", "critical")]);
+    assert_eq!((calls(&mut w), only(&w).title()), (1, "DiskFull +1 new".to_owned()));
+}
+
+/// Alerts of one name, which are grouped by it, are those of two teams.
+#[test]
+fn alerts_of_two_teams_are_two_incidents() {
+    let team = |name: &str| crate::config::Team {
+        name: name.into(),
+        matchers: vec![format!("namespace=\"{name}\"")],
+        notify: vec![format!("{name}-chat")],
+        ..crate::config::Team::default()
+    };
+    let receivers = vec!["a-chat".to_owned(), "b-chat".to_owned()];
+    let plain = ResponderConfig { receivers, policies: Vec::new(), routes: Vec::new(), ..two_levels() };
+    let full = |team: &'static str, label: &'static str| {
+        [("alertname", "DiskFull"), ("severity", "critical"), (label, team)]
+    };
+    // By what the configuration says of a label, and by the label `team` itself.
+    for label in ["namespace", "team"] {
+        let mut w = World::new(ResponderConfig { teams: vec![team("a"), team("b")], ..plain.clone() });
+        for name in ["a", "b"] {
+            fires(&mut w, &full(name, label));
+        }
+        let told: Vec<_> = w.news().into_iter().map(|(to, _, _)| to).collect();
+        assert_eq!((told, w.records.len()), (vec!["a-chat".to_owned(), "b-chat".to_owned()], 2), "{label}");
+    }
+}

@@ -1,0 +1,99 @@
+//! What a call says, where it is shown, and who is called in whose place.
+
+use super::*;
+use Action::{Ack, Resolve, Trigger, Update};
+use Change::Clear;
+use Severity::Page;
+
+/// The chat shows in a thread what becomes of an incident.
+fn with_thread() -> ResponderConfig {
+    ResponderConfig { threads: vec!["chat".into()], ..two_levels() }
+}
+
+fn reasons(w: &mut World) -> Vec<(String, Action, String)> {
+    core::mem::take(&mut w.sent).into_iter().map(|n| (n.receiver, n.action, n.message.reason)).collect()
+}
+
+#[test]
+fn a_thread_shows_the_calls_of_every_level() {
+    let mut w = World::new(with_thread());
+    let id = w.raise("r", Kind::Hang, Page);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    w.forward(Span::secs(300));
+    let words = "escalated to level 2: no answer for 5m";
+    let told = |to: &str, action, words: String| (to.to_owned(), action, words);
+    let want =
+        [told("phone", Trigger, words.into()), told("chat", Update, format!("{words}; told now: phone"))];
+    assert_eq!(reasons(&mut w), want);
+    w.forward(Span::secs(300));
+    w.expect(&[("phone", Trigger, Reason::Repeated), ("chat", Update, Reason::Repeated)]);
+    w.input(Input::Escalate { incident: &id, by: "ann" });
+    w.expect(&[("phone", Trigger, Reason::Escalated), ("chat", Update, Reason::Escalated)]);
+}
+
+/// A receiver that goes on by itself is called once, and every text of a further call says who goes
+/// on.
+#[test]
+fn what_goes_on_by_itself_is_said_to() {
+    let repeated_by = [("phone".to_owned(), "its policy".to_owned())].into_iter().collect();
+    let mut w = World::new(ResponderConfig { repeated_by, ..with_thread() });
+    let id = w.raise("r", Kind::Hang, Page);
+    w.forward(Span::secs(300));
+    let left = |w: &mut World| {
+        let phone: Vec<_> =
+            core::mem::take(&mut w.sent).into_iter().filter(|n| n.receiver == "phone").collect();
+        phone
+            .into_iter()
+            .map(|n| (n.left_to.is_some(), n.message.reason.contains("; its policy repeats")))
+            .collect()
+    };
+    let one: Vec<(bool, bool)> = left(&mut w);
+    assert_eq!(one, [(false, false)]);
+    w.forward(Span::secs(300));
+    assert_eq!(left(&mut w), [(true, true)]);
+    assert!(w.has_said("no answer for 10m; phone: its policy repeats"), "{:#?}", w.history);
+    // Whoever answered has quieted it: it rings anew.
+    w.input(Input::Ack { incident: &id, by: "ann" });
+    w.input(Input::Escalate { incident: &id, by: "ann" });
+    let after: Vec<(bool, bool)> = left(&mut w);
+    assert_eq!(after.last(), Some(&(false, false)));
+}
+
+#[test]
+fn whoever_takes_no_call_for_long_lets_the_next_level_be_called_once() {
+    let mut w = World::new(two_levels());
+    let incident = w.raise("r", Kind::Hang, Page);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    let put_off =
+        || Input::PutOff { incident: &incident, receiver: "chat", wait: Span::secs(7200), error: "429" };
+    w.input(put_off());
+    w.expect(&[("phone", Trigger, Reason::ReceiverFailed)]);
+    w.input(put_off());
+    w.expect(&[]);
+    assert!(w.has_said("wants no call for 2h"), "{:#?}", w.history);
+}
+
+/// What is over is told as what was, and what follows from it is not told any more.
+#[test]
+fn what_is_over_is_told_in_the_past() {
+    let mut w = World::new(ResponderConfig { resolve_after: Span::secs(3600), ..two_levels() });
+    let incident = w.raise("r", Kind::Hang, Page);
+    let first = core::mem::take(&mut w.sent).remove(0);
+    assert_eq!(first.message.summary, "Why.");
+    w.said("r", Clear, Kind::Hang, Page);
+    let now = w.engine.reword(w.now, &first).unwrap();
+    assert_eq!(
+        (now.summary.as_str(), now.reason.as_str()),
+        ("Over since step 1; it was: why.", "new incident")
+    );
+    w.input(Input::Ack { incident: &incident, by: "ann" });
+    let now = w.engine.reword(w.now, &first).unwrap();
+    assert!(now.title.starts_with("ACK"), "{}", now.title);
+    w.sent.clear();
+    w.forward(Span::secs(3600));
+    assert_eq!(w.sent[0].action, Resolve);
+    assert!(w.sent[0].message.summary.starts_with("Over since"), "{}", w.sent[0].message.summary);
+    assert!(w.engine.reword(w.now, &first).is_none(), "it is over");
+    let answer = Notification { action: Ack, ..first };
+    assert!(w.engine.reword(w.now, &answer).is_none());
+}

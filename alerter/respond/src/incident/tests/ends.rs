@@ -1,0 +1,137 @@
+//! How an incident ended: who said so, or since when nobody has said anything.
+
+use super::*;
+use crate::external::{Alert, Limits, Told};
+use crate::incident::{End, Ended};
+use Severity::Page;
+use stepwatch_model::Sentence;
+
+const DISK: &[(&str, &str)] = &[("alertname", "DiskFull"), ("severity", "critical"), ("cluster", "a")];
+
+fn tell(w: &mut World, more: (&str, &str), lasts: Span) {
+    let labels = DISK.iter().chain([&more]).map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
+    let alert = Alert::new(labels, [].into_iter().collect(), w.now, "", &Limits::default()).unwrap();
+    w.input(Input::Alerts { told: &[Told { alert: alert.into(), ends_at: Some(w.now + lasts) }] });
+}
+
+/// The only incident, and the title and the reason of the last word about it.
+fn end(w: &World) -> (End, String, String) {
+    let r = w.records.values().next().unwrap();
+    assert_eq!((w.records.len(), r.state), (1, State::Resolved), "{:#?}", w.history);
+    let m = &w.sent.last().unwrap().message;
+    assert_eq!(m.ended, r.end.as_ref().map(|end| end.how));
+    (r.end.clone().unwrap(), m.title.clone(), m.reason.clone())
+}
+
+#[test]
+fn the_sender_said_that_it_is_over() {
+    let mut w = World::new(two_levels());
+    tell(&mut w, ("pod", "x"), Span::secs(300));
+    w.forward(Span::secs(30));
+    tell(&mut w, ("pod", "x"), Span::ZERO);
+    w.restore();
+    w.forward(Span::secs(60));
+    let (end, title, reason) = end(&w);
+    assert_eq!((end.how, end.silent_since), (Ended::Sender, None));
+    assert_eq!(title, "RESOLVED: DiskFull");
+    assert_eq!(reason, "resolved after 1m 30s: its sender said that it is over");
+}
+
+#[test]
+fn the_sender_fell_silent() {
+    let mut w = World::new(two_levels());
+    tell(&mut w, ("pod", "x"), Span::secs(300));
+    w.forward(Span::secs(30));
+    let last = w.now;
+    tell(&mut w, ("pod", "x"), Span::secs(300));
+    w.forward(Span::secs(310));
+    // That nothing was heard is known in the next life too.
+    w.restore();
+    w.forward(Span::secs(60));
+    let (end, title, reason) = end(&w);
+    assert_eq!((end.how, end.silent_since), (Ended::Stale, Some(last)));
+    assert_eq!(title, "STALE: DiskFull");
+    assert_eq!(
+        reason,
+        format!("stale after 6m 30s: nothing has been heard of it since {last}; it may still hold")
+    );
+    assert!(w.has_said(&format!("Prometheus alert stale: nothing has been heard of it since {last}")));
+    let summary = &w.sent.last().unwrap().message.summary;
+    assert!(summary.starts_with("Nothing is heard of it any more; it was: "), "{summary}");
+}
+
+#[test]
+fn one_of_several_that_fell_silent_makes_it_stale_unless_it_spoke_again() {
+    for again in [false, true] {
+        let mut w = World::new(two_levels());
+        tell(&mut w, ("pod", "y"), Span::secs(86_400));
+        tell(&mut w, ("pod", "x"), Span::secs(300));
+        w.forward(Span::secs(600));
+        if again {
+            tell(&mut w, ("pod", "x"), Span::secs(300));
+            tell(&mut w, ("pod", "x"), Span::ZERO);
+        }
+        tell(&mut w, ("pod", "y"), Span::ZERO);
+        w.forward(Span::secs(60));
+        let want = if again { (Ended::Sender, None) } else { (Ended::Stale, Some(START)) };
+        let (end, ..) = end(&w);
+        assert_eq!((end.how, end.silent_since), want);
+    }
+}
+
+#[test]
+fn what_came_back_and_was_seen_to_end_is_not_stale() {
+    let mut w = World::new(two_levels());
+    w.raise("r", Kind::Hang, Page);
+    w.said("r", Change::Lapse, Kind::Hang, Page);
+    w.forward(Span::secs(10));
+    w.said("r", Change::Raise, Kind::Hang, Page);
+    w.said("r", Change::Clear, Kind::Hang, Page);
+    w.forward(Span::secs(200));
+    let (end, _, reason) = end(&w);
+    assert_eq!((end.how, reason.as_str()), (Ended::Clear, "resolved by itself after 2m 10s"));
+}
+
+#[test]
+fn a_run_that_was_never_heard_of_again_is_stale_and_one_that_ended_is_not() {
+    let mut w = World::new(two_levels());
+    w.raise("r", Kind::Hang, Page);
+    let (heard, mut out) = (w.now, Vec::new());
+    w.forward(Span::secs(7 * 86_400));
+    w.engine.manager().forgotten(w.now, &Scope::Run("r".into()), heard, &mut out);
+    w.engine.reconsider(w.now, &mut out);
+    w.absorb(out);
+    let (end_, title, reason) = end(&w);
+    assert_eq!((end_.how, end_.silent_since), (Ended::Stale, Some(heard)));
+    assert!(title.starts_with("STALE r: hang"), "{title}");
+    assert_eq!(reason, format!("stale: nothing has been heard of the run since {heard}; it may still hold"));
+    let mut w = World::new(two_levels());
+    w.raise("r", Kind::Hang, Page);
+    let mut out = Vec::new();
+    w.engine.manager().run_ended(w.now, "r", false, &BTreeMap::new(), &mut out);
+    w.engine.reconsider(w.now, &mut out);
+    w.absorb(out);
+    w.forward(Span::secs(900));
+    let (end, _, reason) = end(&w);
+    assert_eq!(
+        (end.how, reason.as_str()),
+        (Ended::RunEnded, "resolved after 15m: the run ended and nobody answered")
+    );
+}
+
+/// What follows from a trouble while it stands does not follow for a run that was stopped.
+#[test]
+fn what_a_run_that_ended_would_have_wasted_is_not_told() {
+    for by_hand in [true, false] {
+        let mut w = World::new(two_levels());
+        let id = w.raise("r", Kind::Nonfinite, Page);
+        w.input(Input::Ack { incident: &id, by: "sam" });
+        let record = &mut w.engine.manager().open.get_mut(&id).unwrap().record;
+        record.summary = Sentence::from("loss is NaN").and("every further step is wasted");
+        let mut out = Vec::new();
+        w.engine.manager().run_ended(w.now, "r", by_hand, &BTreeMap::new(), &mut out);
+        w.absorb(out);
+        assert_eq!(end(&w).0.how, Ended::RunEnded);
+        assert_eq!(w.sent.last().unwrap().message.summary, "Over with the run; it was: loss is NaN.");
+    }
+}

@@ -1,0 +1,222 @@
+//! Who is told in the place of receivers that do not take it: never a pager of what is no page, and
+//! never another team.
+
+use super::*;
+use crate::config::Team;
+use Action::Trigger;
+use Severity::{Page, Ticket};
+
+fn names(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn team(name: &str, notify: &str, fallback: &str) -> Team {
+    Team {
+        name: name.into(),
+        matchers: vec![format!("run=~\"{name}-.*\"")],
+        notify: names(notify),
+        fallback: names(fallback),
+        ..Team::default()
+    }
+}
+
+/// Each team has a chat and a pager; so has the operator of both.
+fn two_teams(fallback_of_a: &str, fallback: &str) -> ResponderConfig {
+    ResponderConfig {
+        receivers: names("a-chat a-pager a-lead b-chat b-pager ops"),
+        waking: names("a-pager a-lead b-pager ops"),
+        fallback: names(fallback),
+        teams: vec![team("a", "a-chat a-pager", fallback_of_a), team("b", "b-chat b-pager", "")],
+        policies: Vec::new(),
+        routes: Vec::new(),
+        ..two_levels()
+    }
+}
+
+fn refuse(w: &mut World, incident: &str, receiver: &str) {
+    w.input(Input::Failed { incident, receiver, action: Trigger, error: "is_archived" });
+}
+
+/// To whom anything was sent since this was asked before.
+fn told(w: &mut World) -> Vec<String> {
+    w.news().into_iter().map(|(to, _, _)| to).collect()
+}
+
+#[test]
+fn a_ticket_that_its_chat_refuses_rings_nobody_and_says_where_it_waits() {
+    let mut w = World::new(ResponderConfig { waking: names("phone"), ..two_levels() });
+    let id = w.raise("r", Kind::Straggler, Ticket);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    refuse(&mut w, &id, "chat");
+    w.expect(&[]);
+    assert!(w.has_said("phone wakes somebody, which only a page may: it waits for chat"), "{:#?}", w.history);
+    // A page of the same alerter does ring.
+    let id = w.raise("s", Kind::Hang, Page);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    refuse(&mut w, &id, "chat");
+    w.expect(&[("phone", Trigger, Reason::ReceiverFailed)]);
+}
+
+#[test]
+fn a_ticket_falls_back_to_whoever_sleeps_on() {
+    let mut config = two_levels();
+    (config.receivers, config.waking) = (names("chat phone mail"), names("phone"));
+    let mut w = World::new(config);
+    let id = w.raise("r", Kind::Straggler, Ticket);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    refuse(&mut w, &id, "chat");
+    w.expect(&[("mail", Trigger, Reason::ReceiverFailed)]);
+    refuse(&mut w, &id, "mail");
+    w.expect(&[]);
+    assert!(w.has_said("it waits for mail"), "{:#?}", w.history);
+}
+
+/// A policy leads to the pager in its own time; that the chat is gone is no reason to hurry there
+/// with a ticket.
+#[test]
+fn a_ticket_does_not_hurry_to_the_pager_of_its_policy() {
+    let mut config = ResponderConfig { waking: names("phone"), ..two_levels() };
+    config.routes = vec![Route { policy: Some("p".into()), ..Route::default() }];
+    let mut w = World::new(config);
+    let id = w.raise("r", Kind::Straggler, Ticket);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    refuse(&mut w, &id, "chat");
+    w.expect(&[]);
+}
+
+#[test]
+fn a_ticket_whose_level_means_nobody_wakes_nobody() {
+    let mut config = ResponderConfig { waking: names("phone"), ..two_levels() };
+    config.routes[1].notify = names("schedule:primary");
+    let mut w = World::new(config);
+    w.raise("r", Kind::Straggler, Ticket);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+}
+
+#[test]
+fn a_page_stays_within_its_team_then_goes_to_whom_the_operator_named() {
+    let mut w = World::new(two_teams("a-lead", "ops"));
+    let id = w.raise("a-1", Kind::Hang, Page);
+    assert_eq!(told(&mut w), ["a-chat", "a-pager"]);
+    // The pager rings: that the chat is gone wakes nobody else.
+    refuse(&mut w, &id, "a-chat");
+    assert_eq!(told(&mut w), [""; 0]);
+    refuse(&mut w, &id, "a-pager");
+    assert_eq!(told(&mut w), ["a-lead"]);
+    refuse(&mut w, &id, "a-lead");
+    assert_eq!(told(&mut w), ["ops"]);
+    refuse(&mut w, &id, "ops");
+    assert_eq!(told(&mut w), [""; 0], "team b is not asked");
+    assert!(w.has_said("nobody is left who may be told of it: it waits for ops"), "{:#?}", w.history);
+}
+
+#[test]
+fn a_page_that_is_not_taken_stays_within_its_team_too() {
+    let mut w = World::new(two_teams("a-lead", "ops"));
+    let id = w.raise("a-1", Kind::Hang, Page);
+    w.news();
+    let unreached = |w: &mut World, receiver| {
+        w.input(Input::Unreached { incident: &id, receiver, waited: Span::secs(120), error: "503" });
+        told(w)
+    };
+    assert_eq!(unreached(&mut w, "a-pager"), ["a-lead"]);
+    assert_eq!(unreached(&mut w, "a-lead"), ["ops"]);
+    assert_eq!(unreached(&mut w, "ops"), [""; 0]);
+}
+
+/// The teams of many: routes with a matcher over `team`, and nothing under `teams`.
+#[test]
+fn receivers_that_a_route_gives_to_a_team_are_that_teams() {
+    let route = |team: &str, notify: &str| Route {
+        matchers: vec![format!("team=\"{team}\"")],
+        notify: names(notify),
+        ..Route::default()
+    };
+    let mut config = two_teams("", "");
+    config.routes = vec![route("a", "a-pager"), route("b", "b-pager")];
+    config.teams.iter_mut().for_each(|team| team.notify.clear());
+    let mut w = World::new(config);
+    let id = w.raise("a-1", Kind::Hang, Page);
+    assert_eq!(told(&mut w), ["a-pager"]);
+    refuse(&mut w, &id, "a-pager");
+    assert_eq!(told(&mut w), [""; 0]);
+}
+
+#[test]
+fn a_level_of_one_team_that_means_nobody_tells_no_other_team() {
+    let mut config = two_teams("a-lead", "ops");
+    config.teams[0].notify = names("schedule:a");
+    let mut w = World::new(config);
+    w.raise("a-1", Kind::Hang, Page);
+    assert_eq!(told(&mut w), ["a-lead"]);
+}
+
+/// A team that names nobody, beside one that does.
+#[test]
+fn a_team_without_receivers_is_no_reason_to_wake_another() {
+    let told_of = |fallback_of_a: &str, fallback: &str, severity| {
+        let mut config = two_teams(fallback_of_a, fallback);
+        config.teams[0].notify.clear();
+        let mut w = World::new(config);
+        w.raise("a-1", Kind::Hang, severity);
+        (told(&mut w), w.engine.homeless())
+    };
+    let none = Vec::<String>::new();
+    assert_eq!(told_of("a-lead", "ops", Page), (names("a-lead"), none.clone()));
+    assert_eq!(told_of("", "ops", Page), (names("ops"), none.clone()));
+    assert_eq!(told_of("", "ops", Ticket), (none.clone(), none.clone()), "a ticket waits in the list");
+    let (told, homeless) = told_of("", "", Page);
+    assert_eq!(told, none);
+    assert_eq!(homeless.len(), 1, "which is a fault that the operator hears of");
+}
+
+#[test]
+fn a_fault_of_ours_rings_once_and_not_once_a_team() {
+    let rung = |config: ResponderConfig| {
+        let mut w = World::new(config);
+        w.input(Input::Own { check: "delivery", severity: Page, fault: Some("a-pager does not take pages") });
+        told(&mut w)
+    };
+    assert_eq!(rung(two_teams("a-lead", "ops")), ["ops"]);
+    // Nobody is named for it: what belongs to no team and wakes, else one pager.
+    let mut config = two_teams("a-lead", "");
+    assert_eq!(rung(config.clone()), ["ops"]);
+    config.receivers.retain(|name| name != "ops");
+    assert_eq!(rung(config.clone()), ["a-pager"]);
+    // Whom a route names for it.
+    let cause = vec!["cause=\"alerting\"".into()];
+    config.routes = vec![Route { matchers: cause, notify: names("b-chat"), ..Route::default() }];
+    assert_eq!(rung(config), ["b-chat"]);
+}
+
+/// What is nobody's falls to everybody, as long as the operator named nobody: nothing falls
+/// through.
+#[test]
+fn what_belongs_to_no_team_is_told_all_the_same() {
+    let of = |config: ResponderConfig| {
+        let mut w = World::new(config);
+        w.raise("c-1", Kind::Hang, Page);
+        told(&mut w)
+    };
+    assert_eq!(of(two_teams("", "ops")), ["ops"]);
+    assert_eq!(of(two_teams("", "")), ["a-lead", "ops"], "receivers of no team");
+    let mut config = two_teams("a-lead", "");
+    config.receivers.retain(|name| name != "ops");
+    assert_eq!(BTreeSet::from_iter(of(config.clone())), BTreeSet::from_iter(config.receivers));
+}
+
+/// One alerter for all: a storm of one team's incidents tells nothing of another's.
+#[test]
+fn a_storm_is_of_one_team() {
+    let mut config = two_teams("", "");
+    config.routes = vec![Route { notify: names("ops"), ..Route::default() }];
+    config.storm = crate::config::Storm { incidents: 1, within: Span::secs(300), ..Default::default() };
+    let mut w = World::new(config);
+    for run in ["a-1", "b-1", "a-2", "b-2"] {
+        w.raise(run, Kind::Hang, Page);
+    }
+    let storms: Vec<_> = w.records.values().filter(|r| r.kind == Kind::AlertStorm).collect();
+    let teams: BTreeSet<_> = storms.iter().map(|r| r.labels["team"].as_str()).collect();
+    assert_eq!(teams, BTreeSet::from(["a", "b"]));
+    assert!(storms.iter().all(|r| r.suspects.iter().all(|s| s.what().starts_with(&r.labels["team"]))));
+}

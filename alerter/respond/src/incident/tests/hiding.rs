@@ -1,0 +1,309 @@
+//! Incidents that are told to nobody for a while: silenced, explained by another, one of very many.
+
+use super::*;
+use crate::config::{InhibitRule, Storm};
+use crate::incident::Hidden;
+use Action::{Ack, Resolve, Trigger, Update};
+use Change::{Clear, Raise};
+use Severity::{Page, Ticket};
+
+fn hidden(w: &World, id: &str) -> Option<Hidden> {
+    w.records[id].quiet.as_ref().map(|q| q.why)
+}
+
+#[test]
+fn a_silence_hides_and_its_end_tells() {
+    let mut w = World::new(two_levels());
+    w.silence("run=\"r\"", Span::secs(3600));
+    let id = w.raise("r", Kind::Hang, Page);
+    w.forward(Span::secs(3599));
+    w.expect(&[]);
+    assert_eq!(hidden(&w, &id), Some(Hidden::Silenced));
+    assert!(w.has_said("told to nobody: silenced by alice until"), "{:#?}", w.history);
+    w.forward(Span::secs(1));
+    w.expect(&[("chat", Trigger, Reason::SilenceEnded)]);
+    assert_eq!(hidden(&w, &id), None);
+    w.forward(Span::secs(300));
+    w.expect(&[("phone", Trigger, Reason::Escalated)]);
+}
+
+#[test]
+fn a_silence_stops_a_page_that_climbs() {
+    let mut w = World::new(two_levels());
+    w.raise("r", Kind::Hang, Page);
+    w.news();
+    w.silence("run=\"r\"", Span::secs(3600));
+    w.forward(Span::secs(3599));
+    w.expect(&[]);
+    w.forward(Span::secs(1));
+    w.expect(&[("phone", Trigger, Reason::SilenceEnded)]);
+}
+
+#[test]
+fn a_person_who_asks_for_more_is_heard_in_a_silence() {
+    let mut w = World::new(two_levels());
+    w.silence("run=\"r\"", Span::secs(3600));
+    let id = w.raise("r", Kind::Hang, Page);
+    w.input(Input::Escalate { incident: &id, by: "bob" });
+    w.expect(&[("chat", Trigger, Reason::Escalated)]);
+}
+
+#[test]
+fn a_hang_hides_the_slowness_it_causes() {
+    let mut w = World::new(two_levels());
+    let hang = w.raise("r", Kind::Hang, Page);
+    let slow = w.raise("r", Kind::Straggler, Ticket);
+    let other = w.raise("s", Kind::Straggler, Ticket);
+    w.expect(&[("chat", Trigger, Reason::First), ("chat", Trigger, Reason::First)]);
+    assert_eq!((hidden(&w, &slow), hidden(&w, &other)), (Some(Hidden::Inhibited), None));
+    assert_eq!(w.records[&slow].quiet.as_ref().map(|q| q.by.clone()), Some(hang.clone()));
+    w.input(Input::Ack { incident: &hang, by: "alice" });
+    w.news();
+    // It is over, the run is still slow.
+    w.said("r", Clear, Kind::Hang, Page);
+    w.forward(Span::secs(60));
+    w.expect(&[("chat", Resolve, Reason::Resolved), ("chat", Trigger, Reason::InhibitionEnded)]);
+}
+
+#[test]
+fn what_nobody_was_told_of_comes_back_worse_and_is_told_once() {
+    let mut w = World::new(two_levels());
+    let hang = w.raise("r", Kind::Hang, Page);
+    w.raise("r", Kind::Straggler, Ticket);
+    w.said("r", Clear, Kind::Straggler, Ticket);
+    w.input(Input::Resolve { incident: &hang, by: "alice" });
+    w.news();
+    w.raise("r", Kind::Straggler, Page);
+    w.expect(&[("chat", Trigger, Reason::Raised)]);
+}
+
+/// Something is said of a node that no run uses; the incident of it.
+fn sick(w: &mut World, node: &str, kind: Kind, severity: Severity) -> String {
+    w.said_of(Scope::Node(node.into()), "", Raise, kind, severity);
+    let is = |r: &&IncidentRecord| r.nodes == [node] && r.cause == kind.cause() && r.state != State::Resolved;
+    w.records.values().find(is).map(|r| r.id.clone()).unwrap_or_default()
+}
+
+/// A hang explains that there is no checkpoint; both are pages.
+fn hang_and_no_checkpoint(w: &mut World) -> (String, String) {
+    let rule = InhibitRule {
+        name: "no-checkpoint-while-it-hangs".into(),
+        source_matchers: vec!["kind=\"hang\"".into()],
+        target_matchers: vec!["cause=\"checkpoint\"".into()],
+        equal: vec!["run".into()],
+    };
+    w.config.inhibit_rules = vec![rule];
+    w.reload();
+    (w.raise("r", Kind::Hang, Page), w.raise("r", Kind::CkptStale, Page))
+}
+
+#[test]
+fn what_is_silenced_explains_nothing_unless_somebody_has_it() {
+    let mut w = World::new(two_levels());
+    w.silence("kind=\"hang\"", Span::secs(36_000));
+    let (source, target) = hang_and_no_checkpoint(&mut w);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    assert_eq!((hidden(&w, &source), hidden(&w, &target)), (Some(Hidden::Silenced), None));
+    w.forward(Span::secs(300));
+    w.expect(&[("phone", Trigger, Reason::Escalated)]);
+    // Somebody has it, silenced as it is.
+    w.input(Input::Ack { incident: &source, by: "alice" });
+    w.forward(Span::secs(7200));
+    w.expect(&[]);
+    assert_eq!(hidden(&w, &target), Some(Hidden::Inhibited));
+    // And has it no more.
+    w.input(Input::Unack { incident: &source, by: "alice" });
+    w.expect(&[("phone", Trigger, Reason::InhibitionEnded)]);
+    assert!(w.has_said("does not explain it any more"), "{:#?}", w.history);
+}
+
+#[test]
+fn a_silence_shows_what_its_incident_explained() {
+    for answered in [false, true] {
+        let mut w = World::new(two_levels());
+        let (source, target) = hang_and_no_checkpoint(&mut w);
+        w.expect(&[("chat", Trigger, Reason::First)]);
+        if answered {
+            w.input(Input::Ack { incident: &source, by: "alice" });
+        }
+        w.news();
+        let silence = w.silence("kind=\"hang\"", Span::secs(36_000));
+        if answered {
+            w.forward(Span::secs(7200));
+            w.expect(&[]);
+            continue;
+        }
+        w.expect(&[("chat", Trigger, Reason::InhibitionEnded)]);
+        assert_eq!((hidden(&w, &source), hidden(&w, &target)), (Some(Hidden::Silenced), None));
+        // It is told itself again, and explains it again.
+        w.input(Input::ExpireSilence { id: &silence });
+        assert_eq!((hidden(&w, &source), hidden(&w, &target)), (None, Some(Hidden::Inhibited)));
+    }
+}
+
+#[test]
+fn a_noisy_node_that_is_silenced_leaves_its_gpus_to_be_told() {
+    let mut w = World::new(two_levels());
+    w.silence("kind=\"node_fault\"", Span::secs(36_000));
+    let node = sick(&mut w, "n5", Kind::NodeFault, Page);
+    w.expect(&[]);
+    let gpu = sick(&mut w, "n5", Kind::GpuFault, Page);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    assert_eq!((hidden(&w, &node), hidden(&w, &gpu)), (Some(Hidden::Silenced), None));
+}
+
+#[test]
+fn a_ticket_that_is_part_of_a_page_explains_no_page() {
+    let mut w = World::new(two_levels());
+    w.said_of(Scope::Node("n5".into()), "r", Raise, Kind::NodeFault, Ticket);
+    let run = RunSummary { name: "r".into(), gpus: 8, ..RunSummary::default() };
+    let context = Context::new(Scope::Run("r".into()), run, ["n5".to_owned()].into(), w.now);
+    w.said_by(&context, Raise, Kind::Hang, Page);
+    assert_eq!(w.records.len(), 1, "{:#?}", w.history);
+    w.news();
+    // Another run on the node.
+    w.said_of(Scope::Node("n5".into()), "s", Raise, Kind::GpuFault, Page);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+}
+
+#[test]
+fn what_is_silenced_as_one_of_many_explains_nothing() {
+    let mut w = World::new(ResponderConfig { batch_window: Span::secs(30), ..storms(2) });
+    let slow = w.raise("r2", Kind::Straggler, Ticket);
+    assert_eq!(hidden(&w, &slow), None);
+    (0..3).for_each(|i| drop(w.raise(&format!("r{i}"), Kind::Hang, Page)));
+    w.forward(Span::secs(30));
+    let hang = w.id("r2", Kind::Hang);
+    assert_eq!((hidden(&w, &hang), hidden(&w, &slow)), (Some(Hidden::RolledUp), Some(Hidden::Inhibited)));
+    w.news();
+    w.silence("kind=\"alert_storm\"", Span::secs(3600));
+    w.expect(&[("chat", Trigger, Reason::InhibitionEnded)]);
+    assert_eq!(hidden(&w, &slow), None);
+}
+
+#[test]
+fn what_explains_is_looked_at_no_sooner_for_a_restart() {
+    let play = |restart: bool| {
+        let mut w = World::new(ResponderConfig { batch_window: Span::secs(60), ..two_levels() });
+        w.raise("r", Kind::Hang, Page);
+        let slow = w.raise("r", Kind::Straggler, Ticket);
+        if restart {
+            w.restore();
+        }
+        w.said("r", Clear, Kind::Hang, Page);
+        w.forward(Span::secs(60));
+        (w.records[&slow].quiet.clone(), w.sent, w.history)
+    };
+    assert_eq!(play(true), play(false));
+}
+
+#[test]
+fn what_is_over_before_its_reason_is_told_to_nobody() {
+    let mut w = World::new(two_levels());
+    let hang = w.raise("r", Kind::Hang, Page);
+    w.raise("r", Kind::Straggler, Ticket);
+    w.input(Input::Ack { incident: &hang, by: "alice" });
+    w.said("r", Clear, Kind::Straggler, Ticket);
+    w.forward(Span::secs(100));
+    w.said("r", Clear, Kind::Hang, Page);
+    w.news();
+    w.forward(Span::secs(7200));
+    w.expect(&[("chat", Resolve, Reason::Resolved)]);
+}
+
+#[test]
+fn a_ticket_never_hides_a_page_and_two_never_hide_each_other() {
+    let rule = |source: &str, target: &str| InhibitRule {
+        name: format!("{source} over {target}"),
+        source_matchers: vec![format!("cause=\"{source}\"")],
+        target_matchers: vec![format!("cause=\"{target}\"")],
+        equal: vec!["run".into()],
+    };
+    let inhibit_rules = vec![rule("numerics", "checkpoint"), rule("checkpoint", "numerics")];
+    let mut w = World::new(ResponderConfig { inhibit_rules, ..two_levels() });
+    w.raise("r", Kind::LossSpike, Ticket);
+    w.news();
+    w.raise("r", Kind::CkptStale, Page);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    let (loss, ckpt) = (w.id("r", Kind::LossSpike), w.id("r", Kind::CkptStale));
+    assert_eq!((hidden(&w, &loss), hidden(&w, &ckpt)), (Some(Hidden::Inhibited), None));
+    w.raise("r", Kind::Divergence, Page);
+    w.forward(Span::secs(600));
+    assert!(hidden(&w, &loss).is_none() || hidden(&w, &ckpt).is_none());
+}
+
+fn storms(incidents: u32) -> ResponderConfig {
+    let storm = Storm { incidents, within: Span::secs(60), ..Storm::default() };
+    ResponderConfig { storm, update_min_interval: Span::secs(30), ..two_levels() }
+}
+
+#[test]
+fn a_storm_pages_once_and_keeps_everything() {
+    let mut w = World::new(storms(3));
+    for i in 0..20 {
+        w.raise(&format!("r{i}"), Kind::Hang, Page);
+        w.forward(Span::millis(100));
+    }
+    let mut want = vec![("chat", Trigger, Reason::First); 4];
+    w.expect(&want);
+    w.forward(Span::secs(29));
+    w.expect(&[("chat", Update, Reason::StormGrew)]);
+    let storm = w.records.values().find(|r| r.kind == Kind::AlertStorm).cloned().unwrap();
+    assert_eq!((storm.severity, storm.value, w.records.len()), (Page, 17.0, 21));
+    assert!(storm.summary.contains("17 × hang"), "{}", storm.summary);
+    w.forward(Span::secs(300));
+    want = vec![("phone", Trigger, Reason::Escalated); 4];
+    w.expect(&want);
+    // Whoever takes the storm takes what is in it.
+    w.input(Input::Ack { incident: &storm.id, by: "alice" });
+    w.expect(&[("chat", Ack, Reason::Acknowledged), ("phone", Ack, Reason::Acknowledged)]);
+    let open = w.records.values().filter(|r| r.state == State::Open).count();
+    assert_eq!(open, 3, "the ones that were told for themselves");
+    (3..20).for_each(|i| w.said(&format!("r{i}"), Clear, Kind::Hang, Page));
+    w.forward(Span::secs(130));
+    assert_eq!(w.records[&storm.id].state, State::Resolved);
+}
+
+#[test]
+fn what_gets_worse_leaves_the_storm_and_what_comes_later_is_told() {
+    let mut w = World::new(storms(2));
+    for i in 0..5 {
+        w.raise(&format!("r{i}"), Kind::Straggler, Ticket);
+    }
+    w.expect(&[("chat", Trigger, Reason::First); 3]);
+    w.raise("r4", Kind::ThroughputDrop, Page);
+    w.expect(&[("chat", Trigger, Reason::Raised)]);
+    w.forward(Span::secs(61));
+    w.news();
+    w.raise("late", Kind::Straggler, Ticket);
+    w.expect(&[("chat", Trigger, Reason::First)]);
+}
+
+#[test]
+fn an_acknowledged_storm_that_is_back_rings_again() {
+    let mut w = World::new(storms(2));
+    let burst = |w: &mut World, name: &str| {
+        for i in 0..6 {
+            w.raise(&format!("{name}{i}"), Kind::Hang, Page);
+        }
+    };
+    burst(&mut w, "a");
+    let storm = w.records.values().find(|r| r.kind == Kind::AlertStorm).map(|r| r.id.clone()).unwrap();
+    w.input(Input::Ack { incident: &storm, by: "alice" });
+    w.news();
+    w.forward(Span::secs(200));
+    burst(&mut w, "b");
+    let told = w.news();
+    let again = |n: &&(String, Action, Reason)| n.1 == Trigger && n.2 == Reason::StormGrew;
+    assert_eq!(told.iter().filter(again).count(), 1, "{told:?}");
+}
+
+#[test]
+fn grouping_by_labels_makes_one_of_several_causes() {
+    let mut w = World::new(ResponderConfig { group_by: vec!["run".into()], ..two_levels() });
+    w.raise("r", Kind::LossSpike, Ticket);
+    w.said("r", Raise, Kind::Straggler, Ticket);
+    w.said("r", Raise, Kind::CkptStale, Page);
+    w.said("s", Raise, Kind::CkptStale, Page);
+    assert_eq!(w.records.len(), 2, "{:#?}", w.history);
+}

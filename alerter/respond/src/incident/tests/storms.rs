@@ -1,0 +1,109 @@
+//! Where a storm begins and ends.
+
+use super::*;
+use crate::config::Storm;
+use Action::{Resolve, Trigger, Update};
+use Change::Clear;
+use Severity::Page;
+
+/// More than two incidents within a minute.
+fn storms() -> World {
+    let storm = Storm { incidents: 2, within: Span::secs(60), ..Storm::default() };
+    World::new(ResponderConfig { storm, update_min_interval: Span::secs(30), ..two_levels() })
+}
+
+fn storm(w: &World) -> Option<&IncidentRecord> {
+    w.records.values().find(|r| r.kind == Kind::AlertStorm)
+}
+
+fn burst(w: &mut World, runs: &[&str]) {
+    for run in runs {
+        w.raise(run, Kind::Hang, Page);
+    }
+}
+
+#[test]
+fn incidents_that_come_slowly_are_no_storm() {
+    for (apart, is_storm) in [(30_000, true), (30_001, false)] {
+        let mut w = storms();
+        for run in ["a", "b", "c"] {
+            burst(&mut w, &[run]);
+            w.forward(Span::millis(apart));
+        }
+        assert_eq!(storm(&w).is_some(), is_storm, "{apart}: {:#?}", w.history);
+    }
+}
+
+#[test]
+fn a_storm_says_why_it_takes_its_way() {
+    let storm_at = Storm { incidents: 2, within: Span::secs(60), ..Storm::default() };
+    let mut config = ResponderConfig { storm: storm_at, ..two_levels() };
+    // No label of the storm leads there.
+    config.routes[0].matchers = vec!["kind=\"hang\"".into()];
+    let mut w = World::new(config);
+    burst(&mut w, &["a", "b", "c"]);
+    let id = storm(&w).unwrap().id.clone();
+    let path = w.sent.iter().find(|n| n.incident == id).and_then(|n| n.path.clone()).unwrap();
+    assert_eq!((path.route.as_str(), path.matched.as_str()), ("routes[0]", "that of the incidents in it"));
+    assert!(storm(&w).unwrap().summary.ends_with(": 1 × hang"), "{:?}", storm(&w));
+}
+
+#[test]
+fn one_incident_that_is_looked_at_again_and_again_is_no_storm() {
+    let mut w = storms();
+    burst(&mut w, &["a"]);
+    for _ in 0..5 {
+        w.reload();
+        w.silence("run=\"other\"", Span::secs(3600));
+    }
+    w.expect(&[("chat", Trigger, Reason::First)]);
+    assert_eq!(w.records.len(), 1, "{:#?}", w.history);
+}
+
+#[test]
+fn a_storm_that_was_taken_and_still_grows_does_not_ring_again() {
+    let mut w = storms();
+    burst(&mut w, &["a", "b", "c", "d"]);
+    let id = storm(&w).unwrap().id.clone();
+    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.news();
+    w.forward(Span::secs(30));
+    burst(&mut w, &["e"]);
+    w.expect(&[("chat", Update, Reason::StormGrew)]);
+    assert_eq!(w.records[&id].state, State::Acknowledged);
+}
+
+#[test]
+fn a_storm_that_was_over_and_grows_again_stays() {
+    let mut w = storms();
+    burst(&mut w, &["a", "b", "c", "d"]);
+    let id = storm(&w).unwrap().id.clone();
+    for run in ["c", "d"] {
+        w.said(run, Clear, Kind::Hang, Page);
+    }
+    w.forward(Span::secs(61));
+    burst(&mut w, &["e", "f", "g"]);
+    w.news();
+    w.forward(Span::secs(200));
+    assert_eq!(w.records[&id].state, State::Open);
+    let left = |n: &Notification| n.message.reason.contains("left the storm");
+    assert!(!w.sent.iter().any(left), "{:#?}", w.history);
+    // What holds it open is over as well.
+    w.said("g", Clear, Kind::Hang, Page);
+    w.forward(Span::secs(121));
+    assert_eq!(w.records[&id].state, State::Resolved);
+}
+
+#[test]
+fn whoever_closes_a_storm_hears_no_more_of_what_is_in_it() {
+    let mut w = storms();
+    burst(&mut w, &["a", "b", "c", "d"]);
+    let id = storm(&w).unwrap().id.clone();
+    w.news();
+    w.input(Input::Resolve { incident: &id, by: "alice" });
+    w.expect(&[("chat", Resolve, Reason::Resolved)]);
+    for run in ["c", "d"] {
+        let state = w.records[&w.id(run, Kind::Hang)].state;
+        assert_eq!(state, State::Acknowledged, "{run}: {:#?}", w.history);
+    }
+}

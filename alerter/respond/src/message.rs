@@ -1,0 +1,483 @@
+//! A message for a person, independent of the channel that carries it.
+
+mod details;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::ResponderConfig;
+use crate::external::Alert;
+use crate::incident::{Ended, IncidentRecord};
+use crate::matcher::Labels;
+use stepwatch_model::{Cause, Kind, Severity, Ts};
+pub use stepwatch_model::{RunSummary, number};
+
+pub use details::{Checkpoint, Cost, Details, Evidence, RunDetails};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    Firing,
+    Acknowledged,
+    Resolved,
+}
+
+/// Why a message was sent. The text forms are a contract: receivers and templates match on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The first word about the incident.
+    #[default]
+    First,
+    /// Nobody answered, or a person asked for it: the next level.
+    Escalated,
+    /// Nobody answered: the same level again.
+    Repeated,
+    /// Every level was told and nobody answered.
+    StillFiring,
+    /// It got more severe.
+    Raised,
+    /// Another kind leads it now.
+    Changed,
+    /// Something new is known: another sickness that belongs to it, other suspects.
+    News,
+    /// It was over, and is back.
+    CameBack,
+    /// It comes and goes: its returns are not told any more.
+    Flapping,
+    /// More incidents joined a storm.
+    StormGrew,
+    Acknowledged,
+    /// Whoever had it does not have it any more.
+    Unacknowledged,
+    /// It was acknowledged and not resolved for too long.
+    AckExpired,
+    /// Somebody else could not be reached.
+    ReceiverFailed,
+    /// A silence hid it, and it still holds.
+    SilenceEnded,
+    /// Another incident hid it, and it still holds.
+    InhibitionEnded,
+    Resolved,
+    /// A test of the receiver.
+    Test,
+    /// A person resolved it, and it still fires, or got worse.
+    Reopened,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    pub incident: String,
+    /// Empty of a node that no run uses.
+    pub run: String,
+    /// Nodes that are sick themselves.
+    #[serde(default)]
+    pub nodes: Vec<String>,
+    pub kind: Kind,
+    pub severity: Severity,
+    pub status: Status,
+    /// How it ended, once it has.
+    #[serde(default)]
+    pub ended: Option<Ended>,
+    /// At most 150 characters: fits a Slack header and a phone's lock screen.
+    pub title: String,
+    /// One or two sentences: what happened, with the numbers.
+    pub summary: String,
+    /// The summary is in the operator's own words, and in the markup of its channel; what they
+    /// quote is none.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub marked_up: bool,
+    /// Labelled lines in the order of interest: since, value against expected, suspect, last good
+    /// checkpoint, cost, ...
+    pub facts: Vec<Fact>,
+    /// The same as data.
+    #[serde(default)]
+    pub details: Details,
+    /// Why this message was sent now, for programs.
+    #[serde(default)]
+    pub because: Reason,
+    /// The same in words: `new incident`, `escalated to level 2: no answer for 5m`, `resolved by
+    /// itself after 12m`, ...
+    pub reason: String,
+    pub links: Vec<Link>,
+    /// What routes and silences match on.
+    #[serde(default)]
+    pub labels: Labels,
+    pub started_at: Ts,
+    pub at: Ts,
+}
+
+impl Reason {
+    pub const ALL: &[Self] = &[
+        Self::First,
+        Self::Escalated,
+        Self::Repeated,
+        Self::StillFiring,
+        Self::Raised,
+        Self::Changed,
+        Self::News,
+        Self::CameBack,
+        Self::Flapping,
+        Self::StormGrew,
+        Self::Acknowledged,
+        Self::Unacknowledged,
+        Self::AckExpired,
+        Self::ReceiverFailed,
+        Self::SilenceEnded,
+        Self::InhibitionEnded,
+        Self::Resolved,
+        Self::Test,
+        Self::Reopened,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Escalated => "escalated",
+            Self::Repeated => "repeated",
+            Self::StillFiring => "still_firing",
+            Self::Raised => "raised",
+            Self::Changed => "changed",
+            Self::News => "news",
+            Self::CameBack => "came_back",
+            Self::Flapping => "flapping",
+            Self::StormGrew => "storm_grew",
+            Self::Acknowledged => "acknowledged",
+            Self::Unacknowledged => "unacknowledged",
+            Self::AckExpired => "ack_expired",
+            Self::ReceiverFailed => "receiver_failed",
+            Self::SilenceEnded => "silence_ended",
+            Self::InhibitionEnded => "inhibition_ended",
+            Self::Resolved => "resolved",
+            Self::Test => "test",
+            Self::Reopened => "reopened",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fact {
+    pub label: String,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    pub text: String,
+    pub href: String,
+}
+
+/// The reason of a message, for programs and for people.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Why {
+    pub(crate) because: Reason,
+    pub(crate) words: String,
+}
+
+impl Why {
+    pub(crate) fn new(because: Reason, words: impl Into<String>) -> Self {
+        Self { because, words: words.into() }
+    }
+}
+
+const TITLE_MAX: usize = 150;
+const SUSPECTS_SHOWN: usize = 3;
+const DESCRIPTION_MAX: usize = 1000;
+
+/// The fact that is an alert's description, and the link to what to do.
+pub const DESCRIPTION: &str = "Description";
+pub const RUNBOOK: &str = "Runbook";
+
+/// What a message is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About<'a> {
+    pub(crate) record: &'a IncidentRecord,
+    pub(crate) run: &'a RunSummary,
+    /// One that makes it, while any fires.
+    pub(crate) alert: Option<&'a Alert>,
+    pub(crate) holds: Holds,
+}
+
+/// Whether what an incident tells still holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holds {
+    Yes,
+    Over,
+    /// Nobody says so any more.
+    Silent,
+    RunEnded,
+}
+
+/// The message as it is at `now`.
+pub(crate) fn compose(
+    now: Ts,
+    about: About<'_>,
+    status: Status,
+    why: &Why,
+    config: &ResponderConfig,
+) -> Message {
+    let About { record: r, run, alert, holds } = about;
+    Message {
+        incident: r.id.clone(),
+        run: r.run.clone(),
+        nodes: r.nodes.clone(),
+        kind: r.kind,
+        severity: r.severity,
+        status,
+        ended: r.end.as_ref().map(|end| end.how),
+        title: title(r, status),
+        summary: summary(r, holds),
+        marked_up: false,
+        facts: facts(now, about, config),
+        details: Details::of(now, r, run, config),
+        because: why.because,
+        reason: why.words.clone(),
+        links: links(r, alert, config),
+        labels: r.labels.clone(),
+        started_at: r.opened_at,
+        at: now,
+    }
+}
+
+fn title(r: &IncidentRecord, status: Status) -> String {
+    let head = match status {
+        Status::Firing => r.severity.as_str().to_uppercase(),
+        Status::Acknowledged => "ACK".to_owned(),
+        Status::Resolved if r.is_stale() => "STALE".to_owned(),
+        Status::Resolved => "RESOLVED".to_owned(),
+    };
+    let at = if r.has_steps() { format!(" at step {}", r.start_step) } else { String::new() };
+    let place = r.place();
+    let head = if place.is_empty() { head } else { format!("{head} {place}") };
+    let title = format!("{head}: {}{at}", r.title());
+    if title.chars().count() <= TITLE_MAX {
+        title
+    } else {
+        title.chars().take(TITLE_MAX - 1).chain(['…']).collect()
+    }
+}
+
+/// What an incident is about: `llama-70b`, `gpu-042`, `llama-70b on gpu-042 and 2 more`.
+pub fn place(run: &str, nodes: &[String]) -> String {
+    let nobody = run == stepwatch_model::NO_RUN;
+    let run = if nobody { "" } else { run };
+    let nodes = match nodes {
+        [] => return if nobody { "no run" } else { run }.to_owned(),
+        [node] => node.clone(),
+        [node, others @ ..] => format!("{node} and {} more", others.len()),
+    };
+    if run.is_empty() { nodes } else { format!("{run} on {nodes}") }
+}
+
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let Some(first) = chars.next() else { return String::new() };
+    let mut s: String = first.to_uppercase().chain(chars).collect();
+    if !s.ends_with(['.', '!', '?']) {
+        s.push('.');
+    }
+    s
+}
+
+/// What is, or what was. What followed from it, after the first clause, does not follow any more.
+fn summary(r: &IncidentRecord, holds: Holds) -> String {
+    let over = match holds {
+        Holds::Yes => return sentence(&r.summary),
+        Holds::Over => "over",
+        Holds::Silent => "nothing is heard of it any more",
+        Holds::RunEnded => "over with the run",
+    };
+    let since = r.end_step.filter(|_| r.has_steps() && holds != Holds::RunEnded);
+    let since = since.map(|step| format!(" since step {step}")).unwrap_or_default();
+    sentence(&format!("{over}{since}; it was: {}", r.summary.what()))
+}
+
+fn facts(now: Ts, about: About<'_>, config: &ResponderConfig) -> Vec<Fact> {
+    let About { record: r, run, alert, .. } = about;
+    let mut facts = Vec::new();
+    let mut add = |label: &str, text: String| facts.push(Fact { label: label.to_owned(), text });
+    if let Some(text) = description(r, alert) {
+        add(DESCRIPTION, text);
+    }
+    if r.has_steps() {
+        let seen = if r.opened_step == r.start_step {
+            String::new()
+        } else {
+            format!(", seen at step {}", r.opened_step)
+        };
+        add("Since step", format!("{} ({} ago{seen})", r.start_step, now - r.opened_at));
+    } else if !r.hits_a_run() || r.cause != Cause::Telemetry {
+        add("Since", format!("{} ago", now - r.opened_at));
+    }
+    if let Some(text) = value_against_expected(r) {
+        add(&label_of(&r.signal), text);
+    }
+    let suspects: Vec<String> =
+        r.suspects.iter().take(SUSPECTS_SHOWN).map(|s| format!("{}: {}", s.what(), s.why())).collect();
+    if !suspects.is_empty() {
+        add(if r.kind == Kind::AlertStorm { "Among them" } else { "Suspect" }, suspects.join("\n"));
+    }
+    if !r.hits_a_run() {
+        match r.nodes.len() {
+            0 => {}
+            1 => add("Runs", "none on this node".into()),
+            _ => add("Runs", "none on these nodes".into()),
+        }
+    } else if r.costs_a_run() {
+        add("Last good checkpoint", checkpoint(now, r, run));
+        if r.cause == Cause::Checkpoint {
+            add("Work at risk", at_risk(run, config));
+        }
+        add("Cost", cost(now, r, run, config));
+    }
+    if let Some(advice) = crate::advice::advise(r, run, config.cost_per_gpu_hour) {
+        add("What to do", sentence(&advice));
+    }
+    if run.attempt > 0 {
+        add("Restarts", run.attempt.to_string());
+    }
+    if let Some(by) = &r.acked_by {
+        add("Acknowledged by", by.clone());
+    }
+    facts
+}
+
+fn label_of(signal: &str) -> String {
+    match signal {
+        "grad_norm" => "Gradient norm".into(),
+        "loss" => "Loss".into(),
+        "step_time" => "Step time".into(),
+        "mfu" => "MFU".into(),
+        "tokens_per_second" => "Tokens/s".into(),
+        "unsaved_work" => "Unsaved work".into(),
+        "checkpoint_time" => "Checkpoint took".into(),
+        "data_wait" => "Waiting for data".into(),
+        "step" => "Silent for".into(),
+        "sm_clock" => "SM clock".into(),
+        "compute_time" => "Compute time against its peers".into(),
+        "ecc" => "Corrected errors in an hour".into(),
+        other => sentence(other).trim_end_matches('.').replace('_', " "),
+    }
+}
+
+fn value_against_expected(r: &IncidentRecord) -> Option<String> {
+    // How many fire is said where it is more than one.
+    if r.kind == Kind::PrometheusAlert {
+        return None;
+    }
+    let unit = |v: f64| match r.signal.as_str() {
+        "step_time" => format!("{} s", number(v)),
+        "unsaved_work" | "checkpoint_time" | "step" if v.is_finite() => {
+            stepwatch_model::time::Span::from_secs_f64(v).to_string()
+        }
+        "mfu" | "data_wait" => format!("{:.1} %", 100.0 * v),
+        "sm_clock" => format!("{} GHz", number(v / 1e9)),
+        _ => number(v),
+    };
+    match r.signal.as_str() {
+        "" | "peers" | "source" | "process" | "report" | "gpu" | "link" | "node" | "config" | "alerter"
+        | "store" | "incidents" => None,
+        // The driver complained, and there were no peers to compare with. Of a loss it would be the event.
+        "sm_clock" if !r.value.is_finite() => None,
+        "step" => Some(format!("{} (allowed {})", unit(r.value), unit(r.expected))),
+        _ if r.expected.is_finite() => Some(format!("{} (expected {})", unit(r.value), unit(r.expected))),
+        _ => Some(unit(r.value)),
+    }
+}
+
+fn checkpoint(now: Ts, r: &IncidentRecord, run: &RunSummary) -> String {
+    let (Some(step), Some(at)) = (run.checkpoint_step, run.checkpoint_at) else {
+        return match run.checkpoint_at {
+            Some(at) => format!("{} ago", now - at),
+            None => "none reported".into(),
+        };
+    };
+    let doubt =
+        if details::is_after_onset(r, step) { ", but after the onset: use an earlier one" } else { "" };
+    format!("step {step}, {} ago{doubt}", now - at)
+}
+
+/// What a crash now would lose, in the run's own time and in dollars.
+fn at_risk(run: &RunSummary, config: &ResponderConfig) -> String {
+    let lost = |secs: f64| {
+        let hours = secs / 3600.0 * f64::from(run.gpus);
+        let dollars = config.cost_per_gpu_hour.map(|rate| format!(" = ${:.2}", rate * hours));
+        format!("{} GPU hours{}", number(hours), dollars.unwrap_or_default())
+    };
+    let span = stepwatch_model::time::Span::from_secs_f64;
+    let gpus = format!("{} GPU{}", run.gpus, if run.gpus == 1 { "" } else { "s" });
+    let now = format!("{} of {gpus} = {}", span(run.unsaved), lost(run.unsaved));
+    if run.unsaved_at_most <= run.unsaved {
+        return now;
+    }
+    format!(
+        "{now}; up to {} before the next checkpoint = {}",
+        span(run.unsaved_at_most),
+        lost(run.unsaved_at_most)
+    )
+}
+
+fn cost(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &ResponderConfig) -> String {
+    let gpus = format!("{} GPU{}", run.gpus, if run.gpus == 1 { "" } else { "s" });
+    let Some(rate) = config.cost_per_gpu_hour else {
+        return format!("{gpus}; set cost_per_gpu_hour for dollars");
+    };
+    let hourly = rate * f64::from(run.gpus);
+    let hours = (now - r.opened_at).as_secs_f64() / 3600.0;
+    format!("${hourly:.2}/h ({gpus} at ${rate:.2}), ${:.2} since it opened", hourly * hours)
+}
+
+/// What the rule of an alert that is only that says at length.
+pub fn description(r: &IncidentRecord, alert: Option<&Alert>) -> Option<String> {
+    let text = alert.filter(|_| r.kind == Kind::PrometheusAlert)?.description()?.trim();
+    let cut = text.char_indices().nth(DESCRIPTION_MAX).map(|(at, _)| format!("{}…", &text[..at]));
+    (!text.is_empty()).then(|| cut.unwrap_or_else(|| text.to_owned()))
+}
+
+/// Where to read on. What only another program knows of is explained by its own runbook, if its
+/// rule names one.
+pub fn links(r: &IncidentRecord, alert: Option<&Alert>, config: &ResponderConfig) -> Vec<Link> {
+    let mut links = Vec::new();
+    let own = alert.filter(|_| r.kind == Kind::PrometheusAlert).and_then(Alert::runbook);
+    if let Some(href) = own {
+        links.push(Link { text: RUNBOOK.into(), href: href.to_owned() });
+    } else if !config.runbook_url.is_empty() {
+        let base = config.runbook_url.trim_end_matches('/');
+        links.push(Link { text: RUNBOOK.into(), href: format!("{base}/{}.md", r.kind.as_str()) });
+    }
+    if let Some(base) = &config.external_url {
+        let base = base.trim_end_matches('/');
+        links.push(Link { text: "Incident".into(), href: format!("{base}/incidents/{}", r.id) });
+    }
+    links
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_written_as_they_are_named() {
+        for reason in Reason::ALL {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
+        }
+    }
+
+    #[test]
+    fn numbers_as_people_read_them() {
+        for (v, text) in [
+            (2.3456, "2.346"),
+            (0.87, "0.87"),
+            (145.119, "145.1"),
+            (98258.265, "98258"),
+            (1e14, "1.00e14"),
+            (3e-5, "3.00e-5"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-infinity"),
+            (0.0, "0"),
+            (100.0, "100"),
+            (0.0123456, "0.01235"),
+        ] {
+            assert_eq!(number(v), text, "{v}");
+        }
+    }
+}

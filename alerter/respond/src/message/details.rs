@@ -1,0 +1,163 @@
+//! What a message says, as data: for templates, programs and the account that is written
+//! afterwards.
+//!
+//! A contract: fields are added, never changed or removed. What is not known is absent, and no
+//! number is anything but finite.
+
+use serde::{Deserialize, Serialize};
+
+use super::value_against_expected;
+use crate::advice;
+use crate::config::ResponderConfig;
+use crate::incident::IncidentRecord;
+use stepwatch_model::{Cause, RunSummary, Suspect, Ts};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Details {
+    pub cause: Option<Cause>,
+    pub evidence: Evidence,
+    /// The most likely first.
+    pub suspects: Vec<Suspect>,
+    pub run: RunDetails,
+    pub checkpoint: Option<Checkpoint>,
+    pub cost: Option<Cost>,
+    /// What to do.
+    pub advice: Option<String>,
+    /// Levels of its policies that were told, from 1.
+    pub level: u32,
+    /// How often it came back.
+    pub returns: u32,
+    pub acknowledged_by: Option<String>,
+}
+
+/// What was seen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Evidence {
+    pub signal: String,
+    pub value: Option<f64>,
+    pub expected: Option<f64>,
+    /// How far outside it is, as its detector counts.
+    pub score: Option<f64>,
+    /// Value and expectation in the signal's own unit.
+    pub text: String,
+    /// Where it began, and where it was announced; absent of what has no steps.
+    pub step: Option<i64>,
+    pub announced_step: Option<i64>,
+}
+
+/// The run that is hit, as it was then.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunDetails {
+    pub name: String,
+    pub gpus: u32,
+    pub nodes: u32,
+    pub attempt: u32,
+    pub last_step: Option<i64>,
+    /// How long a step usually takes.
+    pub step_seconds: Option<f64>,
+    /// How long the attempt took to get going.
+    pub start_seconds: Option<f64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Checkpoint {
+    /// Absent where only the time of it is known.
+    pub step: Option<i64>,
+    pub at: Ts,
+    pub age_seconds: f64,
+    /// It was taken after the numbers went bad: what is in it is not to be trusted.
+    pub after_onset: bool,
+    /// Work since then, which a crash would lose.
+    pub unsaved_seconds: f64,
+}
+
+/// In dollars.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cost {
+    pub per_gpu_hour: f64,
+    pub per_hour: f64,
+    /// Since the incident opened.
+    pub so_far: f64,
+}
+
+impl Details {
+    pub(super) fn of(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &ResponderConfig) -> Self {
+        Self {
+            cause: Some(r.cause),
+            evidence: Evidence::of(r),
+            suspects: r.suspects.clone(),
+            run: RunDetails::of(run),
+            checkpoint: Checkpoint::of(now, r, run),
+            cost: Cost::of(now, r, run, config),
+            advice: advice::advise(r, run, config.cost_per_gpu_hour),
+            level: r.level,
+            returns: r.flaps,
+            acknowledged_by: r.acked_by.clone(),
+        }
+    }
+}
+
+impl Evidence {
+    fn of(r: &IncidentRecord) -> Self {
+        let steps = r.has_steps();
+        Self {
+            signal: r.signal.clone(),
+            value: finite(r.value),
+            expected: finite(r.expected),
+            score: finite(r.score),
+            text: value_against_expected(r).unwrap_or_default(),
+            step: steps.then_some(r.start_step),
+            announced_step: steps.then_some(r.opened_step),
+        }
+    }
+}
+
+impl RunDetails {
+    fn of(run: &RunSummary) -> Self {
+        Self {
+            name: run.name.clone(),
+            gpus: run.gpus,
+            nodes: run.nodes,
+            attempt: run.attempt,
+            last_step: run.last_step,
+            step_seconds: run.step_secs.and_then(finite),
+            start_seconds: finite(run.start_secs),
+        }
+    }
+}
+
+impl Checkpoint {
+    fn of(now: Ts, r: &IncidentRecord, run: &RunSummary) -> Option<Self> {
+        let at = run.checkpoint_at.filter(|_| r.costs_a_run())?;
+        Some(Self {
+            step: run.checkpoint_step,
+            at,
+            age_seconds: (now - at).as_secs_f64(),
+            after_onset: run.checkpoint_step.is_some_and(|step| is_after_onset(r, step)),
+            unsaved_seconds: finite(run.unsaved).unwrap_or_default(),
+        })
+    }
+}
+
+impl Cost {
+    fn of(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &ResponderConfig) -> Option<Self> {
+        let per_gpu_hour = config.cost_per_gpu_hour.filter(|_| r.costs_a_run())?;
+        let per_hour = per_gpu_hour * f64::from(run.gpus);
+        let hours = (now - r.opened_at).as_secs_f64() / 3600.0;
+        Some(Self { per_gpu_hour, per_hour, so_far: per_hour * hours })
+    }
+}
+
+/// Whether a checkpoint at this step holds the numbers that went bad.
+pub(super) fn is_after_onset(r: &IncidentRecord, step: i64) -> bool {
+    r.cause == Cause::Numerics && step >= r.start_step
+}
+
+fn finite(v: f64) -> Option<f64> {
+    v.is_finite().then_some(v)
+}

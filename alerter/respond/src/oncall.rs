@@ -1,0 +1,303 @@
+//! Who is on call: users, schedules and named time intervals, and what an item of a level's
+//! `notify` means at a moment.
+//!
+//! Pure: time is an argument and calendars are brought in as text. It decides who is told and by
+//! which receiver; what a receiver does with it is not its business. An answer depends on the
+//! moment asked for and on nothing that was asked before.
+
+pub mod ical;
+mod layer;
+mod period;
+mod roster;
+mod schedule;
+mod zone;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use layer::{Layer, People, Rotation};
+pub use period::{Period, TimeInterval};
+pub use schedule::{Duty, Moment, Override, Schedule, Shift};
+pub use zone::Zone;
+
+use ical::Calendar;
+use roster::Roster;
+use stepwatch_model::{Span, Ts};
+
+/// Before the name of a user, or of a schedule, in a level's `notify`; anything else is a receiver.
+pub const USER: &str = "user:";
+pub const SCHEDULE: &str = "schedule:";
+/// Longer plans are of no use, and cost.
+pub const MAX_PLAN: Span = Span::secs(366 * 86_400);
+
+/// Its part of the configuration. Names are checked by whoever read it: one that is unknown means
+/// nobody.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct OnCallConfig {
+    pub time_intervals: Vec<TimeInterval>,
+    pub users: Vec<User>,
+    pub schedules: Vec<Schedule>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    pub name: String,
+    /// Receivers that reach this person.
+    #[serde(default)]
+    pub notify: Vec<String>,
+    /// As in `U012AB3CD`: mentioned in messages that are for this person.
+    #[serde(default)]
+    pub slack_id: Option<String>,
+    /// Also how calendars name this person.
+    #[serde(default)]
+    pub email: Option<String>,
+    /// Other names that calendars have for this person.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+}
+
+/// Whom to tell by which receiver.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Target {
+    pub receiver: String,
+    /// For whom it is; `None` for whoever reads the receiver.
+    pub user: Option<String>,
+}
+
+/// What an item of a level's `notify` means at a moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Resolution {
+    /// Nobody if empty: whoever asked must tell somebody else.
+    pub targets: Vec<Target>,
+    /// `schedule primary: alice (layer weekly)`; empty of a plain receiver, which explains itself.
+    pub why: String,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct OnCall {
+    config: OnCallConfig,
+    /// The calendars of schedules, as they were last read.
+    calendars: BTreeMap<String, Copy>,
+}
+
+#[derive(Debug, Clone)]
+struct Copy {
+    roster: Roster,
+    text: String,
+}
+
+/// How a schedule's calendar is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CalendarState<'a> {
+    pub read_at: Ts,
+    pub events: usize,
+    /// Events that were not understood.
+    pub skipped: usize,
+    pub warnings: &'a [String],
+    /// What coming events are called that are no user's.
+    pub strangers: Vec<&'a str>,
+}
+
+/// A calendar as it is stored.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct StoredCalendar {
+    read_at: Ts,
+    text: String,
+}
+
+impl OnCallConfig {
+    /// The receivers that an item of `notify` may ever lead to.
+    pub fn reachable<'a>(&'a self, item: &'a str) -> Vec<&'a str> {
+        let of_user = |name: &str| {
+            let user = self.users.iter().find(|user| user.name == name);
+            user.into_iter().flat_map(|user| user.notify.iter().map(String::as_str))
+        };
+        if let Some(name) = item.strip_prefix(USER) {
+            return of_user(name).collect();
+        }
+        let Some(name) = item.strip_prefix(SCHEDULE) else { return vec![item] };
+        let Some(schedule) = self.schedules.iter().find(|schedule| schedule.name == name) else {
+            return Vec::new();
+        };
+        let turns = schedule.layers.iter().flat_map(|layer| &layer.users);
+        let named = turns.chain(schedule.overrides.iter().map(|o| &o.users)).flat_map(|people| &people.0);
+        // A calendar may name anybody.
+        let anybody = self.users.iter().map(|user| &user.name).filter(|_| schedule.calendar.is_some());
+        let people = named.chain(anybody).flat_map(|name| of_user(name));
+        let fallback = schedule.fallback.iter().filter(|item| !item.starts_with(SCHEDULE));
+        people.chain(fallback.flat_map(|item| self.reachable(item))).collect()
+    }
+}
+
+impl OnCall {
+    pub fn new(config: OnCallConfig) -> Self {
+        Self { config, calendars: BTreeMap::new() }
+    }
+
+    /// Calendars that are still asked for keep what was last read.
+    pub fn configure(&mut self, config: OnCallConfig) {
+        self.config = config;
+        for (schedule, copy) in core::mem::take(&mut self.calendars) {
+            // It was a calendar before, and with another zone it is one still.
+            let _ = self.read_calendar(&schedule, &copy.text, copy.roster.read_at);
+        }
+    }
+
+    /// Takes what the calendar of a schedule says now. A text that is none changes nothing.
+    pub fn read_calendar(&mut self, schedule: &str, text: &str, read_at: Ts) -> Result<(), String> {
+        let Some(s) = self.schedule(schedule).filter(|s| s.calendar.is_some()) else {
+            return Err(format!("there is no schedule {schedule} with a calendar"));
+        };
+        let same = self.calendars.get(schedule).is_some_and(|copy| copy.text == text);
+        let calendar = Calendar::parse(text, &s.zone)?;
+        let roster = Roster::new(calendar, read_at, &self.config.users);
+        let text = if same { None } else { Some(text.to_owned()) };
+        let had = self.calendars.remove(schedule).map(|copy| copy.text);
+        let text = text.or(had).unwrap_or_default();
+        self.calendars.insert(schedule.to_owned(), Copy { roster, text });
+        Ok(())
+    }
+
+    /// The calendar of a schedule says at `read_at` what it said before; false if nobody knows what
+    /// that was.
+    pub fn calendar_stands(&mut self, schedule: &str, read_at: Ts) -> bool {
+        self.calendars.get_mut(schedule).map(|copy| copy.roster.read_at = read_at).is_some()
+    }
+
+    pub fn calendar(&self, schedule: &str) -> Option<CalendarState<'_>> {
+        let roster = &self.calendars.get(schedule)?.roster;
+        Some(CalendarState {
+            read_at: roster.read_at,
+            events: roster.calendar.events().len(),
+            skipped: roster.calendar.skipped,
+            warnings: &roster.calendar.warnings,
+            strangers: roster.strangers(roster.read_at),
+        })
+    }
+
+    pub(crate) fn stored_calendar(&self, schedule: &str) -> Option<StoredCalendar> {
+        let copy = self.calendars.get(schedule)?;
+        Some(StoredCalendar { read_at: copy.roster.read_at, text: copy.text.clone() })
+    }
+
+    /// Whether it is still asked for.
+    pub(crate) fn restore_calendar(&mut self, schedule: &str, stored: StoredCalendar) -> bool {
+        self.read_calendar(schedule, &stored.text, stored.read_at).is_ok()
+    }
+
+    /// The schedules whose calendar is known.
+    pub(crate) fn known_calendars(&self) -> Vec<String> {
+        self.calendars.keys().cloned().collect()
+    }
+
+    pub fn config(&self) -> &OnCallConfig {
+        &self.config
+    }
+
+    /// Whom an item of `notify` means at `at`; empty if that is nobody.
+    pub fn targets(&self, item: &str, at: Ts) -> Vec<Target> {
+        self.resolve(item, at).targets
+    }
+
+    /// The same with the reason, for the history of an incident.
+    pub fn resolve(&self, item: &str, at: Ts) -> Resolution {
+        if let Some(name) = item.strip_prefix(SCHEDULE) {
+            return self.of_schedule(name, at);
+        }
+        if let Some(name) = item.strip_prefix(USER) {
+            let targets = self.of_user(name);
+            let why = if targets.is_empty() {
+                format!("user {name} has no receiver")
+            } else {
+                item.replace(':', " ")
+            };
+            return Resolution { targets, why };
+        }
+        Resolution { targets: vec![Target { receiver: item.to_owned(), user: None }], why: String::new() }
+    }
+
+    fn of_schedule(&self, name: &str, at: Ts) -> Resolution {
+        let Some(schedule) = self.schedule(name) else {
+            return Resolution { targets: Vec::new(), why: format!("there is no schedule {name}") };
+        };
+        let Duty { users, by } = schedule.duty(at, self.roster(name));
+        let targets = distinct(users.iter().flat_map(|user| self.of_user(user)));
+        let mut said = if users.is_empty() {
+            format!("schedule {name}: nobody is on call")
+        } else {
+            format!("schedule {name}: {} ({by})", users.join(", "))
+        };
+        if let Some(doubt) = self.doubt(schedule, at) {
+            said = format!("{said}; {doubt}");
+        }
+        if !targets.is_empty() {
+            return Resolution { targets, why: said };
+        }
+        let unreachable = if users.is_empty() { "" } else { ", whom no receiver reaches" };
+        // A fallback that names a schedule would ask in circles.
+        let items = schedule.fallback.iter().filter(|item| !item.starts_with(SCHEDULE));
+        let targets = distinct(items.flat_map(|item| self.resolve(item, at).targets));
+        let instead = if targets.is_empty() { String::new() } else { ", so its fallback is told".into() };
+        Resolution { targets, why: format!("{said}{unreachable}{instead}") }
+    }
+
+    fn of_user(&self, name: &str) -> Vec<Target> {
+        let user = self.user(name);
+        let receivers = user.into_iter().flat_map(|u| &u.notify);
+        receivers.map(|r| Target { receiver: r.clone(), user: Some(name.to_owned()) }).collect()
+    }
+
+    pub fn user(&self, name: &str) -> Option<&User> {
+        self.config.users.iter().find(|u| u.name == name)
+    }
+
+    pub fn schedule(&self, name: &str) -> Option<&Schedule> {
+        self.config.schedules.iter().find(|s| s.name == name)
+    }
+
+    /// Who is on call at `at` by a schedule; `None` if there is no such schedule.
+    pub fn duty(&self, schedule: &str, at: Ts) -> Option<Duty> {
+        self.schedule(schedule).map(|s| s.duty(at, self.roster(schedule)))
+    }
+
+    fn roster(&self, schedule: &str) -> Option<&Roster> {
+        self.calendars.get(schedule).map(|copy| &copy.roster)
+    }
+
+    /// What there is to say of the calendar behind an answer: that it was never read, or not for
+    /// long.
+    fn doubt(&self, schedule: &Schedule, at: Ts) -> Option<String> {
+        let stale_after = schedule.calendar?;
+        match self.roster(&schedule.name).map(|roster| at - roster.read_at) {
+            None => Some("its calendar was never read".into()),
+            Some(age) if age > stale_after => Some(format!("its calendar was last read {age} ago")),
+            Some(_) => None,
+        }
+    }
+
+    /// Who is on call when, from `from` until `to`, without holes: a gap is a shift of nobody.
+    pub fn shifts(&self, schedule: &str, from: Ts, to: Ts) -> Vec<Shift> {
+        let to = to.min(from + MAX_PLAN);
+        self.schedule(schedule).map(|s| s.shifts(from, to, self.roster(schedule))).unwrap_or_default()
+    }
+
+    /// Whether the interval of that name holds `at`; `None` if there is no such interval.
+    pub fn within(&self, interval: &str, at: Ts) -> Option<bool> {
+        self.config.time_intervals.iter().find(|i| i.name == interval).map(|i| i.contains(at))
+    }
+}
+
+fn distinct(targets: impl Iterator<Item = Target>) -> Vec<Target> {
+    let mut seen = BTreeMap::new();
+    for (place, target) in targets.enumerate() {
+        seen.entry(target).or_insert(place);
+    }
+    let mut targets: Vec<(usize, Target)> = seen.into_iter().map(|(target, place)| (place, target)).collect();
+    targets.sort_unstable();
+    targets.into_iter().map(|(_, target)| target).collect()
+}
+
+#[cfg(test)]
+mod tests;

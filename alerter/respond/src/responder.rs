@@ -1,0 +1,326 @@
+//! Composition only: findings to incidents, incidents to notifications, deadlines to whoever set
+//! them.
+
+mod alerts;
+mod dry_run;
+mod silences;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stepwatch_model::{Detected, Directory, RunIncidents, Scope, Subject, Ts, timers::Timers};
+
+use crate::config::ResponderConfig;
+use crate::effect::{Action, Effect, Input, Notification};
+use crate::incident::IncidentRecord;
+use crate::incident::audit::Flaw;
+use crate::incident::manager::{Manager, by_actor};
+use crate::message::{Message, Why};
+use crate::oncall::OnCall;
+
+pub use dry_run::DryRun;
+
+#[derive(Debug, Default)]
+pub struct Responder {
+    manager: Manager,
+    timers: Timers<Key>,
+    dirty: BTreeSet<Key>,
+    /// By incident, the runs that it was about when that was fed back.
+    runs: BTreeMap<String, BTreeSet<String>>,
+    /// Runs whose incidents changed since that was fed back.
+    changed_runs: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    /// All that others tell of: the next of them to end.
+    Alerts,
+    Calendar(String),
+    Storms,
+    Incident(String),
+    FlapHistory,
+    Memory(Subject),
+    Silence(String),
+}
+
+impl Responder {
+    pub fn new(config: ResponderConfig) -> Self {
+        Self { manager: Manager::new(config), ..Self::default() }
+    }
+
+    /// Takes what the other half detected at one moment.
+    pub fn detected(&mut self, now: Ts, what: &[Detected], out: &mut Vec<Effect>) {
+        if what.is_empty() {
+            return;
+        }
+        let before = out.len();
+        what.iter().for_each(|what| self.take(now, what, out));
+        self.manager.explain_others(now, out);
+        self.expire_on_resolve(now, before, out);
+        self.settle();
+    }
+
+    fn take(&mut self, now: Ts, what: &Detected, out: &mut Vec<Effect>) {
+        match what {
+            Detected::Finding { context, finding } => self.manager.finding(now, context, finding, out),
+            Detected::RunRestarted { run } => self.manager.run_restarted(run),
+            Detected::RunResumed { run, attempt_at } => self.back_from_restart(now, run, *attempt_at, out),
+            Detected::RestartPlanned { run, seconds, reason, last_progress } => {
+                self.planned_restart(now, run, *seconds, (reason, *last_progress), out);
+            }
+            Detected::RunEnded { run, by_hand, heirs } => {
+                self.manager.run_ended(now, run, *by_hand, heirs, out);
+            }
+            Detected::HeardAgain { run } => self.manager.heard_again(now, run, out),
+            Detected::Forgotten { scope, heard_at } => self.manager.forgotten(now, scope, *heard_at, out),
+        }
+    }
+
+    /// Takes one input that happened at `now`.
+    pub fn handle(&mut self, now: Ts, input: Input<'_>, directory: &impl Directory, out: &mut Vec<Effect>) {
+        let before = out.len();
+        match input {
+            Input::Ack { incident, by } => self.manager.ack(now, incident, by, out),
+            Input::Resolve { incident, by } => self.manager.resolve_by_hand(now, incident, by, out),
+            Input::Escalate { incident, by } => self.manager.escalate(now, incident, by, out),
+            Input::Unack { incident, by } => self.manager.unack(now, incident, by, out),
+            Input::Note { incident, by, what } => out.push(by_actor(now, incident, by, what.to_owned())),
+            Input::Own { check, severity, fault } => self.manager.own(now, check, severity, fault, out),
+            Input::Delivered { incident, receiver, action } => {
+                out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
+            }
+            Input::Calendar { schedule, text } => self.calendar(now, schedule, text),
+            Input::Unreached { incident, receiver, waited, error } => {
+                self.manager.unreached(now, incident, receiver, waited, error, out);
+            }
+            Input::PutOff { incident, receiver, wait, error } => {
+                self.manager.put_off(now, incident, receiver, wait, error, out);
+            }
+            Input::Failed { incident, receiver, action, error } => {
+                self.manager.failed(now, incident, receiver, action, error, out);
+            }
+            Input::Silence { plan } => self.silence(now, plan, out),
+            Input::ExpireSilence { id } => self.expire_silence(now, id, out),
+            Input::Alerts { told } => self.take_alerts(now, told, directory, out),
+        }
+        self.manager.explain_others(now, out);
+        self.expire_on_resolve(now, before, out);
+        self.settle();
+    }
+
+    /// Runs the first of what is due at `now`; false if nothing is. Thousands of incidents may be
+    /// due at once, and whoever has something else to do meanwhile need not wait for all of
+    /// them.
+    pub fn tick_one(&mut self, now: Ts, directory: &impl Directory, out: &mut Vec<Effect>) -> bool {
+        let Some(key) = self.timers.pop_due(now) else { return false };
+        let before = out.len();
+        match &key {
+            Key::Alerts => self.tick_alerts(now, directory, out),
+            Key::Silence(id) => self.tick_silence(now, id, out),
+            Key::Incident(id) => self.manager.tick(now, id, out),
+            Key::Calendar(_) | Key::Storms | Key::FlapHistory | Key::Memory(_) => {}
+        }
+        if let Key::Incident(id) = &key {
+            self.manager.touched.push(id.clone());
+        }
+        self.manager.explain_others(now, out);
+        self.expire_on_resolve(now, before, out);
+        self.settle();
+        true
+    }
+
+    /// Re-arms the incidents that changed and marks them for storing.
+    fn settle(&mut self) {
+        for id in core::mem::take(&mut self.manager.touched) {
+            self.note_runs(&id);
+            let key = Key::Incident(id);
+            if let Key::Incident(id) = &key {
+                self.timers.set(&key, self.manager.deadline(id).map(|(at, _)| at));
+            }
+            self.dirty.insert(key);
+            self.dirty.extend([Key::FlapHistory, Key::Storms]);
+        }
+        self.dirty
+            .extend(core::mem::take(&mut self.manager.flap_history.changed).into_iter().map(Key::Memory));
+    }
+
+    /// What is fed back of these runs may have changed: those that the incident is about, and was.
+    fn note_runs(&mut self, id: &str) {
+        let runs = self.manager.runs_of(id);
+        self.changed_runs.extend(runs.iter().cloned());
+        let had = if runs.is_empty() { self.runs.remove(id) } else { self.runs.insert(id.to_owned(), runs) };
+        self.changed_runs.extend(had.into_iter().flatten());
+    }
+
+    /// What became of the incidents of runs since this was called before.
+    pub fn take_run_incidents(&mut self) -> impl Iterator<Item = RunIncidents> {
+        let runs = core::mem::take(&mut self.changed_runs).into_iter();
+        runs.map(|run| RunIncidents {
+            notified: self.manager.is_told_of(&run),
+            standstill_or_slowness: self.manager.standstill_or_slowness(&run),
+            run,
+        })
+    }
+
+    /// Whether there is anything for [`Self::take_run_incidents`].
+    pub fn has_run_incidents(&self) -> bool {
+        !self.changed_runs.is_empty()
+    }
+
+    /// When [`Self::tick_one`] must be called next, and why.
+    pub fn next_deadline(&self) -> Option<(Ts, &'static str)> {
+        let (at, key) = self.timers.first()?;
+        let why = match key {
+            Key::Incident(id) => self.manager.deadline(id).map_or("incident", |(_, why)| why),
+            Key::Silence(_) => "a silence",
+            _ => "the end of an alert",
+        };
+        Some((at, why))
+    }
+
+    /// Replaces the configuration; open incidents keep their level.
+    pub fn reconfigure(&mut self, config: ResponderConfig) {
+        // What is stored of a calendar that nobody asks for any more goes with it.
+        self.dirty.extend(self.manager.oncall.known_calendars().into_iter().map(Key::Calendar));
+        self.manager.configure(config);
+        self.settle();
+    }
+
+    /// What a message that waited is to say now; `None` if it is to be sent as it is: an answer,
+    /// and what is over.
+    pub fn reword(&self, now: Ts, n: &Notification) -> Option<Message> {
+        let why = Why::new(n.message.because, n.message.reason.clone());
+        let news = matches!(n.action, Action::Trigger | Action::Update);
+        self.manager.words(now, &n.incident, n.action, &why).filter(|_| news)
+    }
+
+    /// Open incidents of which nobody would ever hear again: there are none, unless this program is
+    /// wrong.
+    pub fn audit(&self, now: Ts) -> Vec<Flaw> {
+        self.manager.audit(now, |id| self.timers.of(&Key::Incident(id.to_owned())))
+    }
+
+    /// Open pages of teams that name nobody, where nobody else may be told of them either.
+    pub fn homeless(&self) -> Vec<String> {
+        self.manager.homeless()
+    }
+
+    /// Sees to it that those people are told all the same.
+    pub fn mend(&mut self, now: Ts, flaws: &[Flaw]) {
+        for flaw in flaws {
+            self.manager.mend(now, &flaw.incident);
+        }
+        self.settle();
+    }
+
+    /// Silences or the configuration changed: looks again at what hides each open incident.
+    pub fn reconsider(&mut self, now: Ts, out: &mut Vec<Effect>) {
+        self.manager.reconsider(now, out);
+        self.settle();
+    }
+
+    /// What was known of these runs and nodes is lost.
+    pub fn unread(&mut self, now: Ts, unread: &BTreeSet<Scope>, out: &mut Vec<Effect>) {
+        if unread.is_empty() {
+            return;
+        }
+        self.manager.unread(now, unread, out);
+        self.manager.explain_others(now, out);
+        self.settle();
+    }
+
+    /// The runs of which an open incident says that they stand still, and since when it is open.
+    pub fn standstills(&self) -> impl Iterator<Item = (&str, Ts)> {
+        self.manager.standstills()
+    }
+
+    pub fn config(&self) -> &ResponderConfig {
+        &self.manager.config
+    }
+
+    /// Incidents that are not resolved.
+    pub fn open_incidents(&self) -> impl Iterator<Item = &IncidentRecord> {
+        self.manager.open.values().map(|i| &i.record)
+    }
+
+    /// Incidents that a person resolved and that still fire: they come back unless they are over
+    /// before.
+    pub fn resolved_still_firing(&self) -> impl Iterator<Item = &IncidentRecord> {
+        self.manager.closed.iter().map(|(_, i)| &i.record)
+    }
+
+    /// Whether an incident is open, or comes back unless it is over before.
+    pub fn holds(&self, id: &str) -> bool {
+        self.manager.open.contains_key(id) || self.manager.closed.get(id).is_some()
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.manager.open.len()
+    }
+
+    pub fn incident(&self, id: &str) -> Option<&IncidentRecord> {
+        self.manager.open.get(id).map(|i| &i.record)
+    }
+
+    /// What is not a calendar changes nothing: whoever reads it has looked at it before.
+    fn calendar(&mut self, now: Ts, schedule: &str, text: Option<&str>) {
+        let oncall = Arc::make_mut(&mut self.manager.oncall);
+        let taken = match text {
+            Some(text) => oncall.read_calendar(schedule, text, now).is_ok(),
+            None => oncall.calendar_stands(schedule, now),
+        };
+        if taken {
+            self.dirty.insert(Key::Calendar(schedule.to_owned()));
+        }
+    }
+
+    /// Who is on call when.
+    pub fn oncall(&self) -> &Arc<OnCall> {
+        &self.manager.oncall
+    }
+}
+
+/// What tests of incidents do to a responder besides feeding it.
+#[cfg(test)]
+impl Responder {
+    /// As if a detector had said so.
+    pub(crate) fn judge(
+        &mut self,
+        now: Ts,
+        context: &stepwatch_model::Context,
+        v: &stepwatch_model::Finding,
+        out: &mut Vec<Effect>,
+    ) {
+        self.manager.finding(now, context, v, out);
+        self.settle();
+    }
+
+    pub(crate) fn manager(&mut self) -> &mut Manager {
+        &mut self.manager
+    }
+}
+
+/// A directory that knows nothing.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NoDirectory;
+
+#[cfg(test)]
+impl Directory for NoDirectory {
+    fn knows_node(&self, _: &str) -> bool {
+        false
+    }
+
+    fn run_on(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn run_of_job(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn summary(&self, _: Ts, _: &str) -> Option<stepwatch_model::RunSummary> {
+        None
+    }
+}

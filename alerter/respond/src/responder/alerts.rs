@@ -1,0 +1,185 @@
+//! Alerts from outside: which run or node they are about, and what they come
+//! to.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Key, Responder};
+use crate::effect::Effect;
+use crate::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS, node_of};
+use crate::external::{About, Alert, AlertsConfig, External, Firing, LabelSet, Taken, Told};
+use crate::matcher::Labels;
+use stepwatch_model::{Change, Context, Directory, Finding, Observation, Origin, Scope, Suspect, Target, Ts};
+
+/// Characters of what an alert says of itself, in an incident.
+const MAX_TEXT: usize = 400;
+/// Labels told of an alert that is not like the others.
+const MAX_LABELS: usize = 4;
+/// Suspects told of one condition.
+const MAX_SUSPECTS: usize = 8;
+
+impl Responder {
+    /// The alerts from outside that fire.
+    pub fn alerts(&self) -> &External {
+        &self.manager.external
+    }
+
+    pub(super) fn take_alerts(
+        &mut self,
+        now: Ts,
+        told: &[Told],
+        directory: &impl Directory,
+        out: &mut Vec<Effect>,
+    ) {
+        let mut touched = BTreeSet::new();
+        let mut external = core::mem::take(&mut self.manager.external);
+        for told in told {
+            let about = |_: &AlertsConfig, labels: &LabelSet| self.about(directory, labels);
+            let fingerprint = told.alert.fingerprint;
+            match external.take(now, told, about, &mut touched) {
+                Taken::Fires => out.extend(external.get(fingerprint).cloned().map(Effect::Alert)),
+                Taken::Over => out.push(Effect::AlertOver(fingerprint)),
+                Taken::Unchanged | Taken::Nothing | Taken::Refused => {}
+            }
+        }
+        self.manager.external = external;
+        self.judge_groups(now, touched, directory, out);
+    }
+
+    pub(super) fn tick_alerts(&mut self, now: Ts, directory: &impl Directory, out: &mut Vec<Effect>) {
+        let mut touched = BTreeSet::new();
+        let over = self.manager.external.expire(now, &mut touched);
+        out.extend(over.into_iter().map(Effect::AlertOver));
+        self.judge_groups(now, touched, directory, out);
+    }
+
+    /// Takes back what was stored, before the engine is told anything.
+    pub fn restore_alerts(
+        &mut self,
+        now: Ts,
+        stored: impl IntoIterator<Item = Firing>,
+        directory: &impl Directory,
+    ) {
+        for firing in stored {
+            let about = self.about(directory, &firing.alert.labels);
+            self.manager.external.restore(now, firing, about);
+        }
+        self.timers.set(&Key::Alerts, self.manager.external.deadline());
+    }
+
+    fn judge_groups(
+        &mut self,
+        now: Ts,
+        touched: BTreeSet<Arc<str>>,
+        directory: &impl Directory,
+        out: &mut Vec<Effect>,
+    ) {
+        for key in touched {
+            let Some((context, finding)) = self.condition(now, &key, directory) else { continue };
+            self.manager.finding(now, &context, &finding, out);
+            self.manager.alerts_changed(now, &key, finding.kind.cause(), out);
+            self.manager.external.judged(&key);
+        }
+        self.timers.set(&Key::Alerts, self.manager.external.deadline());
+    }
+
+    /// What the alerts of a group come to.
+    fn condition(&self, now: Ts, key: &str, directory: &impl Directory) -> Option<(Context, Finding)> {
+        let external = &self.manager.external;
+        let group = external.group(key)?;
+        let newcomer = group.newcomer.filter(|n| n.severity == group.severity);
+        let first = external.spokesman(key);
+        let mut summary = directory.summary(now, &group.run).unwrap_or_default();
+        summary.name.clone_from(&group.run);
+        summary.labels.extend(external.common_labels(key));
+        let (count, step) = (group.firing.len(), summary.last_step.unwrap_or(0));
+        let silent = group.silent_since().filter(|_| count == 0);
+        let mut why = match (first, silent) {
+            (Some(alert), _) => format!("{}: {}", alert.name(), clip(alert.text().unwrap_or("no summary"))),
+            (None, Some(at)) => format!("nothing has been heard of it since {at}"),
+            (None, None) => "its sender says that it is over".to_owned(),
+        };
+        let scope = Scope::Alert(key.to_owned());
+        // What differs in nothing but the labels that it has in common with all of them is one of them.
+        let as_bad = group.came.iter().filter(|(_, severity)| *severity == group.severity);
+        let known = self.manager.alerts_of(&scope, group.kind);
+        let is_another = known.is_some_and(|known| as_bad.clone().any(|(alert, _)| !known.contains(alert)));
+        if let Some(alert) = first.filter(|_| is_another) {
+            why.push_str(&told_apart(alert, &summary.labels));
+        }
+        if count > 1 {
+            why = format!("{why} (and {} more like it)", count - 1);
+        }
+        let sick = group.nodes.iter().filter(|(_, firing)| **firing > 0).map(|(node, _)| node);
+        let suspects = sick.take(MAX_SUSPECTS);
+        let name = first.map_or("", |alert| alert.name());
+        let finding = Finding {
+            change: match newcomer {
+                _ if silent.is_some() => Change::Lapse,
+                _ if count == 0 => Change::Clear,
+                _ if is_another => Change::Another,
+                Some(_) => Change::More,
+                None => Change::Raise,
+            },
+            kind: group.kind,
+            severity: group.severity,
+            signal: name.to_owned().into(),
+            step,
+            ts: silent.unwrap_or(now),
+            start_step: step,
+            value: count as f64,
+            expected: 0.0,
+            score: count as f64,
+            why: why.into(),
+            suspects: suspects
+                .map(|node| {
+                    Suspect::new(Target::node(node), Observation::AlertFires { alert: name.to_owned() })
+                })
+                .collect(),
+        };
+        let nodes = group.nodes.keys().cloned().collect();
+        let came = group.came.iter().map(|(alert, _)| *alert).collect();
+        Some((
+            Context { came, origin: Some(Origin::of_others()), ..Context::new(scope, summary, nodes, now) },
+            finding,
+        ))
+    }
+
+    /// The run and the node that labels name, as we know them.
+    fn about(&self, directory: &impl Directory, labels: &LabelSet) -> About {
+        let first = |names: &[&str]| names.iter().find_map(|name| labels.get(name));
+        let node = NODE_LABELS.iter().find_map(|name| node_named(directory, name, labels.get(name)?));
+        let node = node.unwrap_or_default();
+        let run = first(RUN_LABELS)
+            .map(str::to_owned)
+            .or_else(|| JOB_LABELS.iter().find_map(|name| directory.run_of_job(labels.get(name)?)))
+            .or_else(|| directory.run_on(&node))
+            .unwrap_or_default();
+        About { run, node, team: self.manager.team_of(labels) }
+    }
+}
+
+fn node_named(directory: &impl Directory, label: &str, value: &str) -> Option<String> {
+    let named = node_of(value);
+    let short = named.split('.').next().unwrap_or(named);
+    let found = [named, short].into_iter().find(|name| directory.knows_node(name));
+    // A probe's instance is a URL: that is no node.
+    let may_be = label != "instance" || !value.contains('/');
+    found.or_else(|| may_be.then_some(named)).filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// What sets an alert apart from the others of its condition: ` (instance=b:9100, service=pay)`.
+fn told_apart(alert: &Alert, common: &Labels) -> String {
+    let own = alert.labels.iter().filter(|(name, _)| *name != "severity" && !common.contains_key(*name));
+    let own: Vec<String> =
+        own.take(MAX_LABELS).map(|(name, value)| format!("{name}={}", clip(value))).collect();
+    if own.is_empty() { String::new() } else { format!(" ({})", own.join(", ")) }
+}
+
+fn clip(text: &str) -> String {
+    let text = text.trim();
+    if text.chars().count() <= MAX_TEXT {
+        return text.to_owned();
+    }
+    text.chars().take(MAX_TEXT - 1).chain(['…']).collect()
+}

@@ -1,0 +1,47 @@
+//! An incident that nobody has, to see who would be told of it.
+
+use super::Responder;
+use crate::effect::Effect;
+use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Ts};
+
+/// What is tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DryRun<'a> {
+    /// The run that it hits.
+    pub run: &'a str,
+    /// The node that is sick, if one is.
+    pub node: Option<&'a str>,
+    pub kind: Kind,
+    pub severity: Severity,
+    /// Of the run: what they cost is what the incident burns.
+    pub gpus: u32,
+}
+
+impl Responder {
+    /// Opens the incident as the finding of a detector would.
+    pub fn dry_run(&mut self, now: Ts, what: &DryRun<'_>, out: &mut Vec<Effect>) {
+        let run =
+            RunSummary { name: what.run.to_owned(), gpus: what.gpus, nodes: 1, ..RunSummary::default() };
+        let scope = match what.node {
+            Some(node) => Scope::Node(node.to_owned()),
+            None => Scope::Run(what.run.to_owned()),
+        };
+        let nodes = what.node.map(str::to_owned).into_iter().collect();
+        let finding = Finding {
+            change: Change::Raise,
+            kind: what.kind,
+            severity: what.severity,
+            signal: "rehearsal".into(),
+            step: 0,
+            ts: now,
+            start_step: 0,
+            value: f64::NAN,
+            expected: f64::NAN,
+            score: 0.0,
+            why: "a rehearsal: nothing is wrong".into(),
+            suspects: Vec::new(),
+        };
+        self.manager.finding(now, &Context::new(scope, run, nodes, now), &finding, out);
+        self.settle();
+    }
+}

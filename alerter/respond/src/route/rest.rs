@@ -1,0 +1,170 @@
+//! Who is left: whom an incident reaches that no route wants and no team takes, and who is told
+//! when all others cannot be.
+//!
+//! Where teams have receivers of their own, what is one team's is never told to another's: neither
+//! its trouble nor its data is theirs. Only whom the operator named under `fallback` is told of
+//! everybody's. What belongs to no team goes to receivers of no team, or to everybody. Where no
+//! team has receivers, all of them are one team's.
+
+use std::collections::BTreeSet;
+
+use super::{Node, Router, Way, at_once};
+use crate::config::{Condition, Level, ResponderConfig, Team};
+use crate::matcher::{Labels, Matcher};
+use stepwatch_model::{Kind, Severity};
+
+/// The check whose fault is told to every receiver that wakes, and the signal of its incident: what
+/// is told while nothing can be recorded may be forgotten by the next start.
+pub const STORE: &str = "store";
+
+/// How the way is called that leads to nobody.
+pub(crate) const NOBODY: &str = "nobody of team ";
+
+/// Whoever is left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rest<'a> {
+    /// Receivers, `user:NAME` and `schedule:NAME`.
+    pub names: Vec<&'a str>,
+    pub words: String,
+    /// Nobody said how receivers are shared, so that everybody is told everything; else what is not
+    /// a page wakes nobody.
+    pub everybody: bool,
+}
+
+impl<'a> Rest<'a> {
+    pub(crate) fn new(names: impl IntoIterator<Item = &'a String>, words: impl Into<String>) -> Self {
+        let names = names.into_iter().map(String::as_str).collect();
+        Self { names, words: words.into(), everybody: false }
+    }
+
+    /// Whom a team named for it.
+    pub(crate) fn of_team(team: &'a Team) -> Option<Self> {
+        let words = || format!("fallback of team {}", team.name);
+        (!team.fallback.is_empty()).then(|| Self::new(&team.fallback, words()))
+    }
+
+    /// Adds whoever is left and may hear of this severity, each once.
+    pub(super) fn along(
+        self,
+        config: &ResponderConfig,
+        severity: Option<Severity>,
+        reached: &mut Vec<&'a str>,
+    ) {
+        let wakes_none = !self.everybody && severity.is_some_and(|s| s < Severity::Page);
+        let (pagers, others): (Vec<&str>, Vec<&str>) =
+            self.names.into_iter().partition(|name| !self.everybody && config.wakes(name));
+        let pagers = if wakes_none { Vec::new() } else { pagers };
+        for name in others.into_iter().chain(pagers) {
+            if !reached.contains(&name) {
+                reached.push(name);
+            }
+        }
+    }
+
+    pub(super) fn way(self, config: &ResponderConfig) -> Way {
+        let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let because = if config.routes.is_empty() { "no routes" } else { "no route matches" }.to_owned();
+        let levels = if self.everybody {
+            vec![at_once(owned(self.names))]
+        } else {
+            let (pagers, others): (Vec<&str>, Vec<&str>) =
+                self.names.iter().partition(|name| config.wakes(name));
+            let condition = Condition { severity: Some(Severity::Page), ..Condition::default() };
+            let pages = Level { condition, ..at_once(owned(pagers)) };
+            [at_once(owned(others)), pages].into_iter().filter(|level| !level.notify.is_empty()).collect()
+        };
+        Way { route: self.words, because, policy: None, levels }
+    }
+}
+
+/// Whom the fault of a store that takes nothing is told to: every receiver that wakes. `None` of
+/// anything else, or if none wakes.
+pub(super) fn of_the_store<'a>(config: &'a ResponderConfig, labels: &Labels) -> Option<Rest<'a>> {
+    let is = |label: &str, value: &str| labels.get(label).is_some_and(|v| v == value);
+    let waking: Vec<_> = config.receivers.iter().filter(|name| config.wakes(name)).collect();
+    (is("kind", Kind::AlerterFault.as_str()) && is("signal", STORE) && !waking.is_empty())
+        .then(|| Rest::new(waking, "every receiver that wakes"))
+}
+
+impl Router {
+    /// Who is left for what has these labels, when its team and whoever that named cannot be told.
+    pub fn rest<'a>(&self, config: &'a ResponderConfig, labels: &Labels) -> Rest<'a> {
+        if !config.fallback.is_empty() {
+            return Rest::new(&config.fallback, "fallback");
+        }
+        let owned = self.owned(config);
+        let everybody =
+            Rest { everybody: owned.is_empty(), ..Rest::new(&config.receivers, "every receiver") };
+        if owned.is_empty() {
+            return everybody;
+        }
+        if let Some(team) = self.team_of(labels) {
+            return Rest::new([], format!("{NOBODY}{}", team.name));
+        }
+        let shared: Vec<&String> =
+            config.receivers.iter().filter(|name| !owned.contains(name.as_str())).collect();
+        if shared.iter().any(|name| config.wakes(name)) {
+            return Rest::new(shared, "receivers of no team");
+        }
+        // A fault of ours is no team's more than another's: one of them is told.
+        let ours = labels.get("kind").is_some_and(|kind| kind == Kind::AlerterFault.as_str());
+        if ours {
+            let one = config.receivers.iter().find(|name| config.wakes(name)).or(config.receivers.first());
+            return Rest::new(one, "one receiver");
+        }
+        everybody
+    }
+
+    /// Who may be told in the place of others of what has these labels and climbs these levels,
+    /// nearest first: its own receivers, the `fallback` of its team, then whoever is left.
+    pub fn instead<'a>(
+        &'a self,
+        config: &'a ResponderConfig,
+        labels: &Labels,
+        levels: impl Iterator<Item = &'a Level>,
+    ) -> Vec<Rest<'a>> {
+        let rest = self.rest(config, labels);
+        if rest.everybody {
+            return vec![rest];
+        }
+        let team = self.team_of(labels);
+        let policy =
+            team.and_then(|team| config.policies.iter().find(|p| Some(&p.name) == team.policy.as_ref()));
+        let levels = levels.chain(policy.into_iter().flat_map(|p| &p.levels));
+        let own =
+            levels.flat_map(|level| &level.notify).chain(team.into_iter().flat_map(|team| &team.notify));
+        let own = Rest::new(own, "its other receivers");
+        [Some(own), team.and_then(Rest::of_team), Some(rest)].into_iter().flatten().collect()
+    }
+
+    /// The receivers that belong to teams: whom these name, and whom routes lead to that are for a
+    /// team.
+    fn owned<'a>(&'a self, config: &'a ResponderConfig) -> BTreeSet<&'a str> {
+        let mut items: BTreeSet<&str> = BTreeSet::new();
+        let mut add = |notify: &'a [String], policy: Option<&str>| {
+            let policy = config.policies.iter().find(|p| Some(p.name.as_str()) == policy);
+            let levels = policy.into_iter().flat_map(|p| &p.levels).flat_map(|level| &level.notify);
+            items.extend(notify.iter().chain(levels).map(String::as_str));
+        };
+        for (_, team) in &self.teams {
+            add(&team.notify, team.policy.as_deref());
+            add(&team.fallback, None);
+        }
+        for node in &self.routes {
+            node.of_teams(false, &mut add);
+        }
+        items.into_iter().flat_map(|item| config.oncall.reachable(item)).collect()
+    }
+}
+
+impl Node {
+    /// Hands out whom it leads to, and its children do, as far as they are for a team.
+    fn of_teams<'a>(&'a self, within: bool, add: &mut impl FnMut(&'a [String], Option<&str>)) {
+        let names_team = |m: &Matcher| m.label() == "team" && m.op().is_positive() && !m.value().is_empty();
+        let within = within || self.matchers.iter().any(names_team);
+        if within {
+            add(&self.notify, self.policy.as_deref());
+        }
+        self.children.iter().for_each(|child| child.of_teams(within, add));
+    }
+}

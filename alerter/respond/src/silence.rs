@@ -1,0 +1,242 @@
+//! Silences: what people, runs and the configuration have asked to be told nothing about, for how
+//! long and why.
+//!
+//! A silence never hides anything. An incident that it matches is opened, kept, shown and counted
+//! as ever; only nobody is told of it, and if it is still open when the silence ends, they are told
+//! then. This file knows which silences there are and when each begins and ends; who is told of
+//! what is [`crate::incident`]'s matter.
+//!
+//! Three things make one: a person (by command line, API, chat or `amtool`), a run that announces
+//! that it is about to be restarted ([`planned`]), and maintenance windows that recur ([`window`]).
+
+pub mod planned;
+mod rules;
+#[cfg(test)]
+mod tests;
+pub mod window;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::matcher::{Labels, Matcher, all_hold};
+use crate::oncall::TimeInterval;
+pub use rules::{Plan, Refusal, SilenceConfig, Wanted};
+use stepwatch_model::{Span, Ts};
+pub use window::Maintenance;
+use window::Window;
+
+/// How long an ended silence is remembered: as long as Alertmanager does.
+const REMEMBER: Span = Span::secs(5 * 86_400);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Silence {
+    pub id: String,
+    pub matchers: Vec<Matcher>,
+    pub starts_at: Ts,
+    pub ends_at: Ts,
+    pub created_by: String,
+    /// Why: nobody may be kept from news without a reason.
+    pub comment: String,
+    pub updated_at: Ts,
+    /// It ends by itself when the last open incident that it keeps quiet resolves.
+    #[serde(default)]
+    pub expire_on_resolve: bool,
+    /// The run that asked for it, of a planned restart.
+    #[serde(default)]
+    pub planned_by: Option<String>,
+    /// Who relies on it was told that it is about to end.
+    #[serde(default)]
+    pub reminded: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    Pending,
+    Active,
+    Expired,
+}
+
+/// By whom, until when and why somebody is told nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hush {
+    /// Of the silence; `maintenance:NAME` of a window.
+    pub id: String,
+    pub by: String,
+    pub comment: String,
+    pub until: Ts,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Silences {
+    config: SilenceConfig,
+    windows: Vec<Window>,
+    by_id: BTreeMap<String, Silence>,
+    /// The ids of those that a run asked for: whoever looks for them at each step does not look
+    /// through the others.
+    planned: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What a silence needs to have done to it when its time comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    Begins,
+    Remind,
+    Ends,
+    Forget,
+}
+
+impl Silence {
+    pub fn phase(&self, at: Ts) -> Phase {
+        if self.ends_at <= at {
+            Phase::Expired
+        } else if self.starts_at <= at {
+            Phase::Active
+        } else {
+            Phase::Pending
+        }
+    }
+
+    pub fn matches(&self, labels: &Labels) -> bool {
+        !self.matchers.is_empty() && all_hold(&self.matchers, labels)
+    }
+
+    /// The same on a clock that is so far ahead.
+    #[must_use]
+    pub fn moved(mut self, ahead: Span) -> Self {
+        for at in [&mut self.starts_at, &mut self.ends_at, &mut self.updated_at] {
+            *at = *at + ahead;
+        }
+        self
+    }
+
+    fn hush(&self) -> Hush {
+        Hush {
+            id: self.id.clone(),
+            by: self.created_by.clone(),
+            comment: self.comment.clone(),
+            until: self.ends_at,
+        }
+    }
+
+    /// `run="a", kind="hang"`.
+    pub fn selector(&self) -> String {
+        self.matchers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Hush {
+    /// `silenced by alice until 2026-11-21T02:16:56Z: new switch`.
+    pub fn words(&self) -> String {
+        format!("silenced by {} until {}: {}", self.by, self.until, self.comment)
+    }
+}
+
+impl Silences {
+    pub fn configure(&mut self, config: SilenceConfig, maintenance: &[Maintenance], known: &[TimeInterval]) {
+        self.config = config;
+        self.windows = maintenance.iter().map(|m| Window::new(m.clone(), known)).collect();
+    }
+
+    pub fn config(&self) -> &SilenceConfig {
+        &self.config
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Silence> {
+        self.by_id.values()
+    }
+
+    /// Nothing is silenced at `at`.
+    pub fn is_idle(&self, at: Ts) -> bool {
+        self.windows.is_empty() && !self.by_id.values().any(|s| s.phase(at) == Phase::Active)
+    }
+
+    pub fn get(&self, id: &str) -> Option<&Silence> {
+        self.by_id.get(id)
+    }
+
+    /// What keeps somebody from being told of something with these labels at `at`; of several, what
+    /// lasts longest.
+    pub fn silenced(&self, labels: &Labels, at: Ts) -> Option<Hush> {
+        let matching = self.by_id.values().filter(|s| s.phase(at) == Phase::Active && s.matches(labels));
+        let silence = matching.max_by_key(|s| (s.ends_at, core::cmp::Reverse(&s.id))).map(Silence::hush);
+        let window = self.windows.iter().filter_map(|w| w.hush(labels, at)).max_by_key(|h| h.until);
+        [window, silence].into_iter().flatten().max_by_key(|h| h.until)
+    }
+
+    /// Inserts or replaces one that [`Self::plan`] allowed, or that was stored.
+    pub fn put(&mut self, silence: Silence) {
+        self.forget(&silence.id);
+        if let Some(run) = &silence.planned_by {
+            self.planned.entry(run.clone()).or_default().insert(silence.id.clone());
+        }
+        self.by_id.insert(silence.id.clone(), silence);
+    }
+
+    /// Ends one now; as it is then, or `None` if it is over or unknown.
+    pub fn expire(&mut self, id: &str, now: Ts) -> Option<&Silence> {
+        let s = self.by_id.get_mut(id)?;
+        if s.phase(now) == Phase::Expired {
+            return None;
+        }
+        (s.starts_at, s.ends_at, s.updated_at) = (s.starts_at.min(now), now, now);
+        Some(s)
+    }
+
+    pub fn forget(&mut self, id: &str) {
+        let Some(run) = self.by_id.remove(id).and_then(|s| s.planned_by) else { return };
+        if let Some(ids) = self.planned.get_mut(&run) {
+            ids.remove(id);
+            if ids.is_empty() {
+                self.planned.remove(&run);
+            }
+        }
+    }
+
+    pub fn mark_reminded(&mut self, id: &str, now: Ts) -> Option<&Silence> {
+        let s = self.by_id.get_mut(id)?;
+        (s.reminded, s.updated_at) = (true, now);
+        Some(s)
+    }
+
+    /// When something is to be done about a silence next, and what. `now` tells what has been done.
+    pub fn next(&self, id: &str, now: Ts) -> Option<(Ts, Due)> {
+        let s = self.by_id.get(id)?;
+        match s.phase(now) {
+            Phase::Pending => Some((s.starts_at, Due::Begins)),
+            Phase::Active => match self.remind_at(s) {
+                Some(at) if at > now => Some((at, Due::Remind)),
+                _ => Some((s.ends_at, Due::Ends)),
+            },
+            Phase::Expired => Some((s.ends_at + REMEMBER, Due::Forget)),
+        }
+    }
+
+    /// What is due about a silence at `now`, when its time has come.
+    pub fn due(&self, id: &str, now: Ts) -> Option<Due> {
+        let s = self.by_id.get(id)?;
+        match s.phase(now) {
+            Phase::Pending => None,
+            Phase::Active if self.remind_at(s).is_some_and(|at| at <= now) => Some(Due::Remind),
+            Phase::Active => Some(Due::Begins),
+            Phase::Expired if s.ends_at + REMEMBER <= now => Some(Due::Forget),
+            Phase::Expired => Some(Due::Ends),
+        }
+    }
+
+    /// Whether any ends with what it keeps quiet.
+    pub fn any_expires_on_resolve(&self) -> bool {
+        self.by_id.values().any(|s| s.expire_on_resolve)
+    }
+
+    /// A reminder comes before the last part of a silence, and not of one so short that whoever set
+    /// it still remembers.
+    pub fn remind_at(&self, s: &Silence) -> Option<Ts> {
+        let before = self.config.remind_before;
+        let long = s.ends_at - s.starts_at >= Span(before.0.saturating_mul(2));
+        let wanted = before > Span::ZERO && long && !s.reminded && s.planned_by.is_none();
+        wanted.then(|| Ts(s.ends_at.0.saturating_sub(before.0)))
+    }
+}

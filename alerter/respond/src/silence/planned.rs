@@ -1,0 +1,73 @@
+//! The silence that a run asks for before it is restarted on purpose:
+//! `{"k":"event","name":"maintenance","seconds":1800}`.
+//!
+//! It covers that run alone, and only what a restart looks like from outside: no NaN and no broken
+//! GPU is ever excused by it. It is over when the run is back: a new attempt that makes steps. A
+//! run that asks again before it has made a step only extends what it had, up to the limit counted
+//! from the first time, so that a script that asks in a loop cannot hide a hang for longer.
+
+use super::{Phase, Silence, Silences};
+use crate::matcher::{Matcher, Op};
+use stepwatch_model::{Kind, Span, Ts};
+
+/// What a restart looks like.
+pub const KINDS: [Kind; 4] = [Kind::Hang, Kind::RankDead, Kind::SourceLost, Kind::Stall];
+/// A reason where the run gave none.
+const NO_REASON: &str = "planned restart";
+
+impl Silences {
+    /// The silence as it is to be after a run asked for one of this length; `None` if there is none
+    /// and none to be made.
+    pub fn planned(&self, run: &str, length: Span, reason: &str, progress: Ts, now: Ts) -> Option<Silence> {
+        let max = self.config().max_planned_restart;
+        let had =
+            self.planned_of(run).filter(|had| had.phase(now) == Phase::Active || had.starts_at >= progress);
+        let starts_at = had.map_or(now, |had| had.starts_at);
+        let ends_at = (now + length).min(starts_at + max).max(now);
+        if ends_at <= now && had.is_none_or(|had| had.phase(now) == Phase::Expired) {
+            return None;
+        }
+        let reason = reason.trim();
+        Some(Silence {
+            id: had.map_or_else(|| id(run, now), |had| had.id.clone()),
+            matchers: matchers(run),
+            starts_at,
+            ends_at,
+            created_by: format!("run {run}"),
+            comment: if reason.is_empty() { NO_REASON } else { reason }.to_owned(),
+            updated_at: now,
+            expire_on_resolve: false,
+            planned_by: Some(run.to_owned()),
+            reminded: false,
+        })
+    }
+
+    /// The last one that a run asked for.
+    pub fn planned_of(&self, run: &str) -> Option<&Silence> {
+        let ids = self.planned.get(run)?;
+        ids.iter().filter_map(|id| self.get(id)).max_by_key(|s| s.starts_at)
+    }
+}
+
+fn matchers(run: &str) -> Vec<Matcher> {
+    let kinds = KINDS.map(Kind::as_str).join("|");
+    let matchers = [Matcher::new("run", Op::Equal, run), Matcher::new("kind", Op::Regex, kinds)];
+    // A name that is too long to be matched is told of, rather than not.
+    let all: Result<Vec<_>, _> = matchers.into_iter().collect();
+    all.unwrap_or_default()
+}
+
+/// In the form of a UUID (version 8), as clients of Alertmanager expect; the same for the same run
+/// and time.
+fn id(run: &str, now: Ts) -> String {
+    let hash = |seed: u64| {
+        // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/
+        run.bytes()
+            .chain(now.0.to_le_bytes())
+            .fold(0xcbf2_9ce4_8422_2325 ^ seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+    };
+    let bits = u128::from(hash(0)) << 64 | u128::from(hash(0x9e37_79b9_7f4a_7c15));
+    let bits = bits & !(0xf << 76 | 0x3 << 62) | 0x8 << 76 | 0x2 << 62;
+    let hex = format!("{bits:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}

@@ -1,0 +1,166 @@
+//! Which silences are allowed, and what a change of one means.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Phase, Silence, Silences};
+use crate::matcher::Matcher;
+use stepwatch_model::{Span, Ts};
+
+/// Matchers of one silence.
+const MAX_MATCHERS: usize = 32;
+/// Characters of a comment, and of an author.
+const MAX_COMMENT: usize = 2000;
+const MAX_AUTHOR: usize = 200;
+const MINUTE: Span = Span::secs(60);
+
+/// Under `silences:`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SilenceConfig {
+    /// Nobody may be kept from news for longer than this at once.
+    pub max_duration: Span,
+    /// Matchers that a silence needs at least, not counting those that also hold of what lacks the
+    /// label.
+    pub min_matchers: usize,
+    /// How long before its end those are reminded who rely on a silence that still keeps something
+    /// quiet; `0s` is never.
+    pub remind_before: Span,
+    /// Receivers of that reminder; without any, those who knew of the incident before it was
+    /// silenced.
+    pub remind: Vec<String>,
+    /// Silences that have not ended.
+    pub max: usize,
+    /// How long a run may announce that it is being restarted; `0s` is not at all.
+    pub max_planned_restart: Span,
+}
+
+/// A silence as somebody asks for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    /// Of the silence that is to be changed.
+    pub id: Option<String>,
+    pub matchers: Vec<Matcher>,
+    pub starts_at: Option<Ts>,
+    pub ends_at: Ts,
+    pub created_by: String,
+    pub comment: String,
+    pub expire_on_resolve: bool,
+}
+
+/// What it comes to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    pub silence: Silence,
+    /// Ends when this begins: what a silence has kept quiet until now is not rewritten.
+    pub replaces: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    Unknown(String),
+    Invalid(String),
+    /// Too many there are.
+    Full(String),
+}
+
+impl Default for SilenceConfig {
+    fn default() -> Self {
+        Self {
+            max_duration: Span::secs(30 * 86_400),
+            min_matchers: 1,
+            remind_before: Span::secs(900),
+            remind: Vec::new(),
+            max: 10_000,
+            max_planned_restart: Span::secs(3600),
+        }
+    }
+}
+
+impl Refusal {
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Unknown(text) | Self::Invalid(text) | Self::Full(text) => text,
+        }
+    }
+}
+
+impl Silences {
+    /// What a wish comes to at `now`; `fresh` is the id of a silence that has to be made.
+    ///
+    /// As Alertmanager: a silence is changed in place where that does not rewrite what it has done
+    /// so far, otherwise it ends and another one follows it.
+    pub fn plan(&self, wanted: Wanted, fresh: &str, now: Ts) -> Result<Plan, Refusal> {
+        let starts_at = wanted.starts_at.unwrap_or(now);
+        let invalid = |text: String| Err(Refusal::Invalid(text));
+        if let Some(why) = self.objection(&wanted, starts_at, now) {
+            return invalid(why);
+        }
+        let had = match &wanted.id {
+            None => None,
+            Some(id) => {
+                Some(self.get(id).ok_or_else(|| Refusal::Unknown(format!("there is no silence {id:?}")))?)
+            }
+        };
+        let in_place = had.filter(|had| match had.phase(now) {
+            Phase::Pending => starts_at >= now,
+            Phase::Active => had.matchers == wanted.matchers && had.starts_at == starts_at,
+            Phase::Expired => false,
+        });
+        let replaces = had.filter(|had| in_place.is_none() && had.phase(now) != Phase::Expired);
+        let unended = self.all().filter(|s| s.phase(now) != Phase::Expired).count();
+        if in_place.is_none() && unended - usize::from(replaces.is_some()) >= self.config.max {
+            return Err(Refusal::Full(format!(
+                "there are {unended} silences already, silences.max allows no more"
+            )));
+        }
+        let silence = Silence {
+            id: in_place.map_or(fresh, |had| &had.id).to_owned(),
+            matchers: wanted.matchers,
+            starts_at: if in_place.is_some() { starts_at } else { starts_at.max(now) },
+            ends_at: wanted.ends_at,
+            created_by: wanted.created_by,
+            comment: wanted.comment,
+            updated_at: now,
+            expire_on_resolve: wanted.expire_on_resolve,
+            planned_by: None,
+            reminded: false,
+        };
+        Ok(Plan { silence, replaces: replaces.map(|had| had.id.clone()) })
+    }
+
+    fn objection(&self, w: &Wanted, starts_at: Ts, now: Ts) -> Option<String> {
+        let config = &self.config;
+        let telling = w.matchers.iter().filter(|m| !m.holds_of_nothing()).count();
+        let text = |name: &str, value: &str, max: usize| {
+            let clean = !value.trim().is_empty() && value.chars().count() <= max;
+            (!clean).then(|| format!("{name}: must say something, in at most {max} characters"))
+        };
+        if w.matchers.is_empty() || w.matchers.len() > MAX_MATCHERS {
+            return Some(format!("matchers: 1 to {MAX_MATCHERS}, got {}", w.matchers.len()));
+        }
+        if telling == 0 {
+            return Some(
+                "matchers: at least one must not match the empty string, or everything is silenced".into(),
+            );
+        }
+        if telling < config.min_matchers {
+            let min = config.min_matchers;
+            return Some(format!(
+                "matchers: {telling} that say what it is about, silences.min_matchers asks for {min}"
+            ));
+        }
+        if w.ends_at <= starts_at {
+            return Some("the end must be after the start".into());
+        }
+        if w.ends_at <= now {
+            return Some("the end time can't be in the past".into());
+        }
+        let length = w.ends_at - starts_at.max(now);
+        if length > config.max_duration {
+            // What was asked for, which has got a little shorter on its way here.
+            let asked = Span::millis((length.0 + MINUTE.0 - 1) / MINUTE.0 * MINUTE.0);
+            return Some(format!("{asked} is longer than silences.max_duration, {}", config.max_duration));
+        }
+        text("comment", &w.comment, MAX_COMMENT).or_else(|| text("author", &w.created_by, MAX_AUTHOR))
+    }
+}

@@ -1,0 +1,116 @@
+//! Maintenance windows: silences that recur, from the configuration.
+//!
+//! A window is in force while any of its time intervals holds. Whatever it keeps quiet is looked at
+//! again every minute, so that its beginning and end need no timer of their own.
+
+use serde::Deserialize;
+
+use super::Hush;
+use crate::matcher::{Labels, Matcher, all_hold};
+use crate::oncall::{Period, TimeInterval, Zone};
+use stepwatch_model::{Span, Ts};
+
+/// How far ahead the end of a window is looked for.
+const LOOK_AHEAD: Span = Span::secs(86_400);
+/// What time intervals are made of.
+const MINUTE: Span = Span::secs(60);
+
+/// One entry of `maintenance:`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Maintenance {
+    pub name: String,
+    #[serde(rename = "match")]
+    pub matchers: Vec<Matcher>,
+    /// Why.
+    pub reason: String,
+    /// Names of `time_intervals`.
+    #[serde(default)]
+    pub during: Vec<String>,
+    /// Periods of its own, in the same format.
+    #[serde(default)]
+    pub time_intervals: Vec<Period>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Window {
+    maintenance: Maintenance,
+    named: Vec<TimeInterval>,
+}
+
+impl Window {
+    /// A name that is unknown means never: the alerter refuses such a configuration.
+    pub(super) fn new(maintenance: Maintenance, known: &[TimeInterval]) -> Self {
+        let named = known.iter().filter(|i| maintenance.during.contains(&i.name)).cloned().collect();
+        Self { maintenance, named }
+    }
+
+    fn covers(&self, at: Ts) -> bool {
+        let own = self.maintenance.time_intervals.iter().any(|p| p.contains(at, &Zone::default()));
+        own || self.named.iter().any(|i| i.contains(at))
+    }
+
+    pub(super) fn hush(&self, labels: &Labels, at: Ts) -> Option<Hush> {
+        let m = &self.maintenance;
+        let matches = !m.matchers.is_empty() && all_hold(&m.matchers, labels);
+        (matches && self.covers(at)).then(|| Hush {
+            id: format!("maintenance:{}", m.name),
+            by: format!("maintenance window {}", m.name),
+            comment: m.reason.clone(),
+            until: self.end(at),
+        })
+    }
+
+    /// The first minute after `at` that it does not cover. Of one that lasts for more than a day,
+    /// the midnight after that day: a date that stays the same until then.
+    fn end(&self, at: Ts) -> Ts {
+        let minute = at.0 - at.0.rem_euclid(MINUTE.0);
+        let minutes = (1..=LOOK_AHEAD.0 / MINUTE.0).map(|n| Ts(minute + n * MINUTE.0));
+        minutes.into_iter().find(|at| !self.covers(*at)).unwrap_or_else(|| {
+            let tomorrow = at.0 + 2 * LOOK_AHEAD.0;
+            Ts(tomorrow - tomorrow.rem_euclid(LOOK_AHEAD.0))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(json: &str) -> Window {
+        Window::new(serde_json::from_str(json).unwrap(), &[])
+    }
+
+    fn at(text: &str) -> Ts {
+        Ts(text.parse::<jiff::Timestamp>().unwrap().as_millisecond())
+    }
+
+    fn until(w: &Window, when: &str) -> Option<String> {
+        let labels = Labels::from([("node".to_owned(), "gpu-042".to_owned())]);
+        w.hush(&labels, at(when)).map(|h| h.until.to_string())
+    }
+
+    #[test]
+    fn in_force_while_its_periods_hold() {
+        let w = window(
+            r#"{"name": "drain", "reason": "firmware", "match": ["node=~\"gpu-.*\""], "time_intervals":
+               [{"weekdays": ["tuesday"], "times": [{"start_time": "02:00", "end_time": "04:30"}], "location": "Europe/Berlin"}]}"#,
+        );
+        // A Tuesday in winter, an hour ahead of UTC.
+        assert_eq!(until(&w, "2026-11-24T00:59:59Z"), None);
+        assert_eq!(until(&w, "2026-11-24T01:00:00Z"), Some("2026-11-24T03:30:00Z".into()));
+        assert_eq!(until(&w, "2026-11-24T03:29:59.9Z"), Some("2026-11-24T03:30:00Z".into()));
+        assert_eq!(until(&w, "2026-11-24T03:30:00Z"), None);
+        assert_eq!(until(&w, "2026-11-25T02:00:00Z"), None);
+        let other = Labels::from([("node".to_owned(), "cpu-1".to_owned())]);
+        assert_eq!(w.hush(&other, at("2026-11-24T02:00:00Z")), None);
+    }
+
+    #[test]
+    fn one_without_an_end_says_the_same_all_day() {
+        let w = window(r#"{"name": "x", "reason": "y", "match": ["node=~\".+\""], "time_intervals": [{}]}"#);
+        let first = until(&w, "2026-11-24T00:00:00Z");
+        assert_eq!(first, Some("2026-11-26T00:00:00Z".into()));
+        assert_eq!(first, until(&w, "2026-11-24T23:59:59Z"));
+    }
+}
