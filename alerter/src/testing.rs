@@ -166,8 +166,8 @@ impl TestApp {
         Self::on(dir, FakeExporter::start([]).await, FakeWebhook::start().await, "").await
     }
 
-    /// The same with more lines in its configuration, and files beside it; `web.yml` is its web
-    /// configuration.
+    /// The same with more lines in its configuration, of which the first may be further receivers,
+    /// and files beside it; `web.yml` is its web configuration.
     pub(crate) async fn start_with(more: &str, files: &[(&str, String)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("secret"), WebhookSink::SECRET).unwrap();
@@ -237,8 +237,8 @@ fn config(dir: &std::path::Path, exporter: &FakeExporter, hook: &FakeWebhook, mo
     format!(
         "listen: \"127.0.0.1:0\"\nstorage: {{sqlite: alerter.db}}\n\
          sources:\n  - exporters: {{static: [\"{}\"]}}\n\
-         receivers:\n  - name: hook\n    webhook: {{url: \"{}/hook\", secret_file: {}/secret}}\n\
-         detectors: {{rank_dead: {{page_after: 0s}}}}\n{more}",
+         detectors: {{rank_dead: {{page_after: 0s}}}}\n\
+         receivers:\n  - name: hook\n    webhook: {{url: \"{}/hook\", secret_file: {}/secret}}\n{more}",
         exporter.name(),
         hook.url(),
         dir.display()

@@ -35,7 +35,7 @@ pub use fingerprint::{fingerprint, hash_byte, hash_label};
 pub use kind::{Cause, Kind, Severity};
 pub use number::{Num, number};
 pub use remedy::{FirstFailure, Remedies, Remedy};
-pub use render::{names, out_of_line, short};
+pub use render::{names, out_of_line, place, short};
 pub use scope::{NO_RUN, Origin, Reporter, Scope, Subject};
 pub use sentence::Sentence;
 pub use suspect::Suspect;

@@ -427,3 +427,15 @@ impl fmt::Display for Num {
         f.write_str(&number(self.0))
     }
 }
+
+/// What an incident is about: `llama-70b`, `gpu-042`, `llama-70b on gpu-042 and 2 more`.
+pub fn place(run: &str, nodes: &[String]) -> String {
+    let nobody = run == crate::NO_RUN;
+    let run = if nobody { "" } else { run };
+    let nodes = match nodes {
+        [] => return if nobody { "no run" } else { run }.to_owned(),
+        [node] => node.clone(),
+        [node, others @ ..] => format!("{node} and {} more", others.len()),
+    };
+    if run.is_empty() { nodes } else { format!("{run} on {nodes}") }
+}

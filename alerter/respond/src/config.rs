@@ -51,7 +51,7 @@ pub struct ResponderConfig {
     /// Returns of an incident after which it is told to be flapping, and its returns no more.
     pub flapping_after: u32,
     /// What would open an incident joins an open one that has these labels in common; empty: only
-    /// what is one sickness.
+    /// what is one fault.
     pub group_by: Vec<String>,
     pub storm: Storm,
     pub inhibit_rules: Vec<InhibitRule>,

@@ -150,3 +150,24 @@ pub struct Path {
     /// Conditions that were asked and held, and silences that were looked at.
     pub asked: Vec<String>,
 }
+
+/// One moment, and what must be done because of what happened in it.
+#[derive(Debug)]
+pub struct Tx<'a> {
+    pub now: Ts,
+    pub out: &'a mut Vec<Effect>,
+}
+
+impl<'a> Tx<'a> {
+    pub fn new(now: Ts, out: &'a mut Vec<Effect>) -> Self {
+        Self { now, out }
+    }
+}
+
+pub(crate) fn timeline(at: Ts, incident: &str, what: String) -> Effect {
+    by_actor(at, incident, "engine", what)
+}
+
+pub(crate) fn by_actor(at: Ts, incident: &str, actor: &str, what: String) -> Effect {
+    Effect::Timeline(TimelineEntry { incident: incident.to_owned(), at, actor: actor.to_owned(), what })
+}

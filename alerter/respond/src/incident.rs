@@ -8,19 +8,25 @@ mod dispatch;
 mod due;
 mod escalation;
 mod fabric;
+mod finding;
 pub(crate) mod flap_history;
 mod id;
 mod index;
+mod inhibited;
 pub mod inhibition;
 pub mod labels;
+mod lane;
 pub(crate) mod manager;
+mod open;
 mod operator_actions;
 mod origin;
 mod partial_resolve;
 mod put_off;
 mod record;
 mod renotify_policy;
+mod reopen;
 mod resolution;
+mod rolled_up;
 mod self_monitoring;
 mod silenced;
 mod storm;
@@ -80,7 +86,7 @@ pub struct End {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     pub title: String,
-    /// Alerts, or sicknesses, that were acknowledged later.
+    /// Alerts, or faults, that were acknowledged later.
     pub more: u32,
     /// Those that nobody has acknowledged.
     pub new: u32,
@@ -269,7 +275,7 @@ impl IncidentRecord {
                 self.labels.get(labels::ORIGIN).map_or("many places", String::as_str).to_owned()
             }
             Kind::AlerterFault => "this alerter".into(),
-            _ => crate::message::place(&self.run, &self.nodes),
+            _ => stepwatch_model::place(&self.run, &self.nodes),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::external::Alert;
 use crate::incident::{Ended, IncidentRecord};
 use crate::matcher::Labels;
 use stepwatch_model::{Cause, Kind, Severity, Ts};
-pub use stepwatch_model::{RunSummary, number};
+pub use stepwatch_model::{RunSummary, number, place};
 
 pub use details::{Checkpoint, Cost, Details, Evidence, RunDetails};
 
@@ -38,7 +38,7 @@ pub enum Reason {
     Raised,
     /// Another kind leads it now.
     Changed,
-    /// Something new is known: another sickness that belongs to it, other suspects.
+    /// Something new is known: another fault that belongs to it, other suspects.
     News,
     /// It was over, and is back.
     CameBack,
@@ -254,18 +254,6 @@ fn title(r: &IncidentRecord, status: Status) -> String {
     } else {
         title.chars().take(TITLE_MAX - 1).chain(['…']).collect()
     }
-}
-
-/// What an incident is about: `llama-70b`, `gpu-042`, `llama-70b on gpu-042 and 2 more`.
-pub fn place(run: &str, nodes: &[String]) -> String {
-    let nobody = run == stepwatch_model::NO_RUN;
-    let run = if nobody { "" } else { run };
-    let nodes = match nodes {
-        [] => return if nobody { "no run" } else { run }.to_owned(),
-        [node] => node.clone(),
-        [node, others @ ..] => format!("{node} and {} more", others.len()),
-    };
-    if run.is_empty() { nodes } else { format!("{run} on {nodes}") }
 }
 
 fn sentence(text: &str) -> String {

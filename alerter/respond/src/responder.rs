@@ -6,16 +6,18 @@ mod dry_run;
 mod silences;
 mod state;
 
+use crate::effect::Tx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stepwatch_model::{Detected, Directory, RunIncidents, Scope, Subject, Ts, timers::Timers};
 
 use crate::config::ResponderConfig;
+use crate::effect::by_actor;
 use crate::effect::{Action, Effect, Input, Notification};
 use crate::incident::IncidentRecord;
 use crate::incident::audit::Flaw;
-use crate::incident::manager::{Manager, by_actor};
+use crate::incident::manager::Manager;
 use crate::message::{Message, Why};
 use crate::oncall::OnCall;
 
@@ -55,25 +57,25 @@ impl Responder {
             return;
         }
         let before = out.len();
-        what.iter().for_each(|what| self.take(now, what, out));
-        self.manager.explain_others(now, out);
-        self.expire_on_resolve(now, before, out);
+        what.iter().for_each(|what| self.take(&mut Tx::new(now, out), what));
+        self.manager.explain_others(&mut Tx::new(now, out));
+        self.expire_on_resolve(&mut Tx::new(now, out), before);
         self.settle();
     }
 
-    fn take(&mut self, now: Ts, what: &Detected, out: &mut Vec<Effect>) {
+    fn take(&mut self, tx: &mut Tx<'_>, what: &Detected) {
         match what {
-            Detected::Finding { context, finding } => self.manager.finding(now, context, finding, out),
+            Detected::Finding { context, finding } => self.manager.finding(tx, context, finding),
             Detected::RunRestarted { run } => self.manager.run_restarted(run),
-            Detected::RunResumed { run, attempt_at } => self.back_from_restart(now, run, *attempt_at, out),
+            Detected::RunResumed { run, attempt_at } => self.back_from_restart(tx, run, *attempt_at),
             Detected::RestartPlanned { run, seconds, reason, last_progress } => {
-                self.planned_restart(now, run, *seconds, (reason, *last_progress), out);
+                self.planned_restart(tx, run, *seconds, (reason, *last_progress));
             }
             Detected::RunEnded { run, by_hand, heirs } => {
-                self.manager.run_ended(now, run, *by_hand, heirs, out);
+                self.manager.run_ended(tx, run, *by_hand, heirs);
             }
-            Detected::HeardAgain { run } => self.manager.heard_again(now, run, out),
-            Detected::Forgotten { scope, heard_at } => self.manager.forgotten(now, scope, *heard_at, out),
+            Detected::HeardAgain { run } => self.manager.heard_again(tx, run),
+            Detected::Forgotten { scope, heard_at } => self.manager.forgotten(tx, scope, *heard_at),
         }
     }
 
@@ -81,31 +83,35 @@ impl Responder {
     pub fn handle(&mut self, now: Ts, input: Input<'_>, directory: &impl Directory, out: &mut Vec<Effect>) {
         let before = out.len();
         match input {
-            Input::Ack { incident, by } => self.manager.ack(now, incident, by, out),
-            Input::Resolve { incident, by } => self.manager.resolve_by_hand(now, incident, by, out),
-            Input::Escalate { incident, by } => self.manager.escalate(now, incident, by, out),
-            Input::Unack { incident, by } => self.manager.unack(now, incident, by, out),
+            Input::Ack { incident, by } => self.manager.ack(&mut Tx::new(now, out), incident, by),
+            Input::Resolve { incident, by } => {
+                self.manager.resolve_by_hand(&mut Tx::new(now, out), incident, by)
+            }
+            Input::Escalate { incident, by } => self.manager.escalate(&mut Tx::new(now, out), incident, by),
+            Input::Unack { incident, by } => self.manager.unack(&mut Tx::new(now, out), incident, by),
             Input::Note { incident, by, what } => out.push(by_actor(now, incident, by, what.to_owned())),
-            Input::Own { check, severity, fault } => self.manager.own(now, check, severity, fault, out),
+            Input::Own { check, severity, fault } => {
+                self.manager.own(&mut Tx::new(now, out), check, severity, fault)
+            }
             Input::Delivered { incident, receiver, action } => {
                 out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
             }
             Input::Calendar { schedule, text } => self.calendar(now, schedule, text),
             Input::Unreached { incident, receiver, waited, error } => {
-                self.manager.unreached(now, incident, receiver, waited, error, out);
+                self.manager.unreached(&mut Tx::new(now, out), incident, receiver, waited, error);
             }
             Input::PutOff { incident, receiver, wait, error } => {
-                self.manager.put_off(now, incident, receiver, wait, error, out);
+                self.manager.put_off(&mut Tx::new(now, out), incident, receiver, wait, error);
             }
             Input::Failed { incident, receiver, action, error } => {
-                self.manager.failed(now, incident, receiver, action, error, out);
+                self.manager.failed(&mut Tx::new(now, out), incident, receiver, action, error);
             }
-            Input::Silence { plan } => self.silence(now, plan, out),
-            Input::ExpireSilence { id } => self.expire_silence(now, id, out),
-            Input::Alerts { told } => self.take_alerts(now, told, directory, out),
+            Input::Silence { plan } => self.silence(&mut Tx::new(now, out), plan),
+            Input::ExpireSilence { id } => self.expire_silence(&mut Tx::new(now, out), id),
+            Input::Alerts { told } => self.take_alerts(&mut Tx::new(now, out), told, directory),
         }
-        self.manager.explain_others(now, out);
-        self.expire_on_resolve(now, before, out);
+        self.manager.explain_others(&mut Tx::new(now, out));
+        self.expire_on_resolve(&mut Tx::new(now, out), before);
         self.settle();
     }
 
@@ -116,16 +122,16 @@ impl Responder {
         let Some(key) = self.timers.pop_due(now) else { return false };
         let before = out.len();
         match &key {
-            Key::Alerts => self.tick_alerts(now, directory, out),
-            Key::Silence(id) => self.tick_silence(now, id, out),
-            Key::Incident(id) => self.manager.tick(now, id, out),
+            Key::Alerts => self.tick_alerts(&mut Tx::new(now, out), directory),
+            Key::Silence(id) => self.tick_silence(&mut Tx::new(now, out), id),
+            Key::Incident(id) => self.manager.tick(&mut Tx::new(now, out), id),
             Key::Calendar(_) | Key::Storms | Key::FlapHistory | Key::Memory(_) => {}
         }
         if let Key::Incident(id) = &key {
             self.manager.touched.push(id.clone());
         }
-        self.manager.explain_others(now, out);
-        self.expire_on_resolve(now, before, out);
+        self.manager.explain_others(&mut Tx::new(now, out));
+        self.expire_on_resolve(&mut Tx::new(now, out), before);
         self.settle();
         true
     }
@@ -216,7 +222,7 @@ impl Responder {
 
     /// Silences or the configuration changed: looks again at what hides each open incident.
     pub fn reconsider(&mut self, now: Ts, out: &mut Vec<Effect>) {
-        self.manager.reconsider(now, out);
+        self.manager.reconsider(&mut Tx::new(now, out));
         self.settle();
     }
 
@@ -225,8 +231,8 @@ impl Responder {
         if unread.is_empty() {
             return;
         }
-        self.manager.unread(now, unread, out);
-        self.manager.explain_others(now, out);
+        self.manager.unread(&mut Tx::new(now, out), unread);
+        self.manager.explain_others(&mut Tx::new(now, out));
         self.settle();
     }
 
@@ -292,7 +298,7 @@ impl Responder {
         v: &stepwatch_model::Finding,
         out: &mut Vec<Effect>,
     ) {
-        self.manager.finding(now, context, v, out);
+        self.manager.finding(&mut Tx::new(now, out), context, v);
         self.settle();
     }
 

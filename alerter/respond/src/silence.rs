@@ -60,7 +60,7 @@ pub enum Phase {
 
 /// By whom, until when and why somebody is told nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Hush {
+pub struct SilencedBy {
     /// Of the silence; `maintenance:NAME` of a window.
     pub id: String,
     pub by: String,
@@ -112,8 +112,8 @@ impl Silence {
         self
     }
 
-    fn hush(&self) -> Hush {
-        Hush {
+    fn silenced_by(&self) -> SilencedBy {
+        SilencedBy {
             id: self.id.clone(),
             by: self.created_by.clone(),
             comment: self.comment.clone(),
@@ -127,7 +127,7 @@ impl Silence {
     }
 }
 
-impl Hush {
+impl SilencedBy {
     /// `silenced by alice until 2026-11-21T02:16:56Z: new switch`.
     pub fn words(&self) -> String {
         format!("silenced by {} until {}: {}", self.by, self.until, self.comment)
@@ -159,10 +159,11 @@ impl Silences {
 
     /// What keeps somebody from being told of something with these labels at `at`; of several, what
     /// lasts longest.
-    pub fn silenced(&self, labels: &Labels, at: Ts) -> Option<Hush> {
+    pub fn silenced(&self, labels: &Labels, at: Ts) -> Option<SilencedBy> {
         let matching = self.by_id.values().filter(|s| s.phase(at) == Phase::Active && s.matches(labels));
-        let silence = matching.max_by_key(|s| (s.ends_at, core::cmp::Reverse(&s.id))).map(Silence::hush);
-        let window = self.windows.iter().filter_map(|w| w.hush(labels, at)).max_by_key(|h| h.until);
+        let silence =
+            matching.max_by_key(|s| (s.ends_at, core::cmp::Reverse(&s.id))).map(Silence::silenced_by);
+        let window = self.windows.iter().filter_map(|w| w.silenced_by(labels, at)).max_by_key(|h| h.until);
         [window, silence].into_iter().flatten().max_by_key(|h| h.until)
     }
 

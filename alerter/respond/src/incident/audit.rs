@@ -5,7 +5,8 @@
 //! So is one whose deadline is out of reach: the wall clock may have been wrong by years when it
 //! was set.
 
-use super::manager::{Incident, Manager};
+use super::manager::Manager;
+use super::open::Incident;
 use super::{Hidden, State};
 use stepwatch_model::{Severity, Span, Ts};
 

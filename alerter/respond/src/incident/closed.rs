@@ -2,18 +2,15 @@
 //! `reopen_after`; then they are back as they were, unless they are over by then. Whoever wants
 //! quiet for longer makes a silence, which everybody can see.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use super::manager::{Incident, Manager, timeline};
-use super::{End, Ended};
-use crate::effect::Effect;
-use crate::message::{Reason, Why};
-use stepwatch_model::{Change, Context, Finding, Kind, Scope, Severity, Subject, Ts};
+use super::open::Incident;
+use stepwatch_model::Subject;
 
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
-    all: BTreeMap<String, Incident>,
-    by_subject: BTreeMap<Subject, String>,
+    pub(super) all: BTreeMap<String, Incident>,
+    pub(super) by_subject: BTreeMap<Subject, String>,
 }
 
 impl Closed {
@@ -37,179 +34,9 @@ impl Closed {
         self.all.insert(id, i);
     }
 
-    fn take(&mut self, id: &str) -> Option<Incident> {
+    pub(super) fn take(&mut self, id: &str) -> Option<Incident> {
         let i = self.all.remove(id)?;
         i.subjects.iter().for_each(|subject| drop(self.by_subject.remove(subject)));
         Some(i)
-    }
-}
-
-impl Incident {
-    /// What is over is no part of it any more: a run that stopped and trains on elsewhere would
-    /// have its next faults taken in here.
-    fn keep_what_fires(&mut self) {
-        let fires: BTreeSet<Subject> = self.raised.keys().map(|(subject, _)| subject.clone()).collect();
-        self.subjects.retain(|subject| fires.contains(subject));
-        self.known.retain(|subject, _| fires.contains(subject));
-        self.silent.retain(|(subject, _), _| fires.contains(subject));
-        self.paged.retain(|scope| fires.iter().any(|subject| subject.scope == *scope));
-    }
-
-    /// What made it a page is over, or what a node tells by the same name is less by now.
-    fn is_less_than_told(&self) -> bool {
-        let is_page =
-            |s: &Subject, kind: Kind| kind == self.record.kind && !matches!(s.scope, Scope::Node(_));
-        self.falls() && !self.raised.keys().any(|(s, kind)| is_page(s, *kind))
-    }
-}
-
-impl Manager {
-    pub(crate) fn resolve_by_hand(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.open.get(id) else { return };
-        // A storm has no trouble of its own; what is in it is acknowledged, and goes on as that.
-        let fires = i.storm.is_none() && i.record.severity > Severity::Info && !i.raised.is_empty();
-        let reopens_at = fires.then(|| now + self.config.reopen_after);
-        let raised = if fires { i.raised.clone() } else { BTreeMap::new() };
-        let back = reopens_at.map_or_else(String::new, |at| {
-            format!(
-                "; still firing: comes back at {at} unless it is over by then; silence it to keep it quiet"
-            )
-        });
-        // Whoever closes a storm wants to hear no more of what is in it.
-        self.ack_members(now, id, by, out);
-        let end = End { by: Some(by.to_owned()), reopens_at, ..End::of(Ended::Person) };
-        let gone = self.resolve(now, id, by, end, &format!("resolved by {by}{back}"), out);
-        for ((subject, kind), severity) in raised {
-            self.flap_history.close(now, &subject, kind, severity);
-        }
-        if let Some(gone) = gone.filter(|_| fires) {
-            self.closed.keep(id.to_owned(), gone);
-        }
-    }
-
-    /// Something is said of what a person resolved.
-    pub(super) fn while_closed(
-        &mut self,
-        now: Ts,
-        id: &str,
-        subject: &Subject,
-        context: &Context,
-        v: &Finding,
-        out: &mut Vec<Effect>,
-    ) {
-        let known = self.flap_history.is_closed(subject, v);
-        let Some(i) = self.closed.all.get_mut(id) else { return };
-        let key = (subject.clone(), v.kind);
-        match v.change {
-            Change::Note => out.push(timeline(now, id, format!("also seen: {}", v.why))),
-            Change::Clear | Change::Lapse => {
-                self.flap_history.reopen(subject, v.kind);
-                if i.raised.remove(&key).is_some() {
-                    let how = if v.change == Change::Lapse { "stale" } else { "over" };
-                    out.push(timeline(now, id, format!("{} {how}: {}", v.kind.title(), v.why)));
-                }
-                return self.closed_may_be_over(now, id, out);
-            }
-            // Worse than what that person knew, or something else: it does not wait.
-            Change::Raise | Change::Another | Change::More if !known && v.severity >= i.record.severity => {
-                let worse = v.severity > i.record.severity;
-                let why = Why::new(Reason::Reopened, format!("reopened: {}", v.why.what()));
-                out.push(timeline(now, id, format!("reopened: {}", v.why)));
-                self.open_again(now, id);
-                self.update(now, id, subject, context, v, out);
-                if !worse {
-                    self.rings_anew(now, id, &why, out);
-                }
-                return;
-            }
-            Change::Raise | Change::Another | Change::More => {
-                // As while it is open: only of a node is it told that it got better.
-                let had = i.raised.get(&key).copied().filter(|_| !context.is_node());
-                i.raised.insert(key, had.map_or(v.severity, |had| had.max(v.severity)));
-                i.known.entry(subject.clone()).or_default().insert(v.kind);
-                if !known {
-                    let words = format!("also {}: {}; it comes back with the rest", v.kind.title(), v.why);
-                    out.push(timeline(now, id, words));
-                }
-            }
-        }
-        self.touched.push(id.to_owned());
-    }
-
-    /// The time is up.
-    pub(super) fn come_back(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
-        let Some(i) = self.closed.get(id).filter(|i| i.record.reopens_at().is_some_and(|at| at <= now))
-        else {
-            return;
-        };
-        let after = i.record.resolved_at.map(|at| now - at).unwrap_or_default();
-        let by = i.record.end.as_ref().and_then(|end| end.by.clone()).unwrap_or_default();
-        let less = i.is_less_than_told();
-        let words = format!("still firing {after} after {by} resolved it");
-        out.push(timeline(now, id, format!("reopened: {words}")));
-        self.open_again(now, id);
-        if less {
-            // What made it a page is over.
-            return self.fall(now, id, out);
-        }
-        self.rings_anew(now, id, &Why::new(Reason::Reopened, format!("reopened: {words}")), out);
-    }
-
-    fn rings_anew(&mut self, now: Ts, id: &str, why: &Why, out: &mut Vec<Effect>) {
-        // The run was stopped by a person: what is left of it is nobody's emergency, resolved or not.
-        if self.open.get(id).is_some_and(|i| !i.calm) {
-            self.announce(now, id, now, why, out);
-        }
-        if let Some(i) = self.open.get_mut(id) {
-            i.news = None;
-        }
-        self.finish(id, out);
-    }
-
-    /// The same incident, as nobody has it.
-    fn open_again(&mut self, now: Ts, id: &str) {
-        let Some(mut i) = self.closed.take(id) else { return };
-        for (subject, kind) in i.raised.keys() {
-            self.flap_history.reopen(subject, *kind);
-        }
-        i.keep_what_fires();
-        i.record.reopen();
-        (i.record.resolved_at, i.record.end, i.record.end_step, i.record.quiet) = (None, None, None, None);
-        // What is told of it is told with the call.
-        i.told_at = Some(now);
-        self.restore(id.to_owned(), i);
-    }
-
-    /// Nothing is said any more of what `goes` is about.
-    pub(super) fn closed_without(
-        &mut self,
-        now: Ts,
-        why: &str,
-        goes: impl Fn(&Subject) -> bool,
-        out: &mut Vec<Effect>,
-    ) {
-        let of_it = |i: &Incident| i.raised.keys().any(|(subject, _)| goes(subject));
-        let ids: Vec<String> =
-            self.closed.iter().filter(|(_, i)| of_it(i)).map(|(id, _)| id.clone()).collect();
-        for id in ids {
-            if let Some(i) = self.closed.all.get_mut(&id) {
-                i.raised.retain(|(subject, _), _| !goes(subject));
-            }
-            out.push(timeline(now, &id, why.to_owned()));
-            self.closed_may_be_over(now, &id, out);
-        }
-    }
-
-    fn closed_may_be_over(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
-        self.touched.push(id.to_owned());
-        if self.closed.get(id).is_none_or(|i| !i.raised.is_empty()) {
-            return;
-        }
-        let Some(mut i) = self.closed.take(id) else { return };
-        if let Some(end) = &mut i.record.end {
-            end.reopens_at = None;
-        }
-        out.push(timeline(now, id, "it does not fire any more: stays resolved".into()));
-        out.push(Effect::Incident(Box::new(i.record)));
     }
 }

@@ -1,5 +1,5 @@
 //! Which open incident a new finding belongs to although it is not about the same thing: a GPU that
-//! fell off the bus, the rank that died of it and the run that stands are one sickness, whichever
+//! fell off the bus, the rank that died of it and the run that stands are one fault, whichever
 //! is told first.
 //!
 //! Nothing here depends on the order in which the two came. That the node was sick shortly before
@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 
 use super::index::Place;
-use super::manager::{Incident, Manager};
+use super::manager::Manager;
+use super::open::Incident;
 use crate::matcher::Labels;
 use stepwatch_model::{Cause, Context, Finding, Kind, Scope, Severity, Span, Subject, Ts};
 
@@ -178,6 +179,7 @@ mod tests {
 
     use super::*;
     use crate::config::ResponderConfig;
+    use crate::effect::Tx;
     use stepwatch_model::{Change, RunSummary};
 
     /// A finding: how many seconds after the beginning, about whom, and what.
@@ -225,7 +227,7 @@ mod tests {
     fn book(story: &[Told]) -> Manager {
         let mut book = Manager::new(ResponderConfig::default());
         for told in story {
-            book.finding(at(told.0), &told.1, &finding(told), &mut Vec::new());
+            book.finding(&mut Tx::new(at(told.0), &mut Vec::new()), &told.1, &finding(told));
         }
         book
     }
@@ -298,14 +300,14 @@ mod tests {
         let nodes = |book: &Manager| book.open.values().map(|i| i.record.nodes.join(" ")).collect::<Vec<_>>();
         let mut book = Manager::new(ResponderConfig::default());
         let tell = |book: &mut Manager, told: Told| {
-            book.finding(at(told.0), &told.1, &finding(&told), &mut Vec::new());
+            book.finding(&mut Tx::new(at(told.0), &mut Vec::new()), &told.1, &finding(&told));
         };
         story(TICKET).into_iter().chain([third()]).for_each(|told| tell(&mut book, told));
         assert_eq!(nodes(&book), ["n1 n3 n2"]);
         let mut book = Manager::new(ResponderConfig::default());
         story(TICKET).into_iter().for_each(|told| tell(&mut book, told));
         let second = book.open.keys().last().cloned().unwrap_or_default();
-        book.ack(at(1), &second, "alice", &mut Vec::new());
+        book.ack(&mut Tx::new(at(1), &mut Vec::new()), &second, "alice");
         tell(&mut book, third());
         assert_eq!(book.open.len(), 2);
         let mut book = Manager::new(ResponderConfig::default());

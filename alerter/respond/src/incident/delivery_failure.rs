@@ -5,10 +5,13 @@
 //! to a receiver that wakes: it waits for the one that refused it.
 
 use super::State;
-use super::manager::{Incident, Manager, by_actor, timeline};
+use super::manager::Manager;
+use super::open::Incident;
 use super::targets::Recipient;
 use crate::config::Level;
-use crate::effect::{Action, Effect};
+use crate::effect::Action;
+use crate::effect::Tx;
+use crate::effect::{by_actor, timeline};
 use crate::message::{Reason, Why};
 use crate::route::Rest;
 use stepwatch_model::{Severity, Span, Ts};
@@ -25,35 +28,22 @@ pub(super) struct Nearest {
 impl Manager {
     /// Nobody knows yet whether the receiver ever will take it, and somebody has to be woken all
     /// the same.
-    pub(crate) fn unreached(
-        &mut self,
-        now: Ts,
-        id: &str,
-        receiver: &str,
-        waited: Span,
-        error: &str,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn unreached(&mut self, tx: &mut Tx<'_>, id: &str, receiver: &str, waited: Span, error: &str) {
+        let now = tx.now;
         let Some(i) = self.open.get(id).filter(|i| i.record.state == State::Open) else { return };
         let quiet = i.record.quiet.is_some();
         let cause = if error.is_empty() { String::new() } else { format!(": {error}") };
-        out.push(by_actor(now, id, receiver, format!("has not taken this page for {waited}{cause}")));
+        tx.out.push(by_actor(now, id, receiver, format!("has not taken this page for {waited}{cause}")));
         let words = format!("{receiver} could not be told for {waited}{cause}");
         if !quiet {
-            self.tell_instead(now, id, receiver, &Why::new(Reason::ReceiverFailed, words), out);
+            self.notify_fallback(tx, id, receiver, &Why::new(Reason::ReceiverFailed, words));
         }
-        self.finish(id, out);
+        self.finish(id, tx.out);
     }
 
     /// Tells whoever is nearest of those who have not been told.
-    pub(super) fn tell_instead(
-        &mut self,
-        now: Ts,
-        id: &str,
-        receiver: &str,
-        why: &Why,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn notify_fallback(&mut self, tx: &mut Tx<'_>, id: &str, receiver: &str, why: &Why) {
+        let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
         let wakes = |name: &str| self.config.wakes(name);
         let rings_elsewhere = i.lanes.keys().any(|other| other != receiver && wakes(other));
@@ -63,10 +53,10 @@ impl Manager {
         }
         let nearest = self.nearest(now, i, |name| !i.lanes.contains_key(name));
         if nearest.to.is_empty() {
-            out.push(timeline(now, id, nearest.waits(receiver)));
+            tx.out.push(timeline(now, id, nearest.waits(receiver)));
         }
         for recipient in nearest.to {
-            self.send(now, id, recipient, Action::Trigger, why, out);
+            self.send(tx, id, recipient, Action::Trigger, why);
         }
     }
 

@@ -4,15 +4,17 @@
 //! `update_min_interval`: how far apart news of it are. `remind_every`: how long a page may go
 //! unanswered before it is told again. Pages, acknowledgements and ends wait for nothing.
 
-use serde::{Deserialize, Serialize};
+use super::lane::News;
+use crate::effect::Tx;
 
 use super::escalation::{Due, Ladders, Pace, Round};
-use super::manager::{Manager, by_actor, timeline};
+use super::manager::Manager;
 use super::targets::Recipient;
 use super::{Hidden, State};
 use crate::advice;
 use crate::config::Level;
 use crate::effect::{Action, Effect, Notification, Path};
+use crate::effect::{by_actor, timeline};
 use crate::message::{self, About, Message, Reason, Status, Why};
 use crate::silence::Phase;
 use stepwatch_model::{Scope, Severity, Span, Ts};
@@ -27,31 +29,10 @@ const MAX_ROUNDS: usize = 1000;
 /// Why a storm takes its way.
 const OF_STORM: &str = "that of the incidents in it";
 
-/// What one receiver has been told.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Lane {
-    pub(super) seq: u32,
-    /// Whom it was for.
-    pub(super) users: Vec<String>,
-    /// Somebody has answered since it was last called. Not stored: after a restart, whoever was
-    /// called is taken to be called still.
-    #[serde(skip)]
-    pub(super) answered: bool,
-    /// The last word that was put off when it went on without this receiver.
-    #[serde(skip)]
-    pub(super) put_off: u32,
-}
-
-/// News that waits for its turn.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct News {
-    pub(super) at: Ts,
-    why: Why,
-}
-
 impl Manager {
     /// Tells the people of its routes, from the first level on. Nobody is told of an annotation.
-    pub(super) fn announce(&mut self, now: Ts, id: &str, at: Ts, why: &Why, out: &mut Vec<Effect>) {
+    pub(super) fn announce(&mut self, tx: &mut Tx<'_>, id: &str, at: Ts, why: &Why) {
+        let now = tx.now;
         self.relabel(id);
         let Some(i) = self.open.get_mut(id) else { return };
         if i.record.severity == Severity::Info {
@@ -59,7 +40,7 @@ impl Manager {
         }
         if i.record.quiet.as_ref().is_some_and(|q| q.why == Hidden::RolledUp) {
             // What it has become is counted for itself.
-            self.set_quiet(now, id, None, out);
+            self.set_suppressed(tx, id, None);
         }
         let Some(i) = self.open.get_mut(id) else { return };
         // Whoever was told of it hears at once that it is worse.
@@ -67,7 +48,7 @@ impl Manager {
         let wait = if first { self.config.batch_window } else { Span::ZERO };
         let from = now + if now - at > LATE { wait.max(BACKLOG) } else { wait };
         if let Some(advice) = advice::advise(&i.record, &i.summary, self.config.cost_per_gpu_hour) {
-            out.push(timeline(now, id, format!("what to do: {advice}")));
+            tx.out.push(timeline(now, id, format!("what to do: {advice}")));
         }
         i.ladders = if i.storm.is_some() && !i.ladders.is_empty() {
             i.ladders.restarted(from)
@@ -76,20 +57,21 @@ impl Manager {
             for way in &ways {
                 let levels = way.levels.len();
                 let what = format!("route: {} ({}), levels: {levels}", way.route, way.because);
-                out.push(timeline(now, id, what));
+                tx.out.push(timeline(now, id, what));
             }
             Ladders::new(from, ways)
         };
         (i.counted, i.calm) = (false, false);
-        self.climb(now, id, why, out);
+        self.climb(tx, id, why);
         // Hidden from the first moment on, also while its first word waits.
         if let Some(quiet) = self.kept_quiet(now, id) {
-            self.hush(now, id, quiet, out);
+            self.suppress(tx, id, quiet);
         }
     }
 
     /// Notifies every level that is due.
-    pub(super) fn climb(&mut self, now: Ts, id: &str, why: &Why, out: &mut Vec<Effect>) {
+    pub(super) fn climb(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
+        let now = tx.now;
         let pace = self.pace(id);
         let mut why = why.clone();
         let unheard = self.open.get(id).is_some_and(|i| i.record.level == 0);
@@ -100,23 +82,24 @@ impl Manager {
             }
             // What a person asks for is told whatever hides it.
             if why.because != Reason::Escalated {
-                match self.must_be_quiet(now, id, out) {
-                    Some(quiet) => return self.hush(now, id, quiet, out),
-                    None => why = self.speak_again(now, id, why, out),
+                match self.suppressor_of(tx, id) {
+                    Some(quiet) => return self.suppress(tx, id, quiet),
+                    None => why = self.reason_after_suppression(tx, id, why),
                 }
             }
             let Some(i) = self.open.get_mut(id) else { return };
             let Some(due) = i.ladders.due(now, pace) else { break };
-            self.round(now, id, due, &why, unheard, out);
+            self.round(tx, id, due, &why, unheard);
         }
-        self.fall_back(now, id, &why, out);
+        self.fall_back(tx, id, &why);
         if let Some(i) = self.open.get_mut(id) {
             i.record.next_at = i.ladders.next_at();
         }
     }
 
     /// One level is due: told, or passed over if its condition does not hold.
-    fn round(&mut self, now: Ts, id: &str, due: Due, why: &Why, unheard: bool, out: &mut Vec<Effect>) {
+    fn round(&mut self, tx: &mut Tx<'_>, id: &str, due: Due, why: &Why, unheard: bool) {
+        let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
         let (level, asked) = match &due.what {
             Round::Level(level) => {
@@ -124,7 +107,7 @@ impl Manager {
                 if !holds {
                     let what =
                         format!("level {} of {} passed over: {}", due.level, due.route, asked.join(", "));
-                    out.push(timeline(now, id, what));
+                    tx.out.push(timeline(now, id, what));
                     let pace = self.pace(id);
                     if let Some(i) = self.open.get_mut(id) {
                         i.ladders.pass_over(now, &due.route, pace);
@@ -145,7 +128,7 @@ impl Manager {
         let own = unheard || !told || says_more.contains(&why.because);
         let why = if own { why.clone() } else { due.why(now - i.record.opened_at) };
         let path = self.path(id, due.level, due.repeat, &due.route, asked);
-        self.tell(now, id, &level, path, &why, out);
+        self.notify_level(tx, id, &level, path, &why);
     }
 
     /// How a level is reached, but for whom it names.
@@ -161,7 +144,8 @@ impl Manager {
         Path { route: route.to_owned(), matched, policy, level, again, chosen: Vec::new(), asked }
     }
 
-    fn tell(&mut self, now: Ts, id: &str, level: &Level, mut path: Path, why: &Why, out: &mut Vec<Effect>) {
+    fn notify_level(&mut self, tx: &mut Tx<'_>, id: &str, level: &Level, mut path: Path, why: &Why) {
+        let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
         let (recipients, found) = self.recipients(now, i, level);
         let Some(i) = self.open.get_mut(id) else { return };
@@ -177,25 +161,24 @@ impl Manager {
         let left: Vec<String> = left.map(|(receiver, who)| format!("; {receiver}: {who} repeats")).collect();
         let left = left.concat();
         let what = format!("level {} notified ({found}): {}{left}{asked}", path.level, why.words);
-        out.push(timeline(now, id, what));
+        tx.out.push(timeline(now, id, what));
         let called: Vec<String> = recipients.iter().map(|r| r.receiver.clone()).collect();
         for mut recipient in recipients {
             let chosen = recipient.path.take().unwrap_or_default().chosen;
             recipient.path = Some(Path { chosen, ..path.clone() });
-            self.send(now, id, recipient, Action::Trigger, why, out);
+            self.send(tx, id, recipient, Action::Trigger, why);
         }
-        self.show(now, id, &called, &format!("{}; told now: {found}", why.words), why.because, out);
+        self.show(tx, id, &called, &format!("{}; told now: {found}", why.words), why.because);
     }
 
     /// Shows a call in the threads of those whom it is not for.
     pub(super) fn show(
         &mut self,
-        now: Ts,
+        tx: &mut Tx<'_>,
         id: &str,
         called: &[String],
         words: &str,
         because: Reason,
-        out: &mut Vec<Effect>,
     ) {
         let Some(i) = self.open.get(id) else { return };
         let shows = |receiver: &String| self.config.threads.contains(receiver) && !called.contains(receiver);
@@ -203,7 +186,7 @@ impl Manager {
         let lanes: Vec<_> = lanes.map(|(receiver, lane)| (receiver.clone(), lane.users.clone())).collect();
         for (receiver, users) in lanes {
             let to = Recipient::known(receiver, users);
-            self.send(now, id, to, Action::Update, &Why::new(because, words), out);
+            self.send(tx, id, to, Action::Update, &Why::new(because, words));
         }
     }
 
@@ -225,7 +208,8 @@ impl Manager {
 
     /// A page whose every level was passed over is told all the same; of anything else it is said
     /// where it waits.
-    fn fall_back(&mut self, now: Ts, id: &str, why: &Why, out: &mut Vec<Effect>) {
+    fn fall_back(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
+        let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
         let unheard = i.record.level == 0 && i.record.state == State::Open;
         if !unheard || i.ladders.is_empty() || !i.ladders.is_exhausted() {
@@ -234,14 +218,14 @@ impl Manager {
         if i.record.severity != Severity::Page {
             let what =
                 "no level is for what is not a page: told to nobody, it waits in the list of incidents";
-            out.push(timeline(now, id, what.to_owned()));
+            tx.out.push(timeline(now, id, what.to_owned()));
             return;
         }
         let notify = i.ladders.last().flat_map(|l| l.notify.clone()).collect();
         let level = Level { notify, ..Level::default() };
         let nobody = vec!["no condition of any level holds: the last level is told all the same".to_owned()];
         let path = self.path(id, 1, 0, &i.ladders.routes(), nobody);
-        self.tell(now, id, &level, path, why, out);
+        self.notify_level(tx, id, &level, path, why);
     }
 
     pub(super) fn pace(&self, id: &str) -> Pace {
@@ -249,15 +233,8 @@ impl Manager {
         Pace { page, remind_every: self.config.remind_every }
     }
 
-    pub(super) fn send(
-        &mut self,
-        now: Ts,
-        id: &str,
-        to: Recipient,
-        action: Action,
-        why: &Why,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn send(&mut self, tx: &mut Tx<'_>, id: &str, to: Recipient, action: Action, why: &Why) {
+        let now = tx.now;
         let Recipient { receiver, users, path } = to;
         let left_to = self.left_to(id, &receiver, why).filter(|_| action == Action::Trigger).cloned();
         let mut why = why.clone();
@@ -277,7 +254,7 @@ impl Manager {
         let seq = lane.seq;
         let (page, despite_quiet) = (i.record.severity == Severity::Page, i.record.quiet.is_some());
         let Some(message) = self.words(now, id, action, &why) else { return };
-        out.push(Effect::Notify(Box::new(Notification {
+        tx.out.push(Effect::Notify(Box::new(Notification {
             incident: id.to_owned(),
             seq,
             action,
@@ -312,14 +289,8 @@ impl Manager {
 
     /// To everyone who was told of the incident. News wait until the last word is old enough, and
     /// are not told while it is hidden; an answer and an end are told at once.
-    pub(super) fn tell_all(
-        &mut self,
-        now: Ts,
-        id: &str,
-        action: Action,
-        why: impl Into<Why>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn notify_all(&mut self, tx: &mut Tx<'_>, id: &str, action: Action, why: impl Into<Why>) {
+        let now = tx.now;
         let why = why.into();
         self.relabel(id);
         let Some(i) = self.open.get_mut(id) else { return };
@@ -333,45 +304,40 @@ impl Manager {
         i.news = None;
         let lanes = i.lanes.iter().map(|(receiver, lane)| (receiver.clone(), lane.users.clone()));
         for (receiver, users) in lanes.collect::<Vec<_>>() {
-            self.send(now, id, Recipient::known(receiver, users), action, &why, out);
+            self.send(tx, id, Recipient::known(receiver, users), action, &why);
         }
     }
 
     /// News that have waited long enough; those of a hidden incident wait for its end.
-    pub(super) fn tell_news(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+    pub(super) fn notify_news(&mut self, tx: &mut Tx<'_>, id: &str) {
+        let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
         if let Some(news) = i.news.take_if(|news| news.at <= now) {
-            self.tell_all(now, id, Action::Update, news.why, out);
+            self.notify_all(tx, id, Action::Update, news.why);
         }
     }
 
     /// What was over before anyone was told is told to nobody.
-    pub(super) fn climb_if_it_holds(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+    pub(super) fn climb_if_it_holds(&mut self, tx: &mut Tx<'_>, id: &str) {
+        let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
         if i.record.level == 0 && i.raised.is_empty() {
             i.ladders = Ladders::default();
             i.record.next_at = None;
-            self.set_quiet(now, id, None, out);
-            out.push(timeline(now, id, "over before anyone was told: nobody was told".into()));
+            self.set_suppressed(tx, id, None);
+            tx.out.push(timeline(now, id, "over before anyone was told: nobody was told".into()));
             return;
         }
         let why =
             if i.record.level == 0 { Why::first() } else { Why::new(Reason::StillFiring, "still firing") };
-        self.climb(now, id, &why, out);
+        self.climb(tx, id, &why);
     }
 
     /// A receiver will never take it: the next level is due now, unless it only stood in for
     /// another, or would wake somebody for what is not a page.
-    pub(crate) fn failed(
-        &mut self,
-        now: Ts,
-        id: &str,
-        receiver: &str,
-        action: Action,
-        error: &str,
-        out: &mut Vec<Effect>,
-    ) {
-        out.push(by_actor(now, id, receiver, format!("{} failed for good: {error}", action.as_str())));
+    pub(crate) fn failed(&mut self, tx: &mut Tx<'_>, id: &str, receiver: &str, action: Action, error: &str) {
+        let now = tx.now;
+        tx.out.push(by_actor(now, id, receiver, format!("{} failed for good: {error}", action.as_str())));
         let Some(i) = self.open.get(id) else { return };
         if action != Action::Trigger || i.record.state != State::Open {
             return;
@@ -385,11 +351,11 @@ impl Manager {
         let may_hurry = (page && !rang || !page && !wakes) && !self.stood_in(now, id, receiver);
         let Some(i) = self.open.get_mut(id) else { return };
         if may_hurry && i.ladders.hurry(now) {
-            self.climb(now, id, &why, out);
+            self.climb(tx, id, &why);
         } else if i.record.quiet.is_none() {
-            self.tell_instead(now, id, receiver, &why, out);
+            self.notify_fallback(tx, id, receiver, &why);
         }
-        self.finish(id, out);
+        self.finish(id, tx.out);
     }
 }
 

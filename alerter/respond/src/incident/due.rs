@@ -1,6 +1,7 @@
 //! When an incident is to be looked at next.
 
-use super::manager::{Incident, Manager};
+use super::manager::Manager;
+use super::open::Incident;
 use stepwatch_model::Ts;
 
 impl Manager {

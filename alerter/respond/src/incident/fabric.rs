@@ -5,9 +5,10 @@
 //! together. What has paged by then, or is in somebody's hands, stays what it is.
 
 use super::correlation::may_be_one;
-use super::manager::{Incident, MAX_SUSPECTS, Manager};
+use super::manager::Manager;
+use super::open::{Incident, MAX_SUSPECTS};
 use super::{End, Ended, IncidentRecord, State};
-use crate::effect::Effect;
+use crate::effect::Tx;
 use stepwatch_model::{
     Cause, Context, Finding, Kind, LINKS_AT_ONCE, MAX_NODES_AT_ONCE, Observation, Scope, Severity, Subject,
     Suspect, Target, Ts,
@@ -18,7 +19,8 @@ const EXPECTED: usize = 2;
 
 impl Manager {
     /// Takes over what was told of the other nodes one by one.
-    pub(super) fn absorb(&mut self, now: Ts, id: &str, context: &Context, out: &mut Vec<Effect>) {
+    pub(super) fn absorb(&mut self, tx: &mut Tx<'_>, id: &str, context: &Context) {
+        let now = tx.now;
         let n = so_many(context.fabric.len());
         for node in &context.fabric {
             let subject = Subject { scope: Scope::Node(node.clone()), cause: Cause::Hardware };
@@ -30,7 +32,7 @@ impl Manager {
             let (raised, known) = (had.raised.clone(), had.known.clone());
             let (nodes, suspects) = (had.record.nodes.clone(), had.record.suspects.clone());
             let reason = format!("links of {n} nodes went down at once: told as one with {id}");
-            self.resolve(now, &other, "engine", End::of(Ended::Replaced), &reason, out);
+            self.resolve(tx, &other, "engine", End::of(Ended::Replaced), &reason);
             let Some(i) = self.open.get_mut(id) else { return };
             i.raised.extend(raised);
             i.known.extend(known);
@@ -43,7 +45,7 @@ impl Manager {
             i.record.suspects.extend(suspects);
             i.record.suspects.truncate(MAX_SUSPECTS);
             self.by_subject.insert(subject, id.to_owned());
-            self.finish(id, out);
+            self.finish(id, tx.out);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is remembered of a sickness between two incidents of it: how often it came back, and what a
+//! What is remembered of a fault between two incidents of it: how often it came back, and what a
 //! person closed by hand.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::manager::Incident;
+use super::open::Incident;
 use stepwatch_model::Kind;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

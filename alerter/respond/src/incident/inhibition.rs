@@ -9,12 +9,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::manager::{Incident, Manager};
-use super::{Hidden, Quiet, State};
+use super::open::Incident;
+use super::{Hidden, State};
 use crate::config::{InhibitRule, ResponderConfig};
-use crate::effect::Effect;
 use crate::matcher::{Labels, Matcher, all_hold};
-use stepwatch_model::{Kind, Severity, Ts};
+use stepwatch_model::{Kind, Severity};
 
 /// The rules that hold unless they are switched off.
 const BUILT_IN: [BuiltIn; 2] = [
@@ -33,44 +32,44 @@ const BUILT_IN: [BuiltIn; 2] = [
     },
 ];
 /// Incidents that explain one another in a row.
-const MAX_CHAIN: usize = 32;
+pub(super) const MAX_CHAIN: usize = 32;
 
 struct BuiltIn {
-    name: &'static str,
-    source: &'static [&'static str],
-    target: &'static [&'static str],
-    equal: &'static str,
+    pub(super) name: &'static str,
+    pub(super) source: &'static [&'static str],
+    pub(super) target: &'static [&'static str],
+    pub(super) equal: &'static str,
 }
 
 /// Which rule, and the values that must be equal.
-type Place = (usize, Vec<String>);
+pub(super) type Place = (usize, Vec<String>);
 
 /// The rules, and who is a source or a target of which.
 #[derive(Debug, Default)]
 pub(super) struct Inhibition {
-    rules: Vec<Rule>,
-    sources: BTreeMap<Place, BTreeSet<String>>,
-    targets: BTreeMap<Place, BTreeSet<String>>,
-    of: BTreeMap<String, Roles>,
+    pub(super) rules: Vec<Rule>,
+    pub(super) sources: BTreeMap<Place, BTreeSet<String>>,
+    pub(super) targets: BTreeMap<Place, BTreeSet<String>>,
+    pub(super) of: BTreeMap<String, Roles>,
     /// Where an incident has become a source or is none any more, and nobody has looked what that
     /// hides or shows.
-    changed: Vec<Place>,
+    pub(super) changed: Vec<Place>,
 }
 
 #[derive(Debug)]
-struct Rule {
-    name: String,
-    source: Vec<Matcher>,
-    target: Vec<Matcher>,
-    equal: Vec<String>,
+pub(super) struct Rule {
+    pub(super) name: String,
+    pub(super) source: Vec<Matcher>,
+    pub(super) target: Vec<Matcher>,
+    pub(super) equal: Vec<String>,
 }
 
 #[derive(Debug, Default, PartialEq)]
-struct Roles {
-    source: Vec<Place>,
-    target: Vec<Place>,
+pub(super) struct Roles {
+    pub(super) source: Vec<Place>,
+    pub(super) target: Vec<Place>,
     /// It is silenced, and nobody has it.
-    hushed: bool,
+    pub(super) hushed: bool,
 }
 
 impl Inhibition {
@@ -137,7 +136,7 @@ impl Inhibition {
         self.changed.clear();
     }
 
-    fn take(&mut self, id: &str) -> Roles {
+    pub(super) fn take(&mut self, id: &str) -> Roles {
         let roles = self.of.remove(id).unwrap_or_default();
         for (index, places) in [(&mut self.sources, &roles.source), (&mut self.targets, &roles.target)] {
             for place in places {
@@ -154,7 +153,7 @@ impl Inhibition {
 }
 
 impl Rule {
-    fn new(rule: &InhibitRule) -> Result<Self, String> {
+    pub(super) fn new(rule: &InhibitRule) -> Result<Self, String> {
         let parse = |texts: &[String]| texts.iter().map(|t| Matcher::parse(t)).collect::<Result<Vec<_>, _>>();
         let (source, target) = (parse(&rule.source_matchers)?, parse(&rule.target_matchers)?);
         if source.is_empty() || target.is_empty() {
@@ -185,90 +184,12 @@ fn as_of(labels: &Labels, kind: Kind, severity: Severity) -> Labels {
     labels
 }
 
-impl Manager {
-    /// The incident that explains this one, if one is open.
-    pub(super) fn inhibited(&self, now: Ts, id: &str) -> Option<Quiet> {
-        let target = self.open.get(id)?;
-        if matches!(target.record.kind, Kind::AlertStorm | Kind::AlerterFault) {
-            return None;
-        }
-        for place in self.inhibition.of.get(id).into_iter().flat_map(|roles| &roles.target) {
-            let rule = &self.inhibition.rules[place.0];
-            let is_source = |other: &str| is_at(&self.inhibition.sources, place, other);
-            let is_target = |other: &str| is_at(&self.inhibition.targets, place, other);
-            let explains = |i: &&Incident| {
-                let other = &i.record;
-                other.id != id
-                    && other.severity >= target.record.severity
-                    && !(is_source(id) && is_target(&other.id))
-                    && !self.leads_to(&other.id, id)
-                    && i.has_a_say(&target.record.labels)
-                    && self.may_explain(now, i)
-            };
-            let sources = self.inhibition.sources.get(place).into_iter().flatten();
-            let sources =
-                sources.filter_map(|other| self.open.get(other)).filter(explains).map(|i| &i.record);
-            let best = sources.min_by_key(|other| (core::cmp::Reverse(other.severity), &other.id));
-            if let Some(by) = best {
-                let words = format!("{} explains it (rule {})", by.kind.title(), rule.name);
-                return Some(Quiet { why: Hidden::Inhibited, by: by.id.clone(), until: None, words });
-            }
-        }
-        None
-    }
-
-    /// Whether `from` is hidden by `to`, over however many steps: it must not hide it in turn.
-    pub(super) fn leads_to(&self, from: &str, to: &str) -> bool {
-        let mut at = from;
-        for _ in 0..MAX_CHAIN {
-            let quiet = self.open.get(at).and_then(|i| i.record.quiet.as_ref());
-            match quiet.filter(|q| q.why == Hidden::Inhibited) {
-                Some(quiet) if quiet.by == to => return true,
-                Some(quiet) => at = &quiet.by,
-                None => return false,
-            }
-        }
-        true
-    }
-
-    /// Whether somebody is told of it, or has it. Asked of the silences themselves: that one begins
-    /// or ends counts at once, whichever incident is looked at first.
-    fn may_explain(&self, now: Ts, i: &Incident) -> bool {
-        let is_told = |i: &Incident| i.is_acknowledged() || self.silenced(now, i).is_none();
-        is_told(i) && (i.is_acknowledged() || self.storm_of(i).is_none_or(is_told))
-    }
-
-    /// An open incident is hidden by what explains nothing: when silences were asked last, and now.
-    pub(super) fn is_hidden_for_nothing(&self, now: Ts, by: &Incident) -> bool {
-        let was_hushed = by.is_hushed() || self.storm_of(by).is_some_and(Incident::is_hushed);
-        was_hushed && !self.may_explain(now, by)
-    }
-
-    /// What it is told as one of many of.
-    fn storm_of(&self, i: &Incident) -> Option<&Incident> {
-        let quiet = i.record.quiet.as_ref().filter(|quiet| quiet.why == Hidden::RolledUp)?;
-        self.open.get(&quiet.by)
-    }
-
-    /// Hides what new sources explain, and shows what former ones did.
-    pub(crate) fn explain_others(&mut self, now: Ts, out: &mut Vec<Effect>) {
-        // Each look may change what the next one explains; what is left is looked at with the next input.
-        for _ in 0..MAX_CHAIN {
-            for place in core::mem::take(&mut self.inhibition.changed) {
-                for target in self.inhibition.targets.get(&place).cloned().unwrap_or_default() {
-                    self.look_again(now, &target, out);
-                }
-            }
-        }
-    }
-}
-
 impl Incident {
-    fn is_acknowledged(&self) -> bool {
+    pub(super) fn is_acknowledged(&self) -> bool {
         self.record.state == State::Acknowledged
     }
 
-    fn is_hushed(&self) -> bool {
+    pub(super) fn is_hushed(&self) -> bool {
         let silenced = self.record.quiet.as_ref().is_some_and(|quiet| quiet.why == Hidden::Silenced);
         silenced && !self.is_acknowledged()
     }
@@ -280,6 +201,6 @@ impl Incident {
     }
 }
 
-fn is_at(index: &BTreeMap<Place, BTreeSet<String>>, place: &Place, id: &str) -> bool {
+pub(super) fn is_at(index: &BTreeMap<Place, BTreeSet<String>>, place: &Place, id: &str) -> bool {
     index.get(place).is_some_and(|ids| ids.contains(id))
 }

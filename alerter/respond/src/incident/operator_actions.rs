@@ -2,13 +2,17 @@
 
 use super::State;
 use super::escalation::Ladders;
-use super::manager::{Incident, Manager, by_actor};
-use crate::effect::{Action, Effect};
+use super::manager::Manager;
+use super::open::Incident;
+use crate::effect::Action;
+use crate::effect::Tx;
+use crate::effect::by_actor;
 use crate::message::{Reason, Why};
 use stepwatch_model::Ts;
 
 impl Manager {
-    pub(crate) fn ack(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+    pub(crate) fn ack(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
+        let now = tx.now;
         let Some(i) = self.open.get_mut(id).filter(|i| i.record.state != State::Acknowledged) else { return };
         i.record.state = State::Acknowledged;
         i.record.acked_by = Some(by.to_owned());
@@ -18,15 +22,16 @@ impl Manager {
         }
         i.stop();
         let after = now - i.record.opened_at;
-        out.push(by_actor(now, id, by, format!("acknowledged after {after}; escalation stops")));
+        tx.out.push(by_actor(now, id, by, format!("acknowledged after {after}; escalation stops")));
         let words = format!("acknowledged by {by} after {after}");
-        self.tell_all(now, id, Action::Ack, Why::new(Reason::Acknowledged, words), out);
-        self.ack_members(now, id, by, out);
-        self.finish(id, out);
+        self.notify_all(tx, id, Action::Ack, Why::new(Reason::Acknowledged, words));
+        self.ack_members(tx, id, by);
+        self.finish(id, tx.out);
     }
 
     /// Nobody has it any more. Escalation goes on where it stopped, one wait later.
-    pub(crate) fn unack(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+    pub(crate) fn unack(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
+        let now = tx.now;
         if self.open.get(id).is_none_or(|i| i.record.state != State::Acknowledged) {
             return;
         }
@@ -36,18 +41,19 @@ impl Manager {
         i.record.reopen();
         i.ladders.resume(now, pace);
         i.record.next_at = i.ladders.next_at();
-        out.push(by_actor(now, id, by, "no longer acknowledged; escalation goes on".into()));
+        tx.out.push(by_actor(now, id, by, "no longer acknowledged; escalation goes on".into()));
         let why = Why::new(Reason::Unacknowledged, format!("no longer acknowledged ({by})"));
-        self.tell_all(now, id, Action::Update, why, out);
-        self.finish(id, out);
+        self.notify_all(tx, id, Action::Update, why);
+        self.finish(id, tx.out);
     }
 
     /// The next level is told now, or the last one again. Whoever had taken the incident has passed
     /// it on.
-    pub(crate) fn escalate(&mut self, now: Ts, id: &str, by: &str, out: &mut Vec<Effect>) {
+    pub(crate) fn escalate(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
+        let now = tx.now;
         self.find_ways(now, id);
         let Some(i) = self.open.get_mut(id) else { return };
-        out.push(by_actor(now, id, by, "asked for the next level".into()));
+        tx.out.push(by_actor(now, id, by, "asked for the next level".into()));
         i.record.reopen();
         let mut level = i.record.level + 1;
         if !i.ladders.hurry(now) {
@@ -55,8 +61,8 @@ impl Manager {
             level = i.record.level;
         }
         let why = Why::new(Reason::Escalated, format!("escalated to level {level} by {by}"));
-        self.climb(now, id, &why, out);
-        self.finish(id, out);
+        self.climb(tx, id, &why);
+        self.finish(id, tx.out);
     }
 
     /// An incident that was stored without its ladders, or that nobody was to be told of.
@@ -67,15 +73,16 @@ impl Manager {
     }
 
     /// Whoever took it has not ended it for too long: from the first level on again.
-    pub(super) fn ack_expired(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+    pub(super) fn ack_expired(&mut self, tx: &mut Tx<'_>, id: &str) {
+        let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
         let by = i.record.acked_by.clone().unwrap_or_default();
         let since = now - i.record.acked_at.unwrap_or(now);
         i.record.reopen();
         let words = format!("acknowledged by {by} {since} ago and not over");
-        out.push(by_actor(now, id, "responder", format!("{words}: told anew")));
-        self.announce(now, id, now, &Why::new(Reason::AckExpired, words), out);
-        self.finish(id, out);
+        tx.out.push(by_actor(now, id, "responder", format!("{words}: told anew")));
+        self.announce(tx, id, now, &Why::new(Reason::AckExpired, words));
+        self.finish(id, tx.out);
     }
 }
 

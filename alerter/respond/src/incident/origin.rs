@@ -1,6 +1,6 @@
 //! Where an incident comes from. A flood from one origin is counted, and rolled up, by itself.
 
-use super::manager::Incident;
+use super::open::Incident;
 use stepwatch_model::{Context, Scope, Severity, Span, Subject, Ts};
 
 /// A page of a run that was first heard of longer ago than this is told by its name in every storm.

@@ -5,9 +5,11 @@
 //! sick. Otherwise a warning that stands for weeks, or a run that failed and is kept for a week,
 //! would swallow every later page of its node.
 
-use super::manager::{Incident, Manager, timeline};
-use crate::effect::Effect;
-use stepwatch_model::{Context, Finding, Scope, Sentence, Severity, Span, Subject, Suspect, Ts};
+use super::manager::Manager;
+use super::open::Incident;
+use crate::effect::Tx;
+use crate::effect::timeline;
+use stepwatch_model::{Context, Finding, Scope, Sentence, Severity, Span, Subject, Suspect};
 
 /// The hold doubles at most this often.
 const MAX_DOUBLINGS: u32 = 5;
@@ -17,13 +19,13 @@ impl Manager {
     /// brings none back and keeps none open.
     pub(super) fn holds(
         &mut self,
-        now: Ts,
+        tx: &mut Tx<'_>,
         id: &str,
         subject: &Subject,
         context: &Context,
         v: &Finding,
-        out: &mut Vec<Effect>,
     ) {
+        let now = tx.now;
         let base = self.config.resolve_after;
         let Some(i) = self.open.get_mut(id) else { return };
         let fell = i.falls();
@@ -34,21 +36,22 @@ impl Manager {
         if !is_less {
             if i.resolve_at.take().is_some() {
                 i.record.flaps += 1;
-                out.push(timeline(now, id, format!("came back: {}", v.why)));
-                self.came_back(now, id, v, out);
+                tx.out.push(timeline(now, id, format!("came back: {}", v.why)));
+                self.returned(tx, id, v);
             }
         } else if context.is_node() {
             if !fell || i.resolve_at.is_none() {
                 i.resolve_at = i.resolve_at.max(Some(now + i.hold(base)));
             }
             let words = i.less_is_left(v);
-            out.push(timeline(now, id, words));
+            tx.out.push(timeline(now, id, words));
         }
     }
 
     /// What has been over for the hold is no part any more of an incident that others keep open:
     /// whoever has that knows nothing of what comes now.
-    pub(super) fn let_go(&mut self, now: Ts, subject: &Subject, out: &mut Vec<Effect>) {
+    pub(super) fn let_go(&mut self, tx: &mut Tx<'_>, subject: &Subject) {
+        let now = tx.now;
         let Some(id) = self.find(subject) else { return };
         let over_at = self.flap_history.over_at(subject);
         let base = self.config.resolve_after;
@@ -71,8 +74,8 @@ impl Manager {
             subject.cause.as_str(),
             subject.scope.name()
         );
-        out.push(timeline(now, &id, words));
-        self.finish(&id, out);
+        tx.out.push(timeline(now, &id, words));
+        self.finish(&id, tx.out);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What an incident takes over from the findings that make it.
 
 use super::labels::ALERTNAME;
-use super::manager::{Incident, MAX_SUSPECTS, sick};
+use super::open::{Incident, MAX_SUSPECTS, sick};
 use super::{IncidentRecord, State};
 use stepwatch_model::{Context, Finding, Kind, RunSummary, Scope, Sentence, Ts};
 
@@ -80,7 +80,7 @@ impl IncidentRecord {
         }
         (self.kind, self.cause) = (v.kind, v.kind.cause());
         self.start_step = self.start_step.min(v.start_step);
-        // What was usual before the sickness began says more than the last number before the NaN.
+        // What was usual before the fault began says more than the last number before the NaN.
         if v.value.is_finite() || v.signal != self.signal {
             self.expected = v.expected;
         }
@@ -111,7 +111,7 @@ impl IncidentRecord {
     }
 }
 
-/// Which of two kinds of one severity names the incident: where a sickness leads, not where it
+/// Which of two kinds of one severity names the incident: where a fault leads, not where it
 /// began; but what broke, not who waits for it.
 pub(super) fn worse(kind: Kind) -> u8 {
     match kind {

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use super::manager::Incident;
+use super::open::Incident;
 use super::{Named, State};
 use stepwatch_model::{Cause, Context, Finding, Kind, Scope, Severity, Subject, Target};
 
@@ -138,6 +138,7 @@ pub(super) fn is_news(kind: Kind, known: &BTreeSet<Kind>) -> bool {
 mod tests {
     use super::*;
     use crate::config::{Level, Policy, ResponderConfig};
+    use crate::effect::Tx;
     use crate::effect::{Action, Effect};
     use crate::incident::manager::Manager;
     use Change::{Clear, Raise};
@@ -196,14 +197,14 @@ mod tests {
             #[rustfmt::skip]
             let v = Finding { change, kind, severity, signal, step, ts, start_step, value, expected, score, why, suspects };
             let mut out = Vec::new();
-            self.book.finding(self.now, &context, &v, &mut out);
+            self.book.finding(&mut Tx::new(self.now, &mut out), &context, &v);
             self.take(out);
         }
 
         fn ack(&mut self) {
             let mut out = Vec::new();
             let ids: Vec<String> = self.book.open.keys().cloned().collect();
-            ids.iter().for_each(|id| self.book.ack(self.now, id, "alice", &mut out));
+            ids.iter().for_each(|id| self.book.ack(&mut Tx::new(self.now, &mut out), id, "alice"));
             self.take(out);
         }
 

@@ -1,12 +1,15 @@
 //! How incidents end: by themselves, with what they are about, or by hand.
 
+use crate::effect::Tx;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::index::Place;
-use super::manager::{Incident, Manager, by_actor, timeline};
+use super::manager::Manager;
+use super::open::Incident;
 use super::record::worse;
 use super::{End, Ended, IncidentRecord, State, id as ids};
-use crate::effect::{Action, Effect};
+use crate::effect::Action;
+use crate::effect::{by_actor, timeline};
 use crate::message::{Holds, Reason, Why};
 use stepwatch_model::{Cause, Kind, RunSummary, Scope, Severity, Span, Subject, Ts};
 
@@ -20,13 +23,13 @@ impl Manager {
     /// Ends it; what it was.
     pub(super) fn resolve(
         &mut self,
-        now: Ts,
+        tx: &mut Tx<'_>,
         id: &str,
         actor: &str,
         end: End,
         reason: &str,
-        out: &mut Vec<Effect>,
     ) -> Option<Incident> {
+        let now = tx.now;
         let i = self.open.get_mut(id)?;
         i.record.end = Some(end);
         i.record.state = State::Resolved;
@@ -36,21 +39,21 @@ impl Manager {
             i.record.end_step = i.summary.last_step;
         }
         let flaps = i.record.flaps;
-        out.push(by_actor(now, id, actor, reason.to_owned()));
-        self.tell_all(now, id, Action::Resolve, Why::new(Reason::Resolved, reason), out);
-        self.finish(id, out);
+        tx.out.push(by_actor(now, id, actor, reason.to_owned()));
+        self.notify_all(tx, id, Action::Resolve, Why::new(Reason::Resolved, reason));
+        self.finish(id, tx.out);
         let gone = self.open.remove(id)?;
         for subject in &gone.subjects {
             self.by_subject.remove(subject);
             self.flap_history.resolved(now, subject, flaps);
         }
         if let Some(quiet) = &gone.record.quiet {
-            self.no_longer_hidden(now, id, quiet, out);
+            self.no_longer_hidden(tx, id, quiet);
         }
         self.inhibition.forget(id);
         self.index.forget(id);
         // Last: what it hid must not find it.
-        self.release(now, id, out);
+        self.release(tx, id);
         Some(gone)
     }
 
@@ -59,19 +62,19 @@ impl Manager {
     /// ails a node is from then on told of the run that lives there still, which is in `heirs`.
     pub(crate) fn run_ended(
         &mut self,
-        now: Ts,
+        tx: &mut Tx<'_>,
         run: &str,
         by_hand: bool,
         heirs: &BTreeMap<String, RunSummary>,
-        out: &mut Vec<Effect>,
     ) {
+        let now = tx.now;
         let scope = Scope::Run(run.to_owned());
         for id in self.of_run(run) {
             let Some(i) = self.open.get_mut(&id) else { continue };
             let unanswered = i.record.severity == Severity::Page && i.record.state == State::Open;
             if i.outlives(&scope) {
                 if let Some(heir) = i.heir(heirs).cloned() {
-                    self.hand_over(now, &id, run, &heir, out);
+                    self.hand_over(tx, &id, run, &heir);
                     continue;
                 }
                 if by_hand {
@@ -81,31 +84,32 @@ impl Manager {
                 // Nobody is called for a run that is no more.
                 i.resolve_at = i.resolve_at.or((!by_hand && i.falls()).then_some(now + UNANSWERED));
                 let calm = if by_hand { ": escalation stops" } else { "" };
-                out.push(timeline(now, &id, format!("the run ended, what ails the node did not{calm}")));
-                self.finish(&id, out);
+                tx.out.push(timeline(now, &id, format!("the run ended, what ails the node did not{calm}")));
+                self.finish(&id, tx.out);
             } else if unanswered && !by_hand {
                 i.resolve_at = Some(now + UNANSWERED);
                 i.raised.clear();
                 i.outlived_its_run = true;
-                out.push(timeline(
+                tx.out.push(timeline(
                     now,
                     &id,
                     format!("the run ended; resolves in {UNANSWERED} if nobody answers"),
                 ));
-                self.finish(&id, out);
+                self.finish(&id, tx.out);
             } else {
                 let reason = if by_hand { "the run was stopped" } else { "the run ended" };
-                self.resolve(now, &id, "engine", End::of(Ended::RunEnded), reason, out);
+                self.resolve(tx, &id, "engine", End::of(Ended::RunEnded), reason);
             }
         }
         let why = if by_hand { "the run was stopped" } else { "the run ended" };
-        self.closed_without(now, why, |s| s.scope == scope, out);
+        self.closed_without(tx, why, |s| s.scope == scope);
         self.flap_history.forget(&scope);
     }
 
     /// A run that is over has its node's trouble no more, and another has: whoever answers for that
     /// one is told, if nobody has taken it.
-    fn hand_over(&mut self, now: Ts, id: &str, from: &str, to: &RunSummary, out: &mut Vec<Effect>) {
+    fn hand_over(&mut self, tx: &mut Tx<'_>, id: &str, from: &str, to: &RunSummary) {
+        let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
         i.record.run.clear();
         if i.subjects.iter().all(|s| !matches!(s.scope, Scope::Alert(_))) {
@@ -116,17 +120,18 @@ impl Manager {
         (i.record.start_step, i.record.opened_step, i.record.detected_step) = (at, at, at);
         i.resolve_at = i.resolve_at.or(i.falls().then_some(now + UNANSWERED));
         let words = format!("run {from} ended, run {} is on the node too", to.name);
-        out.push(timeline(now, id, words.clone()));
+        tx.out.push(timeline(now, id, words.clone()));
         // Of a ticket there is nobody to call.
         let calls = i.record.severity == Severity::Page && i.record.state == State::Open && !i.falls();
         if calls {
-            self.announce(now, id, now, &Why::new(Reason::News, words), out);
+            self.announce(tx, id, now, &Why::new(Reason::News, words));
         }
-        self.finish(id, out);
+        self.finish(id, tx.out);
     }
 
     /// Nothing was heard of it for so long that it is forgotten.
-    pub(crate) fn forgotten(&mut self, now: Ts, scope: &Scope, heard: Ts, out: &mut Vec<Effect>) {
+    pub(crate) fn forgotten(&mut self, tx: &mut Tx<'_>, scope: &Scope, heard: Ts) {
+        let now = tx.now;
         let first = Subject { scope: scope.clone(), cause: Cause::FIRST };
         let of = self.by_subject.range(first..).take_while(|(s, _)| s.scope == *scope);
         // Each once, in the order of their ids.
@@ -138,23 +143,23 @@ impl Manager {
                 && i.outlives(scope)
             {
                 i.resolve_at = i.resolve_at.or(i.falls().then_some(now + UNANSWERED));
-                out.push(timeline(now, &id, silent.clone()));
-                self.finish(&id, out);
+                tx.out.push(timeline(now, &id, silent.clone()));
+                self.finish(&id, tx.out);
             } else {
                 let reason = format!("stale: {silent}; it may still hold");
-                self.resolve(now, &id, "engine", End::stale(heard), &reason, out);
+                self.resolve(tx, &id, "engine", End::stale(heard), &reason);
             }
         }
-        self.closed_without(now, &silent, |s| s.scope == *scope, out);
+        self.closed_without(tx, &silent, |s| s.scope == *scope);
         self.flap_history.forget(scope);
     }
 
     /// What was known of these could not be read: none of their detectors will say that it is over.
     /// A run that stood still is taken to stand until it is heard to step, because a run that
     /// is not seen to step makes no hang.
-    pub(crate) fn unread(&mut self, now: Ts, of: &BTreeSet<Scope>, out: &mut Vec<Effect>) {
+    pub(crate) fn unread(&mut self, tx: &mut Tx<'_>, of: &BTreeSet<Scope>) {
         let why = "what was known of it is lost with the upgrade";
-        self.closed_without(now, why, |s| of.contains(&s.scope) && !s.is_standstill(), out);
+        self.closed_without(tx, why, |s| of.contains(&s.scope) && !s.is_standstill());
         for id in self.open.keys().cloned().collect::<Vec<_>>() {
             let Some(i) = self.open.get(&id) else { continue };
             let unread = i.raised.keys().map(|(s, _)| s).filter(|s| of.contains(&s.scope));
@@ -169,22 +174,22 @@ impl Manager {
                 let words = format!(
                     "what was known of {run} is lost with the upgrade: it is taken to stand until a step is heard; look at the run"
                 );
-                self.tell_lost(now, &id, words, out);
+                self.notify_lost(tx, &id, words);
             }
             if !lost.is_empty() {
                 let words = format!("what was known of {} is lost with the upgrade", what(&lost));
-                self.ends_untold(now, &id, &words, |subject| lost.contains(subject), out);
+                self.ends_untold(tx, &id, &words, |subject| lost.contains(subject));
             }
         }
     }
 
     /// A run of which nothing was known any more is heard to move, or its end: what was told of its
     /// standing still is over, unless it is told again.
-    pub(crate) fn heard_again(&mut self, now: Ts, run: &str, out: &mut Vec<Effect>) {
+    pub(crate) fn heard_again(&mut self, tx: &mut Tx<'_>, run: &str) {
         let subject = Subject { scope: Scope::Run(run.to_owned()), cause: Cause::Progress };
-        self.closed_without(now, &format!("{run} is heard again"), |s| *s == subject, out);
+        self.closed_without(tx, &format!("{run} is heard again"), |s| *s == subject);
         if let Some(id) = self.find(&subject) {
-            self.ends_untold(now, &id, &format!("{run} is heard again"), |s| *s == subject, out);
+            self.ends_untold(tx, &id, &format!("{run} is heard again"), |s| *s == subject);
         }
     }
 
@@ -196,14 +201,8 @@ impl Manager {
     }
 
     /// Nobody will say of these that they are over: they are, unless they are told again.
-    fn ends_untold(
-        &mut self,
-        now: Ts,
-        id: &str,
-        why: &str,
-        goes: impl Fn(&Subject) -> bool,
-        out: &mut Vec<Effect>,
-    ) {
+    fn ends_untold(&mut self, tx: &mut Tx<'_>, id: &str, why: &str, goes: impl Fn(&Subject) -> bool) {
+        let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
         if !i.raised.keys().any(|(s, _)| goes(s)) {
             return;
@@ -219,18 +218,20 @@ impl Manager {
         }
         let what = if others { "a part of it is over" } else { "it is over" };
         let words = format!("{why}: {what} unless it is told again within {TOLD_AGAIN}; look at it");
-        self.tell_lost(now, id, words, out);
+        self.notify_lost(tx, id, words);
     }
 
-    fn tell_lost(&mut self, now: Ts, id: &str, words: String, out: &mut Vec<Effect>) {
-        out.push(timeline(now, id, words.clone()));
-        self.tell_all(now, id, Action::Update, words, out);
-        self.finish(id, out);
+    fn notify_lost(&mut self, tx: &mut Tx<'_>, id: &str, words: String) {
+        let now = tx.now;
+        tx.out.push(timeline(now, id, words.clone()));
+        self.notify_all(tx, id, Action::Update, words);
+        self.finish(id, tx.out);
     }
 
     /// What made it a page is over for good: that resolves, and what is left is a ticket of its
     /// own.
-    pub(super) fn fall(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+    pub(super) fn fall(&mut self, tx: &mut Tx<'_>, id: &str) {
+        let now = tx.now;
         let Some((had, (subject, kind, severity))) =
             self.open.get(id).and_then(|i| Some((i.clone(), i.worst_left()?)))
         else {
@@ -238,15 +239,15 @@ impl Manager {
         };
         let over = had.record.kind.title();
         let reason = format!("{over} over; {} is told as a ticket", had.left());
-        self.resolve(now, id, "engine", End::of(Ended::Replaced), &reason, out);
+        self.resolve(tx, id, "engine", End::of(Ended::Replaced), &reason);
         self.flap_history.counter += 1;
         let new = ids::new(now, subject.scope.name(), subject.cause, self.flap_history.counter);
         let incident = had.without_its_page(now, new.clone(), kind, severity);
         let words = format!("opened as {}: {}", severity.as_str(), incident.record.summary);
-        out.push(timeline(now, &new, words));
+        tx.out.push(timeline(now, &new, words));
         self.restore(new.clone(), incident);
-        self.announce(now, &new, now, &Why::first(), out);
-        self.finish(&new, out);
+        self.announce(tx, &new, now, &Why::first());
+        self.finish(&new, tx.out);
     }
 
     /// A new attempt is judged afresh, whatever was closed by hand before.

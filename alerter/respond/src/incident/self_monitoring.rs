@@ -1,23 +1,17 @@
 //! What is wrong with this alerter itself: an incident like any other, for the people whom a page
 //! reaches.
 
+use crate::effect::Tx;
 use std::collections::BTreeSet;
 
 use super::manager::Manager;
-use crate::effect::Effect;
 use crate::route::STORE;
-use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Subject, Ts};
+use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Subject};
 
 impl Manager {
     /// One check of ours, and what it found; the same fault found again is no news.
-    pub(crate) fn own(
-        &mut self,
-        now: Ts,
-        check: &str,
-        severity: Severity,
-        fault: Option<&str>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn own(&mut self, tx: &mut Tx<'_>, check: &str, severity: Severity, fault: Option<&str>) {
+        let now = tx.now;
         let scope = Scope::Own(check.to_owned());
         let subject = Subject { scope: scope.clone(), cause: Kind::AlerterFault.cause() };
         let known = self.find(&subject).and_then(|id| self.open.get(&id)).filter(|i| !i.raised.is_empty());
@@ -43,6 +37,6 @@ impl Manager {
             why: fault.unwrap_or("it is well again").into(),
             suspects: Vec::new(),
         };
-        self.finding(now, &context, &finding, out);
+        self.finding(tx, &context, &finding);
     }
 }

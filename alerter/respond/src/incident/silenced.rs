@@ -1,15 +1,18 @@
 //! Silences, seen from the incidents that they keep quiet.
 
+use crate::effect::Tx;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::labels::OURS;
-use super::manager::{Incident, Manager, by_actor};
+use super::manager::Manager;
+use super::open::Incident;
 use super::targets::Recipient;
-use crate::effect::{Action, Effect};
+use crate::effect::Action;
+use crate::effect::by_actor;
 use crate::external::Alert;
 use crate::message::Why;
-use crate::silence::Hush;
+use crate::silence::SilencedBy;
 use stepwatch_model::{Cause, Kind, Scope, Subject, Ts};
 
 /// Incidents of one silence about whose end somebody is reminded; the others have it in their
@@ -21,7 +24,7 @@ impl Manager {
     ///
     /// Alerts of other programs are silenced one by one, as Alertmanager does it: what they make
     /// together is quiet when each of them that fires is.
-    pub(super) fn silenced(&self, now: Ts, i: &Incident) -> Option<Hush> {
+    pub(super) fn silenced(&self, now: Ts, i: &Incident) -> Option<SilencedBy> {
         if self.silences.is_idle(now) {
             return None;
         }
@@ -35,7 +38,7 @@ impl Manager {
         if alerts.is_empty() || !only_alerts {
             return self.silences.silenced(&i.record.labels, now);
         }
-        let mut first: Option<Hush> = None;
+        let mut first: Option<SilencedBy> = None;
         for alert in alerts {
             // Its own severity may have another name than ours: a silence may use either.
             let (mut theirs, mut ours) = (i.record.labels.clone(), alert.labels.to_labels());
@@ -61,16 +64,17 @@ impl Manager {
     }
 
     /// Other alerts fire than before: what was silenced may not be any more.
-    pub(crate) fn alerts_changed(&mut self, now: Ts, group: &str, cause: Cause, out: &mut Vec<Effect>) {
+    pub(crate) fn alerts_changed(&mut self, tx: &mut Tx<'_>, group: &str, cause: Cause) {
         let subject = Subject { scope: Scope::Alert(group.to_owned()), cause };
         let Some(id) = self.find(&subject) else { return };
         if self.open.get(&id).is_some_and(|i| i.record.quiet.is_some()) {
-            self.look_again(now, &id, out);
+            self.reevaluate_suppression(tx, &id);
         }
     }
 
     /// Tells those who rely on a silence that it is about to end; false if it keeps nothing quiet.
-    pub(crate) fn remind_of_silence(&mut self, now: Ts, silence: &str, out: &mut Vec<Effect>) -> bool {
+    pub(crate) fn remind_of_silence(&mut self, tx: &mut Tx<'_>, silence: &str) -> bool {
+        let now = tx.now;
         let Some(s) = self.silences.get(silence) else { return false };
         let (left, by) = (s.ends_at - now, s.created_by.clone());
         let chosen = self.silences.config().remind.clone();
@@ -84,12 +88,12 @@ impl Manager {
             let words = format!("still firing, and the silence of {by} ends in {left}: it will be told then");
             let whom =
                 if receivers.is_empty() { "nobody had been told".into() } else { receivers.join(", ") };
-            out.push(by_actor(now, id, "engine", format!("reminder ({whom}): {words}")));
+            tx.out.push(by_actor(now, id, "engine", format!("reminder ({whom}): {words}")));
             for receiver in receivers.into_iter().filter(|_| n < MAX_REMINDERS) {
                 let to = Recipient::known(receiver, Vec::new());
-                self.send(now, id, to, Action::Update, &Why::from(words.clone()), out);
+                self.send(tx, id, to, Action::Update, &Why::from(words.clone()));
             }
-            self.finish(id, out);
+            self.finish(id, tx.out);
         }
         !hidden.is_empty()
     }

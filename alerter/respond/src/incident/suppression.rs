@@ -5,11 +5,12 @@
 //! incident that is hidden is looked at anew at least every [`LOOK_AGAIN`], whoever forgot to say
 //! that it ended.
 
+use crate::effect::Tx;
 use std::collections::BTreeSet;
 
-use super::manager::{Manager, timeline};
+use super::manager::Manager;
 use super::{Hidden, Quiet};
-use crate::effect::Effect;
+use crate::effect::timeline;
 use crate::message::{Reason, Why};
 use stepwatch_model::{Span, Ts};
 
@@ -18,8 +19,9 @@ const LOOK_AGAIN: Span = Span::secs(300);
 
 impl Manager {
     /// What hides the incident at `now`, if anything does; for one that is about to be told.
-    pub(super) fn must_be_quiet(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) -> Option<Quiet> {
-        self.kept_quiet(now, id).or_else(|| self.rolls_up(now, id, out))
+    pub(super) fn suppressor_of(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Quiet> {
+        let now = tx.now;
+        self.kept_quiet(now, id).or_else(|| self.rolls_up(tx, id))
     }
 
     /// The silence, or the incident, that keeps it quiet.
@@ -37,7 +39,8 @@ impl Manager {
     }
 
     /// Tells nobody for now.
-    pub(super) fn hush(&mut self, now: Ts, id: &str, quiet: Quiet, out: &mut Vec<Effect>) {
+    pub(super) fn suppress(&mut self, tx: &mut Tx<'_>, id: &str, quiet: Quiet) {
+        let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
         let again = now + LOOK_AGAIN;
         i.record.next_at = Some(quiet.until.map_or(again, |ends| ends.min(again)));
@@ -45,23 +48,24 @@ impl Manager {
         if i.record.quiet.as_ref() == Some(&quiet) {
             return;
         }
-        out.push(timeline(now, id, format!("told to nobody: {} ({})", quiet.words, quiet.by)));
-        self.set_quiet(now, id, Some(quiet), out);
+        tx.out.push(timeline(now, id, format!("told to nobody: {} ({})", quiet.words, quiet.by)));
+        self.set_suppressed(tx, id, Some(quiet));
     }
 
     /// Nothing hides it: if something did, that is why it is told now.
-    pub(super) fn speak_again(&mut self, now: Ts, id: &str, why: Why, out: &mut Vec<Effect>) -> Why {
+    pub(super) fn reason_after_suppression(&mut self, tx: &mut Tx<'_>, id: &str, why: Why) -> Why {
+        let now = tx.now;
         let Some(quiet) = self.open.get(id).and_then(|i| i.record.quiet.clone()) else { return why };
-        self.set_quiet(now, id, None, out);
+        self.set_suppressed(tx, id, None);
         let over = !self.open.contains_key(&quiet.by);
         let after = Why::after(quiet.why, &quiet.by, over);
-        out.push(timeline(now, id, after.words.clone()));
+        tx.out.push(timeline(now, id, after.words.clone()));
         // That it got worse says more.
         if why.because == Reason::Raised { why } else { after }
     }
 
     /// It is over, hidden as it was.
-    pub(super) fn no_longer_hidden(&mut self, now: Ts, id: &str, had: &Quiet, out: &mut Vec<Effect>) {
+    pub(super) fn no_longer_hidden(&mut self, tx: &mut Tx<'_>, id: &str, had: &Quiet) {
         if let Some(hidden) = self.hidden.get_mut(&had.by) {
             hidden.remove(id);
             if hidden.is_empty() {
@@ -69,14 +73,14 @@ impl Manager {
             }
         }
         if had.why == Hidden::RolledUp {
-            self.left_storm(now, &had.by, out);
+            self.left_storm(tx, &had.by);
         }
     }
 
-    pub(super) fn set_quiet(&mut self, now: Ts, id: &str, quiet: Option<Quiet>, out: &mut Vec<Effect>) {
+    pub(super) fn set_suppressed(&mut self, tx: &mut Tx<'_>, id: &str, quiet: Option<Quiet>) {
         let Some(i) = self.open.get_mut(id) else { return };
         if let Some(had) = core::mem::replace(&mut i.record.quiet, quiet.clone()) {
-            self.no_longer_hidden(now, id, &had, out);
+            self.no_longer_hidden(tx, id, &had);
         }
         if let Some(quiet) = quiet {
             self.hidden.entry(quiet.by).or_default().insert(id.to_owned());
@@ -84,38 +88,40 @@ impl Manager {
     }
 
     /// Looks at an incident again: what hid it may have ended, or something may hide it now.
-    pub(super) fn look_again(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+    pub(super) fn reevaluate_suppression(&mut self, tx: &mut Tx<'_>, id: &str) {
+        let now = tx.now;
         // What resolves at this moment is told to nobody any more.
         let Some(i) = self.open.get(id).filter(|i| i.resolve_at.is_none_or(|at| at > now)) else { return };
         let had = i.record.quiet.clone();
-        match self.must_be_quiet(now, id, out) {
-            Some(quiet) => self.hush(now, id, quiet, out),
-            None if had.is_some() => self.let_speak(now, id, out),
+        match self.suppressor_of(tx, id) {
+            Some(quiet) => self.suppress(tx, id, quiet),
+            None if had.is_some() => self.unsuppress(tx, id),
             None => return,
         }
         if self.open.get(id).is_some_and(|i| i.record.quiet != had) {
-            self.finish(id, out);
+            self.finish(id, tx.out);
         }
     }
 
     /// Nothing hides it any more: whoever is due hears of it now, and news that waited are told.
-    fn let_speak(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+    fn unsuppress(&mut self, tx: &mut Tx<'_>, id: &str) {
+        let now = tx.now;
         let due = self.open.get(id).and_then(|i| i.ladders.next_at()).is_some_and(|at| at <= now);
         if due {
-            self.climb_if_it_holds(now, id, out);
+            self.climb_if_it_holds(tx, id);
         } else {
-            self.speak_again(now, id, Why::first(), out);
+            self.reason_after_suppression(tx, id, Why::first());
             if let Some(i) = self.open.get_mut(id) {
                 i.record.next_at = i.ladders.next_at();
             }
         }
-        self.tell_news(now, id, out);
+        self.notify_news(tx, id);
     }
 
     /// What `by` hid may be told.
-    pub(super) fn release(&mut self, now: Ts, by: &str, out: &mut Vec<Effect>) {
+    pub(super) fn release(&mut self, tx: &mut Tx<'_>, by: &str) {
         for id in self.hidden_by(by) {
-            self.look_again(now, &id, out);
+            self.reevaluate_suppression(tx, &id);
         }
     }
 
@@ -124,10 +130,10 @@ impl Manager {
     }
 
     /// Silences came, went or changed: every open incident is looked at.
-    pub(crate) fn reconsider(&mut self, now: Ts, out: &mut Vec<Effect>) {
+    pub(crate) fn reconsider(&mut self, tx: &mut Tx<'_>) {
         for id in self.open.keys().cloned().collect::<Vec<_>>() {
-            self.look_again(now, &id, out);
+            self.reevaluate_suppression(tx, &id);
         }
-        self.explain_others(now, out);
+        self.explain_others(tx);
     }
 }

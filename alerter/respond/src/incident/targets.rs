@@ -1,6 +1,7 @@
 //! Who an item of a level means at a moment, and whether a level may be told at it.
 
-use super::manager::{Incident, Manager};
+use super::manager::Manager;
+use super::open::Incident;
 use crate::config::{Condition, Level};
 use crate::effect::Path;
 use stepwatch_model::Ts;

@@ -1,6 +1,7 @@
 //! Alerts from outside: which run or node they are about, and what they come
 //! to.
 
+use crate::effect::Tx;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -24,33 +25,29 @@ impl Responder {
         &self.manager.external
     }
 
-    pub(super) fn take_alerts(
-        &mut self,
-        now: Ts,
-        told: &[Told],
-        directory: &impl Directory,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn take_alerts(&mut self, tx: &mut Tx<'_>, told: &[Told], directory: &impl Directory) {
+        let now = tx.now;
         let mut touched = BTreeSet::new();
         let mut external = core::mem::take(&mut self.manager.external);
         for told in told {
             let about = |_: &AlertsConfig, labels: &LabelSet| self.about(directory, labels);
             let fingerprint = told.alert.fingerprint;
             match external.take(now, told, about, &mut touched) {
-                Taken::Fires => out.extend(external.get(fingerprint).cloned().map(Effect::Alert)),
-                Taken::Over => out.push(Effect::AlertOver(fingerprint)),
+                Taken::Fires => tx.out.extend(external.get(fingerprint).cloned().map(Effect::Alert)),
+                Taken::Over => tx.out.push(Effect::AlertOver(fingerprint)),
                 Taken::Unchanged | Taken::Nothing | Taken::Refused => {}
             }
         }
         self.manager.external = external;
-        self.judge_groups(now, touched, directory, out);
+        self.judge_groups(tx, touched, directory);
     }
 
-    pub(super) fn tick_alerts(&mut self, now: Ts, directory: &impl Directory, out: &mut Vec<Effect>) {
+    pub(super) fn tick_alerts(&mut self, tx: &mut Tx<'_>, directory: &impl Directory) {
+        let now = tx.now;
         let mut touched = BTreeSet::new();
         let over = self.manager.external.expire(now, &mut touched);
-        out.extend(over.into_iter().map(Effect::AlertOver));
-        self.judge_groups(now, touched, directory, out);
+        tx.out.extend(over.into_iter().map(Effect::AlertOver));
+        self.judge_groups(tx, touched, directory);
     }
 
     /// Takes back what was stored, before the engine is told anything.
@@ -67,17 +64,12 @@ impl Responder {
         self.timers.set(&Key::Alerts, self.manager.external.deadline());
     }
 
-    fn judge_groups(
-        &mut self,
-        now: Ts,
-        touched: BTreeSet<Arc<str>>,
-        directory: &impl Directory,
-        out: &mut Vec<Effect>,
-    ) {
+    fn judge_groups(&mut self, tx: &mut Tx<'_>, touched: BTreeSet<Arc<str>>, directory: &impl Directory) {
+        let now = tx.now;
         for key in touched {
             let Some((context, finding)) = self.condition(now, &key, directory) else { continue };
-            self.manager.finding(now, &context, &finding, out);
-            self.manager.alerts_changed(now, &key, finding.kind.cause(), out);
+            self.manager.finding(tx, &context, &finding);
+            self.manager.alerts_changed(tx, &key, finding.kind.cause());
             self.manager.external.judged(&key);
         }
         self.timers.set(&Key::Alerts, self.manager.external.deadline());

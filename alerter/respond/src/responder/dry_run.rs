@@ -2,6 +2,7 @@
 
 use super::Responder;
 use crate::effect::Effect;
+use crate::effect::Tx;
 use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Ts};
 
 /// What is tried.
@@ -41,7 +42,7 @@ impl Responder {
             why: "a rehearsal: nothing is wrong".into(),
             suspects: Vec::new(),
         };
-        self.manager.finding(now, &Context::new(scope, run, nodes, now), &finding, out);
+        self.manager.finding(&mut Tx::new(now, out), &Context::new(scope, run, nodes, now), &finding);
         self.settle();
     }
 }

@@ -3,6 +3,7 @@
 
 use super::{Key, Responder};
 use crate::effect::Effect;
+use crate::effect::Tx;
 use crate::incident::{IncidentRecord, State};
 use crate::silence::{Due, Phase, Plan, Refusal, Silence, Silences, Wanted};
 use stepwatch_model::{Span, Ts};
@@ -27,41 +28,45 @@ impl Responder {
         }
     }
 
-    pub(super) fn silence(&mut self, now: Ts, plan: &Plan, out: &mut Vec<Effect>) {
+    pub(super) fn silence(&mut self, tx: &mut Tx<'_>, plan: &Plan) {
+        let now = tx.now;
         if let Some(old) = &plan.replaces {
             self.manager.silences.expire(old, now);
-            self.keep_silence(now, old, out);
+            self.keep_silence(tx, old);
         }
         self.manager.silences.put(plan.silence.clone());
-        self.keep_silence(now, &plan.silence.id, out);
-        self.manager.reconsider(now, out);
+        self.keep_silence(tx, &plan.silence.id);
+        self.manager.reconsider(tx);
     }
 
-    pub(super) fn expire_silence(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+    pub(super) fn expire_silence(&mut self, tx: &mut Tx<'_>, id: &str) {
+        let now = tx.now;
         if self.manager.silences.expire(id, now).is_some() {
-            self.keep_silence(now, id, out);
-            self.manager.reconsider(now, out);
+            self.keep_silence(tx, id);
+            self.manager.reconsider(tx);
         }
     }
 
     /// Something is due about a silence, or was while we were away.
-    pub(super) fn tick_silence(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+    pub(super) fn tick_silence(&mut self, tx: &mut Tx<'_>, id: &str) {
+        let now = tx.now;
         match self.manager.silences.due(id, now) {
             Some(Due::Remind) => {
-                if self.manager.remind_of_silence(now, id, out) {
+                if self.manager.remind_of_silence(tx, id) {
                     self.manager.silences.mark_reminded(id, now);
-                    return self.keep_silence(now, id, out);
+                    return self.keep_silence(tx, id);
                 }
             }
             Some(Due::Forget) => self.manager.silences.forget(id),
-            Some(Due::Begins | Due::Ends) | None => self.manager.reconsider(now, out),
+            Some(Due::Begins | Due::Ends) | None => self.manager.reconsider(tx),
         }
         self.wait_for_silence(now, id);
     }
 
-    fn keep_silence(&mut self, now: Ts, id: &str, out: &mut Vec<Effect>) {
+    fn keep_silence(&mut self, tx: &mut Tx<'_>, id: &str) {
+        let now = tx.now;
         if let Some(silence) = self.manager.silences.get(id) {
-            out.push(Effect::Silence(Box::new(silence.clone())));
+            tx.out.push(Effect::Silence(Box::new(silence.clone())));
         }
         self.wait_for_silence(now, id);
     }
@@ -74,40 +79,42 @@ impl Responder {
     /// A run says that it is about to be restarted on purpose, for how long and why.
     pub(super) fn planned_restart(
         &mut self,
-        now: Ts,
+        tx: &mut Tx<'_>,
         run: &str,
         seconds: Option<f64>,
         (reason, last_progress): (&str, Ts),
-        out: &mut Vec<Effect>,
     ) {
+        let now = tx.now;
         let max = self.manager.silences.config().max_planned_restart;
         let length = seconds.map_or(max, |s| Span::from_secs_f64(s.clamp(0.0, max.as_secs_f64())));
         if let Some(silence) = self.manager.silences.planned(run, length, reason, last_progress, now) {
-            self.silence(now, &Plan { silence, replaces: None }, out);
+            self.silence(tx, &Plan { silence, replaces: None });
         }
     }
 
     /// A run that makes steps in a new attempt is back: what it planned is over.
-    pub(super) fn back_from_restart(&mut self, now: Ts, run: &str, attempt_at: Ts, out: &mut Vec<Effect>) {
+    pub(super) fn back_from_restart(&mut self, tx: &mut Tx<'_>, run: &str, attempt_at: Ts) {
+        let now = tx.now;
         let planned = self.manager.silences.planned_of(run);
         let Some(planned) = planned.filter(|s| s.phase(now) == Phase::Active && attempt_at > s.starts_at)
         else {
             return;
         };
         let id = planned.id.clone();
-        self.expire_silence(now, &id, out);
+        self.expire_silence(tx, &id);
     }
 
     /// A silence may be of one incident only: when the last that it matches resolves, it is over.
-    pub(super) fn expire_on_resolve(&mut self, now: Ts, from: usize, out: &mut Vec<Effect>) {
-        if out.len() == from || !self.manager.silences.any_expires_on_resolve() {
+    pub(super) fn expire_on_resolve(&mut self, tx: &mut Tx<'_>, from: usize) {
+        let now = tx.now;
+        if tx.out.len() == from || !self.manager.silences.any_expires_on_resolve() {
             return;
         }
         let resolved = |e: &Effect| match e {
             Effect::Incident(r) if r.state == State::Resolved => Some((**r).clone()),
             _ => None,
         };
-        let gone: Vec<IncidentRecord> = out.iter().skip(from).filter_map(resolved).collect();
+        let gone: Vec<IncidentRecord> = tx.out.iter().skip(from).filter_map(resolved).collect();
         for record in gone {
             let ended: Vec<String> = self
                 .manager
@@ -121,7 +128,7 @@ impl Responder {
                 .map(|s| s.id.clone())
                 .collect();
             for id in ended {
-                self.expire_silence(now, &id, out);
+                self.expire_silence(tx, &id);
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use super::Hush;
+use super::SilencedBy;
 use crate::matcher::{Labels, Matcher, all_hold};
 use crate::oncall::{Period, TimeInterval, Zone};
 use stepwatch_model::{Span, Ts};
@@ -50,10 +50,10 @@ impl Window {
         own || self.named.iter().any(|i| i.contains(at))
     }
 
-    pub(super) fn hush(&self, labels: &Labels, at: Ts) -> Option<Hush> {
+    pub(super) fn silenced_by(&self, labels: &Labels, at: Ts) -> Option<SilencedBy> {
         let m = &self.maintenance;
         let matches = !m.matchers.is_empty() && all_hold(&m.matchers, labels);
-        (matches && self.covers(at)).then(|| Hush {
+        (matches && self.covers(at)).then(|| SilencedBy {
             id: format!("maintenance:{}", m.name),
             by: format!("maintenance window {}", m.name),
             comment: m.reason.clone(),
@@ -87,7 +87,7 @@ mod tests {
 
     fn until(w: &Window, when: &str) -> Option<String> {
         let labels = Labels::from([("node".to_owned(), "gpu-042".to_owned())]);
-        w.hush(&labels, at(when)).map(|h| h.until.to_string())
+        w.silenced_by(&labels, at(when)).map(|h| h.until.to_string())
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(until(&w, "2026-11-24T03:30:00Z"), None);
         assert_eq!(until(&w, "2026-11-25T02:00:00Z"), None);
         let other = Labels::from([("node".to_owned(), "cpu-1".to_owned())]);
-        assert_eq!(w.hush(&other, at("2026-11-24T02:00:00Z")), None);
+        assert_eq!(w.silenced_by(&other, at("2026-11-24T02:00:00Z")), None);
     }
 
     #[test]

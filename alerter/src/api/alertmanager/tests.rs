@@ -210,7 +210,8 @@ async fn the_configuration_is_shown_without_what_opens_doors() {
 #[tokio::test]
 async fn a_ticket_is_shown_to_reach_no_pager() {
     let routes = r#"
-receivers: [{name: chat, stdout: {}}, {name: pager, wakes: true, stdout: {}}]
+  - {name: chat, stdout: {}}
+  - {name: pager, wakes: true, stdout: {}}
 fallback: [chat, pager]
 teams:
   - {name: idle, match: ['run="toy"'], fallback: [pager]}

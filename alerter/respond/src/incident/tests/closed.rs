@@ -1,6 +1,7 @@
 //! What a person resolves while it still fires.
 
 use super::*;
+use crate::effect::Tx;
 use crate::external::{Alert, Limits, Told};
 use crate::incident::Ended;
 use Action::{Resolve, Trigger};
@@ -130,7 +131,7 @@ fn it_goes_with_its_run() {
     let (mut w, id) = closed();
     w.news();
     let mut out = Vec::new();
-    w.engine.manager().run_ended(w.now, "r", false, &BTreeMap::new(), &mut out);
+    w.engine.manager().run_ended(&mut Tx::new(w.now, &mut out), "r", false, &BTreeMap::new());
     w.engine.reconsider(w.now, &mut out);
     w.absorb(out);
     assert_eq!(state(&w, &id), (State::Resolved, None));

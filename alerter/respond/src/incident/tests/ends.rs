@@ -1,6 +1,7 @@
 //! How an incident ended: who said so, or since when nobody has said anything.
 
 use super::*;
+use crate::effect::Tx;
 use crate::external::{Alert, Limits, Told};
 use crate::incident::{End, Ended};
 use Severity::Page;
@@ -98,7 +99,7 @@ fn a_run_that_was_never_heard_of_again_is_stale_and_one_that_ended_is_not() {
     w.raise("r", Kind::Hang, Page);
     let (heard, mut out) = (w.now, Vec::new());
     w.forward(Span::secs(7 * 86_400));
-    w.engine.manager().forgotten(w.now, &Scope::Run("r".into()), heard, &mut out);
+    w.engine.manager().forgotten(&mut Tx::new(w.now, &mut out), &Scope::Run("r".into()), heard);
     w.engine.reconsider(w.now, &mut out);
     w.absorb(out);
     let (end_, title, reason) = end(&w);
@@ -108,7 +109,7 @@ fn a_run_that_was_never_heard_of_again_is_stale_and_one_that_ended_is_not() {
     let mut w = World::new(two_levels());
     w.raise("r", Kind::Hang, Page);
     let mut out = Vec::new();
-    w.engine.manager().run_ended(w.now, "r", false, &BTreeMap::new(), &mut out);
+    w.engine.manager().run_ended(&mut Tx::new(w.now, &mut out), "r", false, &BTreeMap::new());
     w.engine.reconsider(w.now, &mut out);
     w.absorb(out);
     w.forward(Span::secs(900));
@@ -129,7 +130,7 @@ fn what_a_run_that_ended_would_have_wasted_is_not_told() {
         let record = &mut w.engine.manager().open.get_mut(&id).unwrap().record;
         record.summary = Sentence::from("loss is NaN").and("every further step is wasted");
         let mut out = Vec::new();
-        w.engine.manager().run_ended(w.now, "r", by_hand, &BTreeMap::new(), &mut out);
+        w.engine.manager().run_ended(&mut Tx::new(w.now, &mut out), "r", by_hand, &BTreeMap::new());
         w.absorb(out);
         assert_eq!(end(&w).0.how, Ended::RunEnded);
         assert_eq!(w.sent.last().unwrap().message.summary, "Over with the run; it was: loss is NaN.");

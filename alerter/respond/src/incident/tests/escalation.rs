@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::Condition;
+use crate::effect::Tx;
 use Action::{Ack, Resolve, Trigger, Update};
 use Change::{Clear, Raise};
 use Severity::{Page, Ticket};
@@ -266,10 +267,10 @@ fn a_person_who_stops_the_run_is_not_called_about_its_node() {
             let context = Context::new(scope, run, BTreeSet::from(["n5".into()]), w.now);
             w.said_by(&context, Raise, kind, Page);
         }
-        assert_eq!(w.records.len(), 1, "one sickness: {:#?}", w.history);
+        assert_eq!(w.records.len(), 1, "one fault: {:#?}", w.history);
         w.news();
         let (now, mut out) = (w.now, Vec::new());
-        w.engine.manager().run_ended(now, "r", by_hand, &BTreeMap::new(), &mut out);
+        w.engine.manager().run_ended(&mut Tx::new(now, &mut out), "r", by_hand, &BTreeMap::new());
         w.input(Input::Note { incident: "none", by: "nobody", what: "arms the deadlines" });
         w.absorb(out);
         w.forward(Span::secs(300));

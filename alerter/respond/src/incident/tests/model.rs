@@ -85,14 +85,14 @@ fn setting() -> impl Strategy<Value = Setting> {
 
 /// A silence as a person knows it.
 #[derive(Debug)]
-struct Hush {
+struct SilencedBy {
     id: String,
     run: u8,
     part: Part,
     ends: Ts,
 }
 
-impl Hush {
+impl SilencedBy {
     fn is_about(&self, (run, kind): Subject, severity: Severity) -> bool {
         let part = match self.part {
             Part::All => true,
@@ -107,7 +107,7 @@ struct Twin {
     world: World,
     setting: Setting,
     truth: BTreeMap<Subject, Truth>,
-    hushes: Vec<Hush>,
+    hushes: Vec<SilencedBy>,
     /// The lanes: how far they are, by key.
     seqs: BTreeMap<(String, String), u32>,
     said: Vec<String>,
@@ -231,7 +231,7 @@ impl Twin {
                 };
                 let ends = self.world.now + Span::secs(seconds);
                 let id = self.world.silence(&format!("run=\"r{run}\"{only}"), Span::secs(seconds));
-                self.hushes.push(Hush { id, run, part, ends });
+                self.hushes.push(SilencedBy { id, run, part, ends });
                 Vec::new()
             }
             Op::Expire(n) => {

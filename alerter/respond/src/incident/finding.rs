@@ -1,0 +1,391 @@
+//! What a finding does to the open incidents: it opens one, joins one, or ends one.
+
+use super::flap_history::FLAP_MEMORY;
+use super::manager::Manager;
+use super::open::{Incident, MAX_SUSPECTS, sick};
+use super::record::worse;
+use super::renotify_policy::{MAX_ALERTS, is_news};
+use super::{End, Ended, IncidentRecord, State, id, labels};
+use crate::effect::Tx;
+use crate::effect::timeline;
+use crate::effect::{Action, Effect};
+use crate::matcher::Labels;
+use crate::message::{Reason, Why};
+use std::collections::{BTreeMap, BTreeSet};
+use stepwatch_model::{Cause, Change, Context, Finding, Kind, Sentence, Severity, Subject, Ts};
+
+impl Manager {
+    pub(crate) fn finding(&mut self, tx: &mut Tx<'_>, context: &Context, v: &Finding) {
+        self.take(tx, context, v);
+        self.explain_others(tx);
+    }
+
+    pub(super) fn take(&mut self, tx: &mut Tx<'_>, context: &Context, v: &Finding) {
+        let now = tx.now;
+        let subject = Subject { scope: context.scope.clone(), cause: v.kind.cause() };
+        if !v.change.ends() {
+            self.let_go(tx, &subject);
+        }
+        let own = self.find(&subject);
+        if own.is_none()
+            && let Some(id) = self.closed.find(&subject)
+        {
+            return self.while_closed(tx, &id, &subject, context, v);
+        }
+        match v.change {
+            Change::Clear | Change::Lapse => {
+                self.flap_history.reopen(&subject, v.kind);
+                if let Some(id) = own {
+                    self.clear(tx, &id, &subject, context, v);
+                }
+            }
+            Change::Raise | Change::Another | Change::More => {
+                if let Some(id) = own.filter(|id| !self.makes_room(tx, id, &subject, v)) {
+                    return self.update(tx, &id, &subject, context, v);
+                }
+                if let Some(id) = self.hang_that_was(context, v) {
+                    tx.out.push(timeline(now, &id, format!("also {}: {}", v.kind.title(), v.why)));
+                } else if let Some(id) = self.kin(now, context, v) {
+                    self.join(tx, &id, &subject, context, v);
+                    self.absorb(tx, &id, context);
+                } else if let Some(id) = self.grouped(context, v) {
+                    // Only its labels bring it here: whoever has the rest in hand knows nothing of it.
+                    let context = Context { apart: true, ..context.clone() };
+                    self.join(tx, &id, &subject, &context, v);
+                    self.absorb(tx, &id, &context);
+                } else {
+                    self.create(tx, subject, context, v);
+                }
+            }
+            Change::Note => {
+                match own.or_else(|| self.hang_that_was(context, v)).or_else(|| self.kin(now, context, v)) {
+                    Some(id) => {
+                        tx.out.push(timeline(now, &id, format!("also seen: {}", v.why)));
+                        if let Some(i) = self.open.get_mut(&id).filter(|_| !v.suspects.is_empty()) {
+                            i.record.suspect(v, false);
+                        }
+                        self.finish(&id, tx.out);
+                    }
+                    None => self.annotate(tx, context, v),
+                }
+            }
+        }
+    }
+
+    /// The step that ends a hang is a long one: that is the hang, not a second fault.
+    pub(super) fn hang_that_was(&self, context: &Context, v: &Finding) -> Option<String> {
+        let stall = v.kind == Kind::Stall && !v.change.ends();
+        let hang = Subject { scope: context.scope.clone(), cause: Cause::Progress };
+        if stall { self.find(&hang).or_else(|| self.closed.find(&hang)) } else { None }
+    }
+
+    pub(super) fn create(&mut self, tx: &mut Tx<'_>, subject: Subject, context: &Context, v: &Finding) {
+        let now = tx.now;
+        let flaps = self.flap_history.flaps(now, &subject);
+        let record = self.record(now, context, v, flaps);
+        let id = record.id.clone();
+        let again = if flaps > 0 {
+            format!(" (came back {flaps} times within {FLAP_MEMORY})")
+        } else {
+            String::new()
+        };
+        tx.out.push(timeline(now, &id, format!("opened as {}: {}{again}", v.severity.as_str(), v.why)));
+        let incident = Incident {
+            raised: BTreeMap::from([((subject.clone(), v.kind), v.severity)]),
+            known: BTreeMap::from([(subject.clone(), BTreeSet::from([v.kind]))]),
+            node_at: context.is_node().then_some(now),
+            paged: (v.severity == Severity::Page).then(|| context.scope.clone()).into_iter().collect(),
+            alerts: context.came.iter().copied().take(MAX_ALERTS).collect(),
+            origin: context.origin.clone(),
+            ..Incident::new(record, context.run.clone(), BTreeSet::from([subject]))
+        };
+        self.restore(id.clone(), incident);
+        self.announce(tx, &id, v.ts, &Why::first());
+        self.finish(&id, tx.out);
+    }
+
+    /// An incident that is over and only waits whether it comes back gives way to another trouble
+    /// that is as severe: nobody who was told of the first knows of the second. True if it did.
+    pub(super) fn makes_room(&mut self, tx: &mut Tx<'_>, id: &str, subject: &Subject, v: &Finding) -> bool {
+        let Some(i) = self.open.get(id) else { return false };
+        let gives_way = i.resolve_at.is_some()
+            && i.raised.is_empty()
+            && i.is_news(subject, v.kind)
+            && v.severity >= i.record.severity.max(Severity::Ticket);
+        if gives_way {
+            let end = i.end().unwrap_or_else(|| End::of(Ended::Clear));
+            let words = format!("over; {} is another trouble", v.kind.title());
+            self.resolve(tx, id, "engine", end, &words);
+        }
+        gives_way
+    }
+
+    /// What was two things is one fault: whoever knows of the incident learns of the other.
+    pub(super) fn join(
+        &mut self,
+        tx: &mut Tx<'_>,
+        id: &str,
+        subject: &Subject,
+        context: &Context,
+        v: &Finding,
+    ) {
+        let now = tx.now;
+        let Some(i) = self.open.get_mut(id) else { return };
+        i.subjects.insert(subject.clone());
+        self.by_subject.insert(subject.clone(), id.to_owned());
+        let told = |i: &Incident| i.lanes.values().map(|l| l.seq).sum::<u32>();
+        let before = told(i);
+        let how = if context.apart { "the same labels of group_by" } else { "one fault" };
+        tx.out.push(timeline(now, id, format!("{} of {}: {how}", v.kind.title(), subject.scope.name())));
+        self.update(tx, id, subject, context, v);
+        if self.open.get(id).is_some_and(|i| before > 0 && told(i) == before) {
+            let reason = format!("also {} of {}: {}", v.kind.title(), subject.scope.name(), v.why);
+            self.notify_all(tx, id, Action::Update, reason);
+            self.finish(id, tx.out);
+        }
+    }
+
+    pub(super) fn annotate(&mut self, tx: &mut Tx<'_>, context: &Context, v: &Finding) {
+        let now = tx.now;
+        let mut record = self.record(now, context, v, 0);
+        record.labels = labels::of(&record, &context.run, self.router.teams());
+        record.state = State::Resolved;
+        record.resolved_at = Some(now);
+        record.end_step = Some(v.step);
+        record.end = Some(End::of(Ended::Clear));
+        // It is not open, but its number is used up.
+        self.touched.push(record.id.clone());
+        tx.out.push(timeline(now, &record.id, format!("noted: {}", v.why)));
+        tx.out.push(Effect::Incident(Box::new(record)));
+    }
+
+    pub(super) fn record(&mut self, now: Ts, context: &Context, v: &Finding, flaps: u32) -> IncidentRecord {
+        self.flap_history.counter += 1;
+        self.blank(now, context, v, flaps)
+    }
+
+    pub(super) fn blank(&self, now: Ts, context: &Context, v: &Finding, flaps: u32) -> IncidentRecord {
+        let mut suspects = v.suspects.clone();
+        suspects.truncate(MAX_SUSPECTS);
+        IncidentRecord {
+            id: id::new(now, context.scope.name(), v.kind.cause(), self.flap_history.counter),
+            run: context.run.name.clone(),
+            nodes: sick(context, v),
+            cause: v.kind.cause(),
+            kind: v.kind,
+            severity: v.severity,
+            state: State::Open,
+            signal: v.signal.clone().into_owned(),
+            start_step: v.start_step,
+            opened_step: v.step,
+            detected_step: v.step,
+            end_step: None,
+            value: v.value,
+            expected: v.expected,
+            score: v.score,
+            summary: v.why.clone(),
+            suspects,
+            opened_at: now,
+            resolved_at: None,
+            acked_by: None,
+            acked_at: None,
+            level: 0,
+            next_at: None,
+            flaps,
+            labels: Labels::new(),
+            quiet: None,
+            end: None,
+            named: None,
+        }
+    }
+
+    pub(super) fn update(
+        &mut self,
+        tx: &mut Tx<'_>,
+        id: &str,
+        subject: &Subject,
+        context: &Context,
+        v: &Finding,
+    ) {
+        let now = tx.now;
+        let weighed = !context.is_node() || self.standstill_or_slowness(&context.run.name).is_some();
+        let Some(i) = self.open.get_mut(id) else { return };
+        let another = i.is_of_another_device(subject, context, v)
+            || i.pages_at_last(subject, v)
+            || context.apart && !i.known.contains_key(subject)
+            || v.change == Change::Another && i.knows_less_than(subject, context) && !i.is_back(context);
+        let elsewhere = v.severity == Severity::Page && i.pages_anew(context, v);
+        let more = v.change.says_more() && i.known.contains_key(subject) && i.resolve_at.is_none();
+        i.hears_of(context);
+        i.meet(now, context, v);
+        let news = another || i.is_news(subject, v.kind);
+        self.holds(tx, id, subject, context, v);
+        let Some(i) = self.open.get_mut(id) else { return };
+        let (had_severity, had_kind) = (i.record.severity, i.record.kind);
+        let leads = (v.severity, worse(v.kind)) >= (had_severity, worse(had_kind));
+        i.record.suspect(v, leads || weighed && !(context.is_node() && i.falls()));
+        let fabric = i.fabric(context, v);
+        if leads {
+            i.record.follow(v, fabric.as_ref().map(Sentence::from));
+        } else if v.kind != had_kind {
+            tx.out.push(timeline(now, id, format!("also {}: {}", v.kind.title(), v.why)));
+        }
+        if let Some(why) = fabric.filter(|_| !weighed) {
+            i.record.suspect_fabric(why);
+        }
+        if v.severity > had_severity {
+            self.raise(tx, id, had_severity, v);
+        } else if (news || elsewhere) && v.severity == Severity::Page && i.record.state == State::Acknowledged
+        {
+            // An acknowledgement covers what was known, and this was not.
+            i.record.reopen();
+            let what = if another || elsewhere { v.why.what() } else { v.kind.title() };
+            let words = format!("after it was acknowledged: {what}");
+            self.announce(tx, id, v.ts, &Why::new(Reason::News, words));
+        } else if (another || more) && v.severity == had_severity {
+            let words = format!("also {}", v.why.what());
+            self.notify_all(tx, id, Action::Update, Why::new(Reason::News, words));
+        } else if news && !leads && v.severity == had_severity {
+            let words = format!("also {}: {}", v.kind.title(), v.why);
+            self.notify_all(tx, id, Action::Update, words);
+        } else if leads && v.kind != had_kind {
+            tx.out.push(timeline(
+                now,
+                id,
+                format!("{} became {}: {}", had_kind.title(), v.kind.title(), v.why),
+            ));
+            let words = format!("{} became {}", had_kind.title(), v.kind.title());
+            self.notify_all(tx, id, Action::Update, Why::new(Reason::Changed, words));
+        } else if leads {
+            tx.out.push(timeline(now, id, v.why.to_string()));
+        }
+        self.finish(id, tx.out);
+    }
+
+    /// Worse than what was told, and perhaps acknowledged: someone has to look again.
+    pub(super) fn raise(&mut self, tx: &mut Tx<'_>, id: &str, had: Severity, v: &Finding) {
+        let now = tx.now;
+        let Some(i) = self.open.get_mut(id) else { return };
+        let raised = format!("raised from {} to {}", had.as_str(), v.severity.as_str());
+        tx.out.push(timeline(now, id, format!("{raised}: {}", v.why)));
+        i.record.reopen();
+        if had == Severity::Info {
+            i.record.opened_step = v.step;
+        }
+        self.announce(tx, id, v.ts, &Why::new(Reason::Raised, raised));
+    }
+
+    /// It was over, and is not. Whoever has it hears of it, until it has come and gone so often
+    /// that this is what there is to say.
+    pub(super) fn returned(&mut self, tx: &mut Tx<'_>, id: &str, v: &Finding) {
+        let now = tx.now;
+        let Some(i) = self.open.get(id) else { return };
+        if i.record.state != State::Acknowledged {
+            if i.record.level == 0 && i.ladders.is_empty() && v.severity <= i.record.severity {
+                // It was over before anybody was told; what is worse now is told as that.
+                self.announce(tx, id, v.ts, &Why::first());
+            }
+            return;
+        }
+        if self.ack_ends(i).is_some_and(|at| at <= now) {
+            return self.ack_expired(tx, id);
+        }
+        let Some(i) = self.open.get_mut(id) else { return };
+        let why = if i.record.flaps <= self.config.flapping_after {
+            Why::new(Reason::CameBack, "it came back")
+        } else if !core::mem::replace(&mut i.flapping, true) {
+            let words =
+                format!("flapping: it came back {} times; further returns are not told", i.record.flaps);
+            Why::new(Reason::Flapping, words)
+        } else {
+            return;
+        };
+        self.notify_all(tx, id, Action::Update, why);
+    }
+
+    pub(super) fn clear(
+        &mut self,
+        tx: &mut Tx<'_>,
+        id: &str,
+        subject: &Subject,
+        context: &Context,
+        v: &Finding,
+    ) {
+        let now = tx.now;
+        let hold_base = self.config.resolve_after;
+        let Some(i) = self.open.get_mut(id) else { return };
+        if i.raised.remove(&(subject.clone(), v.kind)).is_none() {
+            return;
+        }
+        // Not before: what is learned is stored only with an incident that changes.
+        i.learn(&context.run);
+        let hold = i.hold(hold_base);
+        let key = (subject.clone(), v.kind);
+        let over = if v.change == Change::Lapse {
+            i.silent.insert(key, v.ts);
+            format!("{} stale: {}", v.kind.title(), v.why)
+        } else {
+            i.silent.remove(&key);
+            format!("{} over: {}", v.kind.title(), v.why)
+        };
+        if i.raised.is_empty() {
+            i.resolve_at = Some(now + hold);
+            i.record.end_step = Some(v.step);
+            tx.out.push(timeline(now, id, format!("{over}; resolves if it stays so for {hold}")));
+        } else if i.raised.keys().all(|(s, _)| s != subject) {
+            self.flap_history.resolved(now, subject, i.record.flaps);
+            let then = if i.falls() {
+                i.resolve_at = Some(now + hold);
+                format!(", which is told as a ticket if it stays so for {hold}")
+            } else {
+                String::new()
+            };
+            tx.out.push(timeline(now, id, format!("{over}; what is left is {}{then}", i.left())));
+        }
+        self.finish(id, tx.out);
+    }
+
+    pub(crate) fn tick(&mut self, tx: &mut Tx<'_>, id: &str) {
+        let now = tx.now;
+        let Some(i) = self.open.get(id) else { return self.reopen(tx, id) };
+        if i.resolve_at.is_some_and(|at| at <= now) {
+            if i.falls() {
+                return self.fall(tx, id);
+            }
+            let (end, lasted) = (i.end(), now - i.record.opened_at);
+            let (end, words) = match end {
+                Some(end) => (end.clone(), end.after(lasted)),
+                None => (End::of(Ended::Clear), format!("resolved by itself after {lasted}")),
+            };
+            self.resolve(tx, id, "engine", end, &words);
+            return;
+        }
+        if self.ack_expires(i).is_some_and(|at| at <= now) {
+            self.ack_expired(tx, id);
+        }
+        match self.open.get(id).filter(|i| i.record.next_at.is_some_and(|at| at <= now)) {
+            Some(i) if i.record.quiet.is_some() => self.reevaluate_suppression(tx, id),
+            Some(_) => {
+                self.climb_if_it_holds(tx, id);
+                self.finish(id, tx.out);
+            }
+            None => {}
+        }
+        self.notify_news(tx, id);
+    }
+
+    pub(super) fn finish(&mut self, id: &str, out: &mut Vec<Effect>) {
+        self.relabel(id);
+        if let Some(i) = self.open.get(id) {
+            out.push(Effect::Incident(Box::new(i.record.clone())));
+        }
+        self.touched.push(id.to_owned());
+    }
+}
+
+impl Incident {
+    /// Whether `kind` is another trouble than any that this incident has been about.
+    pub(super) fn is_news(&self, subject: &Subject, kind: Kind) -> bool {
+        self.known.get(subject).is_some_and(|known| is_news(kind, known))
+    }
+}

@@ -1,0 +1,88 @@
+//! An open incident: what it is about, who was told of it, and what holds it open.
+
+use super::IncidentRecord;
+use super::escalation::Ladders;
+use super::lane::{Lane, News};
+use super::storm::Tally;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use stepwatch_model::{Cause, Context, Finding, Kind, Origin, RunSummary, Scope, Severity, Subject, Ts};
+
+/// Suspects kept an incident, and nodes.
+pub(super) const MAX_SUSPECTS: usize = 8;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Incident {
+    pub(crate) record: IncidentRecord,
+    pub(crate) summary: RunSummary,
+    /// What it answers for: what it was opened for, and what turned out to be the same fault.
+    pub(super) subjects: BTreeSet<Subject>,
+    pub(super) raised: BTreeMap<(Subject, Kind), Severity>,
+    /// Every kind that was ever raised in it, by its subject.
+    pub(super) known: BTreeMap<Subject, BTreeSet<Kind>>,
+    /// When a node last had something new to say in it.
+    pub(super) node_at: Option<Ts>,
+    /// When it resolves if nothing comes back.
+    pub(super) resolve_at: Option<Ts>,
+    pub(super) ladders: Ladders,
+    pub(super) lanes: BTreeMap<String, Lane>,
+    /// When anybody was told anything of it last.
+    pub(super) told_at: Option<Ts>,
+    pub(super) news: Option<News>,
+    /// Since it was announced it has been counted among those that may make a storm.
+    pub(super) counted: bool,
+    /// That it comes and goes was told.
+    pub(super) flapping: bool,
+    /// A person stopped the run that it hit: what is left of it is nobody's emergency.
+    pub(super) calm: bool,
+    /// What it counts, if it stands for many.
+    pub(super) storm: Option<Tally>,
+    /// Runs and nodes that have paged in it: whoever acknowledged it knows of these.
+    pub(super) paged: BTreeSet<Scope>,
+    /// Of what counts as over because nothing was heard of it any more: when it was last heard of.
+    pub(super) silent: BTreeMap<(Subject, Kind), Ts>,
+    /// The alerts of other programs that were ever in it, by what makes them one.
+    pub(super) alerts: BTreeSet<u64>,
+    /// Its run ended, and it waits whether anybody answers.
+    pub(super) outlived_its_run: bool,
+    pub(crate) origin: Option<Origin>,
+}
+
+impl Incident {
+    pub(super) fn new(record: IncidentRecord, summary: RunSummary, subjects: BTreeSet<Subject>) -> Self {
+        Self {
+            record,
+            summary,
+            subjects,
+            raised: BTreeMap::new(),
+            known: BTreeMap::new(),
+            node_at: None,
+            resolve_at: None,
+            ladders: Ladders::default(),
+            lanes: BTreeMap::new(),
+            told_at: None,
+            news: None,
+            counted: false,
+            flapping: false,
+            calm: false,
+            storm: None,
+            paged: BTreeSet::new(),
+            silent: BTreeMap::new(),
+            alerts: BTreeSet::new(),
+            outlived_its_run: false,
+            origin: None,
+        }
+    }
+}
+
+/// The nodes that are at fault themselves.
+pub(super) fn sick(context: &Context, v: &Finding) -> Vec<String> {
+    let sick = match &context.scope {
+        Scope::Node(node) => return vec![node.clone()],
+        Scope::Alert(_) => &context.nodes,
+        Scope::Run(_) if v.kind == Kind::SourceLost => &context.lost,
+        Scope::Run(_) if v.kind.cause() == Cause::Progress => &context.dark,
+        _ => return Vec::new(),
+    };
+    sick.iter().take(MAX_SUSPECTS).cloned().collect()
+}

@@ -1,0 +1,176 @@
+//! Which open incidents are told as one, and that one.
+
+use super::index::Place;
+use super::labels::ORIGIN;
+use super::manager::Manager;
+use super::open::Incident;
+use super::storm::{Crowd, NAMED, Tally};
+use super::{Hidden, IncidentRecord, Quiet, State, id};
+use crate::effect::Action;
+use crate::effect::Tx;
+use crate::effect::timeline;
+use crate::matcher::Labels;
+use crate::message::{Reason, Why};
+use std::collections::BTreeSet;
+use stepwatch_model::{
+    Kind, Observation, RunSummary, Scope, Sentence, Severity, Subject, Suspect, Target, Ts,
+};
+
+impl Manager {
+    /// The incident is about to be told for the first time: what it is rolled up in, if there are
+    /// too many like it.
+    pub(super) fn rolls_up(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Quiet> {
+        let now = tx.now;
+        let i = self.open.get(id)?;
+        let in_storm = i.record.quiet.as_ref().filter(|q| q.why == Hidden::RolledUp);
+        if let Some(quiet) = in_storm.filter(|q| self.open.contains_key(&q.by)) {
+            return Some(quiet.clone());
+        }
+        let counts = self.config.storm.enabled
+            && !i.counted
+            && !i.ladders.is_empty()
+            && !matches!(i.record.kind, Kind::AlertStorm | Kind::AlerterFault);
+        if !counts || i.is_page_of_known_run(now) {
+            return None;
+        }
+        let team = i.record.labels.get("team").map(|team| format!(" of team {team}")).unwrap_or_default();
+        let way = format!("{} by {}{team}", i.record.severity.as_str(), i.ladders.routes());
+        let reporter = i.origin.as_ref().map(|origin| &origin.reporter);
+        let crowd = self.storms.crowd(now, &way, reporter, &self.config.storm);
+        self.open.get_mut(id)?.counted = true;
+        let by = self.roll_up(tx, id, &crowd?)?;
+        Some(Quiet { why: Hidden::RolledUp, by, until: None, words: "told as one of many".into() })
+    }
+
+    /// Puts an incident into the storm of its crowd, which begins with it if there is none.
+    pub(super) fn roll_up(&mut self, tx: &mut Tx<'_>, id: &str, crowd: &Crowd) -> Option<String> {
+        let now = tx.now;
+        let key = &crowd.key;
+        let subject = Subject { scope: Scope::Storm(key.clone()), cause: Kind::AlertStorm.cause() };
+        let within = self.config.storm.within;
+        let (storm, begins) = match self.find(&subject) {
+            Some(storm) => (storm, false),
+            None => (self.begin_storm(now, id, crowd, &subject)?, true),
+        };
+        let (kind, place) = self.open.get(id).map(|i| (i.record.kind, i.record.place()))?;
+        let i = self.open.get_mut(&storm)?;
+        i.raised.insert((subject, Kind::AlertStorm), i.record.severity);
+        i.resolve_at = None;
+        let tally = i.storm.get_or_insert_default();
+        let calm = now - tally.joined_at > within;
+        (tally.total, tally.open, tally.joined_at) = (tally.total + 1, tally.open + 1, now);
+        *tally.kinds.entry(kind).or_default() += 1;
+        i.record.value = f64::from(tally.total);
+        i.record.summary = tally.words(within, crowd.origin.as_deref()).into();
+        if i.record.suspects.len() < NAMED {
+            let (id, target) = (id.to_owned(), Target::Incident { id: id.to_owned(), place });
+            i.record.suspects.push(Suspect::new(target, Observation::Incident { id, kind }));
+        }
+        let (total, answered) = (tally.total, i.record.state == State::Acknowledged);
+        if begins {
+            tx.out.push(timeline(now, &storm, format!("a storm of incidents for {key}")));
+            self.announce(tx, &storm, now, &Why::first());
+        } else if answered && calm {
+            // Whoever took the storm took what was in it then.
+            i.record.reopen();
+            let why = Why::new(Reason::StormGrew, "the storm that was acknowledged is back");
+            self.announce(tx, &storm, now, &why);
+        } else {
+            let why = Why::new(Reason::StormGrew, format!("the storm grew: {total} incidents"));
+            self.notify_all(tx, &storm, Action::Update, why);
+        }
+        self.finish(&storm, tx.out);
+        Some(storm)
+    }
+
+    /// For the people of `first`, and as urgent.
+    pub(super) fn begin_storm(
+        &mut self,
+        now: Ts,
+        first: &str,
+        crowd: &Crowd,
+        subject: &Subject,
+    ) -> Option<String> {
+        let i = self.open.get(first)?;
+        let (severity, ladders) = (i.record.severity, i.ladders.clone());
+        let team = i.record.labels.get("team").map(|team| ("team".to_owned(), team.clone()));
+        let origin = crowd.origin.clone().map(|origin| (ORIGIN.to_owned(), origin));
+        self.flap_history.counter += 1;
+        let id = id::new(now, subject.scope.name(), subject.cause, self.flap_history.counter);
+        let record = storm_record(now, id.clone(), severity, f64::from(crowd.limit));
+        let summary =
+            RunSummary { labels: team.into_iter().chain(origin).collect(), ..RunSummary::default() };
+        let incident = Incident {
+            ladders,
+            storm: Some(Tally::default()),
+            ..Incident::new(record, summary, BTreeSet::from([subject.clone()]))
+        };
+        self.restore(id.clone(), incident);
+        Some(id)
+    }
+
+    /// An incident has left the storm, or is over.
+    pub(super) fn left_storm(&mut self, tx: &mut Tx<'_>, storm: &str) {
+        let now = tx.now;
+        let (within, hold) = (self.config.storm.within, self.config.resolve_after);
+        let Some(i) = self.open.get_mut(storm) else { return };
+        let Some(tally) = &mut i.storm else { return };
+        tally.open = tally.open.saturating_sub(1);
+        i.record.summary = tally.words(within, i.record.labels.get(ORIGIN).map(String::as_str)).into();
+        if tally.open == 0 {
+            i.raised.clear();
+            i.resolve_at = Some(now + hold);
+            tx.out.push(timeline(now, storm, format!("every incident of it is over; resolves in {hold}")));
+        }
+        self.finish(storm, tx.out);
+    }
+
+    /// Whether somebody is told of an open incident of a run by its name; `None` if there is none.
+    pub(crate) fn is_told_of(&self, run: &str) -> Option<bool> {
+        let open = self.index.at(&Place::Run(run.to_owned())).filter_map(|id| self.open.get(id));
+        let alone = open.map(|i| i.record.quiet.as_ref().is_none_or(|quiet| quiet.why != Hidden::RolledUp));
+        alone.reduce(|a, b| a || b)
+    }
+
+    /// Whoever takes a storm takes what is in it.
+    pub(super) fn ack_members(&mut self, tx: &mut Tx<'_>, storm: &str, by: &str) {
+        if self.open.get(storm).is_some_and(|i| i.storm.is_some()) {
+            for id in self.hidden_by(storm) {
+                self.ack(tx, &id, by);
+            }
+        }
+    }
+}
+
+fn storm_record(now: Ts, id: String, severity: Severity, limit: f64) -> IncidentRecord {
+    IncidentRecord {
+        id,
+        run: String::new(),
+        nodes: Vec::new(),
+        cause: Kind::AlertStorm.cause(),
+        kind: Kind::AlertStorm,
+        severity,
+        state: State::Open,
+        signal: "incidents".into(),
+        start_step: 0,
+        opened_step: 0,
+        detected_step: 0,
+        end_step: None,
+        value: 0.0,
+        expected: limit,
+        score: f64::NAN,
+        summary: Sentence::default(),
+        suspects: Vec::new(),
+        opened_at: now,
+        resolved_at: None,
+        acked_by: None,
+        acked_at: None,
+        level: 0,
+        next_at: None,
+        flaps: 0,
+        labels: Labels::new(),
+        quiet: None,
+        end: None,
+        named: None,
+    }
+}
