@@ -182,7 +182,7 @@ impl Callbacks {
 
     /// What the configuration calls the one whom Slack calls so.
     fn user_of_slack(&self, id: &str) -> Option<String> {
-        let routing = self.inner.runtime.board.routing();
+        let routing = self.inner.runtime.read_model.routing();
         let users = &routing.config.oncall.users;
         users.iter().find(|user| user.slack_id.as_deref() == Some(id)).map(|user| user.name.clone())
     }
@@ -261,7 +261,7 @@ impl Callbacks {
     /// Keeps quiet what is wrong, where it is wrong; another trouble of the same run is told as
     /// ever.
     async fn silence(&self, record: &IncidentRecord, by: String, length: Span) -> Outcome {
-        let routing = self.inner.runtime.board.routing();
+        let routing = self.inner.runtime.read_model.routing();
         let Some(pairs) = silencing::selector(record, &routing.config.alerts.group_by) else {
             return Outcome::Refused(NAMELESS);
         };

@@ -45,12 +45,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::audit::Entry;
-use crate::board::Board;
 use crate::clock::Clock;
 use crate::errors::chain;
 use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
+use crate::read_model::ReadModel;
 use crate::store::unrecorded::FAIL_OPEN_AFTER;
 use crate::store::{self, Filter, Store};
 use crate::templates::Templates;
@@ -157,7 +157,7 @@ pub struct RuntimeHandle {
     pub commands: mpsc::Sender<Command>,
     pub alerts: mpsc::Sender<AlertBatch>,
     pub views: Arc<Views>,
-    pub board: Arc<Board>,
+    pub read_model: Arc<ReadModel>,
     pub metrics: RuntimeMetrics,
     /// The clock that judges.
     pub clock: Clock,
@@ -184,7 +184,7 @@ pub struct Runtime {
     events: Vec<prometheus_client::metrics::counter::Counter>,
     metrics: RuntimeMetrics,
     views: Arc<Views>,
-    board: Arc<Board>,
+    read_model: Arc<ReadModel>,
     schedule: Schedule,
     auditor: Auditor,
 }
@@ -231,16 +231,16 @@ impl Runtime {
         let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
         let (alert_sender, alerts) = mpsc::channel(QUEUE_ALERTS);
         let views = Arc::new(Views::default());
-        let board = Arc::new(Board::new(clock.clone()));
+        let read_model = Arc::new(ReadModel::new(clock.clone()));
         let handle = RuntimeHandle {
             commands: sender,
             alerts: alert_sender,
             views: Arc::clone(&views),
-            board: Arc::clone(&board),
+            read_model: Arc::clone(&read_model),
             metrics: metrics.clone(),
             clock: clock.clone(),
         };
-        board.reroute(config.clone());
+        read_model.reroute(config.clone());
         let events = Kind::ALL
             .iter()
             .map(|k| metrics.events.get_or_create(&KindLabel { kind: Word(k.as_str()) }).clone())
@@ -264,7 +264,7 @@ impl Runtime {
             events,
             metrics,
             views,
-            board,
+            read_model,
             schedule: Schedule::new(),
             auditor: Auditor::new(),
         };
@@ -504,7 +504,7 @@ impl Runtime {
         self.pending.absorb_state(state);
         self.pending.dress(&self.templates, &self.metrics);
         let at = self.clock.now();
-        match self.pending.commit(&self.store, &self.board, at).await {
+        match self.pending.commit(&self.store, &self.read_model, at).await {
             Ok(()) => {
                 self.metrics.commit_seconds.observe(started.elapsed().as_secs_f64());
                 if self.schedule.retry.take().is_some() {

@@ -90,10 +90,10 @@ pub(super) async fn overview(State(api): State<Arc<Api>>, caller: Caller) -> Res
     }
     let columns = ["severity", "state", "run", "what", "since", "step", "told to level", "id"];
     incident_table(&mut body, "Open incidents", &columns, &open, now, "Nothing is wrong that we can see.");
-    let routing = api.runtime.board.routing();
-    let seen = |r: &&RunView| caller.reach().is_none_or(|reach| reach.admits(&routing.labels(r)));
+    let routing = api.runtime.read_model.routing();
+    let seen = |r: &&RunView| caller.token_scope().is_none_or(|scope| scope.admits(&routing.labels(r)));
     run_table(&mut body, &view.runs.iter().filter(seen).collect::<Vec<_>>(), now);
-    if caller.reach().is_none() {
+    if caller.token_scope().is_none() {
         source_table(&mut body, &api.sources.views(), now);
     }
     incident_table(&mut body, "Lately resolved", &columns, &closed, now, "None.");

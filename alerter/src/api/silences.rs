@@ -101,7 +101,7 @@ pub(super) async fn list(
 ) -> Result<Json<SilenceList>> {
     let now = wall();
     let wanted = query.state.unwrap_or_default();
-    let mut silences = api.runtime.board.silences(now);
+    let mut silences = api.runtime.read_model.silences(now);
     silences.retain(|s| wanted.wants(s.phase(now)) && caller.may_silence(&s.matchers).is_ok());
     silences.sort_by_key(|s| (s.phase(now) == Phase::Expired, s.ends_at));
     let quiet = api.quiet().await?;
@@ -189,7 +189,7 @@ pub(super) async fn expire(
 ) -> Result<Json<SilenceView>> {
     let id = api.silence_named(&caller, &id)?;
     api.expire(&caller, &id).await?;
-    let now = api.runtime.board.silence(&id).ok_or_else(|| unknown(&id))?;
+    let now = api.runtime.read_model.silence(&id).ok_or_else(|| unknown(&id))?;
     Ok(Json(SilenceView::of(&now, wall(), &[])))
 }
 
@@ -225,7 +225,7 @@ pub(super) async fn preview(
     let matching = records.into_iter().filter(|r| r.resolved_at.is_none() || r.opened_at >= since);
     let matching = matching.filter(|r| all_hold(&wish.matchers, &r.labels));
     let (open, recent): (Vec<_>, Vec<_>) = matching.partition(|r| r.resolved_at.is_none());
-    let alerts = api.runtime.board.alerts(wall());
+    let alerts = api.runtime.read_model.alerts(wall());
     let seen = |l: &Labels| all_hold(&wish.matchers, l) && caller.sees(l);
     let alerts: Vec<Labels> = alerts.iter().map(|f| f.alert.labels.to_labels()).filter(seen).collect();
     Ok(Json(PreviewView {
@@ -283,13 +283,13 @@ impl Api {
 
     /// The silence of this id, if it is the caller's to know of.
     pub(super) fn own_silence(&self, caller: &Caller, id: &str) -> Result<Arc<Silence>> {
-        let found = self.runtime.board.silence(id).filter(|s| caller.may_silence(&s.matchers).is_ok());
+        let found = self.runtime.read_model.silence(id).filter(|s| caller.may_silence(&s.matchers).is_ok());
         found.ok_or_else(|| unknown(id))
     }
 
     /// The silence that an id, or the unique beginning of one, means.
     fn silence_named(&self, caller: &Caller, id: &str) -> Result<String> {
-        let mut all = self.runtime.board.silences(wall());
+        let mut all = self.runtime.read_model.silences(wall());
         all.retain(|s| caller.may_silence(&s.matchers).is_ok());
         let mut named = all.iter().filter(|s| !id.is_empty() && s.id.starts_with(id));
         match (named.next(), named.next()) {

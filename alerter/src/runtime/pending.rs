@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 
 use super::Answer;
 use crate::audit::Entry;
-use crate::board::Board;
 use crate::metrics::{Name, ReceiverLabel, RuntimeMetrics};
+use crate::read_model::ReadModel;
 use crate::store::{self, Commit, Store};
 use crate::templates::Templates;
 
@@ -115,7 +115,12 @@ impl Pending {
 
     /// Makes it durable and answers those who wait. On an error nothing is lost and nobody is
     /// answered.
-    pub(super) async fn commit(&mut self, store: &Store, board: &Board, at: Ts) -> store::Result<()> {
+    pub(super) async fn commit(
+        &mut self,
+        store: &Store,
+        read_model: &ReadModel,
+        at: Ts,
+    ) -> store::Result<()> {
         let commit = Commit {
             effects: core::mem::take(&mut self.effects),
             state: core::mem::take(&mut self.state).into_iter().collect(),
@@ -138,8 +143,8 @@ impl Pending {
             return done;
         }
         (self.counted, self.dressed, self.handed, self.compacted, self.whole) = (0, 0, 0, 0, false);
-        board.apply(&commit.effects);
-        board.saw(core::mem::take(&mut self.seen));
+        read_model.apply(&commit.effects);
+        read_model.saw(core::mem::take(&mut self.seen));
         for held in self.held.drain(..) {
             (held.0)();
         }

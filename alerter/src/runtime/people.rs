@@ -52,7 +52,7 @@ impl Runtime {
             }
             Command::Reconfigure { config, templates, reply } => {
                 self.templates = templates;
-                self.board.reroute((*config).clone());
+                self.read_model.reroute((*config).clone());
                 self.engine.reconfigure(*config);
                 self.engine.reconsider(now, &mut self.pending.effects);
                 self.pending.whole = true;

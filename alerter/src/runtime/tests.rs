@@ -450,10 +450,14 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
     assert_eq!(states.len(), 2, "{states:?}");
     assert!(states.contains(&("Loud", State::Open, false)), "{states:?}");
     assert!(states.contains(&("Quiet", State::Open, true)), "{states:?}");
-    let board = &rig.handle.board;
-    assert!(near(board.active(wall())[0].ends_at, quiet_until));
-    assert!(board.alerts(wall()).iter().all(|f| near(f.ends_at, ends)), "{:?}", board.alerts(wall()));
-    assert_eq!(board.alerts(wall()).len(), 2);
+    let read_model = &rig.handle.read_model;
+    assert!(near(read_model.active(wall())[0].ends_at, quiet_until));
+    assert!(
+        read_model.alerts(wall()).iter().all(|f| near(f.ends_at, ends)),
+        "{:?}",
+        read_model.alerts(wall())
+    );
+    assert_eq!(read_model.alerts(wall()).len(), 2);
 }
 
 /// Nobody hears of a page from the store: it is handed over after ten seconds, in words that say

@@ -26,9 +26,9 @@ use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::Each;
 use crate::audit::Entry;
-use crate::board::Routing;
 use crate::clock::wall;
 use crate::notify::line;
+use crate::read_model::Routing;
 use crate::runtime::{AlertBatch, Heard};
 use crate::store;
 
@@ -68,11 +68,13 @@ pub(super) async fn take(
 ) -> Result<StatusCode> {
     let Each(posted) = posted?;
     let Read { told, cut, invalid, mistakes, foreign } =
-        Read::of(posted, &caller, &api.runtime.board.routing(), wall());
+        Read::of(posted, &caller, &api.runtime.read_model.routing(), wall());
     api.runtime.metrics.alerts_invalid.inc_by(invalid + foreign);
     api.runtime.metrics.alerts_cut.inc_by(cut);
-    let beyond = caller.reach().filter(|_| foreign > 0).map(|reach| {
-        format!("{foreign} alerts refused: this token is limited to {reach}, by the labels run and team")
+    let beyond = caller.token_scope().filter(|_| foreign > 0).map(|token_scope| {
+        format!(
+            "{foreign} alerts refused: this token is limited to {token_scope}, by the labels run and team"
+        )
     });
     let mistakes = mistakes.join("; ");
     if let Some(refused) = api.refused_alerts.count(invalid + foreign) {
@@ -178,10 +180,10 @@ impl Api {
 
 /// What a caller tells, with the limits of their say; `None` beyond them.
 fn within(caller: &Caller, routing: &Routing, alert: Alert) -> Option<Alert> {
-    let Some(reach) = caller.reach() else { return Some(alert) };
+    let Some(token_scope) = caller.token_scope() else { return Some(alert) };
     let labels = routing.with_team(alert.labels.to_labels());
-    let limits = reach.limits_of(&labels);
-    reach.admits(&labels).then(|| alert.told_within(limits))
+    let limits = token_scope.limits_of(&labels);
+    token_scope.admits(&labels).then(|| alert.told_within(limits))
 }
 
 /// An alert, when it ends, and how many of its texts were cut.
@@ -256,10 +258,11 @@ impl Stand {
     async fn of(api: &Api, caller: &Caller, filter: Filter) -> Result<Self> {
         let open = store::Filter { unresolved: true, limit: Some(MAX_INCIDENTS), ..store::Filter::default() };
         let incidents = api.incidents(caller, open).await?;
-        let (now, board) = (wall(), &api.runtime.board);
-        let (routing, silences, mut alerts) = (board.routing(), board.active(now), board.alerts(now));
-        if let Some(reach) = caller.reach() {
-            alerts.retain(|firing| reach.admits(&routing.with_team(firing.alert.labels.to_labels())));
+        let (now, read_model) = (wall(), &api.runtime.read_model);
+        let (routing, silences, mut alerts) =
+            (read_model.routing(), read_model.active(now), read_model.alerts(now));
+        if let Some(token_scope) = caller.token_scope() {
+            alerts.retain(|firing| token_scope.admits(&routing.with_team(firing.alert.labels.to_labels())));
         }
         Ok(Self { filter, now, routing, silences, alerts, incidents })
     }

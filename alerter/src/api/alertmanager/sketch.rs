@@ -13,7 +13,7 @@ use stepwatch_engine::matcher::{Labels, Matcher, Op};
 use stepwatch_engine::route::Node;
 use stepwatch_engine::verdict::Severity;
 
-use crate::board::Routing;
+use crate::read_model::Routing;
 
 /// Whom a way without anybody on it reaches.
 const NOBODY: &str = "nobody";

@@ -218,7 +218,8 @@ teams:
 policies: [{name: steps, levels: [{after: 0s, notify: [chat]}, {after: 5m, notify: [pager], if: {severity: page}}]}]
 "#;
     let app = TestApp::start_with(routes, &[]).await;
-    let status: Value = reqwest::get(format!("{}/api/v2/status", app.url)).await.unwrap().json().await.unwrap();
+    let status: Value =
+        reqwest::get(format!("{}/api/v2/status", app.url)).await.unwrap().json().await.unwrap();
     let text = status["config"]["original"].as_str().unwrap();
     insta::assert_snapshot!(text.split(super::OURS).next().unwrap());
 }

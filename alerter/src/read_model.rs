@@ -27,7 +27,7 @@ use crate::runtime::RunView;
 const SHOWN_FOR: Span = Span::secs(5 * 86_400);
 
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct ReadModel {
     inner: RwLock<Inner>,
     routing: ArcSwap<Routing>,
     /// The configuration in force, as it may be shown.
@@ -48,7 +48,7 @@ struct Inner {
     alerts: BTreeMap<u64, Firing>,
 }
 
-impl Board {
+impl ReadModel {
     pub(crate) fn new(clock: Clock) -> Self {
         Self { clock, ..Self::default() }
     }
