@@ -204,7 +204,7 @@ async fn runs(State(api): State<Arc<Api>>, caller: Caller) -> Json<RunList> {
 async fn sources(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<SourceList>, ApiError> {
     caller.require_everything()?;
     let view = api.runtime.views.get();
-    let judged = |s: crate::ingest::SourceView| {
+    let judged = |s: crate::ingest::SourceSnapshot| {
         let refused = view.refused.get(s.source.as_ref());
         SourceView::from(s).judged(refused)
     };

@@ -12,6 +12,7 @@
 pub mod api;
 pub mod app;
 pub mod audit;
+mod backoff;
 pub mod backtest;
 pub mod bulkhead;
 pub mod calendars;

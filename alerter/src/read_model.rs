@@ -21,7 +21,7 @@ use stepwatch_engine::silence::{Phase, Silence};
 use stepwatch_engine::time::{Span, Ts};
 
 use crate::clock::Clock;
-use crate::runtime::RunView;
+use crate::runtime::RunSnapshot;
 
 /// How long an ended silence is shown, as long as Alertmanager shows it.
 const SHOWN_FOR: Span = Span::secs(5 * 86_400);
@@ -154,7 +154,7 @@ impl ReadModel {
 
 impl Routing {
     /// The labels of a run, with its team.
-    pub fn labels(&self, run: &RunView) -> Labels {
+    pub fn labels(&self, run: &RunSnapshot) -> Labels {
         let mut labels = run.labels.clone();
         labels.insert("run".into(), run.run.clone());
         self.with_team(labels)

@@ -57,7 +57,8 @@ use crate::templates::Templates;
 use auditor::Auditor;
 pub use outside::{AlertBatch, Heard, Outside, Silenced, fresh_id};
 use pending::Pending;
-pub use view::{RunView, RuntimeView, Views};
+pub use people::{IncidentAction, Unanswered};
+pub use view::{RunSnapshot, RuntimeSnapshot, Views};
 
 /// State and cursors without effects are kept this often: what a power cut makes us read again.
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
@@ -88,14 +89,10 @@ const QUEUE_ALERTS: usize = 32;
 /// What somebody wants of the runtime. The answer comes when it is durable.
 #[derive(Debug)]
 pub enum Command {
-    Ack {
+    Act {
         incident: String,
         by: String,
-        reply: oneshot::Sender<Answer>,
-    },
-    Resolve {
-        incident: String,
-        by: String,
+        action: IncidentAction,
         reply: oneshot::Sender<Answer>,
     },
     Outside(Outside),
@@ -109,23 +106,6 @@ pub enum Command {
     Calendar {
         schedule: String,
         text: Option<String>,
-    },
-    Escalate {
-        incident: String,
-        by: String,
-        reply: oneshot::Sender<Answer>,
-    },
-    Unack {
-        incident: String,
-        by: String,
-        reply: oneshot::Sender<Answer>,
-    },
-    Note {
-        /// As it was found, open or resolved.
-        incident: Box<IncidentRecord>,
-        by: String,
-        what: String,
-        reply: oneshot::Sender<Answer>,
     },
     /// Somebody's command, and the entry of the audit log that is kept with what comes of it.
     Audited {

@@ -6,12 +6,10 @@ use std::collections::BTreeMap;
 use stepwatch_engine::StatePart;
 use stepwatch_engine::effect::{Effect, TimelineEntry};
 use stepwatch_engine::external::Firing;
-use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::time::Ts;
 use stepwatch_wire::Cursor;
 use tokio::sync::oneshot;
 
-use super::Answer;
 use crate::audit::Entry;
 use crate::metrics::{Name, ReceiverLabel, RuntimeMetrics};
 use crate::read_model::ReadModel;
@@ -40,8 +38,6 @@ pub(super) struct Pending {
     pub reported: Vec<String>,
     /// Who asked for what.
     pub audit: Vec<Entry>,
-    /// Answers that may be given when all this is durable.
-    pub replies: Vec<(oneshot::Sender<Answer>, Box<IncidentRecord>)>,
     /// Alerts that were told again.
     pub seen: Vec<Firing>,
     held: Vec<Held>,
@@ -61,7 +57,6 @@ impl Pending {
     /// Somebody waits for it, or must hear of it.
     pub(super) fn is_urgent(&self) -> bool {
         !self.effects.is_empty()
-            || !self.replies.is_empty()
             || !self.held.is_empty()
             || !self.reported.is_empty()
             || !self.audit.is_empty()
@@ -147,10 +142,6 @@ impl Pending {
         read_model.saw(core::mem::take(&mut self.seen));
         for held in self.held.drain(..) {
             (held.0)();
-        }
-        for (reply, record) in self.replies.drain(..) {
-            // Whoever asked may have gone away; what was asked is done.
-            let _ = reply.send(Some(record));
         }
         Ok(())
     }

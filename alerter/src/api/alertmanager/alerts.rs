@@ -13,7 +13,6 @@ use stepwatch_engine::incident::IncidentRecord;
 use stepwatch_engine::matcher::Labels;
 use stepwatch_engine::silence::Silence;
 use stepwatch_engine::time::Ts;
-use tokio::sync::oneshot;
 
 use super::errors::{BadRequest, Broken, Full, NotJson, TooLarge};
 use super::filter::{AlertsQuery, Filter};
@@ -25,17 +24,14 @@ use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::Each;
-use crate::audit::Entry;
 use crate::clock::wall;
 use crate::notify::line;
 use crate::read_model::Routing;
-use crate::runtime::{AlertBatch, Heard};
+use crate::runtime::{Heard, Unanswered};
 use crate::store;
 
 /// Incidents shown as alerts.
 const MAX_INCIDENTS: u32 = 100_000;
-/// How long alerts may take to become durable before whoever told them is told to do it again.
-const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 /// Mistakes told of one request.
 const MAX_MISTAKES: usize = 10;
 /// Characters of the name of an alert in one of them.
@@ -85,7 +81,12 @@ pub(super) async fn take(
         Heard::default()
     } else {
         let entry = caller.audit("", "alerts", &format!("{} alerts", told.len()));
-        api.tell(told, entry).await?
+        api.runtime.tell(told, entry).await.map_err(|why| match why {
+            Unanswered::NotDurable => ApiError::unavailable(
+                "taken, but not yet durable: the store is slow or refuses; tell it again",
+            ),
+            Unanswered::Stopping => why.into(),
+        })?
     };
     if let Some(why) = beyond {
         return Err(Refused(StatusCode::FORBIDDEN, why));
@@ -154,27 +155,6 @@ impl Read {
             let name = name.map(|name| format!(" {:?}", line(name, MAX_NAME))).unwrap_or_default();
             self.mistakes.push(format!("{why} (alert {number}{name})"));
         }
-    }
-}
-
-impl Api {
-    /// Tells the runtime, and waits until what is new is durable.
-    async fn tell(&self, told: Vec<Told>, entry: Entry) -> core::result::Result<Heard, ApiError> {
-        let (reply, answer) = oneshot::channel();
-        let stopping = || ApiError::unavailable("the alerter is stopping; ask again when it is back");
-        let asked = async {
-            self.runtime
-                .alerts
-                .send(AlertBatch { told, entry: Some(Box::new(entry)), reply })
-                .await
-                .map_err(|_| stopping())?;
-            answer.await.map_err(|_| stopping())
-        };
-        tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or_else(|_| {
-            Err(ApiError::unavailable(
-                "taken, but not yet durable: the store is slow or refuses; tell it again",
-            ))
-        })
     }
 }
 
