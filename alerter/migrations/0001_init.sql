@@ -28,10 +28,19 @@ CREATE TABLE incidents (
     next_at       TEXT,
     flaps         BIGINT NOT NULL,
     -- The whole incident as JSON: what the program reads back.
-    record        TEXT NOT NULL
+    record        TEXT NOT NULL,
+    -- Nodes that are sick themselves, between commas: ",gpu-042,gpu-043,". Of one node:
+    --   SELECT id, run, kind, opened_at, summary FROM incidents WHERE nodes LIKE '%,gpu-042,%' ORDER BY opened_at;
+    nodes         TEXT NOT NULL DEFAULT ',',
+    -- Since when nothing hides it, in Unix milliseconds; NULL while something does: what would call somebody about it then waits
+    -- in the outbox.
+    loud_ms       BIGINT DEFAULT 0,
+    -- When one that a person resolved while it still fired comes back, in Unix milliseconds; NULL of all others.
+    reopens_ms    BIGINT
 );
 CREATE INDEX incidents_by_opening ON incidents (opened_at);
 CREATE INDEX incidents_unresolved ON incidents (state) WHERE state <> 'resolved';
+CREATE INDEX incidents_reopening ON incidents (id) WHERE reopens_ms IS NOT NULL;
 
 CREATE TABLE timeline (
     incident TEXT NOT NULL,
@@ -47,27 +56,34 @@ CREATE TABLE timeline (
 --   SELECT incident, receiver, attempts, error FROM outbox
 --   WHERE page = 1 AND action = 'trigger' AND state IN ('pending', 'attempting', 'ambiguous');
 CREATE TABLE outbox (
-    idem_key     TEXT PRIMARY KEY,
-    incident     TEXT NOT NULL,
-    receiver     TEXT NOT NULL,
-    seq          BIGINT NOT NULL,
-    action       TEXT NOT NULL,
-    page         BIGINT NOT NULL,
+    idem_key      TEXT PRIMARY KEY,
+    incident      TEXT NOT NULL,
+    receiver      TEXT NOT NULL,
+    seq           BIGINT NOT NULL,
+    action        TEXT NOT NULL,
+    page          BIGINT NOT NULL,
     -- pending: not sent. attempting: being sent; found at a start it means that nobody knows. ambiguous: sent, outcome unknown.
     -- delivered, failed, superseded: done.
-    state        TEXT NOT NULL,
-    attempts     BIGINT NOT NULL,
-    created_ms   BIGINT NOT NULL,
-    next_ms      BIGINT NOT NULL,
-    done_at      TEXT,
-    error        TEXT,
+    state         TEXT NOT NULL,
+    attempts      BIGINT NOT NULL,
+    created_ms    BIGINT NOT NULL,
+    next_ms       BIGINT NOT NULL,
+    done_at       TEXT,
+    error         TEXT,
     -- 1 when the engine has learned of the outcome, in the transaction that kept what it made of it.
-    reported     BIGINT NOT NULL,
-    notification TEXT NOT NULL,
+    reported      BIGINT NOT NULL,
+    notification  TEXT NOT NULL,
+    -- 1 of what is told although something hides the incident: a person asked for it, or it is an answer or an end.
+    despite_quiet BIGINT NOT NULL DEFAULT 0,
+    -- The number of a call among those of its incident and class (page, ticket), given before it is first sent to a receiver that
+    -- rings once a key. A call that is repeated keeps it; NULL of what was never sent, and of what calls nobody.
+    ring          BIGINT,
     UNIQUE (incident, receiver, seq)
 );
 CREATE INDEX outbox_undone ON outbox (receiver, incident, seq) WHERE state IN ('pending', 'attempting', 'ambiguous');
 CREATE INDEX outbox_unreported ON outbox (reported) WHERE reported = 0 AND state IN ('delivered', 'failed');
+-- Pages that a receiver refused for good: they are looked at again for as long as nobody was told of their incident.
+CREATE INDEX outbox_refused ON outbox (receiver, incident) WHERE state = 'failed' AND page = 1 AND action = 'trigger';
 
 -- What a notifier must remember of a conversation, such as the Slack channel id and the timestamp of the message it edits.
 CREATE TABLE lanes (
@@ -95,3 +111,68 @@ CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value TEXT NOT NULL
 );
+
+-- What people asked to be told nothing about. Who keeps what quiet now:
+--   SELECT id, matchers, created_by, comment, ends_at FROM silences WHERE ends_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now');
+CREATE TABLE silences (
+    id         TEXT PRIMARY KEY,
+    matchers   TEXT NOT NULL,
+    starts_at  TEXT NOT NULL,
+    ends_at    TEXT NOT NULL,
+    created_by TEXT NOT NULL,
+    comment    TEXT NOT NULL,
+    -- The whole silence as JSON: what the program reads back.
+    record     TEXT NOT NULL
+);
+CREATE INDEX silences_by_end ON silences (ends_at);
+
+-- Alerts of other programs that fire, as they were told last. Those that are over are not here: the incidents have their history.
+-- They are kept in the order in which they began to fire: those of one request lie together, and end together. In the order of
+-- their fingerprints, which is none, each would be a page of its own to write.
+CREATE TABLE alerts (
+    -- The program knows which alert has which.
+    id            INTEGER PRIMARY KEY,
+    -- Of the labels, in hexadecimal, as Prometheus and Alertmanager make it.
+    fingerprint   TEXT NOT NULL,
+    labels        TEXT NOT NULL,
+    annotations   TEXT NOT NULL,
+    generator_url TEXT NOT NULL,
+    starts_ms     BIGINT NOT NULL,
+    ends_ms       BIGINT NOT NULL,
+    updated_ms    BIGINT NOT NULL,
+    -- The labels beyond which whoever told it has no say, as a JSON object; of none where nothing limits them.
+    within        TEXT NOT NULL
+);
+
+-- What services told us and we acted upon: neither a repetition nor a replay is acted upon again.
+CREATE TABLE callbacks (
+    service TEXT NOT NULL,
+    id      TEXT NOT NULL,
+    at_ms   BIGINT NOT NULL,
+    PRIMARY KEY (service, id)
+);
+CREATE INDEX callbacks_by_age ON callbacks (at_ms);
+
+-- What another service calls an incident of ours, and when, by its own clock, it last said something that counted.
+CREATE TABLE counterparts (
+    service  TEXT NOT NULL,
+    id       TEXT NOT NULL,
+    incident TEXT NOT NULL,
+    spoke_ms BIGINT NOT NULL,
+    PRIMARY KEY (service, id)
+);
+
+-- Who changed what, by which door, and what came of it. Rows are added and, when they are old, forgotten; never changed.
+CREATE TABLE audit (
+    seq     BIGINT NOT NULL PRIMARY KEY,
+    at      TEXT NOT NULL,
+    at_ms   BIGINT NOT NULL,
+    actor   TEXT NOT NULL,
+    door    TEXT NOT NULL,
+    action  TEXT NOT NULL,
+    target  TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    remote  TEXT NOT NULL,
+    detail  TEXT NOT NULL
+);
+CREATE INDEX audit_by_time ON audit (at_ms);

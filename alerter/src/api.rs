@@ -9,13 +9,13 @@
 //! thousand dashboards cannot delay a page. Errors are `{"error": "..."}`.
 
 mod alertmanager;
-pub mod answers;
 pub mod audit;
 pub mod auth;
 pub mod doc;
 mod error;
 mod extract;
 mod html;
+pub mod incident_actions;
 mod incidents;
 pub mod oncall;
 mod page;
@@ -40,8 +40,8 @@ use utoipa_axum::routes;
 
 use crate::clock::wall;
 use crate::ingest::SourceTable;
+use crate::log_throttle::LogThrottle;
 use crate::runtime::RuntimeHandle;
-use crate::seldom::Seldom;
 use crate::store::Store;
 pub(crate) use alertmanager::{MAX_ALERTS_BODY, REFUSALS_TOLD_EVERY};
 use auth::Caller;
@@ -61,7 +61,7 @@ pub struct Api {
     pub registry: Arc<Registry>,
     pub started: Ts,
     /// Alerts that were not taken, and lines of the log about them.
-    pub refused_alerts: Arc<Seldom>,
+    pub refused_alerts: Arc<LogThrottle>,
 }
 
 impl Api {
@@ -72,7 +72,7 @@ impl Api {
             sources,
             registry: Arc::new(registry),
             started: wall(),
-            refused_alerts: Arc::new(Seldom::new(REFUSALS_TOLD_EVERY)),
+            refused_alerts: Arc::new(LogThrottle::new(REFUSALS_TOLD_EVERY)),
         }
     }
 
@@ -84,11 +84,13 @@ impl Api {
     }
 
     fn run_views(&self, caller: &Caller) -> RunList {
-        let (view, now, routing) = (self.runtime.views.get(), wall(), self.runtime.board.routing());
-        let seen =
-            view.runs.iter().filter(|r| caller.reach().is_none_or(|reach| reach.admits(&routing.labels(r))));
+        let (view, now, routing) = (self.runtime.views.get(), wall(), self.runtime.read_model.routing());
+        let seen = view
+            .runs
+            .iter()
+            .filter(|r| caller.token_scope().is_none_or(|scope| scope.admits(&routing.labels(r))));
         let runs = seen.map(|r| RunView::of(r, now)).collect();
-        RunList { runs, hidden: if caller.reach().is_some() { 0 } else { view.runs_hidden } }
+        RunList { runs, hidden: if caller.token_scope().is_some() { 0 } else { view.runs_hidden } }
     }
 
     /// Whoever is limited to some runs or teams is told of no more than these: neither of the
@@ -108,7 +110,7 @@ impl Api {
             next_deadline_at: None,
             next_deadline: None,
         };
-        if caller.reach().is_some() {
+        if caller.token_scope().is_some() {
             status.runs = self.run_views(caller).runs.len();
             status.open_incidents = self.count_open(caller).await?;
             return Ok(status);
@@ -155,11 +157,11 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .route("/incidents/{id}", get(page::incident))
         .route("/assets/page.css", get(page::style));
     let ack = OpenApiRouter::default()
-        .routes(routes!(answers::ack))
-        .routes(routes!(answers::resolve))
-        .routes(routes!(answers::escalate))
-        .routes(routes!(answers::unack))
-        .routes(routes!(answers::note));
+        .routes(routes!(incident_actions::ack))
+        .routes(routes!(incident_actions::resolve))
+        .routes(routes!(incident_actions::escalate))
+        .routes(routes!(incident_actions::unack))
+        .routes(routes!(incident_actions::note));
     let silence = OpenApiRouter::default()
         .routes(routes!(silences::add))
         .routes(routes!(silences::expire))
@@ -202,7 +204,7 @@ async fn runs(State(api): State<Arc<Api>>, caller: Caller) -> Json<RunList> {
 async fn sources(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<SourceList>, ApiError> {
     caller.require_everything()?;
     let view = api.runtime.views.get();
-    let judged = |s: crate::ingest::SourceView| {
+    let judged = |s: crate::ingest::SourceSnapshot| {
         let refused = view.refused.get(s.source.as_ref());
         SourceView::from(s).judged(refused)
     };

@@ -125,7 +125,7 @@ impl App {
             metrics.runtime.clone(),
         )
         .await?;
-        handle.board.show(config.shown);
+        handle.read_model.show(config.shown);
         let watching = watching(&handle, config.watchdog);
         let (kept, end) = (store.clone(), stopping.clone());
         let outbox = Outbox::start_with(kept, config.receivers, feedback_sender, end, watching);
@@ -240,7 +240,7 @@ impl App {
         let stopping = || "the alerter is stopping".to_owned();
         self.runtime.commands.send(command).await.map_err(|_| stopping())?;
         done.await.map_err(|_| stopping())?;
-        self.runtime.board.show(config.shown);
+        self.runtime.read_model.show(config.shown);
         self.ingest.apply(config.plan).await;
         self.calendars.apply(config.calendars);
         self.gate.replace(config.keyring);

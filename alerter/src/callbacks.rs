@@ -19,7 +19,6 @@ mod socket;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -28,15 +27,15 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::incident::{IncidentRecord, State};
 use stepwatch_respond::matcher::{Matcher, Op};
 use stepwatch_respond::silence::{Refusal, Silence, Wanted};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, watch};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::auth::Caller;
-use crate::audit::{self, AuditLog, Door, Entry};
+use crate::audit::{self, AuditLog, Door};
 use crate::notify::{Ear, Notifier};
 use crate::outbox::Receivers;
-use crate::runtime::{Command, Outside, RuntimeHandle};
+use crate::runtime::{Command, IncidentAction, Outside, RuntimeHandle, Unanswered};
 use crate::store::Store;
 
 pub use metrics::CallbackMetrics;
@@ -48,8 +47,6 @@ pub const PATHS: &[&str] = &[slack::PATH, pagerduty::PATH];
 const BODY_MAX: usize = 1 << 20;
 /// Callbacks acted upon at once; more are refused, and the services come again.
 const BUSY_MAX: usize = 64;
-/// How long a word may take to become durable before it is given up.
-const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 /// Why what has no name is not silenced.
 const NAMELESS: &str = "neither a run, a node nor the name of an alert says what this is about, so that a silence would keep quiet more than this: acknowledge it, or make a silence with `stepwatch-alerter silences add`";
 /// How long a word acted upon is remembered. Longer than any word is believed.
@@ -78,12 +75,8 @@ struct Inner {
 
 /// What somebody wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Word {
-    Ack,
-    Unack,
-    Resolve,
-    Escalate,
-    Note(String),
+enum Wish {
+    Act(IncidentAction),
     /// Of this trouble where it is, for so long.
     Silence(Span),
 }
@@ -126,16 +119,22 @@ pub(crate) fn routes() -> OpenApiRouter<Callbacks> {
         .layer(DefaultBodyLimit::max(BODY_MAX))
 }
 
-impl Word {
+impl Wish {
     fn as_str(&self) -> &'static str {
         match self {
-            Self::Ack => "ack",
-            Self::Unack => "unack",
-            Self::Resolve => "resolve",
-            Self::Escalate => "escalate",
-            Self::Note(_) => "note",
+            Self::Act(action) => action.as_str(),
             Self::Silence(_) => "silence",
         }
+    }
+}
+
+impl From<Unanswered> for Outcome {
+    fn from(why: Unanswered) -> Self {
+        let words = match why {
+            Unanswered::Stopping => "the alerter is stopping",
+            Unanswered::NotDurable => "it is not durable yet: the store is slow or refuses",
+        };
+        Self::Failed(words.into())
     }
 }
 
@@ -182,7 +181,7 @@ impl Callbacks {
 
     /// What the configuration calls the one whom Slack calls so.
     fn user_of_slack(&self, id: &str) -> Option<String> {
-        let routing = self.inner.runtime.board.routing();
+        let routing = self.inner.runtime.read_model.routing();
         let users = &routing.config.oncall.users;
         users.iter().find(|user| user.slack_id.as_deref() == Some(id)).map(|user| user.name.clone())
     }
@@ -214,7 +213,7 @@ impl Callbacks {
     }
 
     /// Does what somebody wants of the incident with exactly this id.
-    async fn act(&self, id: &str, by: &str, word: Word) -> Outcome {
+    async fn act(&self, id: &str, by: &str, wish: Wish) -> Outcome {
         let found = match self.inner.store.incident(id).await {
             Ok(found) => found.filter(|record| record.id == id),
             Err(err) => {
@@ -223,45 +222,45 @@ impl Callbacks {
             }
         };
         let Some(record) = found.map(Box::new) else { return Outcome::Unknown };
-        match (record.state, &word) {
+        match (record.state, &wish) {
             (State::Resolved, _) => return Outcome::Over(record),
-            (State::Acknowledged, Word::Ack) | (State::Open, Word::Unack) => return Outcome::Already(record),
+            (State::Acknowledged, Wish::Act(IncidentAction::Ack))
+            | (State::Open, Wish::Act(IncidentAction::Unack)) => return Outcome::Already(record),
             _ => {}
         }
         let (incident, by) = (record.id.clone(), by.to_owned());
-        tracing::info!(incident, by, ?word, "a person's word");
-        let entry = self.caller.audit(&by, word.as_str(), &incident);
-        let answer = match word {
-            Word::Ack => self.ask(entry, |reply| Command::Ack { incident, by, reply }).await,
-            Word::Unack => self.ask(entry, |reply| Command::Unack { incident, by, reply }).await,
-            Word::Resolve => self.ask(entry, |reply| Command::Resolve { incident, by, reply }).await,
-            Word::Escalate => self.ask(entry, |reply| Command::Escalate { incident, by, reply }).await,
-            Word::Note(what) => {
-                let entry = entry.saying(&what);
-                let incident = record.clone();
-                self.ask(entry, |reply| Command::Note { incident, by, what, reply }).await
-            }
-            Word::Silence(length) => return self.silence(&record, by, length).await,
+        tracing::info!(incident, by, word = wish.as_str(), "a person's word");
+        let action = match wish {
+            Wish::Act(action) => action,
+            Wish::Silence(length) => return self.silence(&record, by, length).await,
         };
-        match answer {
+        let mut entry = self.caller.audit(&by, action.as_str(), &incident);
+        let noted = matches!(action, IncidentAction::Note(_));
+        if let IncidentAction::Note(what) = &action {
+            entry = entry.saying(what);
+        }
+        let runtime = &self.inner.runtime;
+        match runtime.ask(entry, |reply| Command::Act { incident, by, action, reply }).await {
             Ok(Some(_)) => Outcome::Done,
+            // A note needs no open incident.
+            Ok(None) if noted => Outcome::Done,
             // It resolved between the look and the word.
             Ok(None) => Outcome::Over(record),
-            Err(why) => Outcome::Failed(why.into()),
+            Err(why) => why.into(),
         }
     }
 
     /// Writes down what somebody asked for who may not.
-    async fn refuse(&self, by: &str, word: &Word, incident: &str, why: &str) {
-        tracing::warn!(incident, by, ?word, why, "a click is refused");
-        let entry = self.caller.audit(by, word.as_str(), incident).saying(why);
+    async fn refuse(&self, by: &str, wish: &Wish, incident: &str, why: &str) {
+        tracing::warn!(incident, by, word = wish.as_str(), why, "a click is refused");
+        let entry = self.caller.audit(by, wish.as_str(), incident).saying(why);
         self.inner.audit.write(entry.came_to(audit::Outcome::Refused)).await;
     }
 
     /// Keeps quiet what is wrong, where it is wrong; another trouble of the same run is told as
     /// ever.
     async fn silence(&self, record: &IncidentRecord, by: String, length: Span) -> Outcome {
-        let routing = self.inner.runtime.board.routing();
+        let routing = self.inner.runtime.read_model.routing();
         let Some(pairs) = silencing::selector(record, &routing.config.alerts.group_by) else {
             return Outcome::Refused(NAMELESS);
         };
@@ -281,29 +280,14 @@ impl Callbacks {
         });
         let selector = wanted.matchers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let entry = self.caller.audit(&wanted.created_by, "silence", &fresh).saying(&selector);
-        match self.ask(entry, |reply| Command::Outside(Outside::Silence { wanted, fresh, reply })).await {
+        let runtime = &self.inner.runtime;
+        match runtime.ask(entry, |reply| Command::Outside(Outside::Silence { wanted, fresh, reply })).await {
             Ok(Ok(silence)) => Outcome::Silenced(silence),
             Ok(Err(Refusal::Unknown(why) | Refusal::Invalid(why) | Refusal::Full(why))) => {
                 Outcome::Failed(why)
             }
-            Err(why) => Outcome::Failed(why.into()),
+            Err(why) => why.into(),
         }
-    }
-
-    async fn ask<T>(
-        &self,
-        entry: Entry,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command,
-    ) -> Result<T, &'static str> {
-        const STOPPING: &str = "the alerter is stopping";
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Audited { entry: Box::new(entry), command: Box::new(command(reply)) };
-        let asked = async {
-            self.inner.runtime.commands.send(command).await.map_err(|_| STOPPING)?;
-            answer.await.map_err(|_| STOPPING)
-        };
-        let slow = "it is not durable yet: the store is slow or refuses";
-        tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or(Err(slow))
     }
 }
 

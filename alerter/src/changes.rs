@@ -11,8 +11,9 @@ use stepwatch_detect::changes::RunChange;
 use stepwatch_kit::shutdown::Shutdown;
 use tokio::sync::{mpsc, watch};
 
+use crate::backoff::{self, random, retry_after};
 use crate::notify::{FailureClass, Notifier};
-use crate::outbox::{Receivers, backoff, random, retry_after};
+use crate::outbox::Receivers;
 
 /// Changes that may wait.
 pub const QUEUE: usize = 256;
@@ -68,9 +69,7 @@ async fn tell(receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bo
                 tracing::warn!(receiver, error, "a change of a run is refused");
                 return false;
             }
-            FailureClass::Transient | FailureClass::Partly => {
-                Duration::from_millis(backoff(attempt, false, random()).0.unsigned_abs())
-            }
+            FailureClass::Transient | FailureClass::Partly => backoff::DELIVERY.after(attempt, random()),
             FailureClass::RateLimited { retry_after: asked } => match retry_after(asked, random()) {
                 // Other changes wait behind it.
                 wait if wait > PAUSE_MAX => return false,

@@ -4,7 +4,6 @@
 //! what it reads into one bounded queue that the runtime drains. It knows nothing of runs: what a
 //! record means is the engine's matter.
 
-mod backoff;
 mod discovery;
 mod exporters;
 mod guard;
@@ -31,7 +30,7 @@ pub(crate) use exporters::client_builder;
 pub use exporters::{BasicAuth, Exporters, Nodes, Scheme, Tls};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use lines::LineSplitter;
-pub use status::{SourceTable, SourceView};
+pub use status::{SourceSnapshot, SourceTable};
 pub use target::Target;
 
 use crate::metrics::{IngestMetrics, Name, SourceLabel};

@@ -12,8 +12,8 @@
 pub mod api;
 pub mod app;
 pub mod audit;
+mod backoff;
 pub mod backtest;
-pub mod board;
 pub mod bulkhead;
 pub mod calendars;
 pub mod callbacks;
@@ -26,13 +26,14 @@ mod errors;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod ingest;
+pub mod log_throttle;
 mod markup;
 pub mod metrics;
 pub mod notify;
 pub mod outbox;
 pub mod postmortem;
+pub mod read_model;
 pub mod runtime;
-pub mod seldom;
 pub mod store;
 pub mod templates;
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(crate) mod text;
 pub mod webhook;
 
 #[cfg(test)]
-pub(crate) mod conformance;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::sync::Arc;

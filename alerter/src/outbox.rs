@@ -16,7 +16,6 @@
 //! (`outbox::destination`): its concurrency, pace and health. No receiver slows another, and in
 //! each of them pages go first and have room of their own.
 
-mod backoff;
 mod deliver;
 mod destination;
 mod feedback;
@@ -38,15 +37,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-use self::backoff::Random;
 use self::deliver::{Courier, Done};
 use self::destination::{Admission, Destination, Sign};
+use crate::backoff::{Random, random};
 use crate::notify::Notifier;
 use crate::store::{Result, Store};
 use crate::watchdog::Watchdog;
 
 pub use self::deliver::Reword;
-pub(crate) use backoff::{backoff, random, retry_after};
 pub use feedback::{Feedback, Outcome};
 pub use metrics::OutboxMetrics;
 

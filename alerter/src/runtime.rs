@@ -44,19 +44,20 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::audit::Entry;
-use crate::board::Board;
 use crate::clock::Clock;
 use crate::errors::chain;
 use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
+use crate::read_model::ReadModel;
 use crate::store::unrecorded::FAIL_OPEN_AFTER;
 use crate::store::{self, Filter, Store};
 use crate::templates::Templates;
 use auditor::Auditor;
 pub use outside::{AlertBatch, Heard, Outside, Silenced, fresh_id};
 use pending::Pending;
-pub use view::{RunView, RuntimeView, Views};
+pub use people::{IncidentAction, Unanswered};
+pub use view::{RunSnapshot, RuntimeSnapshot, Views};
 
 /// State and cursors without effects are kept this often: what a power cut makes us read again.
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
@@ -87,14 +88,10 @@ const QUEUE_ALERTS: usize = 32;
 /// What somebody wants of the runtime. The answer comes when it is durable.
 #[derive(Debug)]
 pub enum Command {
-    Ack {
+    Act {
         incident: String,
         by: String,
-        reply: oneshot::Sender<Answer>,
-    },
-    Resolve {
-        incident: String,
-        by: String,
+        action: IncidentAction,
         reply: oneshot::Sender<Answer>,
     },
     Outside(Outside),
@@ -108,23 +105,6 @@ pub enum Command {
     Calendar {
         schedule: String,
         text: Option<String>,
-    },
-    Escalate {
-        incident: String,
-        by: String,
-        reply: oneshot::Sender<Answer>,
-    },
-    Unack {
-        incident: String,
-        by: String,
-        reply: oneshot::Sender<Answer>,
-    },
-    Note {
-        /// As it was found, open or resolved.
-        incident: Box<IncidentRecord>,
-        by: String,
-        what: String,
-        reply: oneshot::Sender<Answer>,
     },
     /// Somebody's command, and the entry of the audit log that is kept with what comes of it.
     Audited {
@@ -156,7 +136,7 @@ pub struct RuntimeHandle {
     pub commands: mpsc::Sender<Command>,
     pub alerts: mpsc::Sender<AlertBatch>,
     pub views: Arc<Views>,
-    pub board: Arc<Board>,
+    pub read_model: Arc<ReadModel>,
     pub metrics: RuntimeMetrics,
     /// The clock that judges.
     pub clock: Clock,
@@ -183,7 +163,7 @@ pub struct Runtime {
     events: Vec<prometheus_client::metrics::counter::Counter>,
     metrics: RuntimeMetrics,
     views: Arc<Views>,
-    board: Arc<Board>,
+    read_model: Arc<ReadModel>,
     schedule: Schedule,
     auditor: Auditor,
 }
@@ -230,16 +210,16 @@ impl Runtime {
         let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
         let (alert_sender, alerts) = mpsc::channel(QUEUE_ALERTS);
         let views = Arc::new(Views::default());
-        let board = Arc::new(Board::new(clock.clone()));
+        let read_model = Arc::new(ReadModel::new(clock.clone()));
         let handle = RuntimeHandle {
             commands: sender,
             alerts: alert_sender,
             views: Arc::clone(&views),
-            board: Arc::clone(&board),
+            read_model: Arc::clone(&read_model),
             metrics: metrics.clone(),
             clock: clock.clone(),
         };
-        board.reroute(config.responder.clone());
+        read_model.reroute(config.responder.clone());
         let events = Kind::ALL
             .iter()
             .map(|k| metrics.events.get_or_create(&KindLabel { kind: Word(k.as_str()) }).clone())
@@ -263,7 +243,7 @@ impl Runtime {
             events,
             metrics,
             views,
-            board,
+            read_model,
             schedule: Schedule::new(),
             auditor: Auditor::new(),
         };
@@ -505,7 +485,7 @@ impl Runtime {
         self.pending.absorb_state(state);
         self.pending.dress(&self.templates, &self.metrics);
         let at = self.clock.now();
-        match self.pending.commit(&self.store, &self.board, at).await {
+        match self.pending.commit(&self.store, &self.read_model, at).await {
             Ok(()) => {
                 self.metrics.commit_seconds.observe(started.elapsed().as_secs_f64());
                 if self.schedule.retry.take().is_some() {

@@ -133,12 +133,12 @@ pub(super) fn ingesting() -> OpenApiRouter<Arc<Api>> {
 )]
 async fn status(State(api): State<Arc<Api>>, caller: Caller) -> Json<StatusView> {
     // The whole is for those who may see everything.
-    let whole = caller.reach().is_none();
-    let ours = whole.then(|| api.runtime.board.configuration());
+    let whole = caller.token_scope().is_none();
+    let ours = whole.then(|| api.runtime.read_model.configuration());
     let ours: Vec<String> =
         ours.iter().flat_map(|text| text.lines()).map(|line| format!("# {line}\n")).collect();
     let ours = ours.concat();
-    let sketch = sketch::of(&api.runtime.board.routing(), whole);
+    let sketch = sketch::of(&api.runtime.read_model.routing(), whole);
     Json(StatusView {
         cluster: Cluster { name: "", status: "disabled", peers: Vec::new() },
         // Ours is another language: first what can be said in Alertmanager's, for programs that read it, then
@@ -165,6 +165,6 @@ async fn status(State(api): State<Arc<Api>>, caller: Caller) -> Json<StatusView>
     responses((status = 200, description = "Names of receivers", body = Vec<Name>))
 )]
 async fn receivers(State(api): State<Arc<Api>>) -> Json<Vec<Name>> {
-    let routing = api.runtime.board.routing();
+    let routing = api.runtime.read_model.routing();
     Json(routing.config.receivers.iter().map(|name| Name { name: name.clone() }).collect())
 }

@@ -7,15 +7,15 @@
 mod caller;
 mod gate;
 mod keyring;
-mod reach;
 mod scope;
 #[cfg(test)]
 mod tests;
+mod token_scope;
 
 pub use caller::Caller;
 pub(crate) use gate::CLI_AGENT;
 pub use gate::{Gate, GateMetrics};
 pub(super) use gate::{refusal, require};
 pub use keyring::{Grant, Keyring};
-pub use reach::{Glob, Reach};
 pub use scope::{Scope, Scopes};
+pub use token_scope::{Glob, TokenScope};

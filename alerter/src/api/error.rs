@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 
 use super::view::ErrorBody;
+use crate::runtime::Unanswered;
 use crate::store::StoreError;
 
 /// In the extensions of an answer: the sentence, for the audit log.
@@ -35,6 +36,15 @@ impl ApiError {
 
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, message: message.into() }
+    }
+}
+
+impl From<Unanswered> for ApiError {
+    fn from(why: Unanswered) -> Self {
+        Self::unavailable(match why {
+            Unanswered::Stopping => "the alerter is stopping; ask again when it is back",
+            Unanswered::NotDurable => "taken, but not yet durable: the store is slow or refuses; look again",
+        })
     }
 }
 

@@ -194,7 +194,7 @@ impl Api {
     pub(super) async fn find(&self, caller: &Caller, id: &str) -> Result<IncidentRecord> {
         let found = match self.store.incident(id).await {
             // That there are others is not for everybody to know.
-            Err(StoreError::AmbiguousId(_)) if caller.reach().is_some() => None,
+            Err(StoreError::AmbiguousId(_)) if caller.token_scope().is_some() => None,
             found => found?,
         };
         let found = found.filter(|record| caller.sees(&record.labels));
@@ -219,7 +219,7 @@ impl Api {
         }
         let alert = self.alert_of(record);
         let alert = alert.as_deref();
-        let config = &self.runtime.board.routing().config;
+        let config = &self.runtime.read_model.routing().config;
         (message::description(record, alert), message::links(record, alert, config))
     }
 
@@ -237,14 +237,19 @@ impl Api {
                 && ["run", "team"].iter().all(|label| agree(label, record.labels.get(*label)))
                 && shared.all(|(label, value)| agree(label, Some(value)))
         };
-        self.runtime.board.alerts(wall()).into_iter().map(|firing| firing.alert).find(|alert| alike(alert))
+        self.runtime
+            .read_model
+            .alerts(wall())
+            .into_iter()
+            .map(|firing| firing.alert)
+            .find(|alert| alike(alert))
     }
 
     /// What passes the filter and is the caller's to see.
     pub(super) async fn incidents(&self, caller: &Caller, mut filter: Filter) -> Result<Vec<IncidentRecord>> {
-        let Some(reach) = caller.reach() else { return Ok(self.store.incidents(&filter).await?) };
+        let Some(token_scope) = caller.token_scope() else { return Ok(self.store.incidents(&filter).await?) };
         let limit = filter.limit.replace(LIMITED_SCAN);
-        filter.run_prefixes = reach.run_prefixes();
+        filter.run_prefixes = token_scope.run_prefixes();
         let mut records = self.store.incidents(&filter).await?;
         records.retain(|record| caller.sees(&record.labels));
         records.truncate(limit.unwrap_or(LIMIT_DEFAULT) as usize);

@@ -16,9 +16,9 @@ use super::error::ApiError;
 use super::html::{Cell, document, escape, table};
 use super::view::{DeliveryView, IncidentDetail, IncidentView, LinkView, When};
 use crate::clock::wall;
-use crate::ingest::SourceView;
+use crate::ingest::SourceSnapshot;
 use crate::notify::text::web_link;
-use crate::runtime::RunView;
+use crate::runtime::RunSnapshot;
 use crate::store::{DeliveryState, Filter};
 
 /// Rows of each table of the overview.
@@ -90,10 +90,10 @@ pub(super) async fn overview(State(api): State<Arc<Api>>, caller: Caller) -> Res
     }
     let columns = ["severity", "state", "run", "what", "since", "step", "told to level", "id"];
     incident_table(&mut body, "Open incidents", &columns, &open, now, "Nothing is wrong that we can see.");
-    let routing = api.runtime.board.routing();
-    let seen = |r: &&RunView| caller.reach().is_none_or(|reach| reach.admits(&routing.labels(r)));
+    let routing = api.runtime.read_model.routing();
+    let seen = |r: &&RunSnapshot| caller.token_scope().is_none_or(|scope| scope.admits(&routing.labels(r)));
     run_table(&mut body, &view.runs.iter().filter(seen).collect::<Vec<_>>(), now);
-    if caller.reach().is_none() {
+    if caller.token_scope().is_none() {
         source_table(&mut body, &api.sources.views(), now);
     }
     incident_table(&mut body, "Lately resolved", &columns, &closed, now, "None.");
@@ -151,8 +151,8 @@ fn incident_table(
     table(out, title, columns, &records.iter().map(row).collect::<Vec<_>>(), empty);
 }
 
-fn run_table(out: &mut String, runs: &[&RunView], now: Ts) {
-    let row = |r: &&RunView| {
+fn run_table(out: &mut String, runs: &[&RunSnapshot], now: Ts) {
+    let row = |r: &&RunSnapshot| {
         let state = match r.ended {
             Some(0) => "ended".to_owned(),
             Some(code) => format!("ended with code {code}"),
@@ -175,8 +175,8 @@ fn run_table(out: &mut String, runs: &[&RunView], now: Ts) {
     table(out, "Runs", &columns, &rows, "No run has been heard of yet.");
 }
 
-fn source_table(out: &mut String, sources: &[SourceView], now: Ts) {
-    let row = |s: &SourceView| {
+fn source_table(out: &mut String, sources: &[SourceSnapshot], now: Ts) {
+    let row = |s: &SourceSnapshot| {
         vec![
             Cell::text(&s.source),
             Cell::Badge(if s.up { "up" } else { "down" }),

@@ -1,6 +1,5 @@
 //! Silences by HTTP: ask for one, see them, end one, and see beforehand what one would keep quiet.
 
-use core::time::Duration;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -11,7 +10,6 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::matcher::{Labels, Matcher, all_hold};
 use stepwatch_respond::silence::{Phase, Refusal, Silence, Wanted};
 use stepwatch_wire::words;
-use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use super::Api;
@@ -21,13 +19,10 @@ use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
 use super::view::{IncidentView, PreviewView, SilenceList, SilenceView, When, WishView};
-use crate::audit::Entry;
 use crate::clock::wall;
 use crate::runtime::{Command, Outside, fresh_id};
 use crate::store::Filter;
 
-/// How long a silence may take to become durable before the caller is told to ask again.
-const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 /// How far back a preview looks, unless asked otherwise, and at most.
 const PREVIEW_DAYS: u32 = 7;
 const PREVIEW_DAYS_MAX: u32 = 90;
@@ -101,7 +96,7 @@ pub(super) async fn list(
 ) -> Result<Json<SilenceList>> {
     let now = wall();
     let wanted = query.state.unwrap_or_default();
-    let mut silences = api.runtime.board.silences(now);
+    let mut silences = api.runtime.read_model.silences(now);
     silences.retain(|s| wanted.wants(s.phase(now)) && caller.may_silence(&s.matchers).is_ok());
     silences.sort_by_key(|s| (s.phase(now) == Phase::Expired, s.ends_at));
     let quiet = api.quiet().await?;
@@ -189,7 +184,7 @@ pub(super) async fn expire(
 ) -> Result<Json<SilenceView>> {
     let id = api.silence_named(&caller, &id)?;
     api.expire(&caller, &id).await?;
-    let now = api.runtime.board.silence(&id).ok_or_else(|| unknown(&id))?;
+    let now = api.runtime.read_model.silence(&id).ok_or_else(|| unknown(&id))?;
     Ok(Json(SilenceView::of(&now, wall(), &[])))
 }
 
@@ -225,7 +220,7 @@ pub(super) async fn preview(
     let matching = records.into_iter().filter(|r| r.resolved_at.is_none() || r.opened_at >= since);
     let matching = matching.filter(|r| all_hold(&wish.matchers, &r.labels));
     let (open, recent): (Vec<_>, Vec<_>) = matching.partition(|r| r.resolved_at.is_none());
-    let alerts = api.runtime.board.alerts(wall());
+    let alerts = api.runtime.read_model.alerts(wall());
     let seen = |l: &Labels| all_hold(&wish.matchers, l) && caller.sees(l);
     let alerts: Vec<Labels> = alerts.iter().map(|f| f.alert.labels.to_labels()).filter(seen).collect();
     Ok(Json(PreviewView {
@@ -264,7 +259,10 @@ impl Api {
         wanted.created_by = caller.signs(&wanted.created_by);
         tracing::info!(by = wanted.created_by, comment = wanted.comment, "silence");
         let wanted = Box::new(wanted);
-        let silenced = self.outside(entry, |reply| Outside::Silence { wanted, fresh, reply }).await?;
+        let silenced = self
+            .runtime
+            .ask(entry, |reply| Command::Outside(Outside::Silence { wanted, fresh, reply }))
+            .await?;
         silenced.map_err(|refusal| match refusal {
             Refusal::Unknown(why) => ApiError::not_found(why),
             Refusal::Invalid(why) => ApiError::bad_request(why),
@@ -277,19 +275,22 @@ impl Api {
         let selector = self.own_silence(caller, id)?.selector();
         let entry = caller.audit("", "expire", id).saying(&selector);
         tracing::info!(id, by = entry.actor, "end a silence");
-        let had = self.outside(entry, |reply| Outside::Expire { id: id.to_owned(), reply }).await?;
+        let had = self
+            .runtime
+            .ask(entry, |reply| Command::Outside(Outside::Expire { id: id.to_owned(), reply }))
+            .await?;
         had.ok_or_else(|| unknown(id))
     }
 
     /// The silence of this id, if it is the caller's to know of.
     pub(super) fn own_silence(&self, caller: &Caller, id: &str) -> Result<Arc<Silence>> {
-        let found = self.runtime.board.silence(id).filter(|s| caller.may_silence(&s.matchers).is_ok());
+        let found = self.runtime.read_model.silence(id).filter(|s| caller.may_silence(&s.matchers).is_ok());
         found.ok_or_else(|| unknown(id))
     }
 
     /// The silence that an id, or the unique beginning of one, means.
     fn silence_named(&self, caller: &Caller, id: &str) -> Result<String> {
-        let mut all = self.runtime.board.silences(wall());
+        let mut all = self.runtime.read_model.silences(wall());
         all.retain(|s| caller.may_silence(&s.matchers).is_ok());
         let mut named = all.iter().filter(|s| !id.is_empty() && s.id.starts_with(id));
         match (named.next(), named.next()) {
@@ -307,25 +308,6 @@ impl Api {
         let filter = Filter { unresolved: true, limit: Some(PREVIEW_INCIDENTS), ..Filter::default() };
         let open = self.store.incidents(&filter).await?;
         Ok(open.into_iter().filter_map(|r| Some((r.quiet?.by, r.id))).collect())
-    }
-
-    /// Hands something to the runtime, with who asks for it, and waits for its answer.
-    pub(super) async fn outside<T>(
-        &self,
-        entry: Entry,
-        command: impl FnOnce(oneshot::Sender<T>) -> Outside,
-    ) -> Result<T> {
-        let (reply, answer) = oneshot::channel();
-        let stopping = || ApiError::unavailable("the alerter is stopping; ask again when it is back");
-        let asked = async {
-            let command = Box::new(Command::Outside(command(reply)));
-            let command = Command::Audited { entry: Box::new(entry), command };
-            self.runtime.commands.send(command).await.map_err(|_| stopping())?;
-            answer.await.map_err(|_| stopping())
-        };
-        tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or_else(|_| {
-            Err(ApiError::unavailable("taken, but not yet durable: the store is slow or refuses; look again"))
-        })
     }
 }
 

@@ -451,7 +451,7 @@ impl From<Path> for PathView {
 }
 
 impl RunView {
-    pub(super) fn of(r: &runtime::RunView, now: Ts) -> Self {
+    pub(super) fn of(r: &runtime::RunSnapshot, now: Ts) -> Self {
         Self {
             run: r.run.clone(),
             attempt: r.attempt,
@@ -472,8 +472,8 @@ impl RunView {
     }
 }
 
-impl From<ingest::SourceView> for SourceView {
-    fn from(s: ingest::SourceView) -> Self {
+impl From<ingest::SourceSnapshot> for SourceView {
+    fn from(s: ingest::SourceSnapshot) -> Self {
         Self {
             source: s.source.to_string(),
             up: s.up,

@@ -100,7 +100,7 @@ async fn a_calendar_that_stays_unread_is_a_ticket_until_it_is_read() {
         commands,
         alerts: tokio::sync::mpsc::channel(1).0,
         views: Arc::default(),
-        board: Arc::default(),
+        read_model: Arc::default(),
         clock: crate::clock::Clock::default(),
         metrics: crate::metrics::RuntimeMetrics::default(),
     };

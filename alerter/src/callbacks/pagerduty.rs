@@ -13,10 +13,11 @@ use serde_json::Value;
 use stepwatch_model::time::{Span, Ts};
 
 use super::signature::{self, Forged};
-use super::{Callbacks, Heard, Outcome, Word};
+use super::{Callbacks, Heard, Outcome, Wish};
 use crate::api::auth::Caller;
 use crate::notify::pagerduty::{actor, incident_of};
 use crate::notify::{Ear, line};
+use crate::runtime::IncidentAction;
 use crate::store::Counterpart;
 
 pub(super) const PATH: &str = "/pagerduty/webhook";
@@ -47,7 +48,7 @@ struct Said {
 /// What an event means here.
 #[derive(Debug, PartialEq)]
 enum Meaning {
-    Word(Word),
+    Act(IncidentAction),
     /// Only whom it is about is learned from it.
     Nothing,
 }
@@ -154,9 +155,11 @@ async fn act(callbacks: &Callbacks, said: &Said, receiver: Option<&str>) -> (Out
     let late = known.as_ref().is_some_and(|c| said.at < c.spoke_at);
     let meaning = meaning(said);
     let outcome = match meaning {
-        Meaning::Word(word) if !late || matches!(word, Word::Resolve | Word::Note(_)) => {
+        Meaning::Act(action)
+            if !late || matches!(action, IncidentAction::Resolve | IncidentAction::Note(_)) =>
+        {
             let by = actor(said.person.as_deref().unwrap_or("PagerDuty"), receiver);
-            callbacks.act(&incident, &by, word).await
+            callbacks.act(&incident, &by, Wish::Act(action)).await
         }
         // A later word stands.
         _ => Outcome::Unknown,
@@ -179,11 +182,11 @@ fn meaning(said: &Said) -> Meaning {
     let person = said.person.as_deref();
     // A ticket under its own key is closed there when it becomes a page.
     let ticket = said.key.as_deref().is_some_and(|key| incident_of(key).1);
-    let note = |what: String| Meaning::Word(Word::Note(line(&what, NOTE_MAX)));
+    let note = |what: String| Meaning::Act(IncidentAction::Note(line(&what, NOTE_MAX)));
     match (said.what.as_str(), person) {
-        ("acknowledged", Some(_)) => Meaning::Word(Word::Ack),
-        ("resolved", Some(_)) => Meaning::Word(Word::Resolve),
-        ("unacknowledged", _) if !ticket => Meaning::Word(Word::Unack),
+        ("acknowledged", Some(_)) => Meaning::Act(IncidentAction::Ack),
+        ("resolved", Some(_)) => Meaning::Act(IncidentAction::Resolve),
+        ("unacknowledged", _) if !ticket => Meaning::Act(IncidentAction::Unack),
         ("reassigned" | "delegated" | "escalated", _) => {
             let to =
                 if said.assignees.is_empty() { "somebody".to_owned() } else { said.assignees.join(", ") };
@@ -249,12 +252,12 @@ mod tests {
         let jane = json!({"id": "PLH1HKV", "summary": "Jane", "type": "user_reference"});
         let ours = json!({"id": "P1", "summary": "Stepwatch", "type": "events_api_v2_inbound_integration_reference"});
         let of = |what: &str, agent: &Value| meaning(&said(&event(what, agent.clone())).unwrap());
-        assert_eq!(of("acknowledged", &jane), Meaning::Word(Word::Ack));
-        assert_eq!(of("resolved", &jane), Meaning::Word(Word::Resolve));
+        assert_eq!(of("acknowledged", &jane), Meaning::Act(IncidentAction::Ack));
+        assert_eq!(of("resolved", &jane), Meaning::Act(IncidentAction::Resolve));
         assert_eq!(of("acknowledged", &ours), Meaning::Nothing);
         assert_eq!(of("resolved", &ours), Meaning::Nothing);
-        assert_eq!(of("unacknowledged", &Value::Null), Meaning::Word(Word::Unack));
-        let noted = Meaning::Word(Word::Note("reassigned in PagerDuty to Bob".into()));
+        assert_eq!(of("unacknowledged", &Value::Null), Meaning::Act(IncidentAction::Unack));
+        let noted = Meaning::Act(IncidentAction::Note("reassigned in PagerDuty to Bob".into()));
         assert_eq!(of("reassigned", &jane), noted);
         assert_eq!(of("triggered", &ours), Meaning::Nothing);
         assert_eq!(of("made_up_tomorrow", &jane), Meaning::Nothing);

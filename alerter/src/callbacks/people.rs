@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 
 use super::Callbacks;
 use super::slack::Click;
+use crate::backoff;
 use crate::notify::slack::{Answers, App};
-use crate::outbox::{backoff, random};
 
 /// How long a click waits to hear where the bot is at home. Slack wants its own answer within three
 /// seconds.
@@ -49,7 +49,7 @@ pub(super) async fn learn(app: Arc<App>) {
         if failures == 1 {
             tracing::warn!(error, "Slack does not say which workspace is ours; asking again");
         }
-        tokio::time::sleep(Duration::from_millis(backoff(failures, false, random()).0.unsigned_abs())).await;
+        tokio::time::sleep(backoff::DELIVERY.after(failures, backoff::random())).await;
     }
 }
 

@@ -12,10 +12,11 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::silence::Silence;
 
 use super::signature::{self, Forged};
-use super::{Callbacks, Heard, Outcome, Word, people};
+use super::{Callbacks, Heard, Outcome, Wish, people};
 use crate::api::auth::Caller;
 use crate::notify::slack::{App, Deed, Origin, escape};
 use crate::notify::{Ear, line};
+use crate::runtime::IncidentAction;
 
 pub(super) const PATH: &str = "/slack/interactions";
 const SERVICE: &str = "slack";
@@ -157,19 +158,19 @@ pub(super) async fn act_within(callbacks: &Callbacks, apps: &[Arc<App>], payload
 }
 
 async fn act(callbacks: &Callbacks, apps: &[Arc<App>], click: Click) {
-    let word = match click.deed {
-        Deed::Ack => Word::Ack,
-        Deed::Resolve => Word::Resolve,
-        Deed::Escalate => Word::Escalate,
-        Deed::Silence => Word::Silence(SILENCE),
+    let wish = match click.deed {
+        Deed::Ack => Wish::Act(IncidentAction::Ack),
+        Deed::Resolve => Wish::Act(IncidentAction::Resolve),
+        Deed::Escalate => Wish::Act(IncidentAction::Escalate),
+        Deed::Silence => Wish::Silence(SILENCE),
     };
     let by = actor(&click, callbacks.user_of_slack(&click.user));
     let acted = async {
         if let Some(why) = people::refusal(callbacks, apps, &click).await {
-            callbacks.refuse(&by, &word, &click.incident, &why).await;
+            callbacks.refuse(&by, &wish, &click.incident, &why).await;
             return (Outcome::Stranger(why), true);
         }
-        let outcome = callbacks.act(&click.incident, &by, word).await;
+        let outcome = callbacks.act(&click.incident, &by, wish).await;
         let done = !matches!(outcome, Outcome::Failed(_));
         (outcome, done)
     };

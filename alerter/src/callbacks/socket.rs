@@ -26,8 +26,8 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use url::Url;
 
 use super::{Callbacks, people, proxy, slack};
+use crate::backoff;
 use crate::notify::slack::{Answers, App};
-use crate::outbox::{backoff, random};
 
 /// From the question for an address to the handshake's end.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
@@ -118,8 +118,7 @@ async fn keep(callbacks: Callbacks, apps: Arc<[Arc<App>]>) {
             }
         }
         if failures > 0 {
-            tokio::time::sleep(Duration::from_millis(backoff(failures, true, random()).0.unsigned_abs()))
-                .await;
+            tokio::time::sleep(backoff::PAGE.after(failures, backoff::random())).await;
         }
     }
 }

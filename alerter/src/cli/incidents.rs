@@ -12,7 +12,7 @@ use stepwatch_respond::incident::{Hidden, State};
 use super::CliError;
 use super::client::ClientArgs;
 use super::table::{Table, plain};
-use crate::api::answers::Note;
+use crate::api::incident_actions::Note;
 use crate::api::view::{By, IncidentDetail, IncidentList, IncidentView, PostmortemView, When};
 use crate::clock::wall;
 

@@ -8,7 +8,7 @@ use stepwatch_model::time::Span;
 
 use super::File;
 use super::check::unique;
-use crate::api::auth::{Glob, Grant, Keyring, Reach, Scope, Scopes};
+use crate::api::auth::{Glob, Grant, Keyring, Scope, Scopes, TokenScope};
 use crate::notify::SecretSource;
 
 /// Characters of a token: a guess must be hopeless, since hashes of tokens are fast to make.
@@ -113,8 +113,8 @@ pub(super) fn keyring(file: &File, errors: &mut Vec<String>) -> Keyring {
             ));
             continue;
         }
-        let reach = Reach { runs: token.runs.clone(), teams: token.teams.clone() };
-        let grant = Grant { name: token.name.clone(), scopes: Scopes::of(&token.scopes), reach };
+        let token_scope = TokenScope { runs: token.runs.clone(), teams: token.teams.clone() };
+        let grant = Grant { name: token.name.clone(), scopes: Scopes::of(&token.scopes), token_scope };
         if let Err(same) = keyring.add(&secret, grant) {
             errors.push(format!("{at}: holds the same token as {:?}; each needs its own", same.name));
         }
@@ -170,7 +170,7 @@ mod tests {
         let ops = config.keyring.find("0123456789abcdef").unwrap();
         assert_eq!(ops.name, "ops");
         let llama = config.keyring.grants().nth(1).unwrap();
-        assert_eq!(llama.reach.to_string(), "runs llama-* of teams research");
+        assert_eq!(llama.token_scope.to_string(), "runs llama-* of teams research");
         assert!(config.warnings.iter().any(|w| w.contains("api.tokens[1].teams[0]: there is no such team")));
         let shown = config.to_string();
         assert!(

@@ -11,7 +11,7 @@ use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::route::Router;
 
 use super::{Config, File, Source, Token, teams};
-use crate::api::auth::Reach;
+use crate::api::auth::TokenScope;
 use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
 
@@ -73,8 +73,8 @@ fn rings(receiver: &ReceiverConfig) -> String {
 /// `llama: ack, silence, of runs llama-*`.
 fn grant(token: &Token) -> String {
     let scopes = token.scopes.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", ");
-    let reach = Reach { runs: token.runs.clone(), teams: token.teams.clone() };
-    let limits = if reach.is_everything() { String::new() } else { format!(", of {reach}") };
+    let token_scope = TokenScope { runs: token.runs.clone(), teams: token.teams.clone() };
+    let limits = if token_scope.is_everything() { String::new() } else { format!(", of {token_scope}") };
     format!("{}: {scopes}{limits}", token.name)
 }
 

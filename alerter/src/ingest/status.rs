@@ -11,7 +11,7 @@ use crate::clock::wall;
 
 /// A copy to show.
 #[derive(Debug, Clone)]
-pub struct SourceView {
+pub struct SourceSnapshot {
     pub source: Arc<str>,
     pub up: bool,
     /// Since when it is as it is.
@@ -27,7 +27,7 @@ pub struct SourceView {
 }
 
 #[derive(Debug)]
-pub(crate) struct SourceStatus(Mutex<SourceView>);
+pub(crate) struct SourceStatus(Mutex<SourceSnapshot>);
 
 /// Every source of the configuration and the discovery, by name.
 #[derive(Debug, Clone, Default)]
@@ -35,7 +35,7 @@ pub struct SourceTable(Arc<Mutex<BTreeMap<Arc<str>, Arc<SourceStatus>>>>);
 
 impl SourceStatus {
     pub(crate) fn new(source: Arc<str>, cursor: Option<Cursor>) -> Self {
-        Self(Mutex::new(SourceView {
+        Self(Mutex::new(SourceSnapshot {
             source,
             up: false,
             since: wall(),
@@ -49,7 +49,7 @@ impl SourceStatus {
         }))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, SourceView> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SourceSnapshot> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,7 +71,7 @@ impl SourceStatus {
 }
 
 impl SourceTable {
-    pub fn views(&self) -> Vec<SourceView> {
+    pub fn views(&self) -> Vec<SourceSnapshot> {
         self.lock().values().map(|s| s.lock().clone()).collect()
     }
 

@@ -12,12 +12,12 @@ use stepwatch_wire::{Cursor, Event, Kind, MAX_RECORD_BYTES, words};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::{Backoff, BackoffLimits};
 use super::exporters::{CONNECT_TIMEOUT, Connection};
 use super::lines::{LineSplitter, TooLong};
 use super::status::SourceStatus;
 use super::target::Target;
 use super::{Feed, News};
+use crate::backoff::{self, Backoff};
 use crate::errors::innermost;
 use crate::metrics::{IngestMetrics, Name, ReasonLabel, SourceLabel, Word};
 use crate::notify::http::redact;
@@ -33,7 +33,7 @@ pub(crate) struct StreamLimits {
     /// Silence that counts as death: three heartbeats missed, and one second of grace.
     pub silence: Duration,
     pub head: Duration,
-    pub backoff: BackoffLimits,
+    pub backoff: Backoff,
 }
 
 impl Default for StreamLimits {
@@ -41,7 +41,7 @@ impl Default for StreamLimits {
         Self {
             silence: 3 * HEARTBEAT + Duration::from_secs(1),
             head: 2 * CONNECT_TIMEOUT,
-            backoff: BackoffLimits { base: Duration::from_millis(200), cap: Duration::from_secs(15) },
+            backoff: Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(15) },
         }
     }
 }
@@ -81,12 +81,11 @@ enum Ended {
 impl Puller {
     /// Reads until `stop`; returns only then. The state of the source is told as it changes.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let mut backoff = Backoff::new(self.limits.backoff);
-        let mut told_down = false;
+        let (mut failures, mut told_down) = (0_u32, false);
         loop {
             let ended = tokio::select! {
                 () = stop.cancelled() => break,
-                ended = self.connection(&mut backoff, &mut told_down) => ended,
+                ended = self.connection(&mut failures, &mut told_down) => ended,
             };
             if matches!(ended, Ended::Stopping) {
                 break;
@@ -101,7 +100,8 @@ impl Puller {
             } else {
                 tracing::debug!(source = %self.target, reason = %ended, "still cannot read the exporter");
             }
-            let pause = backoff.next();
+            failures = failures.saturating_add(1);
+            let pause = self.limits.backoff.after(failures, backoff::random());
             let tell = async {
                 // Told once a change: the engine keeps the time of the first failure.
                 if !core::mem::replace(&mut told_down, true) {
@@ -119,7 +119,7 @@ impl Puller {
     }
 
     /// One connection, from request to its end.
-    async fn connection(&self, backoff: &mut Backoff, told_down: &mut bool) -> Ended {
+    async fn connection(&self, failures: &mut u32, told_down: &mut bool) -> Ended {
         let response = match self.request().await {
             Ok(response) => response,
             Err(ended) => return ended,
@@ -149,7 +149,7 @@ impl Puller {
             if events.is_empty() {
                 continue;
             }
-            backoff.reset();
+            *failures = 0;
             if !self.hand_on(events).await {
                 return Ended::Stopping;
             }

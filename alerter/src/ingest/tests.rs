@@ -1,4 +1,5 @@
 use super::*;
+use crate::backoff::Backoff;
 use crate::testing::{Answer, DEADLINE, FakeExporter, step, wait_for};
 use stream::StreamLimits;
 
@@ -6,7 +7,7 @@ const MS: Duration = Duration::from_millis(1);
 
 /// Short enough to wait for, long enough for a busy machine to keep a healthy stream up.
 fn limits() -> IngestLimits {
-    let backoff = backoff::BackoffLimits { base: 5 * MS, cap: 20 * MS };
+    let backoff = Backoff { first: 5 * MS, longest: 20 * MS };
     IngestLimits { stream: StreamLimits { silence: DEADLINE, head: DEADLINE, backoff }, file_poll: 10 * MS }
 }
 
@@ -55,7 +56,7 @@ impl Reading {
         words
     }
 
-    fn view(&self) -> SourceView {
+    fn view(&self) -> SourceSnapshot {
         self.ingest.table().views().remove(0)
     }
 }

@@ -286,7 +286,7 @@ fn time(ts: Ts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notify::conformance::{gpu_fault, hostile, page};
+    use crate::notify::tests::{gpu_fault, hostile, page};
     use stepwatch_respond::effect::Action;
 
     fn receiver() -> Alertmanager {

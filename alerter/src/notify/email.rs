@@ -15,8 +15,6 @@ mod html;
 mod relay;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tls;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

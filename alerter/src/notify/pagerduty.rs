@@ -32,7 +32,7 @@ use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::message::{Message, Reason, Status};
 
 pub use self::lane::Repeats;
-use self::lane::{Lane, Step, Word};
+use self::lane::{Intent, Lane, Step};
 pub(crate) use self::lane::{incident_of, key};
 use super::http::{Http, base_url};
 use super::text::{clean, line, shorten, web_link};
@@ -244,22 +244,22 @@ fn plan(attempt: Attempt<'_>, repeats: Repeats) -> (Vec<Step>, Lane) {
     let alone = Ring { number: 1, page: n.message.severity == Severity::Page };
     let untold = attempt.memory.is_none() && attempt.unsure.is_empty() && attempt.ring.is_none();
     let unsure = if untold { &[alone] } else { attempt.unsure };
-    lane.after(word(n, attempt.ring.or(untold.then_some(alone))), repeats, unsure)
+    lane.after(intent(n, attempt.ring.or(untold.then_some(alone))), repeats, unsure)
 }
 
 /// What a message is to this service; `ring` is the number that it may use.
-fn word(n: &Notification, ring: Option<Ring>) -> Word {
+fn intent(n: &Notification, ring: Option<Ring>) -> Intent {
     let back = taken_back_there(n);
     match (n.action, ring) {
         // It ended before it could be told: whoever was called before is not called for what is over.
-        (Action::Trigger, own) if n.message.status == Status::Resolved => Word::News { own, back },
-        (Action::Trigger, Some(ring)) => Word::Call(ring),
+        (Action::Trigger, own) if n.message.status == Status::Resolved => Intent::News { own, back },
+        (Action::Trigger, Some(ring)) => Intent::Call(ring),
         // Once it was acknowledged or closed there, news could ring again.
-        (Action::Update, _) if n.message.status != Status::Firing => Word::Nothing,
-        (Action::Update, Some(ring)) if n.calls() && !back => Word::Call(ring),
-        (Action::Update | Action::Trigger, own) => Word::News { own, back },
-        (Action::Ack, _) => Word::Ack { there: acknowledged_there(n) },
-        (Action::Resolve, _) => Word::Resolve,
+        (Action::Update, _) if n.message.status != Status::Firing => Intent::Nothing,
+        (Action::Update, Some(ring)) if n.calls() && !back => Intent::Call(ring),
+        (Action::Update | Action::Trigger, own) => Intent::News { own, back },
+        (Action::Ack, _) => Intent::Ack { there: acknowledged_there(n) },
+        (Action::Resolve, _) => Intent::Resolve,
     }
 }
 
@@ -374,8 +374,8 @@ mod tests {
     use stepwatch_fakes::{FakePagerDuty, PagerDuty as Service};
 
     use super::*;
-    use crate::notify::conformance::{gpu_fault, message};
     use crate::notify::test_notification;
+    use crate::notify::tests::{gpu_fault, message};
 
     fn event(n: &Notification) -> Value {
         serde_json::from_slice(&raw(n)).unwrap()

@@ -128,7 +128,6 @@ struct Top {
     /// Under which it was posted.
     key: String,
     /// It already tells that the incident is over.
-    #[serde(default)]
     over: bool,
 }
 

@@ -107,7 +107,7 @@ mod tests {
     use stepwatch_respond::effect::Action;
 
     use super::*;
-    use crate::notify::conformance::{hostile, page};
+    use crate::notify::tests::{hostile, page};
 
     #[derive(Clone, Default)]
     struct Shared(Arc<Mutex<Vec<u8>>>);

@@ -14,10 +14,10 @@ use stepwatch_respond::message::Message;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::backoff::{PAGE_PAUSE_MAX, Random, backoff, retry_after};
 use super::destination::Sign;
 use super::feedback::{Feedback, Outcome};
 use super::metrics::OutboxMetrics;
+use crate::backoff::{self, PAGE_PAUSE_MAX, Random, retry_after};
 use crate::errors::chain;
 use crate::notify::{Attempt, Failure, FailureClass, Notifier, Receipt};
 use crate::store::{Claim, DeliveryOutcome, Store, StoreError};
@@ -372,14 +372,14 @@ impl Courier {
                 let wait = if n.page { asked.min(PAGE_PAUSE_MAX) } else { asked };
                 (Span::millis(wait.as_millis() as i64), "rate_limited")
             }
-            FailureClass::Partly => (backoff(claim.attempts + 1, n.page, (self.random)()), "partly"),
+            FailureClass::Partly => (self.backoff(claim.attempts + 1, n.page), "partly"),
             FailureClass::Transient => {
                 let failures = claim.attempts + 1;
                 if failures >= ATTEMPTS_MAX && !self.promised(n).await {
                     return DeliveryOutcome::Failed { error: format!("{error} (after {failures} attempts)") };
                 }
                 let reason = if ambiguous { "ambiguous" } else { "transient" };
-                (backoff(failures, n.page, (self.random)()), reason)
+                (self.backoff(failures, n.page), reason)
             }
         };
         self.metrics.retried(&n.receiver, reason);
@@ -394,6 +394,11 @@ impl Courier {
             "message not delivered, will be tried again"
         );
         DeliveryOutcome::Retry { next: (self.clock)() + wait, ambiguous, pause, error }
+    }
+
+    fn backoff(&self, failures: u32, page: bool) -> Span {
+        let limits = if page { backoff::PAGE } else { backoff::DELIVERY };
+        Span::millis(limits.after(failures, (self.random)()).as_millis() as i64)
     }
 
     /// A page is tried for as long as its incident is open and nobody has it. When the store cannot

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::backoff::{PAGE_PAUSE_MAX, Random, backoff};
+use crate::backoff::{self, PAGE_PAUSE_MAX, Random};
 use crate::notify::{Budget, Notifier, Pace};
 
 /// Messages on their way to one receiver; so many again are kept free for lanes with a page.
@@ -212,9 +212,9 @@ impl Destination {
             Sign::Unwell => {
                 self.failures = self.failures.saturating_add(1);
                 if self.is_down() {
-                    let wait = backoff(self.failures - BREAKER_FAILURES + 1, true, (self.random)());
+                    let wait = backoff::PAGE.after(self.failures - BREAKER_FAILURES + 1, (self.random)());
                     self.asked &= self.closed_until.is_some_and(|until| until > now);
-                    self.close(now + Duration::from_millis(wait.0.unsigned_abs()));
+                    self.close(now + wait);
                 }
             }
             Sign::Pause(wait) => {

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::{Feedback, Options, Outbox, OutboxHandle, Outcome, Receivers};
-use crate::notify::conformance::page;
+use crate::notify::tests::page;
 use crate::notify::{Attempt, Budget, Failure, Notifier, Pace, Receipt};
 use crate::store::tests::{incident, reopen};
 use crate::store::{Commit, DeliveryState, Store};

@@ -53,10 +53,10 @@ impl Runtime {
         let now = self.clock.now();
         let (silences, alerts) = (self.store.load_silences().await?, self.store.load_alerts().await?);
         let known = silences.iter().map(|s| Effect::Silence(Box::new(s.clone())));
-        self.board.apply(&known.collect::<Vec<_>>());
+        self.read_model.apply(&known.collect::<Vec<_>>());
         self.engine.restore_silences(now, silences);
         self.engine.restore_alerts(now, alerts);
-        self.board.saw(self.engine.alerts().all().cloned().collect());
+        self.read_model.saw(self.engine.alerts().all().cloned().collect());
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Runtime {
             self.pending.seen.extend(seen);
             self.pending.hold(reply, heard);
         } else {
-            self.board.saw(seen.collect());
+            self.read_model.saw(seen.collect());
             let _ = reply.send(heard);
         }
     }

@@ -7,14 +7,12 @@ use stepwatch_engine::StatePart;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Effect, TimelineEntry};
 use stepwatch_respond::external::Firing;
-use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::Cursor;
 use tokio::sync::oneshot;
 
-use super::Answer;
 use crate::audit::Entry;
-use crate::board::Board;
 use crate::metrics::{Name, ReceiverLabel, RuntimeMetrics};
+use crate::read_model::ReadModel;
 use crate::store::{self, Commit, Store};
 use crate::templates::Templates;
 
@@ -40,8 +38,6 @@ pub(super) struct Pending {
     pub reported: Vec<String>,
     /// Who asked for what.
     pub audit: Vec<Entry>,
-    /// Answers that may be given when all this is durable.
-    pub replies: Vec<(oneshot::Sender<Answer>, Box<IncidentRecord>)>,
     /// Alerts that were told again.
     pub seen: Vec<Firing>,
     held: Vec<Held>,
@@ -61,7 +57,6 @@ impl Pending {
     /// Somebody waits for it, or must hear of it.
     pub(super) fn is_urgent(&self) -> bool {
         !self.effects.is_empty()
-            || !self.replies.is_empty()
             || !self.held.is_empty()
             || !self.reported.is_empty()
             || !self.audit.is_empty()
@@ -115,7 +110,12 @@ impl Pending {
 
     /// Makes it durable and answers those who wait. On an error nothing is lost and nobody is
     /// answered.
-    pub(super) async fn commit(&mut self, store: &Store, board: &Board, at: Ts) -> store::Result<()> {
+    pub(super) async fn commit(
+        &mut self,
+        store: &Store,
+        read_model: &ReadModel,
+        at: Ts,
+    ) -> store::Result<()> {
         let commit = Commit {
             effects: core::mem::take(&mut self.effects),
             state: core::mem::take(&mut self.state).into_iter().collect(),
@@ -138,14 +138,10 @@ impl Pending {
             return done;
         }
         (self.counted, self.dressed, self.handed, self.compacted, self.whole) = (0, 0, 0, 0, false);
-        board.apply(&commit.effects);
-        board.saw(core::mem::take(&mut self.seen));
+        read_model.apply(&commit.effects);
+        read_model.saw(core::mem::take(&mut self.seen));
         for held in self.held.drain(..) {
             (held.0)();
-        }
-        for (reply, record) in self.replies.drain(..) {
-            // Whoever asked may have gone away; what was asked is done.
-            let _ = reply.send(Some(record));
         }
         Ok(())
     }

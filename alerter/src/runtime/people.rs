@@ -1,24 +1,100 @@
 //! What people want of the runtime, and what it answers when that is durable.
 
+use std::time::Duration;
+
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Effect, Input, Notification};
+use stepwatch_respond::external::Told;
 use stepwatch_respond::message::Message;
 use tokio::sync::oneshot;
 
-use super::{Answer, Command, Runtime};
+use super::{AlertBatch, Answer, Command, Heard, Runtime, RuntimeHandle};
+use crate::audit::Entry;
+
+/// How long something may take to become durable before whoever asked for it is told to look again.
+const DURABLE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What a person does with an incident.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IncidentAction {
+    Ack,
+    Unack,
+    Resolve,
+    Escalate,
+    Note(String),
+}
+
+/// Why there is no answer that something is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unanswered {
+    /// The alerter stops: it was not done.
+    Stopping,
+    /// It is to be done, and the store is slow or refuses.
+    NotDurable,
+}
+
+impl IncidentAction {
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Ack => "ack",
+            Self::Unack => "unack",
+            Self::Resolve => "resolve",
+            Self::Escalate => "escalate",
+            Self::Note(_) => "note",
+        }
+    }
+
+    fn input<'a>(&'a self, incident: &'a str, by: &'a str) -> Input<'a> {
+        match self {
+            Self::Ack => Input::Ack { incident, by },
+            Self::Unack => Input::Unack { incident, by },
+            Self::Resolve => Input::Resolve { incident, by },
+            Self::Escalate => Input::Escalate { incident, by },
+            Self::Note(what) => Input::Note { incident, by, what },
+        }
+    }
+}
+
+impl RuntimeHandle {
+    /// Hands over a command of a person and the entry of the audit log that is kept with it, and
+    /// waits for the answer.
+    pub(crate) async fn ask<T>(
+        &self,
+        entry: Entry,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, Unanswered> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Audited { entry: Box::new(entry), command: Box::new(command(reply)) };
+        let sent = async { self.commands.send(command).await.map_err(drop) };
+        durable(sent, answer).await
+    }
+
+    /// Hands over alerts of another program, and waits until what is new in them is durable.
+    pub(crate) async fn tell(&self, told: Vec<Told>, entry: Entry) -> Result<Heard, Unanswered> {
+        let (reply, answer) = oneshot::channel();
+        let batch = AlertBatch { told, entry: Some(Box::new(entry)), reply };
+        let sent = async { self.alerts.send(batch).await.map_err(drop) };
+        durable(sent, answer).await
+    }
+}
+
+/// Both may wait: a queue that is full is a store that is slow.
+async fn durable<T>(
+    sent: impl Future<Output = Result<(), ()>>,
+    answer: oneshot::Receiver<T>,
+) -> Result<T, Unanswered> {
+    let asked = async {
+        sent.await.map_err(|()| Unanswered::Stopping)?;
+        answer.await.map_err(|_| Unanswered::Stopping)
+    };
+    tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or(Err(Unanswered::NotDurable))
+}
 
 impl Runtime {
     pub(super) fn command(&mut self, command: Command) {
         let now = self.clock.now();
         match command {
-            Command::Ack { incident, by, reply } => {
-                let input = Input::Ack { incident: &incident, by: &by };
-                self.person(now, &incident, input, reply);
-            }
-            Command::Resolve { incident, by, reply } => {
-                let input = Input::Resolve { incident: &incident, by: &by };
-                self.person(now, &incident, input, reply);
-            }
+            Command::Act { incident, by, action, reply } => self.act(now, &incident, &by, &action, reply),
             Command::Outside(command) => self.outside(command),
             Command::Calendar { schedule, text } => {
                 let input = Input::Calendar { schedule: &schedule, text: text.as_deref() };
@@ -31,19 +107,6 @@ impl Runtime {
                 let input = Input::Own { check: &check, severity, fault: fault.as_deref() };
                 self.engine.handle(now, input, &mut self.pending.effects);
             }
-            Command::Escalate { incident, by, reply } => {
-                let input = Input::Escalate { incident: &incident, by: &by };
-                self.person(now, &incident, input, reply);
-            }
-            Command::Unack { incident, by, reply } => {
-                let input = Input::Unack { incident: &incident, by: &by };
-                self.person(now, &incident, input, reply);
-            }
-            Command::Note { incident, by, what, reply } => {
-                let input = Input::Note { incident: &incident.id, by: &by, what: &what };
-                self.engine.handle(now, input, &mut self.pending.effects);
-                self.pending.replies.push((reply, incident));
-            }
             Command::Audited { entry, command } => return self.audited(*entry, *command),
             Command::Reword { notification, reply } => return self.reword(*notification, reply),
             Command::Ping { reply } => {
@@ -52,7 +115,7 @@ impl Runtime {
             }
             Command::Reconfigure { config, templates, reply } => {
                 self.templates = templates;
-                self.board.reroute(config.responder.clone());
+                self.read_model.reroute(config.responder.clone());
                 self.engine.reconfigure(*config);
                 self.engine.reconsider(now, &mut self.pending.effects);
                 self.pending.whole = true;
@@ -77,17 +140,19 @@ impl Runtime {
         }
     }
 
-    fn person(&mut self, now: Ts, id: &str, input: Input<'_>, reply: oneshot::Sender<Answer>) {
-        let Some(before) = self.engine.incident(id).cloned() else {
+    fn act(&mut self, now: Ts, id: &str, by: &str, action: &IncidentAction, reply: oneshot::Sender<Answer>) {
+        let before = self.engine.incident(id).cloned().map(Box::new);
+        // A note may be added to what is over.
+        if before.is_none() && !matches!(action, IncidentAction::Note(_)) {
             let _ = reply.send(None);
             return;
-        };
+        }
         let known = self.pending.effects.len();
-        self.engine.handle(now, input, &mut self.pending.effects);
+        self.engine.handle(now, action.input(id, by), &mut self.pending.effects);
         let after = self.pending.effects[known..].iter().rev().find_map(|e| match e {
             Effect::Incident(record) if record.id == id => Some(record.clone()),
             _ => None,
         });
-        self.pending.replies.push((reply, after.unwrap_or_else(|| Box::new(before))));
+        self.pending.hold(reply, after.or(before));
     }
 }

@@ -98,7 +98,13 @@ impl Rig {
     }
 
     async fn ack(&self, incident: &str, by: &str) -> Answer {
-        self.ask(|reply| Command::Ack { incident: incident.into(), by: by.into(), reply }).await
+        self.ask(|reply| Command::Act {
+            incident: incident.into(),
+            by: by.into(),
+            action: IncidentAction::Ack,
+            reply,
+        })
+        .await
     }
 
     /// Another program at the database, as a full disk or a broken table would be.
@@ -266,7 +272,12 @@ async fn a_persons_word_is_durable_when_it_is_answered_and_the_first_one_counts(
     let again = rig.ack(&id, "bob").await.expect("still open");
     assert_eq!(again.acked_by.as_deref(), Some("alice"));
 
-    let resolve = |reply| Command::Resolve { incident: id.clone(), by: "bob".into(), reply };
+    let resolve = |reply| Command::Act {
+        incident: id.clone(),
+        by: "bob".into(),
+        action: IncidentAction::Resolve,
+        reply,
+    };
     assert_eq!(rig.ask(resolve).await.expect("open").state, State::Resolved);
     assert_eq!(rig.store.incident(&id).await.unwrap().unwrap().state, State::Resolved);
     assert_eq!(rig.ack(&id, "carol").await, None);
@@ -339,7 +350,11 @@ async fn an_acknowledgement_that_is_not_durable_is_not_answered() {
     let id = rig.incident().await.id;
     rig.sql(BREAK).await;
     let (reply, mut answer) = oneshot::channel();
-    rig.handle.commands.send(Command::Ack { incident: id, by: "alice".into(), reply }).await.unwrap();
+    rig.handle
+        .commands
+        .send(Command::Act { incident: id, by: "alice".into(), action: IncidentAction::Ack, reply })
+        .await
+        .unwrap();
     wait_for("refusals", async || (rig.metrics.commit_failures.get() >= 2).then_some(())).await;
     assert!(answer.try_recv().is_err());
     rig.sql(MEND).await;
@@ -384,7 +399,12 @@ async fn what_somebody_did_and_that_they_did_it_are_kept_together() {
         entries.into_iter().map(|a| (a.entry.action, a.entry.outcome)).collect::<Vec<_>>()
     };
     let ack = |id: &str, reply| {
-        let command = Box::new(Command::Ack { incident: id.into(), by: "api:ops".into(), reply });
+        let command = Box::new(Command::Act {
+            incident: id.into(),
+            by: "api:ops".into(),
+            action: IncidentAction::Ack,
+            reply,
+        });
         Command::Audited { entry: Box::new(Entry::new(Door::Api, "api:ops", "ack", id)), command }
     };
     rig.sql(BREAK).await;
@@ -452,10 +472,14 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
     assert_eq!(states.len(), 2, "{states:?}");
     assert!(states.contains(&("Loud", State::Open, false)), "{states:?}");
     assert!(states.contains(&("Quiet", State::Open, true)), "{states:?}");
-    let board = &rig.handle.board;
-    assert!(near(board.active(wall())[0].ends_at, quiet_until));
-    assert!(board.alerts(wall()).iter().all(|f| near(f.ends_at, ends)), "{:?}", board.alerts(wall()));
-    assert_eq!(board.alerts(wall()).len(), 2);
+    let read_model = &rig.handle.read_model;
+    assert!(near(read_model.active(wall())[0].ends_at, quiet_until));
+    assert!(
+        read_model.alerts(wall()).iter().all(|f| near(f.ends_at, ends)),
+        "{:?}",
+        read_model.alerts(wall())
+    );
+    assert_eq!(read_model.alerts(wall()).len(), 2);
 }
 
 /// Nobody hears of a page from the store: it is handed over after ten seconds, in words that say
@@ -510,7 +534,7 @@ async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
 fn what_waits_is_made_fewer_at_the_cost_of_history_and_of_nothing_else() {
     use crate::store::tests::{incident, said};
     let mut pending = Pending::default();
-    let n = |seq, action| Effect::Notify(Box::new(crate::notify::conformance::page("chat", seq, action)));
+    let n = |seq, action| Effect::Notify(Box::new(crate::notify::tests::page("chat", seq, action)));
     for step in 0..10 {
         pending.effects.push(Effect::Incident(Box::new(incident("01", State::Open))));
         pending.effects.push(said("01", step, "more of it"));

@@ -22,11 +22,11 @@ const MAX_RUNS_SHOWN: usize = 10_000;
 
 /// Read by anyone, replaced by the runtime.
 #[derive(Debug, Default)]
-pub struct Views(ArcSwap<RuntimeView>);
+pub struct Views(ArcSwap<RuntimeSnapshot>);
 
 #[derive(Debug, Clone, Default)]
-pub struct RuntimeView {
-    pub runs: Vec<RunView>,
+pub struct RuntimeSnapshot {
+    pub runs: Vec<RunSnapshot>,
     /// Runs beyond those shown.
     pub runs_hidden: usize,
     pub open_incidents: usize,
@@ -41,7 +41,7 @@ pub struct RuntimeView {
 
 /// One run, as far as the engine knows it.
 #[derive(Debug, Clone)]
-pub struct RunView {
+pub struct RunSnapshot {
     pub run: String,
     /// What it declared of itself in words.
     pub labels: Labels,
@@ -89,7 +89,7 @@ impl Runtime {
     /// Replaces what is shown by what is so now.
     pub(super) fn publish(&mut self) {
         self.schedule.publish_due = None;
-        let view = RuntimeView::of(&self.engine, &self.pending, self.schedule.retry.is_some());
+        let view = RuntimeSnapshot::of(&self.engine, &self.pending, self.schedule.retry.is_some());
         self.metrics.runs.set((view.runs.len() + view.runs_hidden) as i64);
         let over_limit = &self.metrics.over_limit;
         over_limit.inc_by(
@@ -145,20 +145,20 @@ impl Runtime {
 }
 
 impl Views {
-    pub fn get(&self) -> Arc<RuntimeView> {
+    pub fn get(&self) -> Arc<RuntimeSnapshot> {
         self.0.load_full()
     }
 
-    fn set(&self, view: RuntimeView) {
+    fn set(&self, view: RuntimeSnapshot) {
         self.0.store(Arc::new(view));
     }
 }
 
-impl RuntimeView {
+impl RuntimeSnapshot {
     fn of(engine: &Engine, pending: &Pending, store_refuses: bool) -> Self {
         let all = engine.runs().count();
         Self {
-            runs: engine.runs().take(MAX_RUNS_SHOWN).map(RunView::of).collect(),
+            runs: engine.runs().take(MAX_RUNS_SHOWN).map(RunSnapshot::of).collect(),
             runs_hidden: all.saturating_sub(MAX_RUNS_SHOWN),
             open_incidents: engine.open_count(),
             pending_effects: pending.effects.len(),
@@ -173,7 +173,7 @@ impl RuntimeView {
     }
 }
 
-impl RunView {
+impl RunSnapshot {
     fn of(run: &Run) -> Self {
         let f: &RunState = &run.state;
         Self {

@@ -221,13 +221,11 @@ fn name_of(fingerprint: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sqlx::Connection as _;
     use stepwatch_respond::external::Limits;
 
     use super::super::tests::{by_hand, reopen};
     use super::*;
     use crate::store::Commit;
-    use crate::store::open::{MIGRATIONS, migrate};
 
     fn firing(n: u64, says: u64) -> Firing {
         let set = |name: &str, value: u64| [(name.into(), value.to_string().into())].into_iter().collect();
@@ -306,33 +304,5 @@ mod tests {
         tell(&store, vec![Effect::Alert(firing(2, 2)), Effect::AlertOver(firing(1, 1).alert.fingerprint)])
             .await;
         assert_eq!(stored(&store).await, of(&[2, 3]));
-    }
-
-    #[tokio::test]
-    async fn those_of_before_are_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("alerter.db");
-        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).create_if_missing(true);
-        let mut old = SqliteConnection::connect_with(&options).await.unwrap();
-        let before: Vec<_> = MIGRATIONS.iter().copied().filter(|(version, ..)| *version < 10).collect();
-        migrate(&mut old, &path, &before).await.unwrap();
-        let all = [firing(1, 1), firing(2, 2), firing(3, 3)];
-        for f in &all {
-            let sql = "INSERT INTO alerts (fingerprint, labels, annotations, generator_url, starts_ms, ends_ms, updated_ms) \
-                       VALUES ($1, $2, $3, '', 1, 3, 2)";
-            let insert = sqlx::query(sql).bind(name_of(f.alert.fingerprint));
-            let insert = insert.bind(json("labels", &f.alert.labels).unwrap());
-            let insert = insert.bind(json("annotations", &f.alert.annotations).unwrap());
-            insert.execute(&mut old).await.unwrap();
-        }
-        old.close().await.unwrap();
-        let store = Store::open(&path).await.unwrap();
-        let mut model: BTreeMap<u64, Firing> = all.into_iter().map(|f| (f.alert.fingerprint, f)).collect();
-        assert_eq!(stored(&store).await, model);
-        let (gone, come) = (firing(2, 2), firing(4, 4));
-        model.remove(&gone.alert.fingerprint);
-        model.insert(come.alert.fingerprint, come.clone());
-        tell(&store, vec![Effect::AlertOver(gone.alert.fingerprint), Effect::Alert(come)]).await;
-        assert_eq!(stored(&store).await, model);
     }
 }

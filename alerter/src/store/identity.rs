@@ -82,7 +82,7 @@ pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, ne
             let what = if found.is_some() { "is another database" } else { "is empty" };
             return Err(StoreError::Unexpected { path: path.to_owned(), beside, what });
         }
-        // A database that was restored elsewhere, or one from before it had a name.
+        // A new database, or one that was restored elsewhere.
         (None, found) => found,
     };
     let name = if let Some(name) = known {

@@ -19,21 +19,9 @@ use super::{Inner, Result, Store, StoreError, Writer, filesystem};
 /// A schema version, its name and how it comes from the one before.
 type Step = (i64, &'static str, &'static str);
 
-/// One line a schema version, append only: the text of an applied migration never changes.
-pub(super) const MIGRATIONS: &[Step] = &[
-    (1, "init", include_str!("../../migrations/0001_init.sql")),
-    (2, "nodes", include_str!("../../migrations/0002_nodes.sql")),
-    (3, "silences", include_str!("../../migrations/0003_silences.sql")),
-    (4, "alerts", include_str!("../../migrations/0004_alerts.sql")),
-    (5, "callbacks", include_str!("../../migrations/0005_callbacks.sql")),
-    (6, "audit", include_str!("../../migrations/0006_audit.sql")),
-    (7, "refused pages", include_str!("../../migrations/0007_refused_pages.sql")),
-    (8, "within", include_str!("../../migrations/0008_within.sql")),
-    (9, "hidden", include_str!("../../migrations/0009_hidden.sql")),
-    (10, "alerts in order", include_str!("../../migrations/0010_alerts_in_order.sql")),
-    (11, "rings", include_str!("../../migrations/0011_rings.sql")),
-    (12, "closed", include_str!("../../migrations/0012_closed.sql")),
-];
+/// One line a schema version, append only from the first release on: the text of an applied
+/// migration never changes.
+const MIGRATIONS: &[Step] = &[(1, "init", include_str!("../../migrations/0001_init.sql"))];
 
 const READERS_MAX: u32 = 4;
 const FINDERS_MAX: u32 = 2;
@@ -77,7 +65,7 @@ impl Store {
             .busy_timeout(BUSY_TIMEOUT);
         let open = |source| StoreError::Open { path: path.clone(), source };
         let mut connection = options.connect().await.map_err(open)?;
-        migrate(&mut connection, &path, MIGRATIONS).await?;
+        migrate(&mut connection, &path).await?;
         identity::recognise(&mut connection, &path, new).await?;
         let identity = Identity::of(&path).map_err(of_file("look at"))?;
         let writer = Mutex::new(Writer::new(options.clone(), connection));
@@ -112,11 +100,11 @@ impl Store {
     }
 }
 
-pub(super) async fn migrate(connection: &mut SqliteConnection, path: &Path, steps: &[Step]) -> Result<()> {
-    let migrations = steps.iter().map(|(version, name, sql)| {
+async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<()> {
+    let migrations = MIGRATIONS.iter().map(|(version, name, sql)| {
         Migration::new(*version, (*name).into(), MigrationType::Simple, sql.into_sql_str(), false)
     });
-    let known = steps.iter().map(|(version, ..)| *version).max().unwrap_or(0);
+    let known = MIGRATIONS.iter().map(|(version, ..)| *version).max().unwrap_or(0);
     match Migrator::with_migrations(migrations.collect()).run_direct(None, connection, false).await {
         Ok(()) => Ok(()),
         Err(MigrateError::VersionMissing(found)) => {

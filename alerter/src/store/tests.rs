@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::notify::Ring;
-use crate::notify::conformance::page;
+use crate::notify::tests::page;
 use crate::outbox::tests::hidden;
 
 fn suspect(target: Target, words: &str) -> Suspect {

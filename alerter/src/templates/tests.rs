@@ -3,7 +3,7 @@ use stepwatch_respond::effect::Action;
 use stepwatch_respond::message::Details;
 
 use super::*;
-use crate::notify::conformance::{gpu_fault, hostile, page};
+use crate::notify::tests::{gpu_fault, hostile, page};
 
 fn config(yaml: &str) -> Config {
     stepwatch_kit::config::parse("templates.yml", yaml).unwrap()

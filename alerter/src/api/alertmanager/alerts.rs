@@ -13,7 +13,6 @@ use stepwatch_respond::external::{Alert, AlertError, Firing, Limits, Told};
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::silence::Silence;
-use tokio::sync::oneshot;
 
 use super::errors::{BadRequest, Broken, Full, NotJson, TooLarge};
 use super::filter::{AlertsQuery, Filter};
@@ -25,17 +24,14 @@ use crate::api::Api;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::extract::Each;
-use crate::audit::Entry;
-use crate::board::Routing;
 use crate::clock::wall;
 use crate::notify::line;
-use crate::runtime::{AlertBatch, Heard};
+use crate::read_model::Routing;
+use crate::runtime::{Heard, Unanswered};
 use crate::store;
 
 /// Incidents shown as alerts.
 const MAX_INCIDENTS: u32 = 100_000;
-/// How long alerts may take to become durable before whoever told them is told to do it again.
-const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 /// Mistakes told of one request.
 const MAX_MISTAKES: usize = 10;
 /// Characters of the name of an alert in one of them.
@@ -68,11 +64,13 @@ pub(super) async fn take(
 ) -> Result<StatusCode> {
     let Each(posted) = posted?;
     let Read { told, cut, invalid, mistakes, foreign } =
-        Read::of(posted, &caller, &api.runtime.board.routing(), wall());
+        Read::of(posted, &caller, &api.runtime.read_model.routing(), wall());
     api.runtime.metrics.alerts_invalid.inc_by(invalid + foreign);
     api.runtime.metrics.alerts_cut.inc_by(cut);
-    let beyond = caller.reach().filter(|_| foreign > 0).map(|reach| {
-        format!("{foreign} alerts refused: this token is limited to {reach}, by the labels run and team")
+    let beyond = caller.token_scope().filter(|_| foreign > 0).map(|token_scope| {
+        format!(
+            "{foreign} alerts refused: this token is limited to {token_scope}, by the labels run and team"
+        )
     });
     let mistakes = mistakes.join("; ");
     if let Some(refused) = api.refused_alerts.count(invalid + foreign) {
@@ -83,7 +81,12 @@ pub(super) async fn take(
         Heard::default()
     } else {
         let entry = caller.audit("", "alerts", &format!("{} alerts", told.len()));
-        api.tell(told, entry).await?
+        api.runtime.tell(told, entry).await.map_err(|why| match why {
+            Unanswered::NotDurable => ApiError::unavailable(
+                "taken, but not yet durable: the store is slow or refuses; tell it again",
+            ),
+            Unanswered::Stopping => why.into(),
+        })?
     };
     if let Some(why) = beyond {
         return Err(Refused(StatusCode::FORBIDDEN, why));
@@ -155,33 +158,12 @@ impl Read {
     }
 }
 
-impl Api {
-    /// Tells the runtime, and waits until what is new is durable.
-    async fn tell(&self, told: Vec<Told>, entry: Entry) -> core::result::Result<Heard, ApiError> {
-        let (reply, answer) = oneshot::channel();
-        let stopping = || ApiError::unavailable("the alerter is stopping; ask again when it is back");
-        let asked = async {
-            self.runtime
-                .alerts
-                .send(AlertBatch { told, entry: Some(Box::new(entry)), reply })
-                .await
-                .map_err(|_| stopping())?;
-            answer.await.map_err(|_| stopping())
-        };
-        tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or_else(|_| {
-            Err(ApiError::unavailable(
-                "taken, but not yet durable: the store is slow or refuses; tell it again",
-            ))
-        })
-    }
-}
-
 /// What a caller tells, with the limits of their say; `None` beyond them.
 fn within(caller: &Caller, routing: &Routing, alert: Alert) -> Option<Alert> {
-    let Some(reach) = caller.reach() else { return Some(alert) };
+    let Some(token_scope) = caller.token_scope() else { return Some(alert) };
     let labels = routing.with_team(alert.labels.to_labels());
-    let limits = reach.limits_of(&labels);
-    reach.admits(&labels).then(|| alert.told_within(limits))
+    let limits = token_scope.limits_of(&labels);
+    token_scope.admits(&labels).then(|| alert.told_within(limits))
 }
 
 /// An alert, when it ends, and how many of its texts were cut.
@@ -256,10 +238,11 @@ impl Stand {
     async fn of(api: &Api, caller: &Caller, filter: Filter) -> Result<Self> {
         let open = store::Filter { unresolved: true, limit: Some(MAX_INCIDENTS), ..store::Filter::default() };
         let incidents = api.incidents(caller, open).await?;
-        let (now, board) = (wall(), &api.runtime.board);
-        let (routing, silences, mut alerts) = (board.routing(), board.active(now), board.alerts(now));
-        if let Some(reach) = caller.reach() {
-            alerts.retain(|firing| reach.admits(&routing.with_team(firing.alert.labels.to_labels())));
+        let (now, read_model) = (wall(), &api.runtime.read_model);
+        let (routing, silences, mut alerts) =
+            (read_model.routing(), read_model.active(now), read_model.alerts(now));
+        if let Some(token_scope) = caller.token_scope() {
+            alerts.retain(|firing| token_scope.admits(&routing.with_team(firing.alert.labels.to_labels())));
         }
         Ok(Self { filter, now, routing, silences, alerts, incidents })
     }

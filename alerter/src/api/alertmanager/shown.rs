@@ -13,7 +13,7 @@ use super::filter::Filter;
 use super::hiding::Hiding;
 use super::wire::{AlertState, AlertStatus, GettableAlert, Name};
 use crate::api::view::When;
-use crate::board::Routing;
+use crate::read_model::Routing;
 
 /// How long an incident of ours is said to last from now: it is said again, as Prometheus does.
 const LASTS: Span = Span::secs(300);

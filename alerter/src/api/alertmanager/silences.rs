@@ -40,7 +40,7 @@ pub(super) async fn list(
 ) -> Result<Json<Vec<GettableSilence>>> {
     let filter = Filter::parse(&query.unwrap_or_default())?;
     let now = wall();
-    let mut silences = api.runtime.board.silences(now);
+    let mut silences = api.runtime.read_model.silences(now);
     silences.retain(|s| filter.matchers.iter().all(|m| is_about(s, m)));
     silences.retain(|s| caller.may_silence(&s.matchers).is_ok());
     silences.sort_by_key(|s| match s.phase(now) {

@@ -13,7 +13,7 @@ use stepwatch_model::Severity;
 use stepwatch_respond::matcher::{Labels, Matcher, Op};
 use stepwatch_respond::route::Node;
 
-use crate::board::Routing;
+use crate::read_model::Routing;
 
 /// Whom a way without anybody on it reaches.
 const NOBODY: &str = "nobody";

@@ -11,8 +11,8 @@ use axum::http::request::Parts;
 use stepwatch_respond::matcher::{Labels, Matcher};
 
 use super::keyring::Grant;
-use super::reach::Reach;
 use super::scope::{Scope, Scopes};
+use super::token_scope::TokenScope;
 use crate::api::error::ApiError;
 use crate::audit::{Door, Entry};
 use crate::notify::line;
@@ -59,9 +59,9 @@ impl Caller {
     }
 
     /// `None` if it is about everything.
-    pub(in crate::api) fn reach(&self) -> Option<&Reach> {
+    pub(in crate::api) fn token_scope(&self) -> Option<&TokenScope> {
         match &self.who {
-            Who::Token(grant) if !grant.reach.is_everything() => Some(&grant.reach),
+            Who::Token(grant) if !grant.token_scope.is_everything() => Some(&grant.token_scope),
             _ => None,
         }
     }
@@ -98,22 +98,22 @@ impl Caller {
 
     /// For what cannot be divided by run or team.
     pub(in crate::api) fn require_everything(&self) -> Result<(), ApiError> {
-        match self.reach() {
+        match self.token_scope() {
             None => Ok(()),
-            Some(reach) => Err(forbidden(format!(
-                "this tells of everything, and the token is limited to {reach}: it needs one without limits"
+            Some(token_scope) => Err(forbidden(format!(
+                "this tells of everything, and the token is limited to {token_scope}: it needs one without limits"
             ))),
         }
     }
 
     /// Whether it may know of something with these labels.
     pub(in crate::api) fn sees(&self, labels: &Labels) -> bool {
-        self.reach().is_none_or(|reach| reach.admits(labels))
+        self.token_scope().is_none_or(|scope| scope.admits(labels))
     }
 
     /// Whether a silence of these matchers is its own matter.
     pub(in crate::api) fn may_silence(&self, matchers: &[Matcher]) -> Result<(), ApiError> {
-        self.reach().map_or(Ok(()), |reach| reach.holds(matchers).map_err(forbidden))
+        self.token_scope().map_or(Ok(()), |scope| scope.holds(matchers).map_err(forbidden))
     }
 
     /// The entry of the audit log that goes with a deed, as a part of its transaction.
@@ -151,7 +151,8 @@ mod tests {
     use super::*;
 
     fn token(name: &str, scopes: &[Scope]) -> Caller {
-        let grant = Grant { name: name.into(), scopes: Scopes::of(scopes), reach: Reach::default() };
+        let grant =
+            Grant { name: name.into(), scopes: Scopes::of(scopes), token_scope: TokenScope::default() };
         Caller::new(Who::Token(Arc::new(grant)), Door::Api, None)
     }
 

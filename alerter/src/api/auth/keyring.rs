@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 use stepwatch_kit::config::Secret;
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
-use super::reach::Reach;
 use super::scope::Scopes;
+use super::token_scope::TokenScope;
 
 /// A header this long is no token.
 const MAX_CREDENTIALS: usize = 2048;
@@ -22,7 +22,7 @@ const MAX_CREDENTIALS: usize = 2048;
 pub struct Grant {
     pub name: String,
     pub scopes: Scopes,
-    pub reach: Reach,
+    pub token_scope: TokenScope,
 }
 
 #[derive(Debug, Default)]
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn grant(name: &str) -> Grant {
-        Grant { name: name.into(), scopes: Scopes::all(), reach: Reach::default() }
+        Grant { name: name.into(), scopes: Scopes::all(), token_scope: TokenScope::default() }
     }
 
     #[test]

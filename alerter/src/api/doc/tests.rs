@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use super::*;
-use crate::api::answers::Note;
+use crate::api::incident_actions::Note;
 use crate::api::oncall::ScheduleView;
 use crate::api::view::{
     By, DeliveryView, IncidentView, RunView, SilenceView, SourceView, Status, TimelineView, WishView,

@@ -1,12 +1,14 @@
 //! Against a relay that refuses what relays refuse: what does the mailbox look like in the end?
 
+mod tls;
+
 use std::time::Duration;
 
 use stepwatch_fakes::{FakeSmtp, SmtpFault};
 use tempfile::TempDir;
 
 use super::*;
-use crate::notify::conformance::{hostile, page};
+use crate::notify::tests::{hostile, page};
 
 struct Bench {
     relay: FakeSmtp,

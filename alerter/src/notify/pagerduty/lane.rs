@@ -33,7 +33,7 @@ pub enum Repeats {
 
 /// What a message is to this service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Intent {
     /// It is to ring.
     Call(Ring),
     /// To be read by whoever looks at the alert; `own` is its number, should there be none. `back`:
@@ -82,14 +82,14 @@ impl Lane {
     /// What is to be sent, in this order, and what is open then. It follows from what is kept
     /// alone, so that the same again names the same alerts. Of `unsure` nobody knows whether
     /// they arrived: they are answered as if they had.
-    pub(super) fn after(&self, word: Word, repeats: Repeats, unsure: &[Ring]) -> (Vec<Step>, Self) {
+    pub(super) fn after(&self, intent: Intent, repeats: Repeats, unsure: &[Ring]) -> (Vec<Step>, Self) {
         let unsure = unsure.iter().filter(|ring| !self.open.contains(ring));
         let all = self.open.iter().chain(unsure).copied().collect::<Vec<_>>();
         let each = |action| all.iter().rev().map(move |ring| Step { action, ring: *ring }).collect();
-        match word {
-            Word::Nothing => (Vec::new(), self.clone()),
-            Word::Call(ring) => self.call(ring, repeats, all),
-            Word::News { own, back } => {
+        match intent {
+            Intent::Nothing => (Vec::new(), self.clone()),
+            Intent::Call(ring) => self.call(ring, repeats, all),
+            Intent::News { own, back } => {
                 // Under the alert that rang last, if there is one: another would ring.
                 let Some(ring) = self.open.iter().max_by_key(|ring| ring.page).copied().or(own) else {
                     return (Vec::new(), self.clone());
@@ -98,9 +98,9 @@ impl Lane {
                 (vec![Step { action: "trigger", ring }], Self { open, taken: self.taken && !back })
             }
             // Whoever acknowledged the only one there may have changed their mind since.
-            Word::Ack { there: true } if all.len() <= 1 => (Vec::new(), Self { open: all, taken: true }),
-            Word::Ack { .. } => (each("acknowledge"), Self { open: all, taken: true }),
-            Word::Resolve => (each("resolve"), Self::default()),
+            Intent::Ack { there: true } if all.len() <= 1 => (Vec::new(), Self { open: all, taken: true }),
+            Intent::Ack { .. } => (each("acknowledge"), Self { open: all, taken: true }),
+            Intent::Resolve => (each("resolve"), Self::default()),
         }
     }
 
@@ -157,18 +157,18 @@ pub(crate) fn incident_of(key: &str) -> (&str, bool) {
 mod tests {
     use super::*;
 
-    const NEWS: Word = Word::News { own: None, back: false };
+    const NEWS: Intent = Intent::News { own: None, back: false };
 
     fn page(number: u32) -> Ring {
         Ring { number, page: true }
     }
 
-    fn steps(lane: &Lane, word: Word, repeats: Repeats) -> (Vec<String>, Lane) {
-        unsure(lane, word, repeats, &[])
+    fn steps(lane: &Lane, intent: Intent, repeats: Repeats) -> (Vec<String>, Lane) {
+        unsure(lane, intent, repeats, &[])
     }
 
-    fn unsure(lane: &Lane, word: Word, repeats: Repeats, unsure: &[Ring]) -> (Vec<String>, Lane) {
-        let (steps, now) = lane.after(word, repeats, unsure);
+    fn unsure(lane: &Lane, intent: Intent, repeats: Repeats, unsure: &[Ring]) -> (Vec<String>, Lane) {
+        let (steps, now) = lane.after(intent, repeats, unsure);
         (steps.iter().map(|s| format!("{} {}", s.action, key("I", s.ring))).collect(), now)
     }
 
@@ -201,53 +201,53 @@ mod tests {
     fn each_call_rings_and_an_answer_is_of_all() {
         let mut lane = Lane::default();
         for n in 1..=3 {
-            let (sent, now) = steps(&lane, Word::Call(page(n)), Repeats::Rings);
+            let (sent, now) = steps(&lane, Intent::Call(page(n)), Repeats::Rings);
             assert_eq!(sent, [format!("trigger {}", key("I", page(n)))]);
             lane = now;
         }
         assert_eq!(steps(&lane, NEWS, Repeats::Rings).0, ["trigger I-3"]);
-        let (sent, taken) = steps(&lane, Word::Ack { there: true }, Repeats::Rings);
+        let (sent, taken) = steps(&lane, Intent::Ack { there: true }, Repeats::Rings);
         assert_eq!(sent, ["acknowledge I-3", "acknowledge I-2", "acknowledge I"]);
         assert_eq!(
-            steps(&taken, Word::Resolve, Repeats::Rings).0,
+            steps(&taken, Intent::Resolve, Repeats::Rings).0,
             ["resolve I-3", "resolve I-2", "resolve I"]
         );
-        let (sent, again) = steps(&taken, Word::Call(page(4)), Repeats::Rings);
+        let (sent, again) = steps(&taken, Intent::Call(page(4)), Repeats::Rings);
         assert_eq!(sent, ["resolve I", "resolve I-2", "resolve I-3", "trigger I-4"]);
-        assert_eq!(steps(&again, Word::Ack { there: true }, Repeats::Rings).0, [""; 0], "only one is open");
+        assert_eq!(steps(&again, Intent::Ack { there: true }, Repeats::Rings).0, [""; 0], "only one is open");
     }
 
     #[test]
     fn a_call_of_which_nobody_knows_is_answered_with_the_others() {
         let lane = Lane::read(Some("1"));
         let maybe = [page(1), page(2)];
-        assert_eq!(unsure(&lane, Word::Resolve, Repeats::Rings, &maybe).0, ["resolve I-2", "resolve I"]);
-        let (sent, taken) = unsure(&lane, Word::Ack { there: true }, Repeats::Rings, &maybe);
+        assert_eq!(unsure(&lane, Intent::Resolve, Repeats::Rings, &maybe).0, ["resolve I-2", "resolve I"]);
+        let (sent, taken) = unsure(&lane, Intent::Ack { there: true }, Repeats::Rings, &maybe);
         assert_eq!(
             (sent, taken.to_string()),
             (vec!["acknowledge I-2".into(), "acknowledge I".into()], "1 2 taken".into())
         );
         // Repeated under its own key; what may never have come to be is no place for news.
-        assert_eq!(unsure(&lane, Word::Call(page(2)), Repeats::Rings, &maybe).0, ["trigger I-2"]);
+        assert_eq!(unsure(&lane, Intent::Call(page(2)), Repeats::Rings, &maybe).0, ["trigger I-2"]);
         assert_eq!(unsure(&lane, NEWS, Repeats::Rings, &maybe).0, ["trigger I"]);
     }
 
     #[test]
     fn so_many_are_open_and_no_more() {
         let lane =
-            (1..=25).fold(Lane::default(), |lane, n| steps(&lane, Word::Call(page(n)), Repeats::Rings).1);
+            (1..=25).fold(Lane::default(), |lane, n| steps(&lane, Intent::Call(page(n)), Repeats::Rings).1);
         assert_eq!(lane.open, (16..=25).map(page).collect::<Vec<_>>());
-        let (sent, _) = steps(&lane, Word::Call(page(26)), Repeats::Rings);
+        let (sent, _) = steps(&lane, Intent::Call(page(26)), Repeats::Rings);
         assert_eq!(sent, ["trigger I-26", "resolve I-16"]);
     }
 
     #[test]
     fn where_the_service_repeats_there_is_one_alert() {
-        let (_, lane) = steps(&Lane::default(), Word::Call(page(1)), Repeats::Service);
-        let (sent, lane) = steps(&lane, Word::Call(page(2)), Repeats::Service);
+        let (_, lane) = steps(&Lane::default(), Intent::Call(page(1)), Repeats::Service);
+        let (sent, lane) = steps(&lane, Intent::Call(page(2)), Repeats::Service);
         assert_eq!((sent, lane.to_string()), (vec!["trigger I".to_owned()], "1".to_owned()));
-        let (_, taken) = steps(&lane, Word::Ack { there: false }, Repeats::Service);
-        let (sent, lane) = steps(&taken, Word::Call(page(3)), Repeats::Service);
+        let (_, taken) = steps(&lane, Intent::Ack { there: false }, Repeats::Service);
+        let (sent, lane) = steps(&taken, Intent::Call(page(3)), Repeats::Service);
         assert_eq!(
             (sent, lane.to_string()),
             (vec!["resolve I".to_owned(), "trigger I-3".to_owned()], "3".into())

@@ -274,7 +274,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::notify::conformance::{gpu_fault, hostile, page};
+    use crate::notify::tests::{gpu_fault, hostile, page};
 
     fn pretty(v: &Value) -> String {
         serde_json::to_string_pretty(v).unwrap()

@@ -7,7 +7,7 @@ use stepwatch_fakes::{Fake, FakeSlack, Fault, Post, Slack as Service};
 use tempfile::TempDir;
 
 use super::*;
-use crate::notify::conformance::page;
+use crate::notify::tests::page;
 
 struct Bench {
     fake: FakeSlack,

@@ -21,13 +21,13 @@ use stepwatch_respond::route::Router;
 use stepwatch_respond::silence::{Phase, Silence};
 
 use crate::clock::Clock;
-use crate::runtime::RunView;
+use crate::runtime::RunSnapshot;
 
 /// How long an ended silence is shown, as long as Alertmanager shows it.
 const SHOWN_FOR: Span = Span::secs(5 * 86_400);
 
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct ReadModel {
     inner: RwLock<Inner>,
     routing: ArcSwap<Routing>,
     /// The configuration in force, as it may be shown.
@@ -48,7 +48,7 @@ struct Inner {
     alerts: BTreeMap<u64, Firing>,
 }
 
-impl Board {
+impl ReadModel {
     pub(crate) fn new(clock: Clock) -> Self {
         Self { clock, ..Self::default() }
     }
@@ -154,7 +154,7 @@ impl Board {
 
 impl Routing {
     /// The labels of a run, with its team.
-    pub fn labels(&self, run: &RunView) -> Labels {
+    pub fn labels(&self, run: &RunSnapshot) -> Labels {
         let mut labels = run.labels.clone();
         labels.insert("run".into(), run.run.clone());
         self.with_team(labels)

@@ -10,8 +10,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use stepwatch_fakes::{Encryption, FakeSmtp};
 use tempfile::TempDir;
 
-use super::*;
-use crate::notify::conformance::page;
+use super::super::*;
+use crate::notify::tests::page;
 
 /// An authority of our own, and what it vouches for.
 struct Authority {

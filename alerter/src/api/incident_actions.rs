@@ -4,7 +4,6 @@
 //! All words go one way: found, judged by how the incident stands, handed to the runtime together
 //! with who said it, and answered when they are durable.
 
-use core::time::Duration;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -12,7 +11,6 @@ use axum::response::Json;
 use serde::{Deserialize, Serialize};
 use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
 use stepwatch_wire::words;
-use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use super::Api;
@@ -22,14 +20,11 @@ use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::{Named, Sent};
 use super::view::{By, IncidentView};
-use crate::audit::Entry;
-use crate::runtime::{Answer, Command};
+use crate::runtime::{Answer, Command, IncidentAction};
 
 /// Characters of a note, and of the name of whoever says something.
 const MAX_NOTE: usize = 1000;
 const MAX_BY: usize = 100;
-/// How long a word may take to become durable before the caller is told to ask again.
-const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -44,12 +39,10 @@ pub struct Note {
     pub note: String,
 }
 
-/// A word about an incident, and who says it.
+/// What is to be done with an incident, and who says so.
 struct Said {
-    word: &'static str,
+    action: IncidentAction,
     by: String,
-    /// How the incident stands where nothing is left to be done.
-    done: Option<IncidentState>,
 }
 
 /// Takes an incident: its escalation stops. Durable when it is answered.
@@ -71,8 +64,7 @@ pub(super) async fn ack(
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    let ack = |incident, by, reply| Command::Ack { incident, by, reply };
-    answer(&api, &caller, &id, Said::new("ack", body)?, ack).await
+    answer(&api, &caller, &id, Said::new(IncidentAction::Ack, body)?).await
 }
 
 /// Gives an incident back: its escalation begins again. Durable when it is answered; one that
@@ -95,9 +87,7 @@ pub(super) async fn unack(
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    let unack = |incident, by, reply| Command::Unack { incident, by, reply };
-    let said = Said::new("unack", body)?.unless(IncidentState::Open);
-    answer(&api, &caller, &id, said, unack).await
+    answer(&api, &caller, &id, Said::new(IncidentAction::Unack, body)?).await
 }
 
 /// Closes an incident by hand. Durable when it is answered.
@@ -122,9 +112,7 @@ pub(super) async fn resolve(
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    let resolve = |incident, by, reply| Command::Resolve { incident, by, reply };
-    let said = Said::new("resolve", body)?.unless(IncidentState::Resolved);
-    answer(&api, &caller, &id, said, resolve).await
+    answer(&api, &caller, &id, Said::new(IncidentAction::Resolve, body)?).await
 }
 
 /// Tells the next level of an incident's policy now. Durable when it is answered.
@@ -146,8 +134,7 @@ pub(super) async fn escalate(
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    let escalate = |incident, by, reply| Command::Escalate { incident, by, reply };
-    answer(&api, &caller, &id, Said::new("escalate", body)?, escalate).await
+    answer(&api, &caller, &id, Said::new(IncidentAction::Escalate, body)?).await
 }
 
 /// Notes something in an incident's history, also after its end, when the account of it is written.
@@ -170,38 +157,41 @@ pub(super) async fn note(
     Named(id): Named,
     Sent(Note { by, note }): Sent<Note>,
 ) -> Result<Json<IncidentView>> {
-    let said = Said::new("note", By { by })?;
+    let by = signature(By { by })?;
     let control = note.chars().any(char::is_control);
     let note = words::into_line(note);
     if note.trim().is_empty() || note.chars().count() > MAX_NOTE || control {
         return Err(ApiError::bad_request(format!("note: must be a line of 1 to {MAX_NOTE} characters")));
     }
-    let what = note.trim().to_owned();
+    let said = Said { action: IncidentAction::Note(note.trim().to_owned()), by };
     let record = api.find(&caller, &id).await?;
-    let (by, entry) = (caller.signs(&said.by), caller.audit(&said.by, said.word, &record.id));
-    tracing::info!(incident = record.id, by, word = said.word, "a person's word");
-    let incident = Box::new(record.clone());
-    api.ask(entry, |reply| Command::Note { incident, by, what, reply }).await?;
+    hand_over(&api, &caller, &record.id, &said).await?;
     Ok(Json(record.into()))
 }
 
-impl Said {
-    fn new(word: &'static str, By { by }: By) -> Result<Self> {
-        let control = by.chars().any(char::is_control);
-        let by = words::into_line(by);
-        if by.trim().is_empty() || by.chars().count() > MAX_BY || control {
-            return Err(ApiError::bad_request(format!("by: must be a name of 1 to {MAX_BY} characters")));
-        }
-        Ok(Self { word, by: by.trim().to_owned(), done: None })
+/// The name of whoever says something.
+fn signature(By { by }: By) -> Result<String> {
+    let control = by.chars().any(char::is_control);
+    let by = words::into_line(by);
+    if by.trim().is_empty() || by.chars().count() > MAX_BY || control {
+        return Err(ApiError::bad_request(format!("by: must be a name of 1 to {MAX_BY} characters")));
     }
+    Ok(by.trim().to_owned())
+}
 
-    fn unless(self, done: IncidentState) -> Self {
-        Self { done: Some(done), ..self }
+impl Said {
+    fn new(action: IncidentAction, by: By) -> Result<Self> {
+        Ok(Self { action, by: signature(by)? })
     }
 
     /// Whether it need not be done, or cannot be, of an incident that stands so.
     fn settled(&self, record: &IncidentRecord) -> Option<Result<()>> {
-        if Some(record.state) == self.done {
+        let done = match self.action {
+            IncidentAction::Unack => record.state == IncidentState::Open,
+            IncidentAction::Resolve => record.state == IncidentState::Resolved,
+            IncidentAction::Ack | IncidentAction::Escalate | IncidentAction::Note(_) => false,
+        };
+        if done {
             return Some(Ok(()));
         }
         if record.state != IncidentState::Resolved {
@@ -218,21 +208,13 @@ impl Said {
     }
 }
 
-async fn answer(
-    api: &Api,
-    caller: &Caller,
-    id: &str,
-    said: Said,
-    command: impl FnOnce(String, String, oneshot::Sender<Answer>) -> Command,
-) -> Result<Json<IncidentView>> {
+async fn answer(api: &Api, caller: &Caller, id: &str, said: Said) -> Result<Json<IncidentView>> {
     let record = api.find(caller, id).await?;
     if let Some(settled) = said.settled(&record) {
         return settled.map(|()| Json(record.into()));
     }
     let incident = record.id;
-    let (by, entry) = (caller.signs(&said.by), caller.audit(&said.by, said.word, &incident));
-    tracing::info!(incident, by, word = said.word, "a person's word");
-    if let Some(record) = api.ask(entry, |reply| command(incident.clone(), by, reply)).await? {
+    if let Some(record) = hand_over(api, caller, &incident, &said).await? {
         return Ok(Json((*record).into()));
     }
     // It resolved between the look and the word.
@@ -241,23 +223,10 @@ async fn answer(
     said.settled(&record).unwrap_or_else(lost).map(|()| Json(record.into()))
 }
 
-impl Api {
-    /// Hands a person's word to the runtime and waits until it is durable, together with who said
-    /// it.
-    async fn ask(
-        &self,
-        entry: Entry,
-        command: impl FnOnce(oneshot::Sender<Answer>) -> Command,
-    ) -> Result<Answer> {
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Audited { entry: Box::new(entry), command: Box::new(command(reply)) };
-        let stopping = || ApiError::unavailable("the alerter is stopping; ask again when it is back");
-        let asked = async {
-            self.runtime.commands.send(command).await.map_err(|_| stopping())?;
-            answer.await.map_err(|_| stopping())
-        };
-        tokio::time::timeout(DURABLE_WITHIN, asked).await.unwrap_or_else(|_| {
-            Err(ApiError::unavailable("taken, but not yet durable: the store is slow or refuses; look again"))
-        })
-    }
+/// To the runtime, together with who said it; comes back when it is durable.
+async fn hand_over(api: &Api, caller: &Caller, incident: &str, said: &Said) -> Result<Answer> {
+    let (incident, action, word) = (incident.to_owned(), said.action.clone(), said.action.as_str());
+    let (by, entry) = (caller.signs(&said.by), caller.audit(&said.by, word, &incident));
+    tracing::info!(incident, by, word, "a person's word");
+    Ok(api.runtime.ask(entry, |reply| Command::Act { incident, by, action, reply }).await?)
 }

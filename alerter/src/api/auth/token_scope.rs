@@ -24,7 +24,7 @@ pub struct Glob(String);
 
 /// The limits of a token; without any, it is about everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct TokenScope {
     pub runs: Vec<Glob>,
     pub teams: Vec<Glob>,
 }
@@ -109,7 +109,7 @@ impl From<Glob> for String {
     }
 }
 
-impl Reach {
+impl TokenScope {
     pub fn is_everything(&self) -> bool {
         self.limits().into_iter().all(|(_, globs)| unlimited(globs))
     }
@@ -155,7 +155,7 @@ impl Reach {
     }
 }
 
-impl fmt::Display for Reach {
+impl fmt::Display for TokenScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words = Vec::new();
         for (label, globs) in self.limits().into_iter().filter(|(_, globs)| !unlimited(globs)) {
@@ -239,14 +239,14 @@ mod tests {
         Glob::try_from(text.to_owned()).unwrap()
     }
 
-    fn reach(runs: &[&str], teams: &[&str]) -> Reach {
+    fn token_scope(runs: &[&str], teams: &[&str]) -> TokenScope {
         let globs = |list: &[&str]| list.iter().map(|t| glob(t)).collect();
-        Reach { runs: globs(runs), teams: globs(teams) }
+        TokenScope { runs: globs(runs), teams: globs(teams) }
     }
 
-    fn holds(reach: &Reach, matchers: &[&str]) -> bool {
+    fn holds(token_scope: &TokenScope, matchers: &[&str]) -> bool {
         let matchers: Vec<_> = matchers.iter().map(|m| Matcher::parse(m).unwrap()).collect();
-        reach.holds(&matchers).is_ok()
+        token_scope.holds(&matchers).is_ok()
     }
 
     #[test]
@@ -277,18 +277,18 @@ mod tests {
         let of = |pairs: &[(&str, &str)]| -> Labels {
             pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
         };
-        let both = reach(&["llama-*"], &["research"]);
+        let both = token_scope(&["llama-*"], &["research"]);
         assert!(both.admits(&of(&[("run", "llama-1"), ("team", "research")])));
         assert!(!both.admits(&of(&[("run", "llama-1"), ("team", "infra")])));
         assert!(!both.admits(&of(&[("run", "llama-1")])), "nobody's");
         assert!(!both.admits(&of(&[("team", "research")])), "of no run");
-        assert!(reach(&[], &[]).admits(&of(&[])) && reach(&["*"], &[]).admits(&of(&[])));
+        assert!(token_scope(&[], &[]).admits(&of(&[])) && token_scope(&["*"], &[]).admits(&of(&[])));
         assert_eq!(both.to_string(), "runs llama-* of teams research");
     }
 
     #[test]
     fn a_silence_must_plainly_stay_within_the_limits() {
-        let llama = reach(&["llama-*", "gpt"], &[]);
+        let llama = token_scope(&["llama-*", "gpt"], &[]);
         for good in [
             vec!["run=llama-70b"],
             vec!["run=gpt", "kind=hang"],
@@ -322,13 +322,13 @@ mod tests {
         ] {
             assert!(!holds(&llama, &bad), "{bad:?}");
         }
-        let odd = reach(&["*-prod", "a*z"], &[]);
+        let odd = token_scope(&["*-prod", "a*z"], &[]);
         assert!(holds(&odd, &["run=~\".*-prod|a.*z\""]), "what the error suggests");
         assert!(!holds(&odd, &["run=~\".*prod\""]));
-        let team = reach(&["llama-*"], &["research", "infra"]);
+        let team = token_scope(&["llama-*"], &["research", "infra"]);
         assert!(holds(&team, &["run=llama-1", "team=~\"research|infra\""]));
         assert!(!holds(&team, &["run=llama-1"]));
-        let told = reach(&["llama-*"], &[]).holds(&[]).unwrap_err();
+        let told = token_scope(&["llama-*"], &[]).holds(&[]).unwrap_err();
         assert!(told.contains("runs llama-*") && told.ends_with(r#"run=~"llama-.*""#), "{told}");
     }
 

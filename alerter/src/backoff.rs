@@ -1,21 +1,26 @@
-//! How long to wait before the next attempt.
+//! How long to wait before the next attempt: exponential with full jitter, so that a thousand
+//! readers of a restarted switch, or many lanes that failed together, do not come back in step.
 
 use std::time::Duration;
 
-use stepwatch_model::time::Span;
+/// The longest waits: after the first failure, and after any.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Backoff {
+    pub(crate) first: Duration,
+    pub(crate) longest: Duration,
+}
 
-/// Longest wait after the first failure.
-const BASE: Span = Span::secs(1);
-
-/// Longest wait after any failure.
-const BACKOFF_MAX: Span = Span::secs(300);
+/// What is sent to a receiver.
+pub(crate) const DELIVERY: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(5) };
 
 /// The same for a page: how long a receiver that came back may stay unnoticed while somebody should
 /// be woken.
-const PAGE_BACKOFF_MAX: Span = Span::secs(30);
+pub(crate) const PAGE: Backoff = Backoff { longest: Duration::from_secs(30), ..DELIVERY };
 
-/// Shortest wait: a failure that repeats at once must not spin.
-const BACKOFF_MIN: Span = Span::millis(50);
+/// Shortest wait: a failure that repeats at once must not spin, and a peer that accepts and hangs up
+/// must not be hammered.
+const SHORTEST: Duration = Duration::from_millis(50);
 
 /// A receiver that asks for more is asked again after a day.
 pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
@@ -30,21 +35,20 @@ const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
 /// A number in `0.0..1.0`.
 pub(crate) type Random = fn() -> f64;
 
-/// Exponential with full jitter, so that many lanes that failed together do not come back together.
-/// `failures` counts from 1.
-pub(crate) fn backoff(failures: u32, page: bool, random: f64) -> Span {
-    let doublings = failures.saturating_sub(1).min(20);
-    let cap = (BASE.0 << doublings).min(if page { PAGE_BACKOFF_MAX.0 } else { BACKOFF_MAX.0 });
-    Span(((cap as f64 * random) as i64).max(BACKOFF_MIN.0))
+impl Backoff {
+    /// `failures` counts from 1.
+    pub(crate) fn after(self, failures: u32, random: f64) -> Duration {
+        let doublings = failures.saturating_sub(1).min(20);
+        let ceiling = self.first.saturating_mul(1 << doublings).min(self.longest);
+        ceiling.mul_f64(random).max(SHORTEST.min(ceiling))
+    }
 }
 
 /// What the receiver asked for and up to a tenth more, never less.
 pub(crate) fn retry_after(asked: Option<Duration>, random: f64) -> Duration {
     let wait = asked.unwrap_or(RETRY_AFTER_DEFAULT).min(RETRY_AFTER_MAX);
-    wait.max(BACKOFF_MIN_DURATION).mul_f64(1.0 + random / 10.0)
+    wait.max(SHORTEST).mul_f64(1.0 + random / 10.0)
 }
-
-const BACKOFF_MIN_DURATION: Duration = Duration::from_millis(BACKOFF_MIN.0 as u64);
 
 /// From the kernel; in the middle if it has none to give, which only costs jitter.
 pub(crate) fn random() -> f64 {
@@ -56,16 +60,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_to_five_minutes_and_stays() {
-        let longest = |n| backoff(n, false, 0.999_999_9).0;
+    fn grows_to_the_longest_wait_and_stays() {
+        let longest = |n| DELIVERY.after(n, 0.999_999_9).as_millis();
         assert!((990..=1000).contains(&longest(1)), "{}", longest(1));
         assert!((1990..=2000).contains(&longest(2)));
         assert!((255_900..=256_000).contains(&longest(9)));
         for n in [10, 11, 64, u32::MAX] {
             assert!((299_900..=300_000).contains(&longest(n)), "{n}");
         }
-        assert!((29_900..=30_000).contains(&backoff(64, true, 0.999_999_9).0));
-        assert_eq!(backoff(5, true, 0.0), BACKOFF_MIN);
+        assert!((29_900..=30_000).contains(&PAGE.after(64, 0.999_999_9).as_millis()));
+        assert_eq!(DELIVERY.after(5, 0.0), SHORTEST);
+        let short = Backoff { first: Duration::from_millis(5), longest: Duration::from_millis(20) };
+        assert_eq!(short.after(64, 0.5), short.longest, "a longest wait below the shortest holds");
     }
 
     #[test]
@@ -75,7 +81,7 @@ mod tests {
         assert_eq!(retry_after(Some(secs(30)), 1.0), secs(33));
         assert_eq!(retry_after(Some(secs(7200)), 0.0), secs(7200));
         assert_eq!(retry_after(Some(secs(864_000)), 0.0), RETRY_AFTER_MAX);
-        assert_eq!(retry_after(Some(secs(0)), 0.0), BACKOFF_MIN_DURATION);
+        assert_eq!(retry_after(Some(secs(0)), 0.0), SHORTEST);
         assert_eq!(retry_after(None, 0.0), secs(1));
         assert!((0..100).map(|_| random()).all(|r| (0.0..1.0).contains(&r)));
     }

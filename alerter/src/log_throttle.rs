@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// Counts what happens, and says when it is time to tell of it.
 #[derive(Debug)]
-pub struct Seldom {
+pub struct LogThrottle {
     every: Duration,
     untold: Mutex<Untold>,
 }
@@ -18,7 +18,7 @@ struct Untold {
     count: u64,
 }
 
-impl Seldom {
+impl LogThrottle {
     pub fn new(every: Duration) -> Self {
         Self { every, untold: Mutex::default() }
     }
@@ -41,11 +41,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_first_at_once_and_then_all_together() {
-        let seldom = Seldom::new(Duration::from_mins(1));
-        assert_eq!((seldom.count(0), seldom.count(2), seldom.count(3)), (None, Some(2), None));
+        let throttle = LogThrottle::new(Duration::from_mins(1));
+        assert_eq!((throttle.count(0), throttle.count(2), throttle.count(3)), (None, Some(2), None));
         tokio::time::advance(Duration::from_secs(59)).await;
-        assert_eq!(seldom.count(4), None);
+        assert_eq!(throttle.count(4), None);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!((seldom.count(1), seldom.count(1)), (Some(8), None));
+        assert_eq!((throttle.count(1), throttle.count(1)), (Some(8), None));
     }
 }
