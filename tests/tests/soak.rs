@@ -289,6 +289,34 @@ async fn state(exporter: &Exporter, dir: &Path) -> String {
     format!("{}\n{listing}\n{}", dropped.join("\n"), exporter.daemon.log().join("\n"))
 }
 
+/// Logs that were not read to their end.
+fn behind(logs: &[Log], seen: &Seen) -> Vec<String> {
+    let lag = |(log, seen): (&Log, &AtomicI64)| {
+        let (seen, Log { name, written, planned, generation, .. }) = (seen.load(Ordering::Acquire), log);
+        (seen != *written)
+            .then(|| format!("{name}: {seen} of {written}, generation {generation}, planned {planned:?}"))
+    };
+    logs.iter().zip(&**seen).filter_map(lag).collect()
+}
+
+/// Waits until every step was seen. A busy machine takes its time for that; a log that is stuck
+/// stands still.
+async fn caught_up(logs: &[Log], seen: &Seen) -> bool {
+    let steps = || -> i64 { seen.iter().map(|s| s.load(Ordering::Acquire)).sum() };
+    loop {
+        let before = steps();
+        let moved = async || {
+            let complete = behind(logs, seen).is_empty();
+            (complete || steps() > before).then_some(complete)
+        };
+        match poll_until("a step", PATIENCE, moved).await {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |v| v.parse().unwrap())
 }
@@ -330,17 +358,9 @@ async fn rotated_truncated_deleted_and_killed() {
     let wall = began.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     let (logs, acts) = tokio::task::spawn_blocking(|| writer.join().unwrap()).await.unwrap();
-    let behind = |seen: &Seen| -> Vec<String> {
-        let lag = |(log, seen): (&Log, &AtomicI64)| {
-            let seen = seen.load(Ordering::Acquire);
-            (seen != log.written).then(|| format!("{}: {seen} of {}", log.name, log.written))
-        };
-        logs.iter().zip(&**seen).filter_map(lag).collect()
-    };
-    let complete = poll_until("every step", PATIENCE, async || behind(&seen).is_empty().then_some(()));
     tokio::select! {
-        complete = complete => {
-            assert!(complete.is_ok(), "{:?}\n{}", behind(&seen), state(&exporter, dir.path()).await);
+        complete = caught_up(&logs, &seen) => {
+            assert!(complete, "{:?}\n{}", behind(&logs, &seen), state(&exporter, dir.path()).await);
         }
         failed = &mut reader => panic!("{failed:?}\n{}", state(&exporter, dir.path()).await),
     }

@@ -1,6 +1,6 @@
 //! One open file, and how far it is read.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
@@ -57,8 +57,13 @@ pub(super) struct Open {
     backlog_end: u64,
     /// When it was last seen to grow.
     pub(super) grew: Instant,
+    /// How it was stamped when it was last found to be read to its end.
+    seen: Option<Stamp>,
     content: Content,
 }
+
+/// When a file was written to, and when anything of it was changed: seconds and nanoseconds.
+type Stamp = [i64; 4];
 
 #[derive(Debug)]
 enum Content {
@@ -83,6 +88,7 @@ impl Open {
             zeros: 0,
             backlog_end: meta.len(),
             grew: now,
+            seen: None,
             content: reader.map_or_else(
                 || Content::Lines(Lines::default()),
                 |reader| Content::Records(Box::new(Records::new(path.to_owned(), reader))),
@@ -182,6 +188,13 @@ impl Open {
         text.split(['\n', '\r']).skip(usize::from(from > 0)).map(str::to_owned).collect()
     }
 
+    /// Whether something was written since this was last asked. A log that was cut may have become
+    /// just as long again as it was.
+    fn was_written(&mut self, meta: &Metadata) -> bool {
+        let stamp = [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()];
+        self.seen.replace(stamp) != Some(stamp)
+    }
+
     /// Whether the file became shorter, or was cut and has grown again since.
     fn was_cut(&mut self, len: u64) -> bool {
         let mut buffer = [0; HEAD_BYTES];
@@ -202,8 +215,9 @@ impl Open {
         buffer: &mut Vec<u8>,
         out: &mut dyn Take,
     ) -> io::Result<bool> {
-        let len = self.file.metadata()?.len();
-        if len == self.offset {
+        let meta = self.file.metadata()?;
+        let len = meta.len();
+        if len == self.offset && !self.was_written(&meta) {
             self.rest(counts, now, out);
             return Ok(false);
         }
@@ -215,6 +229,9 @@ impl Open {
         if self.was_cut(len) {
             counts.truncations += 1;
             self.begin_anew();
+        } else if len == self.offset {
+            self.rest(counts, now, out);
+            return Ok(false);
         }
         let budget = BUDGET_BYTES.min((self.wanted_from().unwrap_or(len) - self.offset) as usize);
         if buffer.len() < budget {
@@ -336,7 +353,7 @@ fn read_head<'a>(file: &File, buffer: &'a mut [u8; HEAD_BYTES]) -> &'a [u8] {
     &buffer[..n]
 }
 
-pub(super) fn modified(meta: &std::fs::Metadata) -> Option<f64> {
+pub(super) fn modified(meta: &Metadata) -> Option<f64> {
     since_epoch(meta.modified().ok()?)
 }
 

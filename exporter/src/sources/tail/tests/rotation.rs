@@ -50,6 +50,24 @@ fn copytruncate_and_truncation() {
     assert_eq!(b.dropped("truncated"), Some(2.0));
 }
 
+/// Nothing may follow: a writer whose last lines are these waits for ever to be heard.
+#[test]
+fn a_log_that_is_cut_and_written_to_the_same_length_is_read() {
+    let mut b = Bench::new("run.log");
+    b.steps("run.log", 1..4);
+    assert_eq!(b.poll_steps(), [1, 2, 3]);
+    assert_eq!(b.poll_steps(), NONE);
+    fs::write(b.path("run.log"), "").unwrap();
+    b.steps("run.log", 4..7);
+    assert_eq!(b.poll_steps(), [4, 5, 6]);
+    assert_eq!(b.dropped("truncated"), Some(1.0));
+    assert_eq!(b.poll_steps(), NONE);
+    // Touched, and nothing written.
+    b.append("run.log", "");
+    assert_eq!(b.poll_steps(), NONE);
+    assert_eq!(b.dropped("truncated"), Some(1.0));
+}
+
 #[test]
 fn copytruncate_under_a_writer_that_does_not_append_leaves_a_hole() {
     let mut b = Bench::new("run.log");
