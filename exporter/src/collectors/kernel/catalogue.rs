@@ -356,10 +356,10 @@ mod tests {
              * **Action**: `restart_app`: restart the job. `drain_reset`: reset the GPU at the next drain.\n  \
              `reset_gpu`: take the node out now and reset the GPU. `reboot_node`: power-cycle the node.\n  \
              `check_hardware`: have a person look at the hardware. `contact_support`: report it to the vendor.\n\
-             * **Metrics**: each XID is counted in `gpu_xid_errors_total{gpu,xid}`, which starts at zero for every\n  \
+             * **Metrics**: each XID is counted in `gpu_xid_errors_total{gpu,xid}`, which starts at zero for each\n  \
              GPU and every code below, so that `increase()` sees the first one. XIDs of MIG instances are also\n  \
              counted in `gpu_mig_xid_errors_total{gpu,gi,ci,xid}`.\n\
-             * **Events**: each XID is an event `xid` of the stream, with the process, and with `caused_by` if the\n  \
+             * **Events**: each XID is an event `xid` of the stream, with the process and with `caused_by` if the\n  \
              kernel names the XID that caused it.\n\
              * **Reading a log**: the first XID of a GPU is usually the cause. Those in the following seconds are\n  \
              mostly consequences.\n\
