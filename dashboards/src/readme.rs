@@ -8,11 +8,12 @@ use crate::promql;
 
 const HEAD: &str = "# Dashboards
 
-Import the JSON files into Grafana 10 or later (Dashboards, New, Import), or provision this directory. They need no
-recording rules. Each panel answers one question; its description in Grafana is that question.
+Import the JSON files into Grafana 10 or later (Dashboards, New, Import), or provision this
+directory. They need no recording rules. Each panel answers one question; its description in Grafana
+is that question.
 
-These files are generated from `src/` by `cargo run -p stepwatch-dashboards`; tests check that they are up to date, that
-every expression parses in Prometheus and that every metric exists.
+These files are generated from `src/` by `cargo run -p stepwatch-dashboards`. Tests check that they
+are up to date, that every expression parses in Prometheus and that every metric exists.
 ";
 
 pub(crate) fn render(boards: &[(&'static str, Board)]) -> String {

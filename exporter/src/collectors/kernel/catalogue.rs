@@ -348,19 +348,27 @@ mod tests {
     /// `docs/xid.md` as it should be.
     fn page() -> String {
         let mut page = String::from(
-            "# XID errors\n\nWhat the NVIDIA driver reports in the kernel log, and what Stepwatch makes of it. The table is made from \
-             `exporter/src/collectors/kernel/xid.csv`; a code that is not in it is counted and told as a ticket all the same.\n\n\
-             * **Level**: `error` is worth a page when it hits a run, `warn` is a ticket, `info` a note.\n\
-             * **Action**: `restart_app` the job; `drain_reset` reset the GPU at the next drain; `reset_gpu` take the node out now and reset the \
-             GPU; `reboot_node` power-cycle it; `check_hardware` a person looks at it; `contact_support` report it to the vendor.\n\
-             * Each is counted in `gpu_xid_errors_total{gpu,xid}`, from zero for every GPU and every code below, so that `increase()` sees the \
-             first one; of MIG instances also in `gpu_mig_xid_errors_total{gpu,gi,ci,xid}`. Each is an event `xid` of the stream, with the process, \
-             and with `caused_by` where the kernel names the XID that it follows from.\n\
-             * The first line of a GPU's trouble is the cause; what comes in the seconds after it is mostly echo.\n\
-             * `collectors.kernel.xids` of the exporter's configuration names a file of further rows, for codes of a newer driver, or in place of \
-             rows below: `code,name,level,action,hint,why,source`, in quotes what has a comma in it, `#` before a comment, and the words for level \
-             and action as above. `stepwatch-exporter config check` shows its mistakes. Events, counters and `check` go by it.\n\n\
-             | XID | Meaning | Level | Action | What to do | Why we treat it so | Source |\n|---|---|---|---|---|---|---|\n",
+            "# XID errors\n\nXIDs are errors that the NVIDIA driver reports in the kernel log. This page says how \
+             Stepwatch rates\neach of them. It is generated from `exporter/src/collectors/kernel/xid.csv`. A code \
+             that is not in\nthe table is counted and reported as a ticket.\n\n\
+             * **Level**: an `error` pages if a run has ranks on the node, a `warn` is a ticket, and an `info` is\n  \
+             an annotation.\n\
+             * **Action**: `restart_app`: restart the job. `drain_reset`: reset the GPU at the next drain.\n  \
+             `reset_gpu`: take the node out now and reset the GPU. `reboot_node`: power-cycle the node.\n  \
+             `check_hardware`: have a person look at the hardware. `contact_support`: report it to the vendor.\n\
+             * **Metrics**: each XID is counted in `gpu_xid_errors_total{gpu,xid}`, which starts at zero for each\n  \
+             GPU and every code below, so that `increase()` sees the first one. XIDs of MIG instances are also\n  \
+             counted in `gpu_mig_xid_errors_total{gpu,gi,ci,xid}`.\n\
+             * **Events**: each XID is an event `xid` of the stream, with the process and with `caused_by` if the\n  \
+             kernel names the XID that caused it.\n\
+             * **Reading a log**: the first XID of a GPU is usually the cause. Those in the following seconds are\n  \
+             mostly consequences.\n\
+             * **Your own rows**: `collectors.kernel.xids` in the exporter's configuration names a file with\n  \
+             further rows, for codes of a newer driver or to replace rows below. Its columns are\n  \
+             `code,name,level,action,hint,why,source`. Put a value with a comma in quotes, and `#` before a\n  \
+             comment. Levels and actions are those above. `stepwatch-exporter config check` shows mistakes.\n  \
+             Events, counters and `check` use these rows.\n\n\
+             | XID | Meaning | Level | Action | What to do | Reason | Source |\n|---|---|---|---|---|---|---|\n",
         );
         for x in BUILT_IN.iter() {
             let level = match x.code {
@@ -376,14 +384,19 @@ mod tests {
             .unwrap();
         }
         page.push_str(
-            "\nSource: `catalog` is NVIDIA's [Xid catalog](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) for Ampere and \
-             later, `header` the header `nverror.h` of the open kernel driver, `field` reports of operators.\n\n\
-             ## NVSwitch: SXID\n\nErrors of NVSwitches are counted in `gpu_nvswitch_sxid_errors_total{nvswitch,sxid,severity}` and told as `xid` events \
-             of name `sxid`: `error` where the line says Fatal, `warn` where it says Non-fatal. Fatal ones take every GPU of the fabric along: drain \
-             the node and reboot it. To restart fabric manager and reset all GPUs together may do as well, but nothing tells that it did: `check` \
-             counts them until the boot. Correctable ones are only counted.\n\n\
-             Where the line says none of these (`severity=\"unknown\"`) it is an error of the switch as a whole, its firmware or its cable modules: a \
-             ticket, but for\n\n| SXID | Meaning | Level | Action | What to do |\n|---|---|---|---|---|\n",
+            "\nSources: `catalog` is NVIDIA's \
+             [Xid catalog](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) for Ampere and\n\
+             later. `header` is `nverror.h` of the open kernel driver. `field` are reports of operators.\n\n\
+             ## NVSwitch: SXID\n\nSXIDs are errors of NVSwitches. They are counted in\n\
+             `gpu_nvswitch_sxid_errors_total{nvswitch,sxid,severity}` and reported as `xid` events with the name\n\
+             `sxid`. The level is `error` if the line says Fatal, and `warn` if it says Non-fatal. Correctable\n\
+             errors are only counted.\n\n\
+             A fatal SXID affects every GPU of the fabric: drain the node and reboot it. Restarting the fabric\n\
+             manager and resetting all GPUs together may also help, but nothing confirms it, so `check` counts\n\
+             fatal SXIDs until the next boot.\n\n\
+             If the line says none of these (`severity=\"unknown\"`), the error is about the switch as a whole, its\n\
+             firmware or its cable modules. It is a ticket, except for these:\n\n\
+             | SXID | Meaning | Level | Action | What to do |\n|---|---|---|---|---|\n",
         );
         for x in &SXIDS {
             let level = if x.level == Level::Info { "only counted" } else { x.level.as_str() };
