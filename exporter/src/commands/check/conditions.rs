@@ -77,7 +77,7 @@ mod tests {
 
     use super::super::tests::{heard, says};
     use super::*;
-    use crate::collectors::disk::INFO;
+    use crate::collectors::storage::disk::INFO;
     use crate::samples::Samples;
 
     #[test]

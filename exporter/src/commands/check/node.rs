@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::Event;
 
 use super::learned::Learned;
-use crate::collectors::mounts::table::{self, Mount};
-use crate::collectors::{COLLECTORS, CollectorsConfig, disk, gpu};
+use crate::collectors::storage::disk;
+use crate::collectors::storage::mounts::table::{self, Mount};
+use crate::collectors::{COLLECTORS, CollectorsConfig, gpu};
 use crate::config::{Config, SourceConfig};
 use crate::family::Family;
 use crate::hub::{Hub, Parts};

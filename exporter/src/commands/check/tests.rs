@@ -156,7 +156,7 @@ fn nothing_that_hangs_is_waited_for() {
 
 #[test]
 fn clocks() {
-    use crate::collectors::clock::{MAX_ERROR, OFFSET, SOURCE, SYNCED};
+    use crate::collectors::host::clock::{MAX_ERROR, OFFSET, SOURCE, SYNCED};
     let clock = |synced: bool, offset: f64, source: &str| {
         let mut samples = Samples::default();
         samples.set(&SYNCED, &[], synced);
@@ -176,7 +176,7 @@ fn clocks() {
 
 #[test]
 fn memory_of_the_host() {
-    use crate::collectors::edac::{ERRORS, MODULE_ERRORS};
+    use crate::collectors::host::edac::{ERRORS, MODULE_ERRORS};
     let memory = |corrected: u64, uncorrected: u64| {
         let mut samples = Samples::default();
         for (severity, count) in [("corrected", corrected), ("uncorrected", uncorrected)] {

@@ -15,7 +15,7 @@ use super::instances::Instances;
 use super::kubelet::Container;
 use super::{groups, prolog};
 use crate::collector::Context;
-use crate::collectors::process::read_stat;
+use crate::collectors::host::process::read_stat;
 use crate::gpus::inventory;
 use crate::processes;
 use crate::roots::{self, Roots};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::collectors::mounts::table::{self, Mount};
+use crate::collectors::storage::mounts::table::{self, Mount};
 use crate::training::CheckpointPlace;
 
 /// File systems that are watched, and directories.

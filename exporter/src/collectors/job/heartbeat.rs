@@ -15,9 +15,9 @@ use stepwatch_kit::config::Period;
 use stepwatch_wire::names::exporter_event;
 use stepwatch_wire::{Event, Kind, Value, words};
 
-use super::process::read_stat;
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
+use crate::collectors::host::process::read_stat;
 use crate::family::Family;
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};

@@ -10,7 +10,7 @@ use super::devices::Controller;
 use super::{CHECKPOINTS_LAST, CHECKPOINTS_LEFT, DIRECTORY, Disk, READ_ONLY, Reader, rooms};
 use crate::clock::unix_now;
 use crate::collector::Context;
-use crate::collectors::mounts::table::Mount;
+use crate::collectors::storage::mounts::table::Mount;
 use crate::memory;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
