@@ -1,7 +1,7 @@
 //! What training frameworks print, read line by line: text goes in, [`stepwatch_wire::Event`]s come
 //! out.
 //!
-//! A framework is one [`Format`]: one file, and one line in the list of `format.rs`. A format sees
+//! A framework is one [`Format`]: one file, and one line in the list of `registry.rs`. A format sees
 //! one complete line at a time with everything stripped that launchers put round it (ranks, ANSI
 //! colours, container runtimes, time stamps, progress bars that redraw themselves), and may
 //! remember what a few numbers of earlier lines were. [`Reader`] holds them together: it strips the
@@ -24,6 +24,7 @@ mod absent;
 mod axis;
 mod clean;
 mod file;
+mod file_format;
 mod format;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -34,6 +35,7 @@ mod pause;
 pub mod protobuf;
 mod python;
 mod reader;
+mod registry;
 mod rule;
 mod scalars;
 mod tags;
@@ -74,14 +76,13 @@ mod wandb;
 
 pub use absent::{Absent, Nothing};
 pub use clean::MAX_JOINED_BYTES;
-pub use file::{
-    FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_RECORD_BYTES, MAX_WHOLE_BYTES, Pushed, kind_of,
-    known_name,
-};
+pub use file::{FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_WHOLE_BYTES, kind_of, known_name};
+pub use file_format::{MAX_RECORD_BYTES, Pushed};
 pub use flight_recorder::{DUMP_EVENT, dump_event};
-pub use format::{Format, Line, Out, Outcome, names};
+pub use format::{Format, Line, Out, Outcome};
 pub use number::Resolution;
 pub use reader::{Counters, MAX_KEYS, Reader, UnknownFormat};
+pub use registry::names;
 pub use rule::{Rule, RuleError, RuleKind, Unit};
 pub use tags::{Tag, canonical, own_loss};
 

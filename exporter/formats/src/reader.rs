@@ -12,10 +12,11 @@ use stepwatch_wire::{Event, Kind};
 
 use crate::absent::Absent;
 use crate::clean::{self, Cleaned, MAX_JOINED_BYTES, Speaker};
-use crate::format::{self, Belief, FORMATS, Format, Line, Out, Outcome};
+use crate::format::{Format, Line, Out, Outcome};
 use crate::jsonl::Jsonl;
 use crate::last_words::LastWords;
 use crate::number::Resolution;
+use crate::registry::{self, Belief, FORMATS};
 use crate::rule::{self, Rule, RuleError, Rules};
 use crate::time::Stamp;
 use rival::Rival;
@@ -85,7 +86,7 @@ impl Candidate {
 
 impl fmt::Display for UnknownFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown log format {:?}; known are {}", self.0, format::names().join(", "))
+        write!(f, "unknown log format {:?}; known are {}", self.0, registry::names().join(", "))
     }
 }
 
