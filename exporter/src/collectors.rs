@@ -24,11 +24,11 @@ pub struct Entry {
 /// A collector, and how often to run it.
 pub type Built = (Box<dyn Collector>, Rhythm);
 
-/// One line a collector: the key of its settings, its module, and in brackets the other collector
-/// whose settings it must know. The module must offer `Config` (with `enabled` and `check`),
-/// `Reader::new(&Config)`, `ABOUT`, `FAMILIES` and `rhythm(&Config)`.
+/// One line a collector: the key of its settings, what reads, its module, and in brackets the other
+/// collector whose settings it must know. The module must offer `Config` (with `enabled` and
+/// `check`), `ABOUT`, `FAMILIES` and `rhythm(&Config)`, the reader `new(&Config)`.
 macro_rules! collectors {
-    ($($name:ident = $($module:ident)::+ $(($other:ident))?;)*) => {
+    ($($name:ident = $reader:ident in $($module:ident)::+ $(($other:ident))?;)*) => {
         /// `collectors:` of the configuration, one key each.
         #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
@@ -52,7 +52,7 @@ macro_rules! collectors {
             build: |config| {
                 let own = &config.$name;
                 let build = || -> Built {
-                    let reader = $($module::)+Reader::new(own $(, &config.$other)?);
+                    let reader = $($module::)+$reader::new(own $(, &config.$other)?);
                     (Box::new(reader), $($module::)+rhythm(own))
                 };
                 own.enabled.then(build)
@@ -62,20 +62,20 @@ macro_rules! collectors {
 }
 
 collectors! {
-    affinity = network::affinity(rdma);
-    clock = host::clock;
-    config_drift = host::config_drift;
-    disk = storage::disk;
-    edac = host::edac;
-    gpu = gpu(kernel);
-    heartbeat = job::heartbeat;
-    job = job::allocation;
-    kernel = kernel;
-    mounts = storage::mounts;
-    nic = network::nic;
-    pci = host::pci;
-    process = host::process;
-    ras = job::ras;
-    rdma = network::rdma;
-    textfile = host::textfile;
+    affinity = AffinityReader in network::affinity(rdma);
+    clock = ClockReader in host::clock;
+    config_drift = ConfigDriftReader in host::config_drift;
+    disk = DiskReader in storage::disk;
+    edac = EdacReader in host::edac;
+    gpu = GpuReader in gpu(kernel);
+    heartbeat = HeartbeatReader in job::heartbeat;
+    job = AllocationReader in job::allocation;
+    kernel = KernelLogReader in kernel;
+    mounts = MountsReader in storage::mounts;
+    nic = NicReader in network::nic;
+    pci = PciReader in host::pci;
+    process = ProcessReader in host::process;
+    ras = RasReader in job::ras;
+    rdma = RdmaReader in network::rdma;
+    textfile = TextfileReader in host::textfile;
 }

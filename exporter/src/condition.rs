@@ -17,7 +17,7 @@ use crate::origin::Origin;
 /// A condition that still holds is told again this often.
 const AGAIN: Duration = Duration::from_mins(10);
 /// Conditions of one collector that hold at a time; those beyond are counted as dropped and not
-/// told.
+/// reported.
 const MAX_HELD: usize = 256;
 
 /// What one collector has told of, and not yet told the end of.
@@ -35,7 +35,7 @@ impl Conditions {
     /// Says how it stands with `name` of `key` now. `make` makes the event, of whichever kind, when
     /// there is one to tell; its `code` is set to whether the condition holds, its `name` to
     /// `name` where it has none, its `level` to `info` at the end.
-    pub fn tell(
+    pub fn report(
         &mut self,
         cx: &Context<'_>,
         name: &'static str,
@@ -43,10 +43,10 @@ impl Conditions {
         holds: bool,
         make: impl FnOnce() -> Event,
     ) {
-        self.tell_at(Instant::now(), cx, name, key, holds, make);
+        self.report_at(Instant::now(), cx, name, key, holds, make);
     }
 
-    fn tell_at(
+    fn report_at(
         &mut self,
         now: Instant,
         cx: &Context<'_>,
@@ -56,15 +56,15 @@ impl Conditions {
         make: impl FnOnce() -> Event,
     ) {
         let held = Held { name, key: key.into() };
-        let told = self.0.get(&held).copied();
-        let again = match (told, holds) {
+        let reported = self.0.get(&held).copied();
+        let again = match (reported, holds) {
             (None, false) => return,
-            (Some(told), true) if now.saturating_duration_since(told) < AGAIN => return,
+            (Some(reported), true) if now.saturating_duration_since(reported) < AGAIN => return,
             (None, true) if self.0.len() >= MAX_HELD => {
                 cx.hub.drops().count(Reason::Conditions);
                 return;
             }
-            (told, _) => told.is_some() && holds,
+            (reported, _) => reported.is_some() && holds,
         };
         if holds {
             self.0.insert(held, now);
@@ -88,7 +88,7 @@ impl Conditions {
         self.0.keys().any(|held| held.name == name && *held.key == *key)
     }
 
-    /// Keys of which the condition was told, and not its end: those of devices that are gone must
+    /// Keys of which the condition was reported, and not its end: those of devices that are gone must
     /// be ended by somebody.
     pub fn keys(&self, name: &str) -> Vec<String> {
         let mut keys: Vec<_> =
@@ -129,16 +129,16 @@ mod tests {
             (1202, false),
         ] {
             let at = start + Duration::from_secs(seconds);
-            conditions.tell_at(at, &bench.context(), "mount_stuck", "/data", holds, event);
+            conditions.report_at(at, &bench.context(), "mount_stuck", "/data", holds, event);
         }
-        let told = bench.published();
+        let reported = bench.published();
         let short: Vec<_> =
-            told.iter().map(|e| (e.code, e.level.as_deref(), e.extra.contains_key("again"))).collect();
+            reported.iter().map(|e| (e.code, e.level.as_deref(), e.extra.contains_key("again"))).collect();
         assert_eq!(
             short,
             [(Some(1), Some("warn"), false), (Some(1), Some("warn"), true), (Some(0), Some("info"), false)]
         );
-        assert!(told.iter().all(|e| e.name.as_deref() == Some("mount_stuck")));
+        assert!(reported.iter().all(|e| e.name.as_deref() == Some("mount_stuck")));
         assert!(conditions.keys("mount_stuck").is_empty());
     }
 
@@ -147,13 +147,13 @@ mod tests {
         let bench = testing::Bench::new(Roots::default());
         let mut conditions = Conditions::default();
         for i in 0..=MAX_HELD {
-            conditions.tell(&bench.context(), "mount_stuck", &format!("/{i}"), true, event);
+            conditions.report(&bench.context(), "mount_stuck", &format!("/{i}"), true, event);
         }
         assert_eq!(bench.published().len(), MAX_HELD);
         assert_eq!(bench.hub.drops().get(Reason::Conditions), 1);
         assert!(conditions.holds("mount_stuck", "/0") && !conditions.holds("disk_filling", "/0"));
-        conditions.tell(&bench.context(), "mount_stuck", "/0", false, event);
-        conditions.tell(&bench.context(), "mount_stuck", "/new", true, event);
+        conditions.report(&bench.context(), "mount_stuck", "/0", false, event);
+        conditions.report(&bench.context(), "mount_stuck", "/new", true, event);
         assert_eq!(bench.published().len(), 2);
         conditions.retain(|_, key| key == "/new");
         assert_eq!(conditions.keys("mount_stuck"), ["/new"]);

@@ -1,7 +1,7 @@
 //! Files that are not lines: what a file is, and the readers of those that hold records or are
 //! written anew as a whole.
 //!
-//! * [`FileKind::Lines`] is for [`crate::Reader`].
+//! * [`FileKind::Lines`] is for [`crate::LogReader`].
 //! * [`FileKind::Records`] grow at the end: TensorBoard event files, W&B transaction logs. Offer
 //!   every byte once, in order. What `push` does not consume (the beginning of a record, never more
 //!   than [`MAX_PENDING_BYTES`]) is offered again with more behind it.

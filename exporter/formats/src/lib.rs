@@ -4,7 +4,7 @@
 //! A framework is one [`Format`]: one file, and one line in the list of `registry.rs`. A format sees
 //! one complete line at a time with everything stripped that launchers put round it (ranks, ANSI
 //! colours, container runtimes, time stamps, progress bars that redraw themselves), and may
-//! remember what a few numbers of earlier lines were. [`Reader`] holds them together: it strips the
+//! remember what a few numbers of earlier lines were. [`LogReader`] holds them together: it strips the
 //! line, asks the format it was told to use or finds out which one the file is written in, and
 //! counts. What loggers put before a message is taken off where nobody reads the line with it.
 //!
@@ -12,7 +12,7 @@
 //! the same logs through the same code.
 //!
 //! ```
-//! let mut reader = stepwatch_formats::Reader::new(None)?;
+//! let mut reader = stepwatch_formats::LogReader::new(None)?;
 //! let mut events = Vec::new();
 //! reader.line("3: iteration 7/ 100 | elapsed time per iteration (ms): 1500.0 | lm loss: 2.5E+00 |", &mut events);
 //! assert_eq!((events[0].step, events[0].m.get("loss")), (Some(7), Some(2.5)));
@@ -81,7 +81,7 @@ pub use file_format::{MAX_RECORD_BYTES, Pushed};
 pub use flight_recorder::{DUMP_EVENT, dump_event};
 pub use format::{Format, Line, Out, Outcome};
 pub use number::Resolution;
-pub use reader::{Counters, MAX_KEYS, Reader, UnknownFormat};
+pub use reader::{Counters, LogReader, MAX_KEYS, UnknownFormat};
 pub use registry::names;
 pub use rule::{Rule, RuleError, RuleKind, Unit};
 pub use tags::{Tag, canonical, own_loss};

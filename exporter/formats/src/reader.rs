@@ -34,7 +34,7 @@ pub const MAX_KEYS: usize = 64;
 /// gives way to the first record of a trainer; the last resort, which reads any line with a step
 /// and a loss in it, is asked after all others even when it is trusted.
 #[derive(Debug)]
-pub struct Reader {
+pub struct LogReader {
     candidates: Vec<Candidate>,
     /// Which candidate reads this log, as far as is known.
     current: Option<usize>,
@@ -92,7 +92,7 @@ impl fmt::Display for UnknownFormat {
 
 impl core::error::Error for UnknownFormat {}
 
-impl Reader {
+impl LogReader {
     /// `None` and `auto` find the format out.
     pub fn new(format: Option<&str>) -> Result<Self, UnknownFormat> {
         let wanted = format.filter(|f| *f != "auto");

@@ -438,7 +438,7 @@ pub(super) fn start(config: CheckpointsConfig, around: &Surroundings, shutdown: 
 
 /// Tells of the last finished checkpoint that lies there: who looks once wants to know how large
 /// the next one will be.
-pub(crate) fn tell_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Result<()> {
+pub(crate) fn report_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Result<()> {
     let mut watched = Watched::new(config, Box::new(hub.clone()));
     if let Some(listed) = watched.list()?.into_iter().rfind(|listed| !listed.name.temporary) {
         let look = Look::at(&watched.reach.find(&listed.path)?);

@@ -17,12 +17,12 @@ mod lines;
 mod name;
 mod open;
 mod owner;
-mod pieces;
+mod framing;
 mod state;
 #[cfg(test)]
 mod tests;
 mod watch;
-mod whole;
+mod rewritten_file;
 mod words;
 mod writers;
 

@@ -11,7 +11,7 @@ use super::families::{
     CLOCK, ECC, FABRIC_HEALTH, FABRIC_STATE, MIG_INFO, NVLINK_UP, RECOVERY, REMAP_FAILED, REMAP_PENDING,
     SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION, of,
 };
-use super::known::Known;
+use super::history::GpuHistory;
 use super::pass::{GpuReading, Reading};
 use super::{decode, nvlink};
 use crate::collector::Context;
@@ -100,7 +100,7 @@ impl Subject<'_> {
 
 impl Watcher {
     pub(super) fn released(&mut self, cx: &Context<'_>, released: bool) {
-        self.conditions.tell(cx, "nvml_released", "", released, || {
+        self.conditions.report(cx, "nvml_released", "", released, || {
             let text = if released {
                 "NVML was released on request: values of the GPUs are absent until it is taken back"
             } else {
@@ -116,7 +116,7 @@ impl Watcher {
             return;
         }
         let Some(why) = why else { return };
-        self.conditions.tell(cx, "gpu_lost", "", true, || {
+        self.conditions.report(cx, "gpu_lost", "", true, || {
             let (level, text) = match why {
                 Useless::Driverless => {
                     ("error", format!("No NVIDIA driver is loaded: none of {expected} GPUs can be used"))
@@ -154,7 +154,7 @@ impl Watcher {
         cx: &Context<'_>,
         reading: &Reading,
         slow: &BTreeMap<String, Samples>,
-        known: &mut Known,
+        known: &mut GpuHistory,
     ) {
         let usual = nvlink::usual(slow.values());
         // One that fell off the bus may be back, and want a reset.
@@ -184,7 +184,7 @@ impl Watcher {
         for id in seen.values() {
             let lost = read(&id.uuid).is_none_or(|gpu| gpu.lost);
             missing += usize::from(lost);
-            self.conditions.tell(cx, "gpu_lost", &id.uuid, lost, || {
+            self.conditions.report(cx, "gpu_lost", &id.uuid, lost, || {
                 let who = Subject::of(id, reading.time);
                 let with = read(&id.uuid).and_then(|gpu| gpu.lost_with.as_deref());
                 let text = if lost {
@@ -209,7 +209,7 @@ impl Watcher {
         keys.retain(|key| !seen.contains_key(key) && !key.is_empty());
         for key in keys.iter().chain(never.iter().filter(|key| !keys.contains(key))) {
             let lost = never.contains(key);
-            self.conditions.tell(cx, "gpu_lost", key, lost, || {
+            self.conditions.report(cx, "gpu_lost", key, lost, || {
                 let why = broken.clone().next().map(|(_, why)| format!(": {why}")).unwrap_or_default();
                 let text = if lost {
                     format!("The GPU at {key} is listed by the kernel driver and cannot be used{why}")
@@ -222,7 +222,7 @@ impl Watcher {
             });
         }
         let (have, lacks) = (reading.answering(), expected.saturating_sub(seen.len() + never.len()));
-        self.conditions.tell(cx, "gpu_lost", "", lacks > 0 && missing < expected, || Event {
+        self.conditions.report(cx, "gpu_lost", "", lacks > 0 && missing < expected, || Event {
             level: Some("error".into()),
             text: Some(format!("{have} of {expected} GPUs are there")),
             ts: Some(reading.time),
@@ -240,7 +240,7 @@ impl Watcher {
         let told = self.conditions.holds("gpu_throttled", uuid);
         let lasts = self.lasts("gpu_throttled", uuid, !reasons.is_empty() && (busy || told), THROTTLED_FOR);
         let holds = lasts || (told && !reasons.is_empty());
-        self.conditions.tell(cx, "gpu_throttled", uuid, holds, || {
+        self.conditions.report(cx, "gpu_throttled", uuid, holds, || {
             let who = Subject::of(&gpu.id, gpu.time);
             let hot = get(&TEMPERATURE, &[uuid, "gpu"]).map(|t| format!(" at {t:.0} °C")).unwrap_or_default();
             let clock =
@@ -261,7 +261,7 @@ impl Watcher {
         let wanted = of(slow, &RECOVERY).find(|(labels, value)| *value == 1.0 && labels.get(1) != "none");
         let wanted = wanted.map(|(labels, _)| labels.get(1).to_owned());
         let wanted = wanted.or_else(|| gpu.needs_reset.then(|| "gpu_reset".to_owned()));
-        self.conditions.tell(cx, "gpu_recovery_action", uuid, wanted.is_some(), || {
+        self.conditions.report(cx, "gpu_recovery_action", uuid, wanted.is_some(), || {
             let who = Subject::of(&gpu.id, gpu.time);
             let (level, action) = match wanted.as_deref() {
                 None => ("info", "none"),
@@ -310,7 +310,7 @@ impl Watcher {
                 "no longer says that the memory of its chip had too many errors",
             ),
         ] {
-            self.conditions.tell(cx, name, uuid, holds(family), || {
+            self.conditions.report(cx, name, uuid, holds(family), || {
                 let who = Subject::of(&gpu.id, gpu.time);
                 let text = format!("{} {}", who.name, if holds(family) { begins } else { ends });
                 who.event(Kind::Hw, level, text)
@@ -320,7 +320,7 @@ impl Watcher {
 
     /// Errors of the memory that nothing corrected: since the last look, or, at the first one,
     /// since this exporter looked last in another life.
-    fn errors(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples, known: &mut Known) {
+    fn errors(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples, known: &mut GpuHistory) {
         let uuid = gpu.id.uuid.as_str();
         let sum = |lifetime: &str| {
             let wanted = |labels: &Labels| labels.get(1) == "uncorrected" && labels.get(2) == lifetime;
@@ -377,7 +377,7 @@ impl Watcher {
         let alone = none && (!self.in_fabric.contains(uuid) || of(slow, &MIG_INFO).next().is_some());
         let outside = state != HEALTHY_FABRIC && !alone;
         let outside = self.lasts("fabric_unhealthy", uuid, outside, FABRIC_FOR);
-        self.conditions.tell(cx, "fabric_unhealthy", uuid, outside || !bad.is_empty(), || {
+        self.conditions.report(cx, "fabric_unhealthy", uuid, outside || !bad.is_empty(), || {
             let who = Subject::of(&gpu.id, gpu.time);
             let text = if !bad.is_empty() {
                 format!(

@@ -57,7 +57,7 @@ impl Watcher {
             Some(_) => Some(*self.since.entry(key).or_insert_with(Instant::now)),
             None => self.since.remove(&key),
         };
-        self.conditions.tell(cx, NAME, &id.uuid, why.is_some(), || {
+        self.conditions.report(cx, NAME, &id.uuid, why.is_some(), || {
             let who = Subject::of(id, unix_now());
             let text = match why {
                 Some(why) if runs => format!(
@@ -90,7 +90,7 @@ impl Watcher {
         self.stuck = call.or(self.stuck);
         let Some(told) = self.stuck else { return };
         let holds = call.is_some() || !quick;
-        self.conditions.tell(cx, NAME, "", holds, || {
+        self.conditions.report(cx, NAME, "", holds, || {
             let text = if holds {
                 let call = call.map_or_else(|| told.function.to_owned(), |call| call.to_string());
                 format!("The NVIDIA driver does not answer: in {call}; values of the GPUs are absent until it does")

@@ -36,10 +36,10 @@ impl Xids {
     pub(super) fn take(&mut self, cx: &Context<'_>, heard: Heard) {
         *self.failures.get_or_insert(0) += heard.failures;
         self.hear(heard.gpus.iter().map(|id| id.uuid.as_str()));
-        self.tell(cx, heard.xids);
+        self.report(cx, heard.xids);
     }
 
-    pub(super) fn tell(&mut self, cx: &Context<'_>, xids: Vec<Xid>) {
+    pub(super) fn report(&mut self, cx: &Context<'_>, xids: Vec<Xid>) {
         for xid in xids {
             let Ok(code) = u32::try_from(xid.code) else { continue };
             let gpu = xid.gpu.as_ref().map(|id| id.uuid.clone()).unwrap_or_default();

@@ -110,7 +110,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct ClockReader {
     config: Config,
     ask: fn() -> io::Result<Clock>,
     conditions: Conditions,
@@ -124,7 +124,7 @@ pub struct Reader {
     unsaid: bool,
 }
 
-impl Reader {
+impl ClockReader {
     pub fn new(config: &Config) -> Self {
         Self {
             config: config.clone(),
@@ -161,7 +161,7 @@ impl Reader {
         let fit = disciplined && !far;
         self.since = if fit { None } else { self.since.or(Some(now)) };
         let holds = self.since.is_some_and(|since| now - since >= self.config.grace.as_duration());
-        self.conditions.tell(cx, UNSYNCED, "", holds, || event(clock, disciplined, fit));
+        self.conditions.report(cx, UNSYNCED, "", holds, || event(clock, disciplined, fit));
     }
 }
 
@@ -188,7 +188,7 @@ pub fn source(roots: &Roots) -> Option<String> {
     roots::read(&roots.sys("devices/system/clocksource/clocksource0/current_clocksource"))
 }
 
-impl Collector for Reader {
+impl Collector for ClockReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         Ok(match (self.ask)() {
             Ok(_) => Support::Supported(format!(
@@ -236,7 +236,7 @@ mod tests {
         std::fs::create_dir_all(&path).unwrap();
         std::fs::write(path.join("current_clocksource"), "tsc\n").unwrap();
         let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), ..Roots::default() });
-        let mut reader = Reader { ask: || Ok(GOOD), ..Reader::new(&Config::default()) };
+        let mut reader = ClockReader { ask: || Ok(GOOD), ..ClockReader::new(&Config::default()) };
         assert_eq!(reader.probe(&bench.context()).unwrap(), Support::Supported("clock source tsc".into()));
         let page = bench.collect(&mut reader);
         assert_eq!((page.get(&SYNCED, &[]), page.get(&MAX_ERROR, &[])), (Some(1.0), Some(0.01)));
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn an_undisciplined_clock_is_told_after_a_grace_and_so_is_its_end() {
         let bench = testing::Bench::new(Roots::default());
-        let mut reader = Reader::new(&Config::default());
+        let mut reader = ClockReader::new(&Config::default());
         let start = Instant::now();
         let bad = Clock { synced: false, max_error: 16.0, ..GOOD };
         let far = Clock { offset: -0.4, ..GOOD };
@@ -270,7 +270,7 @@ mod tests {
     /// When the clock is told of, of one whose bound is so much after so many seconds.
     fn told_at(bound: impl Fn(u64) -> f64, until: u64) -> Option<u64> {
         let bench = testing::Bench::new(Roots::default());
-        let mut reader = Reader::new(&Config::default());
+        let mut reader = ClockReader::new(&Config::default());
         let start = Instant::now();
         let mut passes = (0..until).step_by(10);
         passes.find(|seconds| {

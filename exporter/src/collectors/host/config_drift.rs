@@ -23,7 +23,7 @@ use stepwatch_kit::config::Period;
 use super::process::read_stat;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
-use crate::memory;
+use crate::persisted_state;
 use crate::samples::Samples;
 use crate::training::TrainingProcess;
 use run::Started;
@@ -125,7 +125,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct ConfigDriftReader {
     config: Config,
     node: Scope,
     runs: BTreeMap<String, Run>,
@@ -160,7 +160,7 @@ struct Libraries {
     next: Option<Instant>,
 }
 
-impl Reader {
+impl ConfigDriftReader {
     pub fn new(config: &Config) -> Self {
         Self {
             config: config.clone(),
@@ -174,7 +174,7 @@ impl Reader {
 
     fn look_at_node(&mut self, cx: &Context<'_>, now: Instant) -> usize {
         if !std::mem::replace(&mut self.began, true) {
-            self.node = Scope::remembered(memory::load(cx.roots.state.as_deref(), NAME));
+            self.node = Scope::remembered(persisted_state::load(cx.roots.state.as_deref(), NAME));
         }
         let mut settings = node::settings(cx.roots, &self.config.sysctls);
         settings.extend(run::files_of(&self.config.node_files));
@@ -182,8 +182,8 @@ impl Reader {
         if self.node.take(settings) {
             self.node_changes.note();
         }
-        if self.node.tell(cx, now, None) {
-            let saved = memory::save(cx.roots.state.as_deref(), NAME, self.node.settings());
+        if self.node.report(cx, now, None) {
+            let saved = persisted_state::save(cx.roots.state.as_deref(), NAME, self.node.settings());
             if let Err(error) = saved {
                 tracing::warn!(%error, "cannot remember how this node is set up");
             }
@@ -215,12 +215,12 @@ impl Reader {
             self.run_changes.note();
         }
         let rank = processes.iter().filter_map(|p| p.rank.parse().ok()).min();
-        run.scope.tell(cx, now, rank.map(|rank: u32| (name, rank)));
+        run.scope.report(cx, now, rank.map(|rank: u32| (name, rank)));
         [over, secret]
     }
 }
 
-impl Collector for Reader {
+impl Collector for ConfigDriftReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let found = node::settings(cx.roots, &self.config.sysctls).len();
         if found == 0 {

@@ -87,7 +87,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct EdacReader {
     /// Uncorrected errors of each controller and module when they were last read.
     uncorrected: BTreeMap<(String, String), u64>,
 }
@@ -101,7 +101,7 @@ struct Module {
     uncorrected: Option<u64>,
 }
 
-impl Reader {
+impl EdacReader {
     pub fn new(_: &Config) -> Self {
         Self { uncorrected: BTreeMap::new() }
     }
@@ -209,7 +209,7 @@ fn controllers(dir: &Path) -> Vec<String> {
     names.into_iter().filter(is_one).take(MAX_CONTROLLERS).collect()
 }
 
-impl Collector for Reader {
+impl Collector for EdacReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let found = controllers(&cx.roots.sys("devices/system/edac/mc"));
         Ok(if found.is_empty() {
@@ -248,7 +248,7 @@ mod tests {
     fn modules_rows_and_what_cannot_be_read() {
         let dir = tempfile::tempdir().unwrap();
         let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), ..Roots::default() });
-        let mut reader = Reader::new(&Config::default());
+        let mut reader = EdacReader::new(&Config::default());
         assert!(matches!(reader.probe(&bench.context()), Ok(Support::Unsupported(_))));
         write(
             dir.path(),
@@ -292,7 +292,7 @@ mod tests {
     fn an_error_that_was_not_corrected_is_an_event_that_names_the_module() {
         let dir = tempfile::tempdir().unwrap();
         let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), ..Roots::default() });
-        let mut reader = Reader::new(&Config::default());
+        let mut reader = EdacReader::new(&Config::default());
         let counts = |controller: &str, module: &str| {
             write(
                 dir.path(),

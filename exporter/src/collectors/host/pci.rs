@@ -111,7 +111,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum DeviceKind {
     Gpu,
     Nic,
     Nvme,
@@ -119,7 +119,7 @@ enum Kind {
     Bridge,
 }
 
-impl Kind {
+impl DeviceKind {
     fn as_str(self) -> &'static str {
         match self {
             Self::Gpu => "gpu",
@@ -151,7 +151,7 @@ impl Kind {
 struct Device {
     address: String,
     dir: PathBuf,
-    kind: Kind,
+    kind: DeviceKind,
     driver: String,
     numa_node: String,
     /// The bridge at the other end of its link; empty when it is not known.
@@ -172,7 +172,7 @@ struct Link {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct PciReader {
     exclude: Vec<glob::Pattern>,
     devices: Vec<Device>,
     listed_at: f64,
@@ -180,7 +180,7 @@ pub struct Reader {
     work: Work,
 }
 
-impl Reader {
+impl PciReader {
     pub fn new(config: &Config) -> Self {
         let exclude = config.exclude.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
         Self {
@@ -232,8 +232,12 @@ impl Reader {
                 continue;
             }
             let Some(place) = Place::of(roots, bridge) else { continue };
-            let mut device =
-                Device::new(roots.sys("bus/pci/devices").join(bridge), bridge.clone(), Kind::Bridge, &place);
+            let mut device = Device::new(
+                roots.sys("bus/pci/devices").join(bridge),
+                bridge.clone(),
+                DeviceKind::Bridge,
+                &place,
+            );
             device.judged = hop % 2 == 1 && !device.upstream.is_empty();
             found.insert(bridge.clone(), device);
         }
@@ -274,7 +278,7 @@ impl Reader {
 }
 
 impl Device {
-    fn new(dir: PathBuf, address: String, kind: Kind, place: &Place) -> Self {
+    fn new(dir: PathBuf, address: String, kind: DeviceKind, place: &Place) -> Self {
         Self {
             address,
             kind,
@@ -306,12 +310,12 @@ impl Link {
 }
 
 /// What kind of device this is, if it is one to watch. Virtual functions have no link of their own.
-fn kind(dir: &Path) -> Option<Kind> {
+fn kind(dir: &Path) -> Option<DeviceKind> {
     let number = |file: &str| {
         let text = roots::read(&dir.join(file))?;
         u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
     };
-    let kind = Kind::of(number("class")?, number("vendor").unwrap_or(0))?;
+    let kind = DeviceKind::of(number("class")?, number("vendor").unwrap_or(0))?;
     (!dir.join("physfn").exists()).then_some(kind)
 }
 
@@ -355,14 +359,15 @@ pub(crate) fn fuzz(text: &str) {
     }
 }
 
-impl Collector for Reader {
+impl Collector for PciReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let devices = self.inventory(cx.roots)?;
         if devices.is_empty() {
             return Ok(Support::Unsupported("no GPU, network card or NVMe disk on a PCI bus".into()));
         }
-        let count = |kind: Kind| devices.iter().filter(|d| d.kind == kind).count();
-        let kinds = [Kind::Gpu, Kind::Nic, Kind::Nvme, Kind::NvSwitch, Kind::Bridge];
+        let count = |kind: DeviceKind| devices.iter().filter(|d| d.kind == kind).count();
+        let kinds =
+            [DeviceKind::Gpu, DeviceKind::Nic, DeviceKind::Nvme, DeviceKind::NvSwitch, DeviceKind::Bridge];
         let found = kinds.iter().filter(|k| count(**k) > 0).map(|k| format!("{} {}", count(*k), k.as_str()));
         Ok(Support::Supported(found.collect::<Vec<_>>().join(", ")))
     }

@@ -183,7 +183,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct ProcessReader {
     blocked: blocked::Blocked,
     cgroups: cgroup::Cgroups,
 }
@@ -216,14 +216,14 @@ impl Stat {
     }
 }
 
-impl Reader {
+impl ProcessReader {
     pub fn new(config: &Config) -> Self {
         let blocked = blocked::Blocked::new(config.blocked_after.into());
         Self { blocked, cgroups: cgroup::Cgroups::default() }
     }
 }
 
-impl Collector for Reader {
+impl Collector for ProcessReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let path = cx.roots.proc("stat");
         std::fs::metadata(&path).map_err(|e| CollectError::read(&path, e))?;
@@ -388,7 +388,7 @@ mod tests {
             let event = Event { rank: Some(pid), ..Event::step("r", 1) };
             bench.hub.publish(origin, event);
         }
-        let page = bench.collect(&mut Reader::new(&Config::default()));
+        let page = bench.collect(&mut ProcessReader::new(&Config::default()));
         for (family, labels, want) in [
             (&RESIDENT, &["r", "4242"][..], Some(2_097_152.0)),
             (&CPU, &["r", "4242", "user"], Some(15.0)),

@@ -19,7 +19,7 @@ use stepwatch_kit::exposition::read::{self, Dialect};
 
 use self::families::Block;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
-use crate::family::{Family, Kind};
+use crate::family::{Family, FamilyType};
 use crate::roots;
 use crate::samples::Samples;
 
@@ -86,7 +86,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct TextfileReader {
     config: Config,
     refused: BTreeMap<&'static str, u64>,
     /// Files that were complained about.
@@ -97,11 +97,11 @@ pub struct Reader {
 #[derive(Debug, Default)]
 struct Page {
     blocks: BTreeMap<String, Block>,
-    kinds: BTreeMap<String, Kind>,
+    kinds: BTreeMap<String, FamilyType>,
     series: usize,
 }
 
-impl Reader {
+impl TextfileReader {
     pub fn new(config: &Config) -> Self {
         let reasons = ["own_name", "duplicate", "other_type", "limit", "not_finite", "malformed"];
         Self {
@@ -156,7 +156,7 @@ impl Reader {
             return Some("own_name");
         }
         // On the page a counter goes by the name without its ending.
-        let base = if block.kind == Kind::Counter { name.trim_end_matches("_total") } else { &name };
+        let base = if block.kind == FamilyType::Counter { name.trim_end_matches("_total") } else { &name };
         let kind = *page.kinds.entry(base.to_owned()).or_insert(block.kind);
         if kind != block.kind {
             self.refuse("other_type", block.series.len());
@@ -218,7 +218,7 @@ fn read_file(path: &Path, max_samples: usize) -> Result<(String, Option<f64>), S
     Ok((text, modified.map(|since| since.as_secs_f64())))
 }
 
-impl Collector for Reader {
+impl Collector for TextfileReader {
     fn probe(&mut self, _: &Context<'_>) -> Result<Support, CollectError> {
         let there: Vec<_> = self.config.directories.iter().filter(|d| d.is_dir()).collect();
         let names =

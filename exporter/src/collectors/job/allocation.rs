@@ -11,6 +11,7 @@
 mod config;
 mod devices;
 mod environ;
+mod events;
 mod families;
 mod found;
 mod groups;
@@ -20,19 +21,18 @@ mod kubelet;
 mod prolog;
 mod proto;
 mod survey;
-mod tell;
 
 use std::time::{Duration, Instant};
 
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::samples::Samples;
 pub use config::{Config, KubeletConfig};
+use events::JobEvents;
 pub use families::FAMILIES;
 use families::{DROPPED, GPU_POD, RUNNING, SOURCE_FAILURES, SOURCE_UP, UNREADABLE, UNRESOLVED};
 use found::Job;
 use kubelet::{Kubelet, REASONS};
 use survey::Survey;
-use tell::Teller;
 
 pub const ABOUT: &str = "jobs of Slurm, Kubernetes, PBS and LSF, and the GPUs that they hold";
 
@@ -42,18 +42,18 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct AllocationReader {
     config: Config,
     survey: Survey,
     kubelet: Option<Kubelet>,
-    teller: Teller,
+    events: JobEvents,
     prolog_failures: u64,
     /// Jobs that were left out of the last pass, and how many ever were.
     left_out: Vec<String>,
     dropped: u64,
 }
 
-impl Reader {
+impl AllocationReader {
     pub fn new(config: &Config) -> Self {
         let k = &config.kubelet;
         let kubelet = k.enabled.then(|| Kubelet::new(k, config.interval.into()));
@@ -61,7 +61,7 @@ impl Reader {
             config: config.clone(),
             survey: Survey::default(),
             kubelet,
-            teller: Teller::default(),
+            events: JobEvents::default(),
             prolog_failures: 0,
             left_out: Vec::new(),
             dropped: 0,
@@ -107,7 +107,7 @@ impl Reader {
     }
 }
 
-impl Collector for Reader {
+impl Collector for AllocationReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let mut found = Vec::new();
         if groups::is_here(cx.roots, &self.config.cgroups) {
@@ -151,7 +151,7 @@ impl Collector for Reader {
             out.set(&RUNNING, &[scheduler.as_str()], count);
         }
         self.write_sources(cx, out);
-        self.teller.tell(cx, &jobs, now);
+        self.events.report(cx, &jobs, now);
         Ok(())
     }
 }

@@ -83,7 +83,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct HeartbeatReader {
     /// Pages of the dead that were told of.
     told: BTreeSet<(u32, u64)>,
     name: Arc<str>,
@@ -108,7 +108,7 @@ struct Page {
     voice: Voice,
 }
 
-impl Reader {
+impl HeartbeatReader {
     pub fn new(_: &Config) -> Self {
         Self { told: BTreeSet::new(), name: "heartbeat".into() }
     }
@@ -126,7 +126,7 @@ impl Reader {
     }
 }
 
-impl Collector for Reader {
+impl Collector for HeartbeatReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let dir = cx.roots.shm(DIR);
         match std::fs::read_dir(&dir) {
@@ -298,11 +298,11 @@ mod tests {
         }
     }
 
-    fn bench() -> (Shm, Reader, testing::Bench) {
+    fn bench() -> (Shm, HeartbeatReader, testing::Bench) {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join(DIR)).unwrap();
         let roots = Roots { shm: dir.path().into(), ..Roots::default() };
-        (Shm(dir), Reader::new(&Config::default()), testing::Bench::new(roots))
+        (Shm(dir), HeartbeatReader::new(&Config::default()), testing::Bench::new(roots))
     }
 
     #[test]

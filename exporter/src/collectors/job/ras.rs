@@ -200,7 +200,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct RasReader {
     config: Config,
     started: bool,
     places: BTreeMap<String, Place>,
@@ -220,7 +220,7 @@ struct Place {
     samples: Samples,
 }
 
-impl Reader {
+impl RasReader {
     pub fn new(config: &Config) -> Self {
         let reasons = ["timeout", "too_long", "protocol", "io"];
         Self {
@@ -268,7 +268,7 @@ impl Reader {
         place.samples = samples(address, &place.jobs, &stuck);
         // Two nodes would tell of the same hang, each from what it polled when.
         let worst = stuck.iter().find(|(job, _)| job.leads);
-        self.conditions.tell(cx, CONDITION, address, worst.is_some(), || match worst {
+        self.conditions.report(cx, CONDITION, address, worst.is_some(), || match worst {
             Some((job, stuck)) => stuck_event(address, stuck, &job.status),
             None => event(address, "NCCL collectives move again".into()),
         });
@@ -354,7 +354,7 @@ fn stuck_event(address: &str, stuck: &Stuck<'_>, status: &Status) -> Event {
     event
 }
 
-impl Collector for Reader {
+impl Collector for RasReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let addresses = places::addresses(cx, &self.config.addresses);
         Ok(match addresses.iter().find(|a| places::listens(a)) {
@@ -388,7 +388,7 @@ impl Collector for Reader {
         for address in self.conditions.keys(CONDITION) {
             if !self.places.contains_key(&address) {
                 let over = || event(&address, "the job whose NCCL collectives hung is gone".into());
-                self.conditions.tell(cx, CONDITION, &address, false, over);
+                self.conditions.report(cx, CONDITION, &address, false, over);
             }
         }
         Ok(())

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use stepwatch_wire::Event;
 
 use super::counts::{Counts, Held};
+use super::events::{self, Oom};
+use super::first_seen::KnownMessages;
 use super::lines::{self, Facts, Found};
-use super::novel::Known;
 use super::nvidia::{Line, Severity};
+use super::patterns::{Pattern, Report};
 use super::record::Record;
-use super::signs::{Sign, Tell};
-use super::tell::{self, Oom};
 use crate::roots::Roots;
 
 /// Records within which the lines of one message of the driver stand.
@@ -40,7 +40,7 @@ pub(super) const LUSTRE: &str = "lustre_stall";
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
     pub(super) counts: Counts,
-    pub(super) known: Known,
+    pub(super) known: KnownMessages,
     /// What was never seen before is learned without being counted.
     pub(super) learning: bool,
     /// Records from here on are told of; those before it were, or are too old to be.
@@ -101,7 +101,7 @@ impl Tracker {
             Found::OomContext { pid, cgroup, constraint } => {
                 self.oom = Some(Oom { pid, cgroup: cgroup.to_owned(), constraint: constraint.to_owned() });
             }
-            Found::Sign(sign, facts) => self.sign(sign, &facts, line, record, ts, roots),
+            Found::Pattern(sign, facts) => self.sign(sign, &facts, line, record, ts, roots),
         }
         true
     }
@@ -109,23 +109,23 @@ impl Tracker {
     fn nvidia(&mut self, found: Line<'_>, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) {
         match found {
             Line::Xid(xid) => {
-                self.counts.event(Sign::Xid);
+                self.counts.event(Pattern::Xid);
                 self.counts.xid(ts, &xid);
                 let known = self.counts.knows(&xid.pci);
                 self.stranger |= !known;
                 let gpu = known.then(|| self.counts.gpu(&xid.pci));
-                let event = tell::xid(ts, &xid, gpu);
-                self.tell(event, record, ts);
+                let event = events::xid(ts, &xid, gpu);
+                self.publish(event, record, ts);
             }
             Line::Sxid(sxid) => {
                 self.counts.sxid(&sxid);
-                let Some(event) = tell::sxid(ts, &sxid) else { return };
+                let Some(event) = events::sxid(ts, &sxid) else { return };
                 self.counts.event(match sxid.severity {
-                    Severity::Fatal => Sign::SxidFatal,
-                    Severity::NonFatal => Sign::SxidNonfatal,
-                    Severity::Correctable | Severity::Unknown => Sign::SxidUnknown,
+                    Severity::Fatal => Pattern::SxidFatal,
+                    Severity::NonFatal => Pattern::SxidNonfatal,
+                    Severity::Correctable | Severity::Unknown => Pattern::SxidUnknown,
                 });
-                self.tell(event, record, ts);
+                self.publish(event, record, ts);
             }
             Line::SxidData => {}
             Line::Identity { pci, uuid } => self.counts.learn(&pci, uuid),
@@ -135,18 +135,18 @@ impl Tracker {
                 let about = self.about.take().filter(|(_, until)| record.sequence <= *until);
                 self.fallen_off(&about.unwrap_or_default().0, line, record, ts, roots);
             }
-            Line::RxDetect => self.sign(Sign::NvlinkRxDetect, &Facts::default(), line, record, ts, roots),
+            Line::RxDetect => self.sign(Pattern::NvlinkRxDetect, &Facts::default(), line, record, ts, roots),
         }
     }
 
     fn fallen_off(&mut self, pci: &str, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) {
         let facts = Facts { pci, ..Facts::default() };
-        self.sign(Sign::GpuFallenOff, &facts, line, record, ts, roots);
+        self.sign(Pattern::GpuFallenOff, &facts, line, record, ts, roots);
     }
 
     fn sign(
         &mut self,
-        sign: Sign,
+        sign: Pattern,
         facts: &Facts<'_>,
         line: &str,
         record: &Record<'_>,
@@ -154,24 +154,26 @@ impl Tracker {
         roots: &Roots,
     ) {
         self.counts.event(sign);
-        if sign == Sign::CperPreviousBoot {
+        if sign == Pattern::CperPreviousBoot {
             return self.previous_boot(facts, line, record, ts, roots);
         }
-        let oom = self.oom.take_if(|oom| sign == Sign::OomKill && facts.pid == Some(oom.pid));
+        let oom = self.oom.take_if(|oom| sign == Pattern::OomKill && facts.pid == Some(oom.pid));
         let fresh = record.sequence >= self.tell_from;
         // Its text is kept with a condition also where nobody is told of the beginning.
-        if !fresh && !matches!(sign.tell(), Tell::Begin { .. } | Tell::End { .. }) {
+        if !fresh && !matches!(sign.report(), Report::Begin { .. } | Report::End { .. }) {
             return;
         }
-        let Some(mut event) = tell::sign(ts, sign.tell(), facts, line, oom.as_ref(), roots) else { return };
+        let Some(mut event) = events::sign(ts, sign.report(), facts, line, oom.as_ref(), roots) else {
+            return;
+        };
         let pci = super::nvidia::address(facts.pci).filter(|pci| self.counts.knows(pci));
         if let Some(pci) = pci {
-            tell::of_gpu(&mut event, self.counts.gpu(&pci));
+            events::of_gpu(&mut event, self.counts.gpu(&pci));
         }
-        match sign.tell() {
+        match sign.report() {
             // What nobody can tell from others would never be over.
-            Tell::Begin { .. } if facts.device.is_empty() => {}
-            Tell::Begin { name, .. } => {
+            Report::Begin { .. } if facts.device.is_empty() => {}
+            Report::Begin { name, .. } => {
                 if let Some(held) = self.counts.holds(name, facts.device) {
                     held.said = Some(ts);
                     facts.server.clone_into(&mut held.server);
@@ -191,31 +193,31 @@ impl Tracker {
                     return;
                 }
             }
-            Tell::End { name, .. } => {
+            Report::End { name, .. } => {
                 for held in self.counts.end(name, facts.device, facts.server) {
                     let facts = Facts { device: &held.device, ..facts.clone() };
-                    let event = tell::sign(ts, sign.tell(), &facts, line, None, roots);
-                    event.into_iter().for_each(|event| self.tell(event, record, ts));
+                    let event = events::sign(ts, sign.report(), &facts, line, None, roots);
+                    event.into_iter().for_each(|event| self.publish(event, record, ts));
                 }
                 return;
             }
             _ => {}
         }
-        self.tell(event, record, ts);
+        self.publish(event, record, ts);
     }
 
     /// Tells what befell the kernel before this one. It is printed before anybody can listen, and
     /// no less news for that; several are one.
     fn previous_boot(&mut self, facts: &Facts<'_>, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) {
-        let sign = Sign::CperPreviousBoot;
+        let sign = Pattern::CperPreviousBoot;
         let told = self.tell_from != NOBODY && record.sequence < self.tell_from;
         if !told && self.counts.events.get(sign.as_str()) == Some(&1) {
-            self.events.extend(tell::sign(ts, sign.tell(), facts, line, None, roots));
+            self.events.extend(events::sign(ts, sign.report(), facts, line, None, roots));
         }
     }
 
     /// Tells, unless it was told or too much of the same was.
-    fn tell(&mut self, event: Event, record: &Record<'_>, ts: f64) {
+    fn publish(&mut self, event: Event, record: &Record<'_>, ts: f64) {
         if record.sequence < self.tell_from {
             return;
         }
@@ -269,12 +271,12 @@ impl Tracker {
             if now - said >= HOLDS_SECONDS {
                 let why = format!("the kernel has not said it again for {:.0} h", HOLDS_SECONDS / 3600.0);
                 // Of one that nobody was told of, nobody need hear.
-                events.extend(held.told.map(|_| tell::over(now, held, &why)));
+                events.extend(held.told.map(|_| events::over(now, held, &why)));
                 return false;
             }
             if held.told.is_none_or(|told| now - told >= AGAIN_SECONDS) {
                 held.told = Some(now);
-                events.push(tell::again(now, held));
+                events.push(events::again(now, held));
             }
             true
         });
@@ -288,7 +290,7 @@ impl Tracker {
             // What the log said since is news that the answer does not have.
             if *up && held.said.is_some_and(|said| said < asked) {
                 let why = "the connection to the Lustre server is back";
-                events.extend(held.told.map(|_| tell::over(now, held, why)));
+                events.extend(held.told.map(|_| events::over(now, held, why)));
                 return false;
             }
             if !*up {

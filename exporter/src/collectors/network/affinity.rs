@@ -19,7 +19,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
 use crate::gpus::inventory;
-use crate::memory;
+use crate::persisted_state;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::topology::Place;
@@ -42,7 +42,7 @@ pub static RAIL: Family = Family::gauge(
 pub static FAMILIES: &[&Family] = &[&AFFINITY, &RAIL];
 
 /// Name of what is remembered.
-const MEMORY: &str = "affinity";
+const STATE_NAME: &str = "affinity";
 /// What only grew older is saved this often.
 const SAVE_SECONDS: f64 = 3600.0;
 /// More NICs than any node has.
@@ -77,10 +77,10 @@ pub fn rhythm(_: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct AffinityReader {
     rails: Vec<String>,
     exclude: Vec<glob::Pattern>,
-    rdma: rdma::Reader,
+    rdma: rdma::RdmaReader,
     /// What is known of rails; `None` until the first look.
     known: Option<Rails>,
     saved_at: f64,
@@ -102,13 +102,13 @@ struct Nic {
 /// A NIC of the fabric, and its rail.
 type Railed = (Nic, usize);
 
-impl Reader {
+impl AffinityReader {
     pub fn new(config: &Config, rdma: &rdma::Config) -> Self {
         let exclude = config.exclude.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
         Self {
             rails: config.rails.clone(),
             exclude,
-            rdma: rdma::Reader::new(rdma),
+            rdma: rdma::RdmaReader::new(rdma),
             known: None,
             saved_at: unix_now(),
             failing: false,
@@ -133,7 +133,7 @@ impl Reader {
             return Ok(nics.into_iter().filter_map(|nic| rail(&nic).map(|rail| (nic, rail))).collect());
         }
         let state = cx.roots.state.as_deref();
-        let mut known = self.known.take().unwrap_or_else(|| memory::load(state, MEMORY));
+        let mut known = self.known.take().unwrap_or_else(|| persisted_state::load(state, STATE_NAME));
         let before = known.clone();
         // One that was of the fabric is, whether or not anybody remembers that it was ever up.
         let (nics, apart): (Vec<Nic>, Vec<Nic>) =
@@ -148,7 +148,7 @@ impl Reader {
         let rails = known.number(now, &nics);
         if known.differ(&before) || !(0.0..SAVE_SECONDS).contains(&(now - self.saved_at)) {
             self.saved_at = now;
-            let saved = memory::save(state, MEMORY, &known);
+            let saved = persisted_state::save(state, STATE_NAME, &known);
             if let Some(error) = saved.as_ref().err().filter(|_| !self.failing) {
                 tracing::warn!(%error, "cannot save which NIC has which rail; a restart may count them anew");
             }
@@ -159,7 +159,7 @@ impl Reader {
     }
 
     fn remembers_rdma(&mut self, cx: &Context<'_>) -> bool {
-        let load = || memory::load(cx.roots.state.as_deref(), MEMORY);
+        let load = || persisted_state::load(cx.roots.state.as_deref(), STATE_NAME);
         self.rails.is_empty() && self.known.get_or_insert_with(load).has_rdma()
     }
 
@@ -199,7 +199,7 @@ fn of_most(nics: Vec<Nic>, known: &Rails) -> (Vec<Nic>, Vec<Nic>) {
     nics.into_iter().partition(|nic| count(nic) == most)
 }
 
-impl Collector for Reader {
+impl Collector for AffinityReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let fabric = self.fabric(cx)?;
         if fabric.is_empty() {
@@ -298,8 +298,8 @@ mod tests {
         }
     }
 
-    fn reader(config: &Config) -> Reader {
-        Reader::new(config, &rdma::Config::default())
+    fn reader(config: &Config) -> AffinityReader {
+        AffinityReader::new(config, &rdma::Config::default())
     }
 
     /// NICs with their rails, in order.
@@ -384,7 +384,7 @@ mod tests {
         for (exclude, management) in [("mlx5_0", "x"), ("x", "mlx5_0")] {
             let (exclude, management) = (vec![exclude.into()], vec![management.into()]);
             let rdma = rdma::Config { exclude, management, ..rdma::Config::default() };
-            let mut reader = Reader::new(&Config::default(), &rdma);
+            let mut reader = AffinityReader::new(&Config::default(), &rdma);
             assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_9"], "not even in memory");
         }
     }

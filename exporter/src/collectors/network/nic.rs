@@ -147,7 +147,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct NicReader {
     exclude: Vec<glob::Pattern>,
     include_virtual: bool,
     /// `/sys/class/net`; `None` until the first pass.
@@ -168,7 +168,7 @@ pub struct Link {
     pub admin_up: Option<bool>,
 }
 
-impl Reader {
+impl NicReader {
     pub fn new(config: &Config) -> Self {
         let exclude = config.exclude.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
         let rule = Rule::drop_after(config.drop_after.as_duration().as_secs_f64());
@@ -357,7 +357,7 @@ impl Looked {
     }
 }
 
-impl Collector for Reader {
+impl Collector for NicReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         self.list(unix_now(), cx.roots)?;
         let devices: Vec<&str> = wanted(&self.interfaces).map(|(name, _)| name.as_str()).collect();

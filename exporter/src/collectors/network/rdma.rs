@@ -14,7 +14,7 @@ use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::link::rates::{Limit, Rates};
 use crate::link::watch::{Rule, Watch};
-use crate::memory;
+use crate::persisted_state;
 use crate::roots::Dir;
 use crate::samples::Samples;
 
@@ -51,7 +51,7 @@ pub use write::{
 pub const ABOUT: &str = "RDMA ports (InfiniBand, RoCE, EFA): state, rate, traffic, errors, links";
 
 /// Name of what is remembered.
-const MEMORY: &str = "rdma";
+const STATE_NAME: &str = "rdma";
 /// What only grew older is saved this often.
 const SAVE_SECONDS: f64 = 600.0;
 /// What devices are is looked up anew this often, and sooner where a port could not be read or a
@@ -69,7 +69,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct RdmaReader {
     config: Config,
     rule: Rule,
     limits: Vec<Limit>,
@@ -138,7 +138,7 @@ struct Look {
     role: Role,
 }
 
-impl Reader {
+impl RdmaReader {
     pub fn new(config: &Config) -> Self {
         Self {
             rule: Rule::drop_after(config.drop_after.as_duration().as_secs_f64()),
@@ -187,7 +187,7 @@ impl Reader {
     fn pass(&mut self, now: f64, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
         let names = self.names(cx)?;
         let mut memory = self.memory.take().unwrap_or_else(|| Memory {
-            known: memory::load(cx.roots.state.as_deref(), MEMORY),
+            known: persisted_state::load(cx.roots.state.as_deref(), STATE_NAME),
             ready_at: now + self.config.grace.as_duration().as_secs_f64(),
             saved_at: now,
             failing: false,
@@ -257,7 +257,7 @@ impl Reader {
         self.dirs.clear();
         self.devices = device::inventory(cx.roots, &self.names(cx)?);
         self.routed = device::management_interfaces(cx.roots);
-        let mut known: Known = memory::load(cx.roots.state.as_deref(), MEMORY);
+        let mut known: Known = persisted_state::load(cx.roots.state.as_deref(), STATE_NAME);
         known.settle(now, &self.devices);
         let mut looks = self.look(now, cx);
         self.assign_roles(now, &mut known, &mut looks);
@@ -317,7 +317,7 @@ impl Memory {
             return;
         }
         self.saved_at = now;
-        let saved = memory::save(cx.roots.state.as_deref(), MEMORY, &self.known);
+        let saved = persisted_state::save(cx.roots.state.as_deref(), STATE_NAME, &self.known);
         if let Err(error) = &saved
             && !self.failing
         {
@@ -336,7 +336,7 @@ pub(crate) fn fuzz(text: &str) {
     let _ = (device::default_route(text), device::default_route_v6(text));
 }
 
-impl Collector for Reader {
+impl Collector for RdmaReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let names = self.names(cx)?;
         if !names.is_empty() {
@@ -345,7 +345,7 @@ impl Collector for Reader {
         if self.config.expected.ports.is_some_and(|n| n > 0) {
             return Ok(Support::Supported("no RDMA device, though ports are expected".into()));
         }
-        let known: Known = memory::load(cx.roots.state.as_deref(), MEMORY);
+        let known: Known = persisted_state::load(cx.roots.state.as_deref(), STATE_NAME);
         if !known.is_empty() {
             return Ok(Support::Supported("no RDMA device, though there were some before".into()));
         }

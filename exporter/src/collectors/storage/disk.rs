@@ -164,7 +164,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct DiskReader {
     config: Config,
     wanted: rooms::Wanted,
     prober: Prober<Look>,
@@ -186,7 +186,7 @@ struct Disk {
     rate: Option<Rate>,
 }
 
-impl Reader {
+impl DiskReader {
     pub fn new(config: &Config) -> Self {
         Self {
             wanted: rooms::Wanted::new(&config.types, &config.include, &config.exclude),
@@ -268,7 +268,7 @@ pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<Str
     all
 }
 
-impl Collector for Reader {
+impl Collector for DiskReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let Some(mounts) = table::probe(cx.roots)? else {
             return Ok(Support::Unsupported("there is no table of mounts".into()));
@@ -283,13 +283,13 @@ impl Collector for Reader {
         let directories = directories(cx, &runs);
         let (disks, places) = self.look(Instant::now(), &mounts, &directories);
         Self::write(&disks, out);
-        self.tell_read_only(cx, &mounts, &disks, out);
-        self.tell_filling(cx, &disks);
+        self.report_read_only(cx, &mounts, &disks, out);
+        self.report_filling(cx, &disks);
         self.checkpoints(cx, &runs, &disks, &places, out);
         self.end_filling(cx, &mounts, &runs);
         devices::block(cx.roots, out);
         let controllers = devices::nvme(cx.roots, out);
-        self.tell_nvme(cx, controllers);
+        self.report_nvme(cx, controllers);
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use stepwatch_kit::config::Period;
 use stepwatch_wire::{Event, Kind, Value};
 
 use self::choice::{Choice, Wanted};
-use self::prober::{Prober, Told};
+use self::prober::{ProbeState, Prober};
 use self::table::Mount;
 use super::disk;
 use crate::clock::unix_now;
@@ -181,7 +181,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct MountsReader {
     config: Config,
     wanted: Wanted,
     prober: Prober<Answer>,
@@ -246,7 +246,7 @@ fn look(path: &Path) -> Answer {
     }
 }
 
-impl Reader {
+impl MountsReader {
     pub fn new(config: &Config) -> Self {
         Self {
             wanted: Wanted::new(config),
@@ -265,7 +265,7 @@ impl Reader {
         self.wanted.choose(all, &used.collect::<Vec<_>>())
     }
 
-    fn judge(&mut self, cx: &Context<'_>, mount: &Mount, told: &Told<Answer>, out: &mut Samples) {
+    fn judge(&mut self, cx: &Context<'_>, mount: &Mount, told: &ProbeState<Answer>, out: &mut Samples) {
         let name = mount.name();
         let labels: &[&str] = &[&name, &mount.fstype];
         let took = told.owed.or(told.last.as_ref().map(|(_, took)| *took));
@@ -286,7 +286,7 @@ impl Reader {
         }
         let holds =
             late.is_some() || gone.is_some() || told.owed.is_some() && self.conditions.holds(STUCK, &name);
-        self.conditions.tell(cx, STUCK, &name, holds, || event(mount, late, gone));
+        self.conditions.report(cx, STUCK, &name, holds, || event(mount, late, gone));
     }
 }
 
@@ -336,7 +336,7 @@ impl Config {
     }
 }
 
-impl Collector for Reader {
+impl Collector for MountsReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let Some(all) = table::probe(cx.roots)? else {
             return Ok(Support::Unsupported("there is no table of mounts".into()));
@@ -374,7 +374,7 @@ impl Collector for Reader {
         let names: BTreeSet<String> = asked.iter().map(|m| m.name()).collect();
         for gone in self.conditions.keys(STUCK).iter().filter(|name| !names.contains(*name)) {
             let mounted = all.iter().any(|m| m.name() == **gone);
-            self.conditions.tell(cx, STUCK, gone, false, || forgotten(gone, mounted));
+            self.conditions.report(cx, STUCK, gone, false, || forgotten(gone, mounted));
         }
         self.nfs.collect(cx.roots, &names, out);
         self.lustre.collect(cx, &mut self.conditions, Instant::now(), out);
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn network_file_systems_each_once() {
         let (_dir, bench) = tree(LINES);
-        let mut reader = Reader::new(&Config { exclude: vec!["/s*3".into()], ..Config::default() });
+        let mut reader = MountsReader::new(&Config { exclude: vec!["/s*3".into()], ..Config::default() });
         let answer = Answer::Room { size: 1000, free: 400, inodes: None };
         reader.prober = Prober::new(move |_| answer);
         assert_eq!(
@@ -459,7 +459,7 @@ mod tests {
         let home = |n| format!("{n} 25 0:{n} / /home/u{n} rw - nfs4 srv:/home/u{n} rw\n");
         let lines = lines + &(100..170).map(home).collect::<Vec<_>>().concat();
         let (dir, bench) = tree(&lines);
-        let mut reader = Reader::new(&Config::default());
+        let mut reader = MountsReader::new(&Config::default());
         let asked = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
         let notes = std::sync::Arc::clone(&asked);
         reader.prober = Prober::new(move |path: &Path| {
@@ -494,7 +494,7 @@ mod tests {
     #[test]
     fn one_that_does_not_answer_is_told_of_until_it_does() {
         let (_dir, bench) = tree(LINES);
-        let mut reader = Reader::new(&Config { timeout: Period::millis(50), ..Config::default() });
+        let mut reader = MountsReader::new(&Config { timeout: Period::millis(50), ..Config::default() });
         let (let_go, held) = mpsc::channel::<()>();
         let held = Mutex::new(held);
         reader.prober = Prober::new(move |path: &Path| {
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn one_that_is_gone_is_told_of_until_it_is_unmounted() {
         let (dir, bench) = tree(LINES);
-        let mut reader = Reader::new(&Config { types: vec!["lustre".into()], ..Config::default() });
+        let mut reader = MountsReader::new(&Config { types: vec!["lustre".into()], ..Config::default() });
         reader.prober = Prober::new(|_| Answer::Gone(Errno::NOTCONN));
         let began = Instant::now();
         let mut told = Vec::new();

@@ -62,7 +62,7 @@ impl<'a> Node<'a> {
             keep: None,
         });
         let unsized_checkpoints =
-            if wanted.contains(&"disk") { tell_checkpoints(config, &hub, end) } else { Vec::new() };
+            if wanted.contains(&"disk") { report_checkpoints(config, &hub, end) } else { Vec::new() };
         // Without it nothing is known of any mount, and the collectors say so.
         let mounts = table::read(roots).unwrap_or_default();
         let learned = Learned::copy(&config.state_dir);
@@ -211,7 +211,7 @@ fn for_a_job(config: &CollectorsConfig) -> CollectorsConfig {
 /// Lets the hub know of the checkpoints that lie in the configured directories, as the source that
 /// watches them would: how much room the next one needs is then for the collector of disks to say.
 /// Takes at most half of the time; gives back where that was too short.
-fn tell_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
+fn report_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
     let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
     let mut late = Vec::new();
     for source in &config.sources {

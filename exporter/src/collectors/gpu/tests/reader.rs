@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn reader_of(config: &Config) -> Reader {
-    Reader::new(config, &kernel::Config::default())
+fn reader_of(config: &Config) -> GpuReader {
+    GpuReader::new(config, &kernel::Config::default())
 }
 
 /// A node whose kernel driver lists these GPUs, without NVML.
@@ -274,7 +274,7 @@ fn nvml_tells_of_xids_where_nobody_reads_the_log() {
     let bench = testing::Bench::new(roots);
     for (enabled, read) in [(true, true), (false, false)] {
         let kernel = kernel::Config { enabled, ..kernel::Config::default() };
-        let mut reader = Reader::new(&Config::default(), &kernel);
+        let mut reader = GpuReader::new(&Config::default(), &kernel);
         reader.list(&bench.context());
         assert_eq!(reader.listed.log, read);
     }

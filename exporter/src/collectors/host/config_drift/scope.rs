@@ -61,7 +61,7 @@ impl Scope {
 
     /// Tells of it when that is due; whether it did, and was news. A run is told of with one of its
     /// ranks here.
-    pub(super) fn tell(&mut self, cx: &Context<'_>, now: Instant, run: Option<(&str, u32)>) -> bool {
+    pub(super) fn report(&mut self, cx: &Context<'_>, now: Instant, run: Option<(&str, u32)>) -> bool {
         let due = self.told.is_none_or(|told| now.saturating_duration_since(told) >= AGAIN);
         if !self.news && !due || self.settings.is_empty() {
             return false;

@@ -60,8 +60,8 @@ impl Node {
     }
 }
 
-fn reader() -> Reader {
-    Reader::new(&Config { node_files: Vec::new(), ..Config::default() })
+fn reader() -> ConfigDriftReader {
+    ConfigDriftReader::new(&Config { node_files: Vec::new(), ..Config::default() })
 }
 
 fn text<'a>(event: &'a Event, key: &str) -> Option<&'a str> {
@@ -115,7 +115,7 @@ fn many_settings_come_in_parts() {
     for name in &sysctls {
         node.write(&format!("proc/sys/{}", name.replace('.', "/")), "1\n");
     }
-    let mut reader = Reader::new(&Config { sysctls, node_files: Vec::new(), ..Config::default() });
+    let mut reader = ConfigDriftReader::new(&Config { sysctls, node_files: Vec::new(), ..Config::default() });
     node.bench.collect(&mut reader);
     let told = node.told();
     assert_eq!(told.len(), 3);
@@ -139,7 +139,7 @@ fn too_many_settings_are_counted() {
     for name in &sysctls {
         node.write(&format!("proc/sys/{}", name.replace('.', "/")), "1\n");
     }
-    let mut reader = Reader::new(&Config { sysctls, node_files: Vec::new(), ..Config::default() });
+    let mut reader = ConfigDriftReader::new(&Config { sysctls, node_files: Vec::new(), ..Config::default() });
     let page = node.bench.collect(&mut reader);
     assert_eq!(page.get(&LEFT_OUT, &["limit"]), Some(122.0 - MAX_KEYS as f64));
     assert_eq!(page.iter().filter(|s| s.family.name == VALUE.name).count(), MAX_KEYS);
@@ -244,7 +244,8 @@ fn files_of_the_node() {
     let node = Node::new();
     node.write("etc/nccl.conf", "NCCL_DEBUG=WARN\n");
     let files = vec![node.dir.path().join("etc/nccl.conf"), Path::new("/nowhere/at/all").into()];
-    let mut reader = Reader::new(&Config { node_files: files, values: false, ..Config::default() });
+    let mut reader =
+        ConfigDriftReader::new(&Config { node_files: files, values: false, ..Config::default() });
     let page = node.bench.collect(&mut reader);
     assert!(text(&node.told()[0], "file.nccl.conf").unwrap().ends_with(" 16 bytes"));
     assert!(page.iter().all(|s| s.family.name != VALUE.name), "not on the page");

@@ -14,10 +14,10 @@
 
 use std::collections::BTreeMap;
 
-use stepwatch_wire::{Event, Kind as EventKind, Value};
+use stepwatch_wire::{Event, Kind, Value};
 
 use super::aer::Severity;
-use super::{Device, Kind, Link};
+use super::{Device, DeviceKind, Link};
 use crate::collector::Context;
 use crate::link::rates::{self, Limit, Rates};
 use crate::link::{Change, Level, Medium, Standing, State, Subject};
@@ -91,7 +91,7 @@ impl Judge {
         };
         let narrow = narrow.map(|is| lasting(&mut standings.narrow_since, is));
         let slow = slow.map(|is| {
-            let faulty = is && (device.kind != Kind::Gpu || at_work());
+            let faulty = is && (device.kind != DeviceKind::Gpu || at_work());
             lasting(&mut standings.slow_since, faulty)
         });
         let mut faults = Vec::new();
@@ -101,11 +101,15 @@ impl Judge {
         if let (Some(true), Some(is), Some(could)) = (slow, link.speed, speed) {
             faults.push(format!("{} of {} GT/s a lane", is / 1e9, could / 1e9));
         }
-        let level = if matches!(device.kind, Kind::Nvme) { Level::Warn } else { Level::Error };
+        let level = if matches!(device.kind, DeviceKind::Nvme) { Level::Warn } else { Level::Error };
         let is = (!faults.is_empty()).then(|| (level, format!("runs at {}", faults.join(" and "))));
-        let change =
-            standings.degraded.tell(now, State::Degraded, is, "is as wide and as fast as it should be again");
-        tell(now, cx, device, change);
+        let change = standings.degraded.report(
+            now,
+            State::Degraded,
+            is,
+            "is as wide and as fast as it should be again",
+        );
+        report(now, cx, device, change);
         [("width", narrow), ("speed", slow)]
     }
 
@@ -122,8 +126,8 @@ impl Judge {
             standings.rates.take(now, &self.limits, &[(CORRECTED, total)]);
             let excesses = standings.rates.excesses(now, &self.limits);
             let is = excesses.first().map(|worst| (worst.limit.level, worst.text()));
-            let change = standings.errors.tell(now, State::Errors, is, "has few errors again");
-            tell(now, cx, device, change);
+            let change = standings.errors.report(now, State::Errors, is, "has few errors again");
+            report(now, cx, device, change);
             return;
         }
         let uncorrected = standings.uncorrected.entry(severity).or_default();
@@ -146,10 +150,10 @@ fn weaker<T: PartialOrd>(device: Option<T>, upstream: Option<T>) -> Option<T> {
     }
 }
 
-fn tell(now: f64, cx: &Context<'_>, device: &Device, change: Option<Change>) {
+fn report(now: f64, cx: &Context<'_>, device: &Device, change: Option<Change>) {
     let Some(change) = change else { return };
     let hint = match device.kind {
-        Kind::Bridge => "everything behind this bridge shares it",
+        DeviceKind::Bridge => "everything behind this bridge shares it",
         _ => "",
     };
     let subject = Subject {
@@ -177,7 +181,7 @@ fn happened(now: f64, device: &Device, severity: Severity, count: u64) -> Event 
         code: Some(1),
         level: Some(level.as_str().into()),
         text: Some(format!("{} {} had {count} {text}", device.kind.as_str(), device.address)),
-        ..Event::new(EventKind::Hw)
+        ..Event::new(Kind::Hw)
     };
     event.extra.insert("once".into(), Value::Bool(true));
     event.extra.insert("pci".into(), Value::Text(device.address.clone()));

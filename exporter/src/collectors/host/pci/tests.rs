@@ -20,7 +20,7 @@ const VIDEO: &str = "pci0000:00/0000:00:1c.0/0000:02:00.0";
 struct Node {
     dir: tempfile::TempDir,
     bench: testing::Bench,
-    reader: Reader,
+    reader: PciReader,
 }
 
 impl Node {
@@ -29,7 +29,8 @@ impl Node {
         let dir = tempfile::tempdir().unwrap();
         let roots =
             Roots { sysfs: dir.path().join("sys"), procfs: dir.path().join("proc"), ..Roots::default() };
-        let node = Self { dir, bench: testing::Bench::new(roots), reader: Reader::new(&Config::default()) };
+        let node =
+            Self { dir, bench: testing::Bench::new(roots), reader: PciReader::new(&Config::default()) };
         for (path, class, vendor) in [
             (ROOT, "0x060400", "0x8086"),
             (SWITCH, "0x060400", "0x1000"),

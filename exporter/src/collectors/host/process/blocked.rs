@@ -93,22 +93,22 @@ impl Blocked {
         }
         self.waiting = waiting;
         for process in processes {
-            self.tell(cx, process, now);
+            self.report(cx, process, now);
         }
         for key in self.conditions.keys(CONDITION) {
             if processes.iter().all(|p| p.pid.to_string() != key) {
                 let over = || event(key.parse().unwrap_or(0), format!("process {key} is gone"));
-                self.conditions.tell(cx, CONDITION, &key, false, over);
+                self.conditions.report(cx, CONDITION, &key, false, over);
             }
         }
     }
 
     /// The thread that has waited longest speaks for its process.
-    fn tell(&mut self, cx: &Context<'_>, process: &TrainingProcess, now: Instant) {
+    fn report(&mut self, cx: &Context<'_>, process: &TrainingProcess, now: Instant) {
         let of_it = self.waiting.range((process.pid, 0)..=(process.pid, u32::MAX));
         let longest = of_it.min_by_key(|(_, w)| w.since).filter(|(_, w)| now - w.since >= self.after);
         let TrainingProcess { pid, run, rank } = process;
-        self.conditions.tell(cx, CONDITION, &pid.to_string(), longest.is_some(), || {
+        self.conditions.report(cx, CONDITION, &pid.to_string(), longest.is_some(), || {
             let Some(((_, thread), waiting)) = longest else {
                 return event(*pid, format!("process {pid} (rank {rank} of {run}) moves again"));
             };

@@ -151,14 +151,14 @@ impl Cgroups {
             throttles.insert(key, Throttle { cpu, since });
         }
         self.throttles = throttles;
-        self.tell(cx, now);
+        self.report(cx, now);
     }
 
-    fn tell(&mut self, cx: &Context<'_>, now: Instant) {
+    fn report(&mut self, cx: &Context<'_>, now: Instant) {
         for ((run, path), throttle) in &self.throttles {
             let held = throttle.since.is_some_and(|(since, _)| now - since >= GRACE);
             let part = throttle.since.map_or(0.0, |(_, part)| part);
-            self.conditions.tell(cx, CONDITION, path, held, || {
+            self.conditions.report(cx, CONDITION, path, held, || {
                 let text = if held {
                     format!(
                         "the CPU limit of {path} holds back processes of run {run} in {:.0} % of its periods",
@@ -173,7 +173,7 @@ impl Cgroups {
         for path in self.conditions.keys(CONDITION) {
             if self.throttles.keys().all(|(_, p)| *p != path) {
                 let over = || event(&path, format!("{path} has no training process any more"));
-                self.conditions.tell(cx, CONDITION, &path, false, over);
+                self.conditions.report(cx, CONDITION, &path, false, over);
             }
         }
     }

@@ -8,7 +8,7 @@ use stepwatch_kit::exposition::read::{self, Dialect, Sample};
 use stepwatch_wire::words;
 
 use crate::commands::reference;
-use crate::family::{Family, Kind};
+use crate::family::{Family, FamilyType};
 use crate::lock::Locked as _;
 use crate::samples::{Distribution, Samples, Value};
 
@@ -23,7 +23,7 @@ type Labels = BTreeMap<String, String>;
 /// One family, as one file or all of them tell it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Block {
-    pub(super) kind: Kind,
+    pub(super) kind: FamilyType,
     pub(super) help: String,
     /// What cannot be shown is `Err`, with the reason.
     pub(super) series: BTreeMap<Labels, Result<Value, &'static str>>,
@@ -39,7 +39,7 @@ struct Parts {
 }
 
 impl Block {
-    pub(super) fn new(kind: Kind, help: String) -> Self {
+    pub(super) fn new(kind: FamilyType, help: String) -> Self {
         Self { kind, help, series: BTreeMap::new() }
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn blocks(text: &str) -> BTreeMap<String, Block> {
     for sample in read::read(text, Dialect::Text).flatten() {
         let mut labels: Labels =
             sample.labels.iter().map(|(k, v)| (k.into_owned(), v.into_owned())).collect();
-        if sample.kind == read::Kind::Histogram {
+        if sample.kind == read::MetricType::Histogram {
             if let Some(base) = ["_bucket", "_sum", "_count"].iter().find_map(|e| sample.name.strip_suffix(e))
             {
                 let bound = labels.remove("le");
@@ -94,10 +94,10 @@ pub(super) fn blocks(text: &str) -> BTreeMap<String, Block> {
             }
         }
         let kind = match sample.kind {
-            read::Kind::Counter if sample.name.ends_with("_total") => Kind::Counter,
-            read::Kind::Gauge if !sample.name.ends_with("_total") => Kind::Gauge,
+            read::MetricType::Counter if sample.name.ends_with("_total") => FamilyType::Counter,
+            read::MetricType::Gauge if !sample.name.ends_with("_total") => FamilyType::Gauge,
             // A summary is as many numbers, and so is a counter that is not called one.
-            _ => Kind::Unknown,
+            _ => FamilyType::Unknown,
         };
         let value =
             if sample.value.is_finite() { Ok(Value::Number(sample.value)) } else { Err("not_finite") };
@@ -111,7 +111,7 @@ pub(super) fn blocks(text: &str) -> BTreeMap<String, Block> {
     for (name, series) in histograms {
         let help = helps.get(&*name).cloned().unwrap_or_else(|| "From a file".into());
         let series = series.into_iter().map(|(labels, parts)| (labels, parts.value().ok_or("malformed")));
-        blocks.insert(name, Block { kind: Kind::Histogram, help, series: series.collect() });
+        blocks.insert(name, Block { kind: FamilyType::Histogram, help, series: series.collect() });
     }
     blocks
 }
@@ -184,7 +184,7 @@ pub(super) fn write(name: &str, block: &Block, out: &mut Samples) -> bool {
 }
 
 /// The one constant for this name, kind, labels and help.
-fn interned(name: &str, kind: Kind, labels: &[&str], help: &str) -> Option<&'static Family> {
+fn interned(name: &str, kind: FamilyType, labels: &[&str], help: &str) -> Option<&'static Family> {
     static ALL: Mutex<Vec<&'static Family>> = Mutex::new(Vec::new());
     let mut all = ALL.locked();
     let same =

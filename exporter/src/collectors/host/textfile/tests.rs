@@ -5,14 +5,14 @@ use crate::testing;
 struct Place {
     dir: tempfile::TempDir,
     bench: testing::Bench,
-    reader: Reader,
+    reader: TextfileReader,
 }
 
 impl Place {
     fn new(max_series: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = Config { directories: vec![dir.path().into()], max_series, ..Config::default() };
-        let (bench, reader) = (testing::Bench::new(Roots::default()), Reader::new(&config));
+        let (bench, reader) = (testing::Bench::new(Roots::default()), TextfileReader::new(&config));
         Self { dir, bench, reader }
     }
 
@@ -154,7 +154,8 @@ fn a_file_whose_series_lose_against_another_file_says_so() {
 
 #[test]
 fn no_directory_is_unsupported() {
-    let mut reader = Reader::new(&Config { directories: vec!["/not/there".into()], ..Config::default() });
+    let mut reader =
+        TextfileReader::new(&Config { directories: vec!["/not/there".into()], ..Config::default() });
     let bench = testing::Bench::new(Roots::default());
     assert_eq!(
         reader.probe(&bench.context()).unwrap(),

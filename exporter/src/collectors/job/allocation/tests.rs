@@ -76,8 +76,8 @@ impl Node {
         self.bench.published();
     }
 
-    fn reader(&self) -> Reader {
-        Reader::new(&self.config)
+    fn reader(&self) -> AllocationReader {
+        AllocationReader::new(&self.config)
     }
 
     fn told(&self) -> Vec<Event> {

@@ -213,7 +213,7 @@ impl FakeJob {
 struct Poller {
     fake: Fake,
     bench: testing::Bench,
-    reader: Reader,
+    reader: RasReader,
     start: Instant,
 }
 
@@ -223,7 +223,7 @@ impl Poller {
         let config =
             Config { addresses: vec![fake.address.clone()], timeout: Period::secs(1), ..Config::default() };
         let dir = Roots { procfs: "/not/there".into(), ..Roots::default() };
-        Self { fake, bench: testing::Bench::new(dir), reader: Reader::new(&config), start: Instant::now() }
+        Self { fake, bench: testing::Bench::new(dir), reader: RasReader::new(&config), start: Instant::now() }
     }
 
     /// The page at so many seconds, and what was told.
@@ -441,7 +441,7 @@ fn nobody_listens() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let config = Config { addresses: vec![free], ..Config::default() };
     let bench = testing::Bench::new(Roots { procfs: "/not/there".into(), ..Roots::default() });
-    let mut reader = Reader::new(&config);
+    let mut reader = RasReader::new(&config);
     assert!(matches!(reader.probe(&bench.context()), Ok(Support::Unsupported(_))));
     let page = bench.collect(&mut reader);
     assert_eq!((page.rows(&UP).count(), page.get(&FAILURES, &["timeout"])), (0, Some(0.0)));

@@ -11,7 +11,7 @@ const ANY: &str = "any";
 
 /// What a line belongs to.
 #[derive(Default)]
-struct Reader {
+struct RasTextParser {
     communicators: BTreeMap<String, Section>,
     at: Option<String>,
     collective: Option<String>,
@@ -54,14 +54,14 @@ struct Group {
 
 /// `None` of what is no status.
 pub(super) fn parse(text: &str) -> Option<Status> {
-    let mut reader = Reader::default();
+    let mut reader = RasTextParser::default();
     for line in text.lines() {
         reader.line(line);
     }
     reader.summary.then(|| reader.status())
 }
 
-impl Reader {
+impl RasTextParser {
     fn line(&mut self, line: &str) {
         let indented = line.starts_with(' ');
         let text = line.trim();

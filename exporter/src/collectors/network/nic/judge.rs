@@ -16,10 +16,10 @@ use crate::link::pace::{Pace, is_slower};
 use crate::link::rates::{Limit, Rates};
 use crate::link::watch::{Rule, Seen, Watch};
 use crate::link::{Level, Medium, Standing, State, Subject};
-use crate::memory;
 use crate::origin::Origin;
+use crate::persisted_state;
 
-const MEMORY: &str = "nic";
+const STATE_NAME: &str = "nic";
 const SAVE_SECONDS: f64 = 600.0;
 const FORGET_SECONDS: f64 = 14.0 * 86_400.0;
 /// A link must be slow for this long: right after it comes up it may tell the rate of before.
@@ -149,7 +149,8 @@ impl Judge {
     }
 
     pub(super) fn pass(&mut self, now: f64, cx: &Context<'_>, looks: &[Look<'_>]) {
-        let mut known = self.known.take().unwrap_or_else(|| memory::load(cx.roots.state.as_deref(), MEMORY));
+        let mut known =
+            self.known.take().unwrap_or_else(|| persisted_state::load(cx.roots.state.as_deref(), STATE_NAME));
         let mut events = Vec::new();
         known.retain(|device, known| {
             let look = looks.iter().find(|look| look.link.device == *device);
@@ -199,7 +200,7 @@ impl Judge {
                 format!("runs at {:.0} Gb/s, it was at {:.0} Gb/s before", speed / GIGABIT, best / GIGABIT)
             };
             let is = slow.then(|| (Level::Warn, text()));
-            changes.extend(known.degraded.tell(now, State::Degraded, is, "is as fast as it was again"));
+            changes.extend(known.degraded.report(now, State::Degraded, is, "is as fast as it was again"));
         }
         if let Some(answer) = look.answer {
             let mut counters: Vec<(&str, u64)> = answer.stats.iter().map(|(n, v)| (n.as_str(), *v)).collect();
@@ -209,7 +210,12 @@ impl Judge {
             known.rates.take(now, &self.limits, &counters);
             let excesses = known.rates.excesses(now, &self.limits);
             let is = excesses.first().map(|worst| (worst.limit.level, worst.text()));
-            changes.extend(known.errors.tell(now, State::Errors, is, "has no more errors than a good link"));
+            changes.extend(known.errors.report(
+                now,
+                State::Errors,
+                is,
+                "has no more errors than a good link",
+            ));
         }
         events.extend(changes.iter().map(|change| subject.event(now, change)));
     }
@@ -230,7 +236,7 @@ impl Judge {
             return;
         }
         self.saved_at = now;
-        let saved = memory::save(cx.roots.state.as_deref(), MEMORY, known);
+        let saved = persisted_state::save(cx.roots.state.as_deref(), STATE_NAME, known);
         if let Err(error) = &saved
             && !self.failing
         {

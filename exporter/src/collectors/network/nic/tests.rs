@@ -28,7 +28,7 @@ fn reads_what_is_there_and_leaves_out_what_is_not() {
     interface(dir.path(), "veth9", false, &[]);
     interface(dir.path(), "ib0", true, &[("type", "32")]);
     let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), ..Roots::default() });
-    let mut reader = Reader::new(&Config::default());
+    let mut reader = NicReader::new(&Config::default());
     assert_eq!(reader.probe(&bench.context()).unwrap(), Support::Supported("eth0 eth1".into()));
     let page = bench.collect(&mut reader);
     assert_eq!(page.get(&SPEED, &["eth0"]), Some(12.5e9));
@@ -37,7 +37,7 @@ fn reads_what_is_there_and_leaves_out_what_is_not() {
     assert_eq!((page.get(&UP, &["eth0"]), page.get(&UP, &["eth1"])), (Some(1.0), Some(0.0)));
     assert_eq!((page.get(&ADMIN_UP, &["eth1"]), page.get(&SPEED, &["eth1"])), (Some(0.0), None));
     assert!(page.iter().all(|s| ["eth0", "eth1"].contains(&s.labels.get(0))), "{page:?}");
-    let mut picky = Reader::new(&Config { exclude: vec!["eth*".into()], ..Config::default() });
+    let mut picky = NicReader::new(&Config { exclude: vec!["eth*".into()], ..Config::default() });
     assert!(matches!(picky.probe(&bench.context()), Ok(Support::Unsupported(_))));
 }
 
@@ -52,7 +52,7 @@ fn hundreds_of_interfaces_do_not_use_up_the_open_files() {
         interface(dir.path(), &format!("eth{n:03}"), true, &files);
     }
     let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), ..Roots::default() });
-    let mut reader = Reader::new(&Config { ethtool: Vec::new(), ..Config::default() });
+    let mut reader = NicReader::new(&Config { ethtool: Vec::new(), ..Config::default() });
     let open = || {
         let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
         files.filter(|f| fs::read_link(f.path()).is_ok_and(|to| to.starts_with(dir.path()))).count()
@@ -70,7 +70,7 @@ fn a_link_that_goes_down_is_an_event_at_once() {
     let dir = tempfile::tempdir().unwrap();
     interface(dir.path(), "eth0", true, &[]);
     let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), ..Roots::default() });
-    let mut reader = Reader::new(&Config::default());
+    let mut reader = NicReader::new(&Config::default());
     bench.collect(&mut reader);
     assert_eq!(bench.published(), Vec::<Event>::new());
     interface(dir.path(), "eth0", true, &[("operstate", "down")]);
@@ -92,7 +92,7 @@ fn short(events: &[Event]) -> Vec<String> {
 struct Node {
     dir: tempfile::TempDir,
     bench: testing::Bench,
-    reader: Reader,
+    reader: NicReader,
     out: Samples,
 }
 
@@ -102,7 +102,7 @@ impl Node {
         fs::create_dir(dir.path().join("state")).unwrap();
         let state = Some(dir.path().join("state"));
         let bench = testing::Bench::new(Roots { sysfs: dir.path().into(), state, ..Roots::default() });
-        Self { dir, bench, reader: Reader::new(&Config::default()), out: Samples::default() }
+        Self { dir, bench, reader: NicReader::new(&Config::default()), out: Samples::default() }
     }
 
     fn set(&self, files: &[(&str, &str)]) {
@@ -132,7 +132,7 @@ fn a_link_drops_flaps_over_a_restart_and_slows_down() {
     assert_eq!(node.look(START + 1.0), ["eth0 down 0"]);
     assert!(node.look(START + 240.0).is_empty());
     assert_eq!(node.look(START + 241.0), ["eth0 drop 0"]);
-    node.reader = Reader::new(&Config::default());
+    node.reader = NicReader::new(&Config::default());
     node.set(&[("carrier_changes", "4")]);
     assert_eq!(node.look(START + 300.0), ["eth0 up 1"]);
     node.set(&[("carrier_changes", "8")]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::counters::{self, Values};
-use super::{Look, Reader, sysfs};
+use super::{Look, RdmaReader, sysfs};
 use crate::collector::Context;
 use crate::roots::Dir;
 use crate::samples::Samples;
@@ -18,7 +18,7 @@ pub(super) struct Counted {
     pub(super) saturated: BTreeMap<String, Values>,
 }
 
-impl Reader {
+impl RdmaReader {
     /// Reads all counters.
     pub(super) fn count(&mut self, now: f64, cx: &Context<'_>, looks: &[Look]) {
         let root = cx.roots.sys("class/infiniband");

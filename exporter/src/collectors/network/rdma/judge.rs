@@ -4,7 +4,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::band::{self, Band, Peak};
 use super::expect::{Expected, Known};
-use super::{HEALTH_SECONDS, Look, Memory, Reader, counters};
+use super::{HEALTH_SECONDS, Look, Memory, RdmaReader, counters};
 use crate::collector::Context;
 use crate::link::pace::is_slower;
 use crate::link::watch::Seen;
@@ -18,9 +18,9 @@ const GIGABIT: f64 = 125e6;
 
 /// What is to be told, in order.
 #[derive(Debug, Default)]
-pub(super) struct Told(Vec<Event>);
+pub(super) struct LinkEvents(Vec<Event>);
 
-impl Told {
+impl LinkEvents {
     fn add(&mut self, now: f64, known: &Expected, hint: &str, changes: impl IntoIterator<Item = Change>) {
         let name = known.name();
         let subject = Subject {
@@ -35,7 +35,7 @@ impl Told {
     }
 }
 
-impl Reader {
+impl RdmaReader {
     /// Whether anything was told.
     pub(super) fn judge(
         &mut self,
@@ -45,7 +45,7 @@ impl Reader {
         memory: &mut Memory,
         looks: &[Look],
     ) -> bool {
-        let mut told = Told::default();
+        let mut told = LinkEvents::default();
         let ready = now >= memory.ready_at;
         self.retire(now, ready, &mut memory.known, looks, &mut told);
         for (key, known) in &mut memory.known.0 {
@@ -86,7 +86,7 @@ impl Reader {
     /// What is not to be judged any more: left out by the configuration, found to be of the
     /// management network, or gone from a node that has all the ports that it should have
     /// without it.
-    fn retire(&self, now: f64, ready: bool, known: &mut Known, looks: &[Look], told: &mut Told) {
+    fn retire(&self, now: f64, ready: bool, known: &mut Known, looks: &[Look], told: &mut LinkEvents) {
         let complete = ready && self.config.expected.ports.is_some_and(|n| self.ports_up(looks) >= n);
         known.0.retain(|key, known| {
             let look = looks.iter().find(|l| l.key == *key);
@@ -109,7 +109,7 @@ impl Reader {
         known: &mut Expected,
         key: &str,
         look: Option<&Look>,
-        told: &mut Told,
+        told: &mut LinkEvents,
     ) {
         let up = match look {
             Some(look) => look.state.up(),
@@ -135,7 +135,7 @@ impl Reader {
         known: &mut Expected,
         key: &str,
         look: Option<&Look>,
-        told: &mut Told,
+        told: &mut LinkEvents,
     ) {
         let Some(rate) = look.filter(|l| l.state.up() == Some(true)).and_then(|l| l.state.rate) else {
             return;
@@ -151,7 +151,7 @@ impl Reader {
             meters.short.clone()
         };
         let level = if lasting { Level::Error } else { Level::Warn };
-        let change = known.degraded.tell(
+        let change = known.degraded.report(
             now,
             State::Degraded,
             text.map(|t| (level, t)),
@@ -166,7 +166,7 @@ impl Reader {
         said.map_or(known.pace.best(), |gigabits| gigabits * GIGABIT)
     }
 
-    fn judge_errors(&mut self, now: f64, known: &mut Expected, key: &str, told: &mut Told) {
+    fn judge_errors(&mut self, now: f64, known: &mut Expected, key: &str, told: &mut LinkEvents) {
         if !self.counted.ports.contains_key(key) {
             return;
         }
@@ -182,7 +182,7 @@ impl Reader {
             let blind = saturated.is_some_and(|s| known.errors.holds() && s.contains_key(&meters.worst));
             blind.then(|| (Level::Warn, at_its_end(&meters.worst)))
         };
-        let change = known.errors.tell(now, State::Errors, is, "has no more errors than a good link");
+        let change = known.errors.report(now, State::Errors, is, "has no more errors than a good link");
         told.add(now, known, "", change);
     }
 
@@ -242,7 +242,7 @@ impl Reader {
 
     /// Whether as many ports are known as the configuration expects. One that is known and down is
     /// told of by itself.
-    fn judge_number(&mut self, now: f64, known: &Known, ready: bool, looks: &[Look], told: &mut Told) {
+    fn judge_number(&mut self, now: f64, known: &Known, ready: bool, looks: &[Look], told: &mut LinkEvents) {
         let Some(expected) = self.config.expected.ports else { return };
         let have = known.0.values().filter(|k| self.expected.allow(&k.device)).count();
         if !ready && have < expected && self.complete.is_fresh() {
@@ -276,12 +276,12 @@ impl Reader {
     fn judge_readable(&mut self, cx: &Context<'_>) {
         for gone in self.unreadable.keys(UNREADABLE) {
             if !self.names.contains(&gone) {
-                self.unreadable.tell(cx, UNREADABLE, &gone, false, || unreadable(&gone, &[]));
+                self.unreadable.report(cx, UNREADABLE, &gone, false, || unreadable(&gone, &[]));
             }
         }
         for name in &self.names {
             let failing: Vec<&str> = self.quarantine.failing(name).collect();
-            self.unreadable.tell(cx, UNREADABLE, name, !failing.is_empty(), || unreadable(name, &failing));
+            self.unreadable.report(cx, UNREADABLE, name, !failing.is_empty(), || unreadable(name, &failing));
         }
     }
 
@@ -356,7 +356,7 @@ fn at_its_end(counter: &str) -> String {
     )
 }
 
-impl Reader {
+impl RdmaReader {
     /// What a port that is down looks like, and what that usually means.
     fn hint(&self, cx: &Context<'_>, look: Option<&Look>) -> String {
         let Some(look) = look else {

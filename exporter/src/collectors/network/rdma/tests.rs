@@ -14,7 +14,7 @@ mod ends;
 struct Node {
     dir: tempfile::TempDir,
     bench: testing::Bench,
-    reader: Reader,
+    reader: RdmaReader,
     out: Samples,
 }
 
@@ -30,7 +30,12 @@ impl Node {
             state: Some(dir.path().join("state")),
             ..Roots::default()
         };
-        Self { dir, bench: testing::Bench::new(roots), reader: Reader::new(&config), out: Samples::default() }
+        Self {
+            dir,
+            bench: testing::Bench::new(roots),
+            reader: RdmaReader::new(&config),
+            out: Samples::default(),
+        }
     }
 
     /// With eight ports that are up.
@@ -85,7 +90,7 @@ impl Node {
     }
 
     fn restart(&mut self, config: Config) {
-        self.reader = Reader::new(&config);
+        self.reader = RdmaReader::new(&config);
     }
 
     /// Looks, and returns what it said of links: `mlx5_0/1 down 0`.

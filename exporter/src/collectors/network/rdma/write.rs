@@ -1,7 +1,7 @@
 //! The RDMA families and what goes into them; those of counters are declared in [`counters`].
 
 use super::expect::Known;
-use super::{Look, Reader, Role, counters};
+use super::{Look, RdmaReader, Role, counters};
 use crate::family::Family;
 use crate::link::State;
 use crate::samples::Samples;
@@ -97,7 +97,7 @@ pub static FAMILIES: &[&Family] = &[
     &counters::SATURATED,
 ];
 
-impl Reader {
+impl RdmaReader {
     pub(super) fn write(&self, known: &Known, looks: &[Look], out: &mut Samples) {
         for device in &self.devices {
             let (netdev, layer) = device.ports.first().map_or(("", ""), |p| (&p.netdev, &p.link_layer));

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::devices::Controller;
-use super::{CHECKPOINTS_LAST, CHECKPOINTS_LEFT, DIRECTORY, Disk, READ_ONLY, Reader, rooms};
+use super::{CHECKPOINTS_LAST, CHECKPOINTS_LEFT, DIRECTORY, Disk, DiskReader, READ_ONLY, rooms};
 use crate::clock::unix_now;
 use crate::collector::Context;
 use crate::collectors::storage::mounts::table::Mount;
-use crate::memory;
+use crate::persisted_state;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::training::CheckpointPlace;
@@ -21,7 +21,7 @@ const FELL_READ_ONLY: &str = "filesystem_readonly";
 const NVME: &str = "nvme_error";
 
 /// Name of what is remembered.
-const MEMORY: &str = "read-only-filesystems";
+const STATE_NAME: &str = "read-only-filesystems";
 
 /// A file system with less room than both of these is as good as full.
 const FULL_BYTES: u64 = 10 << 30;
@@ -44,7 +44,7 @@ impl Fallen {
     /// Those of this boot.
     fn load(roots: &Roots) -> Self {
         let boot = roots::read(&roots.proc("sys/kernel/random/boot_id")).unwrap_or_default();
-        let saved: Self = memory::load(roots.state.as_deref(), MEMORY);
+        let saved: Self = persisted_state::load(roots.state.as_deref(), STATE_NAME);
         if saved.boot == boot { saved } else { Self { boot, mounts: Vec::new() } }
     }
 
@@ -53,14 +53,14 @@ impl Fallen {
             return;
         }
         self.mounts = mounts;
-        if let Err(error) = memory::save(roots.state.as_deref(), MEMORY, self) {
+        if let Err(error) = persisted_state::save(roots.state.as_deref(), STATE_NAME, self) {
             tracing::warn!(%error, "cannot save which file systems turned read-only; a restart will not know");
         }
     }
 }
 
-impl Reader {
-    pub(super) fn tell_read_only(
+impl DiskReader {
+    pub(super) fn report_read_only(
         &mut self,
         cx: &Context<'_>,
         mounts: &[Mount],
@@ -77,7 +77,7 @@ impl Reader {
             let was_writable =
                 *self.writable.entry(name.clone()).or_insert(!read_only || fallen.mounts.contains(&name));
             let holds = mount.fell_read_only() || read_only && was_writable;
-            self.conditions.tell(cx, FELL_READ_ONLY, &name, holds, || {
+            self.conditions.report(cx, FELL_READ_ONLY, &name, holds, || {
                 let text = if holds {
                     format!(
                         "{name} ({} on {}) turned read-only: the kernel does that after an error",
@@ -95,13 +95,13 @@ impl Reader {
         self.fallen = Some(fallen);
     }
 
-    pub(super) fn tell_filling(&mut self, cx: &Context<'_>, disks: &BTreeMap<String, Disk>) {
+    pub(super) fn report_filling(&mut self, cx: &Context<'_>, disks: &BTreeMap<String, Disk>) {
         for (name, disk) in disks {
             let told = self.conditions.holds(FILLING, name);
             let horizon = self.config.horizon.as_duration().as_secs_f64();
             let why = filling(disk, if told { horizon * HYSTERESIS } else { horizon });
             let holds = why.is_some();
-            self.conditions.tell(cx, FILLING, name, holds, || {
+            self.conditions.report(cx, FILLING, name, holds, || {
                 let (level, text) = why.unwrap_or(("info", "has room again".into()));
                 of_mount(name, level, format!("{name} {text}"))
             });
@@ -133,7 +133,7 @@ impl Reader {
             if place.writing {
                 continue;
             }
-            self.conditions.tell(cx, FILLING, &key, left < 1.0, || {
+            self.conditions.report(cx, FILLING, &key, left < 1.0, || {
                 let free = size(disk.room.free as f64);
                 let text = if left < 1.0 {
                     format!(
@@ -160,12 +160,12 @@ impl Reader {
     }
 
     /// A state that two looks in a row find is no reset that passes by.
-    pub(super) fn tell_nvme(&mut self, cx: &Context<'_>, controllers: Vec<Controller>) {
+    pub(super) fn report_nvme(&mut self, cx: &Context<'_>, controllers: Vec<Controller>) {
         let mut not_live = Vec::new();
         for controller in &controllers {
             let live = matches!(&*controller.state, "live" | "new" | "");
             let holds = !live && (controller.state == "dead" || self.not_live.contains(&controller.name));
-            self.conditions.tell(cx, NVME, &controller.name, holds, || {
+            self.conditions.report(cx, NVME, &controller.name, holds, || {
                 let text = if holds {
                     format!("NVMe drive {} is {}", controller.name, controller.state)
                 } else {
@@ -184,7 +184,7 @@ impl Reader {
         }
         self.not_live = not_live;
         for name in self.conditions.keys(NVME).iter().filter(|n| controllers.iter().all(|c| c.name != **n)) {
-            self.conditions.tell(cx, NVME, name, false, || {
+            self.conditions.report(cx, NVME, name, false, || {
                 let mut event = hw("info", format!("NVMe drive {name} is not there any more"));
                 event.extra.insert("device".into(), Value::Text(name.clone()));
                 event
@@ -195,7 +195,7 @@ impl Reader {
     fn end_those_gone(&mut self, cx: &Context<'_>, name: &'static str, there: impl Fn(&str) -> bool) {
         for key in self.conditions.keys(name).iter().filter(|key| !there(key)) {
             let mount = key.split_once('\n').map_or(key.as_str(), |(mount, _)| mount);
-            self.conditions.tell(cx, name, key, false, || {
+            self.conditions.report(cx, name, key, false, || {
                 of_mount(mount, "info", format!("{mount} is not watched any more"))
             });
         }

@@ -18,7 +18,7 @@ type Rooms = Arc<Mutex<BTreeMap<PathBuf, Look>>>;
 struct Node {
     dir: tempfile::TempDir,
     bench: testing::Bench,
-    reader: Reader,
+    reader: DiskReader,
     rooms: Rooms,
     start: f64,
 }
@@ -34,7 +34,7 @@ impl Node {
         };
         let state = dir.path().join("state").to_string_lossy().into_owned();
         std::fs::create_dir(&state).unwrap();
-        let (rooms, reader) = (Rooms::default(), Reader::new(config));
+        let (rooms, reader) = (Rooms::default(), DiskReader::new(config));
         let mut node = Self { dir, bench: testing::Bench::new(roots), reader, rooms, start: unix_now() };
         node.restart(config);
         node.mount(TABLE);
@@ -47,7 +47,7 @@ impl Node {
 
     fn restart(&mut self, config: &Config) {
         let answers = Arc::clone(&self.rooms);
-        self.reader = Reader::new(config);
+        self.reader = DiskReader::new(config);
         self.reader.prober =
             Prober::new(move |path: &Path| answers.locked().get(path).cloned().unwrap_or_default());
     }
@@ -166,7 +166,7 @@ fn a_disk_that_fills_is_told_of_before_it_is_full() {
         for _ in 0..100 {
             let (disks, _) = node.reader.look(now, &table, &[]);
             if fresh(&disks) {
-                node.reader.tell_filling(&node.bench.context(), &disks);
+                node.reader.report_filling(&node.bench.context(), &disks);
                 return (disks["/scratch"].rate, node.told());
             }
         }
@@ -257,11 +257,11 @@ fn an_nvme_drive_that_is_not_live_twice() {
         std::fs::write(dir.join("state"), state).unwrap();
     };
     state("live\n");
-    let mut reader = Reader::new(&Config::default());
+    let mut reader = DiskReader::new(&Config::default());
     let bench = &node.bench;
     let mut look = || {
         let controllers = devices::nvme(bench.context().roots, &mut Samples::default());
-        reader.tell_nvme(&bench.context(), controllers);
+        reader.report_nvme(&bench.context(), controllers);
         bench.published().into_iter().map(|e| (e.code.unwrap(), e.text.unwrap())).collect::<Vec<_>>()
     };
     assert!(look().is_empty());

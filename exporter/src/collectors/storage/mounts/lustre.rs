@@ -110,7 +110,7 @@ impl Lustre {
         let said = bases.iter().find_map(|base| roots::read(&base.join("health_check")));
         let healthy = said.as_deref().map(|text| text.trim() == "healthy");
         out.maybe(&HEALTHY, &[], healthy);
-        conditions.tell(cx, UNHEALTHY, "", healthy == Some(false), || {
+        conditions.report(cx, UNHEALTHY, "", healthy == Some(false), || {
             let text = match &said {
                 Some(said) if healthy == Some(false) => format!("the Lustre client says: {said}"),
                 _ => "the Lustre client is healthy again".into(),
@@ -129,15 +129,15 @@ impl Lustre {
             }
         }
         self.down.retain(|target, _| imports.iter().any(|i| i.target == *target));
-        self.tell(cx, conditions, &imports, now);
+        self.report(cx, conditions, &imports, now);
         clients(&bases, out);
     }
 
-    fn tell(&self, cx: &Context<'_>, conditions: &mut Conditions, imports: &[Import], now: Instant) {
+    fn report(&self, cx: &Context<'_>, conditions: &mut Conditions, imports: &[Import], now: Instant) {
         let long: BTreeSet<&str> =
             self.down.iter().filter(|(_, since)| now - **since >= GRACE).map(|(t, _)| t.as_str()).collect();
         for import in imports.iter().filter(|i| long.contains(&*i.target)) {
-            conditions.tell(cx, UNHEALTHY, &import.target, true, || {
+            conditions.report(cx, UNHEALTHY, &import.target, true, || {
                 of_target(
                     format!("no connection to Lustre target {} ({})", import.target, import.state),
                     &import.target,
@@ -145,7 +145,7 @@ impl Lustre {
             });
         }
         for target in conditions.keys(UNHEALTHY).iter().filter(|t| !t.is_empty() && !long.contains(&***t)) {
-            conditions.tell(cx, UNHEALTHY, target, false, || {
+            conditions.report(cx, UNHEALTHY, target, false, || {
                 of_target(format!("the connection to Lustre target {target} is back"), target)
             });
         }

@@ -29,7 +29,7 @@ type Look<T> = Arc<dyn Fn(&Path) -> T + Send + Sync>;
 
 /// How it stands with one path.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Told<T> {
+pub(crate) struct ProbeState<T> {
     /// How long the answer has been owed; `None` when it was given.
     pub(crate) owed: Option<Duration>,
     /// The last answer, and how long it took.
@@ -70,7 +70,7 @@ impl<T: Clone + Send + 'static> Prober<T> {
         &mut self,
         paths: &[(String, PathBuf)],
         patience: Duration,
-    ) -> BTreeMap<String, Told<T>> {
+    ) -> BTreeMap<String, ProbeState<T>> {
         self.workers.retain(|key, worker| {
             let wanted = paths.iter().any(|(k, _)| k == key);
             let keep = wanted || worker.state.locked().asked.is_some();
@@ -152,9 +152,9 @@ impl<T> Worker<T> {
 }
 
 impl<T: Clone> Worker<T> {
-    fn told(&self) -> Told<T> {
+    fn told(&self) -> ProbeState<T> {
         let state = self.state.locked();
-        Told { owed: state.asked.map(|asked| asked.elapsed()), last: state.last.clone() }
+        ProbeState { owed: state.asked.map(|asked| asked.elapsed()), last: state.last.clone() }
     }
 }
 

@@ -15,7 +15,7 @@ const REMEMBERED: usize = 2 * SCRAPERS + 1;
 const OLDEST: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
-pub(super) struct Rhythm {
+pub(super) struct ScrapePhase {
     /// Time between two ticks.
     interval: Duration,
     made: Instant,
@@ -25,7 +25,7 @@ pub(super) struct Rhythm {
     asked: VecDeque<Instant>,
 }
 
-impl Rhythm {
+impl ScrapePhase {
     /// A page was made now, the first.
     pub(super) fn new(interval: Duration, now: Instant) -> Self {
         Self { interval, made: now, left_out: false, asked: VecDeque::with_capacity(REMEMBERED) }
@@ -94,7 +94,7 @@ mod tests {
     /// asked for at these seconds.
     fn minute(asked: impl Fn(u32) -> bool) -> (usize, u32, usize) {
         let start = Instant::now();
-        let mut rhythm = Rhythm::new(SECOND, start);
+        let mut rhythm = ScrapePhase::new(SECOND, start);
         let (mut pages, mut oldest, mut waited, mut made) = (0, 0, 0, 0);
         for second in 0..240 {
             let now = start + SECOND * second;
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn who_comes_at_another_time_waits_for_a_page() {
         let start = Instant::now();
-        let mut rhythm = Rhythm::new(SECOND, start);
+        let mut rhythm = ScrapePhase::new(SECOND, start);
         for i in 1..4 {
             rhythm.made(start + SECOND * (15 * i));
             assert!(rhythm.ask(start + SECOND * (15 * i)));

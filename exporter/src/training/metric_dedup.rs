@@ -53,7 +53,7 @@ struct Range {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Told {
+pub(super) struct MetricDedup {
     ranges: Vec<Range>,
     /// The last step of which something is not remembered any more.
     forgotten: Option<i64>,
@@ -116,7 +116,7 @@ impl Range {
     }
 }
 
-impl Told {
+impl MetricDedup {
     /// A new attempt begins: its steps are other ones.
     pub(super) fn clear(&mut self) {
         *self = Self { measures_time: self.measures_time, ..Self::default() };
@@ -253,7 +253,7 @@ mod tests {
     #[derive(Default)]
     struct Bench {
         names: Names,
-        told: Told,
+        told: MetricDedup,
     }
 
     impl Bench {
@@ -271,7 +271,7 @@ mod tests {
             }
             self.told.note(&mut self.names, step, by, &mut event, &sifted);
             let page = list(&event);
-            let streamed = Told::for_stream(&mut event, &sifted);
+            let streamed = MetricDedup::for_stream(&mut event, &sifted);
             (page, streamed.then(|| list(&event)))
         }
     }
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_missing_loss_is_missed_once_and_not_beside_one() {
-        let (mut names, mut told) = (Names::default(), Told::default());
+        let (mut names, mut told) = (Names::default(), MetricDedup::default());
         let mut missing = |step: i64, by: Priority, text: &str| {
             let mut e = Event::parse(text.replace("STEP", &step.to_string()).as_bytes()).unwrap();
             let sifted = told.sift(&mut names, step, by, &mut e);

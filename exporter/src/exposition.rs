@@ -2,11 +2,11 @@
 //!
 //! A scrape never touches a source, a lock of the training state or the encoder: it gets the last
 //! page, whose time is on it, in a form that was put together before the page was shown. When pages
-//! are made is in `rhythm`. How many series it holds is bounded; what does not fit is left out and
+//! are made is in `scrape_phase`. How many series it holds is bounded; what does not fit is left out and
 //! counted.
 
 mod blocks;
-mod rhythm;
+mod scrape_phase;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -23,7 +23,7 @@ use stepwatch_kit::serve::ServeMetrics;
 use tokio::sync::Notify;
 
 use blocks::Blocks;
-use rhythm::Rhythm;
+use scrape_phase::ScrapePhase;
 
 use crate::background;
 use crate::clock::unix_now;
@@ -208,7 +208,7 @@ struct Wanted([AtomicBool; Form::ALL.len()]);
 
 /// The last page, made anew for as long as this lives.
 #[derive(Debug)]
-pub struct Pages {
+pub struct Exposition {
     shown: Arc<Shown>,
     /// Dropped to end the thread.
     calls: mpsc::SyncSender<Call>,
@@ -219,7 +219,7 @@ pub struct Pages {
 struct Shown {
     last: ArcSwap<Encoded>,
     wanted: Wanted,
-    rhythm: Mutex<Rhythm>,
+    rhythm: Mutex<ScrapePhase>,
     /// There is a new page.
     news: Notify,
 }
@@ -232,14 +232,14 @@ enum Call {
     Now,
 }
 
-impl Pages {
+impl Exposition {
     /// The first page is there when this returns.
     pub fn start(contents: Arc<Contents>, interval: Duration) -> std::io::Result<Self> {
         let mut maker = Maker::default();
         let shown = Arc::new(Shown {
             last: ArcSwap::from_pointee(maker.make(&contents)),
             wanted: Wanted::default(),
-            rhythm: Mutex::new(Rhythm::new(interval, Instant::now())),
+            rhythm: Mutex::new(ScrapePhase::new(interval, Instant::now())),
             news: Notify::new(),
         });
         let (calls, called) = mpsc::sync_channel(1);

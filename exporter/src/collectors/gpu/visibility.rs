@@ -15,7 +15,7 @@ use stepwatch_sys::nvml::Error;
 
 use super::families::{INFO, LOST, RECOVERY, UNUSABLE};
 use super::pass::Reading;
-use super::{Reader, read};
+use super::{GpuReader, read};
 use crate::gpus;
 use crate::nvml::Identity;
 use crate::roots::Roots;
@@ -44,7 +44,7 @@ struct Unusable<'a> {
     needs_reset: bool,
 }
 
-impl Reader {
+impl GpuReader {
     /// Where the GPUs are whose devices this process may not open, those of the list and those that
     /// this node has had.
     pub(super) fn withheld(&self, roots: &Roots, listed: &[String]) -> BTreeSet<String> {
@@ -207,7 +207,7 @@ mod tests {
     struct Host {
         dir: tempfile::TempDir,
         bench: Bench,
-        reader: Reader,
+        reader: GpuReader,
     }
 
     impl Host {
@@ -239,13 +239,14 @@ mod tests {
                 ..Roots::default()
             });
             let config = Config { devices, ..Config::default() };
-            Self { dir, bench, reader: Reader::new(&config, &kernel::Config::default()) }
+            Self { dir, bench, reader: GpuReader::new(&config, &kernel::Config::default()) }
         }
 
         /// The exporter is started again, in a container that was not given this one.
         fn restart_without(&mut self, index: u32, devices: Devices) {
             std::fs::remove_file(self.dir.path().join(format!("dev/nvidia{index}"))).unwrap();
-            self.reader = Reader::new(&Config { devices, ..Config::default() }, &kernel::Config::default());
+            self.reader =
+                GpuReader::new(&Config { devices, ..Config::default() }, &kernel::Config::default());
         }
 
         /// The driver cannot bring it up.
@@ -348,7 +349,8 @@ mod tests {
             std::os::unix::fs::symlink("../../../../bus/pci/drivers/nvidia", device.join("driver")).unwrap();
         }
         for devices in [Devices::Visible, Devices::Job] {
-            host.reader = Reader::new(&Config { devices, ..Config::default() }, &kernel::Config::default());
+            host.reader =
+                GpuReader::new(&Config { devices, ..Config::default() }, &kernel::Config::default());
             all_is_well(&host.look((0..4).map(gpu).collect(), Vec::new()), 4.0);
         }
         let left = host.dir.path().join("sys/bus/pci/devices").join(&gpu(6).id.pci);
@@ -367,8 +369,10 @@ mod tests {
         host.sicken(3);
         one_is_lost(&host.look(without_the_fourth(), Vec::new()));
         // What the exporter of the node has had is nothing to a job.
-        host.reader =
-            Reader::new(&Config { devices: Devices::Job, ..Config::default() }, &kernel::Config::default());
+        host.reader = GpuReader::new(
+            &Config { devices: Devices::Job, ..Config::default() },
+            &kernel::Config::default(),
+        );
         assert_eq!(host.look(without_the_fourth(), Vec::new()).0.get(&EXPECTED, &[]), Some(7.0));
         // And one that never was ours may be as it is.
         let mut host = Host::new(0..4);

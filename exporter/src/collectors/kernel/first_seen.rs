@@ -21,13 +21,13 @@ const MAX_MESSAGE: usize = 200;
 const MAX_FILE: u64 = (MAX_KNOWN * MAX_MESSAGE) as u64;
 
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownMessages {
     messages: BTreeSet<Box<str>>,
     /// Since it was last asked.
     changed: bool,
 }
 
-impl Known {
+impl KnownMessages {
     /// What is in these files, and whether the node's own was there. The other may hold messages as
     /// they were printed.
     pub(super) fn load(own: Option<&Path>, shipped: Option<&Path>) -> (Self, bool) {
@@ -249,19 +249,19 @@ mod tests {
     fn learned_once_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let (own, shipped) = (dir.path().join("own"), dir.path().join("shipped"));
-        let (mut known, learned) = Known::load(Some(&own), None);
+        let (mut known, learned) = KnownMessages::load(Some(&own), None);
         assert!(!learned && known.learn("nvme nvme0: odd") && !known.learn("nvme nvme1: odd"));
         std::fs::write(&own, known.changed().unwrap()).unwrap();
         assert_eq!(known.changed(), None);
         std::fs::write(&shipped, "as it was printed 0x17\n").unwrap();
-        let (mut known, learned) = Known::load(Some(&own), Some(&shipped));
+        let (mut known, learned) = KnownMessages::load(Some(&own), Some(&shipped));
         assert!(learned && !known.learn("nvme nvme7: odd") && !known.learn("as it was printed 0x18"));
         assert_eq!((known.len(), known.changed()), (3, None), "as it was printed, and what is left of it");
     }
 
     #[test]
     fn the_memory_is_bounded() {
-        let mut known = Known::default();
+        let mut known = KnownMessages::default();
         let letters = |mut i: usize| {
             let mut word = String::from("q");
             while i > 0 {

@@ -40,7 +40,7 @@ pub struct Heard {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Ears {
+pub(super) struct XidListener {
     set: Option<XidEvents>,
     /// Indices of the GPUs in the set.
     within: BTreeSet<u32>,
@@ -51,7 +51,7 @@ pub(super) struct Ears {
     failures: u64,
 }
 
-impl Ears {
+impl XidListener {
     /// What there is, and then listens to all GPUs that can be listened to.
     pub(super) fn hear(&mut self, library: &Library, gpus: &mut [Gpu]) -> Heard {
         let events = self.take();
@@ -156,17 +156,20 @@ mod tests {
     fn none_is_left_out_for_ever() {
         let now = Instant::now();
         let said = |times: [u32; 2]| times.map(|index| (index, now)).into();
-        let left_out = |ears: &Ears| {
-            [&ears.mute, &ears.deaf].map(|those| those.keys().copied().collect::<Vec<_>>()).concat()
+        let left_out = |xid_listener: &XidListener| {
+            [&xid_listener.mute, &xid_listener.deaf]
+                .map(|those| those.keys().copied().collect::<Vec<_>>())
+                .concat()
         };
-        let mut ears = Ears { mute: said([0, 1]), deaf: said([2, 3]), ..Ears::default() };
-        ears.forgive(&[], now);
-        assert_eq!(left_out(&ears), [0, 1, 2, 3]);
-        ears.forgive(&[1, 3], now);
-        assert_eq!(left_out(&ears), [0, 2], "what is lost may come back as another");
-        ears.forgive(&[], now + DEAF_FOR);
-        assert_eq!(left_out(&ears), [0]);
-        ears.forgive(&[], now + MUTE_FOR);
-        assert!(left_out(&ears).is_empty(), "it may be given the permission");
+        let mut xid_listener =
+            XidListener { mute: said([0, 1]), deaf: said([2, 3]), ..XidListener::default() };
+        xid_listener.forgive(&[], now);
+        assert_eq!(left_out(&xid_listener), [0, 1, 2, 3]);
+        xid_listener.forgive(&[1, 3], now);
+        assert_eq!(left_out(&xid_listener), [0, 2], "what is lost may come back as another");
+        xid_listener.forgive(&[], now + DEAF_FOR);
+        assert_eq!(left_out(&xid_listener), [0]);
+        xid_listener.forgive(&[], now + MUTE_FOR);
+        assert!(left_out(&xid_listener).is_empty(), "it may be given the permission");
     }
 }

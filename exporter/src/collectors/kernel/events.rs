@@ -8,7 +8,7 @@ use super::catalogue::{self, Level};
 use super::counts::Held;
 use super::lines::Facts;
 use super::nvidia::{self, Severity, Sxid, Xid};
-use super::signs::Tell;
+use super::patterns::Report;
 use crate::roots::{self, Roots};
 
 /// Characters of the kernel's own words that go along.
@@ -79,7 +79,7 @@ pub(super) fn sxid(ts: f64, sxid: &Sxid<'_>) -> Option<Event> {
 /// What is told of a sign; `None` of what is only counted.
 pub(super) fn sign(
     ts: f64,
-    tell: Tell,
+    tell: Report,
     facts: &Facts<'_>,
     line: &str,
     oom: Option<&Oom>,
@@ -88,24 +88,24 @@ pub(super) fn sign(
     let pci = nvidia::address(facts.pci);
     let subject = subject(facts, pci.as_deref(), oom);
     let mut event = match tell {
-        Tell::Count => return None,
-        Tell::Once { name, level, phrase } => {
+        Report::Count => return None,
+        Report::Once { name, level, phrase } => {
             let mut event = event(Kind::Hw, ts, name, level, format!("{phrase}{subject}"));
             event.extra.insert("once".into(), Value::Bool(true));
             event
         }
-        Tell::Begin { name, level, phrase } => {
+        Report::Begin { name, level, phrase } => {
             let mut event = event(Kind::Hw, ts, name, level, format!("{phrase}{subject}"));
             if facts.device.is_empty() {
                 event.extra.insert("once".into(), Value::Bool(true));
             }
             event
         }
-        Tell::End { name, phrase } => {
+        Report::End { name, phrase } => {
             let event = event(Kind::Hw, ts, name, Level::Info, format!("{phrase}{subject}"));
             Event { code: Some(0), ..event }
         }
-        Tell::Link { medium, state, level, phrase } => {
+        Report::Link { medium, state, level, phrase } => {
             let adapter = pci.as_deref().map(|pci| Adapter::of(roots, pci)).unwrap_or_default();
             let netdev = Some(facts.device).filter(|d| !d.is_empty()).or(adapter.netdev.as_deref());
             let medium = if medium == "infiniband" { adapter.medium.unwrap_or(medium) } else { medium };
@@ -248,7 +248,7 @@ mod tests {
         match recognise(line) {
             Some(Found::Nvidia(Line::Xid(x))) => xid(1e9, &x, Some("GPU-1")),
             Some(Found::Nvidia(Line::Sxid(s))) => sxid(1e9, &s).unwrap(),
-            Some(Found::Sign(s, facts)) => sign(1e9, s.tell(), &facts, line, None, roots).unwrap(),
+            Some(Found::Pattern(s, facts)) => sign(1e9, s.report(), &facts, line, None, roots).unwrap(),
             other => panic!("{other:?}"),
         }
     }

@@ -11,12 +11,12 @@ use std::time::Instant;
 use stepwatch_formats::{FileReader, MAX_WHOLE_BYTES};
 
 use super::open::{Begin, REST, modified};
-use super::pieces::{Counts, Take};
+use super::framing::{Counts, Take};
 use super::state::{Fingerprint, Position};
 use crate::reach::Reach;
 
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(super) struct RewrittenFile {
     path: PathBuf,
     reach: Reach,
     reader: FileReader,
@@ -45,7 +45,7 @@ impl Looks {
     }
 }
 
-impl Whole {
+impl RewrittenFile {
     pub(super) fn new(path: PathBuf, reach: Reach, reader: FileReader, begin: Begin) -> Self {
         let muted = begin == Begin::End;
         Self { path, reach, reader, seen: None, half: None, muted, there: false, counts: Counts::default() }

@@ -16,13 +16,13 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 /// The families of the last page, in the order of their names.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    told: Vec<Told>,
+    told: Vec<KeptBlock>,
     /// Where each family, by its address, comes in that order. It changes when a family is new.
     ranks: HashMap<usize, u32>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct KeptBlock {
     family: &'static Family,
     head: Arc<Head>,
     /// In the order in which it was written.
@@ -38,7 +38,7 @@ impl Blocks {
             while before.next_if(|told| told.family.name < family.name).is_some() {}
             match before.next_if(|told| told.family.name == family.name) {
                 Some(told) => told.now(family, said),
-                None => Told::new(family, said),
+                None => KeptBlock::new(family, said),
             }
         });
         self.told = told.collect();
@@ -75,7 +75,7 @@ impl Blocks {
     }
 }
 
-impl Told {
+impl KeptBlock {
     fn new(family: &'static Family, said: Vec<Slice>) -> Self {
         let head = Arc::new(Head::new(head(family)));
         let block = Arc::new(encode(&head, &said, 0));

@@ -5,7 +5,7 @@ use super::catalogue::Level;
 
 /// What is told of a sign in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tell {
+pub(super) enum Report {
     /// Counted, and no more: what it means for the node is told by somebody else, or by another
     /// line.
     Count,
@@ -24,9 +24,9 @@ pub(super) enum Tell {
 macro_rules! signs {
     ($($sign:ident $label:literal $tell:expr;)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(super) enum Sign { $($sign,)* }
+        pub(super) enum Pattern { $($sign,)* }
 
-        impl Sign {
+        impl Pattern {
             pub(super) const ALL: &[Self] = &[$(Self::$sign,)*];
 
             /// Value of the label `event`.
@@ -34,33 +34,33 @@ macro_rules! signs {
                 match self { $(Self::$sign => $label,)* }
             }
 
-            pub(super) fn tell(self) -> Tell {
+            pub(super) fn report(self) -> Report {
                 match self { $(Self::$sign => $tell,)* }
             }
         }
     };
 }
 
-const fn once(name: &'static str, level: Level, phrase: &'static str) -> Tell {
-    Tell::Once { name, level, phrase }
+const fn once(name: &'static str, level: Level, phrase: &'static str) -> Report {
+    Report::Once { name, level, phrase }
 }
 
-const fn begin(name: &'static str, level: Level, phrase: &'static str) -> Tell {
-    Tell::Begin { name, level, phrase }
+const fn begin(name: &'static str, level: Level, phrase: &'static str) -> Report {
+    Report::Begin { name, level, phrase }
 }
 
-const fn end(name: &'static str, phrase: &'static str) -> Tell {
-    Tell::End { name, phrase }
+const fn end(name: &'static str, phrase: &'static str) -> Report {
+    Report::End { name, phrase }
 }
 
-const fn link(medium: &'static str, state: &'static str, level: Level, phrase: &'static str) -> Tell {
-    Tell::Link { medium, state, level, phrase }
+const fn link(medium: &'static str, state: &'static str, level: Level, phrase: &'static str) -> Report {
+    Report::Link { medium, state, level, phrase }
 }
 
 use Level::{Error, Info, Warn};
-use Tell::Count;
+use Report::Count;
 
-signs! {
+patterns! {
     Xid "gpu_xid" Count;
     SxidFatal "nvswitch_sxid_fatal" Count;
     SxidNonfatal "nvswitch_sxid_non_fatal" Count;
@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn a_line_does_not_say_how_a_link_is() {
-        for sign in Sign::ALL {
-            if let Tell::Link { state, .. } = sign.tell() {
+        for sign in Pattern::ALL {
+            if let Report::Link { state, .. } = sign.report() {
                 assert_eq!(state, "errors", "{sign:?}");
             }
         }
@@ -142,14 +142,14 @@ mod tests {
 
     #[test]
     fn names_are_names_and_what_begins_can_end() {
-        let labels: BTreeSet<_> = Sign::ALL.iter().map(|s| s.as_str()).collect();
-        assert_eq!(labels.len(), Sign::ALL.len());
-        let ends: BTreeSet<_> = Sign::ALL
+        let labels: BTreeSet<_> = Pattern::ALL.iter().map(|s| s.as_str()).collect();
+        assert_eq!(labels.len(), Pattern::ALL.len());
+        let ends: BTreeSet<_> = Pattern::ALL
             .iter()
-            .filter_map(|s| if let Tell::End { name, .. } = s.tell() { Some(name) } else { None })
+            .filter_map(|s| if let Report::End { name, .. } = s.report() { Some(name) } else { None })
             .collect();
-        for sign in Sign::ALL {
-            if let Tell::Begin { name, .. } = sign.tell() {
+        for sign in Pattern::ALL {
+            if let Report::Begin { name, .. } = sign.report() {
                 assert!(ends.contains(name), "{name}");
             }
         }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::collector::Context;
-use crate::memory;
 use crate::nvml::Identity;
+use crate::persisted_state;
 
 /// Name of what is remembered.
-const MEMORY: &str = "gpu";
+const STATE_NAME: &str = "gpu";
 const FORGET_SECONDS: f64 = 14.0 * 86_400.0;
 /// What only grew older is saved this often.
 const SAVE_SECONDS: f64 = 600.0;
@@ -23,7 +23,7 @@ const SAVE_SECONDS: f64 = 600.0;
 const MAX_REMEMBERED: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct GpuHistory {
     /// By UUID.
     gpus: BTreeMap<String, Arc<Identity>>,
     /// When each was last seen, Unix seconds.
@@ -63,9 +63,9 @@ impl Default for Remembered {
     }
 }
 
-impl Known {
+impl GpuHistory {
     pub(super) fn load(now: f64, cx: &Context<'_>) -> Self {
-        let remembered: Vec<Remembered> = memory::load(cx.roots.state.as_deref(), MEMORY);
+        let remembered: Vec<Remembered> = persisted_state::load(cx.roots.state.as_deref(), STATE_NAME);
         let mut known = Self { saved_at: now, ..Self::default() };
         let recent = |r: &Remembered| !r.uuid.is_empty() && now - r.seen_at < FORGET_SECONDS;
         for r in remembered.into_iter().filter(recent).take(MAX_REMEMBERED) {
@@ -130,7 +130,7 @@ impl Known {
                 uncorrected: self.uncorrected.get(&id.uuid).copied(),
             })
             .collect();
-        let saved = memory::save(cx.roots.state.as_deref(), MEMORY, &remembered);
+        let saved = persisted_state::save(cx.roots.state.as_deref(), STATE_NAME, &remembered);
         if let Err(error) = &saved
             && !self.failing
         {
@@ -151,7 +151,7 @@ mod tests {
         Arc::new(Identity { index, uuid, pci, name: "NVIDIA H100".into(), ..Identity::default() })
     }
 
-    fn uuids(known: &Known) -> Vec<&str> {
+    fn uuids(known: &GpuHistory) -> Vec<&str> {
         known.gpus().keys().map(String::as_str).collect()
     }
 
@@ -160,22 +160,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let bench = Bench::new(Roots { state: Some(dir.path().into()), ..Roots::default() });
         let cx = bench.context();
-        let mut known = Known::load(0.0, &cx);
+        let mut known = GpuHistory::load(0.0, &cx);
         known.see(0.0, &cx, [gpu(0, 1), gpu(1, 2)].iter());
-        let mut known = Known::load(10.0, &cx);
+        let mut known = GpuHistory::load(10.0, &cx);
         assert_eq!(uuids(&known), ["GPU-0", "GPU-1"]);
         assert_eq!((known.count("GPU-0", 3.0), known.count("GPU-0", 4.0)), (None, Some(3.0)));
         known.see(11.0, &cx, [gpu(0, 1), gpu(1, 2)].iter());
-        let mut known = Known::load(12.0, &cx);
+        let mut known = GpuHistory::load(12.0, &cx);
         assert_eq!((known.count("GPU-0", 4.0), known.count("GPU-1", 1.0)), (Some(4.0), None));
         assert_eq!(known.gpus()["GPU-1"].pci, "0000:2b:00.0");
         known.see(20.0, &cx, [gpu(0, 1)].iter());
         assert_eq!(uuids(&known), ["GPU-0", "GPU-1"], "it is gone, and not forgotten");
         known.see(30.0, &cx, [gpu(0, 1), gpu(7, 2)].iter());
         assert_eq!(uuids(&known), ["GPU-0", "GPU-7"], "another one has its place");
-        assert_eq!(uuids(&Known::load(40.0, &cx)), ["GPU-0", "GPU-7"]);
+        assert_eq!(uuids(&GpuHistory::load(40.0, &cx)), ["GPU-0", "GPU-7"]);
         known.see(FORGET_SECONDS + 30.0, &cx, [gpu(0, 1)].iter());
         assert_eq!(uuids(&known), ["GPU-0"]);
-        assert!(uuids(&Known::load(3.0 * FORGET_SECONDS, &cx)).is_empty());
+        assert!(uuids(&GpuHistory::load(3.0 * FORGET_SECONDS, &cx)).is_empty());
     }
 }

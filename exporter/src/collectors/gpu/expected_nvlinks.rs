@@ -18,12 +18,12 @@ use super::pass::Reading;
 use crate::collector::Context;
 use crate::condition::Conditions;
 use crate::link::pace::Pace;
-use crate::memory;
 use crate::nvml::Identity;
+use crate::persisted_state;
 use crate::samples::Samples;
 
 /// Name of what is remembered.
-const MEMORY: &str = "nvlinks";
+const STATE_NAME: &str = "nvlinks";
 /// Models of GPUs in one node; more than any has.
 const MAX_MODELS: usize = 16;
 /// Links come up within this time after the driver is loaded and the fabric manager started.
@@ -31,7 +31,7 @@ const MISSING_FOR: Duration = Duration::from_mins(1);
 const MISSING: &str = "nvlinks_missing";
 
 #[derive(Debug, Default)]
-pub(super) struct Bundle {
+pub(super) struct ExpectedNvlinks {
     /// How many should be up, where the configuration says so.
     given: Option<u32>,
     /// The most that were, by model.
@@ -43,7 +43,7 @@ pub(super) struct Bundle {
     since: BTreeMap<String, Instant>,
 }
 
-impl Bundle {
+impl ExpectedNvlinks {
     pub(super) fn new(given: Option<u32>) -> Self {
         Self { given, ..Self::default() }
     }
@@ -60,7 +60,7 @@ impl Bundle {
         let usual = nvlink::usual(slow.values());
         for gpu in reading.gpus.iter().filter(|gpu| gpu.is_read()) {
             if let Some(slow) = slow.get(&gpu.id.uuid) {
-                self.tell(cx, &gpu.id, slow, &usual);
+                self.report(cx, &gpu.id, slow, &usual);
             }
         }
         self.since.retain(|uuid, _| slow.contains_key(uuid));
@@ -82,7 +82,7 @@ impl Bundle {
 
     fn learn(&mut self, now: f64, cx: &Context<'_>, reading: &Reading, slow: &BTreeMap<String, Samples>) {
         if !std::mem::replace(&mut self.loaded, true) {
-            self.most = memory::load(cx.roots.state.as_deref(), MEMORY);
+            self.most = persisted_state::load(cx.roots.state.as_deref(), STATE_NAME);
         }
         let before = self.most.clone();
         let mut most = BTreeMap::<&str, f64>::new();
@@ -101,7 +101,7 @@ impl Bundle {
         if self.most == before {
             return;
         }
-        let saved = memory::save(cx.roots.state.as_deref(), MEMORY, &self.most);
+        let saved = persisted_state::save(cx.roots.state.as_deref(), STATE_NAME, &self.most);
         if let Err(error) = &saved
             && !self.failing
         {
@@ -110,7 +110,7 @@ impl Bundle {
         self.failing = saved.is_err();
     }
 
-    fn tell(&mut self, cx: &Context<'_>, id: &Identity, slow: &Samples, usual: &BTreeSet<String>) {
+    fn report(&mut self, cx: &Context<'_>, id: &Identity, slow: &Samples, usual: &BTreeSet<String>) {
         let up = up(slow).unwrap_or(0.0);
         let expected = self.expected(id, slow).unwrap_or(0.0);
         let alone = of(slow, &NVLINK_UP).filter(|(labels, up)| *up == 0.0 && usual.contains(labels.get(1)));
@@ -120,7 +120,7 @@ impl Bundle {
             self.since.remove(&id.uuid);
         }
         let lasts = since.is_some_and(|since| since.elapsed() >= MISSING_FOR);
-        self.conditions.tell(cx, MISSING, &id.uuid, lasts, || {
+        self.conditions.report(cx, MISSING, &id.uuid, lasts, || {
             let Identity { index, uuid, pci, name, .. } = id;
             let who = format!("GPU {index} ({name}, {pci})");
             let text = if lasts {
@@ -180,7 +180,7 @@ mod tests {
         reading((0..4).map(read).collect())
     }
 
-    fn expected(bundle: &Bundle, slow: &BTreeMap<String, Samples>) -> Option<f64> {
+    fn expected(bundle: &ExpectedNvlinks, slow: &BTreeMap<String, Samples>) -> Option<f64> {
         let mut out = Samples::default();
         bundle.write(&four(), slow, &mut out);
         out.get(&EXPECTED_NVLINKS, &["GPU-1"])
@@ -190,9 +190,9 @@ mod tests {
     fn links_that_all_gpus_lack_since_the_reboot_are_missed() {
         let dir = tempfile::tempdir().unwrap();
         let bench = bench(&dir);
-        let mut bundle = Bundle::new(None);
+        let mut bundle = ExpectedNvlinks::new(None);
         bundle.look(0.0, &bench.context(), &four(), &gpus(18));
-        let mut bundle = Bundle::new(None);
+        let mut bundle = ExpectedNvlinks::new(None);
         bundle.look(DAY, &bench.context(), &four(), &gpus(12));
         assert_eq!(expected(&bundle, &gpus(12)), Some(18.0));
         assert!(bench.published().is_empty(), "they may be coming up");
@@ -215,11 +215,11 @@ mod tests {
     #[test]
     fn what_is_given_is_expected_and_nothing_of_partitioned_gpus_or_those_without_links() {
         let bench = bench(&tempfile::tempdir().unwrap());
-        let mut bundle = Bundle::new(None);
+        let mut bundle = ExpectedNvlinks::new(None);
         let none = (0..4).map(|index| (format!("GPU-{index}"), Samples::default())).collect();
         bundle.look(0.0, &bench.context(), &four(), &none);
         assert_eq!(expected(&bundle, &none), None);
-        let mut bundle = Bundle::new(Some(18));
+        let mut bundle = ExpectedNvlinks::new(Some(18));
         bundle.look(0.0, &bench.context(), &four(), &gpus(12));
         assert_eq!(expected(&bundle, &gpus(12)), Some(18.0));
         let mut slow = gpus(12);
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn one_that_lacks_what_the_others_have_is_told_of_link_by_link() {
         let bench = bench(&tempfile::tempdir().unwrap());
-        let mut bundle = Bundle::new(Some(18));
+        let mut bundle = ExpectedNvlinks::new(Some(18));
         let mut slow = gpus(18);
         slow.insert("GPU-1".into(), gpus(12).remove("GPU-1").unwrap());
         bundle.look(0.0, &bench.context(), &four(), &slow);

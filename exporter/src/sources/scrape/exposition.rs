@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use stepwatch_kit::exposition::read::{self, Kind, Labels, Sample};
-use stepwatch_wire::{Event, Kind as EventKind};
+use stepwatch_kit::exposition::read::{self, MetricType, Labels, Sample};
+use stepwatch_wire::{Event, Kind};
 
 use super::client::Fetched;
 use super::preset::Preset;
@@ -70,7 +70,7 @@ pub(super) fn read<'a>(fetched: &'a Fetched, preset: Option<&'static Preset>, wa
 
 impl<'a> Page<'a> {
     fn sample(&mut self, sample: Sample<'a>, wanted: &Wanted, sums: &mut BTreeMap<String, f64>) {
-        let distribution = matches!(sample.kind, Kind::Histogram | Kind::Summary);
+        let distribution = matches!(sample.kind, MetricType::Histogram | MetricType::Summary);
         let base = || sample.name.strip_suffix(SUM).or_else(|| sample.name.strip_suffix(COUNT));
         let name: Cow<'a, str> = match base().filter(|_| distribution) {
             Some(base) => Cow::Owned(base.to_owned()),
@@ -106,7 +106,7 @@ impl<'a> Page<'a> {
                 let (sum, count) = if is_sum { (sample.value, other) } else { (other, sample.value) };
                 Value::Durations { count, sum, cumulative: true, start: None }
             }
-            (Kind::Counter, _) => Value::Total { total: sample.value, start: None },
+            (MetricType::Counter, _) => Value::Total { total: sample.value, start: None },
             _ => Value::Gauge(sample.value),
         };
         self.series.push(Series { name, value, labels: sample.labels, run, rank, time: sample.time });
@@ -205,6 +205,6 @@ fn ray_event(run: &str, state: &str, before: Option<&str>) -> Event {
         name: Some(RAY_EVENT.into()),
         level: Some(level.into()),
         text: Some(format!("the Ray Train controller is {state}{was}")),
-        ..Event::new(EventKind::Event)
+        ..Event::new(Kind::Event)
     }
 }

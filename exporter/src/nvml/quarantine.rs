@@ -29,7 +29,7 @@ pub struct Aside {
 
 /// Of one GPU.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct Quarantine {
     /// What one call, and one pass, may take.
     limit: Duration,
     state: State,
@@ -48,7 +48,7 @@ enum State {
     Trial(Aside),
 }
 
-impl Patience {
+impl Quarantine {
     pub(super) fn new(limit: Duration) -> Self {
         Self { limit, state: State::Asked, wait: limit.saturating_mul(FIRST), back: None }
     }
@@ -158,62 +158,62 @@ mod tests {
     }
 
     /// Seconds after which it is asked for a sign of life.
-    fn left_alone(patience: &Patience, now: Instant) -> u64 {
-        (0..100_000).find(|s| patience.is_due(now + Duration::from_secs(*s))).unwrap()
+    fn left_alone(quarantine: &Quarantine, now: Instant) -> u64 {
+        (0..100_000).find(|s| quarantine.is_due(now + Duration::from_secs(*s))).unwrap()
     }
 
     #[test]
     fn one_that_is_slow_is_left_alone_for_longer_and_longer() {
         let mut now = Instant::now();
-        let mut patience = Patience::new(LIMIT);
-        assert!(!patience.judge(took(4.9), now) && patience.aside().is_none());
-        assert!(patience.judge(took(8.0), now) && !patience.may_ask());
-        assert_eq!(patience.aside().unwrap().why(), "nvmlDeviceGetTemperature took 8.0 s");
-        assert!(!patience.judge(took(16.0), now), "once");
+        let mut quarantine = Quarantine::new(LIMIT);
+        assert!(!quarantine.judge(took(4.9), now) && quarantine.aside().is_none());
+        assert!(quarantine.judge(took(8.0), now) && !quarantine.may_ask());
+        assert_eq!(quarantine.aside().unwrap().why(), "nvmlDeviceGetTemperature took 8.0 s");
+        assert!(!quarantine.judge(took(16.0), now), "once");
         let mut waits = Vec::new();
         for _ in 0..7 {
-            waits.push(left_alone(&patience, now));
+            waits.push(left_alone(&quarantine, now));
             now += Duration::from_secs(waits[waits.len() - 1]);
-            patience.sign(true, took(8.0), now);
-            assert!(!patience.may_ask() && !patience.passed(now));
+            quarantine.sign(true, took(8.0), now);
+            assert!(!quarantine.may_ask() && !quarantine.passed(now));
         }
         assert_eq!(waits, [30, 60, 120, 240, 480, 600, 600]);
-        patience.sign(false, took(0.1), now);
-        assert!(!patience.may_ask(), "an error is no life");
-        assert_eq!(patience.aside().unwrap().took, Duration::from_secs(8), "why it began");
+        quarantine.sign(false, took(0.1), now);
+        assert!(!quarantine.may_ask(), "an error is no life");
+        assert_eq!(quarantine.aside().unwrap().took, Duration::from_secs(8), "why it began");
     }
 
     #[test]
     fn it_is_back_after_a_whole_pass_and_begins_anew_when_it_was_good_for_long() {
         let now = Instant::now();
-        let mut patience = Patience::new(LIMIT);
-        patience.judge(took(8.0), now);
-        patience.sign(true, took(0.1), now);
-        assert!(patience.may_ask() && patience.aside().is_some(), "not before the pass is over");
-        assert!(patience.judge(took(6.0), now), "it was slow again");
-        assert_eq!(left_alone(&patience, now), 60);
-        patience.sign(true, took(0.1), now);
-        assert!(patience.passed(now) && patience.aside().is_none() && !patience.passed(now));
+        let mut quarantine = Quarantine::new(LIMIT);
+        quarantine.judge(took(8.0), now);
+        quarantine.sign(true, took(0.1), now);
+        assert!(quarantine.may_ask() && quarantine.aside().is_some(), "not before the pass is over");
+        assert!(quarantine.judge(took(6.0), now), "it was slow again");
+        assert_eq!(left_alone(&quarantine, now), 60);
+        quarantine.sign(true, took(0.1), now);
+        assert!(quarantine.passed(now) && quarantine.aside().is_none() && !quarantine.passed(now));
         let soon = now + Duration::from_mins(1);
-        patience.judge(took(8.0), soon);
-        assert_eq!(left_alone(&patience, soon), 120, "it was back for a minute only");
-        patience.sign(true, took(0.1), soon);
-        patience.passed(soon);
+        quarantine.judge(took(8.0), soon);
+        assert_eq!(left_alone(&quarantine, soon), 120, "it was back for a minute only");
+        quarantine.sign(true, took(0.1), soon);
+        quarantine.passed(soon);
         let later = soon + Duration::from_secs(601);
-        patience.judge(took(8.0), later);
-        assert_eq!(left_alone(&patience, later), 30);
+        quarantine.judge(took(8.0), later);
+        assert_eq!(left_alone(&quarantine, later), 30);
     }
 
     #[test]
     fn one_that_is_lost_on_trial_is_not_slow_as_well() {
         let now = Instant::now();
-        let mut patience = Patience::new(LIMIT);
-        patience.judge(took(8.0), now);
-        patience.sign(true, took(0.1), now);
-        patience.forget();
-        assert!(patience.aside().is_none() && patience.may_ask() && !patience.passed(now));
-        assert!(patience.judge(took(8.0), now), "until it is slow again");
-        assert_eq!(left_alone(&patience, now), 60);
+        let mut quarantine = Quarantine::new(LIMIT);
+        quarantine.judge(took(8.0), now);
+        quarantine.sign(true, took(0.1), now);
+        quarantine.forget();
+        assert!(quarantine.aside().is_none() && quarantine.may_ask() && !quarantine.passed(now));
+        assert!(quarantine.judge(took(8.0), now), "until it is slow again");
+        assert_eq!(left_alone(&quarantine, now), 60);
     }
 
     #[test]
@@ -223,9 +223,9 @@ mod tests {
             longest: Duration::from_secs_f64(0.6),
             function: "nvmlDeviceGetName",
         };
-        let mut patience = Patience::new(LIMIT);
-        assert!(patience.judge(spent, Instant::now()));
-        let why = patience.aside().unwrap().why();
+        let mut quarantine = Quarantine::new(LIMIT);
+        assert!(quarantine.judge(spent, Instant::now()));
+        let why = quarantine.aside().unwrap().why();
         assert_eq!(why, "its questions took 5.4 s, nvmlDeviceGetName alone 0.6 s");
     }
 }

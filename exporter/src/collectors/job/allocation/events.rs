@@ -16,16 +16,16 @@ const AGAIN: Duration = Duration::from_mins(10);
 const MAX_NAMED: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Teller(BTreeMap<String, Told>);
+pub(super) struct JobEvents(BTreeMap<String, Published>);
 
 #[derive(Debug)]
-struct Told {
+struct Published {
     event: Event,
     at: Instant,
 }
 
-impl Teller {
-    pub(super) fn tell(&mut self, cx: &Context<'_>, jobs: &[Job], now: Instant) {
+impl JobEvents {
+    pub(super) fn report(&mut self, cx: &Context<'_>, jobs: &[Job], now: Instant) {
         let gone = self.0.extract_if(.., |id, _| jobs.iter().all(|j| j.id != *id));
         let gone: Vec<Event> = gone.map(|(_, told)| told.event).collect();
         for event in gone {
@@ -42,7 +42,7 @@ impl Teller {
             if same {
                 telling.extra.insert("again".into(), Value::Bool(true));
             }
-            self.0.insert(job.id.clone(), Told { event, at: now });
+            self.0.insert(job.id.clone(), Published { event, at: now });
             publish(cx, telling);
         }
     }
