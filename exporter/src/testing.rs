@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 
-use stepwatch_wire::Event;
+use stepwatch_wire::conditions::NodeCondition;
+use stepwatch_wire::{Event, Kind};
 
 use crate::collector::{Collector, Context};
 use crate::hub::{Hub, Parts};
@@ -44,7 +45,14 @@ pub(crate) fn published(hub: &Hub) -> Vec<Event> {
         all.extend(text.lines().map(|l| Event::parse(l.as_bytes()).unwrap()));
         after = last;
     }
+    all.iter().filter(|event| event.kind == Kind::Hw).for_each(is_in_the_table);
     all
+}
+
+/// Who publishes without a [`crate::condition::Conditions`] is held to its names here.
+fn is_in_the_table(event: &Event) {
+    let name = event.name.as_deref().unwrap_or_default();
+    assert!(NodeCondition::parse(name).is_some(), "{name:?} has no row in wire/src/conditions.rs");
 }
 
 /// A collector's surroundings.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stepwatch_wire::conditions::{NodeCondition, Remedy};
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::families::{
@@ -100,7 +101,7 @@ impl Subject<'_> {
 
 impl Watcher {
     pub(super) fn released(&mut self, cx: &Context<'_>, released: bool) {
-        self.conditions.report(cx, "nvml_released", "", released, || {
+        self.conditions.report(cx, NodeCondition::NvmlReleased, "", released, || {
             let text = if released {
                 "NVML was released on request: values of the GPUs are absent until it is taken back"
             } else {
@@ -116,7 +117,7 @@ impl Watcher {
             return;
         }
         let Some(why) = why else { return };
-        self.conditions.report(cx, "gpu_lost", "", true, || {
+        self.conditions.report(cx, NodeCondition::GpuLost, "", true, || {
             let (level, text) = match why {
                 Useless::Driverless => {
                     ("error", format!("No NVIDIA driver is loaded: none of {expected} GPUs can be used"))
@@ -184,7 +185,7 @@ impl Watcher {
         for id in seen.values() {
             let lost = read(&id.uuid).is_none_or(|gpu| gpu.lost);
             missing += usize::from(lost);
-            self.conditions.report(cx, "gpu_lost", &id.uuid, lost, || {
+            self.conditions.report(cx, NodeCondition::GpuLost, &id.uuid, lost, || {
                 let who = Subject::of(id, reading.time);
                 let with = read(&id.uuid).and_then(|gpu| gpu.lost_with.as_deref());
                 let text = if lost {
@@ -205,11 +206,11 @@ impl Watcher {
             never.extend(broken.clone().map(|(index, _)| format!("index {index}")));
         }
         missing += never.len();
-        let mut keys = self.conditions.keys("gpu_lost");
+        let mut keys = self.conditions.keys(NodeCondition::GpuLost);
         keys.retain(|key| !seen.contains_key(key) && !key.is_empty());
         for key in keys.iter().chain(never.iter().filter(|key| !keys.contains(key))) {
             let lost = never.contains(key);
-            self.conditions.report(cx, "gpu_lost", key, lost, || {
+            self.conditions.report(cx, NodeCondition::GpuLost, key, lost, || {
                 let why = broken.clone().next().map(|(_, why)| format!(": {why}")).unwrap_or_default();
                 let text = if lost {
                     format!("The GPU at {key} is listed by the kernel driver and cannot be used{why}")
@@ -222,7 +223,7 @@ impl Watcher {
             });
         }
         let (have, lacks) = (reading.answering(), expected.saturating_sub(seen.len() + never.len()));
-        self.conditions.report(cx, "gpu_lost", "", lacks > 0 && missing < expected, || Event {
+        self.conditions.report(cx, NodeCondition::GpuLost, "", lacks > 0 && missing < expected, || Event {
             level: Some("error".into()),
             text: Some(format!("{have} of {expected} GPUs are there")),
             ts: Some(reading.time),
@@ -237,10 +238,15 @@ impl Watcher {
         let reasons: Vec<&str> = HARDWARE.iter().filter(held).copied().collect();
         let busy = get(&UTILIZATION, &[uuid]).is_none_or(|u| u >= BUSY);
         // Once told, it is over when the hardware lets go, not when the job pauses.
-        let told = self.conditions.holds("gpu_throttled", uuid);
-        let lasts = self.lasts("gpu_throttled", uuid, !reasons.is_empty() && (busy || told), THROTTLED_FOR);
+        let told = self.conditions.holds(NodeCondition::GpuThrottled, uuid);
+        let lasts = self.lasts(
+            NodeCondition::GpuThrottled.name(),
+            uuid,
+            !reasons.is_empty() && (busy || told),
+            THROTTLED_FOR,
+        );
         let holds = lasts || (told && !reasons.is_empty());
-        self.conditions.report(cx, "gpu_throttled", uuid, holds, || {
+        self.conditions.report(cx, NodeCondition::GpuThrottled, uuid, holds, || {
             let who = Subject::of(&gpu.id, gpu.time);
             let hot = get(&TEMPERATURE, &[uuid, "gpu"]).map(|t| format!(" at {t:.0} °C")).unwrap_or_default();
             let clock =
@@ -261,16 +267,16 @@ impl Watcher {
         let wanted = of(slow, &RECOVERY).find(|(labels, value)| *value == 1.0 && labels.get(1) != "none");
         let wanted = wanted.map(|(labels, _)| labels.get(1).to_owned());
         let wanted = wanted.or_else(|| gpu.needs_reset.then(|| "gpu_reset".to_owned()));
-        self.conditions.report(cx, "gpu_recovery_action", uuid, wanted.is_some(), || {
+        self.conditions.report(cx, NodeCondition::GpuRecoveryAction, uuid, wanted.is_some(), || {
             let who = Subject::of(&gpu.id, gpu.time);
             let (level, action) = match wanted.as_deref() {
-                None => ("info", "none"),
-                Some("gpu_reset" | "bus_reset") => ("error", "reset_gpu"),
-                Some("node_reboot" | "system_reboot") => ("error", "reboot_node"),
-                Some("drain_p2p") => ("error", "drain_reset"),
+                None => ("info", Remedy::None),
+                Some("gpu_reset" | "bus_reset") => ("error", Remedy::ResetGpu),
+                Some("node_reboot" | "system_reboot") => ("error", Remedy::RebootNode),
+                Some("drain_p2p") => ("error", Remedy::DrainReset),
                 // The job may go on to its end.
-                Some("drain_and_reset") => ("warn", "drain_reset"),
-                Some(_) => ("error", "contact_support"),
+                Some("drain_and_reset") => ("warn", Remedy::DrainReset),
+                Some(_) => ("error", Remedy::ContactSupport),
             };
             let text = match &wanted {
                 Some(wanted) => {
@@ -279,7 +285,7 @@ impl Watcher {
                 None => format!("The driver wants nothing done to {} any more", who.name),
             };
             let mut event = who.event(Kind::Hw, level, text);
-            event.extra.insert("action".into(), Value::Text(action.into()));
+            event.extra.insert("action".into(), Value::Text(action.as_str().into()));
             event
         });
     }
@@ -287,30 +293,30 @@ impl Watcher {
     fn memory(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
         let uuid = gpu.id.uuid.as_str();
         let holds = |family: &Family| slow.get(family, &[uuid]) == Some(1.0);
-        for (name, level, family, begins, ends) in [
+        for (condition, level, family, begins, ends) in [
             (
-                "row_remap_pending",
+                NodeCondition::RowRemapPending,
                 "warn",
                 &REMAP_PENDING,
                 "has a row of memory to replace: reset it when the job is done",
                 "has no row of memory to replace any more",
             ),
             (
-                "row_remap_failed",
+                NodeCondition::RowRemapFailed,
                 "error",
                 &REMAP_FAILED,
                 "could not replace a row of memory: it has no spare ones left, replace the GPU",
                 "no longer says that it could not replace a row of memory",
             ),
             (
-                "sram_threshold",
+                NodeCondition::SramThreshold,
                 "error",
                 &SRAM_THRESHOLD,
                 "had more errors in the memory of its chip than its maker accepts: replace the GPU",
                 "no longer says that the memory of its chip had too many errors",
             ),
         ] {
-            self.conditions.report(cx, name, uuid, holds(family), || {
+            self.conditions.report(cx, condition, uuid, holds(family), || {
                 let who = Subject::of(&gpu.id, gpu.time);
                 let text = format!("{} {}", who.name, if holds(family) { begins } else { ends });
                 who.event(Kind::Hw, level, text)
@@ -349,7 +355,7 @@ impl Watcher {
             text += "; their row is out of use, and is replaced when the GPU is reset";
         }
         let mut event = who.event(Kind::Hw, if out_of_use { "warn" } else { "error" }, text);
-        event.name = Some("ecc_uncorrected".into());
+        event.name = Some(NodeCondition::EccUncorrected.name().into());
         event.code = Some(1);
         event.extra.insert("once".into(), Value::Bool(true));
         event.m.set("ecc_uncorrected", total);
@@ -376,8 +382,8 @@ impl Watcher {
         // Many a GPU has no fabric. One that had has lost it, unless it was partitioned.
         let alone = none && (!self.in_fabric.contains(uuid) || of(slow, &MIG_INFO).next().is_some());
         let outside = state != HEALTHY_FABRIC && !alone;
-        let outside = self.lasts("fabric_unhealthy", uuid, outside, FABRIC_FOR);
-        self.conditions.report(cx, "fabric_unhealthy", uuid, outside || !bad.is_empty(), || {
+        let outside = self.lasts(NodeCondition::FabricUnhealthy.name(), uuid, outside, FABRIC_FOR);
+        self.conditions.report(cx, NodeCondition::FabricUnhealthy, uuid, outside || !bad.is_empty(), || {
             let who = Subject::of(&gpu.id, gpu.time);
             let text = if !bad.is_empty() {
                 format!(

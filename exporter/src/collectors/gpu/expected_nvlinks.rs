@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::families::of;
@@ -28,7 +29,7 @@ const STATE_NAME: &str = "nvlinks";
 const MAX_MODELS: usize = 16;
 /// Links come up within this time after the driver is loaded and the fabric manager started.
 const MISSING_FOR: Duration = Duration::from_mins(1);
-const MISSING: &str = "nvlinks_missing";
+const MISSING: NodeCondition = NodeCondition::NvlinksMissing;
 
 #[derive(Debug, Default)]
 pub(super) struct ExpectedNvlinks {

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::events::Subject;
@@ -165,7 +166,7 @@ fn reset(gpu: &GpuReading, at: f64) -> Event {
     let who = Subject::of(&gpu.id, at);
     let mut event =
         who.event(Kind::Hw, "info", format!("{} was reset, or its driver was loaded anew", who.name));
-    event.name = Some("gpu_reset".into());
+    event.name = Some(NodeCondition::GpuReset.name().into());
     event.code = Some(1);
     event.extra.insert("once".into(), Value::Bool(true));
     event

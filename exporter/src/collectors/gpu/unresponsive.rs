@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::events::{Subject, Watcher};
@@ -17,7 +18,7 @@ use crate::clock::unix_now;
 use crate::collector::Context;
 use crate::nvml::{Aside, Call, Identity};
 
-const NAME: &str = "nvml_stuck";
+const NAME: NodeCondition = NodeCondition::NvmlStuck;
 
 impl Watcher {
     /// `call` takes too long just now. `quick` says whether the last answer came without a slow
@@ -52,7 +53,7 @@ impl Watcher {
 
     /// How it stands with one GPU: whether one waits for it, and whether that very call still runs.
     fn waits(&mut self, cx: &Context<'_>, id: &Identity, why: Option<&Aside>, runs: bool) {
-        let key = (NAME, id.uuid.clone());
+        let key = (NAME.name(), id.uuid.clone());
         let since = match why {
             Some(_) => Some(*self.since.entry(key).or_insert_with(Instant::now)),
             None => self.since.remove(&key),

@@ -105,7 +105,7 @@ fn event(xid: &Xid, code: u32) -> Event {
         ..Event::new(Kind::Xid)
     };
     let gpu = xid.gpu.as_ref().map_or("", |id| &id.uuid);
-    for (key, value) in [("action", known.action), ("gpu", gpu), ("pci", pci)] {
+    for (key, value) in [("action", known.action.as_str()), ("gpu", gpu), ("pci", pci)] {
         if !value.is_empty() {
             event.extra.insert(key.into(), Value::Text(value.into()));
         }

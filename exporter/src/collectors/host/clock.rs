@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
 use stepwatch_sys::adjtimex::{self, Clock};
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use crate::clock::unix_now;
@@ -63,7 +64,7 @@ pub static SOURCE: Family =
 pub static FAMILIES: &[&Family] =
     &[&SYNCED, &OFFSET, &MAX_ERROR, &ESTIMATED_ERROR, &FREQUENCY, &TAI, &SOURCE];
 
-const UNSYNCED: &str = "clock_unsynced";
+const UNSYNCED: NodeCondition = NodeCondition::ClockUnsynced;
 /// The bound of the error grows by itself, from 16 s at boot on by half a millisecond a second: one
 /// below this was set within the last 67 minutes. Daemons set it every 17 minutes at the latest,
 /// unless they are told to be slower.
@@ -259,7 +260,7 @@ mod tests {
         };
         assert!(at(0, &bad).is_empty() && at(599, &far).is_empty());
         let [begun] = &at(600, &bad)[..] else { panic!() };
-        assert_eq!((begun.name.as_deref(), begun.code), (Some(UNSYNCED), Some(1)));
+        assert_eq!((begun.name.as_deref(), begun.code), (Some(UNSYNCED.name()), Some(1)));
         assert!(begun.text.as_deref().unwrap().contains("16.0 s"), "{begun:?}");
         assert!(at(610, &far).is_empty());
         let [over] = &at(620, &GOOD)[..] else { panic!() };

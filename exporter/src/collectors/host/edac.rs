@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use stepwatch_kit::config::Period;
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use crate::clock::unix_now;
@@ -148,7 +149,7 @@ fn event(controller: &str, more: u64, blamed: &[String]) -> Event {
     tracing::error!(controller, more, modules = ?blamed, "memory errors that could not be corrected");
     let mut event = Event {
         ts: Some(unix_now()),
-        name: Some("mce".into()),
+        name: Some(NodeCondition::Mce.name().into()),
         code: Some(1),
         level: Some("error".into()),
         text: Some(text),

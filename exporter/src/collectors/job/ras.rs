@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use self::client::PollError;
@@ -144,7 +145,7 @@ pub static FAMILIES: &[&Family] = &[
     &FAILURES,
 ];
 
-const CONDITION: &str = "ras_stuck";
+const CONDITION: NodeCondition = NodeCondition::RasStuck;
 /// How often a node asks that leaves it to another: that one may have died.
 const SELDOM: Duration = Duration::from_mins(5);
 /// What RAS may take at the first pass.

@@ -81,8 +81,8 @@ impl Counts {
         Self { boot: boot.to_owned(), ..Self::default() }
     }
 
-    pub(super) fn event(&mut self, sign: Pattern) {
-        *self.events.entry(sign.as_str().to_owned()).or_default() += 1;
+    pub(super) fn event(&mut self, pattern: Pattern) {
+        *self.events.entry(pattern.as_str().to_owned()).or_default() += 1;
     }
 
     /// One more XID error, at Unix time `ts`.
@@ -174,8 +174,8 @@ impl Counts {
         out.set(&LOST, &[], self.lost);
         out.set(&MALFORMED, &[], self.malformed);
         out.set(&SUPPRESSED, &[], self.suppressed);
-        for sign in Pattern::ALL {
-            let label = sign.as_str();
+        for pattern in Pattern::ALL {
+            let label = pattern.as_str();
             out.set(&EVENTS, &[label], self.events.get(label).copied().unwrap_or_default());
         }
         for (priority, count) in PRIORITIES.iter().zip(&self.unknown) {

@@ -14,6 +14,16 @@ use crate::roots::{self, Roots};
 /// Characters of the kernel's own words that go along.
 const MAX_MESSAGE: usize = 240;
 
+/// A line of the log, where it stood and when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LogLine<'a> {
+    pub(super) text: &'a str,
+    /// Of its record.
+    pub(super) sequence: u64,
+    pub(super) ts: f64,
+    pub(super) roots: &'a Roots,
+}
+
 /// What a memory limit or the whole node was short of, and who paid for it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Oom {
@@ -47,7 +57,7 @@ pub(super) fn xid(ts: f64, xid: &Xid<'_>, gpu: Option<&str>) -> Event {
     words(
         &mut event,
         &[
-            ("action", action),
+            ("action", action.as_str()),
             ("gpu", gpu.unwrap_or_default()),
             ("pci", &xid.pci),
             ("process", xid.process.unwrap_or_default()),
@@ -72,37 +82,36 @@ pub(super) fn sxid(ts: f64, sxid: &Sxid<'_>) -> Option<Event> {
     event.code = Some(i64::from(sxid.code));
     number(&mut event, "nvswitch", Some(sxid.nvswitch));
     number(&mut event, "link", sxid.link);
-    words(&mut event, &[("action", action), ("pci", &sxid.pci), ("message", sxid.detail)]);
+    words(&mut event, &[("action", action.as_str()), ("pci", &sxid.pci), ("message", sxid.detail)]);
     Some(event)
 }
 
-/// What is told of a sign; `None` of what is only counted.
-pub(super) fn sign(
-    ts: f64,
-    tell: Report,
+/// What is told of a pattern; `None` of what is only counted.
+pub(super) fn pattern(
+    report: Report,
     facts: &Facts<'_>,
-    line: &str,
+    at: LogLine<'_>,
     oom: Option<&Oom>,
-    roots: &Roots,
 ) -> Option<Event> {
+    let LogLine { text: line, ts, roots, .. } = at;
     let pci = nvidia::address(facts.pci);
     let subject = subject(facts, pci.as_deref(), oom);
-    let mut event = match tell {
+    let mut event = match report {
         Report::Count => return None,
-        Report::Once { name, level, phrase } => {
-            let mut event = event(Kind::Hw, ts, name, level, format!("{phrase}{subject}"));
+        Report::Once { condition, level, phrase } => {
+            let mut event = event(Kind::Hw, ts, condition.name(), level, format!("{phrase}{subject}"));
             event.extra.insert("once".into(), Value::Bool(true));
             event
         }
-        Report::Begin { name, level, phrase } => {
-            let mut event = event(Kind::Hw, ts, name, level, format!("{phrase}{subject}"));
+        Report::Begin { condition, level, phrase } => {
+            let mut event = event(Kind::Hw, ts, condition.name(), level, format!("{phrase}{subject}"));
             if facts.device.is_empty() {
                 event.extra.insert("once".into(), Value::Bool(true));
             }
             event
         }
-        Report::End { name, phrase } => {
-            let event = event(Kind::Hw, ts, name, Level::Info, format!("{phrase}{subject}"));
+        Report::End { condition, phrase } => {
+            let event = event(Kind::Hw, ts, condition.name(), Level::Info, format!("{phrase}{subject}"));
             Event { code: Some(0), ..event }
         }
         Report::Link { medium, state, level, phrase } => {
@@ -248,7 +257,10 @@ mod tests {
         match recognise(line) {
             Some(Found::Nvidia(Line::Xid(x))) => xid(1e9, &x, Some("GPU-1")),
             Some(Found::Nvidia(Line::Sxid(s))) => sxid(1e9, &s).unwrap(),
-            Some(Found::Pattern(s, facts)) => sign(1e9, s.report(), &facts, line, None, roots).unwrap(),
+            Some(Found::Pattern(s, facts)) => {
+                pattern(s.report(), &facts, LogLine { text: line, sequence: 0, ts: 1e9, roots }, None)
+                    .unwrap()
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -53,7 +53,7 @@ impl<'a> Facts<'a> {
 
 /// Reads one line; `None` of what means nothing to us.
 pub(super) fn recognise(line: &str) -> Option<Found<'_>> {
-    let plain = |sign| Some(Found::Pattern(sign, Facts::default()));
+    let plain = |pattern| Some(Found::Pattern(pattern, Facts::default()));
     let found = match line.as_bytes().first()? {
         b'N' => nvidia::nvrm(line).map(Found::Nvidia).or_else(|| lockup(line)),
         b'n' => nvidia::nvswitch(line)
@@ -109,12 +109,12 @@ fn anywhere(line: &str) -> Option<Found<'_>> {
     if let Some(at) = AER.find(bytes) {
         let severity = &line[at + AER.needle().len()..];
         let severity = severity.split(',').next().unwrap_or_default();
-        let sign = match () {
+        let pattern = match () {
             () if severity.starts_with("Correct") => Pattern::AerCorrected,
             () if severity.contains("Non-Fatal") => Pattern::AerNonfatal,
             () => Pattern::AerFatal,
         };
-        return Some(Found::Pattern(sign, Facts::pci(device_of(line).0, "")));
+        return Some(Found::Pattern(pattern, Facts::pci(device_of(line).0, "")));
     }
     if BANDWIDTH.find(bytes).is_some() {
         return Some(Found::Pattern(Pattern::PcieDegraded, Facts::pci(device_of(line).0, "")));
@@ -135,16 +135,16 @@ fn anywhere(line: &str) -> Option<Found<'_>> {
     }
     if let Some(at) = RESET.find(bytes) {
         let (gpu, outcome) = line[at + RESET.needle().len() - "GPU-".len()..].split_once(',')?;
-        let sign =
+        let pattern =
             if outcome.contains("success: true") { Pattern::GpuReset } else { Pattern::GpuResetFailed };
-        return Some(Found::Pattern(sign, Facts::device(gpu)));
+        return Some(Found::Pattern(pattern, Facts::device(gpu)));
     }
     [&FABRIC, &MANAGER, &NVLINK].iter().any(|f| f.find(bytes).is_some()).then(|| fabric(line)).flatten()
 }
 
 /// Lines of fabric manager, where its log goes to the kernel's.
 fn fabric(line: &str) -> Option<Found<'_>> {
-    let sign = match () {
+    let pattern = match () {
         () if line.contains("detected NVSwitch fatal error") => Pattern::NvswitchFatal,
         () if line.contains("detected NVSwitch non-fatal error") => Pattern::NvswitchNonfatal,
         () if line.contains("topology mismatch") || line.contains("topology doesn't match") => {
@@ -153,7 +153,7 @@ fn fabric(line: &str) -> Option<Found<'_>> {
         () if line.contains("NVLink failure") => Pattern::NvlinkFailure,
         () => return None,
     };
-    Some(Found::Pattern(sign, Facts::default()))
+    Some(Found::Pattern(pattern, Facts::default()))
 }
 
 /// The PCI address and the interface in `<driver> <address>[ <interface>]: ...`, as far as they are
@@ -174,7 +174,7 @@ fn mlx5(line: &str) -> Option<Found<'_>> {
         return None;
     }
     let has = |text: &str| line.contains(text);
-    let sign = if has("Port module event") {
+    let pattern = if has("Port module event") {
         match () {
             () if has("High Temperature") || has("high temperature") => Pattern::Mlx5ModuleHot,
             () if has("Cable unplugged") => Pattern::Mlx5CableUnplugged,
@@ -198,7 +198,7 @@ fn mlx5(line: &str) -> Option<Found<'_>> {
         }
     };
     let (pci, netdev) = device_of(line);
-    Some(Found::Pattern(sign, Facts::pci(pci, netdev)))
+    Some(Found::Pattern(pattern, Facts::pci(pci, netdev)))
 }
 
 fn nvme(line: &str) -> Option<Found<'_>> {
@@ -207,32 +207,32 @@ fn nvme(line: &str) -> Option<Found<'_>> {
     if !device.starts_with("nvme") {
         return None;
     }
-    let sign = match () {
+    let pattern = match () {
         () if rest.contains("Disabling device after reset failure") => Pattern::NvmeDisabled,
         () if rest.contains("no available path - failing I/O") => Pattern::NvmeNoPath,
         () if rest.starts_with("I/O ") && rest.contains(" timeout, ") => Pattern::NvmeTimeout,
         () if rest.starts_with("controller is down; will reset") => Pattern::NvmeTimeout,
         () => return None,
     };
-    Some(Found::Pattern(sign, Facts::device(device)))
+    Some(Found::Pattern(pattern, Facts::device(device)))
 }
 
 fn nfs(line: &str) -> Option<Found<'_>> {
     let (server, state) = line.strip_prefix("nfs: server ")?.split_once(' ')?;
-    let sign = match state.trim_end() {
+    let pattern = match state.trim_end() {
         "OK" => Pattern::NfsOk,
         "not responding, timed out" => Pattern::NfsTimeout,
         s if s.starts_with("not responding") => Pattern::NfsStall,
         _ => return None,
     };
-    Some(Found::Pattern(sign, Facts::device(server)))
+    Some(Found::Pattern(pattern, Facts::device(server)))
 }
 
 /// `Lustre: fs-OST0001-osc-ffff9d8a: Connection to fs-OST0001 (at 10.0.0.1@tcp) was lost; in
 /// progress operations ...`
 fn lustre(line: &str) -> Option<Found<'_>> {
     let (import, rest) = line.strip_prefix("Lustre: ")?.split_once(": ")?;
-    let sign = match () {
+    let pattern = match () {
         () if rest.starts_with("Connection to ") && rest.contains(" was lost; in progress") => {
             Pattern::LustreLost
         }
@@ -245,7 +245,7 @@ fn lustre(line: &str) -> Option<Found<'_>> {
     // That the management server is back, whose import has no such part, says nothing of the targets at
     // its address.
     let server = if device == import { "" } else { server };
-    Some(Found::Pattern(sign, Facts { server, ..Facts::device(device) }))
+    Some(Found::Pattern(pattern, Facts { server, ..Facts::device(device) }))
 }
 
 fn peermem(line: &str) -> Option<Found<'_>> {
@@ -259,7 +259,7 @@ fn ext4(line: &str) -> Option<Found<'_>> {
         return Some(Found::Pattern(Pattern::FilesystemError, Facts::device(rest.split_once(')')?.0)));
     }
     let (device, rest) = line.strip_prefix("EXT4-fs (")?.split_once("): ")?;
-    let sign = match () {
+    let pattern = match () {
         () if rest.starts_with("Remounting filesystem read-only") => Pattern::FilesystemReadonly,
         // Older kernels do not say how.
         () if rest.starts_with("re-mounted") && !rest.contains(" ro.") => Pattern::FilesystemWritable,
@@ -268,19 +268,19 @@ fn ext4(line: &str) -> Option<Found<'_>> {
         }
         () => return None,
     };
-    Some(Found::Pattern(sign, Facts::device(device)))
+    Some(Found::Pattern(pattern, Facts::device(device)))
 }
 
 fn xfs(line: &str) -> Option<Found<'_>> {
     let (device, rest) = line.strip_prefix("XFS (")?.split_once("): ")?;
-    let sign = match () {
+    let pattern = match () {
         () if rest.contains("Shutting down filesystem") || rest.contains("has been shut down") => {
             Pattern::FilesystemShutdown
         }
         () if rest.starts_with("Mounting V") || rest.starts_with("Unmounting ") => Pattern::FilesystemMounted,
         () => return None,
     };
-    Some(Found::Pattern(sign, Facts::device(device)))
+    Some(Found::Pattern(pattern, Facts::device(device)))
 }
 
 fn buffer(line: &str) -> Option<Found<'_>> {
@@ -289,14 +289,14 @@ fn buffer(line: &str) -> Option<Found<'_>> {
     }
     let rest = line.strip_prefix("BTRFS")?;
     let device = rest.split_once("(device ").and_then(|(_, r)| r.split([':', ')', ' ']).next());
-    let sign = match () {
+    let pattern = match () {
         () if rest.contains("forced readonly") => Pattern::FilesystemReadonly,
         () if rest.contains("): first mount of ") || rest.contains("): last unmount of ") => {
             Pattern::FilesystemMounted
         }
         () => return None,
     };
-    Some(Found::Pattern(sign, Facts::device(device.unwrap_or_default())))
+    Some(Found::Pattern(pattern, Facts::device(device.unwrap_or_default())))
 }
 
 fn raid(line: &str) -> Option<Found<'_>> {
@@ -311,7 +311,7 @@ fn raid(line: &str) -> Option<Found<'_>> {
 /// once, as the kernel boots, and are not.
 fn hardware(line: &str) -> Option<Found<'_>> {
     let (head, rest) = line.split_once("[Hardware Error]: ")?;
-    let sign = match rest.strip_prefix("event severity: ") {
+    let pattern = match rest.strip_prefix("event severity: ") {
         Some("fatal" | "recoverable") if head.is_empty() => Pattern::CperPreviousBoot,
         Some(_) if head.is_empty() => return None,
         Some(s) if s.starts_with("corrected") => Pattern::CperCorrected,
@@ -329,7 +329,7 @@ fn hardware(line: &str) -> Option<Found<'_>> {
         }
         None => return None,
     };
-    Some(Found::Pattern(sign, Facts::default()))
+    Some(Found::Pattern(pattern, Facts::default()))
 }
 
 /// `INFO: task python3:4242 blocked for more than 122 seconds.`

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, StatVfs};
 use rustix::io::Errno;
 use stepwatch_kit::config::Period;
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use self::choice::{Choice, Wanted};
@@ -110,7 +111,7 @@ pub static FAMILIES: &[&Family] = &[
     &lustre::OPERATIONS,
 ];
 
-const STUCK: &str = "mount_stuck";
+const STUCK: NodeCondition = NodeCondition::MountStuck;
 /// Mounts that are asked.
 const MAX_MOUNTS: usize = 64;
 /// How long a pass waits for answers: one that is slower is read by the next.
@@ -518,7 +519,7 @@ mod tests {
         let page = until(0.0);
         assert!(page.get(&RESPONSE, &["/data", "nfs4"]).unwrap() >= 0.05);
         let [begun] = &bench.published()[..] else { panic!() };
-        assert_eq!((begun.name.as_deref(), begun.code), (Some(STUCK), Some(1)));
+        assert_eq!((begun.name.as_deref(), begun.code), (Some(STUCK.name()), Some(1)));
         assert_eq!(begun.extra.get("mount"), Some(&Value::Text("/data".into())));
         drop(let_go);
         until(1.0);

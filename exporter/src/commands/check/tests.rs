@@ -1,4 +1,5 @@
 use stepwatch_wire::Event;
+use stepwatch_wire::conditions::NodeCondition;
 
 use super::item::listed;
 use super::report::Findings;
@@ -202,6 +203,15 @@ fn the_registry_keeps_its_rules() {
         for need in check.needs {
             assert!(crate::collectors::COLLECTORS.iter().any(|c| c.name == *need), "{need}");
         }
+    }
+    for condition in NodeCondition::ALL {
+        let row = condition.row();
+        assert!(
+            CHECKS.iter().any(|check| check.name == row.check),
+            "{} is judged by {}",
+            row.name,
+            row.check
+        );
     }
 }
 

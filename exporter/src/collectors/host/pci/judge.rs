@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::aer::Severity;
@@ -171,13 +172,15 @@ fn report(now: f64, cx: &Context<'_>, device: &Device, change: Option<Change>) {
 }
 
 fn happened(now: f64, device: &Device, severity: Severity, count: u64) -> Event {
-    let (name, level, text) = match severity {
-        Severity::Fatal => ("aer_fatal", Level::Error, "fatal PCIe errors: its link was reset, or must be"),
-        _ => ("aer_nonfatal", Level::Warn, "PCIe errors that lost a transaction"),
+    let (condition, level, text) = match severity {
+        Severity::Fatal => {
+            (NodeCondition::AerFatal, Level::Error, "fatal PCIe errors: its link was reset, or must be")
+        }
+        _ => (NodeCondition::AerNonfatal, Level::Warn, "PCIe errors that lost a transaction"),
     };
     let mut event = Event {
         ts: Some(now),
-        name: Some(name.into()),
+        name: Some(condition.name().into()),
         code: Some(1),
         level: Some(level.as_str().into()),
         text: Some(format!("{} {} had {count} {text}", device.kind.as_str(), device.address)),

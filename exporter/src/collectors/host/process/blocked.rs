@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::{Stat, UNINTERRUPTIBLE_THREADS, line_number, parse_stat};
@@ -17,7 +18,7 @@ use crate::roots;
 use crate::samples::Samples;
 use crate::training::TrainingProcess;
 
-const CONDITION: &str = "process_blocked";
+const CONDITION: NodeCondition = NodeCondition::ProcessBlocked;
 /// Threads of one process that are looked at.
 const MAX_THREADS: usize = 1024;
 /// How often, at most: a process has hundreds.

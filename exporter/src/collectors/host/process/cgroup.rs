@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use crate::clock::unix_now;
@@ -70,7 +71,7 @@ pub(super) static PRESSURE: Family = Family::counter(
     "Time in which some or all of the processes of the control group waited for the resource",
 );
 
-const CONDITION: &str = "cgroup_throttled";
+const CONDITION: NodeCondition = NodeCondition::CgroupThrottled;
 /// Groups that are read in one pass.
 const MAX_GROUPS: usize = 64;
 /// Levels upwards in which a limit is looked for.

@@ -354,10 +354,10 @@ const NOISE: &[&str] = &[
 
 #[test]
 fn a_line_of_every_kind() {
-    for (line, sign, [device, pci, process], pid) in SAMPLES {
+    for (line, pattern, [device, pci, process], pid) in SAMPLES {
         let Some(Found::Pattern(found, facts)) = recognise(line) else { panic!("{line}") };
         let server = facts.server;
-        assert_eq!((found, &facts), (*sign, &Facts { device, pci, process, pid: *pid, server }), "{line}");
+        assert_eq!((found, &facts), (*pattern, &Facts { device, pci, process, pid: *pid, server }), "{line}");
         let lustre = device.starts_with("scratch-");
         assert_eq!(server, if lustre { "10.0.0.1@tcp" } else { "" }, "{line}");
     }
@@ -369,8 +369,11 @@ fn a_line_of_every_kind() {
         Pattern::GpuFallenOff,
         Pattern::NvlinkRxDetect,
     ];
-    for sign in Pattern::ALL {
-        assert!(elsewhere.contains(sign) || SAMPLES.iter().any(|s| s.1 == *sign), "no sample of {sign:?}");
+    for pattern in Pattern::ALL {
+        assert!(
+            elsewhere.contains(pattern) || SAMPLES.iter().any(|s| s.1 == *pattern),
+            "no sample of {pattern:?}"
+        );
     }
     for line in NOISE {
         assert_eq!(recognise(line), None, "{line}");

@@ -1,5 +1,6 @@
 //! What is wrong with the ports of the fabric, told in the stream.
 
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::band::{self, Band, Peak};
@@ -318,7 +319,7 @@ impl RdmaReader {
     }
 }
 
-const UNREADABLE: &str = "rdma_unreadable";
+const UNREADABLE: NodeCondition = NodeCondition::RdmaUnreadable;
 
 /// Counters that peers are compared by, and the files they are in.
 static HEALTH: &[(&str, &str)] = &[

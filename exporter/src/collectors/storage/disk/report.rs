@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::devices::Controller;
@@ -16,9 +17,9 @@ use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::training::CheckpointPlace;
 
-const FILLING: &str = "disk_filling";
-const FELL_READ_ONLY: &str = "filesystem_readonly";
-const NVME: &str = "nvme_error";
+const FILLING: NodeCondition = NodeCondition::DiskFilling;
+const FELL_READ_ONLY: NodeCondition = NodeCondition::FilesystemReadonly;
+const NVME: NodeCondition = NodeCondition::NvmeError;
 
 /// Name of what is remembered.
 const STATE_NAME: &str = "read-only-filesystems";
@@ -192,10 +193,10 @@ impl DiskReader {
         }
     }
 
-    fn end_those_gone(&mut self, cx: &Context<'_>, name: &'static str, there: impl Fn(&str) -> bool) {
-        for key in self.conditions.keys(name).iter().filter(|key| !there(key)) {
+    fn end_those_gone(&mut self, cx: &Context<'_>, condition: NodeCondition, there: impl Fn(&str) -> bool) {
+        for key in self.conditions.keys(condition).iter().filter(|key| !there(key)) {
             let mount = key.split_once('\n').map_or(key.as_str(), |(mount, _)| mount);
-            self.conditions.report(cx, name, key, false, || {
+            self.conditions.report(cx, condition, key, false, || {
                 of_mount(mount, "info", format!("{mount} is not watched any more"))
             });
         }

@@ -144,7 +144,7 @@ fn a_checkpoint_that_will_not_fit_is_told_of_until_it_does() {
     node.room("/scratch/ckpt", "/scratch/ckpt", 400);
     for _ in 0..100 {
         node.page(3);
-        if node.reader.conditions.keys("disk_filling").is_empty() {
+        if node.reader.conditions.keys(stepwatch_wire::conditions::NodeCondition::DiskFilling).is_empty() {
             break;
         }
     }

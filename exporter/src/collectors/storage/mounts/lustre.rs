@@ -9,6 +9,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use crate::clock::unix_now;
@@ -55,7 +56,7 @@ pub(super) static OPERATIONS: Family = Family::counter(
     "Calls of programs of this node on the file system",
 );
 
-const UNHEALTHY: &str = "lustre_unhealthy";
+const UNHEALTHY: NodeCondition = NodeCondition::LustreUnhealthy;
 /// How long a connection may be down before it is told of: a failover takes about as long.
 const GRACE: Duration = Duration::from_secs(30);
 /// Kinds of connections: to object servers, metadata servers and the management server.
