@@ -124,6 +124,7 @@ impl Config {
             .period("interval", self.interval)
             .period("ethtool_interval", self.ethtool_interval)
             .patterns("exclude", &self.exclude)
+            .patterns("ethtool", &self.ethtool)
     }
 }
 

@@ -160,6 +160,7 @@ impl Config {
             .period("interval", self.interval)
             .period("timeout", self.timeout)
             .patterns("types", &self.types)
+            .patterns("include", &self.include)
             .patterns("exclude", &self.exclude)
     }
 }

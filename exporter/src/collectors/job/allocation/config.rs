@@ -35,7 +35,11 @@ pub struct KubeletConfig {
 
 impl Config {
     pub(crate) fn check(&self) -> Mistakes {
-        Mistakes::default().period("interval", self.interval)
+        Mistakes::default()
+            .period("interval", self.interval)
+            .period("kubelet.timeout", self.kubelet.timeout)
+            .patterns("cgroups", &self.cgroups)
+            .patterns("kubelet.resources", &self.kubelet.resources)
     }
 }
 

@@ -48,10 +48,16 @@ pub struct Expectation {
 
 impl Config {
     pub(crate) fn check(&self) -> Mistakes {
-        Mistakes::default().period("interval", self.interval).unless(
-            self.expected.bandwidth_gbps.is_none_or(|(low, high)| low > 0.0 && low <= high),
-            "expected.bandwidth_gbps: must be two numbers, from and to",
-        )
+        Mistakes::default()
+            .period("interval", self.interval)
+            .patterns("include", &self.include)
+            .patterns("exclude", &self.exclude)
+            .patterns("management", &self.management)
+            .patterns("expected.devices", &self.expected.devices)
+            .unless(
+                self.expected.bandwidth_gbps.is_none_or(|(low, high)| low > 0.0 && low <= high),
+                "expected.bandwidth_gbps: must be two numbers, from and to",
+            )
     }
 }
 
