@@ -28,8 +28,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::clock::unix_now;
+use crate::collector::Access;
 use crate::collectors::COLLECTORS;
 use crate::collectors::kernel::catalogue;
+use crate::commands::reference;
 use crate::config::{Config, SourceConfig};
 use crate::exposition::{Contents, Exposition};
 use crate::hub::{Hub, Keep, Parts};
@@ -181,6 +183,16 @@ fn hub(config: &Config, keep: Option<Keep>) -> anyhow::Result<Hub> {
     }))
 }
 
+/// What collectors are given.
+fn access(setup: &Setup, hub: &Hub, nvml: &Nvml) -> Access {
+    Access {
+        roots: Arc::new(setup.roots.clone()),
+        hub: hub.clone(),
+        nvml: nvml.clone(),
+        families: reference::families,
+    }
+}
+
 fn contents(
     setup: &Setup,
     config: &Config,
@@ -188,8 +200,7 @@ fn contents(
     counts: Arc<ingest::Counts>,
     shutdown: &Shutdown,
 ) -> Arc<Contents> {
-    let roots = Arc::new(setup.roots.clone());
-    let schedule = Schedule::start(COLLECTORS, &config.collectors, &roots, hub, nvml);
+    let schedule = Schedule::start(COLLECTORS, &config.collectors, &access(setup, hub, nvml));
     schedule.wait_first_pass();
     Arc::new(Contents {
         hub: hub.clone(),
@@ -309,8 +320,8 @@ impl Live {
         self.pages.set_interval(new.page.interval.into());
         self.contents.max_series.store(new.page.max_series, Ordering::Relaxed);
         if new.collectors != self.config.collectors {
-            let roots = Arc::new(self.setup.roots.clone());
-            let schedule = Schedule::start(COLLECTORS, &new.collectors, &roots, &self.hub, &self.nvml);
+            let access = access(&self.setup, &self.hub, &self.nvml);
+            let schedule = Schedule::start(COLLECTORS, &new.collectors, &access);
             self.contents.collectors.store(Arc::new(schedule));
         }
         self.run_sources(&new.sources);

@@ -11,7 +11,7 @@ use crate::nvml::Nvml;
 use crate::roots::Roots;
 use crate::samples::Samples;
 use crate::stream::{Limits, Read};
-use crate::training::mfu::Convention;
+use crate::training::{self, mfu::Convention};
 use crate::training::{Archive, Options};
 
 pub(crate) const OPTIONS: Options = Options {
@@ -69,7 +69,12 @@ impl Bench {
     }
 
     pub(crate) fn context(&self) -> Context<'_> {
-        Context { roots: &self.roots, hub: &self.hub, nvml: &self.nvml }
+        Context {
+            roots: &self.roots,
+            hub: &self.hub,
+            nvml: &self.nvml,
+            families: || training::FAMILIES.to_vec(),
+        }
     }
 
     pub(crate) fn collect(&self, collector: &mut dyn Collector) -> Samples {

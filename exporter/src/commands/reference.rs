@@ -85,6 +85,11 @@ pub fn entries() -> Vec<Entry> {
     entries
 }
 
+/// The families alone.
+pub fn families() -> Vec<&'static Family> {
+    entries().into_iter().map(|entry| entry.family).collect()
+}
+
 pub fn text() -> String {
     let mut out = String::new();
     for Entry { family, source } in entries() {

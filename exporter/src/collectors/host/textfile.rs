@@ -88,6 +88,8 @@ pub fn rhythm(config: &Config) -> Rhythm {
 #[derive(Debug)]
 pub struct TextfileReader {
     config: Config,
+    /// Names that mean something to this program itself, without endings.
+    own: BTreeSet<&'static str>,
     refused: BTreeMap<&'static str, u64>,
     /// Files that were complained about.
     complained: BTreeSet<PathBuf>,
@@ -106,6 +108,7 @@ impl TextfileReader {
         let reasons = ["own_name", "duplicate", "other_type", "limit", "not_finite", "malformed"];
         Self {
             config: config.clone(),
+            own: BTreeSet::new(),
             refused: reasons.into_iter().map(|reason| (reason, 0)).collect(),
             complained: BTreeSet::new(),
         }
@@ -151,7 +154,7 @@ impl TextfileReader {
     /// Puts what a file says of a family to what the others say; why not all of it, where that is
     /// somebody's mistake.
     fn block(&mut self, name: String, block: Block, page: &mut Page) -> Option<&'static str> {
-        if families::is_ours(&name) {
+        if self.own.contains(families::bare(&name)) {
             self.refuse("own_name", block.series.len());
             return Some("own_name");
         }
@@ -231,7 +234,10 @@ impl Collector for TextfileReader {
         })
     }
 
-    fn collect(&mut self, _: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+    fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        if self.own.is_empty() {
+            self.own = (cx.families)().iter().map(|family| families::bare(family.name)).collect();
+        }
         let files = self.files();
         self.complained.retain(|path| files.contains(path));
         let mut page = Page::default();

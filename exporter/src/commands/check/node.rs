@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::Event;
 
 use super::learned::Learned;
+use crate::collector::Access;
 use crate::collectors::storage::disk;
 use crate::collectors::storage::mounts::table::{self, Mount};
 use crate::collectors::{COLLECTORS, CollectorsConfig, gpu};
@@ -70,7 +71,13 @@ impl<'a> Node<'a> {
         let entries = COLLECTORS.iter().filter(|entry| wanted.contains(&entry.name));
         let collectors = for_a_job(&config.collectors);
         let nvml = Nvml::default();
-        let schedule = Schedule::start(entries, &collectors, &Arc::new(roots), &hub, &nvml);
+        let access = Access {
+            roots: Arc::new(roots),
+            hub: hub.clone(),
+            nvml: nvml.clone(),
+            families: crate::commands::reference::families,
+        };
+        let schedule = Schedule::start(entries, &collectors, &access);
         schedule.wait_first_pass_until(Some(end));
         let mut samples = Samples::default();
         schedule.write(&mut samples, &mut Samples::default());

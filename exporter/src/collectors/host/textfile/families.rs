@@ -2,12 +2,11 @@
 //! series, kept for the life of the process.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{LazyLock, Mutex};
+use std::sync::Mutex;
 
 use stepwatch_kit::exposition::read::{self, Dialect, Sample};
 use stepwatch_wire::words;
 
-use crate::commands::reference;
 use crate::family::{Family, FamilyType};
 use crate::lock::Locked as _;
 use crate::samples::{Distribution, Samples, Value};
@@ -65,14 +64,8 @@ pub(super) fn check(sample: &Sample<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What names mean something to this program itself, with and without endings.
-pub(super) fn is_ours(name: &str) -> bool {
-    static OURS: LazyLock<BTreeSet<&str>> =
-        LazyLock::new(|| reference::entries().into_iter().map(|e| bare(e.family.name)).collect());
-    OURS.contains(bare(name))
-}
-
-fn bare(name: &str) -> &str {
+/// The name of a family without what its samples may end in.
+pub(super) fn bare(name: &str) -> &str {
     ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name)
 }
 
