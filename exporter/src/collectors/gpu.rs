@@ -31,10 +31,11 @@ use std::time::{Duration, Instant};
 use stepwatch_kit::config::Period;
 
 pub use decode::GFM_DISCONNECTED;
-use events::Useless;
+use events::{Inventory, Useless};
 pub use families::*;
 use history::GpuHistory;
 use pass::{Answer, Passed, Plan, Reading};
+use unresponsive::Driver;
 pub use visibility::Devices;
 
 use super::kernel;
@@ -453,13 +454,14 @@ impl Collector for GpuReader {
         }
         self.write(out);
         cx.hub.set_detected_gpu(self.name());
-        let stuck = nvml.stuck(self.config.stuck_after.as_duration());
-        self.watch.unresponsive(cx, stuck, self.quick, self.reading.as_ref(), self.known.gpus());
+        let call = nvml.stuck(self.config.stuck_after.as_duration());
+        let driver = Driver { call, quick: self.quick };
+        self.watch.unresponsive(cx, driver, self.reading.as_ref(), self.known.gpus());
         let expected = self.expected();
         self.watch.useless(cx, self.useless(), expected);
         if let Some(reading) = &self.reading {
-            let (had, listed) = self.ours();
-            self.watch.look(cx, reading, &had, &listed, expected);
+            let (seen, listed) = self.ours();
+            self.watch.look(cx, reading, &Inventory { seen, listed, expected });
             if std::mem::take(&mut self.slow_new) {
                 self.watch.look_closely(cx, reading, &self.slow, &mut self.known);
             }

@@ -99,6 +99,15 @@ impl Subject<'_> {
     }
 }
 
+/// Which GPUs there should be.
+pub(super) struct Inventory {
+    /// That have worked, by UUID.
+    pub(super) seen: BTreeMap<String, Arc<Identity>>,
+    /// Addresses that the kernel driver lists.
+    pub(super) listed: Vec<String>,
+    pub(super) expected: usize,
+}
+
 impl Watcher {
     pub(super) fn released(&mut self, cx: &Context<'_>, released: bool) {
         self.conditions.report(cx, NodeCondition::NvmlReleased, "", released, || {
@@ -135,15 +144,8 @@ impl Watcher {
     }
 
     /// Looks at what was read.
-    pub(super) fn look(
-        &mut self,
-        cx: &Context<'_>,
-        reading: &Reading,
-        seen: &BTreeMap<String, Arc<Identity>>,
-        listed: &[String],
-        expected: usize,
-    ) {
-        self.lost(cx, reading, seen, listed, expected);
+    pub(super) fn look(&mut self, cx: &Context<'_>, reading: &Reading, inventory: &Inventory) {
+        self.lost(cx, reading, inventory);
         for gpu in reading.gpus.iter().filter(|gpu| gpu.is_read()) {
             self.throttled(cx, gpu);
         }
@@ -176,10 +178,9 @@ impl Watcher {
         &mut self,
         cx: &Context<'_>,
         reading: &Reading,
-        seen: &BTreeMap<String, Arc<Identity>>,
-        listed: &[String],
-        expected: usize,
+        Inventory { seen, listed, expected }: &Inventory,
     ) {
+        let expected = *expected;
         let read = |uuid: &str| reading.gpus.iter().find(|gpu| gpu.id.uuid == uuid);
         let mut missing = 0;
         for id in seen.values() {

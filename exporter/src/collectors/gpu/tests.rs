@@ -72,7 +72,8 @@ impl Stage {
         let slow = slow.iter().map(|(uuid, samples)| ((*uuid).to_owned(), (*samples).clone())).collect();
         let listed: Vec<String> = listed.iter().map(|pci| (*pci).to_owned()).collect();
         let cx = self.bench.context();
-        self.watcher.look(&cx, reading, &self.seen, &listed, self.expected);
+        let inventory = Inventory { seen: self.seen.clone(), listed, expected: self.expected };
+        self.watcher.look(&cx, reading, &inventory);
         self.watcher.look_closely(&cx, reading, &slow, &mut self.known);
         self.bench.published()
     }

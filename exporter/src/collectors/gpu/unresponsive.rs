@@ -20,14 +20,19 @@ use crate::nvml::{Aside, Call, Identity};
 
 const NAME: NodeCondition = NodeCondition::NvmlStuck;
 
+/// How the driver answers.
+pub(super) struct Driver {
+    /// Takes too long just now.
+    pub(super) call: Option<Call>,
+    /// Whether the last answer came without a slow call of the driver as a whole.
+    pub(super) quick: bool,
+}
+
 impl Watcher {
-    /// `call` takes too long just now. `quick` says whether the last answer came without a slow
-    /// call of the driver as a whole.
     pub(super) fn unresponsive(
         &mut self,
         cx: &Context<'_>,
-        call: Option<Call>,
-        quick: bool,
+        Driver { call, quick }: Driver,
         reading: Option<&Reading>,
         seen: &BTreeMap<String, Arc<Identity>>,
     ) {

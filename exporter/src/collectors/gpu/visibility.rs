@@ -188,6 +188,7 @@ mod tests {
 
     use stepwatch_wire::Event;
 
+    use super::super::events::Inventory;
     use super::super::families::{COUNT, EXPECTED};
     use super::super::pass::GpuReading;
     use super::super::tests::{read as gpu, reading};
@@ -266,7 +267,7 @@ mod tests {
             self.reader.write(&mut out);
             let ((had, listed), expected) = (self.reader.ours(), self.reader.expected());
             let reading = self.reader.reading.as_ref().unwrap();
-            self.reader.watch.look(&cx, reading, &had, &listed, expected);
+            self.reader.watch.look(&cx, reading, &Inventory { seen: had, listed, expected });
             (out, self.bench.published())
         }
     }

@@ -41,6 +41,7 @@ pub use counters::{
 pub(super) use device::Role;
 use device::{Device, Port};
 use expect::Known;
+use judge::Pass;
 use saturation::Saturation;
 use sysfs::{PortState, Quarantine};
 pub use write::{
@@ -217,7 +218,7 @@ impl RdmaReader {
         if slow {
             self.count(now, cx, &looks);
         }
-        let told = self.judge(now, slow, cx, &mut memory, &looks);
+        let told = self.judge(Pass::new(now, slow, &memory), cx, &mut memory, &looks);
         self.write(&memory.known, &looks, out);
         memory.save(now, cx, news || told);
         self.memory = Some(memory);

@@ -187,7 +187,7 @@ fn a_slow_gpu_is_one_condition_from_the_call_to_the_pass_that_was_quick() {
     let aside = unresponsive::hanging(call(Some(2)).unwrap());
     let slow = || reading(vec![read(0), GpuReading { aside: Some(aside.clone()), ..read(2) }]);
     let mut look = |call, quick, now: Option<&Reading>| {
-        watcher.unresponsive(&bench.context(), call, quick, now, &seen);
+        watcher.unresponsive(&bench.context(), Driver { call, quick }, now, &seen);
         bench.published()
     };
     let events = look(call(Some(2)), true, None);

@@ -67,6 +67,16 @@ struct Draft {
     in_group: bool,
 }
 
+/// What one look at the node goes by.
+#[derive(Clone, Copy)]
+struct Look<'a> {
+    roots: &'a Roots,
+    known: &'a Known,
+    /// Unix time.
+    booted: Option<f64>,
+    now: Instant,
+}
+
 impl Survey {
     pub(super) fn look(
         &mut self,
@@ -93,17 +103,14 @@ impl Survey {
         self.prolog(config, &known, &mut drafts);
         self.unreadable = 0;
         self.unresolved = 0;
-        let booted = booted(cx.roots);
-        let mut jobs: Vec<Job> = drafts
-            .into_iter()
-            .map(|(id, draft)| self.job(cx.roots, &known, id, draft, booted, now))
-            .collect();
+        let look = Look { roots: cx.roots, known: &known, booted: booted(cx.roots), now };
+        let mut jobs: Vec<Job> = drafts.into_iter().map(|(id, draft)| self.job(look, id, draft)).collect();
         for job in &mut jobs {
             job.named = job.named.iter().map(|run| cx.hub.canonical(run).into_owned()).collect();
         }
         name_runs(&mut jobs, |run| cx.hub.follows(run));
         let pods = self.pods(containers, &known);
-        jobs.extend(self.jobs_of_pods(cx.roots, &known, &pods, &jobs, &loose, now));
+        jobs.extend(self.jobs_of_pods(look, &pods, &jobs, &loose));
         let nameless = jobs.iter().flat_map(|j| &j.devices).any(|d| d.gpu.starts_with("MIG-"));
         self.instances.look(cx, nameless, now);
         self.forget(cx.roots);
@@ -158,15 +165,8 @@ impl Survey {
         facts
     }
 
-    fn job(
-        &mut self,
-        roots: &Roots,
-        known: &Known,
-        id: String,
-        draft: Draft,
-        booted: Option<f64>,
-        now: Instant,
-    ) -> Job {
+    fn job(&mut self, look: Look<'_>, id: String, draft: Draft) -> Job {
+        let Look { roots, booted, .. } = look;
         let read = draft.pids.iter().take(MAX_READ);
         let mut facts: Vec<(u32, Arc<Facts>)> =
             read.filter_map(|pid| Some((*pid, self.facts(roots, *pid)?))).collect();
@@ -182,7 +182,7 @@ impl Survey {
         identity.user = identity.user.or_else(|| draft.uid.map(|uid| uid.to_string()));
         identity.start = identity.start.or_else(|| Some(booted? + oldest?));
         let (devices, gpus) = if draft.devices.is_empty() {
-            self.devices(roots, known, &draft, &facts, now)
+            self.devices(look, &draft, &facts)
         } else {
             let named = draft.devices.len();
             (draft.devices, named)
@@ -204,19 +204,18 @@ impl Survey {
     /// The devices of a job, and how many it names, by the environments that are of this job.
     fn devices(
         &mut self,
-        roots: &Roots,
-        known: &Known,
+        look: Look<'_>,
         draft: &Draft,
         facts: &[(u32, Arc<Facts>)],
-        now: Instant,
     ) -> (BTreeSet<Device>, usize) {
+        let known = look.known;
         let environments =
             facts.iter().map(|(pid, f)| (&f.visible[..], given(f, draft.with_all.contains(pid))));
         let (devices, named) = told(known, environments);
         if named > 0 {
             return (devices, named);
         }
-        let open = self.open(roots, known, &draft.pids, now);
+        let open = self.open(look, &draft.pids);
         if !open.is_empty() {
             let named = open.len();
             return (open, named);
@@ -232,7 +231,8 @@ impl Survey {
     }
 
     /// The GPUs that these processes have open.
-    fn open(&mut self, roots: &Roots, known: &Known, pids: &BTreeSet<u32>, now: Instant) -> BTreeSet<Device> {
+    fn open(&mut self, look: Look<'_>, pids: &BTreeSet<u32>) -> BTreeSet<Device> {
+        let Look { roots, known, now, .. } = look;
         if known.is_empty() {
             return BTreeSet::new();
         }
@@ -267,13 +267,12 @@ impl Survey {
     /// A pod with GPUs is a job, unless what runs in it is: a scheduler's node may itself be a pod.
     fn jobs_of_pods(
         &mut self,
-        roots: &Roots,
-        known: &Known,
+        look: Look<'_>,
         pods: &[Pod],
         inner: &[Job],
         loose: &[&TrainingProcess],
-        now: Instant,
     ) -> Vec<Job> {
+        let Look { roots, known, .. } = look;
         let taken: BTreeSet<&Device> = inner.iter().flat_map(|j| &j.devices).collect();
         let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
         for pod in pods {
@@ -289,7 +288,7 @@ impl Survey {
             let mut devices: BTreeSet<Device> = facts.visible.iter().flat_map(|v| known.uuids(v)).collect();
             if devices.is_empty() {
                 // Where the runtime goes by CDI, the environment names none.
-                devices = self.open(roots, known, &[process.pid].into(), now);
+                devices = self.open(look, &[process.pid].into());
             }
             let namespace = || processes::namespace(roots, process.pid);
             if let Some(pod) = pod_of(pods, &devices, facts.host.as_deref(), namespace) {

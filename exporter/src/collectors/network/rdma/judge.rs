@@ -17,12 +17,31 @@ use crate::roots;
 const SLOW_SECONDS: f64 = 10.0;
 const GIGABIT: f64 = 125e6;
 
-/// What is to be told, in order.
-#[derive(Debug, Default)]
-pub(super) struct LinkEvents(Vec<Event>);
+/// A pass over the ports.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pass {
+    pub(super) now: f64,
+    /// Counters were read too.
+    pub(super) slow: bool,
+    /// Ports had the time to come up that they have after a start.
+    ready: bool,
+}
+
+impl Pass {
+    pub(super) fn new(now: f64, slow: bool, memory: &Memory) -> Self {
+        Self { now, slow, ready: now >= memory.ready_at }
+    }
+}
+
+/// What is to be reported of a pass, in order.
+#[derive(Debug)]
+pub(super) struct LinkEvents {
+    pass: Pass,
+    events: Vec<Event>,
+}
 
 impl LinkEvents {
-    fn add(&mut self, now: f64, known: &Expected, hint: &str, changes: impl IntoIterator<Item = Change>) {
+    fn add(&mut self, known: &Expected, hint: &str, changes: impl IntoIterator<Item = Change>) {
         let name = known.name();
         let subject = Subject {
             medium: known.medium(),
@@ -32,7 +51,8 @@ impl LinkEvents {
             gpu: "",
             hint,
         };
-        self.0.extend(changes.into_iter().map(|change| subject.event(now, &change)));
+        let now = self.pass.now;
+        self.events.extend(changes.into_iter().map(|change| subject.event(now, &change)));
     }
 }
 
@@ -40,37 +60,35 @@ impl RdmaReader {
     /// Whether anything was told.
     pub(super) fn judge(
         &mut self,
-        now: f64,
-        slow: bool,
+        pass: Pass,
         cx: &Context<'_>,
         memory: &mut Memory,
         looks: &[Look],
     ) -> bool {
-        let mut told = LinkEvents::default();
-        let ready = now >= memory.ready_at;
-        self.retire(now, ready, &mut memory.known, looks, &mut told);
+        let mut told = LinkEvents { pass, events: Vec::new() };
+        self.retire(&mut memory.known, looks, &mut told);
         for (key, known) in &mut memory.known.0 {
             let look = looks.iter().find(|look| look.key == *key);
-            self.judge_state(now, slow, ready, cx, known, key, look, &mut told);
+            self.judge_state(cx, (key.as_str(), known), look, &mut told);
         }
-        if slow {
-            self.judge_traffic(now, &mut memory.known, looks);
+        if pass.slow {
+            self.judge_traffic(pass.now, &mut memory.known, looks);
             for (key, known) in &mut memory.known.0 {
                 let look = looks.iter().find(|look| look.key == *key);
-                self.judge_rate(now, known, key, look, &mut told);
-                self.judge_errors(now, known, key, &mut told);
+                self.judge_rate((key.as_str(), &mut *known), look, &mut told);
+                self.judge_errors((key.as_str(), known), &mut told);
             }
             self.judge_readable(cx);
         }
-        self.judge_number(now, &memory.known, ready, looks, &mut told);
-        let any = !told.0.is_empty();
+        self.judge_number(&memory.known, looks, &mut told);
+        let (any, now) = (!told.events.is_empty(), pass.now);
         if !(0.0..HEALTH_SECONDS).contains(&(now - self.health_at)) && self.counted.at.is_some() {
             self.health_at = now;
-            told.0.extend(
+            told.events.extend(
                 looks.iter().filter(|l| memory.known.0.contains_key(&l.key)).map(|l| self.health(now, l)),
             );
         }
-        for event in told.0 {
+        for event in told.events {
             if event.kind == Kind::Link {
                 tracing::warn!(
                     link = event.name,
@@ -87,31 +105,28 @@ impl RdmaReader {
     /// What is not to be judged any more: left out by the configuration, found to be of the
     /// management network, or gone from a node that has all the ports that it should have
     /// without it.
-    fn retire(&self, now: f64, ready: bool, known: &mut Known, looks: &[Look], told: &mut LinkEvents) {
-        let complete = ready && self.config.expected.ports.is_some_and(|n| self.ports_up(looks) >= n);
+    fn retire(&self, known: &mut Known, looks: &[Look], told: &mut LinkEvents) {
+        let complete =
+            told.pass.ready && self.config.expected.ports.is_some_and(|n| self.ports_up(looks) >= n);
         known.0.retain(|key, known| {
             let look = looks.iter().find(|l| l.key == *key);
             let apart = look.is_some_and(|l| l.role != super::Role::Fabric);
             let keep = self.wanted(&known.device) && !apart && (look.is_some() || !complete);
             if !keep {
-                told.add(now, known, "", known.watch.clone().retire());
+                told.add(known, "", known.watch.clone().retire());
             }
             keep
         });
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one port, with all that is known of it")]
     fn judge_state(
         &self,
-        now: f64,
-        counted: bool,
-        ready: bool,
         cx: &Context<'_>,
-        known: &mut Expected,
-        key: &str,
+        (key, known): (&str, &mut Expected),
         look: Option<&Look>,
         told: &mut LinkEvents,
     ) {
+        let Pass { now, slow, ready } = told.pass;
         let up = match look {
             Some(look) => look.state.up(),
             None => Some(false),
@@ -123,21 +138,20 @@ impl RdmaReader {
             return;
         }
         let downs = self.counted.all(key).find_map(|(name, n)| (name == "link_downed").then_some(n));
-        let seen = Seen { up, downs: downs.filter(|_| counted) };
+        let seen = Seen { up, downs: downs.filter(|_| slow) };
         let changes = known.watch.observe(now, &self.rule, seen);
         if !changes.is_empty() {
-            told.add(now, known, &self.hint(cx, look), changes);
+            told.add(known, &self.hint(cx, look), changes);
         }
     }
 
     fn judge_rate(
         &mut self,
-        now: f64,
-        known: &mut Expected,
-        key: &str,
+        (key, known): (&str, &mut Expected),
         look: Option<&Look>,
         told: &mut LinkEvents,
     ) {
+        let now = told.pass.now;
         let Some(rate) = look.filter(|l| l.state.up() == Some(true)).and_then(|l| l.state.rate) else {
             return;
         };
@@ -158,7 +172,7 @@ impl RdmaReader {
             text.map(|t| (level, t)),
             "is as fast as it should be again",
         );
-        told.add(now, known, "", change);
+        told.add(known, "", change);
     }
 
     /// Bytes a second that the port should negotiate.
@@ -167,7 +181,8 @@ impl RdmaReader {
         said.map_or(known.pace.best(), |gigabits| gigabits * GIGABIT)
     }
 
-    fn judge_errors(&mut self, now: f64, known: &mut Expected, key: &str, told: &mut LinkEvents) {
+    fn judge_errors(&mut self, (key, known): (&str, &mut Expected), told: &mut LinkEvents) {
+        let now = told.pass.now;
         if !self.counted.ports.contains_key(key) {
             return;
         }
@@ -184,7 +199,7 @@ impl RdmaReader {
             blind.then(|| (Level::Warn, at_its_end(&meters.worst)))
         };
         let change = known.errors.report(now, State::Errors, is, "has no more errors than a good link");
-        told.add(now, known, "", change);
+        told.add(known, "", change);
     }
 
     /// Takes in what the ports moved, and at the end of a window compares each with what it used
@@ -243,7 +258,8 @@ impl RdmaReader {
 
     /// Whether as many ports are known as the configuration expects. One that is known and down is
     /// told of by itself.
-    fn judge_number(&mut self, now: f64, known: &Known, ready: bool, looks: &[Look], told: &mut LinkEvents) {
+    fn judge_number(&mut self, known: &Known, looks: &[Look], told: &mut LinkEvents) {
+        let Pass { now, ready, .. } = told.pass;
         let Some(expected) = self.config.expected.ports else { return };
         let have = known.0.values().filter(|k| self.expected.allow(&k.device)).count();
         if !ready && have < expected && self.complete.is_fresh() {
@@ -270,7 +286,7 @@ impl RdmaReader {
             let subject = Subject { medium, name: "rdma", netdev: "", pci: "", gpu: "", hint: "" };
             let mut event = subject.event(now, &change);
             event.text = Some(format!("RDMA ports of this node {}", change.text));
-            told.0.push(event);
+            told.events.push(event);
         }
     }
 
