@@ -28,15 +28,17 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::clock::unix_now;
+use crate::collector::Access;
 use crate::collectors::COLLECTORS;
 use crate::collectors::kernel::catalogue;
+use crate::commands::reference;
 use crate::config::{Config, SourceConfig};
+use crate::exposition::{Contents, Exposition};
 use crate::hub::{Hub, Keep, Parts};
 use crate::ingest::kubeflow::Kubeflow;
 use crate::ingest::otlp::Otlp;
 use crate::ingest::{self, Intake, Sockets};
 use crate::nvml::Nvml;
-use crate::page::{Contents, Pages};
 use crate::roots::{self, Roots};
 use crate::schedule::Schedule;
 use crate::sources::Surroundings;
@@ -128,7 +130,7 @@ impl App {
         let contents = contents(&setup, &config, (&hub, &nvml), counts, &shutdown);
         let (admin, reloads) = Admin::new(log);
         let latch = admin.latch("the first page");
-        let pages = Arc::new(Pages::start(Arc::clone(&contents), config.page.interval.into())?);
+        let pages = Arc::new(Exposition::start(Arc::clone(&contents), config.page.interval.into())?);
         latch.open();
         if !persistent {
             hub.state_not_saved();
@@ -181,6 +183,16 @@ fn hub(config: &Config, keep: Option<Keep>) -> anyhow::Result<Hub> {
     }))
 }
 
+/// What collectors are given.
+fn access(setup: &Setup, hub: &Hub, nvml: &Nvml) -> Access {
+    Access {
+        roots: Arc::new(setup.roots.clone()),
+        hub: hub.clone(),
+        nvml: nvml.clone(),
+        families: reference::families,
+    }
+}
+
 fn contents(
     setup: &Setup,
     config: &Config,
@@ -188,8 +200,7 @@ fn contents(
     counts: Arc<ingest::Counts>,
     shutdown: &Shutdown,
 ) -> Arc<Contents> {
-    let roots = Arc::new(setup.roots.clone());
-    let schedule = Schedule::start(COLLECTORS, &config.collectors, &roots, hub, nvml);
+    let schedule = Schedule::start(COLLECTORS, &config.collectors, &access(setup, hub, nvml));
     schedule.wait_first_pass();
     Arc::new(Contents {
         hub: hub.clone(),
@@ -212,14 +223,14 @@ pub fn once(setup: &Setup, config: &Config) -> anyhow::Result<String> {
     let (_trigger, shutdown) = Shutdown::manual();
     let contents =
         contents(setup, config, (&hub(config, None)?, &Nvml::default()), Arc::default(), &shutdown);
-    Ok(crate::page::once(&contents).text())
+    Ok(crate::exposition::once(&contents).text())
 }
 
 fn router(
     (hub, nvml): (&Hub, &Nvml),
     events: Router,
     contents: &Contents,
-    pages: Arc<Pages>,
+    pages: Arc<Exposition>,
     admin: &Admin,
 ) -> Router {
     Router::new()
@@ -249,7 +260,7 @@ async fn operators_only(request: Request, next: Next) -> Response {
     reply::error(StatusCode::FORBIDDEN, text)
 }
 
-async fn metrics(State(pages): State<Arc<Pages>>, headers: HeaderMap) -> Response {
+async fn metrics(State(pages): State<Arc<Exposition>>, headers: HeaderMap) -> Response {
     let form = Form::asked(&headers);
     let page = pages.last(form).await;
     exposition::respond(&page, form)
@@ -266,7 +277,7 @@ struct Live {
     hub: Hub,
     nvml: Nvml,
     contents: Arc<Contents>,
-    pages: Arc<Pages>,
+    pages: Arc<Exposition>,
     sources: Vec<(SourceConfig, Trigger)>,
 }
 
@@ -276,7 +287,7 @@ impl Live {
         config: Config,
         (hub, nvml): (Hub, Nvml),
         contents: Arc<Contents>,
-        pages: Arc<Pages>,
+        pages: Arc<Exposition>,
     ) -> Self {
         let sources = config.sources.clone();
         let mut live = Self { setup, config, hub, nvml, contents, pages, sources: Vec::new() };
@@ -309,8 +320,8 @@ impl Live {
         self.pages.set_interval(new.page.interval.into());
         self.contents.max_series.store(new.page.max_series, Ordering::Relaxed);
         if new.collectors != self.config.collectors {
-            let roots = Arc::new(self.setup.roots.clone());
-            let schedule = Schedule::start(COLLECTORS, &new.collectors, &roots, &self.hub, &self.nvml);
+            let access = access(&self.setup, &self.hub, &self.nvml);
+            let schedule = Schedule::start(COLLECTORS, &new.collectors, &access);
             self.contents.collectors.store(Arc::new(schedule));
         }
         self.run_sources(&new.sources);

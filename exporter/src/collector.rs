@@ -1,14 +1,16 @@
 //! What a collector is: something that reads one part of this node, again and again.
 //!
-//! A collector is one file in `collectors/`, which holds its configuration with the defaults, its
-//! families, its code and its tests, and one line in [`crate::collectors`]. It runs on an OS thread
-//! of its own under [`crate::schedule`], so it may block, hang in the kernel or panic without harm
-//! to the page or to its neighbours.
+//! A collector is one file in a room of `collectors/`, which holds its configuration with the
+//! defaults, its families, its code and its tests, and one line in [`crate::collectors`]. It runs on
+//! an OS thread of its own under [`crate::schedule`], so it may block, hang in the kernel or panic
+//! without harm to the page or to its neighbours.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use stepwatch_kit::config::Period;
 
+use crate::family::Family;
 use crate::hub::Hub;
 use crate::nvml::Nvml;
 use crate::roots::Roots;
@@ -42,6 +44,25 @@ pub struct Context<'a> {
     pub hub: &'a Hub,
     /// The one thread that talks to NVML.
     pub nvml: &'a Nvml,
+    /// Every family of this program: their names are nobody else's.
+    pub families: Families,
+}
+
+pub type Families = fn() -> Vec<&'static Family>;
+
+/// What collectors are given, owned by whoever runs them.
+#[derive(Debug, Clone)]
+pub struct Access {
+    pub roots: Arc<Roots>,
+    pub hub: Hub,
+    pub nvml: Nvml,
+    pub families: Families,
+}
+
+impl Access {
+    pub fn context(&self) -> Context<'_> {
+        Context { roots: &self.roots, hub: &self.hub, nvml: &self.nvml, families: self.families }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

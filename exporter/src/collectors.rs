@@ -1,4 +1,12 @@
-//! The collectors, in the order of the page. Adding one takes its file and its line here.
+//! The collectors, in the order of the page. Adding one takes its file in the room of what it reads,
+//! and its line here.
+
+pub mod gpu;
+pub mod host;
+pub mod job;
+pub mod kernel;
+pub mod network;
+pub mod storage;
 
 use crate::collector::{Collector, Rhythm};
 use crate::family::Family;
@@ -16,18 +24,16 @@ pub struct Entry {
 /// A collector, and how often to run it.
 pub type Built = (Box<dyn Collector>, Rhythm);
 
-/// One line a collector: its module must offer `Config` (with `enabled` and `check`),
-/// `Collector::new(&Config)`, `ABOUT`, `FAMILIES` and `rhythm(&Config)`. One that must know what
-/// another is told has that one in brackets, and is given its configuration too.
+/// One line a collector: the key of its settings, what reads, its module, and in brackets the other
+/// collector whose settings it must know. The module must offer `Config` (with `enabled` and
+/// `check`), `ABOUT`, `FAMILIES` and `rhythm(&Config)`, the reader `new(&Config)`.
 macro_rules! collectors {
-    ($($name:ident $(($other:ident))?)*) => {
-        $(pub mod $name;)*
-
+    ($($name:ident = $reader:ident in $($module:ident)::+ $(($other:ident))?;)*) => {
         /// `collectors:` of the configuration, one key each.
         #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct CollectorsConfig {
-            $(pub $name: $name::Config,)*
+            $(pub $name: $($module::)+Config,)*
         }
 
         impl CollectorsConfig {
@@ -41,12 +47,13 @@ macro_rules! collectors {
 
         pub static COLLECTORS: &[Entry] = &[$(Entry {
             name: stringify!($name),
-            about: $name::ABOUT,
-            families: $name::FAMILIES,
+            about: $($module::)+ABOUT,
+            families: $($module::)+FAMILIES,
             build: |config| {
                 let own = &config.$name;
                 let build = || -> Built {
-                    (Box::new($name::Reader::new(own $(, &config.$other)?)), $name::rhythm(own))
+                    let reader = $($module::)+$reader::new(own $(, &config.$other)?);
+                    (Box::new(reader), $($module::)+rhythm(own))
                 };
                 own.enabled.then(build)
             },
@@ -55,20 +62,20 @@ macro_rules! collectors {
 }
 
 collectors! {
-    affinity(rdma)
-    clock
-    config_drift
-    disk
-    edac
-    gpu(kernel)
-    heartbeat
-    job
-    kernel
-    mounts
-    nic
-    pci
-    process
-    ras
-    rdma
-    textfile
+    affinity = AffinityReader in network::affinity(rdma);
+    clock = ClockReader in host::clock;
+    config_drift = ConfigDriftReader in host::config_drift;
+    disk = DiskReader in storage::disk;
+    edac = EdacReader in host::edac;
+    gpu = GpuReader in gpu(kernel);
+    heartbeat = HeartbeatReader in job::heartbeat;
+    job = AllocationReader in job::allocation;
+    kernel = KernelLogReader in kernel;
+    mounts = MountsReader in storage::mounts;
+    nic = NicReader in network::nic;
+    pci = PciReader in host::pci;
+    process = ProcessReader in host::process;
+    ras = RasReader in job::ras;
+    rdma = RdmaReader in network::rdma;
+    textfile = TextfileReader in host::textfile;
 }

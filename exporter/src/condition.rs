@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Value};
 
 use crate::collector::Context;
@@ -17,7 +18,7 @@ use crate::origin::Origin;
 /// A condition that still holds is told again this often.
 const AGAIN: Duration = Duration::from_mins(10);
 /// Conditions of one collector that hold at a time; those beyond are counted as dropped and not
-/// told.
+/// reported.
 const MAX_HELD: usize = 256;
 
 /// What one collector has told of, and not yet told the end of.
@@ -26,45 +27,45 @@ pub struct Conditions(HashMap<Held, Instant>);
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Held {
-    name: &'static str,
+    condition: NodeCondition,
     /// What it is that the condition is of: a device, a mount; empty of the node as a whole.
     key: Box<str>,
 }
 
 impl Conditions {
-    /// Says how it stands with `name` of `key` now. `make` makes the event, of whichever kind, when
+    /// Says how it stands with `condition` of `key` now. `make` makes the event, of whichever kind, when
     /// there is one to tell; its `code` is set to whether the condition holds, its `name` to
-    /// `name` where it has none, its `level` to `info` at the end.
-    pub fn tell(
+    /// that of its row where it has none, its `level` to `info` at the end.
+    pub fn report(
         &mut self,
         cx: &Context<'_>,
-        name: &'static str,
+        condition: NodeCondition,
         key: &str,
         holds: bool,
         make: impl FnOnce() -> Event,
     ) {
-        self.tell_at(Instant::now(), cx, name, key, holds, make);
+        self.report_at(Instant::now(), cx, condition, key, holds, make);
     }
 
-    fn tell_at(
+    fn report_at(
         &mut self,
         now: Instant,
         cx: &Context<'_>,
-        name: &'static str,
+        condition: NodeCondition,
         key: &str,
         holds: bool,
         make: impl FnOnce() -> Event,
     ) {
-        let held = Held { name, key: key.into() };
-        let told = self.0.get(&held).copied();
-        let again = match (told, holds) {
+        let held = Held { condition, key: key.into() };
+        let reported = self.0.get(&held).copied();
+        let again = match (reported, holds) {
             (None, false) => return,
-            (Some(told), true) if now.saturating_duration_since(told) < AGAIN => return,
+            (Some(reported), true) if now.saturating_duration_since(reported) < AGAIN => return,
             (None, true) if self.0.len() >= MAX_HELD => {
                 cx.hub.drops().count(Reason::Conditions);
                 return;
             }
-            (told, _) => told.is_some() && holds,
+            (reported, _) => reported.is_some() && holds,
         };
         if holds {
             self.0.insert(held, now);
@@ -73,7 +74,7 @@ impl Conditions {
         }
         let mut event = make();
         event.code = Some(i64::from(holds));
-        event.name.get_or_insert_with(|| name.to_owned());
+        event.name.get_or_insert_with(|| condition.name().to_owned());
         if !holds {
             event.level = Some("info".into());
         }
@@ -84,27 +85,33 @@ impl Conditions {
     }
 
     /// Whether the condition was told of, and not its end.
-    pub fn holds(&self, name: &str, key: &str) -> bool {
-        self.0.keys().any(|held| held.name == name && *held.key == *key)
+    pub fn holds(&self, condition: NodeCondition, key: &str) -> bool {
+        self.0.keys().any(|held| held.condition == condition && *held.key == *key)
     }
 
-    /// Keys of which the condition was told, and not its end: those of devices that are gone must
+    /// Keys of which the condition was reported, and not its end: those of devices that are gone must
     /// be ended by somebody.
-    pub fn keys(&self, name: &str) -> Vec<String> {
-        let mut keys: Vec<_> =
-            self.0.keys().filter(|held| held.name == name).map(|held| held.key.to_string()).collect();
+    pub fn keys(&self, condition: NodeCondition) -> Vec<String> {
+        let mut keys: Vec<_> = self
+            .0
+            .keys()
+            .filter(|held| held.condition == condition)
+            .map(|held| held.key.to_string())
+            .collect();
         keys.sort();
         keys
     }
 
     /// Forgets, without telling of an end, what `keep` does not want to hear of again.
-    pub fn retain(&mut self, mut keep: impl FnMut(&str, &str) -> bool) {
-        self.0.retain(|held, _| keep(held.name, &held.key));
+    pub fn retain(&mut self, mut keep: impl FnMut(NodeCondition, &str) -> bool) {
+        self.0.retain(|held, _| keep(held.condition, &held.key));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use super::*;
     use crate::roots::Roots;
     use crate::testing;
@@ -129,17 +136,17 @@ mod tests {
             (1202, false),
         ] {
             let at = start + Duration::from_secs(seconds);
-            conditions.tell_at(at, &bench.context(), "mount_stuck", "/data", holds, event);
+            conditions.report_at(at, &bench.context(), NodeCondition::MountStuck, "/data", holds, event);
         }
-        let told = bench.published();
+        let reported = bench.published();
         let short: Vec<_> =
-            told.iter().map(|e| (e.code, e.level.as_deref(), e.extra.contains_key("again"))).collect();
+            reported.iter().map(|e| (e.code, e.level.as_deref(), e.extra.contains_key("again"))).collect();
         assert_eq!(
             short,
             [(Some(1), Some("warn"), false), (Some(1), Some("warn"), true), (Some(0), Some("info"), false)]
         );
-        assert!(told.iter().all(|e| e.name.as_deref() == Some("mount_stuck")));
-        assert!(conditions.keys("mount_stuck").is_empty());
+        assert!(reported.iter().all(|e| e.name.as_deref() == Some("mount_stuck")));
+        assert!(conditions.keys(NodeCondition::MountStuck).is_empty());
     }
 
     #[test]
@@ -147,15 +154,93 @@ mod tests {
         let bench = testing::Bench::new(Roots::default());
         let mut conditions = Conditions::default();
         for i in 0..=MAX_HELD {
-            conditions.tell(&bench.context(), "mount_stuck", &format!("/{i}"), true, event);
+            conditions.report(&bench.context(), NodeCondition::MountStuck, &format!("/{i}"), true, event);
         }
         assert_eq!(bench.published().len(), MAX_HELD);
         assert_eq!(bench.hub.drops().get(Reason::Conditions), 1);
-        assert!(conditions.holds("mount_stuck", "/0") && !conditions.holds("disk_filling", "/0"));
-        conditions.tell(&bench.context(), "mount_stuck", "/0", false, event);
-        conditions.tell(&bench.context(), "mount_stuck", "/new", true, event);
+        assert!(
+            conditions.holds(NodeCondition::MountStuck, "/0")
+                && !conditions.holds(NodeCondition::DiskFilling, "/0")
+        );
+        conditions.report(&bench.context(), NodeCondition::MountStuck, "/0", false, event);
+        conditions.report(&bench.context(), NodeCondition::MountStuck, "/new", true, event);
         assert_eq!(bench.published().len(), 2);
         conditions.retain(|_, key| key == "/new");
-        assert_eq!(conditions.keys("mount_stuck"), ["/new"]);
+        assert_eq!(conditions.keys(NodeCondition::MountStuck), ["/new"]);
+    }
+
+    /// `docs/conditions.md` as it should be.
+    fn document() -> String {
+        let mut text = String::from(
+            "# Conditions of a node\n\nWhat an exporter finds wrong with its node, by the name that the event `hw` of the stream bears. \
+             The table is made from `wire/src/conditions.rs`, which the exporter and its `check` read.\n\n\
+             * How bad it is now is for the event to say (`level`). **Pages**: when one at the level `error` does, if it hits a run; \
+             everything else is a ticket or a note.\n\
+             * **Stops runs**: whether it can stop or slow a run as a warning already.\n\
+             * **Remedy**: what has to be done, where the event itself names no `action`.\n\
+             * **Check**: which check of `stepwatch-exporter check` judges it.\n\n\
+             | Condition | Of | Stops runs | Remedy | Pages | Runbook | Check |\n|---|---|---|---|---|---|---|\n",
+        );
+        for condition in NodeCondition::ALL {
+            let row = condition.row();
+            let (runbook, stops) = (row.incident.as_str(), if row.stops_runs { "yes" } else { "no" });
+            text += &format!(
+                "| `{}` | {} | {stops} | `{}` | {} | [{runbook}](runbooks/{runbook}.md) | `{}` |\n",
+                row.name,
+                row.domain.as_str(),
+                row.remedy.as_str(),
+                row.pages.as_str(),
+                row.check
+            );
+        }
+        text
+    }
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    }
+
+    #[test]
+    fn conditions_page() {
+        let path = root().join("docs/conditions.md");
+        if std::env::var_os("STEPWATCH_BLESS").is_some() {
+            std::fs::write(&path, document()).unwrap();
+        }
+        assert!(
+            std::fs::read_to_string(&path).unwrap() == document(),
+            "docs/conditions.md is not what the table says: STEPWATCH_BLESS=1 cargo test -p stepwatch-exporter conditions_page"
+        );
+        for condition in NodeCondition::ALL {
+            let runbook = root().join(format!("docs/runbooks/{}.md", condition.row().incident.as_str()));
+            assert!(runbook.exists(), "{}", runbook.display());
+        }
+    }
+
+    fn sources(dir: &Path, out: &mut Vec<String>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, out);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                out.push(text.split("#[cfg(test)]").next().unwrap().to_owned());
+            }
+        }
+    }
+
+    /// Names that are not in the table cannot be reported: it is an enum that they are made of.
+    #[test]
+    fn every_row_is_reported_by_somebody() {
+        let mut collectors = Vec::new();
+        sources(&root().join("exporter/src/collectors"), &mut collectors);
+        let all = collectors.concat();
+        for condition in NodeCondition::ALL {
+            let named = |by: &str| {
+                let name = format!("{by}::{condition:?}");
+                let ends = |at: usize| !all[at + name.len()..].starts_with(|c: char| c.is_alphanumeric());
+                all.match_indices(&name).any(|(at, _)| ends(at))
+            };
+            assert!(named("NodeCondition") || named("C"), "nobody reports {}", condition.name());
+        }
     }
 }

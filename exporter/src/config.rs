@@ -342,6 +342,30 @@ collectors:
     }
 
     #[test]
+    fn a_pattern_that_is_none_is_refused() {
+        for setting in [
+            "affinity: {exclude",
+            "disk: {types",
+            "disk: {include",
+            "disk: {exclude",
+            "job: {cgroups",
+            "mounts: {types",
+            "mounts: {include",
+            "mounts: {exclude",
+            "nic: {exclude",
+            "nic: {ethtool",
+            "pci: {exclude",
+            "rdma: {include",
+            "rdma: {exclude",
+            "rdma: {management",
+        ] {
+            let text = format!("collectors: {{{setting}: ['a[']}}}}");
+            let error = Config::parse("x.yml", &text).unwrap_err().to_string();
+            assert!(error.contains("\"a[\" is not a pattern"), "{setting}: {error}");
+        }
+    }
+
+    #[test]
     fn what_takes_a_restart_is_named() {
         let a = Config::default();
         let b = Config::parse("x", "listen: ':1'\nstate_dir: /x\nruns: {max_runs: 2}").unwrap();

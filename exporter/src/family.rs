@@ -7,7 +7,7 @@
 /// Type of a family, as the exposition format calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum FamilyType {
     Counter,
     Gauge,
     Histogram,
@@ -19,7 +19,7 @@ pub enum Kind {
 pub struct Family {
     /// The whole name, unit and `_total` included: what one greps for.
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: FamilyType,
     /// Base unit, or empty for a count or a dimensionless value. Part of the name.
     pub unit: &'static str,
     pub labels: &'static [&'static str],
@@ -34,7 +34,7 @@ impl Family {
         labels: &'static [&'static str],
         help: &'static str,
     ) -> Self {
-        Self { name, kind: Kind::Gauge, unit, labels, help }
+        Self { name, kind: FamilyType::Gauge, unit, labels, help }
     }
 
     pub const fn counter(
@@ -43,7 +43,7 @@ impl Family {
         labels: &'static [&'static str],
         help: &'static str,
     ) -> Self {
-        Self { name, kind: Kind::Counter, unit, labels, help }
+        Self { name, kind: FamilyType::Counter, unit, labels, help }
     }
 
     pub const fn histogram(
@@ -52,20 +52,20 @@ impl Family {
         labels: &'static [&'static str],
         help: &'static str,
     ) -> Self {
-        Self { name, kind: Kind::Histogram, unit, labels, help }
+        Self { name, kind: FamilyType::Histogram, unit, labels, help }
     }
 
     /// What OpenMetrics calls the family as a whole: the name of a counter is that of its series
     /// without the ending.
     pub fn metadata_name(&self) -> &'static str {
         match self.kind {
-            Kind::Counter => self.name.strip_suffix("_total").unwrap_or(self.name),
-            Kind::Gauge | Kind::Histogram | Kind::Unknown => self.name,
+            FamilyType::Counter => self.name.strip_suffix("_total").unwrap_or(self.name),
+            FamilyType::Gauge | FamilyType::Histogram | FamilyType::Unknown => self.name,
         }
     }
 }
 
-impl Kind {
+impl FamilyType {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",

@@ -44,12 +44,12 @@ pub fn kubeflow(data: &[u8]) {
 
 /// What tells of jobs: an answer of a kubelet, an environment, the control group of a process.
 pub fn job(data: &[u8]) {
-    collectors::job::fuzz(data);
+    collectors::job::allocation::fuzz(data);
 }
 
 /// What tells how a run is set up: an environment, a command line, a list of mappings.
 pub fn config_drift(data: &[u8]) {
-    collectors::config_drift::fuzz(data);
+    collectors::host::config_drift::fuzz(data);
 }
 
 /// The kernel's log.
@@ -60,20 +60,20 @@ pub fn kmsg(data: &[u8]) {
 /// What `/sys` and `/proc` say of links: states, rates, routes, errors of PCIe.
 pub fn links(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    collectors::rdma::fuzz(&text);
-    collectors::pci::fuzz(&text);
+    collectors::network::rdma::fuzz(&text);
+    collectors::host::pci::fuzz(&text);
 }
 
 /// Answers of NCCL's RAS, in both of its formats.
 pub fn ras(data: &[u8]) {
-    check(&collectors::ras::fuzz(data));
+    check(&collectors::job::ras::fuzz(data));
 }
 
 /// Files of the kernel that tell of mounts, processes and control groups, and files of metrics.
 pub fn node(data: &[u8]) {
-    collectors::mounts::fuzz(data);
-    collectors::process::fuzz(data);
-    collectors::textfile::fuzz(data);
+    collectors::storage::mounts::fuzz(data);
+    collectors::host::process::fuzz(data);
+    collectors::host::textfile::fuzz(data);
 }
 
 /// What was read can be told: it reads back, unless it is more than one record carries.

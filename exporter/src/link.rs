@@ -163,7 +163,7 @@ impl Standing {
     }
 
     /// `is`: how bad it is and in what words; `None` when all is well.
-    pub fn tell(
+    pub fn report(
         &mut self,
         now: f64,
         state: State,
@@ -244,7 +244,7 @@ mod tests {
         let mut standing = Standing::default();
         let bad = |level| Some((level, "is slow".to_owned()));
         let mut told = |now, is| {
-            let change = standing.tell(now, State::Degraded, is, "is well");
+            let change = standing.report(now, State::Degraded, is, "is well");
             change.map(|c| (c.over, c.again, c.level))
         };
         assert_eq!(told(0.0, None), None);

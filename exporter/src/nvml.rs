@@ -8,25 +8,25 @@
 //! NVML can be [released](Nvml::release): nothing of the driver stays open, so that a GPU can be
 //! reset or partitioned anew.
 
-mod ears;
 mod gpu;
 mod heartbeat;
 mod numbering;
-mod patience;
+mod quarantine;
 pub mod routes;
 mod session;
 mod standing;
+mod xid_events;
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-pub use ears::{Heard, Xid};
 pub use gpu::{Gpu, Identity, Mig};
 pub use heartbeat::{Call, Cost, Spent};
-pub use patience::Aside;
+pub use quarantine::Aside;
 pub use session::{Computing, Live, OpenError, Session};
+pub use xid_events::{Heard, Xid};
 
 use crate::clock::unix_now;
 use crate::lock::Locked as _;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stepwatch_wire::words;
 
-use crate::family::{Family, Kind};
+use crate::family::{Family, FamilyType};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
@@ -166,7 +166,7 @@ impl Samples {
     /// Adds a value; one that is not a finite number is absent (principle 6).
     pub fn set(&mut self, family: &'static Family, labels: &[&str], value: impl IntoNumber) {
         let value = value.into_number();
-        debug_assert_ne!(family.kind, Kind::Histogram, "{}", family.name);
+        debug_assert_ne!(family.kind, FamilyType::Histogram, "{}", family.name);
         if value.is_finite() {
             self.push(family, labels, Value::Number(value));
         }
@@ -180,7 +180,7 @@ impl Samples {
     }
 
     pub fn distribution(&mut self, family: &'static Family, labels: &[&str], value: Distribution) {
-        debug_assert_eq!(family.kind, Kind::Histogram, "{}", family.name);
+        debug_assert_eq!(family.kind, FamilyType::Histogram, "{}", family.name);
         self.push(family, labels, Value::Histogram(value));
     }
 

@@ -14,13 +14,10 @@ use std::time::{Duration, Instant};
 
 use crate::background;
 use crate::clock::unix_now;
-use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::collector::{Access, CollectError, Collector, Rhythm, Support};
 use crate::collectors::{CollectorsConfig, Entry};
 use crate::family::Family;
-use crate::hub::Hub;
 use crate::lock::Locked as _;
-use crate::nvml::Nvml;
-use crate::roots::Roots;
 use crate::samples::Samples;
 use ticks::Ticks;
 
@@ -158,9 +155,7 @@ impl Schedule {
     pub fn start(
         entries: impl IntoIterator<Item = &'static Entry>,
         config: &CollectorsConfig,
-        roots: &Arc<Roots>,
-        hub: &Hub,
-        nvml: &Nvml,
+        access: &Access,
     ) -> Self {
         let stop = Arc::new(Stop::default());
         let start = |(i, entry): (usize, &'static Entry)| {
@@ -175,9 +170,7 @@ impl Schedule {
                 collector,
                 supported: false,
                 found: String::new(),
-                roots: Arc::clone(roots),
-                hub: hub.clone(),
-                nvml: nvml.clone(),
+                access: access.clone(),
                 ticks: Ticks::new(rhythm.interval, i, Instant::now()),
                 slot: Arc::clone(&slot),
                 stop: Arc::clone(&stop),
@@ -294,9 +287,7 @@ struct Worker {
     supported: bool,
     /// What the probe found.
     found: String,
-    roots: Arc<Roots>,
-    hub: Hub,
-    nvml: Nvml,
+    access: Access,
     ticks: Ticks,
     slot: Arc<Slot>,
     stop: Arc<Stop>,
@@ -330,7 +321,7 @@ impl Worker {
     }
 
     fn pass(&mut self) -> Result<Pass, CollectError> {
-        let cx = Context { roots: &self.roots, hub: &self.hub, nvml: &self.nvml };
+        let cx = self.access.context();
         if !self.supported {
             match self.collector.probe(&cx)? {
                 Support::Unsupported(why) => return Ok(Pass::Unsupported(why)),

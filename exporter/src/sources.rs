@@ -10,7 +10,7 @@ use stepwatch_kit::shutdown::Shutdown;
 use crate::family::Family;
 
 pub use checkpoints::CheckpointsConfig;
-pub(crate) use checkpoints::tell_last as tell_last_checkpoint;
+pub(crate) use checkpoints::report_last as tell_last_checkpoint;
 pub use discover::DiscoverConfig;
 pub use scrape::ScrapeConfig;
 #[cfg(any(test, feature = "fuzz"))]

@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 
-use stepwatch_wire::Event;
+use stepwatch_wire::conditions::NodeCondition;
+use stepwatch_wire::{Event, Kind};
 
 use crate::collector::{Collector, Context};
 use crate::hub::{Hub, Parts};
@@ -10,7 +11,7 @@ use crate::nvml::Nvml;
 use crate::roots::Roots;
 use crate::samples::Samples;
 use crate::stream::{Limits, Read};
-use crate::training::mfu::Convention;
+use crate::training::{self, mfu::Convention};
 use crate::training::{Archive, Options};
 
 pub(crate) const OPTIONS: Options = Options {
@@ -44,7 +45,14 @@ pub(crate) fn published(hub: &Hub) -> Vec<Event> {
         all.extend(text.lines().map(|l| Event::parse(l.as_bytes()).unwrap()));
         after = last;
     }
+    all.iter().filter(|event| event.kind == Kind::Hw).for_each(is_in_the_table);
     all
+}
+
+/// Who publishes without a [`crate::condition::Conditions`] is held to its names here.
+fn is_in_the_table(event: &Event) {
+    let name = event.name.as_deref().unwrap_or_default();
+    assert!(NodeCondition::parse(name).is_some(), "{name:?} has no row in wire/src/conditions.rs");
 }
 
 /// A collector's surroundings.
@@ -61,7 +69,12 @@ impl Bench {
     }
 
     pub(crate) fn context(&self) -> Context<'_> {
-        Context { roots: &self.roots, hub: &self.hub, nvml: &self.nvml }
+        Context {
+            roots: &self.roots,
+            hub: &self.hub,
+            nvml: &self.nvml,
+            families: || training::FAMILIES.to_vec(),
+        }
     }
 
     pub(crate) fn collect(&self, collector: &mut dyn Collector) -> Samples {

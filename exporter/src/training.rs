@@ -13,18 +13,18 @@ pub mod families;
 mod gauge;
 mod histogram;
 mod join;
+mod metric_dedup;
 pub mod mfu;
 mod nonfinite;
 pub mod peaks;
 mod phases;
 mod rank;
 mod run;
-mod sane;
+mod sanitize;
 mod shares;
 mod stale;
 #[cfg(test)]
 mod tests;
-mod told;
 mod window;
 mod write;
 
@@ -44,7 +44,7 @@ use crate::voice::Voice;
 use mfu::Convention;
 use rank::Rank;
 use run::{Context, Gpu, Run, Stepped};
-use shares::{Newcomers, Told};
+use shares::{LoggedRefusals, Newcomers};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -80,7 +80,7 @@ pub struct Training {
     /// That there are too many runs was logged, and there still are.
     told_full: bool,
     newcomers: Newcomers,
-    told: Told,
+    told: LoggedRefusals,
 }
 
 /// What is shown of a run.
@@ -116,7 +116,7 @@ impl Training {
             urgent: false,
             told_full: false,
             newcomers: Newcomers::default(),
-            told: Told::default(),
+            told: LoggedRefusals::default(),
         }
     }
 
@@ -156,7 +156,7 @@ impl Training {
         if let Err(why) = may_say(&event, origin) {
             return Outcome::Rejected(why);
         }
-        let repaired = sane::repair(&mut event, now);
+        let repaired = sanitize::repair(&mut event, now);
         self.drops.add(Reason::Timestamp, repaired.times);
         self.drops.add(Reason::Absurd, repaired.values);
         let Some(name) = event.run.clone() else {

@@ -4,7 +4,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 
 use crate::cursor::Cursor;
-use crate::json::{JsonError, Reader, Value, write_string};
+use crate::json::{JsonError, JsonReader, Value, write_string};
 use crate::metrics::Metrics;
 use crate::names::metric;
 use crate::num;
@@ -249,7 +249,7 @@ impl Event {
         }
         let mut e = Self::new(Kind::Event);
         let mut kind = None;
-        let mut r = Reader::new(bytes);
+        let mut r = JsonReader::new(bytes);
         r.object(|key, r| {
             let v = r.value()?;
             if key == "k" {

@@ -40,7 +40,7 @@ impl core::error::Error for JsonError {}
 impl Value {
     /// Reads exactly one value, with nothing but space around it.
     pub fn parse(bytes: &[u8]) -> Result<Self, JsonError> {
-        let mut r = Reader::new(bytes);
+        let mut r = JsonReader::new(bytes);
         let v = r.value()?;
         r.end()?;
         Ok(v)
@@ -120,13 +120,13 @@ pub(crate) fn write_string(out: &mut String, s: &str) {
     out.push('"');
 }
 
-pub(crate) struct Reader<'a> {
+pub(crate) struct JsonReader<'a> {
     b: &'a [u8],
     at: usize,
     depth: u32,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> JsonReader<'a> {
     pub(crate) fn new(b: &'a [u8]) -> Self {
         Self { b, at: 0, depth: 0 }
     }

@@ -7,6 +7,7 @@
 //! and strict where a mistake would be silently wrong (a step that is not an integer, a packet over
 //! the limit): an error names the field.
 
+pub mod conditions;
 mod cursor;
 mod event;
 mod json;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read as _};
 use std::path::Path;
 
-use stepwatch_formats::{FileKind, FileReader, HEAD_BYTES, Reader, UnknownFormat, kind_of};
+use stepwatch_formats::{FileKind, FileReader, HEAD_BYTES, LogReader, UnknownFormat, kind_of};
 use stepwatch_wire::Event;
 
 use super::csv::{Header, Rows};
@@ -63,7 +63,7 @@ pub(super) struct Lines<R = BufReader<Source>> {
 enum Kind {
     Csv(Rows),
     Events,
-    Log(Box<Reader>),
+    Log(Box<LogReader>),
 }
 
 impl Input {
@@ -187,7 +187,7 @@ impl Kind {
         if first.trim_start().starts_with('{') && Event::parse(first.as_bytes()).is_ok() {
             return Ok((Self::Events, false));
         }
-        Ok((Self::Log(Box::new(Reader::new(None)?)), false))
+        Ok((Self::Log(Box::new(LogReader::new(None)?)), false))
     }
 
     fn read(&mut self, text: &str, line: u64) -> Result<Option<Vec<Event>>, InputError> {

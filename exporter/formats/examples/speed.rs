@@ -5,13 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use stepwatch_formats::Reader;
+use stepwatch_formats::LogReader;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:>12} {:>8}  {:<16} file", "lines/s", "MB/s", "format");
     for path in std::env::args().skip(1) {
         let text = std::fs::read_to_string(&path)?;
-        let mut reader = Reader::new(None)?;
+        let mut reader = LogReader::new(None)?;
         let mut events = Vec::new();
         let (start, mut rounds) = (Instant::now(), 0u32);
         while start.elapsed() < Duration::from_millis(500) {

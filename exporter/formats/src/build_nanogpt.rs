@@ -88,11 +88,11 @@ fn log(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::Kind;
 
     fn read(lines: &[&str]) -> Vec<Event> {
-        let mut r = Reader::new(Some("build-nanogpt")).unwrap();
+        let mut r = LogReader::new(Some("build-nanogpt")).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);

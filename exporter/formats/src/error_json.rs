@@ -8,7 +8,7 @@ use std::path::Path;
 
 use stepwatch_wire::{Event, Kind, MAX_TEXT, Value};
 
-use crate::file::{Chunk, FileFormat, Pushed};
+use crate::file_format::{Chunk, FileFormat, Pushed};
 use crate::format::Out;
 use crate::number;
 

@@ -1,7 +1,7 @@
 //! Files that are not lines: what a file is, and the readers of those that hold records or are
 //! written anew as a whole.
 //!
-//! * [`FileKind::Lines`] is for [`crate::Reader`].
+//! * [`FileKind::Lines`] is for [`crate::LogReader`].
 //! * [`FileKind::Records`] grow at the end: TensorBoard event files, W&B transaction logs. Offer
 //!   every byte once, in order. What `push` does not consume (the beginning of a record, never more
 //!   than [`MAX_PENDING_BYTES`]) is offered again with more behind it.
@@ -15,13 +15,13 @@
 //! is lost and no other state is needed. Of `Records` it is the offset in the file to go on reading
 //! at; of `Whole` it counts entries, and the whole file is offered again.
 
-use core::fmt;
 use std::path::Path;
 
 use stepwatch_wire::{Event, Kind};
 
 use crate::absent::Absent;
 use crate::error_json::ErrorJson;
+use crate::file_format::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
 use crate::flight_recorder::{self, FlightRecorder};
 use crate::format::Out;
 use crate::hf_config::{self, HfConfig};
@@ -32,9 +32,6 @@ use crate::tfevents::{self, TfEvents};
 use crate::trainer_state::{self, TrainerState};
 use crate::wandb::{self, WandbLog};
 
-/// The longest record that is looked into; a longer one (an image, a model graph) is passed over
-/// and counted.
-pub const MAX_RECORD_BYTES: usize = 1024 * 1024;
 /// With this much offered, `push` consumes something: the most that a caller of `Records` must
 /// hold.
 pub const MAX_PENDING_BYTES: usize = MAX_RECORD_BYTES + 64 * 1024;
@@ -54,22 +51,6 @@ pub enum FileKind {
     Whole,
 }
 
-/// What came of some bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pushed {
-    /// Bytes of what was offered that the caller may forget. Of a `Whole` file all of them, or none
-    /// of one that was caught half written: offer it again when it changed.
-    pub consumed: usize,
-    /// Records whose checksum or structure is wrong; they were passed over.
-    pub bad_records: u64,
-    /// Records and values that were read and say nothing about training.
-    pub unmatched: u64,
-    /// Records longer than [`MAX_RECORD_BYTES`].
-    pub oversized: u64,
-    /// Why nothing beyond this point can be read.
-    pub stop: Option<&'static str>,
-}
-
 /// Reads one file of records or one that is written as a whole.
 #[derive(Debug)]
 pub struct FileReader {
@@ -79,22 +60,6 @@ pub struct FileReader {
     absent: Absent,
     /// The goodbye, once the file has said it and no step came after it.
     ended: Option<Event>,
-}
-
-/// Some bytes of a file, and where they stand.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Chunk<'a> {
-    pub(crate) bytes: &'a [u8],
-    /// Nothing was appended for a while.
-    pub(crate) at_rest: bool,
-}
-
-/// One way to write a file that is not lines. Reads any bytes without panicking.
-pub(crate) trait FileFormat: fmt::Debug + Send {
-    fn name(&self) -> &'static str;
-    fn push(&mut self, chunk: Chunk<'_>, out: &mut Out<'_>) -> Pushed;
-    fn position(&self) -> u64;
-    fn resume(&mut self, position: u64, last_step: Option<i64>);
 }
 
 /// Looks at the name and the first bytes: `head` may be shorter than the file, or empty when it was

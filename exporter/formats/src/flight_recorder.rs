@@ -6,7 +6,7 @@ use std::path::Path;
 
 use stepwatch_wire::{Event, Kind, Value};
 
-use crate::file::{Chunk, FileFormat, Pushed};
+use crate::file_format::{Chunk, FileFormat, Pushed};
 use crate::format::Out;
 
 /// Name of the event.

@@ -7,7 +7,7 @@
 
 use stepwatch_wire::{Event, Value};
 
-use crate::{Reader, Rule, names, number, python};
+use crate::{LogReader, Rule, names, number, python};
 
 /// Rules that logs of any kind are read by.
 const RULES: &[(&str, bool)] = &[
@@ -21,7 +21,7 @@ pub fn reader(data: &[u8]) {
     let Some((first, log)) = data.split_first() else { return };
     let names = names();
     let name = names.get(usize::from(*first) % names.len()).copied();
-    if let Ok(reader) = Reader::new(name) {
+    if let Ok(reader) = LogReader::new(name) {
         read(reader, log);
     }
 }
@@ -32,7 +32,7 @@ pub fn rules(data: &[u8]) {
     if *first == u8::MAX {
         let text = String::from_utf8_lossy(log);
         let (pattern, log) = text.split_once('\n').unwrap_or((&text, ""));
-        let made = Reader::with_rule(&Rule { regex: Some(pattern.to_owned()), ..Rule::default() });
+        let made = LogReader::with_rule(&Rule { regex: Some(pattern.to_owned()), ..Rule::default() });
         made.into_iter().for_each(|reader| read(reader, log.as_bytes()));
         return;
     }
@@ -43,7 +43,7 @@ pub fn rules(data: &[u8]) {
         logfmt: (!is_regex).then(|| logfmt.map(|(ours, theirs)| (ours.to_owned(), theirs.to_owned())).into()),
         ..Rule::default()
     };
-    Reader::with_rule(&rule).into_iter().for_each(|reader| read(reader, log));
+    LogReader::with_rule(&rule).into_iter().for_each(|reader| read(reader, log));
 }
 
 /// Numbers in text.
@@ -74,13 +74,13 @@ pub fn json(data: &[u8]) {
         v.write(&mut text);
         assert!(Value::parse(text.as_bytes()).is_ok(), "what is written reads back: {text}");
     }
-    if let Ok(reader) = Reader::new(Some("jsonl")) {
+    if let Ok(reader) = LogReader::new(Some("jsonl")) {
         read(reader, data);
     }
-    read(Reader::with_keys([("step", "a.b"), ("loss", "l"), ("ts", "t"), ("rank", "r")]), data);
+    read(LogReader::with_keys([("step", "a.b"), ("loss", "l"), ("ts", "t"), ("rank", "r")]), data);
 }
 
-fn read(mut reader: Reader, log: &[u8]) {
+fn read(mut reader: LogReader, log: &[u8]) {
     let mut events = Vec::new();
     for line in String::from_utf8_lossy(log).split('\n') {
         reader.line(line, &mut events);

@@ -1,7 +1,7 @@
 //! Whatever else prints steps: any line with a step number and a number of training beside it.
 //!
 //! This is the last resort. It reads a line only if no framework's own grammar does, and
-//! [`crate::Reader`] believes it only when two lines with rising steps agree on what they carry.
+//! [`crate::LogReader`] believes it only when two lines with rising steps agree on what they carry.
 //! `step` may be an iteration, an update or a batch, `12/100` or `[12/100]` behind it or alone, or
 //! a progress bar with numbers behind it. Names are those of `tags.rs`, so that `gnorm`,
 //! `grad-norm` and `train/grad_norm` are one; any other named number becomes a custom metric.
@@ -61,7 +61,7 @@ struct Position {
 
 /// What a line tells, before it is known which step it is of.
 #[derive(Debug, Default)]
-struct Told {
+struct LineValues {
     /// How good the best name of a step is, and the step.
     step: Option<(u8, i64, Option<i64>)>,
     epoch: Option<f64>,
@@ -83,7 +83,7 @@ impl Format for Generic {
         if line.text.len() > MAX_LINE || !line.text.bytes().any(|b| b.is_ascii_digit()) {
             return Outcome::Unmatched;
         }
-        let mut told = Told::default();
+        let mut told = LineValues::default();
         let evaluates = if let Some(bar) = tqdm::bar(line.text).or_else(|| tqdm::endless(line.text)) {
             let total = Some(bar.total).filter(|t| *t > 0);
             let seen = |n: i64| self.before.is_some_and(|b| b.step == n && b.of == total);
@@ -122,7 +122,7 @@ impl Format for Generic {
 
 impl Generic {
     /// A step without a name: `[12/100]`, `12/100` at the start, `[2, 12000]` for epoch and step.
-    fn alone(&mut self, fields: &[Field<'_>], text: &str, logged: bool, told: &mut Told) {
+    fn alone(&mut self, fields: &[Field<'_>], text: &str, logged: bool, told: &mut LineValues) {
         if told.step.is_some() {
             return;
         }
@@ -161,7 +161,7 @@ impl Generic {
         }
     }
 
-    fn give(&mut self, mut told: Told, evaluates: bool, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+    fn give(&mut self, mut told: LineValues, evaluates: bool, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let Some((_, step, of)) = told.step.filter(|(_, step, _)| *step >= 0) else {
             return Outcome::Unmatched;
         };
@@ -211,7 +211,7 @@ impl Generic {
     }
 
     /// A line that is as the others were, and ends where their numbers began: `step: 41`.
-    fn bare(&mut self, told: &Told, step: i64, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+    fn bare(&mut self, told: &LineValues, step: i64, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let same_epoch = self.before.is_some_and(|before| before.epoch == told.epoch);
         let shape = shape(line.text);
         let behind = self.shape.strip_prefix(shape.trim_end_matches(SEPARATORS));
@@ -247,7 +247,7 @@ impl Generic {
     }
 }
 
-impl Told {
+impl LineValues {
     /// The epoch before a fraction that is the step: `Train: 0 [ 50/1251` of timm, `Epoch(train)
     /// [2][10/100]` of MMEngine.
     fn epoch_before(&mut self, fields: &[Field<'_>], text: &str) {

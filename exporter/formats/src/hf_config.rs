@@ -10,7 +10,7 @@ use std::path::Path;
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
-use crate::file::{Chunk, FileFormat, Pushed};
+use crate::file_format::{Chunk, FileFormat, Pushed};
 use crate::format::Out;
 
 /// Entries that are kept of one object.

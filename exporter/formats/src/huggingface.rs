@@ -271,10 +271,10 @@ fn numbers(d: &BTreeMap<String, Value>, e: &mut Event, out: &mut Out<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
 
     fn read(lines: &[&str]) -> Vec<Event> {
-        let mut r = Reader::new(Some("huggingface")).unwrap();
+        let mut r = LogReader::new(Some("huggingface")).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(steps(&[banner[0], banner[1], &logs[0], &logs[1], &logs[2]]), [10, 20, 30]);
         assert_eq!(steps(&[&logs[0], &logs[1]]), [1, 2]);
         assert_eq!(steps(&["logging_steps=50,", &logs[0], &logs[1]]), [50, 100]);
-        let mut r = Reader::new(Some("huggingface")).unwrap();
+        let mut r = LogReader::new(Some("huggingface")).unwrap();
         r.resume(7);
         let mut out = Vec::new();
         r.line(&logs[0], &mut out);
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn version_5_has_four_digits() {
-        let (mut r, mut out) = (Reader::new(Some("huggingface")).unwrap(), Vec::new());
+        let (mut r, mut out) = (LogReader::new(Some("huggingface")).unwrap(), Vec::new());
         r.line("{'loss': '2.5', 'grad_norm': '12.35', 'learning_rate': '5e-05', 'num_tokens': '123456', 'epoch': '1'}", &mut out);
         let close = |name: &str, want: f64| (r.resolution().get(name).unwrap() / want - 1.0).abs() < 1e-9;
         assert!(close("loss", 1e-3) && close("grad_norm", 1e-2) && close("lr", 1e-8));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
-use crate::file::{Chunk, FileFormat, Pushed};
+use crate::file_format::{Chunk, FileFormat, Pushed};
 use crate::format::Out;
 use crate::number;
 

@@ -80,11 +80,11 @@ impl Levanter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::{Event, Kind};
 
-    fn read(lines: &[&str]) -> (Vec<Event>, Reader) {
-        let mut r = Reader::new(None).unwrap();
+    fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
+        let mut r = LogReader::new(None).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);

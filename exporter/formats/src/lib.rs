@@ -1,10 +1,10 @@
 //! What training frameworks print, read line by line: text goes in, [`stepwatch_wire::Event`]s come
 //! out.
 //!
-//! A framework is one [`Format`]: one file, and one line in the list of `format.rs`. A format sees
+//! A framework is one [`Format`]: one file, and one line in the list of `registry.rs`. A format sees
 //! one complete line at a time with everything stripped that launchers put round it (ranks, ANSI
 //! colours, container runtimes, time stamps, progress bars that redraw themselves), and may
-//! remember what a few numbers of earlier lines were. [`Reader`] holds them together: it strips the
+//! remember what a few numbers of earlier lines were. [`LogReader`] holds them together: it strips the
 //! line, asks the format it was told to use or finds out which one the file is written in, and
 //! counts. What loggers put before a message is taken off where nobody reads the line with it.
 //!
@@ -12,7 +12,7 @@
 //! the same logs through the same code.
 //!
 //! ```
-//! let mut reader = stepwatch_formats::Reader::new(None)?;
+//! let mut reader = stepwatch_formats::LogReader::new(None)?;
 //! let mut events = Vec::new();
 //! reader.line("3: iteration 7/ 100 | elapsed time per iteration (ms): 1500.0 | lm loss: 2.5E+00 |", &mut events);
 //! assert_eq!((events[0].step, events[0].m.get("loss")), (Some(7), Some(2.5)));
@@ -24,6 +24,7 @@ mod absent;
 mod axis;
 mod clean;
 mod file;
+mod file_format;
 mod format;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -34,6 +35,7 @@ mod pause;
 pub mod protobuf;
 mod python;
 mod reader;
+mod registry;
 mod rule;
 mod scalars;
 mod tags;
@@ -74,14 +76,13 @@ mod wandb;
 
 pub use absent::{Absent, Nothing};
 pub use clean::MAX_JOINED_BYTES;
-pub use file::{
-    FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_RECORD_BYTES, MAX_WHOLE_BYTES, Pushed, kind_of,
-    known_name,
-};
+pub use file::{FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_WHOLE_BYTES, kind_of, known_name};
+pub use file_format::{MAX_RECORD_BYTES, Pushed};
 pub use flight_recorder::{DUMP_EVENT, dump_event};
-pub use format::{Format, Line, Out, Outcome, names};
+pub use format::{Format, Line, Out, Outcome};
 pub use number::Resolution;
-pub use reader::{Counters, MAX_KEYS, Reader, UnknownFormat};
+pub use reader::{Counters, LogReader, MAX_KEYS, UnknownFormat};
+pub use registry::names;
 pub use rule::{Rule, RuleError, RuleKind, Unit};
 pub use tags::{Tag, canonical, own_loss};
 

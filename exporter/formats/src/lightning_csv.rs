@@ -5,7 +5,7 @@
 //! nothing in the new one. What stays is the number of a row. It is written every hundred logs, so
 //! reading it again costs little.
 
-use crate::file::{Chunk, FileFormat, Pushed};
+use crate::file_format::{Chunk, FileFormat, Pushed};
 use crate::format::Out;
 use crate::number;
 use crate::scalars::{Id, Printed, Scalars};

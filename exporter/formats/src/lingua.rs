@@ -95,11 +95,11 @@ fn step(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::Kind;
 
-    fn read(lines: &[&str]) -> (Vec<Event>, Reader) {
-        let mut r = Reader::new(Some("lingua")).unwrap();
+    fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
+        let mut r = LogReader::new(Some("lingua")).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);

@@ -127,11 +127,11 @@ fn saved(path: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::{CkptPhase, Kind};
 
     fn read(lines: &[&str]) -> Vec<Event> {
-        let mut r = Reader::new(Some("litgpt")).unwrap();
+        let mut r = LogReader::new(Some("litgpt")).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);

@@ -123,11 +123,11 @@ fn console(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::CkptPhase;
 
     fn read(lines: &[&str]) -> Vec<Event> {
-        let mut r = Reader::new(Some("llmc")).unwrap();
+        let mut r = LogReader::new(Some("llmc")).unwrap();
         let mut e = Vec::new();
         for l in lines {
             r.line(l, &mut e);

@@ -88,10 +88,10 @@ fn read(text: &str, separator: &str, mut e: Event, out: &mut Out<'_>) -> Outcome
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
 
-    fn lines(lines: &[&str]) -> (Vec<Event>, Reader) {
-        let mut r = Reader::new(Some("maxtext")).unwrap();
+    fn lines(lines: &[&str]) -> (Vec<Event>, LogReader) {
+        let mut r = LogReader::new(Some("maxtext")).unwrap();
         let mut e = Vec::new();
         for l in lines {
             r.line(l, &mut e);

@@ -54,11 +54,11 @@ impl Format for ModdedNanoGpt {
 
 #[cfg(test)]
 mod tests {
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::{Event, Kind};
 
-    fn read(lines: &[&str]) -> (Vec<Event>, Reader) {
-        let mut r = Reader::new(Some("modded-nanogpt")).unwrap();
+    fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
+        let mut r = LogReader::new(Some("modded-nanogpt")).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);

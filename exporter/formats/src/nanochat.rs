@@ -110,11 +110,11 @@ fn checkpoint(line: &Line<'_>) -> Option<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::Kind;
 
     fn read(lines: &[&str]) -> Vec<Event> {
-        let mut r = Reader::new(Some("nanochat")).unwrap();
+        let mut r = LogReader::new(Some("nanochat")).unwrap();
         let mut e = Vec::new();
         for l in lines {
             r.line(l, &mut e);
@@ -158,7 +158,7 @@ mod tests {
             "step 00007 (1.25%) | loss: 1.098104 | lrm: 1.00 | dt: 476.21ms | tok/sec: 1,100,959 | mfu: 48.35 | epoch: 1 | total time: 0.00m",
             "Step 00007/00701 | Training loss: 1.098104| lrm: 0.990000| num_tokens: 10,241",
         ] {
-            let mut r = Reader::new(None).unwrap();
+            let mut r = LogReader::new(None).unwrap();
             let mut e = Vec::new();
             r.line(line, &mut e);
             assert_eq!((r.name(), e.len(), e[0].kind), ("nanochat", 1, Kind::Step), "{line}");

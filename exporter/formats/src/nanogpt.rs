@@ -70,12 +70,12 @@ impl Format for NanoGpt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::CkptPhase;
 
     #[test]
     fn steps_evaluations_and_checkpoints() {
-        let mut r = Reader::new(Some("nanogpt")).unwrap();
+        let mut r = LogReader::new(Some("nanogpt")).unwrap();
         let mut e = Vec::new();
         for l in [
             "saving checkpoint to out",

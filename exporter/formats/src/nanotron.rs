@@ -100,11 +100,11 @@ fn read(text: &str) -> Option<(f64, Option<f64>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::{CkptPhase, Kind};
 
-    fn read_log(lines: &[&str]) -> (Vec<Event>, Reader) {
-        let mut r = Reader::new(Some("nanotron")).unwrap();
+    fn read_log(lines: &[&str]) -> (Vec<Event>, LogReader) {
+        let mut r = LogReader::new(Some("nanotron")).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);

@@ -169,12 +169,12 @@ fn numbers(postfix: &str, e: &mut Event, out: &mut Out<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::{Event, Kind};
 
     fn read(line: &str) -> Vec<Event> {
         let mut out = Vec::new();
-        Reader::new(Some("openrlhf")).unwrap().line(line, &mut out);
+        LogReader::new(Some("openrlhf")).unwrap().line(line, &mut out);
         out
     }
 
@@ -196,7 +196,7 @@ mod tests {
 
     fn bars(lines: &[&str]) -> Vec<Event> {
         let mut out = Vec::new();
-        let mut r = Reader::new(None).unwrap();
+        let mut r = LogReader::new(None).unwrap();
         for l in lines {
             r.line(l, &mut out);
         }
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_last_evaluation_is_told_when_the_log_rests() {
-        let mut r = Reader::new(None).unwrap();
+        let mut r = LogReader::new(None).unwrap();
         let mut e = Vec::new();
         for line in [&sft(12), FULL[0], FULL[1]] {
             r.line(line, &mut e);

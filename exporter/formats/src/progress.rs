@@ -63,10 +63,10 @@ impl Format for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
 
     fn read(lines: &[&str]) -> Vec<Event> {
-        let mut r = Reader::new(None).unwrap();
+        let mut r = LogReader::new(None).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);

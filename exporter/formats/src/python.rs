@@ -11,18 +11,18 @@ const MAX_DEPTH: u32 = 16;
 
 /// Reads the dict that `text` starts with; the rest is what follows its closing brace.
 pub(crate) fn dict(text: &str) -> Option<(BTreeMap<String, Value>, &str)> {
-    let mut r = Reader { text, at: 0, depth: 0 };
+    let mut r = PythonReader { text, at: 0, depth: 0 };
     let Value::Map(map) = r.value()? else { return None };
     Some((map, &text[r.at..]))
 }
 
-struct Reader<'a> {
+struct PythonReader<'a> {
     text: &'a str,
     at: usize,
     depth: u32,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PythonReader<'a> {
     fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or("")
     }

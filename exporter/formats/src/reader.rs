@@ -12,10 +12,11 @@ use stepwatch_wire::{Event, Kind};
 
 use crate::absent::Absent;
 use crate::clean::{self, Cleaned, MAX_JOINED_BYTES, Speaker};
-use crate::format::{self, Belief, FORMATS, Format, Line, Out, Outcome};
+use crate::format::{Format, Line, Out, Outcome};
 use crate::jsonl::Jsonl;
 use crate::last_words::LastWords;
 use crate::number::Resolution;
+use crate::registry::{self, Belief, FORMATS};
 use crate::rule::{self, Rule, RuleError, Rules};
 use crate::time::Stamp;
 use rival::Rival;
@@ -33,7 +34,7 @@ pub const MAX_KEYS: usize = 64;
 /// gives way to the first record of a trainer; the last resort, which reads any line with a step
 /// and a loss in it, is asked after all others even when it is trusted.
 #[derive(Debug)]
-pub struct Reader {
+pub struct LogReader {
     candidates: Vec<Candidate>,
     /// Which candidate reads this log, as far as is known.
     current: Option<usize>,
@@ -85,13 +86,13 @@ impl Candidate {
 
 impl fmt::Display for UnknownFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown log format {:?}; known are {}", self.0, format::names().join(", "))
+        write!(f, "unknown log format {:?}; known are {}", self.0, registry::names().join(", "))
     }
 }
 
 impl core::error::Error for UnknownFormat {}
 
-impl Reader {
+impl LogReader {
     /// `None` and `auto` find the format out.
     pub fn new(format: Option<&str>) -> Result<Self, UnknownFormat> {
         let wanted = format.filter(|f| *f != "auto");

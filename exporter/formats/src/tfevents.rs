@@ -29,7 +29,7 @@ use std::path::Path;
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
-use crate::file::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
+use crate::file_format::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
 use crate::format::Out;
 use crate::protobuf::Malformed;
 use crate::scalars::{Id, Printed, Scalars};

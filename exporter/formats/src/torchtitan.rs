@@ -106,11 +106,11 @@ fn unwrap<'a>(line: &Line<'a>) -> (&'a str, Option<f64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::{Event, Kind};
 
-    fn read(lines: &[&str]) -> (Vec<Event>, Reader) {
-        let mut r = Reader::new(Some("torchtitan")).unwrap();
+    fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
+        let mut r = LogReader::new(Some("torchtitan")).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);

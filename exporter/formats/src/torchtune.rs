@@ -81,11 +81,11 @@ fn bar(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::Kind;
 
-    fn read(lines: &[&str]) -> (Vec<Event>, Reader) {
-        let mut r = Reader::new(Some("torchtune")).unwrap();
+    fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
+        let mut r = LogReader::new(Some("torchtune")).unwrap();
         let mut out = Vec::new();
         for l in lines {
             r.line(l, &mut out);

@@ -61,12 +61,12 @@ impl Format for Verl {
 
 #[cfg(test)]
 mod tests {
-    use crate::Reader;
+    use crate::LogReader;
     use stepwatch_wire::{Event, Kind};
 
     fn read(line: &str) -> Vec<Event> {
         let mut out = Vec::new();
-        Reader::new(Some("verl")).unwrap().line(line, &mut out);
+        LogReader::new(Some("verl")).unwrap().line(line, &mut out);
         out
     }
 

@@ -15,7 +15,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use crate::file::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
+use crate::file_format::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
 use crate::format::Out;
 use crate::number::Resolution;
 use record::Records;

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside the test functions")]
 
 use proptest::prelude::*;
-use stepwatch_formats::{Reader, names};
+use stepwatch_formats::{LogReader, names};
 use stepwatch_wire::{CkptPhase, Event, Kind, MAX_EVENT_BYTES};
 
 /// Logs and the format that must be found in them. What was not captured is composed from the
@@ -65,11 +65,11 @@ const DEEPSPEED: &str = "worker-0: [2023-11-07 01:55:23,711] [INFO] [logging.py:
 
 struct Log {
     events: Vec<Event>,
-    reader: Reader,
+    reader: LogReader,
 }
 
 fn read(text: &str, format: Option<&str>) -> Log {
-    let mut reader = Reader::new(format).unwrap();
+    let mut reader = LogReader::new(format).unwrap();
     let mut events = Vec::new();
     for line in text.lines() {
         reader.line(line, &mut events);
@@ -260,7 +260,7 @@ proptest! {
         picks in proptest::collection::vec((0..LOGS.len(), any::<usize>(), any::<usize>(), "[0-9.:=|,\\[\\] eE+-]{0,6}"), 1..12),
         format in 0..names().len(),
     ) {
-        let mut reader = Reader::new(Some(names()[format])).unwrap();
+        let mut reader = LogReader::new(Some(names()[format])).unwrap();
         let mut events = Vec::new();
         for (log, line, at, splice) in &picks {
             let lines: Vec<&str> = LOGS[*log].1.lines().collect();

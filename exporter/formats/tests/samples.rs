@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside the test functions")]
 
 use proptest::prelude::*;
-use stepwatch_formats::{Counters, Reader, Rule, names};
+use stepwatch_formats::{Counters, LogReader, Rule, names};
 use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
 
 macro_rules! samples {
@@ -40,14 +40,14 @@ samples! {
 struct Log {
     events: Vec<Event>,
     counters: Counters,
-    reader: Reader,
+    reader: LogReader,
 }
 
 fn read(text: &str) -> Log {
-    read_with(Reader::new(None).unwrap(), text)
+    read_with(LogReader::new(None).unwrap(), text)
 }
 
-fn read_with(mut reader: Reader, text: &str) -> Log {
+fn read_with(mut reader: LogReader, text: &str) -> Log {
     let mut events = Vec::new();
     for line in text.lines() {
         reader.line(line, &mut events);
@@ -305,7 +305,7 @@ fn small_trainers() {
 fn two_columns_need_a_rule() {
     assert_eq!(read(TORCHTITAN_LOSSES).events, [], "nothing says that the numbers are steps and losses");
     let regex = Some(r"^(?P<step>\d+)\s+(?P<loss>\S+)$".to_owned());
-    let log = read_with(Reader::with_rule(&Rule { regex, ..Rule::default() }).unwrap(), TORCHTITAN_LOSSES);
+    let log = read_with(LogReader::with_rule(&Rule { regex, ..Rule::default() }).unwrap(), TORCHTITAN_LOSSES);
     assert_eq!((log.steps(), log.counters.unmatched), ((1..=10).collect(), 0));
     assert_eq!(log.column("loss")[..2], [8.296810150146484, 7.725587844848633]);
     assert_eq!(log.column("loss")[9], 2.674215316772461);
@@ -378,7 +378,7 @@ proptest! {
         for (at, damage) in &hits {
             apply(&mut bytes, *at, damage);
         }
-        let mut reader = Reader::new(Some(names()[format])).unwrap();
+        let mut reader = LogReader::new(Some(names()[format])).unwrap();
         let mut events = Vec::new();
         for line in String::from_utf8_lossy(&bytes).split('\n') {
             reader.line(line, &mut events);
@@ -396,7 +396,7 @@ proptest! {
 
     #[test]
     fn any_bytes_never_panic(bytes: Vec<u8>, format in 0..names().len()) {
-        let mut reader = Reader::new(Some(names()[format])).unwrap();
+        let mut reader = LogReader::new(Some(names()[format])).unwrap();
         reader.line(&String::from_utf8_lossy(&bytes), &mut Vec::new());
     }
 }

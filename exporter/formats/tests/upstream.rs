@@ -90,7 +90,7 @@ fn code(module: &str) -> String {
 
 /// The formats of lines and the modules that read them, in the one list of them.
 fn line_formats() -> BTreeMap<String, String> {
-    let text = read(&crate_dir().join("src/format.rs"));
+    let text = read(&crate_dir().join("src/registry.rs"));
     let list = text.split("\nformats! {").nth(1).unwrap().split("\n}").next().unwrap();
     let entry = |line: &str| {
         let (name, path) = line.trim().strip_prefix('"')?.split_once("\": crate::")?;
@@ -148,7 +148,7 @@ fn every_kind_of_line_names_whom_it_follows() {
     let entries = entries();
     let formats = line_formats();
     let names: Vec<_> = stepwatch_formats::names().into_iter().filter(|n| *n != "auto").collect();
-    assert_eq!(formats.len(), names.len(), "the list in format.rs is read whole");
+    assert_eq!(formats.len(), names.len(), "the list in registry.rs is read whole");
     for (name, module) in &formats {
         if !told(&entries, name, "none").is_empty() {
             continue;

@@ -8,19 +8,19 @@
 //! Values are read at two rhythms: what changes from second to second, and what is dear or changes
 //! from day to day.
 
-mod bundle;
 mod decode;
 mod events;
+mod expected_nvlinks;
 mod families;
 mod gpm;
 mod health;
-mod known;
+mod history;
 mod nvlink;
-mod ours;
 mod pass;
 mod read;
 mod resets;
 mod unresponsive;
+mod visibility;
 mod xid;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,11 +31,12 @@ use std::time::{Duration, Instant};
 use stepwatch_kit::config::Period;
 
 pub use decode::GFM_DISCONNECTED;
-use events::Useless;
+use events::{Inventory, Useless};
 pub use families::*;
-use known::Known;
-pub use ours::Devices;
+use history::GpuHistory;
 use pass::{Answer, Passed, Plan, Reading};
+use unresponsive::Driver;
+pub use visibility::Devices;
 
 use super::kernel;
 use crate::clock::unix_now;
@@ -109,7 +110,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct GpuReader {
     config: Config,
     listed: Listed,
     /// What was asked and is not answered yet.
@@ -131,14 +132,14 @@ pub struct Reader {
     closed: Option<OpenError>,
     waited: bool,
     /// GPUs that this node has had.
-    known: Known,
+    known: GpuHistory,
     remembered: bool,
     /// Where the kernel driver has ever listed a GPU that is given to us.
     most: BTreeSet<String>,
     /// Where the GPUs are that are given to others.
     others: BTreeSet<String>,
     watch: events::Watcher,
-    bundle: bundle::Bundle,
+    expected_nvlinks: expected_nvlinks::ExpectedNvlinks,
     health: health::Health,
     resets: resets::Resets,
     xids: xid::Xids,
@@ -162,7 +163,7 @@ struct Listed {
     read: Option<Instant>,
 }
 
-impl Reader {
+impl GpuReader {
     pub fn new(config: &Config, kernel: &kernel::Config) -> Self {
         Self {
             config: config.clone(),
@@ -177,12 +178,12 @@ impl Reader {
             slow_new: false,
             closed: None,
             waited: false,
-            known: Known::default(),
+            known: GpuHistory::default(),
             remembered: false,
             most: BTreeSet::new(),
             others: BTreeSet::new(),
             watch: events::Watcher::default(),
-            bundle: bundle::Bundle::new(config.expected_nvlinks),
+            expected_nvlinks: expected_nvlinks::ExpectedNvlinks::new(config.expected_nvlinks),
             health: health::Health::default(),
             resets: resets::Resets::default(),
             xids: xid::Xids::default(),
@@ -216,7 +217,7 @@ impl Reader {
     /// What is remembered, unless somebody who knows better has said what there should be.
     fn remember(&mut self, cx: &Context<'_>) {
         if !std::mem::replace(&mut self.remembered, true) && self.config.expected.is_none() {
-            self.known = Known::load(unix_now(), cx);
+            self.known = GpuHistory::load(unix_now(), cx);
         }
     }
 
@@ -368,7 +369,7 @@ impl Reader {
         if let Some(reading) = &self.reading {
             out.set(&COUNT, &[], reading.answering());
             self.write_missing(out);
-            self.bundle.write(reading, &self.slow, out);
+            self.expected_nvlinks.write(reading, &self.slow, out);
         } else if self.useless().is_some() {
             out.set(&COUNT, &[], 0u64);
         }
@@ -400,7 +401,7 @@ impl Reader {
     }
 }
 
-impl Collector for Reader {
+impl Collector for GpuReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         self.listed.read = None;
         self.remember(cx);
@@ -449,21 +450,22 @@ impl Collector for Reader {
         self.xids.write(out);
         let trouble = self.trouble(nvml);
         if let Some(reading) = self.reading.as_ref().filter(|_| self.slow_new) {
-            self.bundle.look(unix_now(), cx, reading, &self.slow);
+            self.expected_nvlinks.look(unix_now(), cx, reading, &self.slow);
         }
         self.write(out);
         cx.hub.set_detected_gpu(self.name());
-        let stuck = nvml.stuck(self.config.stuck_after.as_duration());
-        self.watch.unresponsive(cx, stuck, self.quick, self.reading.as_ref(), self.known.gpus());
+        let call = nvml.stuck(self.config.stuck_after.as_duration());
+        let driver = Driver { call, quick: self.quick };
+        self.watch.unresponsive(cx, driver, self.reading.as_ref(), self.known.gpus());
         let expected = self.expected();
         self.watch.useless(cx, self.useless(), expected);
         if let Some(reading) = &self.reading {
-            let (had, listed) = self.ours();
-            self.watch.look(cx, reading, &had, &listed, expected);
+            let (seen, listed) = self.ours();
+            self.watch.look(cx, reading, &Inventory { seen, listed, expected });
             if std::mem::take(&mut self.slow_new) {
                 self.watch.look_closely(cx, reading, &self.slow, &mut self.known);
             }
-            self.health.tell(cx, reading, &self.slow);
+            self.health.report(cx, reading, &self.slow);
         }
         trouble.map_or(Ok(()), Err)
     }

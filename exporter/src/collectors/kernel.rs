@@ -15,15 +15,15 @@ mod aside;
 pub mod catalogue;
 mod clock;
 mod counts;
+mod events;
 mod families;
+mod first_seen;
 mod imports;
 mod lines;
 mod log;
-mod novel;
 mod nvidia;
+mod patterns;
 mod record;
-mod signs;
-mod tell;
 mod tracker;
 
 use std::fs::File;
@@ -40,15 +40,15 @@ use self::clock::Clock;
 use self::counts::{Counts, Said};
 use self::families::KNOWN;
 pub use self::families::{EVENTS, FAMILIES, LAST_XID, MIG_XIDS, NONFATAL_XIDS, SXIDS, XIDS};
+use self::first_seen::KnownMessages;
 use self::imports::Imports;
 use self::log::{Log, Next};
-use self::novel::Known;
 use self::tracker::{NOBODY, Tracker};
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::gpus::{self, Gpu};
-use crate::memory;
 use crate::origin::Origin;
+use crate::persisted_state;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::stream::Mark;
@@ -107,7 +107,7 @@ pub fn rhythm(config: &Config) -> Rhythm {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub struct KernelLogReader {
     config: Config,
     open: Option<Open>,
 }
@@ -133,13 +133,13 @@ struct Open {
     said: Said,
 }
 
-impl Reader {
+impl KernelLogReader {
     pub fn new(config: &Config) -> Self {
         Self { config: config.clone(), open: None }
     }
 }
 
-impl Collector for Reader {
+impl Collector for KernelLogReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let path = &cx.roots.kmsg;
         let log = match Log::open(path) {
@@ -150,7 +150,7 @@ impl Collector for Reader {
         let lock = state.map(lock).transpose().map_err(|e| CollectError::read(path, e))?;
         let mut tracker = remembered(cx);
         let own = state.map(|dir| dir.join(KNOWN_FILE));
-        let (known, learned) = Known::load(own.as_deref(), self.config.known_messages.as_deref());
+        let (known, learned) = KnownMessages::load(own.as_deref(), self.config.known_messages.as_deref());
         (tracker.known, tracker.learning) = (known, !learned);
         let mut open = Open {
             log,
@@ -321,7 +321,7 @@ fn refused(path: &Path, error: io::Error) -> Result<Support, CollectError> {
 /// What is remembered of this boot, or nothing.
 fn remembered(cx: &Context<'_>) -> Tracker {
     let boot = roots::read(&cx.roots.proc("sys/kernel/random/boot_id")).unwrap_or_default();
-    let saved: Counts = memory::load(cx.roots.state.as_deref(), NAME);
+    let saved: Counts = persisted_state::load(cx.roots.state.as_deref(), NAME);
     let counts = if saved.boot == boot { saved } else { Counts::of_boot(&boot) };
     let mark = cx.hub.mark(NAME);
     let told = mark.as_deref().and_then(|m| m.split_once(' ')).filter(|(of, _)| *of == boot);
@@ -343,7 +343,7 @@ fn save(dir: &Path, counts: &Counts, known: Option<String>) -> io::Result<()> {
         std::fs::write(&new, known)?;
         std::fs::rename(&new, &path)?;
     }
-    memory::save(Some(dir), NAME, counts)
+    persisted_state::save(Some(dir), NAME, counts)
 }
 
 /// What the fuzz target runs: a log of any bytes.

@@ -12,7 +12,7 @@ use serde::Serialize;
 pub use self::sources::{NEEDS, Needs, OMISSIONS, Omission};
 use crate::collectors::{COLLECTORS, CollectorsConfig};
 use crate::family::Family;
-use crate::{drops, hub, ingest, page, schedule, source, stream, training};
+use crate::{drops, exposition, hub, ingest, schedule, source, stream, training};
 
 /// A family and where it comes from.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -73,7 +73,7 @@ pub fn entries() -> Vec<Entry> {
         ("ingest", ingest::FAMILIES),
         ("stream", stream::FAMILIES),
         ("scheduler", schedule::FAMILIES),
-        ("page", page::FAMILIES),
+        ("page", exposition::FAMILIES),
     ];
     fn all(source: &'static str, families: &[&'static Family]) -> Vec<Entry> {
         families.iter().map(|family| Entry { family, source }).collect()
@@ -83,6 +83,11 @@ pub fn entries() -> Vec<Entry> {
     entries.extend(COLLECTORS.iter().flat_map(|c| all(c.name, c.families)));
     entries.extend(KIT.iter().map(|family| Entry { family, source: "service" }));
     entries
+}
+
+/// The families alone.
+pub fn families() -> Vec<&'static Family> {
+    entries().into_iter().map(|entry| entry.family).collect()
 }
 
 pub fn text() -> String {
@@ -163,7 +168,7 @@ pub fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::family::Kind;
+    use crate::family::FamilyType;
     use std::collections::BTreeSet;
 
     #[test]
@@ -190,7 +195,7 @@ mod tests {
         for Entry { family: f, source } in entries() {
             assert!(seen.insert(f.name), "{} is declared twice", f.name);
             assert!(prefixes.iter().any(|p| f.name.starts_with(p)), "{}", f.name);
-            assert_eq!(f.name.ends_with("_total"), f.kind == Kind::Counter, "{}", f.name);
+            assert_eq!(f.name.ends_with("_total"), f.kind == FamilyType::Counter, "{}", f.name);
             let plain = f.name.strip_suffix("_total").unwrap_or(f.name);
             assert!(plain.ends_with(f.unit), "{} is not in {}", f.name, f.unit);
             assert!(!f.help.is_empty() && !f.help.ends_with('.') && !f.help.contains('\n'), "{}", f.name);

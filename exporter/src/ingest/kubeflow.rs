@@ -132,7 +132,7 @@ impl Kubeflow {
         let health = Health(Arc::new((hub.clone(), OnceLock::new())));
         let wanted = self.token.map(|t| Arc::new(digest(format!("Bearer {}", t.expose()).as_bytes())));
         let door = Door { queue, token: wanted, health: health.clone(), roots: Arc::new(roots.clone()) };
-        let reader = Reader::new(hub.clone(), health.clone(), metrics);
+        let reader = ReportReader::new(hub.clone(), health.clone(), metrics);
         let forward = self.forward.map(|f| f.start(health, shutdown.clone()));
         tokio::spawn(reader.run(reports, forward, shutdown.clone()));
         Router::new()
@@ -221,7 +221,7 @@ pub(crate) fn fuzz(body: &[u8]) -> Vec<stepwatch_wire::Event> {
 
 /// What is made of reports, one after the other.
 #[derive(Debug)]
-struct Reader {
+struct ReportReader {
     hub: Hub,
     health: Health,
     names: Names,
@@ -229,7 +229,7 @@ struct Reader {
     readings: Readings,
 }
 
-impl Reader {
+impl ReportReader {
     fn new(hub: Hub, health: Health, metrics: &BTreeMap<String, String>) -> Self {
         let names = Names::new(&report::names(metrics));
         Self { hub, health, names, name: "kubeflow".into(), readings: Readings::new(unix_now()) }

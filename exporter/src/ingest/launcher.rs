@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use stepwatch_formats::Reader;
+use stepwatch_formats::LogReader;
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
@@ -41,7 +41,7 @@ struct Outputs(Mutex<BTreeMap<Key, Arc<Mutex<Stream>>>>);
 
 #[derive(Debug)]
 struct Stream {
-    reader: Reader,
+    reader: LogReader,
     zone: Zone,
     name: Arc<str>,
     health: SourceHandle,
@@ -174,7 +174,7 @@ impl Stream {
         let name: Arc<str> = format!("{run}/{rank}/{stream}").into();
         let zone = Zone::of_host(now);
         // Only a name can be unknown.
-        let mut reader = Reader::new(None).unwrap_or_else(|_| Reader::with_keys([]));
+        let mut reader = LogReader::new(None).unwrap_or_else(|_| LogReader::with_keys([]));
         if let Some(step) = hub.last_step(run, rank) {
             reader.resume(step);
         }

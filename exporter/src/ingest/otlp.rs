@@ -47,7 +47,7 @@ use crate::voice::Voice;
 
 pub use http::routes;
 use owner::{Asked, Owners};
-use points::Told;
+use points::OwnedReport;
 use proto::{MetricsRequest, PartialSuccess, Response, TraceRequest};
 
 /// Of one request, as it arrives.
@@ -259,7 +259,7 @@ impl Request {
         })
     }
 
-    fn told<'a>(&'a self, names: &'a Names) -> Vec<Told<'a>> {
+    fn told<'a>(&'a self, names: &'a Names) -> Vec<OwnedReport<'a>> {
         match self {
             Self::Metrics(request) => points::of_metrics(request, names),
             Self::Traces(request) => points::of_spans(request, names),

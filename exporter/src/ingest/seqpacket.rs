@@ -20,7 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::launcher::Intake;
 use super::seats::{Counts, Seat};
-use crate::collectors::process;
+use crate::collectors::host::process;
 use crate::drops::Reason;
 use crate::origin::{Origin, Peer};
 use crate::roots::Roots;

@@ -125,7 +125,7 @@ impl Watch {
         }
     }
 
-    fn tell(&mut self, now: f64, state: State, again: bool, text: String) -> Change {
+    fn report(&mut self, now: f64, state: State, again: bool, text: String) -> Change {
         self.open = Some(Open { state, told: now });
         let level = if state == State::Drop { Level::Error } else { Level::Warn };
         Change { state, over: false, again, level, text }
@@ -133,7 +133,7 @@ impl Watch {
 
     fn went_down(&mut self, now: f64, changes: &mut Vec<Change>) {
         self.down_since = Some(now);
-        changes.push(self.tell(now, State::Down, false, "went down".into()));
+        changes.push(self.report(now, State::Down, false, "went down".into()));
     }
 
     fn still_down(&mut self, now: f64, since: f64, rule: &Rule, changes: &mut Vec<Change>) {
@@ -142,10 +142,10 @@ impl Watch {
         let dropped = open.state == State::Drop;
         if lasted >= rule.drop_after && !dropped {
             let text = format!("has been down for {}, longer than what runs over it waits", span(lasted));
-            changes.push(self.tell(now, State::Drop, false, text));
+            changes.push(self.report(now, State::Drop, false, text));
         } else if now - open.told >= AGAIN_SECONDS {
             let text = format!("has been down for {}", span(lasted));
-            changes.push(self.tell(now, open.state, true, text));
+            changes.push(self.report(now, open.state, true, text));
         }
     }
 
@@ -163,7 +163,7 @@ impl Watch {
             1 => "went down and came up again between two looks at it".to_owned(),
             n => format!("went down and came up again {n} times between two looks at it"),
         };
-        changes.push(self.tell(now, State::Down, false, text));
+        changes.push(self.report(now, State::Down, false, text));
         self.open = None;
         changes.push(over(State::Up, "is up again at once".into()));
         self.outages.extend((0..times).map(|_| now));
@@ -174,7 +174,7 @@ impl Watch {
         let n = self.outages.len();
         if n >= rule.flaps {
             let text = format!("flaps: it went down {n} times within {}", span(rule.window));
-            changes.push(self.tell(now, State::Flap, false, text));
+            changes.push(self.report(now, State::Flap, false, text));
         }
     }
 
@@ -187,7 +187,7 @@ impl Watch {
         } else if now - open.told >= AGAIN_SECONDS {
             let n = self.outages.len();
             let text = format!("flaps: it went down {n} times within {}", span(rule.window));
-            changes.push(self.tell(now, open.state, true, text));
+            changes.push(self.report(now, open.state, true, text));
         }
     }
 }

@@ -8,7 +8,7 @@ use stepwatch_sys::nvml::{Ask, Device, Error, GpmSample, Number};
 
 use super::heartbeat::Heartbeat;
 use super::numbering::Numbering;
-use super::patience::Patience;
+use super::quarantine::Quarantine;
 use super::standing::Tally;
 use crate::samples::Samples;
 
@@ -62,7 +62,7 @@ pub struct Gpu {
     numbering: Numbering,
     /// NVML itself said that it is not there any more.
     pub(super) down: bool,
-    pub(super) patience: Patience,
+    pub(super) quarantine: Quarantine,
     pub(super) beat: Arc<Heartbeat>,
     pub(super) tally: Tally,
     /// Not all of its identity was asked for.
@@ -85,10 +85,10 @@ impl Gpu {
         device: Device,
         numbering: Numbering,
         beat: &Arc<Heartbeat>,
-        patience: Duration,
+        quarantine: Duration,
     ) -> Result<Self, Error> {
         let index = device.index();
-        let (id, half_known) = Identity::of(&device, || beat.spent(Some(index)).total > patience)?;
+        let (id, half_known) = Identity::of(&device, || beat.spent(Some(index)).total > quarantine)?;
         let mut gpu = Self {
             id: Arc::new(id),
             lost: false,
@@ -106,7 +106,7 @@ impl Gpu {
             links_up: BTreeSet::new(),
             numbering,
             down: false,
-            patience: Patience::new(patience),
+            quarantine: Quarantine::new(quarantine),
             beat: Arc::clone(beat),
             tally: Tally::default(),
             half_known,

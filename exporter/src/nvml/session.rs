@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use stepwatch_sys::nvml::{Error, Nvml as Library, Watch};
 
-use super::ears::{Ears, Heard};
 use super::gpu::Gpu;
 use super::heartbeat::Heartbeat;
 use super::numbering::Numbering;
+use super::xid_events::{Heard, XidListener};
 
 /// More GPUs than any node has.
 const MAX_GPUS: u32 = 64;
@@ -32,7 +32,7 @@ const MAX_LET_BE: Duration = Duration::from_mins(10);
 pub struct Session {
     library: Option<PathBuf>,
     beat: Arc<Heartbeat>,
-    patience: Duration,
+    quarantine: Duration,
     /// Somebody makes passes over the GPUs.
     passes: bool,
     live: Option<Live>,
@@ -72,7 +72,7 @@ pub struct Live {
     pub unusable: Vec<(u32, Error)>,
     numbering: Numbering,
     /// Listen for XID errors of the GPUs, once somebody has asked.
-    ears: Ears,
+    xid_listener: XidListener,
     /// GPUs that took long to say that they cannot be used are not tried again before then, by
     /// index.
     let_be: BTreeMap<u32, Instant>,
@@ -82,21 +82,21 @@ pub struct Live {
 
 impl Session {
     pub(super) fn new(library: Option<PathBuf>, beat: Arc<Heartbeat>) -> Self {
-        Self { library, beat, patience: PATIENCE, passes: false, live: None, failed: None }
+        Self { library, beat, quarantine: PATIENCE, passes: false, live: None, failed: None }
     }
 
     /// From here on one GPU may take so much of a pass. Begins a pass.
-    pub fn begin(&mut self, patience: Duration) {
-        (self.patience, self.passes) = (patience, true);
+    pub fn begin(&mut self, quarantine: Duration) {
+        (self.quarantine, self.passes) = (quarantine, true);
         self.beat.count_anew(None);
         for gpu in self.live.iter_mut().flat_map(|live| &mut live.gpus) {
-            gpu.patience.limit(patience);
+            gpu.quarantine.limit(quarantine);
         }
     }
 
     /// Calls of no one GPU have been quick since the pass began.
     pub fn is_quick(&self) -> bool {
-        self.beat.spent(None).longest <= self.patience
+        self.beat.spent(None).longest <= self.quarantine
     }
 
     pub fn is_open(&self) -> bool {
@@ -120,7 +120,7 @@ impl Session {
             return Err(error.clone());
         }
         if self.live.is_none() {
-            match Live::open(self.library.as_deref(), &self.beat, self.patience) {
+            match Live::open(self.library.as_deref(), &self.beat, self.quarantine) {
                 Ok(live) => {
                     self.failed = None;
                     self.live = Some(live);
@@ -180,7 +180,7 @@ impl From<Error> for OpenError {
 }
 
 impl Live {
-    fn open(library: Option<&Path>, beat: &Arc<Heartbeat>, patience: Duration) -> Result<Self, Error> {
+    fn open(library: Option<&Path>, beat: &Arc<Heartbeat>, quarantine: Duration) -> Result<Self, Error> {
         let library = Library::open(library, Arc::clone(beat) as Arc<dyn Watch>)?;
         let driver = library.driver_version().unwrap_or_default();
         let cuda = library.cuda_version().map(|v| format!("{}.{}", v / 1000, v % 1000 / 10));
@@ -193,12 +193,12 @@ impl Live {
             gpus: Vec::new(),
             unusable: Vec::new(),
             numbering,
-            ears: Ears::default(),
+            xid_listener: XidListener::default(),
             let_be: BTreeMap::new(),
             beat: Arc::clone(beat),
             library,
         };
-        indices.for_each(|index| live.take_in(index, patience));
+        indices.for_each(|index| live.take_in(index, quarantine));
         let (gpus, unusable) = (live.gpus.len(), live.unusable.len());
         tracing::info!(driver = live.driver, cuda = live.cuda, gpus, unusable, "NVML is open");
         Ok(live)
@@ -213,29 +213,29 @@ impl Live {
         count.ok()
     }
 
-    /// Tries again those GPUs that could not be used. `patience` is what each may take.
-    pub fn retry_unusable(&mut self, patience: Duration) {
+    /// Tries again those GPUs that could not be used. `quarantine` is what each may take.
+    pub fn retry_unusable(&mut self, quarantine: Duration) {
         let now = Instant::now();
         for (index, why) in std::mem::take(&mut self.unusable) {
             if self.let_be.get(&index).is_some_and(|until| now < *until) {
                 self.unusable.push((index, why));
             } else {
-                self.take_in(index, patience);
+                self.take_in(index, quarantine);
             }
         }
         self.gpus.sort_by_key(|gpu| gpu.id.index);
     }
 
-    fn take_in(&mut self, index: u32, patience: Duration) {
+    fn take_in(&mut self, index: u32, quarantine: Duration) {
         self.beat.count_anew(Some(index));
         let (began, beat) = (Instant::now(), &self.beat);
         let device = self.library.device(index);
-        match device.and_then(|device| Gpu::new(device, self.numbering, beat, patience)) {
+        match device.and_then(|device| Gpu::new(device, self.numbering, beat, quarantine)) {
             Ok(gpu) => self.gpus.push(gpu),
             Err(error) => {
                 self.unusable.push((index, error));
                 let took = began.elapsed();
-                if took > patience {
+                if took > quarantine {
                     let rest = took.saturating_mul(LET_BE).min(MAX_LET_BE);
                     self.let_be.insert(index, Instant::now() + rest);
                 }
@@ -250,7 +250,7 @@ impl Live {
     /// XID errors since the last question; the first one begins to listen. For where nobody reads
     /// the kernel's log.
     pub fn xids(&mut self) -> Heard {
-        self.ears.hear(&self.library, &mut self.gpus)
+        self.xid_listener.hear(&self.library, &mut self.gpus)
     }
 }
 #[cfg(test)]

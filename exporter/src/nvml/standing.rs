@@ -1,7 +1,7 @@
 //! How a GPU stands: whether it is asked at all, and what a pass over it shows.
 //!
 //! Three things end that it is asked: it is lost, by the driver's word; it answers nothing but
-//! errors, pass after pass; or it answers too slowly, and is set aside ([`super::patience`]).
+//! errors, pass after pass; or it answers too slowly, and is set aside ([`super::quarantine`]).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use stepwatch_sys::nvml::{Error, XidEvents};
 
 use super::gpu::{Gpu, Identity};
 use super::heartbeat::Spent;
-use super::patience::Aside;
+use super::quarantine::Aside;
 
 /// Passes without one answer before a GPU that did answer is given up. Errors come and go while a
 /// driver is busy.
@@ -40,7 +40,7 @@ impl Gpu {
     pub fn begin(&mut self, now: Instant) -> bool {
         self.count_anew();
         (self.tally.answers, self.tally.errors) = (0, 0);
-        if !self.patience.is_due(now) {
+        if !self.quarantine.is_due(now) {
             return false;
         }
         let answer = self.device.temperature();
@@ -51,18 +51,18 @@ impl Gpu {
         {
             self.failed(error);
         }
-        if self.lost && !alive && spent.total <= self.patience.most() {
-            self.patience.forget();
+        if self.lost && !alive && spent.total <= self.quarantine.most() {
+            self.quarantine.forget();
         } else {
-            self.patience.sign(alive, spent, Instant::now());
+            self.quarantine.sign(alive, spent, Instant::now());
         }
-        if self.half_known && self.patience.may_ask() {
-            let late = || self.spent().total > self.patience.most();
+        if self.half_known && self.quarantine.may_ask() {
+            let late = || self.spent().total > self.quarantine.most();
             if let Ok((id, half_known)) = Identity::of(&self.device, late) {
                 (self.id, self.half_known) = (Arc::new(id), half_known);
             }
         }
-        self.patience.may_ask()
+        self.quarantine.may_ask()
     }
 
     /// Ends a pass over it.
@@ -85,18 +85,18 @@ impl Gpu {
                 self.lose(why);
             }
         }
-        if self.may_be_asked() && self.patience.passed(Instant::now()) {
+        if self.may_be_asked() && self.quarantine.passed(Instant::now()) {
             tracing::info!(gpu = self.id.uuid, pci = self.id.pci, "GPU answers quickly again");
         }
     }
 
     /// Why nothing is asked of it for now.
     pub fn aside(&self) -> Option<&Aside> {
-        self.patience.aside()
+        self.quarantine.aside()
     }
 
     pub(super) fn may_be_asked(&self) -> bool {
-        !self.lost && !self.down && self.patience.may_ask()
+        !self.lost && !self.down && self.quarantine.may_ask()
     }
 
     fn spent(&self) -> Spent {
@@ -106,7 +106,7 @@ impl Gpu {
     /// Sets it aside if it took too long.
     pub(super) fn judge(&mut self) {
         let spent = self.spent();
-        if self.patience.judge(spent, Instant::now()) {
+        if self.quarantine.judge(spent, Instant::now()) {
             let (call, seconds) = (spent.function, spent.total.as_secs_f64());
             tracing::warn!(
                 gpu = self.id.uuid,
@@ -120,7 +120,7 @@ impl Gpu {
 
     /// Whether a GPU that was lost, or wants a reset, answers again.
     pub fn sign_of_life(&mut self) {
-        if (self.lost || self.needs_reset) && self.patience.may_ask() && self.is_alive() {
+        if (self.lost || self.needs_reset) && self.quarantine.may_ask() && self.is_alive() {
             (self.lost, self.needs_reset, self.lost_with) = (false, false, None);
             self.tally = Tally::default();
         }
@@ -153,8 +153,8 @@ impl Gpu {
 
     pub(super) fn lose(&mut self, with: Option<String>) {
         (self.lost, self.lost_with) = (true, with);
-        if self.patience.may_ask() {
-            self.patience.forget();
+        if self.quarantine.may_ask() {
+            self.quarantine.forget();
         }
         self.samples.clear();
     }

@@ -1,6 +1,7 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use super::*;
+use crate::collector::Context;
 use crate::collectors::Built;
 use crate::nvml::Nvml;
 use crate::samples::Value;
@@ -83,9 +84,7 @@ fn each_collector_shows_its_own_fate_and_harms_no_other() {
     let schedule = Schedule::start(
         ENTRIES,
         &CollectorsConfig::default(),
-        &Arc::new(Roots::default()),
-        &testing::hub(),
-        &Nvml::default(),
+        &Access { roots: Arc::default(), hub: testing::hub(), nvml: Nvml::default(), families: Vec::new },
     );
     schedule.wait_first_pass();
     let states = || schedule.status().iter().map(|s| (s.name, s.state)).collect::<Vec<_>>();

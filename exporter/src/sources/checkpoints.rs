@@ -23,7 +23,7 @@ use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{CkptPhase, Event, Kind, Value};
 
-use super::poll::{self, Poll};
+use super::poll::{self, Poll, Polling};
 use super::sink::{Sink, Surroundings};
 use crate::family::Family;
 use crate::hub::Hub;
@@ -433,12 +433,12 @@ pub(super) fn start(config: CheckpointsConfig, around: &Surroundings, shutdown: 
     let (name, interval) = (config.path.to_string_lossy().into_owned(), config.interval.as_duration());
     let watched = Watched::new(config, Box::new(around.hub.clone()));
     let health = watched.health.clone();
-    poll::start("checkpoints", name, health, interval, watched, shutdown);
+    poll::start(Polling { kind: "checkpoints", name, health, interval }, watched, shutdown);
 }
 
 /// Tells of the last finished checkpoint that lies there: who looks once wants to know how large
 /// the next one will be.
-pub(crate) fn tell_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Result<()> {
+pub(crate) fn report_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Result<()> {
     let mut watched = Watched::new(config, Box::new(hub.clone()));
     if let Some(listed) = watched.list()?.into_iter().rfind(|listed| !listed.name.temporary) {
         let look = Look::at(&watched.reach.find(&listed.path)?);

@@ -23,7 +23,7 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::poll::{self, Poll};
+use super::poll::{self, Poll, Polling};
 use super::sink::Surroundings;
 use crate::clock::unix_now;
 use crate::family::Family;
@@ -273,7 +273,7 @@ pub(super) fn start(config: DiscoverConfig, around: &Surroundings, shutdown: Shu
     let interval = config.interval.as_duration();
     let discovery = Discovery::new(config, around.clone());
     let health = discovery.health.clone();
-    poll::start("discover", "discover".into(), health, interval, discovery, shutdown);
+    poll::start(Polling { kind: "discover", name: "discover".into(), health, interval }, discovery, shutdown);
 }
 
 #[cfg(test)]

@@ -20,23 +20,25 @@ pub(super) trait Poll: Send + 'static {
     fn poll(&mut self, now: Instant, unix: f64) -> bool;
 }
 
-/// Polls until `shutdown`, and marks the source as down while it hangs. `name` is the source's own,
-/// `kind` that of its thread.
-pub(super) fn start(
-    kind: &'static str,
-    name: String,
-    health: SourceHandle,
-    interval: Duration,
-    mut polled: impl Poll,
-    shutdown: Shutdown,
-) {
+/// A source that is polled on a thread of its own.
+pub(super) struct Polling {
+    /// Of the thread.
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+    pub(super) health: SourceHandle,
+    pub(super) interval: Duration,
+}
+
+/// Polls until `shutdown`, and marks the source as down while it hangs.
+pub(super) fn start(polling: Polling, mut polled: impl Poll, shutdown: Shutdown) {
+    let Polling { kind, interval, .. } = polling;
     let (stop, stopped) = channel();
     let beat = Arc::new(AtomicU64::new(0));
     let pulse = Arc::clone(&beat);
     let work = move || run(&mut polled, interval, &stopped, &pulse);
     match std::thread::Builder::new().name(kind.into()).spawn(work) {
-        Ok(_) => drop(tokio::spawn(watch(name, health, beat, STUCK_AFTER + interval, stop, shutdown))),
-        Err(err) => tracing::error!(kind, name, %err, "cannot start the thread of a source"),
+        Ok(_) => drop(tokio::spawn(watch(polling, beat, stop, shutdown))),
+        Err(err) => tracing::error!(kind, name = polling.name, %err, "cannot start the thread of a source"),
     }
 }
 
@@ -53,20 +55,14 @@ fn run(polled: &mut impl Poll, interval: Duration, stopped: &Receiver<()>, beat:
 
 /// Marks the source as down while its thread hangs, which the thread itself cannot, and stops it in
 /// the end.
-async fn watch(
-    name: String,
-    health: SourceHandle,
-    beat: Arc<AtomicU64>,
-    patience: Duration,
-    stop: Sender<()>,
-    shutdown: Shutdown,
-) {
+async fn watch(polling: Polling, beat: Arc<AtomicU64>, stop: Sender<()>, shutdown: Shutdown) {
+    let Polling { name, health, interval, .. } = polling;
     let mut last = None;
     let mut stuck = false;
     loop {
         tokio::select! {
             () = shutdown.wait() => break,
-            () = tokio::time::sleep(patience) => {}
+            () = tokio::time::sleep(STUCK_AFTER + interval) => {}
         }
         let now = beat.load(Ordering::Relaxed);
         let hangs = last == Some(now);

@@ -8,7 +8,7 @@
 //! they are of training.
 
 mod client;
-mod page;
+mod exposition;
 mod preset;
 #[cfg(test)]
 mod tests;
@@ -139,7 +139,7 @@ pub(crate) fn fuzz(text: &str) -> Vec<stepwatch_wire::Event> {
     };
     let wanted = Wanted::new(config);
     let fetched = Fetched { text: text.to_owned(), ..Fetched::default() };
-    let page = page::read(&fetched, None, &wanted);
+    let page = exposition::read(&fetched, None, &wanted);
     let mut events = page.states(&mut BTreeMap::new());
     let mut readings = Readings::new(0.0);
     for (who, report) in page.told(&wanted) {
@@ -215,7 +215,7 @@ impl Scrape {
 
     /// Takes a page in.
     fn take(&mut self, fetched: &Fetched, now: f64) {
-        let page = page::read(fetched, self.preset, &self.wanted);
+        let page = exposition::read(fetched, self.preset, &self.wanted);
         self.preset = page.preset.or(self.preset);
         let mut dropped = page.dropped;
         let mut lag: Option<f64> = None;

@@ -34,7 +34,7 @@ use crate::readings::{self, Meaning, Names, Reading, Readings, Report, Value, Wh
 use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::voice::Voice;
-use packet::{Kind, Line};
+use packet::{StatsdType, Line};
 
 /// This kind has no families of its own.
 pub(super) const FAMILIES: &[&Family] = &[];
@@ -296,7 +296,7 @@ impl Statsd {
         let prefix = self.config.prefix.as_deref().unwrap_or("");
         let name = line.name.strip_prefix(prefix).unwrap_or(line.name);
         let value = self.value(&key, name, line);
-        let unit = if line.kind == Kind::Timer { "ms" } else { "" };
+        let unit = if line.kind == StatsdType::Timer { "ms" } else { "" };
         let Reading { meaning, known, value } = self.names.reading(name, unit, value);
         let meaning = meaning.into_owned();
         let begins = meaning == Meaning::Step && self.gathered.get(&key).is_some_and(Gathered::has_step);
@@ -318,12 +318,12 @@ impl Statsd {
     /// What a line says: of several values, their mean.
     fn value(&mut self, (run, rank, _): &Key, name: &str, line: &Line<'_>) -> Value {
         match line.kind {
-            Kind::Counter => Value::Increment(line.sum / line.rate),
-            Kind::Timer | Kind::Histogram => {
+            StatsdType::Counter => Value::Increment(line.sum / line.rate),
+            StatsdType::Timer | StatsdType::Histogram => {
                 let (count, sum) = (line.count / line.rate, line.sum / line.rate);
                 Value::Durations { count, sum, cumulative: false, start: None }
             }
-            Kind::Gauge => {
+            StatsdType::Gauge => {
                 let key = format!("{run}\n{rank}\n{name}");
                 let before = if line.relative { self.gauges.get(&key).copied().unwrap_or(0.0) } else { 0.0 };
                 let now = before + line.last;

@@ -17,12 +17,12 @@ mod lines;
 mod name;
 mod open;
 mod owner;
-mod pieces;
+mod framing;
 mod state;
 #[cfg(test)]
 mod tests;
 mod watch;
-mod whole;
+mod rewritten_file;
 mod words;
 mod writers;
 
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::Event;
 
-use super::poll::{self, Poll};
+use super::poll::{self, Poll, Polling};
 use super::sink::{Sink, Surroundings};
 use crate::family::Family;
 use crate::reach::Reach;
@@ -368,7 +368,7 @@ pub(super) fn start(config: TailConfig, around: &Surroundings, shutdown: Shutdow
 fn run(tail: Tail, shutdown: Shutdown) {
     let (path, interval) = (tail.config.path.clone(), tail.config.poll_interval.as_duration());
     let health = tail.health.clone();
-    poll::start("tail", path, health, interval, tail, shutdown);
+    poll::start(Polling { kind: "tail", name: path, health, interval }, tail, shutdown);
 }
 
 impl Poll for Tail {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
-use super::told::Sifted;
+use super::metric_dedup::Sifted;
 
 /// What was not finite, and how it showed.
 type Cause = (&'static str, &'static str);

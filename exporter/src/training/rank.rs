@@ -7,9 +7,9 @@ use stepwatch_wire::{Event, Metrics, Value};
 
 use super::epoch::RankEpoch;
 use super::histogram::Durations;
+use super::metric_dedup::MetricDedup;
 use super::phases::Phases;
 use super::stale::Stale;
-use super::told::Told;
 use crate::origin::Origin;
 use crate::origin::Priority;
 
@@ -17,7 +17,7 @@ use crate::origin::Priority;
 pub(super) struct Rank {
     pub(super) label: Box<str>,
     pub(super) epoch: RankEpoch,
-    pub(super) told: Told,
+    pub(super) told: MetricDedup,
     pub(super) stale: Stale,
     pub(super) durations: Durations,
     pub(super) phases: Phases,
@@ -46,7 +46,7 @@ impl Rank {
         Self {
             label: rank.to_string().into(),
             epoch,
-            told: Told::default(),
+            told: MetricDedup::default(),
             stale: Stale::default(),
             durations: Durations::default(),
             phases: Phases::default(),

@@ -11,11 +11,11 @@ use super::checkpoint::Checkpoints;
 use super::epoch::{Observed, RankEpoch, RunEpoch, Speaker, is_jump};
 use super::families::{ELSEWHERE, GAUGES};
 use super::gauge::{At, Gauge};
+use super::metric_dedup::{MetricDedup, Names, Sifted};
 use super::mfu::{self, Convention, Model, Setting};
 use super::nonfinite::Nonfinite;
 use super::peaks::{self, Dtype};
 use super::rank::Rank;
-use super::told::{Names, Sifted, Told};
 use super::window::WindowMax;
 use crate::drops::Reason;
 use crate::origin::Priority;
@@ -370,7 +370,7 @@ impl Run {
         let restart = restarted.then(|| self.restarted(number, restarted_from.or(last), event));
         self.count(event, &sifted, at);
         let custom_dropped = self.set_gauges(event, &mfu, at, cx.max_custom);
-        let silent = !Told::for_stream(event, &sifted);
+        let silent = !MetricDedup::for_stream(event, &sifted);
         Stepped { dropped: None, restart, custom_dropped, repeated: sifted.repeated, silent }
     }
 

@@ -29,7 +29,7 @@ struct Bucket {
 
 /// What was logged not long ago.
 #[derive(Debug, Default)]
-pub(super) struct Told(BTreeMap<(Reason, Voice), f64>);
+pub(super) struct LoggedRefusals(BTreeMap<(Reason, Voice), f64>);
 
 /// Who wants a place.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +67,7 @@ impl Newcomers {
     }
 }
 
-impl Told {
+impl LoggedRefusals {
     /// Whether to log it now.
     pub(super) fn is_due(&mut self, reason: Reason, voice: Voice, now: f64) -> bool {
         let key = (reason, voice);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_log_says_it_once_a_minute() {
-        let mut told = Told::default();
+        let mut told = LoggedRefusals::default();
         let ann = Voice::User(4_000_001);
         assert!(told.is_due(Reason::NotOwner, ann, 0.0) && !told.is_due(Reason::NotOwner, ann, 59.0));
         assert!(told.is_due(Reason::Runs, ann, 1.0) && told.is_due(Reason::NotOwner, ann, 60.0));

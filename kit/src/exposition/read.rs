@@ -22,7 +22,7 @@ pub enum Dialect {
 
 /// Type of a family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricType {
     Counter,
     Gauge,
     Histogram,
@@ -40,7 +40,7 @@ pub struct Page<'a> {
     dialect: Dialect,
     /// The family declared last.
     family: &'a str,
-    kind: Kind,
+    kind: MetricType,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -48,7 +48,7 @@ pub struct Sample<'a> {
     /// As written; a histogram's samples end in `_bucket`, `_sum` and `_count`.
     pub name: Cow<'a, str>,
     /// Type of the family that the sample belongs to.
-    pub kind: Kind,
+    pub kind: MetricType,
     pub labels: Labels<'a>,
     pub value: f64,
     /// Unix seconds.
@@ -85,7 +85,7 @@ impl Dialect {
 
 /// Reads a page.
 pub fn read(page: &str, dialect: Dialect) -> Page<'_> {
-    Page { rest: Some(page), line: 0, dialect, family: "", kind: Kind::Unknown }
+    Page { rest: Some(page), line: 0, dialect, family: "", kind: MetricType::Unknown }
 }
 
 impl<'a> Iterator for Page<'a> {
@@ -119,20 +119,20 @@ impl<'a> Page<'a> {
         let Some((name, kind)) = declared.trim_start().rsplit_once([' ', '\t']) else { return };
         self.family = name.trim().trim_matches('"');
         self.kind = match kind {
-            "counter" => Kind::Counter,
-            "gauge" => Kind::Gauge,
-            "histogram" | "gaugehistogram" => Kind::Histogram,
-            "summary" => Kind::Summary,
-            _ => Kind::Unknown,
+            "counter" => MetricType::Counter,
+            "gauge" => MetricType::Gauge,
+            "histogram" | "gaugehistogram" => MetricType::Histogram,
+            "summary" => MetricType::Summary,
+            _ => MetricType::Unknown,
         };
     }
 
     /// The type of a sample, if it is of the family declared last.
-    fn kind_of(&self, name: &str) -> Kind {
+    fn kind_of(&self, name: &str) -> MetricType {
         const SUFFIXES: [&str; 5] = ["", "_total", "_sum", "_count", "_bucket"];
         match name.strip_prefix(self.family) {
             Some(suffix) if !self.family.is_empty() && SUFFIXES.contains(&suffix) => self.kind,
-            _ => Kind::Unknown,
+            _ => MetricType::Unknown,
         }
     }
 
@@ -322,13 +322,13 @@ mod tests {
         assert_eq!(
             seen,
             [
-                ("loss", Kind::Gauge),
-                ("steps_total", Kind::Counter),
-                ("d_bucket", Kind::Histogram),
-                ("d_sum", Kind::Histogram),
-                ("d_count", Kind::Histogram),
-                ("other", Kind::Unknown),
-                ("spaced", Kind::Unknown),
+                ("loss", MetricType::Gauge),
+                ("steps_total", MetricType::Counter),
+                ("d_bucket", MetricType::Histogram),
+                ("d_sum", MetricType::Histogram),
+                ("d_count", MetricType::Histogram),
+                ("other", MetricType::Unknown),
+                ("spaced", MetricType::Unknown),
             ]
         );
         assert_eq!((samples[1].value, samples[1].time), (12.0, Some(1_795_227_416.98)));
@@ -395,7 +395,7 @@ mod tests {
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
         let back: Vec<_> = read(&page, Dialect::OpenMetrics).map(|s| s.unwrap()).collect();
-        assert_eq!((back.len(), back[0].value, back[0].kind), (1, 7.0, Kind::Gauge));
+        assert_eq!((back.len(), back[0].value, back[0].kind), (1, 7.0, MetricType::Gauge));
     }
 
     proptest! {

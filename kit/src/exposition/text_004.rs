@@ -32,11 +32,11 @@ struct Page<'a> {
 #[derive(Default, Clone, Copy)]
 struct Family<'a> {
     name: &'a str,
-    kind: Kind,
+    kind: DeclaredType,
 }
 
 #[derive(Default, Clone, Copy, PartialEq)]
-enum Kind {
+enum DeclaredType {
     Counter,
     Gauge,
     Histogram,
@@ -57,7 +57,7 @@ impl<'a> Page<'a> {
                 self.flush_help();
                 self.help = Some((name, text));
             }
-            "TYPE" => self.start_family(Family { name, kind: Kind::of(text) }),
+            "TYPE" => self.start_family(Family { name, kind: DeclaredType::of(text) }),
             _ => {}
         }
     }
@@ -100,7 +100,7 @@ impl<'a> Page<'a> {
     }
 }
 
-impl Kind {
+impl DeclaredType {
     fn of(text: &str) -> Self {
         match text.trim() {
             "counter" => Self::Counter,

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use stepwatch_exporter::collector::{Collector as _, Context};
-use stepwatch_exporter::collectors::gpu::{Config, Reader};
+use stepwatch_exporter::collectors::gpu::{Config, GpuReader};
 use stepwatch_exporter::collectors::kernel;
 use stepwatch_exporter::hub::{Hub, Parts};
 use stepwatch_exporter::nvml::Nvml;
@@ -85,7 +85,7 @@ struct Day {
     hub: Hub,
     nvml: Nvml,
     roots: Roots,
-    reader: Reader,
+    reader: GpuReader,
     stage: Stage,
     worlds: Vec<Script>,
     passes: usize,
@@ -122,7 +122,10 @@ impl Day {
     fn collect(&mut self, out: &mut Samples) {
         *out = Samples::default();
         // A failure is one of the things that happen.
-        let _ = self.reader.collect(&Context { roots: &self.roots, hub: &self.hub, nvml: &self.nvml }, out);
+        let _ = self.reader.collect(
+            &Context { roots: &self.roots, hub: &self.hub, nvml: &self.nvml, families: Vec::new },
+            out,
+        );
     }
 
     fn run(&mut self, passes: usize) -> u64 {
@@ -152,7 +155,7 @@ fn memory_is_flat() {
         hub: hub(),
         nvml: Nvml::default(),
         roots,
-        reader: Reader::new(&config, &kernel::Config::default()),
+        reader: GpuReader::new(&config, &kernel::Config::default()),
         stage,
         worlds: worlds(),
         passes: 0,

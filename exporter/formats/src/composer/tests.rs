@@ -1,11 +1,11 @@
 //! Records of every unit that a run can be measured in.
 
 use super::*;
-use crate::Reader;
+use crate::LogReader;
 use stepwatch_wire::{Edge, Kind};
 
-fn read(log: &str) -> (Vec<Event>, Reader) {
-    let mut r = Reader::new(Some("composer")).unwrap();
+fn read(log: &str) -> (Vec<Event>, LogReader) {
+    let mut r = LogReader::new(Some("composer")).unwrap();
     let mut out = Vec::new();
     for l in log.lines() {
         r.line(l, &mut out);
@@ -66,7 +66,7 @@ fn runs_measured_in_tokens() {
     assert_eq!(steps(told), [42]);
     let record = |n: i64| format!("[token={n}/9000]:\n\t Train loss/train/total: 1.5\n");
     assert_eq!(steps(&[100, 200, 100, 200].map(record).concat()), [1, 2, 1, 2], "a restart");
-    let mut r = Reader::new(Some("composer")).unwrap();
+    let mut r = LogReader::new(Some("composer")).unwrap();
     r.resume(7);
     let mut e = Vec::new();
     record(100).lines().for_each(|l| {
@@ -99,7 +99,7 @@ fn evaluations() {
 
 #[test]
 fn a_record_is_given_out_once() {
-    let mut r = Reader::new(Some("composer")).unwrap();
+    let mut r = LogReader::new(Some("composer")).unwrap();
     let mut e = Vec::new();
     for l in ["[batch=1/9]:", "Train loss/train/total: 1.5"] {
         r.line(l, &mut e);

@@ -1,10 +1,10 @@
 //! Lines of DeepSpeed from 2020 to today.
 
 use super::*;
-use crate::Reader;
+use crate::LogReader;
 
-fn read(lines: &[&str]) -> (Vec<Event>, Reader) {
-    let mut r = Reader::new(Some("deepspeed")).unwrap();
+fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
+    let mut r = LogReader::new(Some("deepspeed")).unwrap();
     let mut out = Vec::new();
     for l in lines {
         r.line(l, &mut out);

@@ -1,7 +1,7 @@
 //! Lines of trainers that have no grammar of their own, or change that of another, as their format
 //! strings have them.
 
-use crate::Reader;
+use crate::LogReader;
 use stepwatch_wire::Kind;
 
 /// Step, loss and gradient norm.
@@ -283,7 +283,7 @@ const SHAPES: &[(&str, &[&str], &[Want])] = &[
 #[test]
 fn lines_of_trainers() {
     for (name, lines, want) in SHAPES {
-        let (mut r, mut out) = (Reader::new(None).unwrap(), Vec::new());
+        let (mut r, mut out) = (LogReader::new(None).unwrap(), Vec::new());
         for l in *lines {
             r.line(l, &mut out);
         }
@@ -298,7 +298,7 @@ fn lines_of_trainers() {
 fn their_losses_may_be_nan() {
     for (name, lines, want) in SHAPES {
         let Some((_, Some(loss), _)) = want.last() else { continue };
-        let (mut r, mut out) = (Reader::new(None).unwrap(), Vec::new());
+        let (mut r, mut out) = (LogReader::new(None).unwrap(), Vec::new());
         for l in *lines {
             r.line(l, &mut out);
         }

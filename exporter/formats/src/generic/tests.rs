@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 use stepwatch_wire::{Event, Kind};
 
-use crate::Reader;
+use crate::LogReader;
 
-fn read_with(mut r: Reader, lines: &[&str]) -> Vec<Event> {
+fn read_with(mut r: LogReader, lines: &[&str]) -> Vec<Event> {
     let mut out = Vec::new();
     for l in lines {
         r.line(l, &mut out);
@@ -12,11 +12,11 @@ fn read_with(mut r: Reader, lines: &[&str]) -> Vec<Event> {
 }
 
 fn read(lines: &[&str]) -> Vec<Event> {
-    read_with(Reader::new(Some("generic")).unwrap(), lines)
+    read_with(LogReader::new(Some("generic")).unwrap(), lines)
 }
 
 fn auto(lines: &[&str]) -> Vec<Event> {
-    read_with(Reader::new(None).unwrap(), lines)
+    read_with(LogReader::new(None).unwrap(), lines)
 }
 
 fn one(line: &str) -> (Option<i64>, Vec<(String, f64)>) {
@@ -142,7 +142,7 @@ fn a_frameworks_own_grammar_wins() {
     let megatron =
         |n: i64| format!(" iteration {n}/ 100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5 |");
     let (a, b) = (megatron(1), megatron(2));
-    let mut r = Reader::new(None).unwrap();
+    let mut r = LogReader::new(None).unwrap();
     let mut out = Vec::new();
     for l in [
         "step 1 loss 2.5",
@@ -222,7 +222,7 @@ fn what_syslog_puts_before_a_line_is_no_metric() {
 
 #[test]
 fn counts_on_after_a_restart_of_the_reader() {
-    let mut r = Reader::new(Some("generic")).unwrap();
+    let mut r = LogReader::new(Some("generic")).unwrap();
     let mut out = Vec::new();
     r.line("Epoch [3/9], Step [300/600], Loss: 0.5", &mut out);
     r.resume(1500);

@@ -1,12 +1,12 @@
 use stepwatch_wire::{Event, Kind};
 
-use crate::Reader;
+use crate::LogReader;
 
 fn read(lines: &[&str]) -> Vec<Event> {
-    with(Reader::new(Some("jsonl")).unwrap(), lines)
+    with(LogReader::new(Some("jsonl")).unwrap(), lines)
 }
 
-fn with(mut r: Reader, lines: &[&str]) -> Vec<Event> {
+fn with(mut r: LogReader, lines: &[&str]) -> Vec<Event> {
     let mut out = Vec::new();
     for l in lines {
         r.line(l, &mut out);
@@ -137,7 +137,7 @@ fn ms_swift_verl_and_levanter() {
 fn keys_of_the_configuration() {
     let keys = [("step", "it"), ("loss", "train.losses.lm"), ("ts", "when"), ("rank", "r"), ("lr", "a.b")];
     let e = with(
-        Reader::with_keys(keys),
+        LogReader::with_keys(keys),
         &[
             r#"{"it":7,"train":{"losses":{"lm":2.5,"aux":1.0}},"when":1795227416980,"r":3,"a.b":0.1}"#,
             r#"{"it":8,"train":{"losses":{"lm":null}}, "when":"2026-04-01T16:06:12.572Z"}"#,
@@ -152,7 +152,7 @@ fn keys_of_the_configuration() {
 
 #[test]
 fn a_loss_that_every_record_had_is_missed() {
-    let keys = || Reader::with_keys([("step", "it"), ("loss", "l"), ("lr", "lr")]);
+    let keys = || LogReader::with_keys([("step", "it"), ("loss", "l"), ("lr", "lr")]);
     let whole = |n: u32| format!(r#"{{"it":{n},"l":2.5,"lr":0.1}}"#);
     let without = |n: u32| format!(r#"{{"it":{n},"lr":0.1}}"#);
     let read = |lines: Vec<String>| {
@@ -251,7 +251,7 @@ fn fairseq_counts_updates() {
 }
 
 /// The steps that are told to miss their loss, of 40 lines like the first and then the others.
-fn missed(reader: Reader, line: impl Fn(u32) -> String, then: &[&str]) -> Vec<i64> {
+fn missed(reader: LogReader, line: impl Fn(u32) -> String, then: &[&str]) -> Vec<i64> {
     let lines: Vec<String> = (1..=40).map(line).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).chain(then.iter().copied()).collect();
     let missing = with(reader, &lines).into_iter().filter(|e| e.missing == ["loss"]);
@@ -260,13 +260,13 @@ fn missed(reader: Reader, line: impl Fn(u32) -> String, then: &[&str]) -> Vec<i6
 
 #[test]
 fn a_record_of_which_nothing_but_the_step_is_left_is_missed() {
-    let auto = || Reader::new(None).unwrap();
+    let auto = || LogReader::new(None).unwrap();
     let line = |s: u32| format!(r#"{{"step": {s}, "loss": 1.2}}"#);
     let gone = [r#"{"step": 41}"#, r#"{"step": 42}"#, r#"{"step": 43}"#];
     assert_eq!(missed(auto(), line, &gone), [41, 42, 43]);
     assert_eq!(missed(auto(), line, &[gone[0], r#"{"step": 42, "loss": 1.2}"#]), [41]);
     assert_eq!(missed(auto(), |s| format!(r#"INFO:root:{{"step": {s}, "loss": 1.2}}"#), &gone), [41, 42, 43]);
-    let keys = Reader::with_keys([("step", "it"), ("loss", "l"), ("ts", "at")]);
+    let keys = LogReader::with_keys([("step", "it"), ("loss", "l"), ("ts", "at")]);
     let timed = |s: u32, loss: &str| format!(r#"{{"it":{s},"at":{}{loss}}}"#, 1795227416 + s);
     let gone_too: Vec<_> = (41..44).map(|s| timed(s, "")).collect();
     let gone_too: Vec<_> = gone_too.iter().map(String::as_str).collect();
@@ -289,16 +289,16 @@ fn a_record_without_numbers_may_be_of_something_else() {
         &[r#"{"step": 41}"#, r#"{"step": 41, "eval_loss": 1.3}"#, r#"{"step": 42, "loss": 1.2}"#],
         &[r#"{"epoch": 1, "step": 41}"#, r#"{"epoch": 1, "step": 42}"#],
     ] {
-        assert_eq!(missed(Reader::new(None).unwrap(), line, then), [0; 0], "{then:?}");
+        assert_eq!(missed(LogReader::new(None).unwrap(), line, then), [0; 0], "{then:?}");
     }
     let more = |s: u32| format!(r#"{{"step": {s}, "loss": 1.2, "lr": 0.1}}"#);
     let bare = [r#"{"step": 41}"#, r#"{"step": 42}"#];
-    assert_eq!(missed(Reader::new(None).unwrap(), more, &bare), [0; 0], "a rate does not vanish");
+    assert_eq!(missed(LogReader::new(None).unwrap(), more, &bare), [0; 0], "a rate does not vanish");
 }
 
 #[test]
 fn a_loss_is_missed_beside_numbers_of_any_name() {
     let line = |s: u32| format!(r#"{{"step": {s}, "loss": 1.2, "seen": 512, "elapsed": 0.4}}"#);
     let then = [r#"{"step": 41, "seen": 512, "elapsed": 0.4}"#, r#"{"step": 41, "seen": 512}"#];
-    assert_eq!(missed(Reader::new(None).unwrap(), line, &then), [41]);
+    assert_eq!(missed(LogReader::new(None).unwrap(), line, &then), [41]);
 }

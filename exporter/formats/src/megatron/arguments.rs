@@ -252,7 +252,7 @@ fn list(text: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
 
     /// The block of a run, with its arguments in place of those that Megatron has by default.
     fn hello(arguments: &[(&str, &str)]) -> Event {
@@ -290,7 +290,7 @@ mod tests {
         text += "-------------------- end of arguments ---------------------\n";
         text += " > padded vocab (size: 50257) with 431 dummy tokens (new size: 50688)\n";
         text += " iteration       10/     100 | elapsed time per iteration (ms): 1000.0 | global batch size:    16 | lm loss: 2.5E+00 |\n";
-        let mut reader = Reader::new(None).unwrap();
+        let mut reader = LogReader::new(None).unwrap();
         let mut out = Vec::new();
         text.lines().for_each(|l| {
             reader.line(l, &mut out);

@@ -1,11 +1,11 @@
 //! Lines of every branch of the family.
 
 use super::*;
-use crate::Reader;
+use crate::LogReader;
 use stepwatch_wire::{CkptPhase, Edge, Kind};
 
 fn read(lines: &[&str]) -> Vec<Event> {
-    let mut r = Reader::new(Some("megatron")).unwrap();
+    let mut r = LogReader::new(Some("megatron")).unwrap();
     let mut out = Vec::new();
     for l in lines {
         r.line(l, &mut out);

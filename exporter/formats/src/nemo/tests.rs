@@ -1,11 +1,11 @@
 //! Lines of both generations of NeMo.
 
 use super::*;
-use crate::Reader;
+use crate::LogReader;
 use stepwatch_wire::{Edge, Kind};
 
-fn read(lines: &[&str]) -> (Vec<Event>, Reader) {
-    let mut r = Reader::new(Some("nemo")).unwrap();
+fn read(lines: &[&str]) -> (Vec<Event>, LogReader) {
+    let mut r = LogReader::new(Some("nemo")).unwrap();
     let mut out = Vec::new();
     for l in lines {
         r.line(l, &mut out);

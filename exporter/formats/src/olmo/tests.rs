@@ -1,11 +1,11 @@
 //! Records of OLMo-core and OLMo.
 
 use super::*;
-use crate::Reader;
+use crate::LogReader;
 use stepwatch_wire::{Edge, Kind};
 
-fn read(log: &str) -> (Vec<Event>, Reader) {
-    let mut r = Reader::new(Some("olmo")).unwrap();
+fn read(log: &str) -> (Vec<Event>, LogReader) {
+    let mut r = LogReader::new(Some("olmo")).unwrap();
     let mut out = Vec::new();
     for l in log.lines() {
         r.line(l, &mut out);
@@ -162,7 +162,7 @@ fn checkpoints_and_the_end() {
 
 #[test]
 fn a_record_that_goes_on_after_a_rest_is_of_the_same_step() {
-    let mut r = Reader::new(Some("olmo")).unwrap();
+    let mut r = LogReader::new(Some("olmo")).unwrap();
     let mut e = Vec::new();
     r.line("[step=10/1000,epoch=1]", &mut e);
     r.line("    train/CE loss=2.345", &mut e);

@@ -2,7 +2,7 @@
 
 use stepwatch_wire::{Event, Kind};
 
-use crate::format::Belief;
+use crate::registry::Belief;
 
 /// Lines in a row that another trainer's grammar must read, while the current one reads none, to
 /// take its place.

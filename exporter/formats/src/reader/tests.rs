@@ -3,11 +3,11 @@ use super::*;
 const MEGATRON: &str =
     " iteration        7/     100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5E+00 |";
 
-fn auto() -> Reader {
-    Reader::new(None).unwrap()
+fn auto() -> LogReader {
+    LogReader::new(None).unwrap()
 }
 
-fn read(r: &mut Reader, lines: &[&str]) -> Vec<Event> {
+fn read(r: &mut LogReader, lines: &[&str]) -> Vec<Event> {
     let mut out = Vec::new();
     for l in lines {
         r.line(l, &mut out);
@@ -17,9 +17,9 @@ fn read(r: &mut Reader, lines: &[&str]) -> Vec<Event> {
 
 #[test]
 fn names_are_checked() {
-    assert!(Reader::new(Some("megatron")).is_ok_and(|r| r.name() == "megatron"));
-    assert_eq!(Reader::new(Some("auto")).unwrap().name(), "auto");
-    let e = Reader::new(Some("megatorn")).unwrap_err().to_string();
+    assert!(LogReader::new(Some("megatron")).is_ok_and(|r| r.name() == "megatron"));
+    assert_eq!(LogReader::new(Some("auto")).unwrap().name(), "auto");
+    let e = LogReader::new(Some("megatorn")).unwrap_err().to_string();
     assert!(e.starts_with("unknown log format \"megatorn\"; known are auto, megatron, jsonl"), "{e}");
 }
 

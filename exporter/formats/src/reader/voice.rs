@@ -102,10 +102,10 @@ impl Voice {
 
 #[cfg(test)]
 mod tests {
-    use crate::Reader;
+    use crate::LogReader;
 
     fn read(lines: &[&str]) -> Vec<(Option<u32>, i64, f64)> {
-        let mut reader = Reader::new(None).unwrap();
+        let mut reader = LogReader::new(None).unwrap();
         let mut out = Vec::new();
         for l in lines {
             reader.line(l, &mut out);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_speaks_for_the_run_has_no_rank() {
-        let mut reader = Reader::new(None).unwrap();
+        let mut reader = LogReader::new(None).unwrap();
         let mut out = Vec::new();
         for l in [
             "3:  iteration 5/ 9 | lm loss: 2.0 |",
@@ -165,7 +165,7 @@ mod tests {
         }
         assert_eq!(out.iter().map(|e| e.rank).collect::<Vec<_>>(), [Some(3), None, None, None]);
         let mut own = Vec::new();
-        Reader::new(None)
+        LogReader::new(None)
             .unwrap()
             .line(r#"4: {"k":"step","run":"r","step":1,"rank":9,"m":{"loss":1}}"#, &mut own);
         assert_eq!(own[0].rank, Some(9));

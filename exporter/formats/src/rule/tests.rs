@@ -1,14 +1,14 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Reader;
+use crate::LogReader;
 
 fn rule(json: &str) -> Rule {
     serde_json::from_str(json).unwrap()
 }
 
 fn read(json: &str, lines: &[&str]) -> Vec<Event> {
-    let mut reader = Reader::with_rule(&rule(json)).unwrap();
+    let mut reader = LogReader::with_rule(&rule(json)).unwrap();
     let mut out = Vec::new();
     for l in lines {
         reader.line(l, &mut out);
@@ -113,7 +113,7 @@ fn several_rules() {
         rule(r#"{"regex":"^s (?P<step>\\d+) (?P<loss>\\S+)"}"#),
         rule(r#"{"regex":"^e (?P<step>\\d+) (?P<loss>\\S+)","kind":"eval"}"#),
     ];
-    let mut reader = Reader::with_rules(&rules).unwrap();
+    let mut reader = LogReader::with_rules(&rules).unwrap();
     let mut out = Vec::new();
     for l in ["s 1 2.5", "e 1 2.6", "x 1 2"] {
         reader.line(l, &mut out);
@@ -123,7 +123,7 @@ fn several_rules() {
 
 #[test]
 fn mistakes_are_named_with_what_is_accepted() {
-    let wrong = |json: &str| Reader::with_rule(&rule(json)).unwrap_err().to_string();
+    let wrong = |json: &str| LogReader::with_rule(&rule(json)).unwrap_err().to_string();
     insta::assert_snapshot!(
         [
             r#"{}"#,
@@ -147,7 +147,9 @@ fn mistakes_are_named_with_what_is_accepted() {
             .map(not_a_rule)
             .join("\n")
     );
-    assert!(Reader::with_rules(&[]).is_err() && Reader::with_rules(&vec![Rule::default(); 99]).is_err());
+    assert!(
+        LogReader::with_rules(&[]).is_err() && LogReader::with_rules(&vec![Rule::default(); 99]).is_err()
+    );
     assert_eq!(compile(&"x".repeat(MAX_REGEX + 1)).unwrap_err().field, "regex");
 }
 
@@ -160,7 +162,7 @@ fn a_rule_survives_its_own_writing() {
 proptest! {
     #[test]
     fn never_panics(text in "\\PC{0,60}", near in "[a-z0-9 =.\"%-]{0,40}", pattern in "\\PC{0,30}") {
-        let _ = Reader::with_rule(&Rule { regex: Some(pattern), ..Rule::default() });
+        let _ = LogReader::with_rule(&Rule { regex: Some(pattern), ..Rule::default() });
         for json in [
             r#"{"regex":"(?P<step>\\S+) (?P<loss>.*)"}"#,
             r#"{"regex":"(?P<ts>.+) (?P<phase>.+)","kind":"ckpt"}"#,

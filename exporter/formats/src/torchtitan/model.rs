@@ -213,12 +213,12 @@ fn arguments_of(text: &str) -> BTreeMap<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::LogReader;
 
     const P: &str = "[rank0]:[titan] 2026-08-21 10:00:00,000 - root - INFO - ";
 
     fn hellos(lines: &[&str]) -> Vec<Event> {
-        let mut reader = Reader::new(None).unwrap();
+        let mut reader = LogReader::new(None).unwrap();
         let mut out = Vec::new();
         for l in lines {
             reader.line(&format!("{P}{l}"), &mut out);

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stepwatch_wire::conditions::{NodeCondition, Remedy};
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::families::{
     CLOCK, ECC, FABRIC_HEALTH, FABRIC_STATE, MIG_INFO, NVLINK_UP, RECOVERY, REMAP_FAILED, REMAP_PENDING,
     SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION, of,
 };
-use super::known::Known;
+use super::history::GpuHistory;
 use super::pass::{GpuReading, Reading};
 use super::{decode, nvlink};
 use crate::collector::Context;
@@ -98,9 +99,18 @@ impl Subject<'_> {
     }
 }
 
+/// Which GPUs there should be.
+pub(super) struct Inventory {
+    /// That have worked, by UUID.
+    pub(super) seen: BTreeMap<String, Arc<Identity>>,
+    /// Addresses that the kernel driver lists.
+    pub(super) listed: Vec<String>,
+    pub(super) expected: usize,
+}
+
 impl Watcher {
     pub(super) fn released(&mut self, cx: &Context<'_>, released: bool) {
-        self.conditions.tell(cx, "nvml_released", "", released, || {
+        self.conditions.report(cx, NodeCondition::NvmlReleased, "", released, || {
             let text = if released {
                 "NVML was released on request: values of the GPUs are absent until it is taken back"
             } else {
@@ -116,7 +126,7 @@ impl Watcher {
             return;
         }
         let Some(why) = why else { return };
-        self.conditions.tell(cx, "gpu_lost", "", true, || {
+        self.conditions.report(cx, NodeCondition::GpuLost, "", true, || {
             let (level, text) = match why {
                 Useless::Driverless => {
                     ("error", format!("No NVIDIA driver is loaded: none of {expected} GPUs can be used"))
@@ -134,15 +144,8 @@ impl Watcher {
     }
 
     /// Looks at what was read.
-    pub(super) fn look(
-        &mut self,
-        cx: &Context<'_>,
-        reading: &Reading,
-        seen: &BTreeMap<String, Arc<Identity>>,
-        listed: &[String],
-        expected: usize,
-    ) {
-        self.lost(cx, reading, seen, listed, expected);
+    pub(super) fn look(&mut self, cx: &Context<'_>, reading: &Reading, inventory: &Inventory) {
+        self.lost(cx, reading, inventory);
         for gpu in reading.gpus.iter().filter(|gpu| gpu.is_read()) {
             self.throttled(cx, gpu);
         }
@@ -154,7 +157,7 @@ impl Watcher {
         cx: &Context<'_>,
         reading: &Reading,
         slow: &BTreeMap<String, Samples>,
-        known: &mut Known,
+        known: &mut GpuHistory,
     ) {
         let usual = nvlink::usual(slow.values());
         // One that fell off the bus may be back, and want a reset.
@@ -175,16 +178,15 @@ impl Watcher {
         &mut self,
         cx: &Context<'_>,
         reading: &Reading,
-        seen: &BTreeMap<String, Arc<Identity>>,
-        listed: &[String],
-        expected: usize,
+        Inventory { seen, listed, expected }: &Inventory,
     ) {
+        let expected = *expected;
         let read = |uuid: &str| reading.gpus.iter().find(|gpu| gpu.id.uuid == uuid);
         let mut missing = 0;
         for id in seen.values() {
             let lost = read(&id.uuid).is_none_or(|gpu| gpu.lost);
             missing += usize::from(lost);
-            self.conditions.tell(cx, "gpu_lost", &id.uuid, lost, || {
+            self.conditions.report(cx, NodeCondition::GpuLost, &id.uuid, lost, || {
                 let who = Subject::of(id, reading.time);
                 let with = read(&id.uuid).and_then(|gpu| gpu.lost_with.as_deref());
                 let text = if lost {
@@ -205,11 +207,11 @@ impl Watcher {
             never.extend(broken.clone().map(|(index, _)| format!("index {index}")));
         }
         missing += never.len();
-        let mut keys = self.conditions.keys("gpu_lost");
+        let mut keys = self.conditions.keys(NodeCondition::GpuLost);
         keys.retain(|key| !seen.contains_key(key) && !key.is_empty());
         for key in keys.iter().chain(never.iter().filter(|key| !keys.contains(key))) {
             let lost = never.contains(key);
-            self.conditions.tell(cx, "gpu_lost", key, lost, || {
+            self.conditions.report(cx, NodeCondition::GpuLost, key, lost, || {
                 let why = broken.clone().next().map(|(_, why)| format!(": {why}")).unwrap_or_default();
                 let text = if lost {
                     format!("The GPU at {key} is listed by the kernel driver and cannot be used{why}")
@@ -222,7 +224,7 @@ impl Watcher {
             });
         }
         let (have, lacks) = (reading.answering(), expected.saturating_sub(seen.len() + never.len()));
-        self.conditions.tell(cx, "gpu_lost", "", lacks > 0 && missing < expected, || Event {
+        self.conditions.report(cx, NodeCondition::GpuLost, "", lacks > 0 && missing < expected, || Event {
             level: Some("error".into()),
             text: Some(format!("{have} of {expected} GPUs are there")),
             ts: Some(reading.time),
@@ -237,10 +239,15 @@ impl Watcher {
         let reasons: Vec<&str> = HARDWARE.iter().filter(held).copied().collect();
         let busy = get(&UTILIZATION, &[uuid]).is_none_or(|u| u >= BUSY);
         // Once told, it is over when the hardware lets go, not when the job pauses.
-        let told = self.conditions.holds("gpu_throttled", uuid);
-        let lasts = self.lasts("gpu_throttled", uuid, !reasons.is_empty() && (busy || told), THROTTLED_FOR);
+        let told = self.conditions.holds(NodeCondition::GpuThrottled, uuid);
+        let lasts = self.lasts(
+            NodeCondition::GpuThrottled.name(),
+            uuid,
+            !reasons.is_empty() && (busy || told),
+            THROTTLED_FOR,
+        );
         let holds = lasts || (told && !reasons.is_empty());
-        self.conditions.tell(cx, "gpu_throttled", uuid, holds, || {
+        self.conditions.report(cx, NodeCondition::GpuThrottled, uuid, holds, || {
             let who = Subject::of(&gpu.id, gpu.time);
             let hot = get(&TEMPERATURE, &[uuid, "gpu"]).map(|t| format!(" at {t:.0} °C")).unwrap_or_default();
             let clock =
@@ -261,16 +268,16 @@ impl Watcher {
         let wanted = of(slow, &RECOVERY).find(|(labels, value)| *value == 1.0 && labels.get(1) != "none");
         let wanted = wanted.map(|(labels, _)| labels.get(1).to_owned());
         let wanted = wanted.or_else(|| gpu.needs_reset.then(|| "gpu_reset".to_owned()));
-        self.conditions.tell(cx, "gpu_recovery_action", uuid, wanted.is_some(), || {
+        self.conditions.report(cx, NodeCondition::GpuRecoveryAction, uuid, wanted.is_some(), || {
             let who = Subject::of(&gpu.id, gpu.time);
             let (level, action) = match wanted.as_deref() {
-                None => ("info", "none"),
-                Some("gpu_reset" | "bus_reset") => ("error", "reset_gpu"),
-                Some("node_reboot" | "system_reboot") => ("error", "reboot_node"),
-                Some("drain_p2p") => ("error", "drain_reset"),
+                None => ("info", Remedy::None),
+                Some("gpu_reset" | "bus_reset") => ("error", Remedy::ResetGpu),
+                Some("node_reboot" | "system_reboot") => ("error", Remedy::RebootNode),
+                Some("drain_p2p") => ("error", Remedy::DrainReset),
                 // The job may go on to its end.
-                Some("drain_and_reset") => ("warn", "drain_reset"),
-                Some(_) => ("error", "contact_support"),
+                Some("drain_and_reset") => ("warn", Remedy::DrainReset),
+                Some(_) => ("error", Remedy::ContactSupport),
             };
             let text = match &wanted {
                 Some(wanted) => {
@@ -279,7 +286,7 @@ impl Watcher {
                 None => format!("The driver wants nothing done to {} any more", who.name),
             };
             let mut event = who.event(Kind::Hw, level, text);
-            event.extra.insert("action".into(), Value::Text(action.into()));
+            event.extra.insert("action".into(), Value::Text(action.as_str().into()));
             event
         });
     }
@@ -287,30 +294,30 @@ impl Watcher {
     fn memory(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
         let uuid = gpu.id.uuid.as_str();
         let holds = |family: &Family| slow.get(family, &[uuid]) == Some(1.0);
-        for (name, level, family, begins, ends) in [
+        for (condition, level, family, begins, ends) in [
             (
-                "row_remap_pending",
+                NodeCondition::RowRemapPending,
                 "warn",
                 &REMAP_PENDING,
                 "has a row of memory to replace: reset it when the job is done",
                 "has no row of memory to replace any more",
             ),
             (
-                "row_remap_failed",
+                NodeCondition::RowRemapFailed,
                 "error",
                 &REMAP_FAILED,
                 "could not replace a row of memory: it has no spare ones left, replace the GPU",
                 "no longer says that it could not replace a row of memory",
             ),
             (
-                "sram_threshold",
+                NodeCondition::SramThreshold,
                 "error",
                 &SRAM_THRESHOLD,
                 "had more errors in the memory of its chip than its maker accepts: replace the GPU",
                 "no longer says that the memory of its chip had too many errors",
             ),
         ] {
-            self.conditions.tell(cx, name, uuid, holds(family), || {
+            self.conditions.report(cx, condition, uuid, holds(family), || {
                 let who = Subject::of(&gpu.id, gpu.time);
                 let text = format!("{} {}", who.name, if holds(family) { begins } else { ends });
                 who.event(Kind::Hw, level, text)
@@ -320,7 +327,7 @@ impl Watcher {
 
     /// Errors of the memory that nothing corrected: since the last look, or, at the first one,
     /// since this exporter looked last in another life.
-    fn errors(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples, known: &mut Known) {
+    fn errors(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples, known: &mut GpuHistory) {
         let uuid = gpu.id.uuid.as_str();
         let sum = |lifetime: &str| {
             let wanted = |labels: &Labels| labels.get(1) == "uncorrected" && labels.get(2) == lifetime;
@@ -349,7 +356,7 @@ impl Watcher {
             text += "; their row is out of use, and is replaced when the GPU is reset";
         }
         let mut event = who.event(Kind::Hw, if out_of_use { "warn" } else { "error" }, text);
-        event.name = Some("ecc_uncorrected".into());
+        event.name = Some(NodeCondition::EccUncorrected.name().into());
         event.code = Some(1);
         event.extra.insert("once".into(), Value::Bool(true));
         event.m.set("ecc_uncorrected", total);
@@ -376,8 +383,8 @@ impl Watcher {
         // Many a GPU has no fabric. One that had has lost it, unless it was partitioned.
         let alone = none && (!self.in_fabric.contains(uuid) || of(slow, &MIG_INFO).next().is_some());
         let outside = state != HEALTHY_FABRIC && !alone;
-        let outside = self.lasts("fabric_unhealthy", uuid, outside, FABRIC_FOR);
-        self.conditions.tell(cx, "fabric_unhealthy", uuid, outside || !bad.is_empty(), || {
+        let outside = self.lasts(NodeCondition::FabricUnhealthy.name(), uuid, outside, FABRIC_FOR);
+        self.conditions.report(cx, NodeCondition::FabricUnhealthy, uuid, outside || !bad.is_empty(), || {
             let who = Subject::of(&gpu.id, gpu.time);
             let text = if !bad.is_empty() {
                 format!(

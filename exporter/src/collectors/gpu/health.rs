@@ -42,7 +42,7 @@ static PLAIN: &[(&str, &Family, &[&str])] = &[
 pub(super) struct Health(Option<Instant>);
 
 impl Health {
-    pub(super) fn tell(&mut self, cx: &Context<'_>, reading: &Reading, slow: &BTreeMap<String, Samples>) {
+    pub(super) fn report(&mut self, cx: &Context<'_>, reading: &Reading, slow: &BTreeMap<String, Samples>) {
         if self.0.is_some_and(|told| told.elapsed() < EVERY) {
             return;
         }

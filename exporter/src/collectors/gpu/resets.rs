@@ -9,19 +9,20 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::events::Subject;
 use super::families::{ENERGY, LAST_RESET, PERSISTENCE, POWER};
 use super::pass::{GpuReading, Reading};
 use crate::collector::Context;
-use crate::memory;
 use crate::origin::Origin;
+use crate::persisted_state;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
 /// Name of what is remembered.
-const MEMORY: &str = "gpu-resets";
+const STATE_NAME: &str = "gpu-resets";
 /// How high the counters stand is saved this often: that state may be written to a disk that hangs,
 /// and GPUs with it.
 const SAVE_SECONDS: f64 = 600.0;
@@ -71,7 +72,7 @@ impl Resets {
     pub(super) fn look(&mut self, cx: &Context<'_>, reading: &Reading) {
         let state = cx.roots.state.as_deref();
         if !std::mem::replace(&mut self.loaded, true) {
-            let remembered: Vec<Gpu> = memory::load(state, MEMORY);
+            let remembered: Vec<Gpu> = persisted_state::load(state, STATE_NAME);
             let known = remembered.into_iter().filter(|gpu| gpu.at <= reading.time);
             self.gpus = known.take(MAX_GPUS).map(|gpu| (gpu.uuid.clone(), gpu)).collect();
         }
@@ -96,7 +97,7 @@ impl Resets {
         if news || !(0.0..SAVE_SECONDS).contains(&(reading.time - self.saved_at)) {
             self.saved_at = reading.time;
             let remembered: Vec<&Gpu> = self.gpus.values().collect();
-            let saved = memory::save(state, MEMORY, &remembered);
+            let saved = persisted_state::save(state, STATE_NAME, &remembered);
             if let Err(error) = &saved
                 && !self.failing
             {
@@ -165,7 +166,7 @@ fn reset(gpu: &GpuReading, at: f64) -> Event {
     let who = Subject::of(&gpu.id, at);
     let mut event =
         who.event(Kind::Hw, "info", format!("{} was reset, or its driver was loaded anew", who.name));
-    event.name = Some("gpu_reset".into());
+    event.name = Some(NodeCondition::GpuReset.name().into());
     event.code = Some(1);
     event.extra.insert("once".into(), Value::Bool(true));
     event

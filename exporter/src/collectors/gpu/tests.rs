@@ -51,7 +51,7 @@ pub(super) fn reading(gpus: Vec<GpuReading>) -> Reading {
 struct Stage {
     bench: testing::Bench,
     watcher: Watcher,
-    known: Known,
+    known: GpuHistory,
     seen: BTreeMap<String, Arc<Identity>>,
     expected: usize,
 }
@@ -62,7 +62,7 @@ impl Stage {
         Self {
             bench: testing::Bench::new(Roots::default()),
             watcher: Watcher::default(),
-            known: Known::default(),
+            known: GpuHistory::default(),
             seen,
             expected: 2,
         }
@@ -72,7 +72,8 @@ impl Stage {
         let slow = slow.iter().map(|(uuid, samples)| ((*uuid).to_owned(), (*samples).clone())).collect();
         let listed: Vec<String> = listed.iter().map(|pci| (*pci).to_owned()).collect();
         let cx = self.bench.context();
-        self.watcher.look(&cx, reading, &self.seen, &listed, self.expected);
+        let inventory = Inventory { seen: self.seen.clone(), listed, expected: self.expected };
+        self.watcher.look(&cx, reading, &inventory);
         self.watcher.look_closely(&cx, reading, &slow, &mut self.known);
         self.bench.published()
     }
@@ -356,7 +357,7 @@ fn xids_of_nvml_where_the_log_cannot_be_read() {
         gpu_instance: Some(1),
         compute_instance: None,
     };
-    xids.tell(&bench.context(), vec![of(Some(0), 79), of(Some(0), 79), of(None, u64::MAX)]);
+    xids.report(&bench.context(), vec![of(Some(0), 79), of(Some(0), 79), of(None, u64::MAX)]);
     let mut out = Samples::default();
     xids.write(&mut out);
     assert_eq!(out.get(&kernel::XIDS, &["GPU-0", "79"]), Some(2.0));

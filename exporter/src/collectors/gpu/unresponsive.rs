@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::events::{Subject, Watcher};
@@ -17,16 +18,21 @@ use crate::clock::unix_now;
 use crate::collector::Context;
 use crate::nvml::{Aside, Call, Identity};
 
-const NAME: &str = "nvml_stuck";
+const NAME: NodeCondition = NodeCondition::NvmlStuck;
+
+/// How the driver answers.
+pub(super) struct Driver {
+    /// Takes too long just now.
+    pub(super) call: Option<Call>,
+    /// Whether the last answer came without a slow call of the driver as a whole.
+    pub(super) quick: bool,
+}
 
 impl Watcher {
-    /// `call` takes too long just now. `quick` says whether the last answer came without a slow
-    /// call of the driver as a whole.
     pub(super) fn unresponsive(
         &mut self,
         cx: &Context<'_>,
-        call: Option<Call>,
-        quick: bool,
+        Driver { call, quick }: Driver,
         reading: Option<&Reading>,
         seen: &BTreeMap<String, Arc<Identity>>,
     ) {
@@ -52,12 +58,12 @@ impl Watcher {
 
     /// How it stands with one GPU: whether one waits for it, and whether that very call still runs.
     fn waits(&mut self, cx: &Context<'_>, id: &Identity, why: Option<&Aside>, runs: bool) {
-        let key = (NAME, id.uuid.clone());
+        let key = (NAME.name(), id.uuid.clone());
         let since = match why {
             Some(_) => Some(*self.since.entry(key).or_insert_with(Instant::now)),
             None => self.since.remove(&key),
         };
-        self.conditions.tell(cx, NAME, &id.uuid, why.is_some(), || {
+        self.conditions.report(cx, NAME, &id.uuid, why.is_some(), || {
             let who = Subject::of(id, unix_now());
             let text = match why {
                 Some(why) if runs => format!(
@@ -90,7 +96,7 @@ impl Watcher {
         self.stuck = call.or(self.stuck);
         let Some(told) = self.stuck else { return };
         let holds = call.is_some() || !quick;
-        self.conditions.tell(cx, NAME, "", holds, || {
+        self.conditions.report(cx, NAME, "", holds, || {
             let text = if holds {
                 let call = call.map_or_else(|| told.function.to_owned(), |call| call.to_string());
                 format!("The NVIDIA driver does not answer: in {call}; values of the GPUs are absent until it does")

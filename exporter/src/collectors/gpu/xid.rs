@@ -36,10 +36,10 @@ impl Xids {
     pub(super) fn take(&mut self, cx: &Context<'_>, heard: Heard) {
         *self.failures.get_or_insert(0) += heard.failures;
         self.hear(heard.gpus.iter().map(|id| id.uuid.as_str()));
-        self.tell(cx, heard.xids);
+        self.report(cx, heard.xids);
     }
 
-    pub(super) fn tell(&mut self, cx: &Context<'_>, xids: Vec<Xid>) {
+    pub(super) fn report(&mut self, cx: &Context<'_>, xids: Vec<Xid>) {
         for xid in xids {
             let Ok(code) = u32::try_from(xid.code) else { continue };
             let gpu = xid.gpu.as_ref().map(|id| id.uuid.clone()).unwrap_or_default();
@@ -105,7 +105,7 @@ fn event(xid: &Xid, code: u32) -> Event {
         ..Event::new(Kind::Xid)
     };
     let gpu = xid.gpu.as_ref().map_or("", |id| &id.uuid);
-    for (key, value) in [("action", known.action), ("gpu", gpu), ("pci", pci)] {
+    for (key, value) in [("action", known.action.as_str()), ("gpu", gpu), ("pci", pci)] {
         if !value.is_empty() {
             event.extra.insert(key.into(), Value::Text(value.into()));
         }

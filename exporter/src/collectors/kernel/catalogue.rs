@@ -10,6 +10,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{LazyLock, PoisonError, RwLock};
 
+use stepwatch_wire::conditions::Remedy;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Info,
@@ -31,17 +33,12 @@ impl Level {
     }
 }
 
-/// What an operator is to do, mildest first.
-pub const ACTIONS: [&str; 7] =
-    ["none", "restart_app", "drain_reset", "reset_gpu", "reboot_node", "check_hardware", "contact_support"];
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Xid<'a> {
     pub code: u32,
     pub name: &'a str,
     pub level: Level,
-    /// One of [`ACTIONS`].
-    pub action: &'static str,
+    pub action: Remedy,
     /// What to do, for a person.
     pub hint: &'a str,
     /// Why it is as serious as we say.
@@ -80,7 +77,7 @@ pub fn find(code: u32) -> Xid<'static> {
         code,
         name: "unknown XID",
         level: Level::Warn,
-        action: "contact_support",
+        action: Remedy::ContactSupport,
         hint: "Newer than this exporter: look it up in NVIDIA's Xid catalog",
         why: "",
         source: "",
@@ -94,8 +91,7 @@ pub struct Sxid {
     pub name: &'static str,
     /// `Info` is only counted.
     pub level: Level,
-    /// One of [`ACTIONS`].
-    pub action: &'static str,
+    pub action: Remedy,
     pub hint: &'static str,
 }
 
@@ -105,50 +101,56 @@ pub static SXIDS: [Sxid; 8] = [
         code: 10004,
         name: "NVSwitch too hot, slowed down",
         level: Level::Error,
-        action: "check_hardware",
+        action: Remedy::CheckHardware,
         hint: "Look at the cooling of the node: its NVLinks are slow until the switch is cooler",
     },
-    Sxid { code: 10005, name: "NVSwitch cool again", level: Level::Info, action: "none", hint: "No action" },
+    Sxid {
+        code: 10005,
+        name: "NVSwitch cool again",
+        level: Level::Info,
+        action: Remedy::None,
+        hint: "No action",
+    },
     Sxid {
         code: 10006,
         name: "NVSwitch shut down by its heat",
         level: Level::Error,
-        action: "reboot_node",
+        action: Remedy::RebootNode,
         hint: "Look at the cooling of the node, then power-cycle it",
     },
     Sxid {
         code: 10007,
         name: "NVSwitch does not answer the host",
         level: Level::Error,
-        action: "reboot_node",
+        action: Remedy::RebootNode,
         hint: "Drain the node, power-cycle it; if it returns, report it to the vendor",
     },
     Sxid {
         code: 28001,
         name: "cable module of an NVSwitch warm",
         level: Level::Warn,
-        action: "check_hardware",
+        action: Remedy::CheckHardware,
         hint: "Look at the cooling of the cable modules",
     },
     Sxid {
         code: 28002,
         name: "cable module of an NVSwitch cool again",
         level: Level::Info,
-        action: "none",
+        action: Remedy::None,
         hint: "No action",
     },
     Sxid {
         code: 28003,
         name: "cable module of an NVSwitch too hot",
         level: Level::Error,
-        action: "check_hardware",
+        action: Remedy::CheckHardware,
         hint: "Look at the cooling of the cable modules: their links are shut off if it goes on",
     },
     Sxid {
         code: 28004,
         name: "cable module of an NVSwitch no longer too hot",
         level: Level::Info,
-        action: "none",
+        action: Remedy::None,
         hint: "No action",
     },
 ];
@@ -161,7 +163,7 @@ pub fn sxid(code: u32) -> Sxid {
         code,
         name: "error of the switch as a whole",
         level: Level::Warn,
-        action: "contact_support",
+        action: Remedy::ContactSupport,
         hint: "See whether all NVLinks are up; if one is missing or it returns, report it to the vendor",
     })
 }
@@ -265,8 +267,9 @@ fn parse(row: &str) -> Result<Xid<'_>, String> {
         return Err("name is empty".to_owned());
     }
     let level = Level::parse(level).ok_or_else(|| format!("level {level:?} is none of info, warn, error"))?;
-    let known = ACTIONS.into_iter().find(|known| *known == action);
-    let action = known.ok_or_else(|| format!("action {action:?} is none of {}", ACTIONS.join(", ")))?;
+    let action = Remedy::parse(action).ok_or_else(|| {
+        format!("action {action:?} is none of {}", Remedy::ALL.map(Remedy::as_str).join(", "))
+    })?;
     let (hint, why, source) = (field("hint")?, field("why")?, field("source")?);
     match rest {
         Some(_) => Err(format!("there is more than {HEADER}; what has a comma in it stands in quotes")),
@@ -290,8 +293,7 @@ mod tests {
             assert!(["catalog", "header", "field"].contains(&xid.source), "{xid:?}");
         }
         assert!(SXIDS.windows(2).all(|w| w[0].code < w[1].code));
-        assert!(SXIDS.iter().all(|x| ACTIONS.contains(&x.action)));
-        assert_eq!((find(79).action, find(79).level), ("reboot_node", Level::Error));
+        assert_eq!((find(79).action, find(79).level), (Remedy::RebootNode, Level::Error));
         assert_eq!((find(9999).level, find(9999).code), (Level::Warn, 9999));
     }
 
@@ -379,7 +381,12 @@ mod tests {
             writeln!(
                 page,
                 "| {} | {} | {level} | `{}` | {} | {} | {} |",
-                x.code, x.name, x.action, x.hint, x.why, x.source
+                x.code,
+                x.name,
+                x.action.as_str(),
+                x.hint,
+                x.why,
+                x.source
             )
             .unwrap();
         }
@@ -400,7 +407,8 @@ mod tests {
         );
         for x in &SXIDS {
             let level = if x.level == Level::Info { "only counted" } else { x.level.as_str() };
-            writeln!(page, "| {} | {} | {level} | `{}` | {} |", x.code, x.name, x.action, x.hint).unwrap();
+            writeln!(page, "| {} | {} | {level} | `{}` | {} |", x.code, x.name, x.action.as_str(), x.hint)
+                .unwrap();
         }
         page
     }

@@ -13,8 +13,8 @@ use super::families::{
     EVENTS, LAST_XID, LOST, MALFORMED, MIG_XIDS, NONFATAL_XIDS, READ, SUPPRESSED, SXIDS, UNKNOWN, XIDS,
 };
 use super::nvidia::{Sxid, Xid};
+use super::patterns::Pattern;
 use super::record::PRIORITIES;
-use super::signs::Sign;
 use crate::samples::Samples;
 
 /// Series of one family that the log can make; beyond it the code is counted as `other`.
@@ -81,8 +81,8 @@ impl Counts {
         Self { boot: boot.to_owned(), ..Self::default() }
     }
 
-    pub(super) fn event(&mut self, sign: Sign) {
-        *self.events.entry(sign.as_str().to_owned()).or_default() += 1;
+    pub(super) fn event(&mut self, pattern: Pattern) {
+        *self.events.entry(pattern.as_str().to_owned()).or_default() += 1;
     }
 
     /// One more XID error, at Unix time `ts`.
@@ -174,8 +174,8 @@ impl Counts {
         out.set(&LOST, &[], self.lost);
         out.set(&MALFORMED, &[], self.malformed);
         out.set(&SUPPRESSED, &[], self.suppressed);
-        for sign in Sign::ALL {
-            let label = sign.as_str();
+        for pattern in Pattern::ALL {
+            let label = pattern.as_str();
             out.set(&EVENTS, &[label], self.events.get(label).copied().unwrap_or_default());
         }
         for (priority, count) in PRIORITIES.iter().zip(&self.unknown) {

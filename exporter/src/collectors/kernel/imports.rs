@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::aside::Aside;
 use super::tracker::{LUSTRE, Tracker};
-use crate::collectors::mounts::lustre;
+use crate::collectors::storage::mounts::lustre;
 use crate::roots::Roots;
 
 /// How often the client is asked.

@@ -22,7 +22,7 @@ const MAX_RECORD_BYTES: usize = BUFFER_BYTES;
 #[derive(Debug)]
 pub(super) struct Log {
     file: File,
-    kind: Kind,
+    kind: LogSource,
     buffer: Vec<u8>,
     /// What was read of a plain file and not yet given out begins at `start`.
     pending: Vec<u8>,
@@ -32,7 +32,7 @@ pub(super) struct Log {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum LogSource {
     /// One record to a read.
     Device,
     /// Lines, as they come.
@@ -56,17 +56,17 @@ impl Log {
         let file = options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
         let kind = file.metadata()?.file_type();
         let kind = match () {
-            () if kind.is_char_device() => Kind::Device,
-            () if kind.is_fifo() => Kind::Pipe,
-            () => Kind::Plain,
+            () if kind.is_char_device() => LogSource::Device,
+            () if kind.is_fifo() => LogSource::Pipe,
+            () => LogSource::Plain,
         };
         Ok(Self { file, kind, buffer: vec![0; BUFFER_BYTES], pending: Vec::new(), start: 0, skipping: false })
     }
 
     pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
         match self.kind {
-            Kind::Device => self.read_record(),
-            Kind::Pipe | Kind::Plain => self.read_lines(),
+            LogSource::Device => self.read_record(),
+            LogSource::Pipe | LogSource::Plain => self.read_lines(),
         }
     }
 
@@ -130,7 +130,7 @@ impl Log {
     /// Waits for more, at most so long; false where waiting is of no use. A plain file is always
     /// ready, and a pipe without writers always hung up.
     pub(super) fn wait(&self, most: Duration) -> bool {
-        if self.kind == Kind::Plain {
+        if self.kind == LogSource::Plain {
             return false;
         }
         let Ok(most) = Timespec::try_from(most) else { return false };

@@ -60,14 +60,14 @@ impl Machine {
 }
 
 /// An exporter that starts; it is not asked to wait within a pass.
-fn start(bench: &Bench) -> Reader {
-    let mut reader = Reader::new(&Config { interval: Period::millis(0), ..Config::default() });
+fn start(bench: &Bench) -> KernelLogReader {
+    let mut reader = KernelLogReader::new(&Config { interval: Period::millis(0), ..Config::default() });
     assert!(matches!(reader.probe(&bench.context()).unwrap(), Support::Supported(_)));
     reader
 }
 
 /// Waits until what the reader has read so far is on disk.
-fn saved(reader: &mut Reader, bench: &Bench) {
+fn saved(reader: &mut KernelLogReader, bench: &Bench) {
     let open = reader.open.as_mut().unwrap();
     (open.saved, open.unsaved) = (None, true);
     let _ = open.saving.finished(Duration::from_mins(1));
@@ -256,7 +256,7 @@ fn what_is_new_to_the_node_is_counted_once_and_known_after_a_restart() {
 fn no_log_is_unsupported_and_one_that_may_not_be_read_says_what_to_do() {
     let m = Machine::new();
     let bench = |kmsg: PathBuf| Bench::new(Roots { kmsg, ..Roots::default() });
-    let mut reader = Reader::new(&Config::default());
+    let mut reader = KernelLogReader::new(&Config::default());
     let absent = reader.probe(&bench(m.dir.path().join("absent")).context()).unwrap();
     assert!(matches!(absent, Support::Unsupported(why) if why.contains("mount that of the host")));
     // As the kernel answers one without the capability; root, who runs some tests, has it.
@@ -296,7 +296,7 @@ fn a_pipe_is_waited_for() {
         .unwrap();
     let roots = Roots { kmsg: path.clone(), procfs: m.dir.path().join("proc"), ..Roots::default() };
     let bench = Bench::new(roots);
-    let mut reader = Reader::new(&Config { interval: Period::secs(60), ..Config::default() });
+    let mut reader = KernelLogReader::new(&Config { interval: Period::secs(60), ..Config::default() });
     reader.probe(&bench.context()).unwrap();
     let mut pipe = File::options().write(true).open(&path).unwrap();
     bench.collect(&mut reader);

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use stepwatch_wire::Event;
+use stepwatch_wire::conditions::NodeCondition;
 
 use super::counts::{Counts, Held};
+use super::events::{self, LogLine, Oom};
+use super::first_seen::KnownMessages;
 use super::lines::{self, Facts, Found};
-use super::novel::Known;
 use super::nvidia::{Line, Severity};
+use super::patterns::{Pattern, Report};
 use super::record::Record;
-use super::signs::{Sign, Tell};
-use super::tell::{self, Oom};
 use crate::roots::Roots;
 
 /// Records within which the lines of one message of the driver stand.
@@ -35,12 +36,12 @@ const AGAIN_SECONDS: f64 = 600.0;
 /// which file system cannot be written is told by other collectors for as long as it lasts.
 pub(super) const HOLDS_SECONDS: f64 = 6.0 * 3600.0;
 /// The condition of a Lustre target that cannot be reached.
-pub(super) const LUSTRE: &str = "lustre_stall";
+pub(super) const LUSTRE: &str = NodeCondition::LustreStall.name();
 
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
     pub(super) counts: Counts,
-    pub(super) known: Known,
+    pub(super) known: KnownMessages,
     /// What was never seen before is learned without being counted.
     pub(super) learning: bool,
     /// Records from here on are told of; those before it were, or are too old to be.
@@ -86,7 +87,7 @@ impl Tracker {
         let ts = time(record.micros);
         let mut understood = false;
         for line in record.text.split('\n') {
-            understood |= self.line(line.trim_end(), &record, ts, roots);
+            understood |= self.line(LogLine { text: line.trim_end(), sequence: record.sequence, ts, roots });
         }
         if !understood {
             self.novelty(&record);
@@ -94,129 +95,121 @@ impl Tracker {
     }
 
     /// Whether the line means something.
-    fn line(&mut self, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) -> bool {
-        let Some(found) = lines::recognise(line) else { return false };
+    fn line(&mut self, at: LogLine<'_>) -> bool {
+        let Some(found) = lines::recognise(at.text) else { return false };
         match found {
-            Found::Nvidia(found) => self.nvidia(found, line, record, ts, roots),
+            Found::Nvidia(found) => self.nvidia(found, at),
             Found::OomContext { pid, cgroup, constraint } => {
                 self.oom = Some(Oom { pid, cgroup: cgroup.to_owned(), constraint: constraint.to_owned() });
             }
-            Found::Sign(sign, facts) => self.sign(sign, &facts, line, record, ts, roots),
+            Found::Pattern(pattern, facts) => self.pattern(pattern, &facts, at),
         }
         true
     }
 
-    fn nvidia(&mut self, found: Line<'_>, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) {
+    fn nvidia(&mut self, found: Line<'_>, at: LogLine<'_>) {
         match found {
             Line::Xid(xid) => {
-                self.counts.event(Sign::Xid);
-                self.counts.xid(ts, &xid);
+                self.counts.event(Pattern::Xid);
+                self.counts.xid(at.ts, &xid);
                 let known = self.counts.knows(&xid.pci);
                 self.stranger |= !known;
                 let gpu = known.then(|| self.counts.gpu(&xid.pci));
-                let event = tell::xid(ts, &xid, gpu);
-                self.tell(event, record, ts);
+                let event = events::xid(at.ts, &xid, gpu);
+                self.publish(event, at);
             }
             Line::Sxid(sxid) => {
                 self.counts.sxid(&sxid);
-                let Some(event) = tell::sxid(ts, &sxid) else { return };
+                let Some(event) = events::sxid(at.ts, &sxid) else { return };
                 self.counts.event(match sxid.severity {
-                    Severity::Fatal => Sign::SxidFatal,
-                    Severity::NonFatal => Sign::SxidNonfatal,
-                    Severity::Correctable | Severity::Unknown => Sign::SxidUnknown,
+                    Severity::Fatal => Pattern::SxidFatal,
+                    Severity::NonFatal => Pattern::SxidNonfatal,
+                    Severity::Correctable | Severity::Unknown => Pattern::SxidUnknown,
                 });
-                self.tell(event, record, ts);
+                self.publish(event, at);
             }
             Line::SxidData => {}
             Line::Identity { pci, uuid } => self.counts.learn(&pci, uuid),
-            Line::About { pci } => self.about = Some((pci, record.sequence.saturating_add(WINDOW))),
-            Line::FallenOff { pci } => self.fallen_off(&pci, line, record, ts, roots),
+            Line::About { pci } => self.about = Some((pci, at.sequence.saturating_add(WINDOW))),
+            Line::FallenOff { pci } => self.fallen_off(&pci, at),
             Line::AboutFallenOff => {
-                let about = self.about.take().filter(|(_, until)| record.sequence <= *until);
-                self.fallen_off(&about.unwrap_or_default().0, line, record, ts, roots);
+                let about = self.about.take().filter(|(_, until)| at.sequence <= *until);
+                self.fallen_off(&about.unwrap_or_default().0, at);
             }
-            Line::RxDetect => self.sign(Sign::NvlinkRxDetect, &Facts::default(), line, record, ts, roots),
+            Line::RxDetect => self.pattern(Pattern::NvlinkRxDetect, &Facts::default(), at),
         }
     }
 
-    fn fallen_off(&mut self, pci: &str, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) {
+    fn fallen_off(&mut self, pci: &str, at: LogLine<'_>) {
         let facts = Facts { pci, ..Facts::default() };
-        self.sign(Sign::GpuFallenOff, &facts, line, record, ts, roots);
+        self.pattern(Pattern::GpuFallenOff, &facts, at);
     }
 
-    fn sign(
-        &mut self,
-        sign: Sign,
-        facts: &Facts<'_>,
-        line: &str,
-        record: &Record<'_>,
-        ts: f64,
-        roots: &Roots,
-    ) {
-        self.counts.event(sign);
-        if sign == Sign::CperPreviousBoot {
-            return self.previous_boot(facts, line, record, ts, roots);
+    fn pattern(&mut self, pattern: Pattern, facts: &Facts<'_>, at: LogLine<'_>) {
+        self.counts.event(pattern);
+        if pattern == Pattern::CperPreviousBoot {
+            return self.previous_boot(facts, at);
         }
-        let oom = self.oom.take_if(|oom| sign == Sign::OomKill && facts.pid == Some(oom.pid));
-        let fresh = record.sequence >= self.tell_from;
+        let oom = self.oom.take_if(|oom| pattern == Pattern::OomKill && facts.pid == Some(oom.pid));
+        let fresh = at.sequence >= self.tell_from;
         // Its text is kept with a condition also where nobody is told of the beginning.
-        if !fresh && !matches!(sign.tell(), Tell::Begin { .. } | Tell::End { .. }) {
+        if !fresh && !matches!(pattern.report(), Report::Begin { .. } | Report::End { .. }) {
             return;
         }
-        let Some(mut event) = tell::sign(ts, sign.tell(), facts, line, oom.as_ref(), roots) else { return };
+        let Some(mut event) = events::pattern(pattern.report(), facts, at, oom.as_ref()) else { return };
         let pci = super::nvidia::address(facts.pci).filter(|pci| self.counts.knows(pci));
         if let Some(pci) = pci {
-            tell::of_gpu(&mut event, self.counts.gpu(&pci));
+            events::of_gpu(&mut event, self.counts.gpu(&pci));
         }
-        match sign.tell() {
+        match pattern.report() {
             // What nobody can tell from others would never be over.
-            Tell::Begin { .. } if facts.device.is_empty() => {}
-            Tell::Begin { name, .. } => {
-                if let Some(held) = self.counts.holds(name, facts.device) {
-                    held.said = Some(ts);
+            Report::Begin { .. } if facts.device.is_empty() => {}
+            Report::Begin { condition, .. } => {
+                if let Some(held) = self.counts.holds(condition.name(), facts.device) {
+                    held.said = Some(at.ts);
                     facts.server.clone_into(&mut held.server);
                     return;
                 }
                 let held = Held {
-                    name: name.to_owned(),
+                    name: condition.name().to_owned(),
                     device: facts.device.to_owned(),
                     level: event.level.clone().unwrap_or_default(),
                     text: event.text.clone().unwrap_or_default(),
-                    told: (self.tell_from != NOBODY).then_some(ts),
+                    told: (self.tell_from != NOBODY).then_some(at.ts),
                     server: facts.server.to_owned(),
-                    said: Some(ts),
+                    said: Some(at.ts),
                 };
                 if !self.counts.hold(held) {
                     self.counts.suppressed += 1;
                     return;
                 }
             }
-            Tell::End { name, .. } => {
-                for held in self.counts.end(name, facts.device, facts.server) {
+            Report::End { condition, .. } => {
+                for held in self.counts.end(condition.name(), facts.device, facts.server) {
                     let facts = Facts { device: &held.device, ..facts.clone() };
-                    let event = tell::sign(ts, sign.tell(), &facts, line, None, roots);
-                    event.into_iter().for_each(|event| self.tell(event, record, ts));
+                    let event = events::pattern(pattern.report(), &facts, at, None);
+                    event.into_iter().for_each(|event| self.publish(event, at));
                 }
                 return;
             }
             _ => {}
         }
-        self.tell(event, record, ts);
+        self.publish(event, at);
     }
 
     /// Tells what befell the kernel before this one. It is printed before anybody can listen, and
     /// no less news for that; several are one.
-    fn previous_boot(&mut self, facts: &Facts<'_>, line: &str, record: &Record<'_>, ts: f64, roots: &Roots) {
-        let sign = Sign::CperPreviousBoot;
-        let told = self.tell_from != NOBODY && record.sequence < self.tell_from;
-        if !told && self.counts.events.get(sign.as_str()) == Some(&1) {
-            self.events.extend(tell::sign(ts, sign.tell(), facts, line, None, roots));
+    fn previous_boot(&mut self, facts: &Facts<'_>, at: LogLine<'_>) {
+        let pattern = Pattern::CperPreviousBoot;
+        let told = self.tell_from != NOBODY && at.sequence < self.tell_from;
+        if !told && self.counts.events.get(pattern.as_str()) == Some(&1) {
+            self.events.extend(events::pattern(pattern.report(), facts, at, None));
         }
     }
 
     /// Tells, unless it was told or too much of the same was.
-    fn tell(&mut self, event: Event, record: &Record<'_>, ts: f64) {
-        if record.sequence < self.tell_from {
+    fn publish(&mut self, event: Event, at: LogLine<'_>) {
+        if at.sequence < self.tell_from {
             return;
         }
         let of = |key: &str| event.extra.get(key).and_then(|v| v.as_str()).unwrap_or_default();
@@ -224,15 +217,15 @@ impl Tracker {
         let code = event.code.unwrap_or_default();
         let key = format!("{} {name} {code} {} {}", event.kind.as_str(), of("pci"), of("device"));
         if self.bursts.len() >= MAX_BURSTS {
-            self.bursts.retain(|_, (began, _)| ts - *began < BURST_SECONDS);
+            self.bursts.retain(|_, (began, _)| at.ts - *began < BURST_SECONDS);
         }
         if self.bursts.len() >= MAX_BURSTS && !self.bursts.contains_key(&key) {
             self.counts.suppressed += 1;
             return;
         }
-        let (began, told) = self.bursts.entry(key).or_insert((ts, 0));
-        if ts - *began >= BURST_SECONDS {
-            (*began, *told) = (ts, 0);
+        let (began, told) = self.bursts.entry(key).or_insert((at.ts, 0));
+        if at.ts - *began >= BURST_SECONDS {
+            (*began, *told) = (at.ts, 0);
         }
         *told += 1;
         if *told > BURST {
@@ -269,12 +262,12 @@ impl Tracker {
             if now - said >= HOLDS_SECONDS {
                 let why = format!("the kernel has not said it again for {:.0} h", HOLDS_SECONDS / 3600.0);
                 // Of one that nobody was told of, nobody need hear.
-                events.extend(held.told.map(|_| tell::over(now, held, &why)));
+                events.extend(held.told.map(|_| events::over(now, held, &why)));
                 return false;
             }
             if held.told.is_none_or(|told| now - told >= AGAIN_SECONDS) {
                 held.told = Some(now);
-                events.push(tell::again(now, held));
+                events.push(events::again(now, held));
             }
             true
         });
@@ -288,7 +281,7 @@ impl Tracker {
             // What the log said since is news that the answer does not have.
             if *up && held.said.is_some_and(|said| said < asked) {
                 let why = "the connection to the Lustre server is back";
-                events.extend(held.told.map(|_| tell::over(now, held, why)));
+                events.extend(held.told.map(|_| events::over(now, held, why)));
                 return false;
             }
             if !*up {
@@ -491,9 +484,9 @@ mod tests {
         let events = take(&mut t, 1, &lines.each_ref().map(String::as_str));
         let told: Vec<_> = events.iter().map(|e| (e.code.unwrap(), e.level.as_deref().unwrap())).collect();
         assert_eq!(told, [(10007, "error"), (20034, "error")]);
-        let counted = |sign: &str| t.counts.events.get(sign).copied().unwrap_or_default();
-        let signs = ["nvswitch_sxid_unknown", "nvswitch_sxid_fatal", "nvswitch_sxid_non_fatal"];
-        assert_eq!(signs.map(counted), [1, 1, 0]);
+        let counted = |pattern: &str| t.counts.events.get(pattern).copied().unwrap_or_default();
+        let patterns = ["nvswitch_sxid_unknown", "nvswitch_sxid_fatal", "nvswitch_sxid_non_fatal"];
+        assert_eq!(patterns.map(counted), [1, 1, 0]);
         let mut page = crate::samples::Samples::default();
         t.counts.write(&mut page);
         for (code, severity) in [("10007", "unknown"), ("10005", "unknown"), ("14017", "correctable")] {
@@ -536,7 +529,8 @@ mod tests {
             let previous: Vec<_> = previous.map(|e| e.level.as_deref()).collect();
             assert_eq!(previous, vec![Some("warn"); usize::from(tell_from != 3)], "{tell_from}");
             assert_eq!(told.len(), expected, "{tell_from}");
-            let counted = ["cper_previous_boot", "cper_fatal", "mce"].map(|sign| t.counts.events.get(sign));
+            let counted =
+                ["cper_previous_boot", "cper_fatal", "mce"].map(|pattern| t.counts.events.get(pattern));
             assert_eq!(counted, [Some(&2), Some(&1), None]);
         }
     }

@@ -4,7 +4,7 @@ use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
 use crate::clock::unix_now;
-use crate::collectors::clock::{MAX_ERROR, OFFSET, SOURCE, SYNCED, is_tended};
+use crate::collectors::host::clock::{MAX_ERROR, OFFSET, SOURCE, SYNCED, is_tended};
 
 pub(super) const CHECK: Check = Check {
     name: "clock",

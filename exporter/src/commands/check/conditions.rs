@@ -3,6 +3,7 @@
 //!
 //! A collector that learns to see a new fault is heard here without a check of its own.
 
+use stepwatch_wire::conditions::{BY_EVENT, NodeCondition};
 use stepwatch_wire::{Event, Kind};
 
 use super::item::Check;
@@ -10,32 +11,15 @@ use super::node::Node;
 use super::report::{Findings, Verdict};
 
 pub(super) const CHECK: Check = Check {
-    name: "conditions",
+    name: BY_EVENT,
     about: "no collector reports a fault that holds",
     needs: &["clock", "disk", "edac", "gpu", "kernel", "mounts", "nic", "pci", "rdma"],
     run,
 };
 
-/// Names of conditions that other checks tell, from the values that they are made from.
-const TOLD_ELSEWHERE: &[&str] = &[
-    "clock_unsynced",
-    "ecc_uncorrected",
-    "fabric_unhealthy",
-    "gpu_lost",
-    "gpu_recovery_action",
-    "gpu_throttled",
-    "hardware_error_previous_boot",
-    "mount_stuck",
-    "nvlinks_missing",
-    "nvml_stuck",
-    "row_remap_failed",
-    "row_remap_pending",
-    "sram_threshold",
-];
-
 /// Of a file system of the network that is full, all nodes tell alike, and all of them would be
 /// lost for it.
-const FILLING: &str = "disk_filling";
+const FILLING: NodeCondition = NodeCondition::DiskFilling;
 
 fn run(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();
@@ -46,10 +30,12 @@ fn run(node: &Node<'_>) -> Findings {
             Some("warn" | "warning") => Verdict::Warning,
             _ => continue,
         };
-        if TOLD_ELSEWHERE.contains(&name) {
+        let condition = NodeCondition::parse(name);
+        if condition.is_some_and(|condition| condition.row().check != BY_EVENT) {
             continue;
         }
-        let of_all_nodes = name == FILLING && device(event).is_some_and(|mount| node.is_shared(mount));
+        let of_all_nodes =
+            condition == Some(FILLING) && device(event).is_some_and(|mount| node.is_shared(mount));
         let verdict = if of_all_nodes { Verdict::Warning } else { verdict };
         let told = found.add(verdict, event.text.as_deref().unwrap_or(name));
         told.device(device(event).unwrap_or(name));
@@ -77,7 +63,7 @@ mod tests {
 
     use super::super::tests::{heard, says};
     use super::*;
-    use crate::collectors::disk::INFO;
+    use crate::collectors::storage::disk::INFO;
     use crate::samples::Samples;
 
     #[test]
@@ -126,8 +112,11 @@ mod tests {
             event.extra.insert("mount".into(), Value::Text(mount.into()));
             event
         };
-        let events =
-            vec![full(FILLING, "/ckpt"), full(FILLING, "/local"), full("filesystem_readonly", "/ckpt")];
+        let events = vec![
+            full(FILLING.name(), "/ckpt"),
+            full(FILLING.name(), "/local"),
+            full("filesystem_readonly", "/ckpt"),
+        ];
         insta::assert_snapshot!(says(&CHECK, samples, events), @r"
         warning   conditions disk_filling: /ckpt
         unhealthy conditions disk_filling: /local

@@ -8,8 +8,8 @@ use rustix::fs::StatVfs;
 use super::item::Check;
 use super::node::Node;
 use super::report::{Findings, Verdict};
-use crate::collectors::disk::{CHECKPOINTS_LEFT, FREE, FREE_INODES, READ_ONLY, SIZE};
-use crate::collectors::mounts::table::Mount;
+use crate::collectors::storage::disk::{CHECKPOINTS_LEFT, FREE, FREE_INODES, READ_ONLY, SIZE};
+use crate::collectors::storage::mounts::table::Mount;
 
 pub(super) const CHECK: Check = Check {
     name: "disk",
@@ -131,7 +131,7 @@ fn judge_state(shown: &str, stat: &StatVfs, verdict: Verdict, found: &mut Findin
 mod tests {
     use super::super::tests::{Tree, told};
     use super::*;
-    use crate::collectors::disk::INFO;
+    use crate::collectors::storage::disk::INFO;
     use crate::samples::Samples;
 
     #[test]

@@ -2,8 +2,9 @@
 
 use super::tests::told;
 use super::*;
+use crate::collectors::gpu as families;
 use crate::collectors::kernel::{EVENTS, LAST_XID, NONFATAL_XIDS, SXIDS, XIDS};
-use crate::collectors::{gpu as families, rdma as ports};
+use crate::collectors::network::rdma as ports;
 use crate::samples::Samples;
 
 const GPU_CHECKS: &[&Check] =
@@ -354,7 +355,7 @@ fn rdma_ports() {
 
 #[test]
 fn pcie_links() {
-    use crate::collectors::pci::{INFO, MAX_SPEED, MAX_WIDTH, SPEED, WIDTH};
+    use crate::collectors::host::pci::{INFO, MAX_SPEED, MAX_WIDTH, SPEED, WIDTH};
     let says = |lanes: u64, speed: f64, kind: &str| {
         let mut samples = Samples::default();
         samples.set(&families::INFO, &["GPU-a", "3", "0000:1b:00.0", "", "", "", "", "", ""], 1u64);
@@ -381,8 +382,8 @@ fn pcie_links() {
 
 #[test]
 fn disks_and_mounts() {
-    use crate::collectors::disk::{CHECKPOINTS_LEFT, FREE, SIZE};
-    use crate::collectors::mounts::{INFO, RESPONSIVE, UNWATCHED, UNWATCHED_AUTOMOUNTS};
+    use crate::collectors::storage::disk::{CHECKPOINTS_LEFT, FREE, SIZE};
+    use crate::collectors::storage::mounts::{INFO, RESPONSIVE, UNWATCHED, UNWATCHED_AUTOMOUNTS};
     let disk = |left: u64, free: u64| {
         let mut samples = Samples::default();
         samples.set(&CHECKPOINTS_LEFT, &["llama", "/ckpt"], left);

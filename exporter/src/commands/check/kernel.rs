@@ -1,6 +1,8 @@
 //! The kernel log since the boot, as far back as it goes: hardware errors that no reset of the GPU
 //! has cured since.
 
+use stepwatch_wire::conditions::Remedy;
+
 use super::item::Check;
 use super::node::Node;
 use super::report::{Findings, Verdict};
@@ -49,9 +51,6 @@ const WORTH_A_LOOK: &[(&str, &str)] = &[
 ];
 /// What the firmware kept over the boot, which may be why there was one.
 const PREVIOUS_BOOT: &str = "cper_previous_boot";
-/// Actions of the catalogue after which a node is as good as new.
-const CURED_BY_RESET: &[&str] = &["reset_gpu", "drain_reset"];
-
 fn run(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();
     xids(node, &mut found);
@@ -66,7 +65,7 @@ fn run(node: &Node<'_>) -> Findings {
         let (switch, code) = (row.label("nvswitch"), row.label("sxid"));
         let known = catalogue::sxid(code.parse().unwrap_or_default());
         let verdict = match known.level {
-            Level::Error if known.action == "reboot_node" => Verdict::Unhealthy,
+            Level::Error if known.action == Remedy::RebootNode => Verdict::Unhealthy,
             Level::Error | Level::Warn => Verdict::Warning,
             Level::Info => continue,
         };
@@ -105,7 +104,7 @@ fn xids(node: &Node<'_>, found: &mut Findings) {
         let of_same = |family: &'static Family| node.rows(family).find(same).map(|of| of.value);
         let reset = node.rows(&LAST_RESET).find(|of| of.label("gpu") == gpu).map(|of| of.value);
         let is_over = of_same(&LAST_XID).zip(reset).is_some_and(|(last, reset)| last < reset);
-        let cured = is_over && CURED_BY_RESET.contains(&xid.action);
+        let cured = is_over && xid.action.is_reset();
         let only_nonfatal = of_same(&NONFATAL_XIDS).is_some_and(|nonfatal| nonfatal >= row.value);
         let verdict = match xid.level {
             Level::Error if !cured && !only_nonfatal => Verdict::Unhealthy,

@@ -3,7 +3,7 @@
 use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
-use crate::collectors::edac::{ERRORS, MODULE_ERRORS};
+use crate::collectors::host::edac::{ERRORS, MODULE_ERRORS};
 
 pub(super) const CHECK: Check =
     Check { name: "memory", about: "host memory has no uncorrected errors", needs: &["edac"], run };

@@ -3,7 +3,7 @@
 use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
-use crate::collectors::mounts::{INFO, RESPONSIVE, UNWATCHED};
+use crate::collectors::storage::mounts::{INFO, RESPONSIVE, UNWATCHED};
 
 pub(super) const CHECK: Check =
     Check { name: "mounts", about: "network file systems answer", needs: &["mounts"], run };

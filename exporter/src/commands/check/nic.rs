@@ -4,7 +4,7 @@
 use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
-use crate::collectors::nic::{ADMIN_UP, CONDITION, UP};
+use crate::collectors::network::nic::{ADMIN_UP, CONDITION, UP};
 
 pub(super) const CHECK: Check =
     Check { name: "nic", about: "Ethernet links that are meant to be up are up", needs: &["nic"], run };

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::Event;
 
 use super::learned::Learned;
-use crate::collectors::mounts::table::{self, Mount};
-use crate::collectors::{COLLECTORS, CollectorsConfig, disk, gpu};
+use crate::collector::Access;
+use crate::collectors::storage::disk;
+use crate::collectors::storage::mounts::table::{self, Mount};
+use crate::collectors::{COLLECTORS, CollectorsConfig, gpu};
 use crate::config::{Config, SourceConfig};
 use crate::family::Family;
 use crate::hub::{Hub, Parts};
@@ -61,7 +63,7 @@ impl<'a> Node<'a> {
             keep: None,
         });
         let unsized_checkpoints =
-            if wanted.contains(&"disk") { tell_checkpoints(config, &hub, end) } else { Vec::new() };
+            if wanted.contains(&"disk") { report_checkpoints(config, &hub, end) } else { Vec::new() };
         // Without it nothing is known of any mount, and the collectors say so.
         let mounts = table::read(roots).unwrap_or_default();
         let learned = Learned::copy(&config.state_dir);
@@ -69,7 +71,13 @@ impl<'a> Node<'a> {
         let entries = COLLECTORS.iter().filter(|entry| wanted.contains(&entry.name));
         let collectors = for_a_job(&config.collectors);
         let nvml = Nvml::default();
-        let schedule = Schedule::start(entries, &collectors, &Arc::new(roots), &hub, &nvml);
+        let access = Access {
+            roots: Arc::new(roots),
+            hub: hub.clone(),
+            nvml: nvml.clone(),
+            families: crate::commands::reference::families,
+        };
+        let schedule = Schedule::start(entries, &collectors, &access);
         schedule.wait_first_pass_until(Some(end));
         let mut samples = Samples::default();
         schedule.write(&mut samples, &mut Samples::default());
@@ -210,7 +218,7 @@ fn for_a_job(config: &CollectorsConfig) -> CollectorsConfig {
 /// Lets the hub know of the checkpoints that lie in the configured directories, as the source that
 /// watches them would: how much room the next one needs is then for the collector of disks to say.
 /// Takes at most half of the time; gives back where that was too short.
-fn tell_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
+fn report_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
     let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
     let mut late = Vec::new();
     for source in &config.sources {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
-use crate::collectors::pci::{INFO, MAX_SPEED, MAX_WIDTH, SPEED, WIDTH};
+use crate::collectors::host::pci::{INFO, MAX_SPEED, MAX_WIDTH, SPEED, WIDTH};
 use crate::family::Family;
 use crate::samples::Row;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
-use crate::collectors::rdma::{EXPECTED_RATE, PORT_INFO, PORTS_EXPECTED, PORTS_UP, RATE, UP};
+use crate::collectors::network::rdma::{EXPECTED_RATE, PORT_INFO, PORTS_EXPECTED, PORTS_UP, RATE, UP};
 use crate::family::Family;
 use crate::samples::Row;
 

@@ -14,7 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::item::Check;
 use super::node::Node;
 use super::report::{Facts, Findings, Report, Verdict};
-use crate::collectors::{config_drift, gpu, mounts, nic, pci, rdma};
+use crate::collectors::gpu;
+use crate::collectors::host::{config_drift, pci};
+use crate::collectors::network::{nic, rdma};
+use crate::collectors::storage::mounts;
 use crate::family::Family;
 
 pub(super) const CHECK: Check = Check {

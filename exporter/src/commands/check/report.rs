@@ -140,21 +140,21 @@ impl Finding {
 }
 
 impl Findings {
-    pub(super) fn add(&mut self, verdict: Verdict, text: impl Into<String>) -> Told<'_> {
+    pub(super) fn add(&mut self, verdict: Verdict, text: impl Into<String>) -> FindingDetails<'_> {
         // The runner knows the name.
         self.0.push(Finding::new("", verdict, text));
-        Told(self.0.last_mut())
+        FindingDetails(self.0.last_mut())
     }
 
-    pub(super) fn unhealthy(&mut self, text: impl Into<String>) -> Told<'_> {
+    pub(super) fn unhealthy(&mut self, text: impl Into<String>) -> FindingDetails<'_> {
         self.add(Verdict::Unhealthy, text)
     }
 
-    pub(super) fn warning(&mut self, text: impl Into<String>) -> Told<'_> {
+    pub(super) fn warning(&mut self, text: impl Into<String>) -> FindingDetails<'_> {
         self.add(Verdict::Warning, text)
     }
 
-    pub(super) fn unknown(&mut self, text: impl Into<String>) -> Told<'_> {
+    pub(super) fn unknown(&mut self, text: impl Into<String>) -> FindingDetails<'_> {
         self.add(Verdict::Unknown, text)
     }
 
@@ -176,9 +176,9 @@ impl Findings {
 }
 
 /// A finding that was just added, for what else there is to say of it.
-pub(super) struct Told<'a>(Option<&'a mut Finding>);
+pub(super) struct FindingDetails<'a>(Option<&'a mut Finding>);
 
-impl Told<'_> {
+impl FindingDetails<'_> {
     pub(super) fn device(mut self, device: impl Into<String>) -> Self {
         if let Some(finding) = &mut self.0 {
             finding.device = Some(device.into());

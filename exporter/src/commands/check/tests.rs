@@ -1,4 +1,5 @@
 use stepwatch_wire::Event;
+use stepwatch_wire::conditions::NodeCondition;
 
 use super::item::listed;
 use super::report::Findings;
@@ -156,7 +157,7 @@ fn nothing_that_hangs_is_waited_for() {
 
 #[test]
 fn clocks() {
-    use crate::collectors::clock::{MAX_ERROR, OFFSET, SOURCE, SYNCED};
+    use crate::collectors::host::clock::{MAX_ERROR, OFFSET, SOURCE, SYNCED};
     let clock = |synced: bool, offset: f64, source: &str| {
         let mut samples = Samples::default();
         samples.set(&SYNCED, &[], synced);
@@ -176,7 +177,7 @@ fn clocks() {
 
 #[test]
 fn memory_of_the_host() {
-    use crate::collectors::edac::{ERRORS, MODULE_ERRORS};
+    use crate::collectors::host::edac::{ERRORS, MODULE_ERRORS};
     let memory = |corrected: u64, uncorrected: u64| {
         let mut samples = Samples::default();
         for (severity, count) in [("corrected", corrected), ("uncorrected", uncorrected)] {
@@ -202,6 +203,15 @@ fn the_registry_keeps_its_rules() {
         for need in check.needs {
             assert!(crate::collectors::COLLECTORS.iter().any(|c| c.name == *need), "{need}");
         }
+    }
+    for condition in NodeCondition::ALL {
+        let row = condition.row();
+        assert!(
+            CHECKS.iter().any(|check| check.name == row.check),
+            "{} is judged by {}",
+            row.name,
+            row.check
+        );
     }
 }
 

@@ -16,7 +16,7 @@ const MAX_VALUES: usize = 262_144;
 
 /// A message whose fields hold messages that are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MessageKind {
     Request(Signal),
     ResourceMetrics,
     ScopeMetrics,
@@ -32,7 +32,7 @@ enum Kind {
     Attribute,
 }
 
-impl Kind {
+impl MessageKind {
     /// What field `tag` holds, by opentelemetry-proto 1.x; nothing where it is not a message, or is
     /// passed over.
     fn child(self, tag: u32) -> Option<Self> {
@@ -58,18 +58,18 @@ impl Kind {
 
 pub(super) fn of_protobuf(signal: Signal, body: &[u8]) -> Result<(), Refused> {
     let mut left = MAX_MESSAGES;
-    count(Kind::Request(signal), body, &mut left)
+    count(MessageKind::Request(signal), body, &mut left)
 }
 
 /// Takes the messages below one from what is left. No deeper than the kinds are.
-fn count(kind: Kind, body: &[u8], left: &mut usize) -> Result<(), Refused> {
+fn count(kind: MessageKind, body: &[u8], left: &mut usize) -> Result<(), Refused> {
     for field in Message::new(body) {
         let (tag, value) = field.map_err(|_| Refused::Malformed("not protobuf of OTLP".to_owned()))?;
         let Some((child, bytes)) = kind.child(tag).zip(value.bytes()) else { continue };
         *left = left.checked_sub(1).ok_or_else(|| {
             Refused::TooLarge(format!("a request has at most {MAX_MESSAGES} metrics, points and attributes"))
         })?;
-        if child != Kind::Attribute {
+        if child != MessageKind::Attribute {
             count(child, bytes, left)?;
         }
     }
@@ -110,7 +110,7 @@ mod tests {
 
     fn used(signal: Signal, body: &[u8]) -> usize {
         let mut left = MAX_MESSAGES;
-        count(Kind::Request(signal), body, &mut left).unwrap();
+        count(MessageKind::Request(signal), body, &mut left).unwrap();
         MAX_MESSAGES - left
     }
 

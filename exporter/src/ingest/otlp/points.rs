@@ -24,7 +24,7 @@ const MAX_LABELS: usize = 96;
 const NANO: f64 = 1e-9;
 
 /// What one rank says of one step.
-pub(super) type Told<'a> = (Who, Report<'a>);
+pub(super) type OwnedReport<'a> = (Who, Report<'a>);
 
 /// Points of one rank and step. A step that is not told comes last, when those that are told are
 /// known.
@@ -37,7 +37,7 @@ struct Point<'a> {
     value: Option<Value>,
 }
 
-pub(super) fn of_metrics<'a>(request: &'a MetricsRequest, names: &'a Names) -> Vec<Told<'a>> {
+pub(super) fn of_metrics<'a>(request: &'a MetricsRequest, names: &'a Names) -> Vec<OwnedReport<'a>> {
     let mut told = Vec::new();
     for from in &request.resource_metrics {
         let mut groups = Groups::new();
@@ -144,7 +144,7 @@ fn labels(attributes: &[KeyValue]) -> String {
     out
 }
 
-pub(super) fn of_spans<'a>(request: &'a TraceRequest, names: &'a Names) -> Vec<Told<'a>> {
+pub(super) fn of_spans<'a>(request: &'a TraceRequest, names: &'a Names) -> Vec<OwnedReport<'a>> {
     let mut told = Vec::new();
     for from in &request.resource_spans {
         let mut groups = Groups::new();

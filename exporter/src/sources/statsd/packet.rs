@@ -7,7 +7,7 @@ const MAX_VALUES: usize = 1024;
 const MAX_NAME: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum StatsdType {
     Counter,
     Gauge,
     /// In milliseconds.
@@ -19,7 +19,7 @@ pub(super) enum Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Line<'a> {
     pub(super) name: &'a str,
-    pub(super) kind: Kind,
+    pub(super) kind: StatsdType,
     /// Of the values that stand here: the last, how many, and their sum.
     pub(super) last: f64,
     pub(super) count: f64,
@@ -41,10 +41,10 @@ impl<'a> Line<'a> {
         let mut parts = line.split('|');
         let (name, values) = parts.next()?.split_once(':')?;
         let kind = match parts.next()? {
-            "c" => Kind::Counter,
-            "g" => Kind::Gauge,
-            "ms" => Kind::Timer,
-            "h" | "d" => Kind::Histogram,
+            "c" => StatsdType::Counter,
+            "g" => StatsdType::Gauge,
+            "ms" => StatsdType::Timer,
+            "h" | "d" => StatsdType::Histogram,
             _ => return None,
         };
         if name.is_empty() || name.len() > MAX_NAME {
@@ -57,7 +57,7 @@ impl<'a> Line<'a> {
             read.count += 1.0;
             read.sum += read.last;
             // A gauge below zero cannot be set but by way of zero; that is how statsd is.
-            read.relative = kind == Kind::Gauge && value.starts_with(['+', '-']) && read.last.is_finite();
+            read.relative = kind == StatsdType::Gauge && value.starts_with(['+', '-']) && read.last.is_finite();
         }
         for part in parts {
             if let Some(rate) = part.strip_prefix('@') {
@@ -85,7 +85,7 @@ mod tests {
     fn lines() {
         let read = |line| Line::read(line).unwrap();
         let gauge = read("loss:2.5|g|#run:a,rank:3,step:17");
-        assert_eq!((gauge.name, gauge.kind, gauge.last, gauge.relative), ("loss", Kind::Gauge, 2.5, false));
+        assert_eq!((gauge.name, gauge.kind, gauge.last, gauge.relative), ("loss", StatsdType::Gauge, 2.5, false));
         assert_eq!(
             (gauge.tag("run"), gauge.tag("rank"), gauge.tag("ran"), gauge.tag("x")),
             (Some("a"), Some("3"), None, None)
@@ -93,7 +93,7 @@ mod tests {
         let counter = read("tokens:4096|c|@0.5");
         assert_eq!((counter.sum, counter.rate), (4096.0, 0.5));
         let timer = read("step_time:100:200:300|ms|c:container|T1656581400");
-        assert_eq!((timer.kind, timer.count, timer.sum), (Kind::Timer, 3.0, 600.0));
+        assert_eq!((timer.kind, timer.count, timer.sum), (StatsdType::Timer, 3.0, 600.0));
         assert!(read("x:+4|g").relative && read("x:-4|g").relative);
         assert!(read("loss:nan|g").last.is_nan() && !read("loss:-inf|g").relative);
         for bad in [

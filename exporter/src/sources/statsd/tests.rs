@@ -1,6 +1,6 @@
 use std::os::unix::net::UnixDatagram as StdUnix;
 
-use stepwatch_wire::Kind as EventKind;
+use stepwatch_wire::Kind;
 
 use super::*;
 use crate::hub::Hub;
@@ -32,7 +32,7 @@ impl Bench {
         packets.iter().for_each(|p| self.statsd.packet(Voice::Exporter, p.as_bytes()));
         self.statsd.flush();
         let all = published(&self.hub);
-        let new = all[self.seen..].iter().filter(|e| e.kind != EventKind::Hello).cloned().collect();
+        let new = all[self.seen..].iter().filter(|e| e.kind != Kind::Hello).cloned().collect();
         self.seen = all.len();
         new
     }

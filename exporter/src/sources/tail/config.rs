@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_formats::{MAX_KEYS, Reader, Rule, RuleError};
+use stepwatch_formats::{MAX_KEYS, LogReader, Rule, RuleError};
 use stepwatch_kit::config::Period;
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
@@ -137,7 +137,7 @@ impl TailConfig {
         if let Err(err) = glob::Pattern::new(&self.path) {
             wrong.push(format!("path: {err}"));
         }
-        if let Err(err) = Reader::new(Some(&self.format)) {
+        if let Err(err) = LogReader::new(Some(&self.format)) {
             wrong.push(format!("format: {err}"));
         }
         if self.keys.len() > MAX_KEYS {
@@ -157,18 +157,18 @@ impl TailConfig {
         wrong
     }
 
-    pub(super) fn reader(&self) -> Reader {
+    pub(super) fn reader(&self) -> LogReader {
         // Rules and name were checked when the configuration was read.
         let rules = self.all_rules();
         let made = if !self.keys.is_empty() {
             None
         } else if rules.is_empty() {
-            Reader::new(Some(&self.format)).or_else(|_| Reader::new(None)).ok()
+            LogReader::new(Some(&self.format)).or_else(|_| LogReader::new(None)).ok()
         } else {
-            Reader::with_rules(&rules).ok()
+            LogReader::with_rules(&rules).ok()
         };
         let keys = || self.keys.iter().map(|(ours, theirs)| (ours.as_str(), theirs.as_str()));
-        made.unwrap_or_else(|| Reader::with_keys(keys()))
+        made.unwrap_or_else(|| LogReader::with_keys(keys()))
     }
 
     /// Whether files are recognised; otherwise all is lines of what is configured.
@@ -195,7 +195,7 @@ impl TailConfig {
         let named = self.rule.iter().map(|rule| ("rule".to_owned(), rule)).chain(numbered);
         let mut wrong: Vec<String> = named
             .filter_map(|(key, rule)| {
-                let RuleError { field, reason } = Reader::with_rule(rule).err()?;
+                let RuleError { field, reason } = LogReader::with_rule(rule).err()?;
                 // Of several lines, as errors of expressions have, the last says what is wrong.
                 let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
                 Some(if field == "rule" {
@@ -208,7 +208,7 @@ impl TailConfig {
         let key = if self.rules.is_empty() { "rule" } else { "rules" };
         let all = self.all_rules();
         if wrong.is_empty() && !all.is_empty() {
-            wrong.extend(Reader::with_rules(&all).err().map(|err| format!("{key}: {}", err.reason)));
+            wrong.extend(LogReader::with_rules(&all).err().map(|err| format!("{key}: {}", err.reason)));
         }
         if !all.is_empty() && (!self.keys.is_empty() || self.format != "auto") {
             wrong.push(format!("{key}: takes the place of format and keys, so say only one of them"));

@@ -7,14 +7,14 @@ use stepwatch_formats::{FileKind, FileReader, kind_of};
 use super::TailConfig;
 use super::follow::Follower;
 use super::open::{self, Begin, How};
-use super::pieces::Counts;
+use super::framing::Counts;
 use super::state::Position;
-use super::whole::Whole;
+use super::rewritten_file::RewrittenFile;
 use crate::reach::Reach;
 
 pub(super) enum Content {
     Grows(Box<Follower>),
-    Whole(Box<Whole>),
+    Rewritten(Box<RewrittenFile>),
 }
 
 impl Content {
@@ -22,7 +22,7 @@ impl Content {
         let head = if config.recognises() { open::head(path, reach) } else { Vec::new() };
         if config.recognises() && kind_of(path, &head) == FileKind::Whole {
             if let Some(reader) = FileReader::new(path, &head) {
-                return Self::Whole(Box::new(Whole::new(path.to_owned(), reach.clone(), reader, begin)));
+                return Self::Rewritten(Box::new(RewrittenFile::new(path.to_owned(), reach.clone(), reader, begin)));
             }
         }
         let how = How { begin, recognise: config.recognises() };
@@ -32,21 +32,21 @@ impl Content {
     pub(super) fn path(&self) -> &Path {
         match self {
             Self::Grows(follower) => follower.path(),
-            Self::Whole(whole) => whole.path(),
+            Self::Rewritten(file) => file.path(),
         }
     }
 
     pub(super) fn positions(&self) -> Vec<Position> {
         match self {
             Self::Grows(follower) => follower.positions(),
-            Self::Whole(whole) => vec![whole.position()],
+            Self::Rewritten(file) => vec![file.position()],
         }
     }
 
     pub(super) fn modified(&self) -> Option<f64> {
         match self {
             Self::Grows(follower) => follower.modified(),
-            Self::Whole(whole) => whole.modified(),
+            Self::Rewritten(file) => file.modified(),
         }
     }
 
@@ -54,14 +54,14 @@ impl Content {
     pub(super) fn uid(&self) -> Option<u32> {
         match self {
             Self::Grows(follower) => follower.uid(),
-            Self::Whole(whole) => whole.uid(),
+            Self::Rewritten(file) => file.uid(),
         }
     }
 
     pub(super) fn counts(&self) -> Counts {
         match self {
             Self::Grows(follower) => follower.counts,
-            Self::Whole(whole) => whole.counts,
+            Self::Rewritten(file) => file.counts,
         }
     }
 
@@ -69,7 +69,7 @@ impl Content {
     pub(super) fn reader(&self) -> Option<&FileReader> {
         match self {
             Self::Grows(follower) => follower.records(),
-            Self::Whole(whole) => Some(whole.reader()),
+            Self::Rewritten(file) => Some(file.reader()),
         }
     }
 }

@@ -18,7 +18,7 @@ use super::labels::Labels;
 use super::lines::{Lines, Turn};
 use super::open::{Begin, modified};
 use super::owner::{Asked, Owner};
-use super::pieces::Counts;
+use super::framing::Counts;
 use super::state::{self, Position, Saved, Store};
 use super::watch::Watch;
 use super::words::last_words;
@@ -152,7 +152,7 @@ impl TailedFile {
                 self.lines.remember(&follower.context(CONTEXT_BYTES), self.last_step, self.rested);
                 self.lines.find_zone(&follower.ending(CONTEXT_BYTES), follower.modified());
             }
-            Content::Whole(whole) => {
+            Content::Rewritten(whole) => {
                 // It repeats all of the run: what another file or the trainer told already is not told again.
                 let (run, rank) = self.labels.default_run();
                 let known = sink.last_step(run, rank);
@@ -165,7 +165,7 @@ impl TailedFile {
     pub(super) fn is_there(&self) -> bool {
         match &self.content {
             Content::Grows(follower) => follower.is_open(),
-            Content::Whole(whole) => whole.is_there(),
+            Content::Rewritten(whole) => whole.is_there(),
         }
     }
 
@@ -173,7 +173,7 @@ impl TailedFile {
     pub(super) fn is_over(&self) -> bool {
         let gone = match &self.content {
             Content::Grows(follower) => follower.is_gone(),
-            Content::Whole(whole) => !whole.is_there(),
+            Content::Rewritten(whole) => !whole.is_there(),
         };
         gone && self.saved.is_some() && self.waiting.is_empty()
     }
@@ -243,7 +243,7 @@ impl TailedFile {
                 }
                 (more, moved)
             }
-            Content::Whole(whole) => (whole.poll(now, &mut turn).map(|()| false), false),
+            Content::Rewritten(whole) => (whole.poll(now, &mut turn).map(|()| false), false),
         };
         self.unsaved |= moved;
         if !self.waiting.is_empty() {
@@ -367,7 +367,7 @@ impl TailedFile {
     pub(super) fn identities(&self) -> BTreeSet<(u64, u64)> {
         match &self.content {
             Content::Grows(follower) => follower.identities().collect(),
-            Content::Whole(_) => BTreeSet::new(),
+            Content::Rewritten(_) => BTreeSet::new(),
         }
     }
 

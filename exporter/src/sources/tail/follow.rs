@@ -17,7 +17,7 @@ use stepwatch_formats::FileReader;
 
 use super::name::is_rotated;
 use super::open::{Begin, How, Open, REST, modified};
-use super::pieces::{Counts, Take};
+use super::framing::{Counts, Take};
 use super::state::Position;
 use crate::reach::{Reach, Refusal};
 

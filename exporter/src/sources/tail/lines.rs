@@ -1,9 +1,9 @@
 //! What a file says becomes events that know when they were.
 
-use stepwatch_formats::Reader;
+use stepwatch_formats::LogReader;
 use stepwatch_wire::Event;
 
-use super::pieces::Take;
+use super::framing::Take;
 use crate::zone::Zone;
 
 /// A stamp further in the future than this is of another time zone, or of a wrong clock.
@@ -12,7 +12,7 @@ const FUTURE_SECONDS: f64 = 60.0;
 /// Reads the lines of one log.
 #[derive(Debug)]
 pub(super) struct Lines {
-    pub(super) reader: Reader,
+    pub(super) reader: LogReader,
     zone: Zone,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Lines {
-    pub(super) fn new(reader: Reader, unix: f64) -> Self {
+    pub(super) fn new(reader: LogReader, unix: f64) -> Self {
         Self { reader, zone: Zone::of_host(unix) }
     }
 
@@ -47,7 +47,7 @@ impl Lines {
 
     /// The last line of a file was written when the file was.
     pub(super) fn find_zone(&mut self, ending: &[String], written: Option<f64>) {
-        let (Ok(mut scratch), mut unused) = (Reader::new(None), Vec::new()) else { return };
+        let (Ok(mut scratch), mut unused) = (LogReader::new(None), Vec::new()) else { return };
         for line in ending {
             scratch.line(line, &mut unused);
             unused.clear();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use stepwatch_formats::{FileKind, FileReader, kind_of};
 
-use super::pieces::{Counts, Lines, Records, Take};
+use super::framing::{Counts, Lines, Records, Take};
 use super::state::{Fingerprint, Position};
 use crate::reach::Reach;
 

@@ -18,7 +18,7 @@ use stepwatch_wire::{Event, Kind};
 
 use super::follow::DRAIN;
 use super::open::MAX_ZEROS;
-use super::pieces::MAX_LINE_BYTES;
+use super::framing::MAX_LINE_BYTES;
 use super::*;
 use crate::drops::Reason;
 use crate::origin::Priority;

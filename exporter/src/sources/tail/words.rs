@@ -3,7 +3,7 @@
 //! Only what stands after the last step counts, so that a warning of an hour ago is not taken for
 //! the end. What is not known to be a failure is none: frameworks say much while they shut down.
 
-use stepwatch_formats::{Reader, plain};
+use stepwatch_formats::{LogReader, plain};
 
 /// Lines from the end that are looked at.
 const MAX_LINES: usize = 400;
@@ -101,7 +101,7 @@ fn is_exception(line: &str) -> bool {
 
 /// Index of the line behind the last one that tells of a step.
 fn after_last_step(lines: &[&str]) -> usize {
-    let Ok(mut reader) = Reader::new(None) else { return 0 };
+    let Ok(mut reader) = LogReader::new(None) else { return 0 };
     let (mut after, mut events) = (0, Vec::new());
     for (i, line) in lines.iter().enumerate() {
         reader.line(line, &mut events);

@@ -1,9 +1,9 @@
 use super::*;
-use crate::Reader;
+use crate::LogReader;
 
 /// A log of one rank, a millisecond a line.
 fn read(lines: &[&str]) -> Vec<Event> {
-    let mut reader = Reader::new(None).unwrap();
+    let mut reader = LogReader::new(None).unwrap();
     let mut out = Vec::new();
     for (i, l) in lines.iter().enumerate() {
         let common = r#""rank":3,"global_rank":3,"local_rank":3,"source":"training","pid":9"#;

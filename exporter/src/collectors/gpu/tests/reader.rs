@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn reader_of(config: &Config) -> Reader {
-    Reader::new(config, &kernel::Config::default())
+fn reader_of(config: &Config) -> GpuReader {
+    GpuReader::new(config, &kernel::Config::default())
 }
 
 /// A node whose kernel driver lists these GPUs, without NVML.
@@ -187,7 +187,7 @@ fn a_slow_gpu_is_one_condition_from_the_call_to_the_pass_that_was_quick() {
     let aside = unresponsive::hanging(call(Some(2)).unwrap());
     let slow = || reading(vec![read(0), GpuReading { aside: Some(aside.clone()), ..read(2) }]);
     let mut look = |call, quick, now: Option<&Reading>| {
-        watcher.unresponsive(&bench.context(), call, quick, now, &seen);
+        watcher.unresponsive(&bench.context(), Driver { call, quick }, now, &seen);
         bench.published()
     };
     let events = look(call(Some(2)), true, None);
@@ -274,7 +274,7 @@ fn nvml_tells_of_xids_where_nobody_reads_the_log() {
     let bench = testing::Bench::new(roots);
     for (enabled, read) in [(true, true), (false, false)] {
         let kernel = kernel::Config { enabled, ..kernel::Config::default() };
-        let mut reader = Reader::new(&Config::default(), &kernel);
+        let mut reader = GpuReader::new(&Config::default(), &kernel);
         reader.list(&bench.context());
         assert_eq!(reader.listed.log, read);
     }

@@ -1,0 +1,196 @@
+//! Which PCIe links are worse than they should be.
+//!
+//! A link should be as wide and as fast as the weaker of its two ends can be: a x16 card in a x8
+//! slot is as its builder meant it.
+//!
+//! * Width: fewer lanes than that are a fault, of any device at any time. Nothing gives lanes up to
+//!   save power and gets them back.
+//! * Speed: a GPU lowers the speed of its own link when it has nothing to do, so of a GPU it is a
+//!   fault only while that GPU is at work. Cards, disks and the links between switches do not; of
+//!   them it is a fault when it lasts.
+//!
+//! Errors that were corrected are told when there are many a second: the link is then mostly
+//! repeating itself. Others are told when they happen.
+
+use std::collections::BTreeMap;
+
+use stepwatch_wire::conditions::NodeCondition;
+use stepwatch_wire::{Event, Kind, Value};
+
+use super::aer::Severity;
+use super::{Device, DeviceKind, Link};
+use crate::collector::Context;
+use crate::link::rates::{self, Limit, Rates};
+use crate::link::{Change, Level, Medium, Standing, State, Subject};
+use crate::origin::Origin;
+
+/// A link trains for a moment when it comes up, and a GPU takes one to speed up.
+const LASTING_SECONDS: f64 = 60.0;
+/// Uncorrected errors of one device are told this often at most, with their number.
+const TELL_SECONDS: f64 = 600.0;
+/// Corrected errors a minute that a good link stays far below.
+const CORRECTED_PER_MINUTE: u64 = 600;
+const CORRECTED: &str = "corrected errors";
+
+#[derive(Debug)]
+pub(super) struct Judge {
+    limits: [Limit; 1],
+    /// By address.
+    devices: BTreeMap<String, Standings>,
+}
+
+#[derive(Debug, Default)]
+struct Standings {
+    narrow_since: Option<f64>,
+    slow_since: Option<f64>,
+    degraded: Standing,
+    errors: Standing,
+    rates: Rates,
+    uncorrected: BTreeMap<Severity, Uncorrected>,
+}
+
+#[derive(Debug, Default)]
+struct Uncorrected {
+    last: Option<u64>,
+    /// Not told yet.
+    new: u64,
+    told_at: Option<f64>,
+}
+
+impl Default for Judge {
+    fn default() -> Self {
+        let meaning = "the slot, riser or card does not make good contact";
+        let limits = [Limit::new(CORRECTED, 60.0, CORRECTED_PER_MINUTE, Level::Warn, meaning)];
+        Self { limits, devices: BTreeMap::new() }
+    }
+}
+
+impl Judge {
+    pub(super) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.devices.retain(|address, _| keep(address));
+    }
+
+    /// Whether the link is narrower and slower than it should be, each where both ends say.
+    /// `at_work` is asked of a GPU whose link is slow.
+    pub(super) fn link(
+        &mut self,
+        now: f64,
+        cx: &Context<'_>,
+        device: &Device,
+        link: Link,
+        upstream: Link,
+        at_work: impl FnOnce() -> bool,
+    ) -> [(&'static str, Option<bool>); 2] {
+        let standings = self.devices.entry(device.address.clone()).or_default();
+        let width = weaker(link.max_width, upstream.max_width);
+        let speed = weaker(link.max_speed, upstream.max_speed);
+        let narrow = link.width.zip(width).map(|(is, could)| is < could);
+        let slow = link.speed.zip(speed).map(|(is, could)| is < could);
+        let lasting = |since: &mut Option<f64>, is: bool| {
+            *since = is.then(|| since.unwrap_or(now));
+            since.is_some_and(|since| now - since >= LASTING_SECONDS)
+        };
+        let narrow = narrow.map(|is| lasting(&mut standings.narrow_since, is));
+        let slow = slow.map(|is| {
+            let faulty = is && (device.kind != DeviceKind::Gpu || at_work());
+            lasting(&mut standings.slow_since, faulty)
+        });
+        let mut faults = Vec::new();
+        if let (Some(true), Some(is), Some(could)) = (narrow, link.width, width) {
+            faults.push(format!("x{is} of x{could}"));
+        }
+        if let (Some(true), Some(is), Some(could)) = (slow, link.speed, speed) {
+            faults.push(format!("{} of {} GT/s a lane", is / 1e9, could / 1e9));
+        }
+        let level = if matches!(device.kind, DeviceKind::Nvme) { Level::Warn } else { Level::Error };
+        let is = (!faults.is_empty()).then(|| (level, format!("runs at {}", faults.join(" and "))));
+        let change = standings.degraded.report(
+            now,
+            State::Degraded,
+            is,
+            "is as wide and as fast as it should be again",
+        );
+        report(now, cx, device, change);
+        [("width", narrow), ("speed", slow)]
+    }
+
+    pub(super) fn errors(
+        &mut self,
+        now: f64,
+        cx: &Context<'_>,
+        device: &Device,
+        severity: Severity,
+        total: u64,
+    ) {
+        let standings = self.devices.entry(device.address.clone()).or_default();
+        if severity == Severity::Correctable {
+            standings.rates.take(now, &self.limits, &[(CORRECTED, total)]);
+            let excesses = standings.rates.excesses(now, &self.limits);
+            let is = excesses.first().map(|worst| (worst.limit.level, worst.text()));
+            let change = standings.errors.report(now, State::Errors, is, "has few errors again");
+            report(now, cx, device, change);
+            return;
+        }
+        let uncorrected = standings.uncorrected.entry(severity).or_default();
+        let before = uncorrected.last.replace(total);
+        uncorrected.new = uncorrected.new.saturating_add(before.map_or(0, |b| rates::delta(b, total)));
+        let quiet = uncorrected.told_at.is_none_or(|at| !(0.0..TELL_SECONDS).contains(&(now - at)));
+        if uncorrected.new > 0 && quiet {
+            uncorrected.told_at = Some(now);
+            let count = std::mem::take(&mut uncorrected.new);
+            cx.hub.publish(Origin::Node, happened(now, device, severity, count));
+        }
+    }
+}
+
+/// What the weaker of two ends can do. An end that does not say does not count.
+fn weaker<T: PartialOrd>(device: Option<T>, upstream: Option<T>) -> Option<T> {
+    match (device, upstream) {
+        (Some(a), Some(b)) => Some(if b < a { b } else { a }),
+        (a, _) => a,
+    }
+}
+
+fn report(now: f64, cx: &Context<'_>, device: &Device, change: Option<Change>) {
+    let Some(change) = change else { return };
+    let hint = match device.kind {
+        DeviceKind::Bridge => "everything behind this bridge shares it",
+        _ => "",
+    };
+    let subject = Subject {
+        medium: Medium::Pcie,
+        name: &device.address,
+        netdev: "",
+        pci: &device.address,
+        gpu: &device.gpu,
+        hint,
+    };
+    let mut event = subject.event(now, &change);
+    event.extra.insert("kind".into(), Value::Text(device.kind.as_str().into()));
+    tracing::warn!(link = device.address, code = event.code, "{}", event.text.as_deref().unwrap_or_default());
+    cx.hub.publish(Origin::Node, event);
+}
+
+fn happened(now: f64, device: &Device, severity: Severity, count: u64) -> Event {
+    let (condition, level, text) = match severity {
+        Severity::Fatal => {
+            (NodeCondition::AerFatal, Level::Error, "fatal PCIe errors: its link was reset, or must be")
+        }
+        _ => (NodeCondition::AerNonfatal, Level::Warn, "PCIe errors that lost a transaction"),
+    };
+    let mut event = Event {
+        ts: Some(now),
+        name: Some(condition.name().into()),
+        code: Some(1),
+        level: Some(level.as_str().into()),
+        text: Some(format!("{} {} had {count} {text}", device.kind.as_str(), device.address)),
+        ..Event::new(Kind::Hw)
+    };
+    event.extra.insert("once".into(), Value::Bool(true));
+    event.extra.insert("pci".into(), Value::Text(device.address.clone()));
+    event.extra.insert("count".into(), Value::Number(count as f64));
+    if !device.gpu.is_empty() {
+        event.extra.insert("gpu".into(), Value::Text(device.gpu.clone()));
+    }
+    event
+}

@@ -1,0 +1,169 @@
+//! Whose job runs here, and on which GPUs: identity as a few info metrics, joined on (node, gpu),
+//! never as labels on every series.
+//!
+//! Slurm is known by the control groups that it makes and the environment of the processes in them,
+//! by files of a prolog, and by the environment of training processes; so are PBS and LSF, by the
+//! last. Kubernetes is asked through the kubelet's socket. None of them is needed: each adds what
+//! it knows. What belongs to a job that ended is gone with the next pass.
+//!
+//! It is no accounting: how long a job may run and what it used is the scheduler's to tell.
+
+mod config;
+mod devices;
+mod environ;
+mod events;
+mod families;
+mod found;
+mod groups;
+mod grpc;
+mod instances;
+mod kubelet;
+mod prolog;
+mod proto;
+mod survey;
+
+use std::time::{Duration, Instant};
+
+use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
+use crate::samples::Samples;
+pub use config::{Config, KubeletConfig};
+use events::JobEvents;
+pub use families::FAMILIES;
+use families::{DROPPED, GPU_POD, RUNNING, SOURCE_FAILURES, SOURCE_UP, UNREADABLE, UNRESOLVED};
+use found::Job;
+use kubelet::{Kubelet, REASONS};
+use survey::Survey;
+
+pub const ABOUT: &str = "jobs of Slurm, Kubernetes, PBS and LSF, and the GPUs that they hold";
+
+pub fn rhythm(config: &Config) -> Rhythm {
+    let deadline = config.kubelet.timeout.as_duration() + Duration::from_secs(10);
+    Rhythm { interval: config.interval.into(), deadline }
+}
+
+#[derive(Debug)]
+pub struct AllocationReader {
+    config: Config,
+    survey: Survey,
+    kubelet: Option<Kubelet>,
+    events: JobEvents,
+    prolog_failures: u64,
+    /// Jobs that were left out of the last pass, and how many ever were.
+    left_out: Vec<String>,
+    dropped: u64,
+}
+
+impl AllocationReader {
+    pub fn new(config: &Config) -> Self {
+        let k = &config.kubelet;
+        let kubelet = k.enabled.then(|| Kubelet::new(k, config.interval.into()));
+        Self {
+            config: config.clone(),
+            survey: Survey::default(),
+            kubelet,
+            events: JobEvents::default(),
+            prolog_failures: 0,
+            left_out: Vec::new(),
+            dropped: 0,
+        }
+    }
+
+    /// Leaves the least telling jobs out: those without a run, without a GPU.
+    fn limit(&mut self, mut jobs: Vec<Job>) -> Vec<Job> {
+        jobs.sort_by(|a, b| {
+            let weight = |j: &Job| (j.runs.is_empty(), j.devices.is_empty());
+            weight(a).cmp(&weight(b)).then_with(|| a.id.cmp(&b.id))
+        });
+        let over = jobs.split_off(self.config.max_jobs.min(jobs.len()));
+        let over: Vec<String> = over.into_iter().map(|j| j.id).collect();
+        self.dropped += over.iter().filter(|id| !self.left_out.contains(id)).count() as u64;
+        self.left_out = over;
+        jobs
+    }
+
+    fn write_sources(&self, cx: &Context<'_>, out: &mut Samples) {
+        if groups::is_here(cx.roots, &self.config.cgroups) {
+            out.set(&SOURCE_UP, &["slurm"], true);
+        }
+        if self.config.prolog_dir.is_some() {
+            out.set(&SOURCE_UP, &["prolog"], self.survey.prolog_read);
+            out.set(&SOURCE_FAILURES, &["prolog", "read"], self.prolog_failures);
+        }
+        let containers = self.kubelet.as_ref().map_or(0, |k| k.calls.dropped);
+        if let Some(kubelet) = self.kubelet.as_ref().filter(|k| k.is_here()) {
+            out.set(&SOURCE_UP, &["kubelet"], kubelet.is_up());
+            for (reason, failed) in REASONS.iter().zip(kubelet.calls.failed) {
+                out.set(&SOURCE_FAILURES, &["kubelet", reason], failed);
+            }
+        }
+        out.set(&UNREADABLE, &[], self.survey.unreadable);
+        for (source, unresolved) in
+            [("environ", self.survey.unresolved), ("kubelet", self.survey.unresolved_pods)]
+        {
+            out.set(&UNRESOLVED, &[source], unresolved);
+        }
+        out.set(&DROPPED, &["jobs"], self.dropped);
+        out.set(&DROPPED, &["containers"], containers);
+    }
+}
+
+impl Collector for AllocationReader {
+    fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
+        let mut found = Vec::new();
+        if groups::is_here(cx.roots, &self.config.cgroups) {
+            found.push("Slurm".to_owned());
+        }
+        if self.kubelet.as_ref().is_some_and(Kubelet::is_here) {
+            found.push(format!("the kubelet at {}", self.config.kubelet.socket.display()));
+        }
+        if let Some(dir) = &self.config.prolog_dir {
+            found.push(format!("files of a prolog in {}", dir.display()));
+        }
+        if found.is_empty() && !cx.hub.processes().is_empty() {
+            found.push("the environment of training processes".into());
+        }
+        if found.is_empty() {
+            let why = "neither Slurm's control groups nor a kubelet, and no training process that could tell its job";
+            return Ok(Support::Unsupported(why.into()));
+        }
+        Ok(Support::Supported(found.join(", ")))
+    }
+
+    fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        let now = Instant::now();
+        if let Some(kubelet) = &mut self.kubelet {
+            kubelet.refresh(now);
+        }
+        let containers = self.kubelet.as_ref().map_or(&[][..], |k| k.containers_at(now));
+        let found = self.survey.look(cx, &self.config, containers, now);
+        self.prolog_failures += u64::from(self.config.prolog_dir.is_some() && !self.survey.prolog_read);
+        for pod in &found.pods {
+            let gi = pod.device.gi.map(|gi| gi.to_string()).unwrap_or_default();
+            let labels = [&pod.device.gpu, &gi, &pod.namespace, &pod.pod, &pod.container].map(String::as_str);
+            out.set(&GPU_POD, &labels, true);
+        }
+        let jobs = self.limit(found.jobs);
+        for job in &jobs {
+            job.write(out);
+        }
+        for scheduler in found::schedulers(&jobs) {
+            let count = jobs.iter().filter(|j| j.scheduler == scheduler).count();
+            out.set(&RUNNING, &[scheduler.as_str()], count);
+        }
+        self.write_sources(cx, out);
+        self.events.report(cx, &jobs, now);
+        Ok(())
+    }
+}
+
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    kubelet::fuzz(bytes);
+    let _ = environ::Facts::of(bytes);
+    let text = String::from_utf8_lossy(bytes);
+    let _ = groups::job_of_process(&text);
+    devices::Known::default().list(&text);
+}
+
+#[cfg(test)]
+mod tests;

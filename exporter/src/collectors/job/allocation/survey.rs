@@ -1,0 +1,343 @@
+//! One look at the node: every job that anybody knows of, and the devices that it holds.
+//!
+//! What several sources say of one job is put together. On GPUs the files of a prolog have the last
+//! word, then what the scheduler wrote into the environment, then what the processes have open.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::config::Config;
+use super::devices::{Device, Known};
+use super::environ::{Facts, Identity, Scheduler};
+use super::found::{Found, Job, Pod, name_runs, pod_of};
+use super::instances::Instances;
+use super::kubelet::Container;
+use super::{groups, prolog};
+use crate::collector::Context;
+use crate::collectors::host::process::read_stat;
+use crate::gpus::inventory;
+use crate::processes;
+use crate::roots::{self, Roots};
+use crate::training::TrainingProcess;
+
+/// Processes of one job whose environment is looked at: ranks come before the many workers that
+/// they start.
+const MAX_READ: usize = 256;
+/// Processes of one job whose open files are looked at.
+const MAX_OPEN: usize = 64;
+/// How long what a process has open is believed.
+const OPEN_AGAIN: Duration = Duration::from_mins(1);
+
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// Processes that were looked at, by pid.
+    seen: BTreeMap<u32, Seen>,
+    /// Minor numbers of the GPUs that a process had open, and when.
+    open: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
+    instances: Instances,
+    pub(super) unreadable: usize,
+    pub(super) unresolved: usize,
+    pub(super) unresolved_pods: usize,
+    pub(super) prolog_read: bool,
+}
+
+/// A process does not change its environment but by becoming another program.
+#[derive(Debug)]
+struct Seen {
+    command: String,
+    ticks: u64,
+    /// Seconds after boot.
+    started: f64,
+    /// `None` when it may not be read.
+    facts: Option<Arc<Facts>>,
+}
+
+/// What is known of a job before its processes were asked.
+#[derive(Debug, Default)]
+struct Draft {
+    scheduler: Scheduler,
+    pids: BTreeSet<u32>,
+    /// Those of them whose step has all of the job's devices here.
+    with_all: BTreeSet<u32>,
+    /// From the files of a prolog.
+    devices: BTreeSet<Device>,
+    uid: Option<u32>,
+    runs: BTreeSet<String>,
+    in_group: bool,
+}
+
+/// What one look at the node goes by.
+#[derive(Clone, Copy)]
+struct Look<'a> {
+    roots: &'a Roots,
+    known: &'a Known,
+    /// Unix time.
+    booted: Option<f64>,
+    now: Instant,
+}
+
+impl Survey {
+    pub(super) fn look(
+        &mut self,
+        cx: &Context<'_>,
+        config: &Config,
+        containers: &[Container],
+        now: Instant,
+    ) -> Found {
+        let known = Known::new(inventory(cx.roots), self.instances.known());
+        let mut drafts: BTreeMap<String, Draft> = BTreeMap::new();
+        for (id, group) in groups::find(cx.roots, &config.cgroups) {
+            let draft = Draft {
+                scheduler: Scheduler::Slurm,
+                pids: group.pids,
+                with_all: group.with_all,
+                uid: group.uid,
+                in_group: true,
+                ..Draft::default()
+            };
+            drafts.insert(id, draft);
+        }
+        let training = cx.hub.processes();
+        let loose = self.attach(cx.roots, &training, &mut drafts);
+        self.prolog(config, &known, &mut drafts);
+        self.unreadable = 0;
+        self.unresolved = 0;
+        let look = Look { roots: cx.roots, known: &known, booted: booted(cx.roots), now };
+        let mut jobs: Vec<Job> = drafts.into_iter().map(|(id, draft)| self.job(look, id, draft)).collect();
+        for job in &mut jobs {
+            job.named = job.named.iter().map(|run| cx.hub.canonical(run).into_owned()).collect();
+        }
+        name_runs(&mut jobs, |run| cx.hub.follows(run));
+        let pods = self.pods(containers, &known);
+        jobs.extend(self.jobs_of_pods(look, &pods, &jobs, &loose));
+        let nameless = jobs.iter().flat_map(|j| &j.devices).any(|d| d.gpu.starts_with("MIG-"));
+        self.instances.look(cx, nameless, now);
+        self.forget(cx.roots);
+        Found { jobs, pods }
+    }
+
+    /// Puts training processes to their jobs; what is left is in none that a process can tell of.
+    fn attach<'a>(
+        &mut self,
+        roots: &Roots,
+        training: &'a [TrainingProcess],
+        drafts: &mut BTreeMap<String, Draft>,
+    ) -> Vec<&'a TrainingProcess> {
+        let mut loose = Vec::new();
+        for process in training {
+            let group = roots::read(&roots.proc(process.pid.to_string()).join("cgroup")).unwrap_or_default();
+            let by_group = groups::job_of_process(&group).map(|id| (Scheduler::Slurm, id.to_owned()));
+            let by_environ = || self.facts(roots, process.pid)?.job.clone();
+            let Some((scheduler, id)) = by_group.or_else(by_environ) else {
+                loose.push(process);
+                continue;
+            };
+            let draft = drafts.entry(id).or_insert_with(|| Draft { scheduler, ..Draft::default() });
+            draft.pids.insert(process.pid);
+            if groups::has_all(&group) {
+                draft.with_all.insert(process.pid);
+            }
+            draft.runs.insert(process.run.clone());
+        }
+        loose
+    }
+
+    fn prolog(&mut self, config: &Config, known: &Known, drafts: &mut BTreeMap<String, Draft>) {
+        let Some(dir) = &config.prolog_dir else { return };
+        let read = prolog::read(dir, known);
+        self.prolog_read = read.is_ok();
+        for (id, devices) in read.unwrap_or_default() {
+            drafts.entry(id).or_default().devices = devices;
+        }
+    }
+
+    fn facts(&mut self, roots: &Roots, pid: u32) -> Option<Arc<Facts>> {
+        let stat = read_stat(roots, pid)?;
+        let ticks = stat.start_ticks();
+        let seen = self.seen.get(&pid).filter(|s| s.ticks == ticks && s.command == stat.command);
+        if let Some(seen) = seen {
+            return seen.facts.clone();
+        }
+        let facts = processes::environ(roots, pid).ok().map(|bytes| Arc::new(Facts::of(&bytes)));
+        let seen = Seen { command: stat.command, ticks, started: stat.started, facts: facts.clone() };
+        self.seen.insert(pid, seen);
+        facts
+    }
+
+    fn job(&mut self, look: Look<'_>, id: String, draft: Draft) -> Job {
+        let Look { roots, booted, .. } = look;
+        let read = draft.pids.iter().take(MAX_READ);
+        let mut facts: Vec<(u32, Arc<Facts>)> =
+            read.filter_map(|pid| Some((*pid, self.facts(roots, *pid)?))).collect();
+        let looked = || draft.pids.iter().filter_map(|pid| self.seen.get(pid));
+        let oldest = looked().map(|s| s.started).min_by(f64::total_cmp);
+        self.unreadable += looked().filter(|s| s.facts.is_none()).count();
+        // A shell that somebody opened in the job may be in another one by its environment.
+        facts.retain(|(_, f)| !f.is_foreign_to(&id));
+        let named = facts.iter().filter_map(|(_, f)| f.run.clone()).collect();
+        facts.retain(|(_, f)| f.identity_of(&id).is_some());
+        let mut identity = Identity::default();
+        facts.iter().filter_map(|(_, f)| f.identity_of(&id)).for_each(|told| identity.learn(told));
+        identity.user = identity.user.or_else(|| draft.uid.map(|uid| uid.to_string()));
+        identity.start = identity.start.or_else(|| Some(booted? + oldest?));
+        let (devices, gpus) = if draft.devices.is_empty() {
+            self.devices(look, &draft, &facts)
+        } else {
+            let named = draft.devices.len();
+            (draft.devices, named)
+        };
+        self.unresolved += gpus.saturating_sub(devices.len());
+        Job {
+            id,
+            scheduler: draft.scheduler,
+            identity,
+            gpus: gpus.max(devices.len()),
+            devices,
+            processes: draft.in_group.then_some(draft.pids.len()),
+            runs: draft.runs,
+            named,
+            lent: BTreeSet::new(),
+        }
+    }
+
+    /// The devices of a job, and how many it names, by the environments that are of this job.
+    fn devices(
+        &mut self,
+        look: Look<'_>,
+        draft: &Draft,
+        facts: &[(u32, Arc<Facts>)],
+    ) -> (BTreeSet<Device>, usize) {
+        let known = look.known;
+        let environments =
+            facts.iter().map(|(pid, f)| (&f.visible[..], given(f, draft.with_all.contains(pid))));
+        let (devices, named) = told(known, environments);
+        if named > 0 {
+            return (devices, named);
+        }
+        let open = self.open(look, &draft.pids);
+        if !open.is_empty() {
+            let named = open.len();
+            return (open, named);
+        }
+        let facts = || facts.iter().map(|(_, f)| f);
+        let in_order: BTreeSet<&str> =
+            facts().filter(|f| f.bus_order).flat_map(|f| &f.visible).map(String::as_str).collect();
+        let by_bus: BTreeSet<Device> = in_order.iter().flat_map(|text| known.in_bus_order(text)).collect();
+        let others: BTreeSet<&str> =
+            facts().filter_map(|f| f.visible_others.as_deref()).flat_map(|v| v.split(',')).collect();
+        let named = by_bus.len().max(others.len());
+        (by_bus, named)
+    }
+
+    /// The GPUs that these processes have open.
+    fn open(&mut self, look: Look<'_>, pids: &BTreeSet<u32>) -> BTreeSet<Device> {
+        let Look { roots, known, now, .. } = look;
+        if known.is_empty() {
+            return BTreeSet::new();
+        }
+        let mut devices = BTreeSet::new();
+        for pid in pids.iter().take(MAX_OPEN) {
+            let (at, minors) =
+                self.open.entry(*pid).or_insert_with(|| (now, processes::open_gpus(roots, *pid)));
+            if now.saturating_duration_since(*at) >= OPEN_AGAIN {
+                (*at, *minors) = (now, processes::open_gpus(roots, *pid));
+            }
+            devices.extend(minors.iter().filter_map(|m| Some(Device { gpu: known.by_minor(*m)?, gi: None })));
+        }
+        devices
+    }
+
+    fn pods(&mut self, containers: &[Container], known: &Known) -> Vec<Pod> {
+        self.unresolved_pods = 0;
+        let mut pods = Vec::new();
+        for container in containers {
+            let (devices, unknown) = container.resolve(known);
+            self.unresolved_pods += unknown;
+            pods.extend(devices.into_iter().map(|device| Pod {
+                device,
+                namespace: container.namespace.clone(),
+                pod: container.pod.clone(),
+                container: container.container.clone(),
+            }));
+        }
+        pods
+    }
+
+    /// A pod with GPUs is a job, unless what runs in it is: a scheduler's node may itself be a pod.
+    fn jobs_of_pods(
+        &mut self,
+        look: Look<'_>,
+        pods: &[Pod],
+        inner: &[Job],
+        loose: &[&TrainingProcess],
+    ) -> Vec<Job> {
+        let Look { roots, known, .. } = look;
+        let taken: BTreeSet<&Device> = inner.iter().flat_map(|j| &j.devices).collect();
+        let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
+        for pod in pods {
+            let id = format!("{}/{}", pod.namespace, pod.pod);
+            let job = jobs.entry(id).or_insert_with_key(|id| Job::of_pod(id, pod));
+            if taken.contains(&pod.device) {
+                job.lent.insert(pod.device.clone());
+            }
+            job.devices.insert(pod.device.clone());
+        }
+        for process in loose.iter().filter(|_| !pods.is_empty()) {
+            let Some(facts) = self.facts(roots, process.pid) else { continue };
+            let mut devices: BTreeSet<Device> = facts.visible.iter().flat_map(|v| known.uuids(v)).collect();
+            if devices.is_empty() {
+                // Where the runtime goes by CDI, the environment names none.
+                devices = self.open(look, &[process.pid].into());
+            }
+            let namespace = || processes::namespace(roots, process.pid);
+            if let Some(pod) = pod_of(pods, &devices, facts.host.as_deref(), namespace) {
+                let job = jobs.get_mut(&format!("{}/{}", pod.namespace, pod.pod));
+                job.into_iter().for_each(|job| _ = job.runs.insert(process.run.clone()));
+            }
+        }
+        jobs.into_values().map(|job| Job { gpus: job.devices.len(), ..job }).collect()
+    }
+
+    fn forget(&mut self, roots: &Roots) {
+        self.seen.retain(|pid, _| roots.proc(pid.to_string()).exists());
+        self.open.retain(|pid, _| self.seen.contains_key(pid));
+    }
+}
+
+/// What Slurm gave, as it says itself: to the job's script on the node where that runs, to any
+/// other step on each of its nodes.
+fn given(facts: &Facts, has_all: bool) -> Option<&str> {
+    if has_all { facts.job_gpus.as_deref() } else { facts.step_gpus.as_deref() }
+}
+
+/// The devices that environments name, and how many those are. Each is what a process was left to
+/// see and what it was given: UUIDs say which device it is, numbers are next.
+fn told<'a>(
+    known: &Known,
+    environments: impl Iterator<Item = (&'a [String], Option<&'a str>)>,
+) -> (BTreeSet<Device>, usize) {
+    let environments: BTreeSet<_> = environments.collect();
+    let (mut devices, mut lists) = (BTreeSet::new(), BTreeSet::new());
+    for (visible, given) in environments {
+        let by_uuid: BTreeSet<Device> = visible.iter().flat_map(|text| known.uuids(text)).collect();
+        lists.extend(given.filter(|_| by_uuid.is_empty()));
+        devices.extend(by_uuid);
+    }
+    let mut named = devices.len();
+    if devices.iter().any(|d| d.gi.is_some() || d.gpu.starts_with("MIG-")) {
+        // The scheduler counts instances, so its numbers are not those of GPUs.
+        return (devices, named);
+    }
+    for text in lists {
+        let (found, count) = known.list(text);
+        devices.extend(found);
+        named = named.max(count);
+    }
+    (devices, named)
+}
+
+fn booted(roots: &Roots) -> Option<f64> {
+    let stat = roots::read(&roots.proc("stat"))?;
+    stat.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()
+}

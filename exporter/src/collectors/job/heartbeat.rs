@@ -1,0 +1,380 @@
+//! Heartbeat pages: 256 bytes of shared memory in which each training process says where it is,
+//! readable while it hangs, is stopped, or after it was killed. What goes over the ingest socket
+//! needs the process' cooperation; a page needs none.
+//!
+//! A page that is left behind by a process that died while this exporter did not run is the only
+//! witness of that death.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepwatch_kit::config::Period;
+use stepwatch_wire::names::exporter_event;
+use stepwatch_wire::{Event, Kind, Value, words};
+
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
+use crate::collectors::host::process::read_stat;
+use crate::family::Family;
+use crate::origin::Priority;
+use crate::origin::{Origin, Via};
+use crate::roots::Roots;
+use crate::samples::Samples;
+use crate::voice::Voice;
+
+pub const ABOUT: &str = "heartbeat pages of training processes, in shared memory";
+
+const RANK: &[&str] = &["run", "rank"];
+
+pub static BEAT: Family = Family::gauge(
+    "train_heartbeat_page_timestamp_seconds",
+    "seconds",
+    RANK,
+    "Unix time at which the rank's reporting thread last ran, from shared memory: old while the interpreter is held, or the process stopped",
+);
+pub static STEP: Family =
+    Family::gauge("train_heartbeat_page_step", "", RANK, "Last step of the rank, from shared memory");
+pub static PHASE: Family = Family::gauge(
+    "train_heartbeat_page_phase_seconds",
+    "seconds",
+    &["run", "rank", "phase"],
+    "How long the rank has been in the phase that it is in, from shared memory",
+);
+
+pub static FAMILIES: &[&Family] = &[&BEAT, &STEP, &PHASE];
+
+/// Where the client puts its pages, within shared memory.
+const DIR: &str = "stepwatch";
+const MAGIC: &[u8; 8] = b"STEPWHB1";
+const SIZE: usize = 256;
+/// Pages of one node that are read.
+const MAX_PAGES: usize = 1024;
+/// Reads of a page that may come in the middle of a write.
+const TRIES: usize = 8;
+/// A death that is older than this when it is found is nobody's news.
+const NEWS_SECONDS: f64 = 900.0;
+/// A page whose process cannot be looked up is shown for as long after its last beat.
+const UNSEEN_SECONDS: f64 = 900.0;
+
+#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    pub interval: Period,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default().period("interval", self.interval)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, interval: Period::secs(1) }
+    }
+}
+
+pub fn rhythm(config: &Config) -> Rhythm {
+    Rhythm { interval: config.interval.into(), deadline: Duration::from_secs(5) }
+}
+
+#[derive(Debug)]
+pub struct HeartbeatReader {
+    /// Pages of the dead that were told of.
+    told: BTreeSet<(u32, u64)>,
+    name: Arc<str>,
+}
+
+/// What a page says.
+#[derive(Debug, Clone, PartialEq)]
+struct Page {
+    step: i64,
+    step_at: f64,
+    beat: f64,
+    phase_at: f64,
+    pid: u32,
+    rank: u32,
+    /// Start of the process in clock ticks after boot: a pid is used again, both together are not.
+    started: u64,
+    /// Inode of the namespace that the pid is of; 0 when unknown.
+    namespace: u64,
+    phase: String,
+    run: String,
+    /// Whose the page is.
+    voice: Voice,
+}
+
+impl HeartbeatReader {
+    pub fn new(_: &Config) -> Self {
+        Self { told: BTreeSet::new(), name: "heartbeat".into() }
+    }
+
+    /// A process that is gone and was not heard to go.
+    fn orphan(&mut self, cx: &Context<'_>, page: &Page) {
+        if !self.told.contains(&(page.pid, page.started)) && self.told.len() < MAX_PAGES {
+            self.told.insert((page.pid, page.started));
+            let fresh = unix_now() - page.beat < NEWS_SECONDS;
+            if fresh && cx.hub.missed(&page.run, page.rank, page.pid, page.beat) {
+                let origin = Origin::said_by(Via::Heartbeat, &self.name, Priority::Client, page.voice);
+                cx.hub.publish(origin, page.death());
+            }
+        }
+    }
+}
+
+impl Collector for HeartbeatReader {
+    fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
+        let dir = cx.roots.shm(DIR);
+        match std::fs::read_dir(&dir) {
+            Ok(_) => Ok(Support::Supported(format!("pages in {}", dir.display()))),
+            Err(_) => Ok(Support::Unsupported(format!("no process made {} yet", dir.display()))),
+        }
+    }
+
+    fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        let dir = cx.roots.shm(DIR);
+        let entries = std::fs::read_dir(&dir).map_err(|e| CollectError::read(&dir, e))?;
+        let now = unix_now();
+        let namespace = pid_namespace(cx.roots);
+        let pages = entries.take(MAX_PAGES).flatten().filter_map(|e| Page::read(&e.path()));
+        for page in pages {
+            let seen = page.namespace == 0 || namespace.is_none_or(|ours| ours == page.namespace);
+            if !seen {
+                // Of a container: whether its process lives is told by nothing but its beat.
+                if now - page.beat > UNSEEN_SECONDS {
+                    continue;
+                }
+            } else if read_stat(cx.roots, page.pid).is_none_or(|s| s.start_ticks() != page.started) {
+                self.orphan(cx, &page);
+                continue;
+            }
+            if !cx.hub.hears(page.voice, &page.run) {
+                continue;
+            }
+            let rank = page.rank.to_string();
+            let run = cx.hub.canonical(&page.run);
+            let labels: &[&str] = &[&run, &rank];
+            out.set(&BEAT, labels, page.beat);
+            if page.step >= 0 && page.step_at > 0.0 {
+                out.set(&STEP, labels, page.step as f64);
+            }
+            if page.phase_at > 0.0 && !page.phase.is_empty() {
+                out.set(&PHASE, &[&run, &rank, &page.phase], (now - page.phase_at).max(0.0));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Page {
+    /// `None` of what is no page, or is being written all the time.
+    fn read(path: &Path) -> Option<Self> {
+        if path.extension()? != "hb" {
+            return None;
+        }
+        for _ in 0..TRIES {
+            let bytes = bytes(path)?;
+            // The counter before and after: a page that moved while it was copied is copied again.
+            if word(&bytes, 8).is_multiple_of(2) && bytes == self::bytes(path)? {
+                let uid = std::fs::metadata(path).ok()?.uid();
+                return Some(Self { voice: Voice::of(Some(uid)), ..Self::parse(&bytes)? });
+            }
+        }
+        None
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != SIZE || !bytes.starts_with(MAGIC) {
+            return None;
+        }
+        let number = |at| f64::from_bits(word(bytes, at));
+        let small = |at: usize| word(bytes, at) as u32;
+        let page = Self {
+            step: word(bytes, 16).cast_signed(),
+            step_at: number(24),
+            beat: number(32),
+            phase_at: number(40),
+            pid: small(48),
+            rank: small(52),
+            started: word(bytes, 56),
+            namespace: word(bytes, 192),
+            phase: text(&bytes[64..96]),
+            run: text(&bytes[96..192]),
+            voice: Voice::Unknown,
+        };
+        let times = [page.step_at, page.beat, page.phase_at];
+        (times.iter().all(|t| t.is_finite()) && !page.run.is_empty()).then_some(page)
+    }
+
+    fn death(&self) -> Event {
+        let after = if self.step_at > 0.0 {
+            format!("after step {}", self.step)
+        } else {
+            "before its first step".into()
+        };
+        let within = if self.phase.is_empty() { String::new() } else { format!(", in phase {}", self.phase) };
+        let mut event = Event {
+            ts: Some(self.beat),
+            run: Some(self.run.clone()),
+            rank: Some(self.rank),
+            step: (self.step_at > 0.0).then_some(self.step),
+            name: Some(exporter_event::RANK_DEAD.into()),
+            level: Some("error".into()),
+            text: Some(format!(
+                "process {} of rank {} died {after}{within} while nobody listened; it left its heartbeat page behind",
+                self.pid, self.rank
+            )),
+            ..Event::new(Kind::Event)
+        };
+        event.extra.insert("pid".into(), Value::Number(f64::from(self.pid)));
+        event.extra.insert("process".into(), Value::Text("gone".into()));
+        event
+    }
+}
+
+/// The pid namespace that the process files are of: that of their process 1, or where that is not
+/// ours to ask, our own.
+fn pid_namespace(roots: &Roots) -> Option<u64> {
+    let inode = |pid: &str| std::fs::metadata(roots.proc(pid).join("ns/pid")).ok().map(|m| m.ino());
+    inode("1").or_else(|| inode("self"))
+}
+
+fn bytes(path: &Path) -> Option<Vec<u8>> {
+    std::fs::metadata(path).ok().filter(|m| m.len() == SIZE as u64)?;
+    std::fs::read(path).ok().filter(|b| b.len() == SIZE)
+}
+
+/// The eight bytes at `at`, as a little-endian number; 0 past the end.
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let eight = bytes.get(at..at + 8).and_then(|b| b.try_into().ok());
+    eight.map_or(0, u64::from_le_bytes)
+}
+
+/// Text up to its padding, without what would break a label or a message.
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    words::line(&String::from_utf8_lossy(&bytes[..end])).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    const BEAT_AT: f64 = 1_795_227_420.5;
+
+    fn page(pid: u32, started: u64, beat: f64) -> Vec<u8> {
+        let mut b = Vec::from(*MAGIC);
+        b.extend(4u64.to_le_bytes());
+        b.extend(12_345i64.to_le_bytes());
+        for time in [beat - 2.0, beat, beat - 1.5] {
+            b.extend(time.to_le_bytes());
+        }
+        b.extend(pid.to_le_bytes());
+        b.extend(7u32.to_le_bytes());
+        b.extend(started.to_le_bytes());
+        let text = |text: &str, len: usize| [text.as_bytes(), &vec![0; len - text.len()]].concat();
+        b.extend(text("fwd_bwd", 32));
+        b.extend(text("llama-70b", 96));
+        b.resize(SIZE, 0);
+        b
+    }
+
+    /// This process, as the kernel tells of it.
+    fn own() -> (u32, u64) {
+        let pid = std::process::id();
+        (pid, read_stat(&Roots::default(), pid).unwrap().start_ticks())
+    }
+
+    struct Shm(tempfile::TempDir);
+
+    impl Shm {
+        fn write(&self, name: &str, bytes: &[u8]) {
+            std::fs::write(self.0.path().join(DIR).join(name), bytes).unwrap();
+        }
+    }
+
+    fn bench() -> (Shm, HeartbeatReader, testing::Bench) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(DIR)).unwrap();
+        let roots = Roots { shm: dir.path().into(), ..Roots::default() };
+        (Shm(dir), HeartbeatReader::new(&Config::default()), testing::Bench::new(roots))
+    }
+
+    #[test]
+    fn a_page_of_a_process_that_lives() {
+        let (shm, mut reader, b) = bench();
+        let (pid, started) = own();
+        shm.write("1.hb", &page(pid, started, BEAT_AT));
+        shm.write("2.hb", b"STEPWHB1 but short");
+        shm.write("notes.txt", &page(pid, started, BEAT_AT));
+        assert!(matches!(reader.probe(&b.context()).unwrap(), Support::Supported(_)));
+        let out = b.collect(&mut reader);
+        let labels = ["llama-70b", "7"];
+        assert_eq!(out.get(&BEAT, &labels), Some(BEAT_AT));
+        assert_eq!(out.get(&STEP, &labels), Some(12_345.0));
+        let age = out.get(&PHASE, &["llama-70b", "7", "fwd_bwd"]).unwrap();
+        assert!((age - (unix_now() - BEAT_AT + 1.5).max(0.0)).abs() < 60.0, "{age}");
+        assert_eq!(out.iter().count(), 3);
+        assert!(b.published().is_empty());
+    }
+
+    #[test]
+    fn a_page_that_was_left_behind_tells_of_a_death_once() {
+        let (shm, mut reader, b) = bench();
+        let (pid, started) = own();
+        // The pid lives, but as another process.
+        shm.write("1.hb", &page(pid, started + 1, unix_now()));
+        for _ in 0..2 {
+            assert!(b.collect(&mut reader).is_empty());
+        }
+        let told = b.published();
+        let [death] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(
+            (death.name.as_deref(), death.run.as_deref(), death.rank, death.step),
+            (Some("rank_dead"), Some("llama-70b"), Some(7), Some(12_345))
+        );
+        assert!(death.text.as_deref().unwrap().contains("in phase fwd_bwd"), "{:?}", death.text);
+    }
+
+    #[test]
+    fn a_pid_of_a_container_is_not_looked_up() {
+        let (shm, mut reader, b) = bench();
+        let (pid, started) = own();
+        let mut page = page(pid, started + 1, unix_now());
+        page[192..200].copy_from_slice(&1u64.to_le_bytes());
+        shm.write("1.hb", &page);
+        assert_eq!(b.collect(&mut reader).get(&STEP, &["llama-70b", "7"]), Some(12_345.0));
+        assert!(b.published().is_empty());
+    }
+
+    #[test]
+    fn an_old_death_is_no_news() {
+        let (shm, mut reader, b) = bench();
+        let (pid, started) = own();
+        let beat = unix_now() - 2.0 * NEWS_SECONDS;
+        shm.write("1.hb", &page(pid, started + 1, beat));
+        assert!(b.collect(&mut reader).is_empty() && b.published().is_empty());
+    }
+
+    #[test]
+    fn no_directory_is_unsupported() {
+        let (shm, mut reader, b) = bench();
+        std::fs::remove_dir(shm.0.path().join(DIR)).unwrap();
+        assert!(matches!(reader.probe(&b.context()).unwrap(), Support::Unsupported(_)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_a_page_or_none(at in 0usize..SIZE, byte: u8, cut in 0usize..=SIZE) {
+            let mut bytes = page(1, 2, BEAT_AT);
+            bytes[at] = byte;
+            let _ = Page::parse(&bytes);
+            proptest::prop_assert!(Page::parse(&bytes[..cut.min(SIZE - 1)]).is_none());
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! NCCL's own view of a running job, from its RAS threads: which ranks have not joined a collective
+//! that the others wait in.
+//!
+//! When a job hangs every GPU is busy and every log is silent; RAS knows how many collectives each
+//! rank has launched. It is asked in intervals, off the page, and only by one node of a job: each
+//! question is passed on to every process of it. The alerter is told when counts stand still while
+//! ranks are apart (`watch`); the status word of RAS is never trusted alone. Jobs of one user that
+//! share a node share the address, and an answer is of any of them (`jobs`): the page tells of all
+//! together.
+
+mod client;
+mod jobs;
+mod json;
+mod places;
+mod status;
+mod text;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use stepwatch_kit::config::Period;
+use stepwatch_wire::conditions::NodeCondition;
+use stepwatch_wire::{Event, Kind, Value};
+
+use self::client::PollError;
+use self::jobs::Jobs;
+use self::status::{Communicator, Format, Status};
+use self::watch::Stuck;
+use crate::clock::unix_now;
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
+use crate::condition::Conditions;
+use crate::family::Family;
+use crate::samples::Samples;
+
+pub const ABOUT: &str = "hangs of collectives, from NCCL's RAS";
+
+const ADDRESS: &[&str] = &["address"];
+
+pub static UP: Family = Family::gauge(
+    "nccl_ras_up",
+    "",
+    ADDRESS,
+    "Whether the last poll of the job's RAS gave an answer; absent where none listens",
+);
+pub static INFO: Family = Family::gauge(
+    "nccl_ras_info",
+    "",
+    &["address", "nccl_version", "format"],
+    "Job that RAS tells of: its version of NCCL, and the format it answers in; always 1",
+);
+pub static POLLING: Family = Family::gauge(
+    "nccl_ras_polling",
+    "",
+    ADDRESS,
+    "Whether this node polls the job at the full rate; of a job's nodes the one with the lowest rank that answers does",
+);
+pub static COMMUNICATORS: Family = Family::gauge(
+    "nccl_ras_communicators",
+    "",
+    ADDRESS,
+    "Communicators of the job; like all numbers here, of all jobs that share the address",
+);
+pub static RANKS: Family =
+    Family::gauge("nccl_ras_ranks", "", ADDRESS, "Ranks of the job's largest communicator");
+pub static MISSING: Family = Family::gauge(
+    "nccl_ras_missing_ranks",
+    "",
+    ADDRESS,
+    "Ranks of the job's largest communicator that RAS got no answer from",
+);
+pub static DEAD: Family = Family::gauge(
+    "nccl_ras_dead_ranks",
+    "",
+    ADDRESS,
+    "Ranks of the job's largest communicator that RAS has given up",
+);
+pub static ERRORS: Family = Family::gauge(
+    "nccl_ras_errored_ranks",
+    "",
+    ADDRESS,
+    "Ranks that NCCL reports an error of, added up over communicators",
+);
+pub static LAUNCHED: Family = Family::gauge(
+    "nccl_ras_collectives",
+    "",
+    &["address", "collective", "of"],
+    "Collectives that ranks of the largest communicator have launched: the furthest of them, and the last; text tells only while they differ",
+);
+pub static LAGGING: Family = Family::gauge(
+    "nccl_ras_lagging_communicators",
+    "",
+    ADDRESS,
+    "Communicators whose ranks are apart; normal while they change from poll to poll",
+);
+pub static STUCK: Family = Family::gauge(
+    "nccl_ras_stuck_communicators",
+    "",
+    ADDRESS,
+    "Communicators whose ranks are apart and have not moved for long: they hang",
+);
+pub static STUCK_RANKS: Family = Family::gauge(
+    "nccl_ras_stuck_ranks",
+    "",
+    ADDRESS,
+    "Ranks that have not joined the collective that the others wait in",
+);
+pub static STUCK_SECONDS: Family = Family::gauge(
+    "nccl_ras_stuck_seconds",
+    "seconds",
+    ADDRESS,
+    "How long the communicator that hangs has not moved; 0 when none does",
+);
+pub static COLLECTION: Family = Family::gauge(
+    "nccl_ras_collection_seconds",
+    "seconds",
+    ADDRESS,
+    "How long RAS took to hear from all processes of the job",
+);
+pub static TIMEOUTS: Family = Family::gauge(
+    "nccl_ras_timeouts",
+    "",
+    ADDRESS,
+    "Connections between processes that RAS waited for in vain at the last poll",
+);
+pub static FAILURES: Family =
+    Family::counter("nccl_ras_poll_failures_total", "", &["reason"], "Polls that gave no answer");
+
+pub static FAMILIES: &[&Family] = &[
+    &UP,
+    &INFO,
+    &POLLING,
+    &COMMUNICATORS,
+    &RANKS,
+    &MISSING,
+    &DEAD,
+    &ERRORS,
+    &LAUNCHED,
+    &LAGGING,
+    &STUCK,
+    &STUCK_RANKS,
+    &STUCK_SECONDS,
+    &COLLECTION,
+    &TIMEOUTS,
+    &FAILURES,
+];
+
+const CONDITION: NodeCondition = NodeCondition::RasStuck;
+/// How often a node asks that leaves it to another: that one may have died.
+const SELDOM: Duration = Duration::from_mins(5);
+/// What RAS may take at the first pass.
+const FIRST: Duration = Duration::from_secs(1);
+/// An answer older than this many intervals is not shown.
+const STALE: u32 = 3;
+/// A job that answers do not tell of for this many intervals is gone: of two that share an address,
+/// either answers by chance.
+const KEEP: u32 = 12;
+/// Lists of an event have this many entries.
+const MAX_LISTED: usize = 16;
+
+#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    pub interval: Period,
+    /// What RAS may take to hear from every process of the job.
+    pub timeout: Period,
+    /// A communicator whose ranks are apart and have not moved for this long hangs.
+    pub stuck_after: Period,
+    /// Where to look, besides what the environment of training processes names.
+    pub addresses: Vec<String>,
+    /// Poll at the full rate whatever node has the first rank.
+    pub every_node: bool,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default()
+            .period("interval", self.interval)
+            .period("timeout", self.timeout)
+            .period("stuck_after", self.stuck_after)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            interval: Period::secs(10),
+            timeout: Period::secs(5),
+            stuck_after: Period::secs(120),
+            addresses: vec!["localhost:28028".into()],
+            every_node: false,
+        }
+    }
+}
+
+pub fn rhythm(config: &Config) -> Rhythm {
+    let timeout = config.timeout.as_duration();
+    Rhythm { interval: config.interval.into(), deadline: timeout * 4 + Duration::from_secs(10) }
+}
+
+#[derive(Debug)]
+pub struct RasReader {
+    config: Config,
+    started: bool,
+    places: BTreeMap<String, Place>,
+    failures: BTreeMap<&'static str, u64>,
+    conditions: Conditions,
+}
+
+/// One address that answered once.
+#[derive(Debug, Default)]
+struct Place {
+    asked: Option<Instant>,
+    answered: Option<Instant>,
+    up: bool,
+    /// Other nodes ask.
+    follows: bool,
+    jobs: Jobs,
+    samples: Samples,
+}
+
+impl RasReader {
+    pub fn new(config: &Config) -> Self {
+        let reasons = ["timeout", "too_long", "protocol", "io"];
+        Self {
+            config: config.clone(),
+            started: false,
+            places: BTreeMap::new(),
+            failures: reasons.into_iter().map(|reason| (reason, 0)).collect(),
+            conditions: Conditions::default(),
+        }
+    }
+
+    /// Asks one address, if it is time.
+    fn poll(&mut self, cx: &Context<'_>, address: &str, now: Instant) {
+        let every =
+            |place: &Place| if place.follows { SELDOM } else { self.config.interval.as_duration() / 2 };
+        let due = |place: &Place| place.asked.is_none_or(|asked| now - asked >= every(place));
+        if !self.places.get(address).is_none_or(due) {
+            return;
+        }
+        // Nothing that starts waits long for a job.
+        let first = FIRST.min(self.config.timeout.into());
+        let timeout = if self.started { self.config.timeout.into() } else { first };
+        match client::poll(&places::resolve(address), timeout) {
+            Ok(status) => self.answered(cx, address, status, now),
+            // No job, or it is over.
+            Err(PollError::Refused) => {
+                self.places.remove(address);
+            }
+            Err(error) => {
+                tracing::debug!(address, %error, "NCCL RAS gives no answer");
+                *self.failures.entry(error.reason()).or_default() += 1;
+                let place = self.places.entry(address.to_owned()).or_default();
+                (place.asked, place.up) = (Some(now), false);
+            }
+        }
+    }
+
+    fn answered(&mut self, cx: &Context<'_>, address: &str, status: Status, now: Instant) {
+        let leads = self.config.every_node || places::leads(cx, &status);
+        let place = self.places.entry(address.to_owned()).or_default();
+        (place.asked, place.answered, place.up) = (Some(now), Some(now), true);
+        place.jobs.take(status, leads, now, self.config.interval.as_duration() * KEEP);
+        place.follows = !place.jobs.lead();
+        let stuck = place.jobs.stuck(self.config.stuck_after.into());
+        place.samples = samples(address, &place.jobs, &stuck);
+        // Two nodes would tell of the same hang, each from what it polled when.
+        let worst = stuck.iter().find(|(job, _)| job.leads);
+        self.conditions.report(cx, CONDITION, address, worst.is_some(), || match worst {
+            Some((job, stuck)) => stuck_event(address, stuck, &job.status),
+            None => event(address, "NCCL collectives move again".into()),
+        });
+    }
+}
+
+fn samples(address: &str, jobs: &Jobs, stuck: &[(&jobs::Job, Stuck<'_>)]) -> Samples {
+    let mut out = Samples::default();
+    let labels: &[&str] = &[address];
+    let all = || jobs.iter().map(|job| &job.status);
+    let kinds: BTreeSet<_> = all().map(|s| (s.version.as_str(), s.format == Format::Json)).collect();
+    for (version, json) in kinds {
+        out.set(&INFO, &[address, version, if json { "json" } else { "text" }], 1u64);
+    }
+    let sum = |of: fn(&Communicator) -> u64| all().flat_map(|s| &s.communicators).map(of).sum::<u64>();
+    out.set(&COMMUNICATORS, labels, sum(|_| 1));
+    out.set(&ERRORS, labels, sum(|c| c.errors));
+    out.set(&LAGGING, labels, sum(|c| u64::from(c.lagging() > 0)));
+    let largest: Vec<&Communicator> = all().filter_map(|s| s.communicators.first()).collect();
+    // Of two of one size the one that has been here longer, so that the series do not go to and fro.
+    if let Some(first) = largest.iter().rev().max_by_key(|c| c.size) {
+        let sum = |of: fn(&Communicator) -> u64| largest.iter().map(|c| of(c)).sum::<u64>();
+        out.set(&RANKS, labels, sum(|c| c.size.into()));
+        out.set(&MISSING, labels, sum(|c| c.missing.count));
+        out.set(&DEAD, labels, sum(|c| c.dead));
+        for (collective, spread) in &first.spreads {
+            out.set(&LAUNCHED, &[address, collective, "furthest"], spread.most);
+            out.set(&LAUNCHED, &[address, collective, "last"], spread.least);
+        }
+    }
+    out.set(&STUCK, labels, stuck.len());
+    out.set(&STUCK_RANKS, labels, stuck.first().map_or(0, |(_, s)| s.communicator.lagging()));
+    out.set(&STUCK_SECONDS, labels, stuck.first().map_or(Duration::ZERO, |(_, s)| s.still));
+    out.maybe(&COLLECTION, labels, all().filter_map(|s| s.seconds).max_by(f64::total_cmp));
+    out.set(&TIMEOUTS, labels, all().map(|s| s.timeouts).fold(0, u64::saturating_add));
+    out
+}
+
+fn event(address: &str, text: String) -> Event {
+    let mut event =
+        Event { ts: Some(unix_now()), level: Some("error".into()), text: Some(text), ..Event::new(Kind::Hw) };
+    event.extra.insert("address".into(), Value::Text(address.to_owned()));
+    event
+}
+
+fn stuck_event(address: &str, stuck: &Stuck<'_>, status: &Status) -> Event {
+    let communicator = stuck.communicator;
+    let (apart, seconds) = (communicator.apart(), stuck.still.as_secs_f64());
+    let named: Vec<_> = communicator.named().take(MAX_LISTED).collect();
+    let who = named.iter().take(3).map(|m| m.text()).collect::<Vec<_>>().join("; ");
+    let (ranks, verb) = if communicator.lagging() == 1 { ("rank", "has") } else { ("ranks", "have") };
+    let joined = match apart {
+        Some((name, spread)) => format!("{verb} not joined {name} {} of", spread.most),
+        None => format!("{verb} stopped answering in"),
+    };
+    let text = format!(
+        "NCCL hangs: nothing moved for {seconds:.0} s, and {} {ranks} {joined} a communicator of {} ({who})",
+        communicator.lagging(),
+        communicator.size
+    );
+    let mut event = event(address, text);
+    let list = |values: Vec<Value>| Value::List(values);
+    let numbers = named.iter().map(|m| Value::Number(f64::from(m.rank))).collect();
+    let mut hosts: Vec<_> = named.iter().map(|m| m.host.clone()).filter(|h| !h.is_empty()).collect();
+    hosts.dedup();
+    for (key, value) in [
+        ("comm", Value::Text(communicator.id.clone())),
+        ("comm_size", Value::Number(f64::from(communicator.size))),
+        ("ranks", list(numbers)),
+        ("hosts", list(hosts.into_iter().map(Value::Text).collect())),
+        ("pids", list(named.iter().filter_map(|m| m.pid).map(|pid| Value::Number(f64::from(pid))).collect())),
+        ("lagging", Value::Number(communicator.lagging() as f64)),
+        ("unanswered", Value::Number(communicator.missing.count as f64)),
+        ("seconds", Value::Number(seconds.round())),
+        ("nccl", Value::Text(status.version.clone())),
+    ] {
+        event.extra.insert(key.into(), value);
+    }
+    if let Some((name, spread)) = apart {
+        event.extra.insert("collective".into(), Value::Text(name.to_owned()));
+        event.extra.insert("operation".into(), Value::Number(spread.most as f64));
+    }
+    event
+}
+
+impl Collector for RasReader {
+    fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
+        let addresses = places::addresses(cx, &self.config.addresses);
+        Ok(match addresses.iter().find(|a| places::listens(a)) {
+            Some(address) => Support::Supported(format!("RAS at {address}")),
+            None => Support::Unsupported(format!("no NCCL RAS listens at {}", addresses.join(", "))),
+        })
+    }
+
+    fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        let addresses = places::addresses(cx, &self.config.addresses);
+        for address in &addresses {
+            self.poll(cx, address, Instant::now());
+        }
+        self.started = true;
+        self.places.retain(|address, _| addresses.contains(address));
+        let stale = self.config.interval.as_duration() * STALE;
+        for (address, place) in &self.places {
+            out.set(&UP, &[address], place.up);
+            out.set(&POLLING, &[address], !place.follows);
+            // What another node watches is on its page.
+            let fresh = place
+                .answered
+                .is_some_and(|at| at.elapsed() <= stale.max(self.config.timeout.as_duration() * 2));
+            if fresh {
+                out.extend(&place.samples);
+            }
+        }
+        for (reason, count) in &self.failures {
+            out.set(&FAILURES, &[reason], *count);
+        }
+        for address in self.conditions.keys(CONDITION) {
+            if !self.places.contains_key(&address) {
+                let over = || event(&address, "the job whose NCCL collectives hung is gone".into());
+                self.conditions.report(cx, CONDITION, &address, false, over);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(data: &[u8]) -> Vec<Event> {
+    let _ = text::parse(&String::from_utf8_lossy(data));
+    let (mut jobs, mut events, now) = (Jobs::default(), Vec::new(), Instant::now());
+    let Ok(status) = json::parse(data) else { return events };
+    for second in 0..4 {
+        jobs.take(status.clone(), true, now + Duration::from_secs(second), Duration::from_secs(9));
+        let stuck = jobs.stuck(Duration::from_secs(2));
+        let _ = samples("a", &jobs, &stuck);
+        events.extend(stuck.iter().map(|(_, stuck)| stuck_event("a", stuck, &status)));
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! The text of a status, for NCCL before 2.28.7. It is made for people: ranks are only told of
+//! where they differ, and only the odd ones are named.
+
+use std::collections::BTreeMap;
+
+use super::status::{Communicator, Format, Member, Members, Spread, Status, fingerprint};
+
+const MAX_COMMUNICATORS: usize = 4096;
+/// What NCCL before 2.26 counts, which does not tell kinds apart.
+const ANY: &str = "any";
+
+/// What a line belongs to.
+#[derive(Default)]
+struct RasTextParser {
+    communicators: BTreeMap<String, Section>,
+    at: Option<String>,
+    collective: Option<String>,
+    dead: u64,
+    timeouts: u64,
+    seconds: Option<f64>,
+    version: String,
+    summary: bool,
+    /// The row that counts nodes, processes and GPUs of the job.
+    job: String,
+    sizes: Vec<(u32, u32)>,
+}
+
+#[derive(Default)]
+struct Section {
+    group: Option<usize>,
+    /// Of each kind, groups of ranks with the same count.
+    groups: BTreeMap<String, Vec<Group>>,
+    missing: Members,
+    errors: u64,
+    /// What was said of it, to tell whether anything changed.
+    said: String,
+    part: Part,
+}
+
+#[derive(Default, Clone, Copy, PartialEq)]
+enum Part {
+    Incomplete,
+    Error,
+    Mismatch,
+    #[default]
+    Other,
+}
+
+struct Group {
+    count: u64,
+    ranks: u64,
+    named: Vec<Member>,
+}
+
+/// `None` of what is no status.
+pub(super) fn parse(text: &str) -> Option<Status> {
+    let mut reader = RasTextParser::default();
+    for line in text.lines() {
+        reader.line(line);
+    }
+    reader.summary.then(|| reader.status())
+}
+
+impl RasTextParser {
+    fn line(&mut self, line: &str) {
+        let indented = line.starts_with(' ');
+        let text = line.trim();
+        if let Some(version) = line.strip_prefix("NCCL version ") {
+            version.split_whitespace().next().unwrap_or_default().clone_into(&mut self.version);
+        } else if let Some(rest) = line.strip_prefix("Communicators...") {
+            self.summary = true;
+            self.seconds = rest.trim().trim_matches(['(', ')']).trim_end_matches('s').parse().ok();
+        } else if let Some(rest) = line.strip_prefix('#') {
+            self.header(rest);
+        } else if !indented && !text.is_empty() {
+            // A title, or a heading of things that are not of one communicator.
+            (self.at, self.collective) = (None, None);
+        } else if self.at.is_some() {
+            self.detail(text);
+        } else if text.contains("considered dead") {
+            self.dead = first_number(text).unwrap_or(0);
+        } else if let Some(rest) = text.strip_prefix("Encountered ") {
+            self.timeouts = first_number(rest).unwrap_or(0);
+        } else {
+            self.row(text);
+        }
+    }
+
+    /// `0-0 (27a079b828ff1a75) MISMATCH`
+    fn header(&mut self, rest: &str) {
+        let mut words = rest.split_whitespace();
+        let (place, hash, what) = (words.next(), words.next(), words.next());
+        let hash = hash.and_then(|h| h.strip_prefix('(')?.strip_suffix(')'));
+        let (Some(place), Some(hash), Some(what)) = (place, hash, what) else { return };
+        (self.at, self.collective) = (None, None);
+        if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(hash) {
+            return;
+        }
+        let section = self.communicators.entry(hash.to_owned()).or_default();
+        section.group = place.split_once('-').and_then(|(group, _)| group.parse().ok());
+        section.part = match what {
+            "INCOMPLETE" => Part::Incomplete,
+            "ERROR" => Part::Error,
+            "MISMATCH" => Part::Mismatch,
+            _ => Part::Other,
+        };
+        self.at = Some(hash.to_owned());
+    }
+
+    /// `4 8 1 32 32` of the job, above the communicators. `0 8 4 1 4 32 RUNNING OK` of a group: its
+    /// number, communicators in it, and the fifth is the ranks of each.
+    fn row(&mut self, text: &str) {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        if let ([nodes, ..], 5, false) = (&words[..], words.len(), self.summary) {
+            if nodes.bytes().all(|b| b.is_ascii_digit()) {
+                self.job = words.join(" ");
+            }
+        }
+        let [group, count, _, _, size, _, _, _] = words[..] else { return };
+        let (Ok(group), Ok(count), Ok(size)) = (group.parse::<usize>(), count.parse(), size.parse()) else {
+            return;
+        };
+        if group == self.sizes.len() && group < MAX_COMMUNICATORS {
+            self.sizes.push((count, size));
+        }
+    }
+
+    fn detail(&mut self, text: &str) {
+        let Some(section) = self.at.as_ref().and_then(|at| self.communicators.get_mut(at)) else { return };
+        section.said.push_str(text);
+        section.said.push('\n');
+        match section.part {
+            Part::Incomplete => section.incomplete(text),
+            Part::Error => {
+                section.errors += first_number(text).filter(|_| text.contains(" reported ")).unwrap_or(0)
+            }
+            Part::Mismatch => section.mismatch(text, &mut self.collective),
+            Part::Other => {}
+        }
+    }
+
+    fn status(self) -> Status {
+        let size =
+            |group: Option<usize>| group.and_then(|group| self.sizes.get(group)).map_or(0, |(_, size)| *size);
+        let mut communicators: Vec<Communicator> =
+            self.communicators.iter().map(|(id, s)| s.communicator(id, size(s.group))).collect();
+        // Those of which nothing is said agree, which is all that is known of them.
+        let told: BTreeMap<usize, u32> =
+            self.communicators.values().filter_map(|s| s.group).fold(BTreeMap::new(), |mut told, group| {
+                *told.entry(group).or_default() += 1;
+                told
+            });
+        for (group, (count, size)) in self.sizes.iter().enumerate() {
+            let silent = count.saturating_sub(told.get(&group).copied().unwrap_or(0)) as usize;
+            let room = MAX_COMMUNICATORS.saturating_sub(communicators.len());
+            let each = (0..silent.min(room)).map(|i| Communicator {
+                id: format!("#{group}-{i}"),
+                size: *size,
+                ..Communicator::default()
+            });
+            communicators.extend(each);
+        }
+        communicators.sort_by_key(|c| std::cmp::Reverse(c.size));
+        if let Some(largest) = communicators.first_mut() {
+            largest.dead = self.dead;
+        }
+        Status {
+            format: Format::Text,
+            version: self.version,
+            communicators,
+            seconds: self.seconds,
+            timeouts: self.timeouts,
+            first_host: None,
+            processes: BTreeMap::new(),
+            summary: self.job,
+        }
+    }
+}
+
+impl Section {
+    /// `Missing communicator data from 1 rank`, then `The missing rank: 21` or the ranks with their
+    /// processes.
+    fn incomplete(&mut self, text: &str) {
+        if let Some(rest) = text.strip_prefix("Missing communicator data from ") {
+            self.missing.count = first_number(rest).unwrap_or(0);
+        } else if let Some(member) = member(text) {
+            self.name_missing(member);
+        } else if let Some((_, ranks)) = text.split_once(':').filter(|_| text.starts_with("The missing rank"))
+        {
+            for rank in ranks.split(',').filter_map(|r| r.trim().parse().ok()) {
+                self.name_missing(Member { rank, host: String::new(), pid: None, gpu: None });
+            }
+        }
+    }
+
+    fn name_missing(&mut self, member: Member) {
+        if self.missing.named.len() < super::status::MAX_NAMED {
+            self.missing.named.push(member);
+        }
+    }
+
+    /// `Communicator ranks have different AllReduce operation counts`, groups of ranks by count,
+    /// and ranks by name.
+    fn mismatch(&mut self, text: &str, collective: &mut Option<String>) {
+        if let Some(rest) = text.strip_prefix("Communicator ranks have different ") {
+            *collective = rest.strip_suffix("operation counts").map(|name| {
+                let name = name.trim();
+                if name == "collective" || name.is_empty() { ANY.to_owned() } else { name.to_owned() }
+            });
+            return;
+        }
+        let Some(collective) = collective else { return };
+        let launched = |text: &str| match text.split_once("has launched up to operation ") {
+            Some((_, rest)) => first_number(rest),
+            None => text.contains("has not launched any operations").then_some(0),
+        };
+        let of_many = text.split_once(" ranks have ").and_then(|(ranks, rest)| {
+            let count = match rest.strip_prefix("launched up to operation ") {
+                Some(rest) => first_number(rest)?,
+                None => rest.starts_with("not launched any").then_some(0)?,
+            };
+            Some(Group { count, ranks: ranks.parse().ok()?, named: Vec::new() })
+        });
+        let groups = self.groups.entry(collective.clone()).or_default();
+        if groups.len() >= super::status::MAX_NAMED {
+            return;
+        }
+        if let Some(group) = of_many {
+            groups.push(group);
+        } else if let Some(member) = member(text) {
+            match (launched(text), groups.last_mut()) {
+                (Some(count), _) => groups.push(Group { count, ranks: 1, named: vec![member] }),
+                (None, Some(last)) if last.named.len() < super::status::MAX_NAMED => last.named.push(member),
+                _ => {}
+            }
+        }
+    }
+
+    fn communicator(&self, id: &str, size: u32) -> Communicator {
+        let spread = |groups: &Vec<Group>| {
+            let most = groups.iter().map(|g| g.count).max().unwrap_or(0);
+            let mut behind = Members::default();
+            for group in groups.iter().filter(|g| g.count < most) {
+                behind.count += group.ranks;
+                let room = super::status::MAX_NAMED - behind.named.len();
+                behind.named.extend(group.named.iter().take(room).cloned());
+            }
+            Spread { most, least: groups.iter().map(|g| g.count).min().unwrap_or(0), behind }
+        };
+        Communicator {
+            id: id.to_owned(),
+            size,
+            spreads: self.groups.iter().map(|(name, groups)| (name.clone(), spread(groups))).collect(),
+            missing: self.missing.clone(),
+            dead: 0,
+            errors: self.errors,
+            fingerprint: fingerprint(&self.said),
+        }
+    }
+}
+
+/// `Rank 2 -- GPU 2 managed by process 483074 on node 172.16.64.210`, with something before the
+/// dashes at times, and `(NVML 3)` behind the GPU where it has two numbers.
+fn member(text: &str) -> Option<Member> {
+    let rest = text.strip_prefix("Rank ")?;
+    let rank = first_number(rest).and_then(|rank| u32::try_from(rank).ok())?;
+    let (_, process) = rest.split_once(" -- ")?;
+    let after = |key: &str| process.split_once(key).map(|(_, rest)| rest);
+    let number = |text: &str| first_number(text).and_then(|n| u32::try_from(n).ok());
+    let gpu = after("(NVML ").or_else(|| after("GPU ")).and_then(number);
+    Some(Member {
+        rank,
+        host: after("on node ").and_then(|t| t.split_whitespace().next()).unwrap_or_default().to_owned(),
+        pid: after("managed by process ").and_then(number),
+        gpu,
+    })
+}
+
+fn first_number(text: &str) -> Option<u64> {
+    let digits = text.trim_start();
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}

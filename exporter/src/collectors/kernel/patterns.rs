@@ -1,0 +1,162 @@
+//! The patterns that the kernel log is searched for: what each is called, and what is reported of it
+//! besides the count.
+
+use stepwatch_wire::conditions::NodeCondition;
+
+use super::catalogue::Level;
+
+/// What is told of a pattern in the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    /// Counted, and no more: what it means for the node is told by somebody else, or by another
+    /// line.
+    Count,
+    /// It happened.
+    Once { condition: NodeCondition, level: Level, phrase: &'static str },
+    /// It holds, from here to the pattern that ends it.
+    Begin { condition: NodeCondition, level: Level, phrase: &'static str },
+    /// It is over.
+    End { condition: NodeCondition, phrase: &'static str },
+    /// It happened to a link. Whether the link is down or slow is for the collectors to say that
+    /// know which ports should be up, which were left out, and how wide a slot is: a driver
+    /// says the same of a cage that was never cabled, and never says that it is over.
+    Link { medium: &'static str, state: &'static str, level: Level, phrase: &'static str },
+}
+
+macro_rules! patterns {
+    ($($pattern:ident $label:literal $tell:expr;)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Pattern { $($pattern,)* }
+
+        impl Pattern {
+            pub(super) const ALL: &[Self] = &[$(Self::$pattern,)*];
+
+            /// Value of the label `event`.
+            pub(super) fn as_str(self) -> &'static str {
+                match self { $(Self::$pattern => $label,)* }
+            }
+
+            pub(super) fn report(self) -> Report {
+                match self { $(Self::$pattern => $tell,)* }
+            }
+        }
+    };
+}
+
+const fn once(condition: NodeCondition, level: Level, phrase: &'static str) -> Report {
+    Report::Once { condition, level, phrase }
+}
+
+const fn begin(condition: NodeCondition, level: Level, phrase: &'static str) -> Report {
+    Report::Begin { condition, level, phrase }
+}
+
+const fn end(condition: NodeCondition, phrase: &'static str) -> Report {
+    Report::End { condition, phrase }
+}
+
+const fn link(medium: &'static str, state: &'static str, level: Level, phrase: &'static str) -> Report {
+    Report::Link { medium, state, level, phrase }
+}
+
+use Level::{Error, Info, Warn};
+use NodeCondition as C;
+use Report::Count;
+
+patterns! {
+    Xid "gpu_xid" Count;
+    SxidFatal "nvswitch_sxid_fatal" Count;
+    SxidNonfatal "nvswitch_sxid_non_fatal" Count;
+    SxidUnknown "nvswitch_sxid_unknown" Count;
+    GpuFallenOff "gpu_fallen_off_bus" once(C::GpuLost, Error, "the GPU has fallen off the bus");
+    GpuReset "gpu_reset" once(C::GpuReset, Info, "the GPU was reset");
+    GpuResetFailed "gpu_reset_failed" once(C::GpuResetFailed, Warn, "the GPU could not be reset");
+    NvlinkRxDetect "nvlink_rx_detect" link("nvlink", "errors", Warn, "the driver could not find the other end of an NVLink");
+    NvlinkFailure "nvlink_failure" link("nvlink", "errors", Error, "fabric manager reports a failed NVLink");
+    NvswitchFatal "nvswitch_fatal" once(C::FabricUnhealthy, Error, "fabric manager found a fatal NVSwitch error");
+    NvswitchNonfatal "nvswitch_nonfatal" once(C::FabricUnhealthy, Warn, "fabric manager found a non-fatal NVSwitch error");
+    FabricTopology "fabric_topology_mismatch" once(C::FabricUnhealthy, Error, "fabric manager found another topology than it expects");
+    PeermemContext "peermem_invalid_context" once(C::PeermemError, Warn, "nvidia-peermem found an invalid context: GPUDirect RDMA of a process broke");
+    NcclSegfault "nccl_segfault" once(C::NcclSegfault, Warn, "a process crashed inside NCCL");
+    Mlx5SlotPower "mlx5_slot_power" once(C::NicSlotPower, Warn, "the PCIe slot gives the network adapter too little power");
+    Mlx5ModuleHot "mlx5_module_hot" link("infiniband", "errors", Error, "the transceiver is too hot and will be shut off");
+    Mlx5CableUnplugged "mlx5_cable_unplugged" once(C::NicNoCable, Info, "the network adapter finds no cable in its port");
+    Mlx5ModuleError "mlx5_module_error" link("infiniband", "errors", Warn, "the transceiver or the cable reports an error");
+    Mlx5CommandLeak "mlx5_command_leak" once(C::NicFirmware, Warn, "the network adapter's firmware did not answer a command in time");
+    Mlx5Health "mlx5_health" once(C::NicFirmware, Error, "the network adapter's firmware stopped");
+    Mlx5Unrecoverable "mlx5_unrecoverable" once(C::NicFirmware, Error, "the network adapter has an unrecoverable hardware error");
+    Mlx5TxTimeout "mlx5_tx_timeout" link("ethernet", "errors", Warn, "the network adapter stopped sending for a while");
+    Mlx5RxTimeout "mlx5_rx_timeout" link("ethernet", "errors", Warn, "the network adapter stopped receiving for a while");
+    Mlx5AccessRegister "mlx5_access_register_failed" Count;
+    Mlx5LinkUp "mlx5_link_up" Count;
+    Mlx5LinkDown "mlx5_link_down" Count;
+    NetdevWatchdog "netdev_watchdog" link("ethernet", "errors", Warn, "the interface stopped sending");
+    PcieDegraded "pcie_degraded" once(C::PcieBandwidth, Info, "the PCIe link is slower than the device could be");
+    AerCorrected "aer_corrected" Count;
+    AerNonfatal "aer_nonfatal" once(C::AerNonfatal, Warn, "uncorrected PCIe error, not fatal");
+    AerFatal "aer_fatal" once(C::AerFatal, Error, "fatal PCIe error");
+    Mce "mce" once(C::Mce, Error, "the CPU reports an uncorrected machine check");
+    // Printed of every one, also of those that were corrected; what was not says so in a line of its own.
+    MceLogged "mce_logged" Count;
+    CperCorrected "cper_corrected" Count;
+    CperRecoverable "cper_recoverable" once(C::Mce, Warn, "the firmware reports a recoverable hardware error");
+    CperFatal "cper_fatal" once(C::Mce, Error, "the firmware reports a fatal hardware error");
+    // Whether it was mended since, nobody says.
+    CperPreviousBoot "cper_previous_boot" once(C::PreviousBoot, Warn, "before the last boot the firmware recorded a hardware error that nobody could report any more");
+    NvmeTimeout "nvme_timeout" once(C::NvmeError, Warn, "the disk did not answer in time");
+    NvmeDisabled "nvme_disabled" once(C::NvmeError, Error, "the disk is lost: it was disabled after a reset that failed");
+    NvmeNoPath "nvme_no_path" once(C::NvmeError, Error, "the disk is lost: no path is left to it");
+    DiskError "disk_io_error" once(C::DiskError, Warn, "the disk fails to read or write");
+    RaidFailure "raid_disk_failure" once(C::RaidDegraded, Warn, "a disk of a RAID failed");
+    FilesystemReadonly "filesystem_readonly" begin(C::FilesystemReadonly, Error, "the filesystem went read-only after an error");
+    FilesystemWritable "filesystem_writable" end(C::FilesystemReadonly, "the filesystem can be written again");
+    FilesystemShutdown "filesystem_shutdown" begin(C::FilesystemReadonly, Error, "the filesystem shut itself down after an error");
+    FilesystemMounted "filesystem_mounted" end(C::FilesystemReadonly, "the filesystem was unmounted or mounted anew");
+    FilesystemError "filesystem_error" once(C::FilesystemError, Warn, "the filesystem found an error in itself");
+    NfsStall "nfs_not_responding" begin(C::NfsStall, Warn, "the NFS server does not answer");
+    // Of soft mounts: nobody waits any more, and nothing says when the server is back.
+    NfsTimeout "nfs_timed_out" once(C::NfsTimeout, Warn, "the NFS server did not answer in time, a program got an error instead of its data");
+    NfsOk "nfs_ok" end(C::NfsStall, "the NFS server answers again");
+    LustreLost "lustre_connection_lost" begin(C::LustreStall, Warn, "the connection to a Lustre server was lost, who uses it waits");
+    LustreRestored "lustre_connection_restored" end(C::LustreStall, "the connection to a Lustre server is back");
+    HungTask "hung_task" once(C::HungTask, Warn, "a process is stuck in the kernel");
+    SoftLockup "soft_lockup" once(C::SoftLockup, Warn, "a CPU made no progress for a long time");
+    HardLockup "hard_lockup" once(C::HardLockup, Error, "a CPU stopped and takes no interrupts");
+    RcuStall "rcu_stall" once(C::RcuStall, Warn, "a CPU is stuck in the kernel");
+    // What it kills is seldom a rank, and a rank that dies is told of by itself.
+    OomKill "oom_kill" once(C::OomKill, Warn, "killed for want of memory");
+    Oops "oops" once(C::KernelOops, Error, "the kernel has a bug in it and goes on damaged");
+    Panic "panic" once(C::KernelPanic, Error, "the kernel panicked");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_line_does_not_say_how_a_link_is() {
+        for pattern in Pattern::ALL {
+            if let Report::Link { state, .. } = pattern.report() {
+                assert_eq!(state, "errors", "{pattern:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_names_and_what_begins_can_end() {
+        let labels: BTreeSet<_> = Pattern::ALL.iter().map(|s| s.as_str()).collect();
+        assert_eq!(labels.len(), Pattern::ALL.len());
+        let ends: BTreeSet<_> = Pattern::ALL
+            .iter()
+            .filter_map(
+                |s| if let Report::End { condition, .. } = s.report() { Some(condition) } else { None },
+            )
+            .collect();
+        for pattern in Pattern::ALL {
+            if let Report::Begin { condition, .. } = pattern.report() {
+                assert!(ends.contains(&condition), "{condition:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! What carries a run between nodes: RDMA ports, Ethernet interfaces, and which of them is near which
+//! GPU.
+
+pub mod affinity;
+pub mod nic;
+pub mod rdma;

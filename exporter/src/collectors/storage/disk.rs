@@ -1,0 +1,298 @@
+//! Room on the disks of the node and wherever checkpoints go: how much is left, how fast it goes,
+//! and whether the next checkpoint will fit.
+//!
+//! Which directories get checkpoints is known from the configuration and from the runs themselves;
+//! a directory on a network file system is asked by a thread of its own, like all others here. It
+//! also tells of file systems that turned read-only and of drives that fail.
+
+mod devices;
+mod fill;
+mod report;
+mod rooms;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use stepwatch_kit::config::Period;
+
+use self::fill::{Fill, Rate};
+use self::rooms::{Look, Room};
+use super::mounts::prober::Prober;
+use super::mounts::table::{self, Mount};
+use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
+use crate::condition::Conditions;
+use crate::family::Family;
+use crate::samples::Samples;
+use crate::training::CheckpointPlace;
+
+pub const ABOUT: &str = "room on disks and for checkpoints, file systems turned read-only, drives";
+
+const MOUNT: &[&str] = &["mount"];
+const RUN: &[&str] = &["run", "mount"];
+
+pub static SIZE: Family = Family::gauge("disk_size_bytes", "bytes", MOUNT, "Size of the file system");
+pub static FREE: Family = Family::gauge(
+    "disk_free_bytes",
+    "bytes",
+    MOUNT,
+    "Room on the file system for programs without privileges",
+);
+pub static INODES: Family = Family::gauge(
+    "disk_inodes",
+    "",
+    MOUNT,
+    "Files that the file system can hold; absent where it has no limit",
+);
+pub static FREE_INODES: Family =
+    Family::gauge("disk_free_inodes", "", MOUNT, "Files that the file system still has room for");
+pub static READ_ONLY: Family = Family::gauge(
+    "disk_read_only",
+    "",
+    MOUNT,
+    "Whether the file system can only be read on this node, not only where the exporter sees it",
+);
+pub static INFO: Family = Family::gauge(
+    "disk_info",
+    "",
+    &["mount", "fstype", "source"],
+    "File system and the device or server that it is on; always 1",
+);
+pub static FILL: Family = Family::gauge(
+    "disk_fill_bytes_per_second",
+    "",
+    MOUNT,
+    "How fast the room is used up, on average over the window; negative when it grows",
+);
+pub static FULL: Family = Family::gauge(
+    "disk_full_seconds",
+    "seconds",
+    MOUNT,
+    "Time until the file system is full at the rate of the window; absent when it does not fill",
+);
+pub static CHECKPOINTS_LEFT: Family = Family::gauge(
+    "disk_checkpoints_left",
+    "",
+    RUN,
+    "How many more checkpoints of the run's last size fit, if none is deleted",
+);
+pub static CHECKPOINTS_LAST: Family = Family::gauge(
+    "disk_checkpoints_full_seconds",
+    "seconds",
+    RUN,
+    "Time until a checkpoint of the run does not fit, at its size and cadence, if none is deleted",
+);
+pub static DIRECTORY: Family = Family::gauge(
+    "disk_checkpoint_directory_info",
+    "",
+    &["run", "mount", "path"],
+    "Where the checkpoints of a run go, and the file system that it is on; always 1",
+);
+
+pub static FAMILIES: &[&Family] = &[
+    &SIZE,
+    &FREE,
+    &INODES,
+    &FREE_INODES,
+    &READ_ONLY,
+    &INFO,
+    &FILL,
+    &FULL,
+    &CHECKPOINTS_LEFT,
+    &CHECKPOINTS_LAST,
+    &DIRECTORY,
+    &devices::READ_ONLY,
+    &devices::SIZE,
+    &devices::IO_ERRORS,
+    &devices::INFO,
+    &devices::FS_ERRORS,
+    &devices::MISSING,
+    &devices::NVME_UP,
+    &devices::NVME_INFO,
+    &devices::NVME_TEMPERATURE,
+];
+
+/// How long a pass waits for answers.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    pub interval: Period,
+    /// What the rate is the average of; longer than it takes from one checkpoint to the next.
+    pub window: Period,
+    /// A disk that will be full within this time is told of.
+    pub horizon: Period,
+    /// Types of file systems; `*` stands for anything.
+    pub types: Vec<String>,
+    /// Mounts of other types to watch as well.
+    pub include: Vec<String>,
+    pub exclude: Vec<String>,
+}
+
+const TYPES: [&str; 6] = ["ext*", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"];
+/// The root of a container, and what NCCL and data loaders put their shared memory in.
+const INCLUDED: [&str; 3] = ["/", "/dev/shm", "/tmp"];
+
+impl Config {
+    pub(crate) fn check(&self) -> Mistakes {
+        Mistakes::default()
+            .period("interval", self.interval)
+            .period("window", self.window)
+            .patterns("types", &self.types)
+            .patterns("include", &self.include)
+            .patterns("exclude", &self.exclude)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            interval: Period::secs(10),
+            window: Period::secs(3600),
+            horizon: Period::secs(4 * 3600),
+            types: TYPES.map(str::to_owned).into(),
+            include: INCLUDED.map(str::to_owned).into(),
+            exclude: vec!["/boot*".into()],
+        }
+    }
+}
+
+pub fn rhythm(config: &Config) -> Rhythm {
+    Rhythm { interval: config.interval.into(), deadline: Duration::from_secs(10) }
+}
+
+#[derive(Debug)]
+pub struct DiskReader {
+    config: Config,
+    wanted: rooms::Wanted,
+    prober: Prober<Look>,
+    fills: BTreeMap<String, Fill>,
+    conditions: Conditions,
+    /// Whether each file system could be written when it was last seen.
+    writable: BTreeMap<String, bool>,
+    /// Once it was looked up.
+    fallen: Option<report::Fallen>,
+    /// Controllers that were not live at the last pass.
+    not_live: Vec<String>,
+}
+
+/// A file system at one moment.
+#[derive(Debug)]
+struct Disk {
+    mount: Mount,
+    room: Room,
+    rate: Option<Rate>,
+}
+
+impl DiskReader {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            wanted: rooms::Wanted::new(&config.types, &config.include, &config.exclude),
+            config: config.clone(),
+            prober: Prober::new(rooms::look),
+            fills: BTreeMap::new(),
+            conditions: Conditions::default(),
+            writable: BTreeMap::new(),
+            fallen: None,
+            not_live: Vec::new(),
+        }
+    }
+
+    /// File systems that answered, by where they are mounted, and the file system of each
+    /// directory.
+    fn look(
+        &mut self,
+        now: Instant,
+        mounts: &[Mount],
+        directories: &[String],
+    ) -> (BTreeMap<String, Disk>, BTreeMap<String, String>) {
+        let local = self.wanted.file_systems(mounts);
+        let mut paths: Vec<_> = local.iter().map(|m| (rooms::key(m), m.path.clone())).collect();
+        paths.extend(directories.iter().map(|dir| (dir.clone(), dir.into())));
+        let told = self.prober.ask(&paths, PATIENCE);
+        // What has not answered now is not known now.
+        let answered = |key: &str| {
+            let told = told.get(key).filter(|told| told.owed.is_none())?;
+            told.last.as_ref().and_then(|(look, _)| look.clone())
+        };
+        let (mut disks, mut places) = (BTreeMap::new(), BTreeMap::new());
+        for mount in local {
+            if let Some((room, _)) = answered(&rooms::key(mount)) {
+                disks.insert(mount.name(), Disk { mount: mount.clone(), room, rate: None });
+            }
+        }
+        for dir in directories {
+            let Some((room, real)) = answered(dir) else { continue };
+            let Some(mount) = table::containing(mounts, &real) else { continue };
+            // The same file system may be known by another of its mounts.
+            let known = disks.values().find(|d| d.mount.device == mount.device).map(|d| d.mount.name());
+            let name = known.unwrap_or_else(|| mount.name());
+            disks.entry(name.clone()).or_insert_with(|| Disk { mount: mount.clone(), room, rate: None });
+            places.insert(dir.clone(), name);
+        }
+        self.fills.retain(|name, _| disks.contains_key(name));
+        for (name, disk) in &mut disks {
+            let fill = self.fills.entry(name.clone()).or_default();
+            disk.rate = fill.note(now, disk.room.used, self.config.window.into());
+        }
+        (disks, places)
+    }
+
+    fn write(disks: &BTreeMap<String, Disk>, out: &mut Samples) {
+        for (name, disk) in disks {
+            let labels: &[&str] = &[name];
+            let room = &disk.room;
+            out.set(&SIZE, labels, room.size);
+            out.set(&FREE, labels, room.free);
+            out.maybe(&INODES, labels, room.inodes.map(|(all, _)| all));
+            out.maybe(&FREE_INODES, labels, room.inodes.map(|(_, free)| free));
+            out.set(&INFO, &[name, &disk.mount.fstype, &disk.mount.source], 1u64);
+            out.maybe(&FILL, labels, disk.rate.map(|r| r.bytes_per_second));
+            out.maybe(&FULL, labels, disk.rate.and_then(|r| r.lasts(room.free)));
+        }
+    }
+}
+
+/// Directories that get checkpoints, and the state directory: something is written there, or will
+/// be.
+pub(super) fn directories(cx: &Context<'_>, runs: &[CheckpointPlace]) -> Vec<String> {
+    let mut all: Vec<String> = cx.hub.source_names("checkpoints");
+    all.extend(runs.iter().filter_map(rooms::directory));
+    all.extend(cx.roots.state.iter().map(|dir| dir.to_string_lossy().into_owned()));
+    all.retain(|dir| dir.starts_with('/'));
+    all.sort();
+    all.dedup();
+    all.truncate(rooms::MAX_DIRECTORIES);
+    all
+}
+
+impl Collector for DiskReader {
+    fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
+        let Some(mounts) = table::probe(cx.roots)? else {
+            return Ok(Support::Unsupported("there is no table of mounts".into()));
+        };
+        let names = self.wanted.file_systems(&mounts).iter().map(|m| m.name()).collect::<Vec<_>>();
+        Ok(Support::Supported(names.join(" ")))
+    }
+
+    fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
+        let mounts = table::read(cx.roots)?;
+        let runs = cx.hub.checkpoints();
+        let directories = directories(cx, &runs);
+        let (disks, places) = self.look(Instant::now(), &mounts, &directories);
+        Self::write(&disks, out);
+        self.report_read_only(cx, &mounts, &disks, out);
+        self.report_filling(cx, &disks);
+        self.checkpoints(cx, &runs, &disks, &places, out);
+        self.end_filling(cx, &mounts, &runs);
+        devices::block(cx.roots, out);
+        let controllers = devices::nvme(cx.roots, out);
+        self.report_nvme(cx, controllers);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

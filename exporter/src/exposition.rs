@@ -1,0 +1,321 @@
+//! The metrics page: made on a thread of its own, kept, and served as it is.
+//!
+//! A scrape never touches a source, a lock of the training state or the encoder: it gets the last
+//! page, whose time is on it, in a form that was put together before the page was shown. When pages
+//! are made is in `scrape_phase`. How many series it holds is bounded; what does not fit is left out and
+//! counted.
+
+mod blocks;
+mod scrape_phase;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use prometheus_client::registry::Registry;
+use rustix::time::{ClockId, clock_gettime};
+use stepwatch_kit::exposition::{Encoded, Form};
+use stepwatch_kit::serve::ServeMetrics;
+use tokio::sync::Notify;
+
+use blocks::Blocks;
+use scrape_phase::ScrapePhase;
+
+use crate::background;
+use crate::clock::unix_now;
+use crate::family::Family;
+use crate::hub::Hub;
+use crate::lock::Locked as _;
+use crate::samples::{Chunk, Sample, Samples};
+use crate::schedule::Schedule;
+use crate::stream::StreamState;
+
+pub static RENDERED: Family = Family::gauge(
+    "stepwatch_exporter_page_timestamp_seconds",
+    "seconds",
+    &[],
+    "Unix time at which this page was made; the age of its values is the time of the scrape less this",
+);
+pub static RENDER_TIME: Family = Family::gauge(
+    "stepwatch_exporter_page_render_duration_seconds",
+    "seconds",
+    &[],
+    "How long the page before this one took to make",
+);
+pub static SERIES: Family =
+    Family::gauge("stepwatch_exporter_page_series", "", &[], "Series on this page, the exporter's own aside");
+pub static LEFT_OUT: Family = Family::counter(
+    "stepwatch_exporter_page_series_left_out_total",
+    "",
+    &[],
+    "Series that pages had no room for, added up over all pages",
+);
+pub static START: Family = Family::gauge(
+    "stepwatch_exporter_start_timestamp_seconds",
+    "seconds",
+    &[],
+    "Unix time at which this exporter started",
+);
+pub static RESIDENT: Family = Family::gauge(
+    "stepwatch_exporter_resident_memory_bytes",
+    "bytes",
+    &[],
+    "Memory that this exporter holds",
+);
+pub static CPU: Family =
+    Family::counter("stepwatch_exporter_cpu_seconds_total", "seconds", &[], "CPU time of this exporter");
+
+pub static FAMILIES: &[&Family] = &[&RENDERED, &RENDER_TIME, &SERIES, &LEFT_OUT, &START, &RESIDENT, &CPU];
+
+/// How long a form is made of every page after somebody asked for it: longer than any Prometheus
+/// waits between two scrapes.
+const WANTED: Duration = Duration::from_mins(3);
+/// How long somebody who was not expected waits for a new page, before the last one has to do.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Everything that has something to say on the page.
+#[derive(Debug)]
+pub struct Contents {
+    pub hub: Hub,
+    pub stream: StreamState,
+    pub ingest: Arc<crate::ingest::Counts>,
+    pub collectors: ArcSwap<Schedule>,
+    /// What the kit counts of serving.
+    pub serve: ServeMetrics,
+    pub max_series: AtomicUsize,
+    pub started: f64,
+}
+
+/// Makes pages, remembering what one page says of the one before.
+#[derive(Debug, Default)]
+struct Maker {
+    render_time: Option<Duration>,
+    left_out: u64,
+    /// What the last page said of training and of the exporter.
+    said: [Samples; 2],
+    blocks: Blocks,
+    usage: Usage,
+    /// When each form was last asked for.
+    asked: [Option<Instant>; Form::ALL.len()],
+}
+
+impl Maker {
+    fn make(&mut self, contents: &Contents) -> Encoded {
+        let began = Instant::now();
+        let [mut training, mut own] = [0, 1].map(|of| Samples::after(&self.said[of]));
+        contents.hub.write(&mut training);
+        let training = training.into_sealed();
+        let mut samples = training.clone();
+        contents.collectors.load().write(&mut samples, &mut own);
+        contents.stream.write(&mut own);
+        contents.ingest.write(&mut own);
+        let max = contents.max_series.load(Ordering::Relaxed);
+        let (mut kept, series, left_out) = fit(samples, max);
+        self.left_out += left_out;
+        own.set(&RENDERED, &[], unix_now());
+        own.maybe(&RENDER_TIME, &[], self.render_time);
+        own.set(&SERIES, &[], series);
+        own.set(&LEFT_OUT, &[], self.left_out);
+        own.set(&START, &[], contents.started);
+        self.usage.write(&mut own);
+        let own = own.into_sealed();
+        self.said = [training, own.clone()];
+        kept.extend(own.into_chunks());
+        let mut registry = Registry::default();
+        stepwatch_kit::build_info::register(&mut registry, "stepwatch_exporter");
+        contents.serve.register(&mut registry, "stepwatch_exporter");
+        let encoded = Encoded::new(&registry, self.blocks.of(&kept));
+        self.render_time = Some(began.elapsed());
+        encoded
+    }
+
+    /// Puts together what scrapers will ask for, so that none of them waits for it.
+    fn prepare(&mut self, page: &Encoded, wanted: &Wanted) {
+        for (form, asked) in Form::ALL.into_iter().zip(&mut self.asked) {
+            if wanted.0[form.index()].swap(false, Ordering::Relaxed) {
+                *asked = Some(Instant::now());
+            }
+            if asked.is_some_and(|at| at.elapsed() < WANTED) {
+                page.form(form);
+            }
+        }
+    }
+}
+
+/// As many series as there is room for, in the order in which they were written; how many, and how
+/// many were left out.
+fn fit(samples: Samples, max: usize) -> (Vec<Arc<Chunk>>, usize, u64) {
+    let (mut used, mut left_out) = (0, 0);
+    let mut kept = Vec::new();
+    for chunk in samples.into_chunks() {
+        if used + chunk.series() <= max {
+            used += chunk.series();
+            kept.push(chunk);
+            continue;
+        }
+        let fits = |sample: &&Sample| {
+            let series = sample.value.series();
+            let fits = used + series <= max;
+            if fits {
+                used += series;
+            } else {
+                left_out += series as u64;
+            }
+            fits
+        };
+        kept.push(Arc::new(Chunk::new(chunk.samples().iter().filter(fits).cloned().collect())));
+    }
+    (kept, used, left_out)
+}
+
+/// This process's own use, from the real `/proc` wherever the collectors look.
+#[derive(Debug, Default)]
+struct Usage {
+    /// Stays open: to find it takes longer than to read it.
+    memory: Option<File>,
+}
+
+impl Usage {
+    fn write(&mut self, out: &mut Samples) {
+        let spent = clock_gettime(ClockId::ProcessCPUTime);
+        out.set(&CPU, &[], spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9);
+        let pages = self.resident_pages();
+        out.maybe(&RESIDENT, &[], pages.map(|pages| pages * rustix::param::page_size() as f64));
+    }
+
+    fn resident_pages(&mut self) -> Option<f64> {
+        if self.memory.is_none() {
+            self.memory = File::open("/proc/self/statm").ok();
+        }
+        let mut text = [0; 128];
+        let length = self.memory.as_ref()?.read_at(&mut text, 0).ok()?;
+        std::str::from_utf8(text.get(..length)?).ok()?.split(' ').nth(1)?.parse().ok()
+    }
+}
+
+/// One page, now.
+pub fn once(contents: &Contents) -> Encoded {
+    Maker::default().make(contents)
+}
+
+/// Forms of the page that were asked for since the last one was made.
+#[derive(Debug, Default)]
+struct Wanted([AtomicBool; Form::ALL.len()]);
+
+/// The last page, made anew for as long as this lives.
+#[derive(Debug)]
+pub struct Exposition {
+    shown: Arc<Shown>,
+    /// Dropped to end the thread.
+    calls: mpsc::SyncSender<Call>,
+}
+
+/// What the thread that makes pages and those who ask for them share.
+#[derive(Debug)]
+struct Shown {
+    last: ArcSwap<Encoded>,
+    wanted: Wanted,
+    rhythm: Mutex<ScrapePhase>,
+    /// There is a new page.
+    news: Notify,
+}
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Call {
+    Interval(Duration),
+    /// Somebody is there who was not expected.
+    Now,
+}
+
+impl Exposition {
+    /// The first page is there when this returns.
+    pub fn start(contents: Arc<Contents>, interval: Duration) -> std::io::Result<Self> {
+        let mut maker = Maker::default();
+        let shown = Arc::new(Shown {
+            last: ArcSwap::from_pointee(maker.make(&contents)),
+            wanted: Wanted::default(),
+            rhythm: Mutex::new(ScrapePhase::new(interval, Instant::now())),
+            news: Notify::new(),
+        });
+        let (calls, called) = mpsc::sync_channel(1);
+        let show = Arc::clone(&shown);
+        std::thread::Builder::new().name("page".into()).spawn(move || {
+            background::yield_to_others();
+            let mut interval = interval;
+            loop {
+                match called.recv_timeout(interval) {
+                    Ok(Call::Interval(changed)) => {
+                        interval = changed;
+                        show.rhythm.locked().set_interval(changed);
+                    }
+                    Ok(Call::Now) => show.make(&mut maker, &contents),
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        if show.rhythm.locked().due(Instant::now()) {
+                            show.make(&mut maker, &contents);
+                        }
+                    }
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        })?;
+        Ok(Self { shown, calls })
+    }
+
+    /// The last page, for somebody who wants it in this form.
+    pub async fn last(&self, form: Form) -> Arc<Encoded> {
+        let shown = &*self.shown;
+        shown.wanted.0[form.index()].store(true, Ordering::Relaxed);
+        if !shown.rhythm.locked().ask(Instant::now()) {
+            let news = shown.news.notified();
+            // One that waits already is as good.
+            let _ = self.calls.try_send(Call::Now);
+            let _ = tokio::time::timeout(PATIENCE, news).await;
+        }
+        shown.last.load_full()
+    }
+
+    pub fn set_interval(&self, interval: Duration) {
+        let _ = self.calls.try_send(Call::Interval(interval));
+    }
+}
+
+impl Shown {
+    fn make(&self, maker: &mut Maker, contents: &Contents) {
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let page = maker.make(contents);
+            maker.prepare(&page, &self.wanted);
+            page
+        }));
+        if let Ok(page) = made {
+            self.last.store(Arc::new(page));
+        } else {
+            // Its time shows that it stays.
+            tracing::error!("making the page panicked; the one before stays");
+        }
+        self.rhythm.locked().made(Instant::now());
+        self.news.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static COUNT: Family = Family::counter("x_things_total", "", &["a", "b"], "Things");
+
+    #[test]
+    fn a_full_page_keeps_what_was_written_first() {
+        let mut s = Samples::default();
+        for i in 0..10 {
+            s.set(&COUNT, &[&i.to_string(), ""], 1u64);
+        }
+        let (kept, series, left_out) = fit(s, 7);
+        assert_eq!((kept[0].samples().len(), series, left_out), (7, 7, 3));
+        assert_eq!(kept[0].samples()[6].labels.get(0), "6");
+    }
+}

@@ -1,0 +1,259 @@
+//! The conditions of a node: one row each, read by everybody who reports, judges or explains one.
+//!
+//! The exporter decides that a condition holds and how bad it is now (`level` of the event). What a
+//! condition means for a run, what is to be done about it and when it pages is the same wherever it
+//! is asked, so it stands here. An event bears the name of its row; conditions of links bear the
+//! name of the link, XIDs their number, and have no row.
+
+/// What a condition is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Domain {
+    Gpu,
+    Network,
+    Storage,
+    /// Memory, CPUs, PCIe, the kernel, the clock.
+    Host,
+    /// Processes of a job.
+    Job,
+}
+
+/// What an operator is to do, the mildest first: who does the most of it has done the rest too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Remedy {
+    None,
+    RestartApp,
+    /// Reset the GPU at the next drain.
+    DrainReset,
+    /// Reset the GPU at once.
+    ResetGpu,
+    RebootNode,
+    CheckHardware,
+    ContactSupport,
+}
+
+/// When a condition at the level of an error pages, if it hits a run. Warnings are tickets, and so
+/// is what hits no run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    AtOnce,
+    /// Once it has held for some seconds; at once where it happens and has no end.
+    OnceItLasts,
+    /// Once a server had the time to fail over: whom it stops meanwhile pages by itself.
+    AfterFailover,
+    /// Evidence for the incident that does page: ranks that wait, a driver that is slow to answer.
+    Never,
+}
+
+/// Which kind of incident a condition opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Incident {
+    GpuFault,
+    Throttle,
+    NodeFault,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// Of the event, with kind `hw`.
+    pub name: &'static str,
+    pub domain: Domain,
+    /// Whether it can stop or slow a run as a warning already; what cannot does so as an error.
+    pub stops_runs: bool,
+    /// Where the event itself names no action.
+    pub remedy: Remedy,
+    pub pages: Pages,
+    pub incident: Incident,
+    /// Which check of `stepwatch-exporter check` judges it by values of its own; `conditions`
+    /// repeats what the collector said.
+    pub check: &'static str,
+}
+
+/// Repeats what collectors say.
+pub const BY_EVENT: &str = "conditions";
+
+macro_rules! conditions {
+    ($($variant:ident $name:literal $domain:ident $stops:literal $remedy:ident $pages:ident $incident:ident $check:expr;)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum NodeCondition { $($variant,)* }
+
+        impl NodeCondition {
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            pub const fn row(self) -> &'static Row {
+                match self {
+                    $(Self::$variant => &Row {
+                        name: $name,
+                        domain: Domain::$domain,
+                        stops_runs: $stops,
+                        remedy: Remedy::$remedy,
+                        pages: Pages::$pages,
+                        incident: Incident::$incident,
+                        check: $check,
+                    },)*
+                }
+            }
+
+            /// By the name that an event bears. An exporter of another version may know more.
+            pub fn parse(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+conditions! {
+//  condition             name                          of      stops remedy        pages         opens     check
+    GpuLost               "gpu_lost"                    Gpu     true  RebootNode    AtOnce        GpuFault  "gpus";
+    GpuRecoveryAction     "gpu_recovery_action"         Gpu     true  None          AtOnce        GpuFault  "recovery";
+    RowRemapPending       "row_remap_pending"           Gpu     false DrainReset    AtOnce        GpuFault  "ecc";
+    RowRemapFailed        "row_remap_failed"            Gpu     true  CheckHardware AtOnce        GpuFault  "ecc";
+    SramThreshold         "sram_threshold"              Gpu     true  CheckHardware AtOnce        GpuFault  "ecc";
+    EccUncorrected        "ecc_uncorrected"             Gpu     true  DrainReset    AtOnce        GpuFault  "ecc";
+    FabricUnhealthy       "fabric_unhealthy"            Gpu     true  CheckHardware AtOnce        GpuFault  "fabric";
+    GpuThrottled          "gpu_throttled"               Gpu     true  None          Never         Throttle  "throttle";
+    GpuReset              "gpu_reset"                   Gpu     true  None          OnceItLasts   NodeFault BY_EVENT;
+    GpuResetFailed        "gpu_reset_failed"            Gpu     true  RebootNode    OnceItLasts   NodeFault BY_EVENT;
+    NvlinksMissing        "nvlinks_missing"             Gpu     true  None          OnceItLasts   NodeFault "nvlink";
+    NvmlReleased          "nvml_released"               Gpu     false None          OnceItLasts   NodeFault BY_EVENT;
+    NvmlStuck             "nvml_stuck"                  Gpu     false RebootNode    Never         NodeFault "gpus";
+    RdmaUnreadable        "rdma_unreadable"             Network false None          OnceItLasts   NodeFault BY_EVENT;
+    NicFirmware           "nic_firmware"                Network true  RebootNode    OnceItLasts   NodeFault BY_EVENT;
+    NicSlotPower          "nic_slot_power"              Network true  None          OnceItLasts   NodeFault BY_EVENT;
+    NicNoCable            "nic_no_cable"                Network true  None          OnceItLasts   NodeFault BY_EVENT;
+    PeermemError          "peermem_error"               Network true  None          OnceItLasts   NodeFault BY_EVENT;
+    MountStuck            "mount_stuck"                 Storage true  None          AfterFailover NodeFault "mounts";
+    NfsStall              "nfs_stall"                   Storage true  None          AfterFailover NodeFault BY_EVENT;
+    NfsTimeout            "nfs_timeout"                 Storage true  None          OnceItLasts   NodeFault BY_EVENT;
+    LustreStall           "lustre_stall"                Storage true  None          AfterFailover NodeFault BY_EVENT;
+    LustreUnhealthy       "lustre_unhealthy"            Storage true  None          AfterFailover NodeFault BY_EVENT;
+    DiskFilling           "disk_filling"                Storage false None          OnceItLasts   NodeFault BY_EVENT;
+    DiskError             "disk_error"                  Storage true  None          OnceItLasts   NodeFault BY_EVENT;
+    RaidDegraded          "raid_degraded"               Storage true  None          OnceItLasts   NodeFault BY_EVENT;
+    NvmeError             "nvme_error"                  Storage true  CheckHardware OnceItLasts   NodeFault BY_EVENT;
+    FilesystemReadonly    "filesystem_readonly"         Storage true  None          OnceItLasts   NodeFault BY_EVENT;
+    FilesystemError       "filesystem_error"            Storage true  None          OnceItLasts   NodeFault BY_EVENT;
+    Mce                   "mce"                         Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT;
+    PreviousBoot          "hardware_error_previous_boot" Host   true  None          OnceItLasts   NodeFault "kernel";
+    AerFatal              "aer_fatal"                   Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT;
+    AerNonfatal           "aer_nonfatal"                Host    true  None          OnceItLasts   NodeFault BY_EVENT;
+    PcieBandwidth         "pcie_bandwidth"              Host    true  None          OnceItLasts   NodeFault BY_EVENT;
+    ClockUnsynced         "clock_unsynced"              Host    false None          OnceItLasts   NodeFault "clock";
+    HungTask              "hung_task"                   Host    true  None          OnceItLasts   NodeFault BY_EVENT;
+    SoftLockup            "soft_lockup"                 Host    true  None          OnceItLasts   NodeFault BY_EVENT;
+    HardLockup            "hard_lockup"                 Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT;
+    RcuStall              "rcu_stall"                   Host    true  None          OnceItLasts   NodeFault BY_EVENT;
+    KernelOops            "kernel_oops"                 Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT;
+    KernelPanic           "kernel_panic"                Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT;
+    OomKill               "oom_kill"                    Job     true  None          OnceItLasts   NodeFault BY_EVENT;
+    NcclSegfault          "nccl_segfault"               Job     true  None          OnceItLasts   NodeFault BY_EVENT;
+    ProcessBlocked        "process_blocked"             Job     true  None          OnceItLasts   NodeFault BY_EVENT;
+    CgroupThrottled       "cgroup_throttled"            Job     true  None          OnceItLasts   NodeFault BY_EVENT;
+    RasStuck              "ras_stuck"                   Job     true  None          Never         NodeFault BY_EVENT;
+}
+
+impl NodeCondition {
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+}
+
+impl Domain {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Network => "network",
+            Self::Storage => "storage",
+            Self::Host => "host",
+            Self::Job => "job",
+        }
+    }
+}
+
+impl Remedy {
+    /// In the order of the declaration.
+    pub const ALL: [Self; 7] = [
+        Self::None,
+        Self::RestartApp,
+        Self::DrainReset,
+        Self::ResetGpu,
+        Self::RebootNode,
+        Self::CheckHardware,
+        Self::ContactSupport,
+    ];
+
+    /// The word for it in events and in the catalogue of XIDs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::RestartApp => "restart_app",
+            Self::DrainReset => "drain_reset",
+            Self::ResetGpu => "reset_gpu",
+            Self::RebootNode => "reboot_node",
+            Self::CheckHardware => "check_hardware",
+            Self::ContactSupport => "contact_support",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|remedy| remedy.as_str() == word)
+    }
+
+    /// Whether the node has to be mended by it. What an application does to itself is not the
+    /// node's, and what a vendor wants to hear of seldom stops a run.
+    pub const fn repairs_node(self) -> bool {
+        matches!(self, Self::DrainReset | Self::ResetGpu | Self::RebootNode | Self::CheckHardware)
+    }
+
+    /// Whether a GPU that was reset since is as good as new.
+    pub const fn is_reset(self) -> bool {
+        matches!(self, Self::DrainReset | Self::ResetGpu)
+    }
+}
+
+impl Incident {
+    /// Its kind, and the name of its runbook.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::GpuFault => "gpu_fault",
+            Self::Throttle => "throttle",
+            Self::NodeFault => "node_fault",
+        }
+    }
+}
+
+impl Pages {
+    /// For people.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AtOnce => "at once",
+            Self::OnceItLasts => "once it has lasted",
+            Self::AfterFailover => "after five minutes",
+            Self::Never => "never by itself",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_row_and_is_found_by_it() {
+        for condition in NodeCondition::ALL {
+            assert_eq!(NodeCondition::parse(condition.name()), Some(*condition));
+        }
+        assert_eq!(NodeCondition::parse("gpu_is_sad"), None);
+    }
+
+    #[test]
+    fn remedies_are_read_back_and_stand_in_the_order_of_their_effort() {
+        assert!(Remedy::ALL.is_sorted());
+        for remedy in Remedy::ALL {
+            assert_eq!(Remedy::parse(remedy.as_str()), Some(remedy));
+        }
+        assert_eq!(Remedy::parse("pray"), None);
+    }
+}
