@@ -1,6 +1,6 @@
 //! What changed of the runs: context for whoever looks at an incident, and nobody's alarm.
 
-use crate::run::Run;
+use crate::monitor::Run;
 use stepwatch_model::time::Ts;
 
 /// Changes kept until somebody takes them; the oldest go first.

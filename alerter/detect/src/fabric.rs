@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::detectors::link_fault;
 use crate::node::{Level, NodeState, Topic};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{LINKS_AT_ONCE, MAX_NODES_AT_ONCE};
@@ -41,7 +40,7 @@ impl Fabric {
     /// again tells of itself only.
     pub(crate) fn note(&mut self, node: &NodeState) {
         let links = node.conditions.iter().filter(|(key, _)| key.topic == Topic::Link);
-        let down = links.filter(|(key, c)| link_fault::is_down(key, c) && c.holds() && c.level > Level::Info);
+        let down = links.filter(|(key, c)| key.is_link_down(c) && c.holds() && c.level > Level::Info);
         let down: Vec<_> = down.filter_map(|(_, c)| Some((Medium::of(&c.medium)?, c.began))).collect();
         if self.of.get(&node.name).map_or(down.is_empty(), |had| *had == down) {
             return;
@@ -88,7 +87,7 @@ mod tests {
     use stepwatch_wire::{Event, Kind, Value};
 
     use super::*;
-    use crate::node::Node;
+    use crate::monitor::Node;
 
     /// A link of a node went down, or something else became of it, at this second.
     fn said(fabric: &mut Fabric, (second, name, medium, state): (i64, &str, &str, &str)) {

@@ -14,8 +14,9 @@ mod glob;
 mod monitor;
 pub mod node;
 mod placement;
+pub mod registry;
 pub mod run;
 pub mod sample;
 pub mod stats;
 
-pub use monitor::{Input, Monitor, Refusal, Refused};
+pub use monitor::{Counters, Input, Monitor, News, Node, Refusal, Refused, Run};

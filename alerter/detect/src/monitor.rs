@@ -3,7 +3,9 @@
 
 mod admission;
 mod baselines;
+mod node;
 mod nodes;
+mod run;
 mod sources;
 mod state;
 
@@ -20,11 +22,10 @@ use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use crate::batches::Batches;
 use crate::changes::{Before, Changes, RunChange};
-use crate::detector::DetectorsConfig;
 use crate::fabric::Fabric;
-use crate::node::Node;
 use crate::placement::Placement;
-use crate::run::{FORGET_AFTER, Run};
+use crate::registry::DetectorsConfig;
+use crate::run::FORGET_AFTER;
 
 /// Runs watched at once; events of further ones are counted and dropped.
 const MAX_RUNS: usize = 100_000;
@@ -36,6 +37,8 @@ const KEEP_ENDED: Span = Span::secs(3600);
 const LOOK_AGAIN: Span = Span::millis(10);
 
 pub use admission::{Refusal, Refused};
+pub use node::{News, Node};
+pub use run::{Counters, Run};
 use sources::{Source, Speakers};
 
 /// What comes from the sources.

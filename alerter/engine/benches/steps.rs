@@ -23,8 +23,8 @@ use core::hint::black_box;
 use std::fs;
 use std::sync::Arc;
 
-use stepwatch_detect::detector::Detectors;
-use stepwatch_detect::run::Run;
+use stepwatch_detect::Run;
+use stepwatch_detect::registry::Detectors;
 use stepwatch_detect::sample::StepSample;
 use stepwatch_engine::{Engine, SourceInput};
 use stepwatch_model::time::Ts;

@@ -9,10 +9,10 @@
 use std::sync::Arc;
 
 use stepwatch_detect::Monitor;
+use stepwatch_detect::Node;
+use stepwatch_detect::Run;
 use stepwatch_detect::changes::RunChange;
-use stepwatch_detect::detector::DetectorsConfig;
-use stepwatch_detect::node::Node;
-use stepwatch_detect::run::Run;
+use stepwatch_detect::registry::DetectorsConfig;
 use stepwatch_model::{Detected, Elsewhere};
 use stepwatch_respond::Responder;
 use stepwatch_respond::config::ResponderConfig;

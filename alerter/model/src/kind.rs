@@ -74,8 +74,45 @@ impl Cause {
     }
 }
 
+/// Kinds of one class and cause are the ordinary course of one fault: whoever has acknowledged one
+/// need not hear of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It may come back by itself.
+    Excursion,
+    /// It will not.
+    Lost,
+    /// The run goes on at another level.
+    Level,
+    /// It learns too little.
+    Learning,
+    /// It learns by heart.
+    Gap,
+    /// Single steps are long.
+    Pause,
+    /// The length of steps scatters.
+    Uneven,
+    /// All other kinds of one cause are of one class.
+    OfCause,
+}
+
+/// Which advice a kind may get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// To a checkpoint from before the onset.
+    RollBack,
+    /// A restart, if it pays back.
+    Restart,
+    /// The node of the first suspect, at the next checkpoint, with what it costs until then.
+    DrainNode,
+    /// The same without the arithmetic, or what the nodes share.
+    DrainAtCheckpoint,
+    /// What a run that stands still needs, or hardware under it.
+    ByCause,
+}
+
 macro_rules! kinds {
-    ($($name:ident $text:literal $cause:ident $title:literal;)*) => {
+    ($($name:ident $text:literal $cause:ident $class:ident $precedence:literal $advice:ident $title:literal;)*) => {
         /// Kinds of incident. The text forms are a contract: scripts, routes and dashboards match on them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
@@ -92,6 +129,22 @@ macro_rules! kinds {
                 match self { $(Self::$name => Cause::$cause),* }
             }
 
+            /// What an acknowledgement of it covers.
+            pub fn class(self) -> Class {
+                match self { $(Self::$name => Class::$class),* }
+            }
+
+            /// Which of two kinds of one severity names the incident, the higher one: where a fault
+            /// leads, not where it began; but what broke, not who waits for it.
+            pub fn precedence(self) -> u8 {
+                match self { $(Self::$name => $precedence),* }
+            }
+
+            /// What may be done about it.
+            pub fn advice(self) -> Advice {
+                match self { $(Self::$name => Advice::$advice),* }
+            }
+
             /// A short human name for titles.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),* }
@@ -101,48 +154,49 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Nonfinite "nonfinite" Numerics "NaN or infinity";
-    GradSpike "grad_spike" Numerics "gradient spike";
-    GradInstability "grad_instability" Numerics "unstable gradients";
-    GradLevelShift "grad_level_shift" Numerics "gradient level shift";
-    LossSpike "loss_spike" Numerics "loss spike";
-    Divergence "divergence" Numerics "divergence";
-    LossShift "loss_shift" Numerics "loss level shift";
-    Plateau "plateau" Numerics "loss plateau";
-    NoLearning "no_learning" Numerics "no learning";
-    MfuDroop "mfu_droop" Speed "MFU droop";
-    ThroughputDrop "throughput_drop" Speed "throughput drop";
-    GcTail "gc_tail" Speed "growing slow-step tail";
-    StepTimeJitter "step_time_jitter" Speed "step time jitter";
-    Stall "stall" Speed "stalled step";
-    Straggler "straggler" Speed "straggler";
-    Hang "hang" Progress "hang";
-    EvalGap "eval_gap" Numerics "eval gap";
-    CkptStale "ckpt_stale" Checkpoint "stale checkpoint";
-    SourceLost "source_lost" Telemetry "source lost";
-    FirstFailure "first_failure" Progress "first failure";
-    RankDead "rank_dead" Progress "dead rank";
-    GpuFault "gpu_fault" Hardware "GPU fault";
-    LinkFault "link_fault" Hardware "link fault";
-    ConfigDrift "config_drift" Config "config drift";
-    MfuImplausible "mfu_implausible" Config "implausible MFU";
-    UserAlert "user_alert" User "alert of the training script";
-    TorchelasticError "torchelastic_error" Progress "error of a rank";
-    FlightRecorderDump "flight_recorder_dump" Progress "collective that did not end";
-    LauncherDead "launcher_dead" Progress "dead launcher";
-    Throttle "throttle" Hardware "slow GPU";
-    EccTrend "ecc_trend" Hardware "rising memory errors";
-    Peer "peer" Hardware "unlike its peers";
-    NodeFault "node_fault" Node "node fault";
-    SlowStart "slow_start" Speed "slow start";
-    LrCoupling "lr_coupling" Numerics "learning rate too high";
-    DataWait "data_wait" Speed "waiting for data";
-    CkptSlow "ckpt_slow" Checkpoint "slow checkpoint";
-    LayerGrad "layer_grad" Numerics "gradient of a layer";
-    ActivationShift "activation_shift" Numerics "activations of a layer";
-    RankLoss "rank_loss" Numerics "loss of one rank";
-    Generic "generic" Signal "signal out of place";
-    AlertStorm "alert_storm" Alerting "alert storm";
-    AlerterFault "alerter_fault" Alerting "fault of the alerter";
-    PrometheusAlert "prometheus_alert" External "Prometheus alert";
+//  kind               name                     cause      class     precedence advice    title
+    Nonfinite          "nonfinite"              Numerics   Lost      6 RollBack          "NaN or infinity";
+    GradSpike          "grad_spike"             Numerics   Excursion 1 ByCause           "gradient spike";
+    GradInstability    "grad_instability"       Numerics   Excursion 3 RollBack          "unstable gradients";
+    GradLevelShift     "grad_level_shift"       Numerics   Level     0 ByCause           "gradient level shift";
+    LossSpike          "loss_spike"             Numerics   Excursion 4 RollBack          "loss spike";
+    Divergence         "divergence"             Numerics   Lost      5 RollBack          "divergence";
+    LossShift          "loss_shift"             Numerics   Level     2 RollBack          "loss level shift";
+    Plateau            "plateau"                Numerics   Learning  0 ByCause           "loss plateau";
+    NoLearning         "no_learning"            Numerics   Learning  0 ByCause           "no learning";
+    MfuDroop           "mfu_droop"              Speed      OfCause   1 Restart           "MFU droop";
+    ThroughputDrop     "throughput_drop"        Speed      OfCause   2 Restart           "throughput drop";
+    GcTail             "gc_tail"                Speed      Uneven    0 Restart           "growing slow-step tail";
+    StepTimeJitter     "step_time_jitter"       Speed      Uneven    0 ByCause           "step time jitter";
+    Stall              "stall"                  Speed      Pause     0 ByCause           "stalled step";
+    Straggler          "straggler"              Speed      OfCause   0 DrainNode         "straggler";
+    Hang               "hang"                   Progress   OfCause   3 ByCause           "hang";
+    EvalGap            "eval_gap"               Numerics   Gap       0 ByCause           "eval gap";
+    CkptStale          "ckpt_stale"             Checkpoint OfCause   1 ByCause           "stale checkpoint";
+    SourceLost         "source_lost"            Telemetry  OfCause   0 ByCause           "source lost";
+    FirstFailure       "first_failure"          Progress   OfCause   0 ByCause           "first failure";
+    RankDead           "rank_dead"              Progress   OfCause   4 ByCause           "dead rank";
+    GpuFault           "gpu_fault"              Hardware   OfCause   9 ByCause           "GPU fault";
+    LinkFault          "link_fault"             Hardware   OfCause   8 ByCause           "link fault";
+    ConfigDrift        "config_drift"           Config     OfCause   0 ByCause           "config drift";
+    MfuImplausible     "mfu_implausible"        Config     OfCause   0 ByCause           "implausible MFU";
+    UserAlert          "user_alert"             User       OfCause   0 ByCause           "alert of the training script";
+    TorchelasticError  "torchelastic_error"     Progress   OfCause   0 ByCause           "error of a rank";
+    FlightRecorderDump "flight_recorder_dump"   Progress   OfCause   0 ByCause           "collective that did not end";
+    LauncherDead       "launcher_dead"          Progress   OfCause   0 ByCause           "dead launcher";
+    Throttle           "throttle"               Hardware   OfCause   1 DrainAtCheckpoint "slow GPU";
+    EccTrend           "ecc_trend"              Hardware   OfCause   0 DrainAtCheckpoint "rising memory errors";
+    Peer               "peer"                   Hardware   OfCause   0 DrainAtCheckpoint "unlike its peers";
+    NodeFault          "node_fault"             Node       OfCause   7 ByCause           "node fault";
+    SlowStart          "slow_start"             Speed      OfCause   0 ByCause           "slow start";
+    LrCoupling         "lr_coupling"            Numerics   Learning  0 ByCause           "learning rate too high";
+    DataWait           "data_wait"              Speed      OfCause   3 ByCause           "waiting for data";
+    CkptSlow           "ckpt_slow"              Checkpoint OfCause   0 ByCause           "slow checkpoint";
+    LayerGrad          "layer_grad"             Numerics   Excursion 0 ByCause           "gradient of a layer";
+    ActivationShift    "activation_shift"       Numerics   Excursion 0 ByCause           "activations of a layer";
+    RankLoss           "rank_loss"              Numerics   Excursion 0 ByCause           "loss of one rank";
+    Generic            "generic"                Signal     OfCause   0 ByCause           "signal out of place";
+    AlertStorm         "alert_storm"            Alerting   OfCause   0 ByCause           "alert storm";
+    AlerterFault       "alerter_fault"          Alerting   OfCause   0 ByCause           "fault of the alerter";
+    PrometheusAlert    "prometheus_alert"       External   OfCause   0 ByCause           "Prometheus alert";
 }

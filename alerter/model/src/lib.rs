@@ -32,7 +32,7 @@ pub use evidence::{Course, Evidence, Measure, Observation, ReadingUnit, Slowed};
 pub use fault::{Fault, Said, Topic};
 pub use finding::{Change, Finding};
 pub use fingerprint::{fingerprint, hash_byte, hash_label};
-pub use kind::{Cause, Kind, Severity};
+pub use kind::{Advice, Cause, Class, Kind, Severity};
 pub use number::{Num, number};
 pub use remedy::{FirstFailure, Remedies, Remedy};
 pub use render::{names, out_of_line, place, short};

@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 
 use crate::incident::{IncidentRecord, State};
 use stepwatch_model::{
-    Cause, FirstFailure, Kind, Remedies, Remedy, RunSummary, SHARED_NODES, Severity, Span, Target, number,
+    Advice, Cause, FirstFailure, Kind, Remedies, Remedy, RunSummary, SHARED_NODES, Severity, Span, Target,
+    number,
     remedy::{self, DRAIN_RESET, RESET_GPU},
 };
 
@@ -27,21 +28,19 @@ pub(crate) fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) ->
         return None;
     }
     let money = Money { gpus: f64::from(run.gpus), rate };
-    match r.kind {
-        Kind::Nonfinite | Kind::Divergence | Kind::LossSpike | Kind::GradInstability | Kind::LossShift => {
-            known_batch(r).or_else(|| roll_back(r, run, &money))
-        }
-        Kind::MfuDroop | Kind::ThroughputDrop | Kind::GcTail => match (shared(r), node(r)) {
+    match r.kind.advice() {
+        Advice::RollBack => known_batch(r).or_else(|| roll_back(r, run, &money)),
+        Advice::Restart => match (shared(r), node(r)) {
             (Some(what), _) => Some(slowed(r, what, &money)),
             (None, Some(node)) => Some(drain_later(r, run, node, &money)),
             (None, None) => restart(r, run, &money),
         },
-        Kind::Straggler => node(r).map(|node| drain_later(r, run, node, &money)),
-        Kind::EccTrend | Kind::Peer | Kind::Throttle => match shared(r) {
+        Advice::DrainNode => node(r).map(|node| drain_later(r, run, node, &money)),
+        Advice::DrainAtCheckpoint => match shared(r) {
             Some(what) => Some(format!("look at the {what}")),
             None => Some(format!("drain {} at the next checkpoint{}", node(r)?, resume(run))),
         },
-        _ => match r.cause {
+        Advice::ByCause => match r.cause {
             // What is over needs no restart.
             Cause::Progress | Cause::Hardware
                 if r.severity == Severity::Page && r.state != State::Resolved =>

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use stepwatch_detect::run::{Run, RunState};
+use stepwatch_detect::Run;
+use stepwatch_detect::run::RunState;
 use stepwatch_engine::{Engine, Refusal};
 use stepwatch_model::Severity;
 use stepwatch_model::time::Ts;

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use stepwatch_model::{Course, Place, Slowed, Storage, Unit};
 
 use super::OWN;
-use crate::detectors::first_failure::{self, Failure};
 use crate::detectors::{peer, rank_loss, straggler};
 use crate::node::peer_metrics::Outlier;
 use crate::node::words::{self, THROTTLED};
 use crate::node::{Condition, Key, Level, NodeState, Topic};
 use crate::run::RunState;
+use crate::run::failures::{Failure, failures};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Cause, Finding, Kind, Observation, Suspect, Target};
 
@@ -127,7 +127,7 @@ fn own(v: &Finding, f: &RunState) -> Vec<Piece> {
     if v.kind == Kind::RankLoss {
         named.clear(); // what it saw is weighed as evidence of the run
     }
-    let failed = first_failure::failures(f);
+    let failed = failures(f);
     if v.kind.cause() == Cause::Progress {
         let first = failed.first().filter(|d| named.iter().all(|s| s.target.place() != d.place.place()));
         named.extend(first.cloned().map(Failure::died));
@@ -203,7 +203,7 @@ fn behind(f: &RunState, pieces: &mut Vec<Piece>) {
         return;
     }
     for (rank, step) in late.into_iter().take(super::NAMED) {
-        let what = straggler::at(f, rank);
+        let what = f.rank_target(rank);
         pieces.push(Piece {
             sort: Sort::Own,
             place: what.place(),
@@ -242,7 +242,7 @@ fn strays(v: &Finding, f: &RunState, pieces: &mut Vec<Piece>) {
     }
     let Some((first, times)) = rank_loss::worst(f) else { return };
     let sure = times >= AGAIN || !first.loss.is_finite();
-    let what = straggler::at(f, first.rank);
+    let what = f.rank_target(first.rank);
     pieces.push(Piece {
         sort: Sort::Rank,
         place: what.place(),
@@ -258,7 +258,7 @@ fn strays(v: &Finding, f: &RunState, pieces: &mut Vec<Piece>) {
 fn loaders(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
     let waits = |m: &crate::run::rank_compute_time::Member| cause == Cause::Speed && m.waits.level() >= HALF;
     for (rank, m) in f.sections.members.iter().filter(|(_, m)| waits(m)) {
-        let what = straggler::at(f, *rank);
+        let what = f.rank_target(*rank);
         let (since_step, value) = (m.waits.onset(), m.waits.excess().into());
         let why = Observation::WaitsForData { since_step, value };
         pieces.push(Piece {

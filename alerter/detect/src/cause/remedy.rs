@@ -10,9 +10,11 @@ use std::collections::BTreeSet;
 use stepwatch_model::remedy::{DRAIN_RESET, effort};
 use stepwatch_model::{Course, FirstFailure, Remedies, Remedy};
 
-use crate::detectors::{first_failure, link_fault};
+use stepwatch_wire::conditions::{self as wire, NodeCondition};
+
 use crate::node::{Condition, Key, Level, NodeState, Topic, words};
 use crate::run::RunState;
+use crate::run::failures::failures;
 use stepwatch_model::time::{Span, Ts};
 
 /// What happened once and asks for a repair counts for so long.
@@ -26,29 +28,8 @@ const STILL_STEPS: f64 = 5.0;
 const MAX_NODES: usize = 32;
 /// Characters of a rank's last words.
 const MAX_WORDS: usize = 160;
-/// What is asked for where an exporter names a condition and no action.
-const ACTIONS: [(&str, &str); 16] = [
-    ("gpu_lost", "reboot_node"),
-    ("gpu_reset_failed", "reboot_node"),
-    ("nvml_stuck", "reboot_node"),
-    ("hard_lockup", "reboot_node"),
-    ("kernel_oops", "reboot_node"),
-    ("kernel_panic", "reboot_node"),
-    ("nic_firmware", "reboot_node"),
-    ("ecc_uncorrected", "drain_reset"),
-    ("row_remap_pending", "drain_reset"),
-    ("retired_pages_pending", "drain_reset"),
-    ("row_remap_failed", "check_hardware"),
-    ("sram_threshold", "check_hardware"),
-    ("fabric_unhealthy", "check_hardware"),
-    ("aer_fatal", "check_hardware"),
-    ("mce", "check_hardware"),
-    ("nvme_error", "check_hardware"),
-];
-/// Of these, what an application does to itself is not a node's, and what a vendor wants to hear of
-/// seldom stops a run.
-const REPAIRS: [&str; 4] = ["drain_reset", "reset_gpu", "reboot_node", "check_hardware"];
-const SUPPORT: &str = "contact_support";
+/// A vendor wants to hear of it, which seldom stops a run.
+const SUPPORT: &str = wire::Remedy::ContactSupport.as_str();
 
 /// `gone`: nodes for which no exporter speaks.
 pub(crate) fn remedies<'a>(
@@ -74,7 +55,7 @@ fn stands(now: Ts, f: &RunState) -> bool {
 }
 
 fn ended(f: &RunState) -> Option<FirstFailure> {
-    let first = first_failure::failures(f).into_iter().next()?;
+    let first = failures(f).into_iter().next()?;
     let own = first.course() == Course::Broke;
     let words = own.then(|| match first.text.char_indices().nth(MAX_WORDS) {
         Some((at, _)) => format!("{}…", &first.text[..at]),
@@ -100,21 +81,23 @@ fn of_condition(now: Ts, node: &NodeState, key: &Key, c: &Condition) -> Option<R
         return None;
     }
     // A driver that is slow to answer us may answer the run.
-    let sure = c.level == Level::Error && key.name != "nvml_stuck";
+    let sure = c.level == Level::Error && key.name != NodeCondition::NvmlStuck.name();
     if key.topic == Topic::Link {
         // One that went down is a warning, and an error once it has not come back. An Ethernet that is down
         // is seldom the one that a run needs.
-        let down = link_fault::is_down(key, c) && c.holds() && (sure || c.state == "down");
+        let down = key.is_link_down(c) && c.holds() && (sure || c.state == "down");
         let down = down && c.medium != "ethernet";
         return down.then(|| Remedy::Link { name: key.name.clone() });
     }
-    if key.name == "oom_kill" {
+    if key.name == NodeCondition::OomKill.name() {
         let cgroup = if key.place.starts_with('/') { key.place.clone() } else { String::new() };
         return lately(KILLED_WITHIN).then_some(Remedy::Memory { cgroup });
     }
-    let known = || ACTIONS.iter().find(|(name, _)| key.topic == Topic::Hw && *name == key.name);
-    let action = if c.action.is_empty() { known()?.1 } else { c.action.as_str() };
-    let counts = REPAIRS.contains(&action) || sure && action == SUPPORT;
+    // Where an exporter names a condition and no action.
+    let known = || key.row().map(|row| row.remedy.as_str());
+    let action = if c.action.is_empty() { known()? } else { c.action.as_str() };
+    let repairs = wire::Remedy::parse(action).is_some_and(wire::Remedy::repairs_node);
+    let counts = repairs || sure && action == SUPPORT;
     counts.then(|| Remedy::Repair {
         sure,
         effort: effort(action),

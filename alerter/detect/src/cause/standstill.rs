@@ -164,7 +164,7 @@ mod tests {
     use stepwatch_wire::{Event, Kind, Value};
 
     use super::*;
-    use crate::node::Node;
+    use crate::monitor::Node;
 
     /// When it stopped, and when we look.
     const STOP: Ts = Ts(300_000);

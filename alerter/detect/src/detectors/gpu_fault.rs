@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::conditions::Incident;
 
 use super::faults::{Faults, Sort};
 use crate::detector::NodeDetector;
@@ -44,17 +45,6 @@ impl Default for Config {
 const APPLICATION: [i64; 4] = [13, 31, 43, 45];
 /// Those of them that a sick GPU can bring upon any application.
 const EITHER: [i64; 2] = [13, 31];
-/// Conditions that are ours.
-const OURS: [&str; 8] = [
-    "gpu_lost",
-    "gpu_recovery_action",
-    "row_remap_pending",
-    "row_remap_failed",
-    "sram_threshold",
-    "ecc_uncorrected",
-    "fabric_unhealthy",
-    "retired_pages_pending",
-];
 /// Runs remembered a GPU, and GPUs.
 const MAX_RUNS: usize = 16;
 const MAX_GPUS: usize = 64;
@@ -143,7 +133,8 @@ impl Sort for Rules<'_> {
     const SIGNAL: &'static str = "gpu";
 
     fn is_ours(&self, key: &Key) -> bool {
-        key.topic == Topic::Xid || key.topic == Topic::Hw && OURS.contains(&key.name.as_str())
+        key.topic == Topic::Xid
+            || key.topic == Topic::Hw && key.row().is_some_and(|row| row.incident == Incident::GpuFault)
     }
 
     fn severity(&self, _: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {

@@ -41,10 +41,6 @@ pub struct LinkFault {
     faults: Faults,
 }
 
-pub(crate) fn is_down(key: &Key, c: &Condition) -> bool {
-    key.aspect.is_empty() && c.state != "flap"
-}
-
 impl Sort for Config {
     const KIND: Kind = Kind::LinkFault;
     const SIGNAL: &'static str = "link";
@@ -60,13 +56,13 @@ impl Sort for Config {
             Level::Info => Severity::Info,
             _ if c.medium == "ethernet" || tenants.is_empty() => Severity::Ticket,
             _ if c.state == "drop" && c.level == Level::Error => Severity::Page,
-            _ if is_down(key, c) && carries && long => Severity::Page,
+            _ if key.is_link_down(c) && carries && long => Severity::Page,
             _ => Severity::Ticket,
         }
     }
 
     fn rises_at(&self, key: &Key, c: &Condition) -> Option<Ts> {
-        (is_down(key, c) && c.holds()).then(|| c.first + self.page_after)
+        (key.is_link_down(c) && c.holds()).then(|| c.first + self.page_after)
     }
 
     fn lasts(&self, _: &Key, _: &Condition) -> Span {

@@ -7,10 +7,10 @@
 //! themselves: the run that stands is.
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::conditions::{Incident, Pages};
 
 use super::faults::{Faults, Sort};
 use crate::detector::NodeDetector;
-use crate::node::words;
 use crate::node::{Condition, Key, Level, NodeState, Tenants, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Finding, Kind, Severity};
@@ -39,24 +39,6 @@ impl Default for Config {
     }
 }
 
-/// Conditions that other detectors judge.
-const NOT_OURS: [&str; 9] = [
-    "gpu_lost",
-    "gpu_recovery_action",
-    "row_remap_pending",
-    "row_remap_failed",
-    "sram_threshold",
-    "ecc_uncorrected",
-    "fabric_unhealthy",
-    "retired_pages_pending",
-    "gpu_throttled",
-];
-/// Evidence of harm, and no harm by itself: ranks that wait for each other, a driver that does not
-/// answer us.
-const EVIDENCE: [&str; 2] = [words::RAS_STUCK, "nvml_stuck"];
-/// Network file systems that do not answer.
-const MOUNTS: [&str; 4] = ["mount_stuck", "nfs_stall", "lustre_stall", "lustre_unhealthy"];
-
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct NodeFault {
     faults: Faults,
@@ -64,8 +46,8 @@ pub struct NodeFault {
 
 impl Config {
     fn pages_at(&self, key: &Key, c: &Condition) -> Ts {
-        let mount = MOUNTS.contains(&key.name.as_str());
-        c.first + if mount { self.mount_page_after } else { self.page_after }
+        let after_failover = pages(key) == Pages::AfterFailover;
+        c.first + if after_failover { self.mount_page_after } else { self.page_after }
     }
 }
 
@@ -74,12 +56,13 @@ impl Sort for Config {
     const SIGNAL: &'static str = "node";
 
     fn is_ours(&self, key: &Key) -> bool {
-        key.topic == Topic::Hw && !NOT_OURS.contains(&key.name.as_str())
+        // What an exporter of another version reports may have no row.
+        key.topic == Topic::Hw && key.row().is_none_or(|row| row.incident == Incident::NodeFault)
     }
 
     fn severity(&self, now: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
         let lasted = c.once || now >= self.pages_at(key, c);
-        let evidence = EVIDENCE.contains(&key.name.as_str());
+        let evidence = pages(key) == Pages::Never;
         match c.level {
             Level::Error if lasted && !tenants.is_empty() && !evidence => Severity::Page,
             Level::Error | Level::Warn => Severity::Ticket,
@@ -94,6 +77,10 @@ impl Sort for Config {
     fn lasts(&self, _: &Key, _: &Condition) -> Span {
         self.quiet_after
     }
+}
+
+fn pages(key: &Key) -> Pages {
+    key.row().map_or(Pages::OnceItLasts, |row| row.pages)
 }
 
 impl NodeDetector for NodeFault {

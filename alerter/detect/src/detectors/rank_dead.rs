@@ -7,9 +7,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::first_failure::{Failure, failures};
 use crate::detector::ClockDetector;
 use crate::run::RunState;
+use crate::run::failures::{Failure, failures};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity, Suspect};
 

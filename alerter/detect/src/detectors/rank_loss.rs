@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::straggler::at;
 use crate::detector::ClockDetector;
 use crate::run::RunState;
 use crate::run::rank_loss::Stray;
@@ -74,7 +73,7 @@ impl RankLoss {
         let again = times >= c.repeats;
         let severity = if again { Severity::Ticket } else { Severity::Info };
         self.raised = Some(self.raised.map_or(severity, |had| had.max(severity)));
-        let place = at(f, s.rank);
+        let place = f.rank_target(s.rank);
         let rest = if again {
             format!(
                 ", and it was out of line in {times} steps, with another batch each time: it may compute wrongly without any error; replay a batch \
@@ -137,7 +136,7 @@ fn finding(now: Ts, step: i64, change: Change, severity: Severity, why: impl Int
 mod tests {
     use super::*;
     use crate::detectors::testing::Noise;
-    use crate::run::Run;
+    use crate::monitor::Run;
     use proptest::prelude::*;
     use std::sync::Arc;
     use stepwatch_wire::Event;

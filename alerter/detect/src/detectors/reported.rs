@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::first_failure::course;
+use crate::run::failures::course;
 use crate::run::{Report, RunState, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect};

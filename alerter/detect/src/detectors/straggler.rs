@@ -33,7 +33,7 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
 
 use picture::{HYSTERESIS, Rotation, persistent, rotating};
-pub(crate) use words::{at, suspect};
+pub(crate) use words::suspect;
 use words::{split, suspects, who, worst};
 
 mod picture;

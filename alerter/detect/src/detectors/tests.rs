@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::testing::{Noise, healthy, judge, pages, raised};
-use crate::detector::Detectors;
+use crate::registry::Detectors;
 use crate::sample::{Quanta, StepSample};
 use stepwatch_model::{Kind, Severity};
 
@@ -45,7 +45,7 @@ fn a_series_is_no_larger_than_it_may_be() {
     let table = table.join("\n");
     let detectors = size_of::<Detectors>() / SERIES;
     assert!(detectors <= IN_DETECTORS, "{detectors} bytes a series in the detectors:\n{table}");
-    let run = size_of::<crate::run::Run>() / SERIES;
+    let run = size_of::<crate::Run>() / SERIES;
     assert!(
         run <= IN_RUN,
         "{run} bytes a series in the run, of which in its detectors {detectors}:\n{table}"

@@ -7,9 +7,10 @@
 //! is refused and counted. `nodes: many` in the configuration says that a source speaks for others.
 
 use super::nodes::MAX_NODES;
+use super::run::Run;
 use super::sources::Source;
 use super::{Key, MAX_RUNS, Monitor};
-use crate::run::{Run, Tellers};
+use crate::run::Tellers;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Detected, NO_RUN, Scope};
 use stepwatch_wire::{Event, Kind};

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::run::Run;
 use super::{Key, Monitor};
 use crate::detectors::shared::Standard;
-use crate::run::Run;
 use stepwatch_model::time::Ts;
 
 /// Configurations remembered; beyond it the one that was used longest ago goes, and is counted.

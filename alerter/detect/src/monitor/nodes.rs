@@ -5,15 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stepwatch_wire::Event;
 
+use super::node::Node;
+use super::run::Run;
 use super::{Key, LOOK_AGAIN, Monitor};
 use crate::cause;
 use crate::changes::{self, RunChange, configuration};
 use crate::detectors::gpu_fault;
 use crate::node::peer_metrics::VITALS;
 use crate::node::words;
-use crate::node::{self, Node, Peers, Tenant};
+use crate::node::{self, Peers, Tenant};
 use crate::placement::Placement;
-use crate::run::{Run, summary};
+use crate::run::summary;
 use stepwatch_model::Detected;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Cause, Context, Finding, Kind, Origin, RunSummary, Scope};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::admission::Refused;
+use super::run::Run;
 use super::{Key, Monitor};
-use crate::run::Run;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Detected, NO_RUN};
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use stepwatch_model::Scope;
 use stepwatch_model::stored::{StatePart, decode, encode};
 
+use super::node::Node;
+use super::run::Run;
 use super::{Key, Monitor, run_deadline};
 use crate::batches::Batches;
-use crate::detector::DetectorsConfig;
-use crate::node::Node;
-use crate::run::Run;
+use crate::registry::DetectorsConfig;
 
 impl Monitor {
     /// The parts of the state that changed since this was called before, to be stored with what

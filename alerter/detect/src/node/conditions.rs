@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Target;
 pub use stepwatch_model::Topic;
+use stepwatch_wire::conditions::{NodeCondition, Row};
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::liveness::Liveness;
@@ -27,9 +28,9 @@ const MAX_BLAMED: usize = 8;
 /// States of a link that are about whether it is there.
 const PRESENCE: [&str; 5] = ["", "up", "down", "drop", "flap"];
 /// Conditions of a GPU whose end means that it was reset, and its XIDs are history.
-const MENDED: [&str; 2] = ["gpu_lost", "gpu_recovery_action"];
+const MENDED: [NodeCondition; 2] = [NodeCondition::GpuLost, NodeCondition::GpuRecoveryAction];
 /// And the driver's own word for it.
-const RESET: &str = "gpu_reset";
+const RESET: &str = NodeCondition::GpuReset.name();
 
 /// As the exporter judged it, without knowing of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -103,6 +104,16 @@ impl Level {
 }
 
 impl Key {
+    /// What the condition means; none of links and XIDs, nor of what this version does not know.
+    pub(crate) fn row(&self) -> Option<&'static Row> {
+        (self.topic == Topic::Hw).then(|| NodeCondition::parse(&self.name))?.map(NodeCondition::row)
+    }
+
+    /// Whether the condition of a link is that it is down.
+    pub(crate) fn is_link_down(&self, c: &Condition) -> bool {
+        self.aspect.is_empty() && c.state != "flap"
+    }
+
     fn of(e: &Event, gpu: &str) -> Option<Self> {
         let first =
             |keys: &[&str]| keys.iter().map(|k| word(e, k)).find(|v| !v.is_empty()).unwrap_or_default();
@@ -164,7 +175,7 @@ impl Conditions {
 
     /// Takes a telling; true if it says something new. `gpu` is the UUID of the GPU that it is of,
     /// or empty.
-    pub(super) fn take(&mut self, now: Ts, e: &Event, gpu: &str) -> bool {
+    pub(crate) fn take(&mut self, now: Ts, e: &Event, gpu: &str) -> bool {
         let Some(key) = Key::of(e, gpu) else { return false };
         let holds = match key.topic {
             Topic::Xid => true,
@@ -194,7 +205,7 @@ impl Conditions {
         let Some(c) = self.all.get_mut(key).filter(|c| c.over.is_none()) else { return false };
         c.over = Some(now);
         let (gpu, pci) = (c.gpu.clone(), c.pci.clone());
-        if key.topic == Topic::Hw && MENDED.contains(&key.name.as_str()) {
+        if key.topic == Topic::Hw && MENDED.iter().any(|mended| mended.name() == key.name) {
             self.mend(now, &gpu, &pci, at);
         }
         true
@@ -216,7 +227,7 @@ impl Conditions {
     }
 
     /// Notices that the exporter was started anew.
-    pub(super) fn life(&mut self, boot: Option<&str>, now: Ts) {
+    pub(crate) fn life(&mut self, boot: Option<&str>, now: Ts) {
         let Some(boot) = boot else { return };
         if self.life.as_ref().is_none_or(|(had, _)| had != boot) {
             self.life = Some((boot.to_owned(), now));
@@ -224,12 +235,12 @@ impl Conditions {
     }
 
     /// When the exporter that speaks now was first heard.
-    pub(super) fn born(&self) -> Option<Ts> {
+    pub(crate) fn born(&self) -> Option<Ts> {
         self.life.as_ref().map(|(_, at)| *at)
     }
 
     /// Ends what the node speaks of no more, and forgets what is long over.
-    pub(super) fn age(&mut self, now: Ts, heard: &Liveness) {
+    pub(crate) fn age(&mut self, now: Ts, heard: &Liveness) {
         let born = self.born();
         for c in self.all.values_mut().filter(|c| c.holds()) {
             if is_dropped(born, c.last, heard) {
@@ -241,7 +252,7 @@ impl Conditions {
 }
 
 /// Whether the node speaks no more of what holds and was last told then.
-pub(super) fn is_dropped(born: Option<Ts>, told: Ts, heard: &Liveness) -> bool {
+pub(crate) fn is_dropped(born: Option<Ts>, told: Ts, heard: &Liveness) -> bool {
     let orphan = born.is_some_and(|at| told < at && heard.without(at) > RETELL);
     orphan || heard.without(told) > LEASE
 }
@@ -289,7 +300,7 @@ fn blames(e: &Event) -> Option<Target> {
 }
 
 /// A text, or a number as one.
-pub(super) fn word(e: &Event, key: &str) -> String {
+pub(crate) fn word(e: &Event, key: &str) -> String {
     match e.extra.get(key) {
         Some(Value::Text(text)) => text.clone(),
         Some(Value::Number(n)) => n.to_string(),

@@ -122,7 +122,7 @@ impl Gpus {
 
     /// The UUID of the GPU that an event is of, told or found by its address; empty if it is of
     /// none.
-    pub(super) fn named(&self, e: &Event) -> String {
+    pub(crate) fn named(&self, e: &Event) -> String {
         let told = word(e, "gpu");
         if told.starts_with("GPU-") {
             return told;
@@ -131,7 +131,7 @@ impl Gpus {
     }
 
     /// Learns which GPU is which, from whatever tells.
-    pub(super) fn learn(&mut self, e: &Event) {
+    pub(crate) fn learn(&mut self, e: &Event) {
         let text = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
         let Some(uuid) = text("gpu").filter(|v| v.starts_with("GPU-")) else { return };
         if !self.all.contains_key(uuid) && self.all.len() >= MAX_GPUS {
@@ -149,7 +149,7 @@ impl Gpus {
     }
 
     /// Takes a reading; true if there was one.
-    pub(super) fn take(&mut self, now: Ts, e: &Event) -> bool {
+    pub(crate) fn take(&mut self, now: Ts, e: &Event) -> bool {
         let Some(gpu) = e.extra.get("gpu").and_then(Value::as_str).and_then(|uuid| self.all.get_mut(uuid))
         else {
             return false;

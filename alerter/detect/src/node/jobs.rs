@@ -32,7 +32,7 @@ impl Jobs {
     }
 
     /// A job came or went, or is still there; true if that is news.
-    pub(super) fn take(&mut self, now: Ts, e: &Event) -> bool {
+    pub(crate) fn take(&mut self, now: Ts, e: &Event) -> bool {
         let word = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
         let Some(id) = word("job") else { return false };
         if e.code == Some(0) {
@@ -53,7 +53,7 @@ impl Jobs {
     }
 
     /// Forgets those that the node speaks of no more.
-    pub(super) fn age(&mut self, born: Option<Ts>, heard: &Liveness) {
+    pub(crate) fn age(&mut self, born: Option<Ts>, heard: &Liveness) {
         self.all.retain(|_, job| !is_dropped(born, job.last, heard));
     }
 }

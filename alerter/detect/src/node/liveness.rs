@@ -12,13 +12,13 @@ const GAP: Span = Span::secs(620);
 const GONE: Span = Span::secs(660);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Liveness {
+pub(crate) struct Liveness {
     since: Ts,
     last: Ts,
 }
 
 impl Liveness {
-    pub(super) fn hear(&mut self, now: Ts) {
+    pub(crate) fn hear(&mut self, now: Ts) {
         if now - self.last > GAP {
             self.since = now;
         }
@@ -26,12 +26,12 @@ impl Liveness {
     }
 
     /// For how long it was heard, and not what was last told then.
-    pub(super) fn without(&self, told: Ts) -> Span {
+    pub(crate) fn without(&self, told: Ts) -> Span {
         self.last - told.max(self.since)
     }
 
     /// Whether a device that was read last then is still there.
-    pub(super) fn has(&self, read: Ts) -> bool {
+    pub(crate) fn has(&self, read: Ts) -> bool {
         self.without(read) <= GONE
     }
 }

@@ -223,7 +223,7 @@ impl Usual {
 
 impl PeerMetrics {
     /// Takes a reading of a GPU or a port; true if it was one. `loaded`: the GPU is at work.
-    pub(super) fn take(&mut self, now: Ts, e: &Event, loaded: bool, peers: Option<&Peers>) -> bool {
+    pub(crate) fn take(&mut self, now: Ts, e: &Event, loaded: bool, peers: Option<&Peers>) -> bool {
         let (of, key) = match e.name.as_deref() {
             Some("gpu") => (Of::Gpu, word(e, "gpu")),
             Some("rdma") => (Of::Port, format!("{}/{}", word(e, "device"), word(e, "port"))),

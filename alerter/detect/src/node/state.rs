@@ -25,7 +25,7 @@ pub struct NodeState {
     pub name: String,
     /// When anything of the node itself arrived last, by our clock.
     pub last_heard: Ts,
-    pub(super) heard: Liveness,
+    pub(crate) heard: Liveness,
     /// When it was last stored.
     pub(crate) kept_at: Ts,
     pub conditions: Conditions,
@@ -60,7 +60,7 @@ impl NodeState {
         }
     }
 
-    pub(super) fn heard(&mut self, now: Ts, e: &Event) {
+    pub(crate) fn heard(&mut self, now: Ts, e: &Event) {
         self.last_heard = now;
         self.heard.hear(now);
         self.conditions.life(e.cursor.as_ref().map(|c| c.boot.as_str()), now);
@@ -68,13 +68,13 @@ impl NodeState {
     }
 
     /// Lets go of what the node speaks of no more.
-    pub(super) fn age(&mut self, now: Ts) {
+    pub(crate) fn age(&mut self, now: Ts) {
         self.conditions.age(now, &self.heard);
         self.jobs.age(self.conditions.born(), &self.heard);
     }
 
     /// Takes a part of a setup; gives the whole when it has become that, and is news.
-    pub(super) fn set_up(&mut self, e: &Event) -> Option<(Option<String>, Setup)> {
+    pub(crate) fn set_up(&mut self, e: &Event) -> Option<(Option<String>, Setup)> {
         let fingerprint = e.extra.get("fingerprint").and_then(Value::as_str)?;
         let run = e.run.clone().unwrap_or_default();
         if !self.setups.contains_key(&run) && self.setups.len() >= MAX_SETUPS {

@@ -1,15 +1,16 @@
 //! How a node's troubles read.
 
 use stepwatch_model::{Fault, Observation, Said, Slowed, Suspect, Target};
+use stepwatch_wire::conditions::NodeCondition;
 
 use super::conditions::{Condition, Key, Topic};
 use super::{NodeState, Tenants};
 use stepwatch_model::time::{Span, Ts};
 
 /// What exporters call ranks that do not join a collective.
-pub(crate) const RAS_STUCK: &str = "ras_stuck";
+pub(crate) const RAS_STUCK: &str = NodeCondition::RasStuck.name();
 /// A GPU that its hardware slows down.
-pub(crate) const THROTTLED: &str = "gpu_throttled";
+pub(crate) const THROTTLED: &str = NodeCondition::GpuThrottled.name();
 
 /// `GPU 3 (GPU-2f3c…)`, or as much of it as is known; empty if nothing is.
 pub(crate) fn gpu(f: &NodeState, uuid: &str, pci: &str) -> String {

@@ -18,7 +18,7 @@ use super::{Derived, derived_step_time};
 
 /// What a step report is, given what the rank reported before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(crate) enum Arrival {
     Next,
     /// The first rank to come back after a restart.
     Restarted,
@@ -32,7 +32,7 @@ pub(super) enum Arrival {
 const PATIENCE: i64 = 3;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Align {
+pub(crate) struct Align {
     leader: Option<u32>,
     leader_missed: i64,
     /// The last step that became a sample, and its time if the report told it.
@@ -61,7 +61,7 @@ struct Pending {
 
 /// What a report makes: one sample, nearly always, so nothing need be put on the heap.
 #[derive(Debug, Default)]
-pub(super) struct Samples {
+pub(crate) struct Samples {
     first: Option<StepSample>,
     more: Vec<StepSample>,
 }
@@ -74,14 +74,14 @@ impl Samples {
         }
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut StepSample> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut StepSample> {
         self.first.iter_mut().chain(&mut self.more)
     }
 }
 
 /// Where a signal stands.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub(super) struct Signal {
+pub(crate) struct Signal {
     /// The last step that it was judged at.
     last: Option<i64>,
     /// Steps between two values.
@@ -91,34 +91,34 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    pub(super) fn takes(&self, rank: u32, step: i64) -> bool {
+    pub(crate) fn takes(&self, rank: u32, step: i64) -> bool {
         let Some(last) = self.last else { return true };
         let ahead = step.saturating_sub(last);
         ahead > 0 && (rank <= self.rank || ahead > PATIENCE.saturating_mul(self.every.max(1)))
     }
 
     /// Steps since the last value.
-    pub(super) fn moved(&mut self, rank: u32, step: i64) -> Option<i64> {
+    pub(crate) fn moved(&mut self, rank: u32, step: i64) -> Option<i64> {
         let interval = self.last.map(|last| step.saturating_sub(last).max(1));
         *self = Self { last: Some(step), every: interval.unwrap_or(1), rank };
         interval
     }
 
     /// Steps begin again.
-    pub(super) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.last = None;
     }
 }
 
 impl Align {
     /// The signals of a report.
-    pub(super) fn read(&mut self, e: &Event) -> Values {
+    pub(crate) fn read(&mut self, e: &Event) -> Values {
         Values::of(e, &mut self.units)
     }
 
     /// Takes a rank's report of a step, whose time it `told`; pushes the samples it makes. False if
     /// it said nothing that was not known.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         at: Ts,
         rank: u32,
@@ -193,7 +193,7 @@ impl Align {
         moved.filter_map(|(_, signal)| signal.moved(rank, step)).min()
     }
 
-    pub(super) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.pending = None;
         (self.last, self.since) = (None, None);
         self.leader_missed = 0;

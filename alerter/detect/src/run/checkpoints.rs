@@ -24,9 +24,9 @@ pub struct Checkpoints {
     pub in_progress: Option<Ts>,
     /// Seconds of work since the last success or the start of the attempt.
     pub work: f64,
-    pub(super) looked_at: f64,
+    pub(crate) looked_at: f64,
     /// The work since the last success was not all seen: it is no measure of what is usual.
-    pub(super) unsure: bool,
+    pub(crate) unsure: bool,
     /// Seconds of work between the last successes, and the saves themselves, where their start or
     /// their duration was told.
     pub intervals: VecDeque<f64>,
@@ -44,13 +44,13 @@ pub struct Save {
 
 /// What the trainer says of a save that ended.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Told {
-    pub(super) secs: Option<f64>,
-    pub(super) bytes: Option<f64>,
+pub(crate) struct Told {
+    pub(crate) secs: Option<f64>,
+    pub(crate) bytes: Option<f64>,
 }
 
 impl Told {
-    pub(super) fn of(e: &Event) -> Self {
+    pub(crate) fn of(e: &Event) -> Self {
         let number =
             |key| e.extra.get(key).and_then(Value::as_f64).filter(|v: &f64| v.is_finite() && *v > 0.0);
         Self { secs: number("seconds"), bytes: number("bytes") }
@@ -59,7 +59,7 @@ impl Told {
 
 impl Checkpoints {
     /// Counts work; true when it is time to look again.
-    pub(super) fn worked(&mut self, secs: f64) -> bool {
+    pub(crate) fn worked(&mut self, secs: f64) -> bool {
         self.work += secs;
         let look = self.work - self.looked_at > LOOK_EVERY_SECS;
         if look {
@@ -74,26 +74,26 @@ impl Checkpoints {
 
     /// What was not saved is lost already; the next checkpoint may be of a step that was saved
     /// before.
-    pub(super) fn restarted(&mut self) {
+    pub(crate) fn restarted(&mut self) {
         self.in_progress = None;
         self.reset_work();
         self.unsure = true;
     }
 
-    pub(super) fn start(&mut self, now: Ts) {
+    pub(crate) fn start(&mut self, now: Ts) {
         self.in_progress.get_or_insert(now);
     }
 
     /// One of an earlier attempt lies on disk: it tells what would be lost, and saves no work of
     /// this one.
-    pub(super) fn found(&mut self, at: Ts, step: Option<i64>) {
+    pub(crate) fn found(&mut self, at: Ts, step: Option<i64>) {
         if self.last_at.is_none_or(|last| last < at) {
             (self.last_at, self.last_step) = (Some(at), step);
             self.saved(step);
         }
     }
 
-    pub(super) fn success(&mut self, now: Ts, step: Option<i64>, told: Told) {
+    pub(crate) fn success(&mut self, now: Ts, step: Option<i64>, told: Told) {
         if step.is_some() && step == self.last_step && !self.unsure {
             self.in_progress = None;
             return; // another rank's word for the same checkpoint, or that of whoever looks at the disk, however late
@@ -125,7 +125,7 @@ impl Checkpoints {
         self.steps.push_back(step);
     }
 
-    pub(super) fn failed(&mut self, now: Ts, why: &str) {
+    pub(crate) fn failed(&mut self, now: Ts, why: &str) {
         self.in_progress = None;
         self.failure = Some((now, why.to_owned()));
     }

@@ -49,7 +49,7 @@ pub struct ConfigGroups {
 
 impl ConfigGroups {
     /// True if it is news.
-    pub(super) fn take(&mut self, now: Ts, node: &str, setup: &Setup) -> bool {
+    pub(crate) fn take(&mut self, now: Ts, node: &str, setup: &Setup) -> bool {
         let (mut setup, of_run) = (setup.clone(), setup.of_run);
         strip(&mut setup, &self.own[usize::from(of_run)]);
         if self.variants.iter().any(|v| v.holds(&setup) && v.nodes.contains(node)) {
@@ -87,11 +87,11 @@ impl ConfigGroups {
         }
     }
 
-    pub(super) fn left(&mut self, node: &str) {
+    pub(crate) fn left(&mut self, node: &str) {
         self.drop_node(node, None);
     }
 
-    pub(super) fn retain(&mut self, now: Ts, keep: impl Fn(&str) -> bool) {
+    pub(crate) fn retain(&mut self, now: Ts, keep: impl Fn(&str) -> bool) {
         if self.variants.iter().flat_map(|v| &v.nodes).all(|node| keep(node)) {
             return;
         }

@@ -203,7 +203,7 @@ impl RankComputeTimes {
     }
 
     /// Takes a rank's report; true if a step was judged.
-    pub(super) fn take(&mut self, rank: u32, stage: Option<u32>, step: i64, e: &Event) -> bool {
+    pub(crate) fn take(&mut self, rank: u32, stage: Option<u32>, step: i64, e: &Event) -> bool {
         let Some(report) = Report::of(rank, e) else { return false };
         if self.last.is_some_and(|last| step <= last) {
             self.late += 1;
@@ -230,7 +230,7 @@ impl RankComputeTimes {
     }
 
     /// The run went back: its ranks may be elsewhere.
-    pub(super) fn restarted(&mut self) {
+    pub(crate) fn restarted(&mut self) {
         *self = Self { judged: self.judged, late: self.late, ..Self::default() };
     }
 

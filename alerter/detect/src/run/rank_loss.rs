@@ -23,7 +23,7 @@ use crate::stats::median::MAD_TO_SIGMA;
 /// Steps that wait for their ranks.
 const OPEN: usize = 2;
 /// Fewer tell nothing of each other.
-pub(super) const FEWEST: usize = 4;
+pub(crate) const FEWEST: usize = 4;
 /// Strays remembered.
 const STRAYS: usize = 32;
 /// A stray is this many robust standard deviations from the median of its step, and this share of
@@ -63,7 +63,7 @@ pub struct Stray {
 
 impl RankLosses {
     /// Takes the loss that a rank tells of a step; true if somebody is found out of line.
-    pub(super) fn take(&mut self, rank: u32, step: i64, loss: f64) -> bool {
+    pub(crate) fn take(&mut self, rank: u32, step: i64, loss: f64) -> bool {
         if self.last.is_some_and(|last| step <= last) {
             self.late += usize::from(self.last == Some(step));
             return false;
@@ -89,7 +89,7 @@ impl RankLosses {
     }
 
     /// The run went back: the same steps come again.
-    pub(super) fn restarted(&mut self) {
+    pub(crate) fn restarted(&mut self) {
         (self.last, self.usual, self.late) = (None, 0, 0);
         self.open.clear();
         self.strays.clear();

@@ -64,7 +64,7 @@ impl Report {
 }
 
 impl Reports {
-    pub(super) fn take(&mut self, now: Ts, steps: u64, e: &Event) {
+    pub(crate) fn take(&mut self, now: Ts, steps: u64, e: &Event) {
         let Some(topic) = e.name.as_deref().and_then(Topic::of) else { return };
         if self.0.len() >= MAX_REPORTS {
             self.0.pop_front();
@@ -89,7 +89,7 @@ impl Reports {
     }
 
     /// Whether one came within the last samples, so that the next ones say what became of the run.
-    pub(super) fn is_fresh(&self, steps: u64) -> bool {
+    pub(crate) fn is_fresh(&self, steps: u64) -> bool {
         self.0.back().is_some_and(|r| r.steps + FRESH >= steps)
     }
 }

@@ -14,35 +14,35 @@ use crate::sample::{Eval, Reading};
 use stepwatch_model::time::Ts;
 
 /// Signals known a run; further ones are counted and left out.
-pub(super) const MAX_SIGNALS: usize = 512;
+pub(crate) const MAX_SIGNALS: usize = 512;
 
 /// Name of an evaluation that does not say which.
 const UNNAMED: &str = "eval";
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     ids: BTreeMap<String, u16>,
     at: Vec<Signal>,
 }
 
 /// Where and when something was told.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    pub(super) step: i64,
-    pub(super) ts: Ts,
-    pub(super) attempt: u32,
-    pub(super) rank: u32,
+pub(crate) struct Place {
+    pub(crate) step: i64,
+    pub(crate) ts: Ts,
+    pub(crate) attempt: u32,
+    pub(crate) rank: u32,
 }
 
 /// What was not used of an event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Left {
-    pub(super) over_limit: u64,
+pub(crate) struct Left {
+    pub(crate) over_limit: u64,
 }
 
 impl Signals {
     /// The numbers of a step's report that are somebody's own.
-    pub(super) fn readings<'e>(&mut self, p: Place, e: &'e Event, left: &mut Left) -> Vec<Reading<'e>> {
+    pub(crate) fn readings<'e>(&mut self, p: Place, e: &'e Event, left: &mut Left) -> Vec<Reading<'e>> {
         let told = e.m.custom().chain(ours(e));
         told.filter_map(|(name, value)| {
             let id = self.turn(name, p, left)?;
@@ -53,7 +53,7 @@ impl Signals {
     }
 
     /// The loss of an evaluation.
-    pub(super) fn eval<'e>(&mut self, p: Place, e: &'e Event, left: &mut Left) -> Option<Eval<'e>> {
+    pub(crate) fn eval<'e>(&mut self, p: Place, e: &'e Event, left: &mut Left) -> Option<Eval<'e>> {
         let loss = e.m.get(metric::LOSS)?;
         let set = set_of(e);
         let id = self.turn(&series(set, metric::LOSS), p, left)?;
@@ -62,7 +62,7 @@ impl Signals {
     }
 
     /// What else an evaluation measured: `eval/<set>/<metric>`.
-    pub(super) fn measured(&mut self, p: Place, e: &Event, left: &mut Left) -> Vec<(u16, String, f64, f64)> {
+    pub(crate) fn measured(&mut self, p: Place, e: &Event, left: &mut Left) -> Vec<(u16, String, f64, f64)> {
         let told = e.m.custom();
         told.filter_map(|(name, value)| {
             let series = series(set_of(e), name);
@@ -73,7 +73,7 @@ impl Signals {
     }
 
     /// Steps begin again.
-    pub(super) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.at.iter_mut().for_each(Signal::restart);
     }
 

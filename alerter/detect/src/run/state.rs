@@ -17,6 +17,7 @@ use super::sources::Lost;
 use crate::batches::BatchSize;
 use crate::node::Peers;
 use crate::sample::{StepClass, StepSample};
+use stepwatch_model::Target;
 use stepwatch_model::time::{Span, Ts};
 
 /// Phases remembered a run.
@@ -269,7 +270,7 @@ impl RunState {
         self.world.unwrap_or(0).max(self.ranks.len() as u32).max(1)
     }
 
-    pub(super) fn heard(&mut self, now: Ts, source: &str, e: &Event) {
+    pub(crate) fn heard(&mut self, now: Ts, source: &str, e: &Event) {
         self.last_heard = now;
         match e.kind {
             Kind::Hello => {
@@ -334,7 +335,7 @@ impl RunState {
         }
     }
 
-    pub(super) fn hello(&mut self, e: &Event) {
+    pub(crate) fn hello(&mut self, e: &Event) {
         let rank = e.rank.unwrap_or(0);
         let world = self.world;
         if let Some(r) = self.ranks.get_mut(&rank) {
@@ -354,7 +355,7 @@ impl RunState {
     }
 
     /// Takes the parts of a rank's step; true if that made a step comparable.
-    pub(super) fn sectioned(&mut self, rank: u32, step: i64, e: &Event) -> bool {
+    pub(crate) fn sectioned(&mut self, rank: u32, step: i64, e: &Event) -> bool {
         let Some(r) = self.ranks.get_mut(&rank).filter(|r| !r.stale && r.last_step == Some(step)) else {
             return false;
         };
@@ -363,12 +364,12 @@ impl RunState {
     }
 
     /// A rank's own loss, true if one is out of line; of an attempt that was left it says nothing.
-    pub(super) fn told_loss(&mut self, rank: u32, step: i64, loss: f64) -> bool {
+    pub(crate) fn told_loss(&mut self, rank: u32, step: i64, loss: f64) -> bool {
         let counts = || self.ranks.get(&rank).is_some_and(|r| !r.stale && r.last_step == Some(step));
         self.ranks.len() >= rank_loss::FEWEST && counts() && self.losses.take(rank, step, loss)
     }
 
-    pub(super) fn bye(&mut self, now: Ts, e: &Event) {
+    pub(crate) fn bye(&mut self, now: Ts, e: &Event) {
         let silent = e.code.is_none() && e.extra.contains_key(hello::SOURCE);
         if silent && !self.deaths.is_empty() {
             return; // what is known of its end is more than nothing
@@ -401,7 +402,7 @@ impl RunState {
     }
 
     /// `told`: somebody knows how, and it was not only seen that it is gone.
-    pub(super) fn died(&mut self, now: Ts, when: Ts, rank: u32, text: String, told: bool) {
+    pub(crate) fn died(&mut self, now: Ts, when: Ts, rank: u32, text: String, told: bool) {
         self.steps_since_death = 0;
         // A rank may die again in a later life.
         let news = self.deaths.get(&rank).is_none_or(|d| d.at < self.last_progress);
@@ -413,7 +414,7 @@ impl RunState {
     }
 
     /// Decides what a step of `rank` is, and moves the rank.
-    pub(super) fn rank_step(&mut self, now: Ts, rank: u32, step: i64, attempt: Option<u32>) -> Arrival {
+    pub(crate) fn rank_step(&mut self, now: Ts, rank: u32, step: i64, attempt: Option<u32>) -> Arrival {
         let (run_step, attempt_at, interval) = (self.last_step, self.attempt_at, self.interval);
         let r = self.ranks.entry(rank).or_default();
         r.last_seen = now;
@@ -456,7 +457,7 @@ impl RunState {
     }
 
     /// Rank `first` came back at an earlier step; the others are expected to follow.
-    pub(super) fn restarted(&mut self, now: Ts, first: u32) {
+    pub(crate) fn restarted(&mut self, now: Ts, first: u32) {
         self.attempt += 1;
         self.attempt_at = now;
         self.attempt_steps = 0;
@@ -485,12 +486,20 @@ impl RunState {
         self.setups.retain(now, |node| nodes.contains_key(node));
     }
 
+    /// A rank as what can be suspected.
+    pub(crate) fn rank_target(&self, rank: u32) -> Target {
+        let r = self.ranks.get(&rank);
+        let node = r.and_then(|r| r.node.clone());
+        let local_rank = r.filter(|_| node.is_some()).and_then(|r| r.local_rank);
+        Target::Rank { rank: Some(rank), local_rank, node }
+    }
+
     /// Its attempt has made more than the step by which it was noticed.
     pub(crate) fn steps_since_restart(&self) -> bool {
         self.last_progress > self.attempt_at
     }
 
-    pub(super) fn advanced(&mut self, now: Ts, s: &StepSample) {
+    pub(crate) fn advanced(&mut self, now: Ts, s: &StepSample) {
         // A pause that nobody watched says nothing about the run.
         let watched = self.live_since <= self.last_progress;
         if let Some(before) = self.last_step_at {
@@ -538,7 +547,7 @@ impl RunState {
         self.pace.add(secs.min(PAUSE * usual));
     }
 
-    pub(super) fn phase_begin(&mut self, at: Ts, name: &str, rank: u32) {
+    pub(crate) fn phase_begin(&mut self, at: Ts, name: &str, rank: u32) {
         if !self.phases.contains_key(name) && self.phases.len() >= MAX_PHASES {
             return;
         }
@@ -547,7 +556,7 @@ impl RunState {
         p.ranks.insert(rank);
     }
 
-    pub(super) fn phase_end(&mut self, at: Ts, name: &str, rank: u32) {
+    pub(crate) fn phase_end(&mut self, at: Ts, name: &str, rank: u32) {
         let Some(p) = self.phases.get_mut(name) else { return };
         p.ranks.remove(&rank);
         if p.ranks.is_empty() {

@@ -7,7 +7,7 @@ use super::Derived;
 use crate::sample::{Quanta, StepClass, StepSample};
 use stepwatch_model::time::Ts;
 
-pub(super) const SIGNALS: usize = 9;
+pub(crate) const SIGNALS: usize = 9;
 
 const LOSS: usize = 0;
 const GRAD_NORM: usize = 1;
@@ -23,7 +23,7 @@ const COMPUTED_MFU: usize = 8;
 const SPEEDS: [usize; 3] = [STEP_TIME, TOKENS, MFU];
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Values {
+pub(crate) struct Values {
     /// Zero of what is not told.
     values: [f64; SIGNALS],
     quanta: [f64; SIGNALS],
@@ -32,13 +32,13 @@ pub(super) struct Values {
     loss_missing: bool,
     /// The report tells of more than these.
     #[serde(skip)]
-    pub(super) more: bool,
+    pub(crate) more: bool,
 }
 
 /// What the run's throughput and MFU are measured in: the best that was told. A droop is judged
 /// relative to itself, so another unit is not taken in between.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub(super) struct Units {
+pub(crate) struct Units {
     tokens: u8,
     mfu: u8,
 }
@@ -66,7 +66,7 @@ fn place(name: &str) -> Option<(usize, u8)> {
 }
 
 impl Values {
-    pub(super) fn of(e: &Event, units: &mut Units) -> Self {
+    pub(crate) fn of(e: &Event, units: &mut Units) -> Self {
         let loss_missing = e.missing.iter().any(|m| m == metric::LOSS);
         let mut v = Self { loss_missing, more: !e.t.is_empty(), ..Self::default() };
         for (name, x) in e.m.iter() {
@@ -104,7 +104,7 @@ impl Values {
         self.tells(signal).then_some(self.values[signal])
     }
 
-    pub(super) fn loss(&self) -> Option<f64> {
+    pub(crate) fn loss(&self) -> Option<f64> {
         self.get(LOSS)
     }
 
@@ -113,15 +113,15 @@ impl Values {
         self.told |= 1 << signal;
     }
 
-    pub(super) fn has(&self, signal: usize) -> bool {
+    pub(crate) fn has(&self, signal: usize) -> bool {
         self.tells(signal) || signal == LOSS && self.loss_missing
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.told == 0 && !self.loss_missing
     }
 
-    pub(super) fn set_step_time(&mut self, derived: Option<Derived>) {
+    pub(crate) fn set_step_time(&mut self, derived: Option<Derived>) {
         self.forget(STEP_TIME);
         self.quanta[STEP_TIME] = 0.0;
         if let Some(d) = derived {
@@ -129,20 +129,20 @@ impl Values {
         }
     }
 
-    pub(super) fn forget(&mut self, signal: usize) {
+    pub(crate) fn forget(&mut self, signal: usize) {
         self.values[signal] = 0.0;
         self.told &= !(1 << signal);
         self.loss_missing &= signal != LOSS;
     }
 
     /// What is here and not in `other`.
-    pub(super) fn without(mut self, other: &Self) -> Self {
+    pub(crate) fn without(mut self, other: &Self) -> Self {
         (0..SIGNALS).filter(|i| other.has(*i)).for_each(|i| self.forget(i));
         self
     }
 
     /// Takes from `other` what is absent here; true if there was any.
-    pub(super) fn fill(&mut self, other: &Self) -> bool {
+    pub(crate) fn fill(&mut self, other: &Self) -> bool {
         let absent = other.told & !self.told;
         for i in (0..SIGNALS).filter(|i| absent >> i & 1 == 1) {
             self.set(i, other.values[i], other.quanta[i]);
@@ -153,20 +153,20 @@ impl Values {
         filled
     }
 
-    pub(super) fn leads(&self) -> bool {
+    pub(crate) fn leads(&self) -> bool {
         self.has(LOSS) || self.has(GRAD_NORM)
     }
 
-    pub(super) fn tells_speed(&self) -> bool {
+    pub(crate) fn tells_speed(&self) -> bool {
         SPEEDS.iter().any(|i| self.has(*i))
     }
 
-    pub(super) fn nonfinite(&self) -> bool {
+    pub(crate) fn nonfinite(&self) -> bool {
         [LOSS, GRAD_NORM].iter().any(|i| !self.values[*i].is_finite())
     }
 
     /// The part that nobody may miss, whoever tells it.
-    pub(super) fn alarm(&self) -> Self {
+    pub(crate) fn alarm(&self) -> Self {
         let mut alarm = Self::default();
         for i in [LOSS, GRAD_NORM] {
             if !self.values[i].is_finite() {
@@ -176,7 +176,7 @@ impl Values {
         alarm
     }
 
-    pub(super) fn sample(&self, step: i64, ts: Ts, interval: i64) -> StepSample {
+    pub(crate) fn sample(&self, step: i64, ts: Ts, interval: i64) -> StepSample {
         let (v, q) = (|signal| self.get(signal), &self.quanta);
         StepSample {
             step,

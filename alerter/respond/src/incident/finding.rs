@@ -3,7 +3,6 @@
 use super::flap_history::FLAP_MEMORY;
 use super::manager::Manager;
 use super::open::{Incident, MAX_SUSPECTS, sick};
-use super::record::worse;
 use super::renotify_policy::{MAX_ALERTS, is_news};
 use super::{End, Ended, IncidentRecord, State, id, labels};
 use crate::effect::Tx;
@@ -222,7 +221,7 @@ impl Manager {
         self.holds(tx, id, subject, context, v);
         let Some(i) = self.open.get_mut(id) else { return };
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
-        let leads = (v.severity, worse(v.kind)) >= (had_severity, worse(had_kind));
+        let leads = (v.severity, v.kind.precedence()) >= (had_severity, had_kind.precedence());
         i.record.suspect(v, leads || weighed && !(context.is_node() && i.falls()));
         let fabric = i.fabric(context, v);
         if leads {

@@ -3,7 +3,7 @@
 use super::labels::ALERTNAME;
 use super::open::{Incident, MAX_SUSPECTS, sick};
 use super::{IncidentRecord, State};
-use stepwatch_model::{Context, Finding, Kind, RunSummary, Scope, Sentence, Ts};
+use stepwatch_model::{Context, Finding, RunSummary, Scope, Sentence, Ts};
 
 /// Nothing is added to what is said of a suspect at such length.
 const MAX_WHY: usize = 400;
@@ -108,22 +108,5 @@ impl IncidentRecord {
             }
         }
         self.suspects.truncate(MAX_SUSPECTS);
-    }
-}
-
-/// Which of two kinds of one severity names the incident: where a fault leads, not where it
-/// began; but what broke, not who waits for it.
-pub(super) fn worse(kind: Kind) -> u8 {
-    match kind {
-        Kind::GpuFault => 9,
-        Kind::LinkFault => 8,
-        Kind::NodeFault => 7,
-        Kind::Nonfinite => 6,
-        Kind::Divergence => 5,
-        Kind::LossSpike | Kind::RankDead => 4,
-        Kind::GradInstability | Kind::Hang | Kind::DataWait => 3,
-        Kind::LossShift | Kind::ThroughputDrop => 2,
-        Kind::GradSpike | Kind::MfuDroop | Kind::Throttle | Kind::CkptStale => 1,
-        _ => 0,
     }
 }

@@ -10,54 +10,16 @@ use std::collections::BTreeSet;
 
 use super::open::Incident;
 use super::{Named, State};
-use stepwatch_model::{Cause, Context, Finding, Kind, Scope, Severity, Subject, Target};
+use stepwatch_model::{Class, Context, Finding, Kind, Scope, Severity, Subject, Target};
 
 /// Alerts of other programs by which an incident knows what is news; beyond that a further one is.
 pub(super) const MAX_ALERTS: usize = 1024;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Nature {
-    /// It may come back by itself.
-    Excursion,
-    /// It will not.
-    Lost,
-    /// The run goes on at another level.
-    Level,
-    /// It learns too little.
-    Learning,
-    /// It learns by heart.
-    Gap,
-    /// Single steps are long.
-    Pause,
-    /// The length of steps scatters.
-    Uneven,
-    /// Any other kind is of the nature of its cause.
-    Of(Cause),
-}
-
-impl Nature {
-    fn of(kind: Kind) -> Self {
-        match kind {
-            Kind::GradSpike
-            | Kind::GradInstability
-            | Kind::LossSpike
-            | Kind::LayerGrad
-            | Kind::ActivationShift
-            | Kind::RankLoss => Self::Excursion,
-            Kind::Nonfinite | Kind::Divergence => Self::Lost,
-            Kind::GradLevelShift | Kind::LossShift => Self::Level,
-            Kind::Plateau | Kind::NoLearning | Kind::LrCoupling => Self::Learning,
-            Kind::EvalGap => Self::Gap,
-            Kind::Stall => Self::Pause,
-            Kind::StepTimeJitter | Kind::GcTail => Self::Uneven,
-            other => Self::Of(other.cause()),
-        }
-    }
-
-    /// Whoever knows of `self` expects `other` too.
-    fn includes(self, other: Self) -> bool {
-        self == other || self == Self::Lost && other == Self::Excursion
-    }
+/// Whoever knows of `known` expects `kind` too.
+fn is_expected(kind: Kind, known: Kind) -> bool {
+    let one_cause = known.class() != Class::OfCause || known.cause() == kind.cause();
+    known.class() == kind.class() && one_cause
+        || known.class() == Class::Lost && kind.class() == Class::Excursion
 }
 
 impl Incident {
@@ -131,7 +93,7 @@ impl Incident {
 /// Whether `kind` is another trouble than all that is known of the same subject.
 pub(super) fn is_news(kind: Kind, known: &BTreeSet<Kind>) -> bool {
     let same_cause = known.iter().any(|k| k.cause() == kind.cause());
-    same_cause && !known.iter().any(|k| Nature::of(*k).includes(Nature::of(kind)))
+    same_cause && !known.iter().any(|k| is_expected(kind, *k))
 }
 
 #[cfg(test)]

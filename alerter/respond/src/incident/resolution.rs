@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::index::Place;
 use super::manager::Manager;
 use super::open::Incident;
-use super::record::worse;
 use super::{End, Ended, IncidentRecord, State, id as ids};
 use crate::effect::Action;
 use crate::effect::{by_actor, timeline};
@@ -301,7 +300,7 @@ impl Incident {
     }
 
     fn worst_left(&self) -> Option<(Subject, Kind, Severity)> {
-        let worst = self.raised.iter().max_by_key(|((_, kind), severity)| (**severity, worse(*kind)));
+        let worst = self.raised.iter().max_by_key(|((_, kind), severity)| (**severity, kind.precedence()));
         worst.map(|((subject, kind), severity)| (subject.clone(), *kind, *severity))
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::detectors::testing::Noise;
-use crate::run::Run;
+use crate::monitor::Run;
 use proptest::prelude::*;
 use std::sync::Arc;
 use stepwatch_wire::{Event, Value};

@@ -65,14 +65,7 @@ pub(crate) fn suspect(f: &RunState, rank: u32, m: &Member) -> Suspect {
         stage: (f.sections.groups.len() > 1).then_some(m.stage),
         since_step: m.onset(),
     };
-    Suspect::new(at(f, rank), seen)
-}
-
-pub(crate) fn at(f: &RunState, rank: u32) -> Target {
-    let r = f.ranks.get(&rank);
-    let node = r.and_then(|r| r.node.clone());
-    let local_rank = r.filter(|_| node.is_some()).and_then(|r| r.local_rank);
-    Target::Rank { rank: Some(rank), local_rank, node }
+    Suspect::new(f.rank_target(rank), seen)
 }
 
 pub(super) fn who(f: &RunState, named: &BTreeSet<u32>) -> Sentence {
@@ -81,7 +74,7 @@ pub(super) fn who(f: &RunState, named: &BTreeSet<u32>) -> Sentence {
     let secs = f.sections.groups.get(&m.stage).map_or(0.0, |g| g.secs);
     let mut why = Sentence::from(format!(
         "{} computes {} times as long as {}: {} s a step against {} s, and every step waits for it",
-        at(f, rank),
+        f.rank_target(rank),
         number(ratio),
         peers(f, m),
         number(ratio * secs),
@@ -89,7 +82,7 @@ pub(super) fn who(f: &RunState, named: &BTreeSet<u32>) -> Sentence {
     ));
     if named.len() > 1 {
         let others: Vec<String> =
-            ranked(f, named).skip(1).take(NAMED).map(|(rank, _)| at(f, rank).to_string()).collect();
+            ranked(f, named).skip(1).take(NAMED).map(|(rank, _)| f.rank_target(rank).to_string()).collect();
         why.add(format_args!("{} more are slow: {}", named.len() - 1, others.join(", ")));
     }
     why

@@ -1,0 +1,320 @@
+//! One training run: what is known of it, its ranks aligned by step, its detectors.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event, names::metric};
+
+use crate::detectors::shared::Standard;
+use crate::registry::{Detectors, DetectorsConfig};
+use crate::run::align::{Align, Arrival, Samples};
+use crate::run::signals::{Left, Place, Signals};
+use crate::run::{MAX_RANKS, RunState, Tellers, Told, phase_class};
+use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
+use stepwatch_model::Finding;
+use stepwatch_model::Origin;
+use stepwatch_model::time::{Span, Ts};
+
+/// Steps whose class is remembered.
+const CLASSES_KEPT: usize = 16;
+
+/// Counted, because nothing is dropped in silence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Step samples judged.
+    pub steps: u64,
+    /// Step events that repeated a step of the same rank and attempt.
+    pub duplicates: u64,
+    /// Step events of ranks that have not followed a restart.
+    pub stale: u64,
+    pub over_limit: u64,
+    /// Numbers of signals beyond the limit.
+    pub signals_over_limit: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Run {
+    pub state: RunState,
+    pub counters: Counters,
+    align: Align,
+    signals: Signals,
+    /// What happened since the last sample, for its class.
+    class: Option<ClassMark>,
+    /// The last steps that were no plain ones: what comes late of them must be known as that too.
+    classes: VecDeque<(i64, StepClass)>,
+    detectors: Detectors,
+    pub(crate) tellers: Tellers,
+    #[serde(skip)]
+    pub(crate) noted: Noted,
+}
+
+/// What the engine has noted of a run and need not note again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Noted {
+    /// It is among what is to be stored.
+    pub(crate) dirty: bool,
+    /// The timer that is set, or a later time.
+    pub(crate) timer: Option<Ts>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum ClassMark {
+    Eval,
+    Checkpoint,
+}
+
+impl Run {
+    pub fn new(name: &str, now: Ts, config: &Arc<DetectorsConfig>) -> Self {
+        Self {
+            state: RunState::new(name, now),
+            counters: Counters::default(),
+            align: Align::default(),
+            signals: Signals::default(),
+            class: None,
+            classes: VecDeque::new(),
+            detectors: Detectors::new(config),
+            tellers: Tellers::default(),
+            noted: Noted::default(),
+        }
+    }
+
+    /// Where what is said of it comes from.
+    pub(crate) fn origin(&self) -> Origin {
+        let Tellers { uid, since, .. } = self.tellers;
+        let source = self.tellers.first().unwrap_or_default().to_owned();
+        let since = since.unwrap_or(self.state.first_seen);
+        Origin::of_exporter(source, uid).since(since)
+    }
+
+    /// Takes one event of this run.
+    pub fn event(&mut self, now: Ts, source: &str, e: &Event, out: &mut Vec<Finding>) {
+        if e.step.is_some_and(|step| step.unsigned_abs() > MAX_STEP) {
+            self.counters.over_limit += 1;
+            return;
+        }
+        self.state.heard(now, source, e);
+        let at = e.ts.map_or(now, Ts::from_secs_f64);
+        match e.kind {
+            EventKind::Step => return self.step(now, at, e, out),
+            EventKind::Hello => self.state.hello(e),
+            EventKind::Hb => self.state.heartbeats = true,
+            EventKind::Phase => self.phase(at, e),
+            EventKind::Ckpt => self.checkpoint(now, at, e),
+            EventKind::Eval => self.eval(at, e, out),
+            EventKind::Bye => {
+                self.state.bye(now, e);
+                self.note_silent_end(now, out);
+            }
+            // A socket closed by a process that lives on is odd, not a death: if the run stops, that will
+            // show.
+            EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) && !process_lives(e) => {
+                self.state.died(now, at, e.rank.unwrap_or(0), e.text.clone().unwrap_or_default(), false);
+            }
+            EventKind::Event => self.state.reports.take(now, self.state.total_steps, e),
+            EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health | EventKind::Gap => {}
+        }
+        self.look(now, out);
+    }
+
+    /// A log that ended without a word is worth a line in the history, and nobody's sleep.
+    fn note_silent_end(&self, now: Ts, out: &mut Vec<Finding>) {
+        let f = &self.state;
+        if f.ended.as_ref().is_none_or(|e| !e.silent || e.at != now) {
+            return;
+        }
+        let after = f.last_step.map_or_else(String::new, |step| format!(" after step {step}"));
+        let why = format!("the log of the run ended{after} without a word: it is taken for over");
+        out.push(crate::detectors::rank_dead::silent_end(now, f, why));
+    }
+
+    /// Takes over changed settings.
+    pub fn configure(&mut self, config: &Arc<DetectorsConfig>) {
+        self.detectors.configure(config);
+    }
+
+    /// Lets the detectors of what does not happen look at the run.
+    pub fn look(&mut self, now: Ts, out: &mut Vec<Finding>) {
+        self.detectors.look(now, &self.state, out);
+    }
+
+    pub fn deadline(&self) -> Option<Ts> {
+        self.detectors.deadline(&self.state)
+    }
+
+    /// A block of steps has been measured: what it says may be compared with other runs.
+    pub(crate) fn wants_standard(&self) -> bool {
+        let speed = self.detectors.speed();
+        speed.block.is_some() && (speed.standard.is_none() || speed.settled.is_some())
+    }
+
+    pub(crate) fn measure_by(&mut self, standard: Standard) {
+        self.detectors.speed_mut().standard.get_or_insert(standard);
+    }
+
+    /// What this run holds, if it has just been measured.
+    pub(crate) fn settled(&self) -> Option<Standard> {
+        self.detectors.speed().settled
+    }
+
+    fn step(&mut self, now: Ts, at: Ts, e: &Event, out: &mut Vec<Finding>) {
+        let (Some(step), rank) = (e.step, e.rank.unwrap_or(0)) else { return };
+        if self.state.ranks.len() >= MAX_RANKS && !self.state.ranks.contains_key(&rank) {
+            self.counters.over_limit += 1;
+            return;
+        }
+        let arrival = self.state.rank_step(now, rank, step, e.attempt);
+        match arrival {
+            Arrival::Next | Arrival::Again => {}
+            Arrival::Restarted => {
+                self.align.restart();
+                self.signals.restart();
+                self.classes.clear();
+                self.state.restarted(now, rank);
+            }
+            Arrival::Duplicate => return self.counters.duplicates += 1,
+            Arrival::Stale => return self.counters.stale += 1,
+        }
+        let (values, mut ready) = (self.align.read(e), Samples::default());
+        let known = !self.align.take(at, rank, step, e.ts.is_some(), values, &mut ready);
+        let strays = values.loss().is_some_and(|loss| self.state.told_loss(rank, step, loss));
+        for sample in ready.iter_mut() {
+            self.judge(now, sample, out);
+        }
+        let place = Place { step, ts: at, attempt: self.state.attempt, rank };
+        let news = values.more && self.beside(place, e, out);
+        self.counters.duplicates += u64::from(arrival == Arrival::Again && known && !news);
+        let parted = (values.more || !e.extra.is_empty()) && self.state.sectioned(rank, step, e);
+        if parted || strays {
+            self.look(now, out);
+        }
+    }
+
+    fn judge(&mut self, now: Ts, sample: &mut StepSample, out: &mut Vec<Finding>) {
+        let advanced = sample.interval > 0 && !sample.adds;
+        sample.class = if advanced { self.classify(sample.step) } else { self.class_of(sample) };
+        if advanced {
+            self.state.advanced(now, sample);
+            self.counters.steps += 1;
+        }
+        sample.attempt = self.state.attempt;
+        self.detectors.step(sample, out);
+        if advanced && self.state.wants_look {
+            self.state.wants_look = false;
+            self.look(now, out);
+        }
+    }
+
+    /// What a report of a step tells beside its sample; false if it was nothing new.
+    fn beside(&mut self, p: Place, e: &Event, out: &mut Vec<Finding>) -> bool {
+        if let Some(samples) = e.m.get(metric::SAMPLES) {
+            self.state.batch_size.told(samples);
+        }
+        let mut left = Left::default();
+        let readings = self.signals.readings(p, e, &mut left);
+        self.counters.signals_over_limit += left.over_limit;
+        if !readings.is_empty() {
+            self.detectors.extra(&Extra::Readings(&readings), out);
+        }
+        if !e.t.is_empty() {
+            let step_time = e.m.get(metric::STEP_TIME);
+            let (step, ts, attempt, rank) = (p.step, p.ts, p.attempt, p.rank);
+            let parts = Parts { step, ts, attempt, rank, step_time, seconds: &e.t };
+            self.detectors.extra(&Extra::Parts(parts), out);
+        }
+        !readings.is_empty()
+    }
+
+    fn eval(&mut self, at: Ts, e: &Event, out: &mut Vec<Finding>) {
+        self.class = self.class.max(Some(ClassMark::Eval));
+        let Some(step) = e.step.or(self.state.last_step) else { return };
+        let p = Place { step, ts: at, attempt: self.state.attempt, rank: e.rank.unwrap_or(0) };
+        let mut left = Left::default();
+        if let Some(eval) = self.signals.eval(p, e, &mut left) {
+            self.detectors.extra(&Extra::Eval(eval), out);
+        }
+        let measured = self.signals.measured(p, e, &mut left);
+        let measured = measured.iter().map(|(id, name, value, quantum)| {
+            let (id, value, quantum) = (*id, *value, *quantum);
+            Reading { id, name, step, ts: at, attempt: p.attempt, value, quantum }
+        });
+        let readings: Vec<Reading<'_>> = measured.collect();
+        if !readings.is_empty() {
+            self.detectors.extra(&Extra::Readings(&readings), out);
+        }
+        self.counters.signals_over_limit += left.over_limit;
+    }
+
+    fn classify(&mut self, step: i64) -> StepClass {
+        let marked = self.class.take();
+        let class = match marked {
+            _ if self.state.attempt_steps == 0 => StepClass::First,
+            Some(ClassMark::Checkpoint) => StepClass::Checkpoint,
+            Some(ClassMark::Eval) => StepClass::Eval,
+            None => return StepClass::Train,
+        };
+        if self.classes.len() == CLASSES_KEPT {
+            self.classes.pop_front();
+        }
+        self.classes.push_back((step, class));
+        class
+    }
+
+    /// What a signal that comes late covers: the steps since it came before.
+    fn class_of(&self, sample: &StepSample) -> StepClass {
+        let covered = sample.step.saturating_sub(sample.interval).saturating_add(1)..=sample.step;
+        let marked = self.classes.iter().rev().find(|(step, _)| covered.contains(step));
+        marked.map_or(StepClass::Train, |(_, class)| *class)
+    }
+
+    fn phase(&mut self, at: Ts, e: &Event) {
+        let name = e.name.as_deref().unwrap_or("phase");
+        self.mark(name);
+        match e.edge {
+            Some(Edge::Begin) => self.state.phase_begin(at, name, e.rank.unwrap_or(0)),
+            Some(Edge::End) => self.state.phase_end(at, name, e.rank.unwrap_or(0)),
+            None => {}
+        }
+    }
+
+    fn mark(&mut self, phase: &str) {
+        let mark = match phase_class(phase) {
+            Some(StepClass::Checkpoint) => ClassMark::Checkpoint,
+            Some(StepClass::Eval) => ClassMark::Eval,
+            _ => return,
+        };
+        self.class = self.class.max(Some(mark));
+    }
+
+    fn checkpoint(&mut self, now: Ts, at: Ts, e: &Event) {
+        let before_us = at + BEFORE_US < self.state.attempt_at;
+        let c = &mut self.state.checkpoints;
+        if before_us && e.ckpt == Some(CkptPhase::End) {
+            return c.found(at, e.step);
+        }
+        self.class = self.class.max(Some(ClassMark::Checkpoint));
+        match e.ckpt {
+            Some(CkptPhase::Start) => c.start(now),
+            Some(CkptPhase::End) | None => {
+                c.success(now, e.step.or(self.state.last_step), Told::of(e));
+            }
+            Some(CkptPhase::Fail) => {
+                c.failed(now, e.text.as_deref().unwrap_or("the trainer reported a failure"))
+            }
+        }
+    }
+}
+
+/// A checkpoint that is this much older than the attempt was found on disk.
+const BEFORE_US: Span = Span::secs(60);
+
+fn process_lives(e: &Event) -> bool {
+    e.extra.get("process").and_then(stepwatch_wire::Value::as_str) == Some("running")
+}
+
+/// No run takes so many steps: a number further from zero is none, and what is reckoned with steps
+/// cannot overflow.
+const MAX_STEP: u64 = 1 << 53;

@@ -1,0 +1,91 @@
+//! The ranks of a run that failed, in the order in which they did.
+//!
+//! A failure is a process that is gone, a `bye` with a non-zero code and its last words, or
+//! torchelastic's `error.json`. What says that it only followed comes after what does not: the peers
+//! of a dead rank report a connection that was reset, a collective that timed out, or the signal by
+//! which the launcher ended them, and their word may arrive before that of the rank itself.
+
+use stepwatch_model::{Course, Observation, Suspect, Target, Ts};
+
+use super::{RunState, Topic};
+
+/// How the words of those that only followed read, in lower case.
+const FOLLOWED: [&str; 12] = [
+    "connection reset",
+    "connection closed",
+    "broken pipe",
+    "watchdog",
+    "timed out",
+    "timeout",
+    "remote process exited",
+    "sigterm",
+    "code -15",
+    "signal 15",
+    "peer closed",
+    "aborted by",
+];
+/// Words that say nothing at all.
+const WORDLESS: &str = "closed its socket";
+
+/// One failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) place: Target,
+    pub(crate) at: Ts,
+    pub(crate) text: String,
+}
+
+/// What the last words of a process tell of why it ended: text of the process, or of whoever saw it
+/// end.
+pub(crate) fn course(words: &str) -> Course {
+    let text = words.to_lowercase();
+    if FOLLOWED.iter().any(|word| text.contains(word)) {
+        Course::Followed
+    } else if text.contains(WORDLESS) {
+        Course::Silent
+    } else {
+        Course::Broke
+    }
+}
+
+impl Failure {
+    pub(crate) fn course(&self) -> Course {
+        course(&self.text)
+    }
+
+    /// As evidence against it.
+    pub(crate) fn died(self) -> Suspect {
+        let course = self.course();
+        Suspect::new(self.place, Observation::Died { at: self.at, words: self.text, course })
+    }
+}
+
+/// Every failure since the run last moved, the first first.
+pub(crate) fn failures(f: &RunState) -> Vec<Failure> {
+    let mut all: Vec<Failure> = Vec::new();
+    for (rank, d) in &f.deaths {
+        all.push(Failure { place: f.rank_target(*rank), at: d.when, text: d.text.clone() });
+    }
+    for r in f.reports.of(Topic::TorchelasticError).filter(|r| r.at >= f.last_progress) {
+        let place = r.rank.map_or_else(|| r.place(), |rank| f.rank_target(rank));
+        match all.iter_mut().find(|had| had.place == place) {
+            // The exception says more than the exit code.
+            Some(had) => {
+                had.at = had.at.min(r.when);
+                had.text.clone_from(&r.text);
+            }
+            None => all.push(Failure { place, at: r.when, text: r.text.clone() }),
+        }
+    }
+    all.sort_by_cached_key(|x| (x.course(), x.at, x.place.to_string()));
+    // What says nothing but came well before everything else is the one that broke: it had no time for
+    // words.
+    if let Some(silent) = all.iter().position(|x| x.course() == Course::Silent) {
+        let others = all.iter().enumerate().filter(|(i, _)| *i != silent).map(|(_, x)| x.at).min();
+        if others.is_some_and(|at| all[silent].at < at) {
+            let first = all.remove(silent);
+            all.insert(0, first);
+        }
+    }
+    all
+}
