@@ -34,6 +34,7 @@ pub mod memory;
 pub mod nvml;
 pub mod origin;
 pub mod page;
+mod pipes;
 mod processes;
 pub(crate) mod reach;
 mod readings;
