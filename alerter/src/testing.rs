@@ -234,13 +234,17 @@ async fn answer(response: reqwest::Response) -> (u16, String) {
 }
 
 fn config(dir: &std::path::Path, exporter: &FakeExporter, hook: &FakeWebhook, more: &str) -> String {
+    let (url, dir) = (hook.url(), dir.display());
+    let mut receivers = format!(
+        "receivers:\n  - name: hook\n    webhook: {{url: \"{url}/hook\", secret_file: {dir}/secret}}\n"
+    );
+    if more.lines().any(|line| line.starts_with("receivers:")) {
+        receivers.clear(); // it has its own
+    }
     format!(
         "listen: \"127.0.0.1:0\"\nstorage: {{sqlite: alerter.db}}\n\
-         sources:\n  - exporters: {{static: [\"{}\"]}}\n\
-         receivers:\n  - name: hook\n    webhook: {{url: \"{}/hook\", secret_file: {}/secret}}\n\
+         sources:\n  - exporters: {{static: [\"{}\"]}}\n{receivers}\
          detectors: {{rank_dead: {{page_after: 0s}}}}\n{more}",
         exporter.name(),
-        hook.url(),
-        dir.display()
     )
 }
