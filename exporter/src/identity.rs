@@ -5,5 +5,5 @@ mod chain;
 pub(crate) mod peer;
 mod registry;
 
-pub(crate) use chain::{named, script_named};
+pub(crate) use chain::{named, script_named, started};
 pub use registry::{Claim, Registry, Renamed, RunRow, SourceRow};

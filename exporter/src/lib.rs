@@ -34,6 +34,7 @@ mod lock;
 pub mod nvml;
 pub mod origin;
 pub mod persisted_state;
+mod pipes;
 mod processes;
 pub(crate) mod reach;
 mod readings;

@@ -13,6 +13,7 @@ pub mod families;
 mod gauge;
 mod histogram;
 mod join;
+mod logged;
 mod metric_dedup;
 pub mod mfu;
 mod nonfinite;
@@ -41,6 +42,7 @@ pub use families::FAMILIES;
 use crate::drops::{Drops, Reason};
 use crate::origin::{Origin, Outcome};
 use crate::voice::Voice;
+use logged::Logged;
 use mfu::Convention;
 use rank::Rank;
 use run::{Context, Gpu, Run, Stepped};
@@ -81,6 +83,7 @@ pub struct Training {
     told_full: bool,
     newcomers: Newcomers,
     told: LoggedRefusals,
+    logged: Logged,
 }
 
 /// What is shown of a run.
@@ -117,6 +120,7 @@ impl Training {
             told_full: false,
             newcomers: Newcomers::default(),
             told: LoggedRefusals::default(),
+            logged: Logged::default(),
         }
     }
 
@@ -236,7 +240,9 @@ impl Training {
         if let Some(restart) = stepped.restart {
             self.urgent = true;
             let Event { run, rank, step, text, .. } = &restart;
-            tracing::info!(run, rank, step, text, "restart");
+            if self.logged.has_room(now) {
+                tracing::info!(run, rank, step, text, "restart");
+            }
             out.push(stamped(restart, now));
         }
         if stepped.silent { Err(Outcome::Accepted) } else { Ok(()) }
@@ -261,7 +267,9 @@ impl Training {
                 if rank.launchers.remove(&connection) {
                     let mut death = death::launcher_dead(rank, *number);
                     (death.run, death.world) = (Some(run.name.to_string()), run.world);
-                    tracing::warn!(run = %run.name, rank = number, "launcher dead");
+                    if self.logged.has_room(now) {
+                        tracing::warn!(run = %run.name, rank = number, "launcher dead");
+                    }
                     out.push(stamped(death, now));
                     continue;
                 }
@@ -274,7 +282,9 @@ impl Training {
                 let mut death = death::rank_dead(rank, *number, process);
                 death.run = Some(run.name.to_string());
                 death.world = run.world;
-                tracing::warn!(run = %run.name, rank = number, text = death.text, "rank dead");
+                if self.logged.has_room(now) {
+                    tracing::warn!(run = %run.name, rank = number, text = death.text, "rank dead");
+                }
                 out.push(stamped(death, now));
             }
         }

@@ -5,6 +5,7 @@
 
 mod silences;
 
+use jiff::fmt::temporal::Pieces;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Cause, Kind, Severity, Suspect};
@@ -318,9 +319,19 @@ impl Serialize for When {
 impl<'de> Deserialize<'de> for When {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = String::deserialize(d)?;
-        let time: jiff::Timestamp = text.parse().map_err(serde::de::Error::custom)?;
+        let time = instant(&text).map_err(serde::de::Error::custom)?;
         Ok(Self(Ts(time.as_millisecond())))
     }
+}
+
+/// An instant in RFC 3339. The last day of the year 9999, which many programs write for one that
+/// never comes, is partly beyond the last that we know.
+pub(super) fn instant(text: &str) -> Result<jiff::Timestamp, jiff::Error> {
+    text.parse().or_else(|err| {
+        let parts =
+            Pieces::parse(text).ok().filter(|p| p.date().year() == 9999 && p.to_numeric_offset().is_some());
+        parts.map(|_| jiff::Timestamp::MAX).ok_or(err)
+    })
 }
 
 impl IncidentView {

@@ -56,6 +56,12 @@ pub(crate) fn script_named(roots: &Roots, pid: u32) -> Option<Named> {
     (named.by != By::Script || first.is_some()).then_some(named)
 }
 
+/// When the process started, in Unix seconds.
+pub(crate) fn started(roots: &Roots, pid: u32) -> Option<f64> {
+    let (_, ticks) = parent_and_start(roots, pid)?;
+    Some(booted(roots)? + ticks as f64 / TICKS_PER_SECOND)
+}
+
 fn variables(environ: &[u8]) -> BTreeMap<String, String> {
     let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
     let asked = pairs.filter(|(key, _)| run_name::is_asked(key));

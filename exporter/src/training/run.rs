@@ -27,6 +27,8 @@ const MAX_DATASETS: usize = 32;
 /// by.
 const MAX_CONVENTIONS: usize = 5;
 
+/// Times that the log says why there is no MFU: a trainer may tell of another model each time.
+const MAX_REMARKS: u32 = 8;
 /// Users that are named as having spoken for a run of another.
 const MAX_REFUSED: usize = 16;
 
@@ -65,6 +67,8 @@ pub(super) struct Run {
     pub(super) model: Model,
     /// Who said what the model is.
     model_by: Word,
+    /// What the log said of its MFU, so often.
+    remarks: u32,
     dtype_by: Word,
     pub(super) peak: Option<f64>,
     pub(super) gauges: [Option<Gauge>; GAUGES.len()],
@@ -176,6 +180,7 @@ impl Run {
             about: About::default(),
             model: Model::default(),
             model_by: Word::default(),
+            remarks: 0,
             dtype_by: Word::default(),
             peak: None,
             gauges: [None; GAUGES.len()],
@@ -278,7 +283,9 @@ impl Run {
         if !says || word < self.model_by && self.model.is_known() {
             return;
         }
-        if let Some(remark) = model.remark().filter(|new| self.model.remark() != Some(*new)) {
+        let remark = model.remark().filter(|new| self.model.remark() != Some(*new));
+        if let Some(remark) = remark.filter(|_| self.remarks < MAX_REMARKS) {
+            self.remarks += 1;
             tracing::warn!(run = %self.name, model = model.name, "MFU: {remark}");
         }
         (self.model, self.model_by) = (model, word);

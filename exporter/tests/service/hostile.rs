@@ -224,6 +224,37 @@ fn sockets_of_one_process_leave_room_for_others() {
     neighbour.wait().unwrap();
 }
 
+/// Ranks that die without end, steps that go back, and another model each time.
+#[test]
+fn what_a_process_does_again_and_again_fills_no_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Exporter::start(dir.path(), QUICK);
+    let step = |rank: u32, step: u32| {
+        format!(
+            r#"{{"v":1,"k":"step","run":"loud","rank":{rank},"world":64,"step":{step},"m":{{"loss":2.5}}}}"#
+        )
+    };
+    for turn in 1..=20 {
+        let packets = exporter.connect();
+        for rank in 0..64 {
+            packets.send(&step(rank, 2 * turn));
+        }
+    }
+    let packets = exporter.connect();
+    for turn in 0..1_000 {
+        packets.send(&step(0, 100 - turn % 2 * 50));
+        let layers = 1_000_000 + turn;
+        packets.send(&format!(
+            r#"{{"v":1,"k":"hello","run":"loud","rank":0,"model":{{"layers":{layers},"hidden":8}}}}"#
+        ));
+    }
+    is_unharmed(&exporter, 3);
+    let (stopped, log) = exporter.stop();
+    assert!(stopped, "{log}");
+    let told = log.lines().filter(|line| line.contains("loud")).count();
+    assert!((300..=320).contains(&told), "{told} lines");
+}
+
 /// Twenty thousand logs and a hole of terabytes of one user; as root, who can give files away, a
 /// genuine log of another.
 #[test]

@@ -176,6 +176,71 @@ async fn one_job_seen_by_four_sources_is_one_run() {
     }
 }
 
+/// What a shell makes of a script whose output is copied to its log.
+fn piped(python: &Command, dir: &Path, shell: &str) -> Command {
+    let python = python.as_std();
+    let mut piped = command("bash");
+    piped.args(["-c", shell, "bash"]).arg(python.get_program()).args(python.get_args());
+    piped.envs(python.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    piped.env("LOG", "/dev/stdout").env("COPY", log(dir)).current_dir(dir);
+    piped
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_behind_tee_is_of_the_script_before_it() {
+    for shell in [
+        r#""$@" | tee -a "$COPY""#,
+        r#""$@" 2>&1 | cat | tee -a "$COPY""#,
+        r#"exec > >(tee -a "$COPY"); "$@""#,
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let exporter = exporter(dir.path(), &tail(dir.path(), "")).await;
+        let mut writer = start(piped(&train(&exporter, dir.path(), &[]), dir.path(), shell)).await;
+        writer.tell("log 1 6").await.unwrap();
+        writer.tell("client 1 5").await.unwrap();
+        let rows = until(&exporter, "both sources", |rows| {
+            rows.iter().any(|r| r.kinds == ["client", "tail"] && r.step == 6)
+        })
+        .await;
+        assert!(rows.len() == 1 && is_unnamed(&rows[0].run) && rows[0].attempt == 1, "{shell}: {rows:#?}");
+        // Of a shell that became the script, `tee` is a child.
+        let how = if shell.starts_with("exec") { "writes it" } else { "writes it through a pipe: train" };
+        assert!(rows[0].why.iter().any(|w| w.contains(how)), "{shell}: {rows:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_file_is_of_the_process_in_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = format!("sources:\n  - tail: {{path: \"{}/logs/*tfevents*\"}}\n", dir.path().display());
+    let exporter = exporter(dir.path(), &sources).await;
+    let mut writer = start(train(&exporter, dir.path(), &[])).await;
+    writer.tell("events 1 6").await.unwrap();
+    writer.tell("client 1 5").await.unwrap();
+    let rows = until(&exporter, "both sources", |rows| {
+        rows.iter().any(|r| r.kinds == ["client", "tail"] && r.step == 6)
+    })
+    .await;
+    assert!(rows.len() == 1 && is_unnamed(&rows[0].run) && rows[0].attempt == 1, "{rows:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_whose_writer_ended_while_the_exporter_was_away_stays_of_its_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut exporter = exporter(dir.path(), &tail(dir.path(), "")).await;
+    let mut writer = start(train(&exporter, dir.path(), &[])).await;
+    writer.tell("log 1 5").await.unwrap();
+    let before = until(&exporter, "the log", |rows| rows.iter().any(|r| r.step == 5)).await;
+    assert!(is_unnamed(&before[0].run), "{before:#?}");
+    exporter.daemon.kill().await.unwrap();
+    writer.tell("log 6 9").await.unwrap();
+    writer.end().await.unwrap();
+    exporter.restart().await.unwrap();
+    let after = until(&exporter, "the rest", |rows| rows.iter().any(|r| r.step == 9)).await;
+    let names = |rows: &[Row]| rows.iter().map(|r| r.run.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&after), names(&before));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_process_without_a_job_seen_by_four_sources_is_one_run() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use stepwatch_wire::Kind;
 use crate::seen::Seen;
 use crate::writer::{Writer, has, python};
 
-const RUN: &str = "from-wandb";
+const RUN: &str = "of-the-rule";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_arrives_once_over_a_kill_with_its_alert_and_its_exit_code() {
@@ -20,6 +20,8 @@ async fn a_run_arrives_once_over_a_kill_with_its_alert_and_its_exit_code() {
     seen.follow(&exporter);
     let mut script = python("wandb_writer.py", dir.path());
     script.env("WANDB_MODE", "offline").env("HOME", dir.path());
+    // What it calls itself in the tracker is for people.
+    script.env("STEPWATCH_RUN", RUN);
     let mut writer = Writer::start(script).unwrap();
     writer.tell("steps 1 11").await.unwrap();
     // What is in the last block is still with the client.

@@ -133,6 +133,8 @@ async fn what_is_valid_is_taken_beside_what_is_not() {
         (JSON, r#"[{"labels":{"a":"b"},"startsAt":"now"}]"#, 400),
         ("text/plain", "[]", 415),
         (JSON, "[]", 200),
+        (JSON, r#"[{"labels":{"a":"never over"},"endsAt":"9999-12-31T23:59:59.999Z"}]"#, 200),
+        (JSON, r#"[{"labels":{"a":"b"},"endsAt":"9999-12-32T00:00:00Z"}]"#, 400),
         (
             JSON,
             r#"[{"labels":{"a":"b"},"annotations":null,"startsAt":"0001-01-01T00:00:00Z","endsAt":null}]"#,
@@ -142,7 +144,7 @@ async fn what_is_valid_is_taken_beside_what_is_not() {
         assert_eq!(app.post("/api/v2/alerts", kind, body).await.0, status, "{body}");
     }
     let metrics = app.get("/metrics").await.1;
-    assert!(metrics.contains("stepwatch_alerter_alerts_invalid_total 7"), "{metrics}");
+    assert!(metrics.contains("stepwatch_alerter_alerts_invalid_total 8"), "{metrics}");
 }
 
 #[tokio::test]
@@ -343,6 +345,7 @@ async fn silences_that_are_refused() {
                       "endsAt": ends, "createdBy": "alice", "comment": "c"});
     for (key, value, status, part) in [
         ("endsAt", json!("2999-01-01T00:00:00Z"), 400, "silences.max_duration"),
+        ("endsAt", json!("9999-12-31T23:59:59Z"), 400, "silences.max_duration"),
         ("endsAt", json!("2026-11-20T00:00:01Z"), 400, "in the past"),
         ("comment", json!(""), 400, "comment"),
         ("matchers", json!([]), 400, "matchers"),

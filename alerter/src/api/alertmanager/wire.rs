@@ -9,7 +9,7 @@ use stepwatch_respond::external::LabelSet;
 use utoipa::ToSchema;
 
 use crate::api::doc::{examples, schema};
-use crate::api::view::When;
+use crate::api::view::{When, instant};
 
 /// A time, or none: Go writes the year 1 for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -190,7 +190,7 @@ impl<'de> Deserialize<'de> for Moment {
                 if text.is_empty() {
                     return Ok(Moment(None));
                 }
-                let time: jiff::Timestamp = text.parse().map_err(E::custom)?;
+                let time = instant(text).map_err(E::custom)?;
                 Ok(Moment(Some(Ts(time.as_millisecond())).filter(|ts| ts.0 > 0)))
             }
 

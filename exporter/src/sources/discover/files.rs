@@ -10,6 +10,7 @@ use stepwatch_kit::shutdown::{Shutdown, Trigger};
 
 use super::rank::Identity;
 use super::trainer::Trainer;
+use crate::pipes::{self, Readers};
 use crate::processes::{self, OpenFile, Tree};
 use crate::reach::{Reach, Refusal, View};
 use crate::roots::Roots;
@@ -176,10 +177,13 @@ impl Files {
     fn open(&mut self, tree: &Tree, trainers: &[&Trainer], now: Instant) -> BTreeMap<PathBuf, Wanted> {
         let mut left: BTreeMap<u32, usize> = BTreeMap::new();
         let mut found: BTreeMap<(PathBuf, u32), Wanted> = BTreeMap::new();
+        let roots = &self.around.roots;
+        let piped = trainers.iter().any(|trainer| pipes::has_output(roots, trainer.pid));
+        let readers = piped.then(|| Readers::among(roots, tree.pids()));
         for (trainer, view) in trainers.iter().filter_map(|t| Some((t, t.view.as_ref()?))) {
             let left = left.entry(view.user()).or_insert(MAX_DESCRIPTORS);
             let had_room = *left > 0;
-            for file in files(&self.around.roots, tree, trainer, view, left) {
+            for file in files(roots, tree, readers.as_ref(), trainer, view, left) {
                 let rank = file.rank;
                 // What several ranks write is nobody's alone.
                 found
@@ -294,7 +298,14 @@ fn prefer_own(one: Wanted, among: &mut BTreeMap<PathBuf, Wanted>) {
 
 /// What a trainer, its children and whoever reads its output write, and what it leaves when it
 /// fails.
-fn files(roots: &Roots, tree: &Tree, trainer: &Trainer, view: &Arc<View>, left: &mut usize) -> Vec<Wanted> {
+fn files(
+    roots: &Roots,
+    tree: &Tree,
+    readers: Option<&Readers>,
+    trainer: &Trainer,
+    view: &Arc<View>,
+    left: &mut usize,
+) -> Vec<Wanted> {
     let id = &trainer.identity;
     let own = processes::written(roots, trainer.pid, left);
     let known = |files: &[OpenFile], rank: &dyn Fn(&OpenFile) -> Option<u32>| {
@@ -310,6 +321,11 @@ fn files(roots: &Roots, tree: &Tree, trainer: &Trainer, view: &Arc<View>, left: 
         for launcher in tree.ancestors(trainer.pid) {
             files.extend(known(&processes::written(roots, launcher, left), &|_| None));
         }
+    }
+    // `| tee` gives the file a descriptor of its own.
+    for reader in readers.map(|r| r.of(roots, trainer.pid)).unwrap_or_default() {
+        let copied = processes::written(roots, reader, left).into_iter();
+        files.extend(copied.map(|f| trainer.wants(f.path, None, view)));
     }
     let error_file = id.error_file.iter().map(|path| processes::seen_from_here(roots, trainer.pid, path));
     files.extend(error_file.map(|path| trainer.wants(path, id.rank, view)));

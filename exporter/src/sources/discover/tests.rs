@@ -53,7 +53,8 @@ impl Host {
         fs::copy("/proc/self/status", dir.join("status")).unwrap();
         symlink(self.path("work"), dir.join("cwd")).unwrap();
         for (fd, target) in open {
-            let target = if target.starts_with("/dev") { target.into() } else { self.path(target) };
+            let elsewhere = target.starts_with("/dev") || target.starts_with("pipe:");
+            let target = if elsewhere { target.into() } else { self.path(target) };
             symlink(&target, dir.join(format!("fd/{fd}"))).unwrap();
             fs::write(dir.join(format!("fdinfo/{fd}")), "pos:\t0\nflags:\t0100001\n").unwrap();
         }
@@ -177,6 +178,19 @@ async fn output_that_goes_to_a_launcher_is_found_there() {
     let runs: BTreeSet<_> = d.published().into_iter().filter_map(|e| e.run).collect();
     assert_eq!(runs.len(), 1, "{runs:?}");
     assert!(runs.iter().all(|run| run.starts_with("run-20010909-014727-")), "{runs:?}");
+}
+
+#[tokio::test]
+async fn a_log_that_tee_writes_is_found() {
+    let host = Host::new();
+    host.process(100, 1, TORCHRUN, &[(1, "pipe:[7]"), (2, "pipe:[7]"), (5, "/dev/nvidia0")]);
+    host.process(101, 1, &[], &[(0, "pipe:[7]"), (3, "logs/train.txt")]);
+    host.process(102, 1, &[], &[(0, "pipe:[8]"), (3, "logs/other.txt")]);
+    host.write("logs/train.txt", "step 1 loss 2.5\n");
+    host.write("logs/other.txt", "step 1 loss 2.5\n");
+    let mut d = host.discovery();
+    d.look(Instant::now());
+    assert_eq!(d.found(&host), ["logs/train.txt"]);
 }
 
 #[tokio::test]

@@ -5,9 +5,15 @@ use std::time::Duration;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Url, redirect};
 use stepwatch_kit::exposition::read::Dialect;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The page of a busy Ray agent has three.
-const MAX_PAGE_BYTES: usize = 16 << 20;
+const MAX_PAGE_BYTES: usize = 8 << 20;
+/// Of pages that are larger, one is read at a time.
+const SMALL_PAGE_BYTES: usize = 512 << 10;
+static LARGE: Semaphore = Semaphore::const_new(1);
+/// `/metrics` to `/metrics/`, as frameworks of Python have it.
+const MAX_REDIRECTS: usize = 2;
 const FORMATS: HeaderValue = HeaderValue::from_static(
     "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1",
 );
@@ -22,6 +28,9 @@ pub(super) struct Client {
 pub(super) struct Fetched {
     pub(super) text: String,
     pub(super) dialect: Dialect,
+    /// Held for as long as a large page is in memory.
+    #[expect(dead_code, reason = "held, and not read")]
+    pub(super) room: Option<SemaphorePermit<'static>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +65,7 @@ impl Client {
         let client = reqwest::Client::builder()
             .no_proxy()
             .timeout(timeout)
-            .redirect(redirect::Policy::limited(2))
+            .redirect(redirect::Policy::custom(within_origin))
             .default_headers(HeaderMap::from_iter([(ACCEPT, FORMATS)]))
             .build()
             .map_err(|err| err.to_string())?;
@@ -71,16 +80,34 @@ impl Client {
         }
         let kind = response.headers().get(CONTENT_TYPE).and_then(|t| t.to_str().ok());
         let dialect = kind.map(Dialect::of_content_type).unwrap_or_default();
-        let mut bytes = Vec::new();
+        let (mut bytes, mut room) = (Vec::new(), None);
         while let Some(chunk) = response.chunk().await.map_err(http)? {
             if bytes.len() + chunk.len() > MAX_PAGE_BYTES {
                 return Err(Failed::TooLarge);
+            }
+            if room.is_none() && bytes.len() + chunk.len() > SMALL_PAGE_BYTES {
+                // Nobody closes it.
+                room = LARGE.acquire().await.ok();
             }
             bytes.extend_from_slice(&chunk);
         }
         let text =
             String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
-        Ok(Fetched { text, dialect })
+        Ok(Fetched { text, dialect, room })
+    }
+}
+
+/// Who serves an endpoint may be any user of the node: another address is the configuration's to
+/// name.
+fn within_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
+    let from = attempt.previous();
+    let same = from.first().is_some_and(|first| first.origin() == attempt.url().origin());
+    if !same {
+        attempt.error("it redirects to another address")
+    } else if from.len() > MAX_REDIRECTS {
+        attempt.error("it redirects again and again")
+    } else {
+        attempt.follow()
     }
 }
 

@@ -1,8 +1,9 @@
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
+use axum::response::Redirect;
 use axum::routing::get;
-use stepwatch_kit::exposition::read::Dialect;
 use stepwatch_kit::serve::{self, Limits};
 use stepwatch_wire::{Event, Kind};
 
@@ -36,7 +37,7 @@ impl Bench {
     /// Events that a page makes, greetings aside.
     fn page(&mut self, text: &str) -> Vec<Event> {
         self.now += 5.0;
-        self.scrape.take(&Fetched { text: text.into(), dialect: Dialect::Text }, self.now);
+        self.scrape.take(&Fetched { text: text.into(), ..Fetched::default() }, self.now);
         let all = published(&self.hub);
         let new = all[self.seen..].iter().filter(|e| e.kind != Kind::Hello).cloned().collect();
         self.seen = all.len();
@@ -189,11 +190,23 @@ fn secrets_of_a_url_are_not_shown() {
 async fn an_endpoint_comes_goes_and_is_bounded() {
     let page = Arc::new(Mutex::new(axolotl(1, 2.5)));
     let served = Arc::clone(&page);
-    let router = Router::new()
-        .route("/metrics", get(move || async move { served.lock().unwrap().clone() }))
-        .route("/large", get(|| async { "#".repeat(17 << 20) }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let asking = Arc::clone(&asked);
+    let elsewhere = format!("http://localhost:{}/metrics", addr.port());
+    let router = Router::new()
+        .route("/metrics", get(move || async move { served.lock().unwrap().clone() }))
+        .route("/moved", get(|| async { Redirect::temporary("/metrics") }))
+        .route(
+            "/away",
+            get(move || {
+                asking.fetch_add(1, Ordering::Relaxed);
+                async move { Redirect::temporary(&elsewhere) }
+            }),
+        )
+        .route("/circle", get(|| async { Redirect::temporary("/circle") }))
+        .route("/large", get(|| async { "#".repeat(9 << 20) }));
     let (trigger, shutdown) = Shutdown::manual();
     let server = tokio::spawn(serve::serve(listener, router, Limits::default(), None, shutdown));
     let hub = hub();
@@ -204,7 +217,7 @@ async fn an_endpoint_comes_goes_and_is_bounded() {
         state_dir: "/nowhere".into(),
     };
     let (scrapes, stop) = Shutdown::manual();
-    for path in ["metrics", "large"] {
+    for path in ["metrics", "large", "moved", "away", "circle"] {
         let text = format!("{{url: \"http://{addr}/{path}\", interval: 100ms, run: r}}");
         start(stepwatch_kit::config::parse("x", &text).unwrap(), &around, stop.clone());
     }
@@ -218,6 +231,11 @@ async fn an_endpoint_comes_goes_and_is_bounded() {
     until(|| sample(&UP, &[&url, "scrape"]) == Some(1.0) && !published(&hub).is_empty()).await;
     until(|| sample(&DROPPED, &[&large, "scrape", "too_large"]).is_some()).await;
     assert_eq!(sample(&UP, &[&large, "scrape"]), Some(0.0));
+    let up = |path: &str| sample(&UP, &[&format!("http://{addr}/{path}"), "scrape"]);
+    until(|| up("moved") == Some(1.0)).await;
+    // The one before the last is over.
+    until(|| asked.load(Ordering::Relaxed) >= 3).await;
+    assert_eq!([up("away"), up("circle")], [Some(0.0); 2]);
     *page.lock().unwrap() = axolotl(2, 2.0);
     until(|| published(&hub).iter().any(|e| e.step == Some(2))).await;
     trigger.fire();

@@ -66,6 +66,8 @@ pub(super) struct TailedFile {
     /// Who writes to it; nobody is looked for once the end was told.
     pub(super) watch: Watch,
     pub(super) owner: Owner,
+    /// It said something in this life.
+    told: bool,
     ended: bool,
     /// What was being gathered from several lines when they stopped was given out.
     rested: bool,
@@ -110,6 +112,7 @@ impl TailedFile {
             kept: false,
             watch: Watch::default(),
             owner: Owner::default(),
+            told: false,
             ended: false,
             rested: true,
             counts: Counts::default(),
@@ -139,6 +142,7 @@ impl TailedFile {
             (self.ended, self.rested) = (saved.ended, saved.rested);
             self.watch = Watch::resumed(&saved.writers);
             self.labels.last.clone_from(&saved.of);
+            self.owner.before = saved.of.clone().filter(|_| saved.ruled).map(|(run, _)| run);
             self.labels.repeat(said.as_deref());
             tracing::info!(path = %path.display(), step = saved.last_step, "going on with a tail");
         }
@@ -303,8 +307,9 @@ impl TailedFile {
     /// Says whose the events are, leaves out what was published before, and says hello for a run
     /// that is new.
     fn prepare(&mut self, cx: &mut Context<'_>) {
+        let records = self.content.reader().is_some();
         for event in &mut self.waiting {
-            if self.labels.put_on(event) {
+            if self.labels.put_on(event, records) {
                 cx.health.dropped("foreign_node", 1);
             }
             match event.kind {
@@ -371,9 +376,11 @@ impl TailedFile {
         }
     }
 
-    /// Of a file that came while it was waited for, and was read at once.
+    /// Of a file that came while it was waited for, and was read at once; and of one that nobody
+    /// was known to write before the first line stood in it.
     fn find_owner(&mut self, now: Instant, unix: f64, cx: &Context<'_>) {
-        if self.owner.run.is_some() {
+        let first = !std::mem::replace(&mut self.told, true);
+        if self.owner.run.is_some() && (self.owner.ruled || !first) {
             return;
         }
         let identities = self.identities();
@@ -392,7 +399,7 @@ impl TailedFile {
         writers.dedup();
         let named_by_path = self.labels.is_named_by_path();
         let changed = self.owner.settle(config, &self.labels.path, writers, asked);
-        let before = self.labels.own_by(self.owner.run.clone());
+        let before = self.labels.own_by(self.owner.run.clone(), self.owner.ruled);
         if changed && named_by_path && self.last_step.is_some() {
             if let Some(run) = &self.owner.run {
                 asked.sink.join(asked.unix, asked.voice, &before, run);
@@ -452,6 +459,7 @@ impl TailedFile {
             ended: self.ended,
             rested: self.rested,
             of: self.labels.last.clone(),
+            ruled: self.owner.ruled,
             hello: None,
         }
     }

@@ -16,6 +16,8 @@ pub(super) struct Labels {
     fallback_run: String,
     /// What those who write it are of.
     owner: Option<String>,
+    /// The rule says so: a name that a file of records has for itself is no name that counts.
+    ruled: bool,
     rank: Option<u32>,
     node: Option<String>,
     /// What a trainer would have said when it began.
@@ -38,6 +40,7 @@ impl Labels {
             run: config.run.clone(),
             fallback_run: config.found.clone().unwrap_or_else(|| name::run_of(path)),
             owner: None,
+            ruled: false,
             rank: config.rank,
             node: config.node.clone(),
             hello: config.hello(),
@@ -92,9 +95,9 @@ impl Labels {
     }
 
     /// Puts it to another run, and returns what it was of.
-    pub(super) fn own_by(&mut self, run: Option<String>) -> String {
+    pub(super) fn own_by(&mut self, run: Option<String>, ruled: bool) -> String {
         let before = self.own().to_owned();
-        self.owner = run;
+        (self.owner, self.ruled) = (run, ruled);
         before
     }
 
@@ -103,9 +106,10 @@ impl Labels {
         self.run.is_some()
     }
 
-    /// True if the file named a node: only the configuration may.
-    pub(super) fn put_on(&self, event: &mut Event) -> bool {
-        if self.run.is_some() || event.run.is_none() {
+    /// True if the file named a node: only the configuration may. `records`: of a tracker, whose
+    /// name for the run is one for people.
+    pub(super) fn put_on(&self, event: &mut Event, records: bool) -> bool {
+        if self.run.is_some() || event.run.is_none() || (records && self.ruled) {
             event.run = Some(self.own().to_owned());
         }
         event.rank = self.rank.or(event.rank);
@@ -140,5 +144,29 @@ impl Labels {
             node: event.node.clone(),
             ..hello.clone()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_tracker_calls_a_run_counts_where_the_rule_does_not() {
+        let mut labels = Labels::new(&TailConfig::of(Path::new("x")), Path::new("/w/run-a1b2.wandb"));
+        let named = |labels: &Labels, own: Option<&str>, records| {
+            let mut event = Event { run: own.map(str::to_owned), ..Event::step("", 1) };
+            labels.put_on(&mut event, records);
+            event.run.unwrap()
+        };
+        assert_eq!([named(&labels, Some("lucky-3"), true), named(&labels, None, true)], ["lucky-3", "a1b2"]);
+        labels.own_by(Some("a1b2".into()), false);
+        assert_eq!(named(&labels, Some("lucky-3"), true), "lucky-3");
+        labels.own_by(Some("train-7".into()), true);
+        assert_eq!(
+            [named(&labels, Some("lucky-3"), true), named(&labels, None, true)],
+            ["train-7", "train-7"]
+        );
+        assert_eq!(named(&labels, Some("given"), false), "given", "a line that names its run");
     }
 }

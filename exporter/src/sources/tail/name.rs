@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::{Component, Path};
 
+use crate::identity;
+use crate::roots::{self, Roots};
+
 /// Names that every job gives its files and directories: what is above tells them apart.
 const GENERIC: &[&str] = &[
     "log",
@@ -48,6 +51,9 @@ const GROUPED: &[&str] = &["train", "training", "val", "valid", "validation", "t
 
 /// Entries of a directory that are looked at for the event file of a run.
 const MAX_ENTRIES: usize = 4096;
+
+/// To which event files tell when they were created.
+const SECOND: f64 = 1.0;
 
 /// Longest name of a run.
 const MAX_CHARS: usize = 128;
@@ -130,6 +136,20 @@ fn writer_of(file: &str) -> Option<(&str, bool)> {
         last && writer[..*at].rsplit_once('.').is_some_and(|(_, pid)| number(pid))
     });
     Some(process.next().map_or((writer, false), |at| (&writer[..at], true)))
+}
+
+/// The process of this node that an event file says it is written by. TensorBoard opens its file
+/// anew for every record, so nobody has it open.
+pub(super) fn writer(path: &Path, roots: &Roots) -> Option<u32> {
+    let file = path.file_name()?.to_str()?;
+    let (writer, _) = writer_of(file).filter(|(_, process)| *process)?;
+    let (host, pid) = writer.rsplit_once('.')?;
+    let (_, behind) = file.split_once(TFEVENTS)?;
+    let created: f64 = behind.strip_prefix('.')?.split_once('.')?.0.parse().ok()?;
+    let here = roots::read(&roots.proc("sys/kernel/hostname"))?;
+    let pid = pid.parse().ok().filter(|_| host == here)?;
+    // A later process may have got the number.
+    (identity::started(roots, pid)? <= created + SECOND).then_some(pid)
 }
 
 fn says_nothing(name: &str) -> bool {

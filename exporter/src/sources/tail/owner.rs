@@ -1,13 +1,15 @@
 //! Whose a file is, by who writes it: the rule's answer for the processes that have it open.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use stepwatch_wire::run_name::By;
+use stepwatch_wire::run_name::{By, Named};
 
 use super::writers::{Process, Processes};
 use super::{TailConfig, name};
 use crate::identity::{self, Claim};
+use crate::pipes;
 use crate::roots::Roots;
 use crate::sources::sink::Sink;
 use crate::voice::Voice;
@@ -23,6 +25,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Owner {
     /// What its run is called; `None` until it was asked.
     pub(super) run: Option<String>,
+    /// The rule says so, and not only the path.
+    pub(super) ruled: bool,
+    /// What it was of, by the rule, in an earlier life of the exporter.
+    pub(super) before: Option<String>,
     /// Who wrote to it then.
     writers: Vec<Process>,
     looked: Option<Instant>,
@@ -60,7 +66,8 @@ impl Owner {
         }
         let same = self.run.is_some() && writers == self.writers;
         self.writers = writers;
-        if same {
+        // A shell may have become a script since, or started one before its `tee`.
+        if same && (self.ruled || self.writers.is_empty()) {
             return false;
         }
         let claim = self.claim(config, path, asked);
@@ -69,18 +76,34 @@ impl Owner {
         before.is_some_and(|before| before != run)
     }
 
-    fn claim(&self, config: &TailConfig, path: &Path, asked: Asked<'_>) -> Claim {
-        let mut found = Vec::new();
-        for writer in self.writers.iter().take(MAX_ASKED) {
-            let named = identity::script_named(asked.roots, writer.pid);
-            found.extend(named.map(|named| (writer.pid, named)));
+    /// Scripts and jobs that write the file: by having it open, by a pipe to who has it open, or by
+    /// what its name says.
+    fn scripts(&self, path: &Path, roots: &Roots) -> Vec<Script> {
+        let asked = |pids: &mut dyn Iterator<Item = u32>, how| -> Vec<Script> {
+            let named = |pid| Some(Script { pid, how, named: identity::script_named(roots, pid)? });
+            pids.take(MAX_ASKED).filter_map(named).collect()
+        };
+        let writers = || self.writers.iter().take(MAX_ASKED).map(|w| w.pid);
+        let mut found = asked(&mut writers(), "writes it");
+        if found.is_empty() {
+            let before: BTreeSet<u32> = writers().flat_map(|pid| pipes::before(roots, pid)).collect();
+            found = asked(&mut before.into_iter(), "writes it through a pipe");
         }
-        let several = found.windows(2).any(|w| w[0].1.unnamed != w[1].1.unnamed);
+        if found.is_empty() && self.writers.is_empty() {
+            found = asked(&mut name::writer(path, roots).into_iter(), "is in its name");
+        }
+        found
+    }
+
+    fn claim(&mut self, config: &TailConfig, path: &Path, asked: Asked<'_>) -> Claim {
+        self.ruled = true;
+        let found = self.scripts(path, asked.roots);
+        let several = found.windows(2).any(|w| w[0].named.unnamed != w[1].named.unnamed);
         let writer = found.into_iter().next().filter(|_| !several);
         let mut claim = Claim {
             kind: "tail".to_owned(),
             source: path.display().to_string(),
-            pid: writer.as_ref().map(|(pid, _)| *pid),
+            pid: writer.as_ref().map(|w| w.pid),
             job: None,
             run: String::new(),
             by: None,
@@ -88,9 +111,9 @@ impl Owner {
             unnamed: None,
             voice: asked.voice,
         };
-        let several_nodes = writer.as_ref().is_some_and(|(_, named)| named.several_nodes);
-        if let Some((pid, named)) = writer {
-            claim.why = format!("pid {pid} writes it: {}", named.why);
+        let several_nodes = writer.as_ref().is_some_and(|w| w.named.several_nodes);
+        if let Some(Script { pid, how, named }) = writer {
+            claim.why = format!("pid {pid} {how}: {}", named.why);
             claim.job = named.job.map(|job| job.id);
             (claim.run, claim.by, claim.unnamed) = (named.run, Some(named.by), Some(named.unnamed));
         } else if let Some((id, unnamed)) =
@@ -102,7 +125,11 @@ impl Owner {
         } else if let Some(found) = &config.found {
             claim.run.clone_from(found);
             claim.why = "found with a process of the run".into();
+        } else if let Some(before) = self.before.as_ref().filter(|_| !several) {
+            claim.run.clone_from(before);
+            claim.why = "as it was before this exporter started; who wrote it is gone".into();
         } else {
+            self.ruled = false;
             claim.run = name::run_of(path);
             claim.why = if several {
                 "named by its path, for processes of several runs write it".to_owned()
@@ -121,6 +148,14 @@ impl Owner {
         }
         claim
     }
+}
+
+/// A process that runs a script, or is of a job.
+struct Script {
+    pid: u32,
+    /// What it has to do with the file.
+    how: &'static str,
+    named: Named,
 }
 
 /// What is needed to find out.

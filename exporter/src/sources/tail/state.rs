@@ -67,6 +67,9 @@ pub(super) struct Saved {
     /// Run and rank of what it said last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) of: Option<(String, Option<u32>)>,
+    /// The rule of run identity said so, and not only the path.
+    #[serde(default)]
+    pub(super) ruled: bool,
     /// What it said of its model, which stands at its beginning: a run that is followed again must
     /// know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,6 +89,7 @@ impl Saved {
             ended: false,
             rested: true,
             of: None,
+            ruled: false,
             hello: None,
         }
     }
