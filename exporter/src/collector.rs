@@ -1,9 +1,9 @@
 //! What a collector is: something that reads one part of this node, again and again.
 //!
 //! A collector is one file in a room of `collectors/`, which holds its configuration with the
-//! defaults, its families, its code and its tests, and one line in [`crate::collectors`]. It runs on
-//! an OS thread of its own under [`crate::schedule`], so it may block, hang in the kernel or panic
-//! without harm to the page or to its neighbours.
+//! defaults, its families, its code and its tests, and one line in [`crate::collectors`]. It runs
+//! on an OS thread of its own under [`crate::schedule`], so it may block, hang in the kernel or
+//! panic without harm to the page or to its neighbours.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The collectors, in the order of the page. Adding one takes its file in the room of what it reads,
-//! and its line here.
+//! The collectors, in the order of the page. Adding one takes its file in the room of what it
+//! reads, and its line here.
 
 pub mod gpu;
 pub mod host;

@@ -33,8 +33,8 @@ struct Held {
 }
 
 impl Conditions {
-    /// Says how it stands with `condition` of `key` now. `make` makes the event, of whichever kind, when
-    /// there is one to tell; its `code` is set to whether the condition holds, its `name` to
+    /// Says how it stands with `condition` of `key` now. `make` makes the event, of whichever kind,
+    /// when there is one to tell; its `code` is set to whether the condition holds, its `name` to
     /// that of its row where it has none, its `level` to `info` at the end.
     pub fn report(
         &mut self,
@@ -89,8 +89,8 @@ impl Conditions {
         self.0.keys().any(|held| held.condition == condition && *held.key == *key)
     }
 
-    /// Keys of which the condition was reported, and not its end: those of devices that are gone must
-    /// be ended by somebody.
+    /// Keys of which the condition was reported, and not its end: those of devices that are gone
+    /// must be ended by somebody.
     pub fn keys(&self, condition: NodeCondition) -> Vec<String> {
         let mut keys: Vec<_> = self
             .0
@@ -110,6 +110,7 @@ impl Conditions {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
     use std::path::{Path, PathBuf};
 
     use super::*;
@@ -184,14 +185,16 @@ mod tests {
         for condition in NodeCondition::ALL {
             let row = condition.row();
             let (runbook, stops) = (row.incident.as_str(), if row.stops_runs { "yes" } else { "no" });
-            text += &format!(
-                "| `{}` | {} | {stops} | `{}` | {} | [{runbook}](runbooks/{runbook}.md) | `{}` |\n",
+            writeln!(
+                text,
+                "| `{}` | {} | {stops} | `{}` | {} | [{runbook}](runbooks/{runbook}.md) | `{}` |",
                 row.name,
                 row.domain.as_str(),
                 row.remedy.as_str(),
                 row.pages.as_str(),
                 row.check
-            );
+            )
+            .unwrap();
         }
         text
     }
@@ -213,6 +216,22 @@ mod tests {
         for condition in NodeCondition::ALL {
             let runbook = root().join(format!("docs/runbooks/{}.md", condition.row().incident.as_str()));
             assert!(runbook.exists(), "{}", runbook.display());
+        }
+    }
+
+    /// A runbook that speaks of a condition calls it by its name.
+    #[test]
+    fn runbooks_name_conditions_of_the_table() {
+        let text = std::fs::read_to_string(root().join("docs/runbooks/node_fault.md")).unwrap();
+        let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+        let mut names = Vec::new();
+        for row in rows {
+            let quoted = row.split('`').filter(|word| !word.is_empty());
+            names.extend(quoted.filter(|word| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')));
+        }
+        assert!(names.len() > 10, "{names:?}");
+        for name in names {
+            assert!(NodeCondition::parse(name).is_some(), "{name} is no condition");
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! A scrape never touches a source, a lock of the training state or the encoder: it gets the last
 //! page, whose time is on it, in a form that was put together before the page was shown. When pages
-//! are made is in `scrape_phase`. How many series it holds is bounded; what does not fit is left out and
-//! counted.
+//! are made is in `scrape_phase`. How many series it holds is bounded; what does not fit is left
+//! out and counted.
 
 mod blocks;
 mod scrape_phase;

@@ -27,8 +27,8 @@ pub struct Roots {
     pub kmsg: PathBuf,
     /// NVML to load; the loader's search path when absent.
     pub nvml_library: Option<PathBuf>,
-    /// Where collectors remember what must survive a restart ([`crate::persisted_state`]); nowhere when
-    /// absent.
+    /// Where collectors remember what must survive a restart ([`crate::persisted_state`]); nowhere
+    /// when absent.
     pub state: Option<PathBuf>,
 }
 

@@ -1,11 +1,11 @@
 //! What training frameworks print, read line by line: text goes in, [`stepwatch_wire::Event`]s come
 //! out.
 //!
-//! A framework is one [`Format`]: one file, and one line in the list of `registry.rs`. A format sees
-//! one complete line at a time with everything stripped that launchers put round it (ranks, ANSI
-//! colours, container runtimes, time stamps, progress bars that redraw themselves), and may
-//! remember what a few numbers of earlier lines were. [`LogReader`] holds them together: it strips the
-//! line, asks the format it was told to use or finds out which one the file is written in, and
+//! A framework is one [`Format`]: one file, and one line in the list of `registry.rs`. A format
+//! sees one complete line at a time with everything stripped that launchers put round it (ranks,
+//! ANSI colours, container runtimes, time stamps, progress bars that redraw themselves), and may
+//! remember what a few numbers of earlier lines were. [`LogReader`] holds them together: it strips
+//! the line, asks the format it was told to use or finds out which one the file is written in, and
 //! counts. What loggers put before a message is taken off where nobody reads the line with it.
 //!
 //! Pure: no file, clock, thread or socket. The exporter's tails and the alerter's `backtest` read

@@ -1,5 +1,5 @@
-//! What carries a run between nodes: RDMA ports, Ethernet interfaces, and which of them is near which
-//! GPU.
+//! What carries a run between nodes: RDMA ports, Ethernet interfaces, and which of them is near
+//! which GPU.
 
 pub mod affinity;
 pub mod nic;

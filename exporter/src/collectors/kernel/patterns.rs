@@ -1,5 +1,5 @@
-//! The patterns that the kernel log is searched for: what each is called, and what is reported of it
-//! besides the count.
+//! The patterns that the kernel log is searched for: what each is called, and what is reported of
+//! it besides the count.
 
 use stepwatch_wire::conditions::NodeCondition;
 
