@@ -59,7 +59,7 @@ const OWN: f64 = 3.0;
 #[derive(Debug, Default)]
 struct Case {
     score: f64,
-    /// A piece of it began about when the sickness did.
+    /// A piece of it began about when the fault did.
     recent: bool,
     pieces: Vec<(f64, Sort, Suspect)>,
 }

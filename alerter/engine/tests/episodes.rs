@@ -1,4 +1,4 @@
-//! One sickness of a run is one incident, however it shows, however late or often its reports come.
+//! One fault of a run is one incident, however it shows, however late or often its reports come.
 
 use proptest::prelude::*;
 use stepwatch_engine::{Engine, SourceInput};
@@ -125,7 +125,7 @@ proptest! {
 
     /// A run that is restarted a few steps back is judged as one that never was, once the first samples are through.
     #[test]
-    fn a_rewind_is_no_sickness(back in 1i64..200, at in 300i64..900) {
+    fn a_rewind_is_no_fault(back in 1i64..200, at in 300i64..900) {
         let calm = Episode { from: 0, length: 0, factor: 1.0, rise: 0.0, nan: false };
         let rewound = (1..=STEPS).flat_map(|i| (0..4).map(move |rank| {
             let (step, attempt) = if i > at { (i - back, 1) } else { (i, 0) };

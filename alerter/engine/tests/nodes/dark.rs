@@ -134,7 +134,7 @@ fn ranks_that_cannot_be_heard_went_with_those_that_said_goodbye() {
 }
 
 #[test]
-fn a_sick_node_that_falls_silent_is_one_sickness() {
+fn a_faulty_node_that_falls_silent_is_one_incident() {
     let mut b = standing();
     b.feed(fell_off("m2"));
     b.wait(2);

@@ -102,7 +102,7 @@ fn links_that_have_nothing_in_common_are_as_many_incidents() {
     // The run that stands is part of why it does.
     go_on(&mut b, &well, &mut step, 400);
     assert!(b.open().contains(&dn) && b.open().iter().all(|i| i.0 == Kind::LinkFault), "{:?}", b.open());
-    assert!(b.timeline.iter().any(|t| t == "hang of run-dn: one sickness"), "{:#?}", b.timeline);
+    assert!(b.timeline.iter().any(|t| t == "hang of run-dn: one fault"), "{:#?}", b.timeline);
     assert!(b.incidents.iter().all(|i| !i.summary.contains("switch")), "{:#?}", b.incidents);
 }
 

@@ -49,7 +49,7 @@ fn a_link_that_went_down_is_the_first_suspect_of_the_hang() {
     b.feed(link("n2", "mlx5_3/1", false));
     b.wait(1300);
     assert_eq!((b.summary(), b.pages()), (vec![(Kind::LinkFault, Severity::Page, State::Open)], 1));
-    assert!(b.timeline.iter().any(|t| t == "hang of llama: one sickness"), "{:#?}", b.timeline);
+    assert!(b.timeline.iter().any(|t| t == "hang of llama: one fault"), "{:#?}", b.timeline);
     // The run moves and the link is up: over.
     b.feed(link("n2", "mlx5_3/1", true));
     b.steps("llama", &["n1", "n2", "n3"], 60);

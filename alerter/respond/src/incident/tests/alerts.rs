@@ -340,7 +340,7 @@ fn an_alert_without_a_node_that_comes_and_goes_rings_once() {
 
 /// What we watch for ourselves is grouped by its own labels, and swallows as little.
 #[test]
-fn another_sickness_in_an_acknowledged_group_rings() {
+fn another_fault_in_an_acknowledged_group_rings() {
     let mut w = World::new(ResponderConfig { group_by: vec!["run".into()], ..two_levels() });
     let id = w.raise("r", Kind::LossSpike, Severity::Page);
     w.input(Input::Ack { incident: &id, by: "sam" });
