@@ -57,7 +57,7 @@ fn directory() -> anyhow::Result<PathBuf> {
     }
     let dir = target()?;
     if stale(&dir) {
-        build(&dir, &["-p", EXPORTER, "-p", ALERTER, "--bins"])?;
+        build(&dir, &["--bin", EXPORTER, "--bin", ALERTER])?;
     }
     Ok(dir)
 }
@@ -87,10 +87,11 @@ fn newest(dir: &Path) -> Option<SystemTime> {
     entries.filter_map(|p| if p.is_dir() { newest(&p) } else { modified(&p) }).max()
 }
 
-/// Builds packages into `dir`, which is `<target>/<profile>`.
-fn build(dir: &Path, packages: &[&str]) -> anyhow::Result<()> {
+/// Builds into `dir`, which is `<target>/<profile>`. Programs are not named by their packages: of a
+/// package alone, dependencies have other features than of the workspace, and are compiled again.
+fn build(dir: &Path, what: &[&str]) -> anyhow::Result<()> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet"]).args(packages).current_dir(root());
+    cargo.args(["build", "--quiet"]).args(what).current_dir(root());
     if let Some(target) = dir.parent() {
         cargo.arg("--target-dir").arg(target);
     }

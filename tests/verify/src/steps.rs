@@ -145,8 +145,7 @@ fn is_closing(line: &str) -> bool {
 }
 
 fn demo(w: &Workspace) -> Result<Closing, String> {
-    let mut command =
-        cargo(&["run", "--quiet", "--locked", "-p", "stepwatch-tests", "--bin", "demo", "--", "--once"]);
+    let mut command = cargo(&["run", "--quiet", "--locked", "--bin", "demo", "--", "--once"]);
     command.env("STEPWATCH_PYTHON", install::python(w));
     w.run("demo", &mut command).map(|out| out.lines(|l| l.contains(" OVER ")))
 }
