@@ -34,7 +34,7 @@ use crate::readings::{self, Meaning, Names, Reading, Readings, Report, Value, Wh
 use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::voice::Voice;
-use packet::{StatsdType, Line};
+use packet::{Line, StatsdType};
 
 /// This kind has no families of its own.
 pub(super) const FAMILIES: &[&Family] = &[];

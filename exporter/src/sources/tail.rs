@@ -12,17 +12,17 @@ mod content;
 mod file;
 mod find;
 mod follow;
+mod framing;
 mod labels;
 mod lines;
 mod name;
 mod open;
 mod owner;
-mod framing;
+mod rewritten_file;
 mod state;
 #[cfg(test)]
 mod tests;
 mod watch;
-mod rewritten_file;
 mod words;
 mod writers;
 

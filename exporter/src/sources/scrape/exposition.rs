@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use stepwatch_kit::exposition::read::{self, MetricType, Labels, Sample};
+use stepwatch_kit::exposition::read::{self, Labels, MetricType, Sample};
 use stepwatch_wire::{Event, Kind};
 
 use super::client::Fetched;

@@ -57,7 +57,8 @@ impl<'a> Line<'a> {
             read.count += 1.0;
             read.sum += read.last;
             // A gauge below zero cannot be set but by way of zero; that is how statsd is.
-            read.relative = kind == StatsdType::Gauge && value.starts_with(['+', '-']) && read.last.is_finite();
+            read.relative =
+                kind == StatsdType::Gauge && value.starts_with(['+', '-']) && read.last.is_finite();
         }
         for part in parts {
             if let Some(rate) = part.strip_prefix('@') {
@@ -85,7 +86,10 @@ mod tests {
     fn lines() {
         let read = |line| Line::read(line).unwrap();
         let gauge = read("loss:2.5|g|#run:a,rank:3,step:17");
-        assert_eq!((gauge.name, gauge.kind, gauge.last, gauge.relative), ("loss", StatsdType::Gauge, 2.5, false));
+        assert_eq!(
+            (gauge.name, gauge.kind, gauge.last, gauge.relative),
+            ("loss", StatsdType::Gauge, 2.5, false)
+        );
         assert_eq!(
             (gauge.tag("run"), gauge.tag("rank"), gauge.tag("ran"), gauge.tag("x")),
             (Some("a"), Some("3"), None, None)

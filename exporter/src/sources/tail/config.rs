@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stepwatch_formats::{MAX_KEYS, LogReader, Rule, RuleError};
+use stepwatch_formats::{LogReader, MAX_KEYS, Rule, RuleError};
 use stepwatch_kit::config::Period;
 use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};

@@ -6,10 +6,10 @@ use stepwatch_formats::{FileKind, FileReader, kind_of};
 
 use super::TailConfig;
 use super::follow::Follower;
-use super::open::{self, Begin, How};
 use super::framing::Counts;
-use super::state::Position;
+use super::open::{self, Begin, How};
 use super::rewritten_file::RewrittenFile;
+use super::state::Position;
 use crate::reach::Reach;
 
 pub(super) enum Content {
@@ -22,7 +22,12 @@ impl Content {
         let head = if config.recognises() { open::head(path, reach) } else { Vec::new() };
         if config.recognises() && kind_of(path, &head) == FileKind::Whole {
             if let Some(reader) = FileReader::new(path, &head) {
-                return Self::Rewritten(Box::new(RewrittenFile::new(path.to_owned(), reach.clone(), reader, begin)));
+                return Self::Rewritten(Box::new(RewrittenFile::new(
+                    path.to_owned(),
+                    reach.clone(),
+                    reader,
+                    begin,
+                )));
             }
         }
         let how = How { begin, recognise: config.recognises() };

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use stepwatch_formats::FileReader;
 
+use super::framing::{Counts, Take};
 use super::name::is_rotated;
 use super::open::{Begin, How, Open, REST, modified};
-use super::framing::{Counts, Take};
 use super::state::Position;
 use crate::reach::{Reach, Refusal};
 

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use stepwatch_formats::{FileReader, MAX_WHOLE_BYTES};
 
-use super::open::{Begin, REST, modified};
 use super::framing::{Counts, Take};
+use super::open::{Begin, REST, modified};
 use super::state::{Fingerprint, Position};
 use crate::reach::Reach;
 

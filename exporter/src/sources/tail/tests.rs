@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::{Event, Kind};
 
 use super::follow::DRAIN;
-use super::open::MAX_ZEROS;
 use super::framing::MAX_LINE_BYTES;
+use super::open::MAX_ZEROS;
 use super::*;
 use crate::drops::Reason;
 use crate::origin::Priority;
