@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use stepwatch_detect::registry::DetectorsConfig;
+use stepwatch_detect::detectors::DetectorsConfig;
 use stepwatch_engine::EngineConfig;
 use stepwatch_kit::config::ConfigError;
 use stepwatch_kit::serve::{ListenAddr, WebHosts};

@@ -1,48 +1,69 @@
-//! One file a detector: its config and defaults, its formula with the source, its tests.
+//! The detectors of runs and nodes: one file each, with its config and defaults, its formula with the
+//! source and its tests, and one line in the list below.
 
-pub mod activation_shift;
-pub mod ckpt_slow;
-pub mod ckpt_stale;
-pub mod config_drift;
-pub mod data_wait;
 pub mod draft;
-pub mod ecc_trend;
-pub mod eval_gap;
 mod faults;
-pub mod first_failure;
-pub mod flight_recorder_dump;
-pub mod gc_tail;
-pub mod generic;
-pub mod gpu_fault;
-pub mod grad_level_shift;
-pub mod grad_spike;
-pub mod hang;
-pub mod launcher_dead;
-pub mod layer_grad;
 mod layers;
-pub mod learning;
-pub mod link_fault;
-pub mod loss_shift;
-pub mod loss_spike;
-pub mod lr_coupling;
-pub mod mfu_droop;
-pub mod mfu_implausible;
-pub mod node_fault;
-pub mod nonfinite;
-pub mod peer;
-pub mod rank_dead;
-pub mod rank_loss;
 mod reported;
 pub mod shared;
-pub mod slow_start;
-pub mod source_lost;
-pub mod stall;
-pub mod step_time_jitter;
-pub mod straggler;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-pub mod throttle;
-pub mod torchelastic_error;
-pub mod user_alert;
+
+use self::shared::{Shared, Speed};
+use crate::detector::{ClockDetector, NodeDetector, StepDetector};
+use crate::node::{NodeState, Tenants};
+use crate::registry::detectors;
+use crate::run::RunState;
+use crate::sample::{Extra, StepSample};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use stepwatch_model::Finding;
+use stepwatch_model::time::Ts;
+
+detectors! {
+    step {
+        nonfinite: nonfinite::Nonfinite,
+        loss_spike: loss_spike::LossSpike,
+        loss_shift: loss_shift::LossShift,
+        learning: learning::Learning,
+        grad_spike: grad_spike::GradSpike,
+        grad_level_shift: grad_level_shift::GradLevelShift,
+        mfu_droop: mfu_droop::MfuDroop,
+        slow_start: slow_start::SlowStart,
+        stall: stall::Stall,
+        gc_tail: gc_tail::GcTail,
+        step_time_jitter: step_time_jitter::StepTimeJitter,
+        mfu_implausible: mfu_implausible::MfuImplausible,
+        eval_gap: eval_gap::EvalGap,
+        data_wait: data_wait::DataWait,
+        activation_shift: activation_shift::ActivationShift,
+        generic: generic::Generic,
+        lr_coupling: lr_coupling::LrCoupling,
+        layer_grad: layer_grad::LayerGrad,
+    }
+    clock {
+        hang: hang::Hang,
+        rank_dead: rank_dead::RankDead,
+        ckpt_stale: ckpt_stale::CkptStale,
+        ckpt_slow: ckpt_slow::CkptSlow,
+        source_lost: source_lost::SourceLost,
+        user_alert: user_alert::UserAlert,
+        torchelastic_error: torchelastic_error::TorchelasticError,
+        flight_recorder_dump: flight_recorder_dump::FlightRecorderDump,
+        launcher_dead: launcher_dead::LauncherDead,
+        config_drift: config_drift::ConfigDrift,
+        straggler: straggler::Straggler,
+        first_failure: first_failure::FirstFailure,
+        rank_loss: rank_loss::RankLoss,
+    }
+    node {
+        gpu_fault: gpu_fault::GpuFault,
+        link_fault: link_fault::LinkFault,
+        node_fault: node_fault::NodeFault,
+        throttle: throttle::Throttle,
+        ecc_trend: ecc_trend::EccTrend,
+        peer: peer::Peer,
+    }
+}

@@ -14,7 +14,7 @@ mod glob;
 mod monitor;
 pub mod node;
 mod placement;
-pub mod registry;
+mod registry;
 pub mod run;
 pub mod sample;
 pub mod stats;

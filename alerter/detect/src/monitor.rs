@@ -22,9 +22,9 @@ use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use crate::batches::Batches;
 use crate::changes::{Before, Changes, RunChange};
+use crate::detectors::DetectorsConfig;
 use crate::fabric::Fabric;
 use crate::placement::Placement;
-use crate::registry::DetectorsConfig;
 use crate::run::FORGET_AFTER;
 
 /// Runs watched at once; events of further ones are counted and dropped.

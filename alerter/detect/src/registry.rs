@@ -1,16 +1,4 @@
-//! The list of the detectors of runs and nodes: the one line that registers each.
-
-use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
-
-use crate::detector::{ClockDetector, NodeDetector, StepDetector};
-use crate::detectors::shared::{Shared, Speed};
-use crate::node::{NodeState, Tenants};
-use crate::run::RunState;
-use crate::sample::{Extra, StepSample};
-use stepwatch_model::Finding;
-use stepwatch_model::time::Ts;
+//! What is made of the list of detectors: their modules, their settings and their state.
 
 /// One line a detector: its module under `detectors/` holds `Config`, and the detector itself; both
 /// with serde and `Default`. Settings are the engine's, state is the run's: what a thousand runs
@@ -21,13 +9,17 @@ macro_rules! detectors {
         clock { $($cfield:ident: $cmodule:ident::$cty:ident,)* }
         node { $($nfield:ident: $nmodule:ident::$nty:ident,)* }
     ) => {
+        $(pub mod $module;)*
+        $(pub mod $cmodule;)*
+        $(pub mod $nmodule;)*
+
         /// Settings of every detector; every key has a default.
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct DetectorsConfig {
-            $(pub $field: crate::detectors::$module::Config,)*
-            $(pub $cfield: crate::detectors::$cmodule::Config,)*
-            $(pub $nfield: crate::detectors::$nmodule::Config,)*
+            $(pub $field: self::$module::Config,)*
+            $(pub $cfield: self::$cmodule::Config,)*
+            $(pub $nfield: self::$nmodule::Config,)*
         }
 
         /// The state of every detector of one run.
@@ -36,8 +28,8 @@ macro_rules! detectors {
             #[serde(skip)]
             config: Arc<DetectorsConfig>,
             shared: Shared,
-            $($field: crate::detectors::$module::$ty,)*
-            $($cfield: crate::detectors::$cmodule::$cty,)*
+            $($field: self::$module::$ty,)*
+            $($cfield: self::$cmodule::$cty,)*
         }
 
         impl Detectors {
@@ -49,8 +41,8 @@ macro_rules! detectors {
             pub fn sizes() -> Vec<(&'static str, usize)> {
                 vec![
                     ("shared", size_of::<Shared>()),
-                    $((stringify!($field), size_of::<crate::detectors::$module::$ty>()),)*
-                    $((stringify!($cfield), size_of::<crate::detectors::$cmodule::$cty>()),)*
+                    $((stringify!($field), size_of::<self::$module::$ty>()),)*
+                    $((stringify!($cfield), size_of::<self::$cmodule::$cty>()),)*
                 ]
             }
 
@@ -97,7 +89,7 @@ macro_rules! detectors {
         pub struct NodeDetectors {
             #[serde(skip)]
             config: Arc<DetectorsConfig>,
-            $($nfield: crate::detectors::$nmodule::$nty,)*
+            $($nfield: self::$nmodule::$nty,)*
         }
 
         impl NodeDetectors {
@@ -120,48 +112,4 @@ macro_rules! detectors {
     };
 }
 
-detectors! {
-    step {
-        nonfinite: nonfinite::Nonfinite,
-        loss_spike: loss_spike::LossSpike,
-        loss_shift: loss_shift::LossShift,
-        learning: learning::Learning,
-        grad_spike: grad_spike::GradSpike,
-        grad_level_shift: grad_level_shift::GradLevelShift,
-        mfu_droop: mfu_droop::MfuDroop,
-        slow_start: slow_start::SlowStart,
-        stall: stall::Stall,
-        gc_tail: gc_tail::GcTail,
-        step_time_jitter: step_time_jitter::StepTimeJitter,
-        mfu_implausible: mfu_implausible::MfuImplausible,
-        eval_gap: eval_gap::EvalGap,
-        data_wait: data_wait::DataWait,
-        activation_shift: activation_shift::ActivationShift,
-        generic: generic::Generic,
-        lr_coupling: lr_coupling::LrCoupling,
-        layer_grad: layer_grad::LayerGrad,
-    }
-    clock {
-        hang: hang::Hang,
-        rank_dead: rank_dead::RankDead,
-        ckpt_stale: ckpt_stale::CkptStale,
-        ckpt_slow: ckpt_slow::CkptSlow,
-        source_lost: source_lost::SourceLost,
-        user_alert: user_alert::UserAlert,
-        torchelastic_error: torchelastic_error::TorchelasticError,
-        flight_recorder_dump: flight_recorder_dump::FlightRecorderDump,
-        launcher_dead: launcher_dead::LauncherDead,
-        config_drift: config_drift::ConfigDrift,
-        straggler: straggler::Straggler,
-        first_failure: first_failure::FirstFailure,
-        rank_loss: rank_loss::RankLoss,
-    }
-    node {
-        gpu_fault: gpu_fault::GpuFault,
-        link_fault: link_fault::LinkFault,
-        node_fault: node_fault::NodeFault,
-        throttle: throttle::Throttle,
-        ecc_trend: ecc_trend::EccTrend,
-        peer: peer::Peer,
-    }
-}
+pub(crate) use detectors;

@@ -24,7 +24,7 @@ use std::fs;
 use std::sync::Arc;
 
 use stepwatch_detect::Run;
-use stepwatch_detect::registry::Detectors;
+use stepwatch_detect::detectors::Detectors;
 use stepwatch_detect::sample::StepSample;
 use stepwatch_engine::{Engine, SourceInput};
 use stepwatch_model::time::Ts;

@@ -12,7 +12,7 @@ use stepwatch_detect::Monitor;
 use stepwatch_detect::Node;
 use stepwatch_detect::Run;
 use stepwatch_detect::changes::RunChange;
-use stepwatch_detect::registry::DetectorsConfig;
+use stepwatch_detect::detectors::DetectorsConfig;
 use stepwatch_model::{Detected, Elsewhere};
 use stepwatch_respond::Responder;
 use stepwatch_respond::config::ResponderConfig;

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stepwatch_wire::conditions::Remedy as Action;
 
 use crate::Target;
 
 /// The action of a reset that can wait for the next drain.
-pub const DRAIN_RESET: &str = "drain_reset";
+pub const DRAIN_RESET: &str = Action::DrainReset.as_str();
 /// The action of a reset now.
-pub const RESET_GPU: &str = "reset_gpu";
+pub const RESET_GPU: &str = Action::ResetGpu.as_str();
 
 /// What is known of it, kept with the incident.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -51,25 +52,28 @@ pub struct FirstFailure {
     pub words: Option<String>,
 }
 
-/// How much of the node an action costs: whoever does the most has done the rest too.
+/// How much of the node an action costs: whoever does the most has done the rest too. 0 of what is
+/// no action.
 pub fn effort(action: &str) -> usize {
-    const LEAST_FIRST: [&str; 6] =
-        ["restart_app", DRAIN_RESET, RESET_GPU, "reboot_node", "check_hardware", "contact_support"];
-    LEAST_FIRST.iter().position(|known| *known == action).map_or(0, |n| n + 1)
+    Action::parse(action).map_or(0, |action| action as usize)
 }
 
 /// The words for an action of the catalogue on a GPU of a node; none where nothing is to be done.
 pub fn advice(action: &str, node: &str, gpu: &str) -> Option<String> {
     let named = if gpu.is_empty() { "the GPU" } else { gpu };
-    Some(match action {
-        "" | "none" => return None,
-        "restart_app" => "restart the job; the node can stay".into(),
-        RESET_GPU => format!("drain {node} and reset {named}"),
-        "reboot_node" => format!("drain {node} and reboot it"),
-        DRAIN_RESET => drain_and_reset(node, gpu, ""),
-        "check_hardware" => format!("drain {node} and have its hardware checked"),
-        "contact_support" => format!("drain {node} and contact the vendor's support"),
-        other => other.replace('_', " "),
+    if action.is_empty() {
+        return None;
+    }
+    Some(match Action::parse(action) {
+        Some(Action::None) => return None,
+        Some(Action::RestartApp) => "restart the job; the node can stay".into(),
+        Some(Action::DrainReset) => drain_and_reset(node, gpu, ""),
+        Some(Action::ResetGpu) => format!("drain {node} and reset {named}"),
+        Some(Action::RebootNode) => format!("drain {node} and reboot it"),
+        Some(Action::CheckHardware) => format!("drain {node} and have its hardware checked"),
+        Some(Action::ContactSupport) => format!("drain {node} and contact the vendor's support"),
+        // What an exporter of another version asks for.
+        None => action.replace('_', " "),
     })
 }
 

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use serde_json::Value;
-use stepwatch_detect::registry::DetectorsConfig;
+use stepwatch_detect::detectors::DetectorsConfig;
 use stepwatch_model::time::Span;
 use stepwatch_respond::config::{Condition, InhibitRule, Level, Policy, ResponderConfig, Route, Team};
 use stepwatch_respond::incident::inhibition;

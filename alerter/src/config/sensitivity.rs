@@ -5,7 +5,7 @@
 //! sooner and oftener.
 
 use serde_json::Value;
-use stepwatch_detect::registry::DetectorsConfig;
+use stepwatch_detect::detectors::DetectorsConfig;
 use stepwatch_model::time::Span;
 
 /// One detector, and its knobs, the main one first.

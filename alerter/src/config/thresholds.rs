@@ -4,7 +4,7 @@
 //! pages is not below what makes a ticket, and nothing is negative, infinite or a floor of zero.
 
 use serde_json::{Map, Value};
-use stepwatch_detect::registry::DetectorsConfig;
+use stepwatch_detect::detectors::DetectorsConfig;
 use stepwatch_model::time::Span;
 
 /// Waits of a page and of a ticket that are of different conditions: a slow-down that is large

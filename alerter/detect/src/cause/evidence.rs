@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use stepwatch_model::{Course, Place, Slowed, Storage, Unit};
+use stepwatch_wire::conditions::{Domain, NodeCondition};
 
 use super::OWN;
 use crate::detectors::{peer, rank_loss, straggler};
@@ -14,11 +15,6 @@ use crate::run::failures::{Failure, failures};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Cause, Finding, Kind, Observation, Suspect, Target};
 
-/// Names of conditions that are of storage, by their beginnings.
-const STORAGE: [&str; 6] = ["mount", "nfs", "lustre", "filesystem", "disk", "nvme"];
-/// Conditions that do not stop or slow a run while they are no errors.
-const HARMLESS: [&str; 7] =
-    ["clock", "disk_filling", "row_remap_pending", "gpu_idle", "mount_unwatched", "rdma_unreadable", "nvml"];
 /// A statistic is evidence from this share of its bound on.
 const HALF: f64 = 0.5;
 /// A reading that is far enough from its peers to matter is evidence from the first one on:
@@ -381,7 +377,7 @@ fn prior(key: &Key, c: &Condition) -> f64 {
         Topic::Xid => 3.0,
         Topic::Link if c.medium == "ethernet" => 0.5,
         Topic::Link => 2.0,
-        Topic::Hw if c.level < Level::Error && HARMLESS.iter().any(|name| key.name.starts_with(name)) => 0.5,
+        Topic::Hw if c.level < Level::Error && key.row().is_some_and(|row| !row.stops_runs) => 0.5,
         Topic::Hw if key.name == THROTTLED => 2.0,
         Topic::Hw => 2.5,
     };
@@ -396,7 +392,9 @@ fn prior(key: &Key, c: &Condition) -> f64 {
 /// The one thing that so many places share.
 pub(super) fn common(alike: &Alike, places: usize, held: &[&Piece], nodes: usize) -> Option<Piece> {
     let first = held.iter().min_by_key(|p| p.began)?;
-    let is_storage = |name: &str| STORAGE.iter().any(|s| name.starts_with(s));
+    let is_storage = |name: &str| {
+        NodeCondition::parse(name).is_some_and(|condition| condition.row().domain == Domain::Storage)
+    };
     let what = match alike {
         Alike::Condition { name, .. } if is_storage(name) => Target::Storage(Storage::OfNodes),
         Alike::Slowed(_) => Target::Power,

@@ -132,8 +132,8 @@ impl StepDetector for ActivationShift {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detectors::Detectors;
     use crate::detectors::testing::{Noise, open, raised};
-    use crate::registry::Detectors;
     use proptest::prelude::*;
     use stepwatch_model::time::Ts;
 

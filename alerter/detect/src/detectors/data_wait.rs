@@ -331,8 +331,8 @@ impl StepDetector for DataWait {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detectors::Detectors;
     use crate::detectors::testing::{Noise, open, raised};
-    use crate::registry::Detectors;
     use proptest::prelude::*;
     use stepwatch_wire::Metrics;
 

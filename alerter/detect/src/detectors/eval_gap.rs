@@ -258,8 +258,8 @@ impl StepDetector for EvalGap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detectors::Detectors;
     use crate::detectors::testing::{Noise, healthy, open, raised};
-    use crate::registry::Detectors;
     use proptest::prelude::*;
 
     /// A run of `n` steps, evaluated every 100 with these losses beyond those of its training.

@@ -182,8 +182,8 @@ impl StepDetector for LayerGrad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detectors::Detectors;
     use crate::detectors::testing::{Noise, healthy, open, raised};
-    use crate::registry::Detectors;
 
     const LAYERS: u16 = 24;
 

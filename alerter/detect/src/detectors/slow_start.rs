@@ -137,9 +137,9 @@ impl StepDetector for SlowStart {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detectors::Detectors;
     use crate::detectors::shared::Source;
     use crate::detectors::testing::{healthy, open, raised};
-    use crate::registry::Detectors;
 
     /// A run of `seconds` a step, where runs before it held 2.
     fn run(seconds: f64, later: f64) -> Vec<Finding> {

@@ -1,6 +1,6 @@
 //! Made-up runs for the tests of the detectors.
 
-use crate::registry::Detectors;
+use crate::detectors::Detectors;
 use crate::sample::{StepClass, StepSample};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Finding, Kind, Severity};

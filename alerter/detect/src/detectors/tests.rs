@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::testing::{Noise, healthy, judge, pages, raised};
-use crate::registry::Detectors;
+use crate::detectors::Detectors;
 use crate::sample::{Quanta, StepSample};
 use stepwatch_model::{Kind, Severity};
 

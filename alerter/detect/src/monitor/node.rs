@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
 
+use crate::detectors::{DetectorsConfig, NodeDetectors};
 use crate::node::{FORGET_AFTER, NodeState, Peers, Tenants};
-use crate::registry::{DetectorsConfig, NodeDetectors};
 use crate::run::Setup;
 use stepwatch_model::Finding;
 use stepwatch_model::time::Ts;

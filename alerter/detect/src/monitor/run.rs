@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event, names::metric};
 
 use crate::detectors::shared::Standard;
-use crate::registry::{Detectors, DetectorsConfig};
+use crate::detectors::{Detectors, DetectorsConfig};
 use crate::run::align::{Align, Arrival, Samples};
 use crate::run::signals::{Left, Place, Signals};
 use crate::run::{MAX_RANKS, RunState, Tellers, Told, phase_class};

@@ -9,7 +9,7 @@ use super::node::Node;
 use super::run::Run;
 use super::{Key, Monitor, run_deadline};
 use crate::batches::Batches;
-use crate::registry::DetectorsConfig;
+use crate::detectors::DetectorsConfig;
 
 impl Monitor {
     /// The parts of the state that changed since this was called before, to be stored with what
