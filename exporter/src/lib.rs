@@ -1,12 +1,12 @@
 //! stepwatch-exporter: one per node. Collects what this node and its training processes say of
-//! themselves, shows it to Prometheus as a page and to the alerter as a stream.
+//! themselves, shows it to Prometheus as an exposition and to the alerter as a stream.
 //!
 //! Life of an event: a way in ([`ingest`], [`sources`], a collector) parses it and hands it to the
 //! [`hub`]; [`training`] judges it (which run, which attempt, a duplicate?), completes it
-//! (throughput, MFU) and remembers what the page needs; the ring of the [`stream`] keeps it for
+//! (throughput, MFU) and remembers what the exposition needs; the ring of the [`stream`] keeps it for
 //! readers. Life of a scrape: [`schedule`] runs each of the [`collectors`] on a thread of its own
-//! and keeps what it read; [`page`] puts all of it together once a second; `/metrics` serves the
-//! last page.
+//! and keeps what it read; [`exposition`] puts all of it together once a second; `/metrics`
+//! serves the last one.
 //!
 //! Nothing here decides what is wrong: the alerter does. Nothing waits for a trainer, and no
 //! trainer waits for it.

@@ -65,7 +65,15 @@ impl Responder {
 
     fn take(&mut self, tx: &mut Tx<'_>, what: &Detected) {
         match what {
-            Detected::Finding { context, finding } => self.manager.finding(tx, context, finding),
+            Detected::Finding { context, finding } => {
+                // The monitor takes what it raised for an open incident until it is fed back.
+                if let Scope::Run(run) = &context.scope
+                    && finding.change.raises()
+                {
+                    self.changed_runs.insert(run.clone());
+                }
+                self.manager.finding(tx, context, finding);
+            }
             Detected::RunRestarted { run } => self.manager.run_restarted(run),
             Detected::RunResumed { run, attempt_at } => self.back_from_restart(tx, run, *attempt_at),
             Detected::RestartPlanned { run, seconds, reason, last_progress } => {

@@ -496,7 +496,8 @@ fn a_team_that_leads_tickets_to_a_pager_is_a_warning() {
     assert_eq!(told(&format!("{asked}{policy}"), "teams"), 0);
 }
 
-/// Teams that only routes name are teams: their receivers are told nobody else's trouble.
+/// Teams that only routes name are teams: their receivers are told nobody else's trouble, and theirs
+/// goes to no other receiver than those that the operator named.
 #[test]
 fn teams_that_only_routes_name_are_shown_and_warned_of() {
     let text = r#"
@@ -509,12 +510,7 @@ routes:
     let lines = |heading: &str| all.iter().find(|(h, _)| *h == heading).unwrap().1.clone();
     assert_eq!(
         lines("teams"),
-        [
-            "a, page -> pager; if that fails: chat and spare",
-            "a, ticket -> pager; if that fails: chat",
-            "no team, page -> chat; spare",
-            "no team, ticket -> chat",
-        ]
+        ["a, page -> pager", "a, ticket -> pager", "no team, page -> chat; spare", "no team, ticket -> chat",]
     );
     assert_eq!(lines("routes")[1], "any other page and ticket -> chat, spare (pages); info -> nobody");
     let told = |part: &str| c.warnings.iter().any(|w| w.contains(part));

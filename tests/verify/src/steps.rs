@@ -17,7 +17,18 @@ const LOOPS: usize = 20;
 const PROGRAM_TESTS: &str = "stepwatch-tests";
 
 /// The tests that start real processes and kill them.
-const PROCESS_TESTS: &[&str] = &["end_to_end", "kill", "delivery", "exporter_restart", "latency"];
+const PROCESS_TESTS: &[&str] = &[
+    "alertmanager",
+    "callbacks",
+    "delivery",
+    "end_to_end",
+    "exporter_restart",
+    "full_disk",
+    "kill",
+    "latency",
+    "receivers",
+    "rings",
+];
 
 pub(crate) fn all() -> Vec<Step> {
     let step = |name, about, run| Step { name, about, long: false, run };

@@ -98,8 +98,10 @@ impl Router {
         if owned.is_empty() {
             return everybody;
         }
-        if let Some(team) = self.team_of(labels) {
-            return Rest::new([], format!("{NOBODY}{}", team.name));
+        // A team that only routes name is one too.
+        let named = labels.get("team").map(String::as_str).filter(|team| self.team_names().contains(team));
+        if let Some(team) = self.team_of(labels).map(|team| team.name.as_str()).or(named) {
+            return Rest::new([], format!("{NOBODY}{team}"));
         }
         let shared: Vec<&String> =
             config.receivers.iter().filter(|name| !owned.contains(name.as_str())).collect();

@@ -134,9 +134,17 @@ fn receivers_that_a_route_gives_to_a_team_are_that_teams() {
     };
     let mut config = two_teams("", "");
     config.routes = vec![route("a", "a-pager"), route("b", "b-pager")];
-    config.teams.iter_mut().for_each(|team| team.notify.clear());
+    config.teams.clear();
     let mut w = World::new(config);
-    let id = w.raise("a-1", Kind::Hang, Page);
+    let run = RunSummary {
+        name: "a-1".into(),
+        gpus: 8,
+        labels: [("team".to_owned(), "a".to_owned())].into(),
+        ..RunSummary::default()
+    };
+    let context = Context::new(Scope::Run("a-1".into()), run, BTreeSet::new(), w.now);
+    w.said_by(&context, Change::Raise, Kind::Hang, Page);
+    let id = w.id("a-1", Kind::Hang);
     assert_eq!(told(&mut w), ["a-pager"]);
     refuse(&mut w, &id, "a-pager");
     assert_eq!(told(&mut w), [""; 0]);
