@@ -236,8 +236,8 @@ async fn answer(response: reqwest::Response) -> (u16, String) {
 fn config(dir: &std::path::Path, exporter: &FakeExporter, hook: &FakeWebhook, more: &str) -> String {
     format!(
         "listen: \"127.0.0.1:0\"\nstorage: {{sqlite: alerter.db}}\n\
-         sources:\n  - exporters: {{static: [\"{}\"]}}\n\
          detectors: {{rank_dead: {{page_after: 0s}}}}\n\
+         sources:\n  - exporters: {{static: [\"{}\"]}}\n\
          receivers:\n  - name: hook\n    webhook: {{url: \"{}/hook\", secret_file: {}/secret}}\n{more}",
         exporter.name(),
         hook.url(),
