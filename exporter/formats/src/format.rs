@@ -5,7 +5,7 @@ use core::fmt;
 
 use stepwatch_wire::{CkptPhase, Event, Kind};
 
-use crate::absent::{Absent, Nothing};
+use crate::absent::{self, Absent, Nothing};
 use crate::number::{self, Resolution};
 use crate::time::Stamp;
 
@@ -177,9 +177,15 @@ impl<'a> Out<'a> {
     }
 
     /// Reads the number that `text` starts with, divides it by `divisor` (units) and sets it in
-    /// `event` as `name`. Text that is not a number sets nothing: absent is not zero.
+    /// `event` as `name`. Text that is not a number sets nothing: absent is not zero. `None` and its
+    /// like are noted.
     pub fn metric(&mut self, event: &mut Event, name: &str, text: &str, divisor: f64) -> Option<f64> {
-        let n = number::lex(text)?;
+        let Some(n) = number::lex(text) else {
+            if absent::is_nothing(text) {
+                self.nothing(name, Nothing::Null);
+            }
+            return None;
+        };
         self.number(event, name, n.value / divisor, n.quantum.map(|q| q / divisor))
     }
 
