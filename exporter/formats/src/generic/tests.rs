@@ -395,3 +395,12 @@ fn a_line_of_which_nothing_but_the_step_is_left_is_missed() {
     let both: Vec<&str> = both.iter().map(String::as_str).collect();
     assert!(auto(&both).iter().all(|e| e.missing.is_empty()), "each step is announced");
 }
+
+#[test]
+fn a_word_for_nothing_ends_a_name() {
+    let e = read(&["step=28 loss=2.5 lr=0.1", "step=29 loss=2.4 lr=0.1", "step=30 loss=null lr=0.1"]);
+    let names: Vec<_> = e[2].m.iter().collect();
+    assert_eq!((names, e[2].missing.clone()), (vec![("lr", 0.1)], vec!["loss".to_owned()]));
+    assert_eq!(one("step 5 loss 2.5 wd None gnorm 0.5").1.len(), 2);
+    assert_eq!(one("step 5 null loss 2.5 loss 1.5").1[0], ("null_loss".to_owned(), 2.5), "it began the name");
+}
