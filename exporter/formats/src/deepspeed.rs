@@ -146,8 +146,8 @@ fn pipeline(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let loss = after(rest, "loss:")?;
     let seconds = after(rest, "iter time (s):")?;
     let mut e = line.step(step);
-    let told = out.metric(&mut e, metric::LOSS, loss, 1.0).is_some();
-    if !told && !out.has_nothing(Some(metric::LOSS)) {
+    out.metric(&mut e, metric::LOSS, loss, 1.0);
+    if !out.tells_of_loss(&e) {
         return None;
     }
     out.metric(&mut e, metric::STEP_TIME, seconds, 1.0);

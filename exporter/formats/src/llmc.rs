@@ -84,7 +84,7 @@ fn main_log(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
                     _ => None,
                 };
             }
-            tells_of_loss(&e, out).then_some(e)
+            out.tells_of_loss(&e).then_some(e)
         }
         _ => None,
     }
@@ -115,12 +115,7 @@ fn console(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         e.m.remove(metric::MFU_REPORTED);
     }
     e.m.get(metric::STEP_TIME)?;
-    tells_of_loss(&e, out).then_some(e)
-}
-
-/// Whether a line has a loss, or says that there is none.
-fn tells_of_loss(e: &Event, out: &Out<'_>) -> bool {
-    e.m.get(metric::LOSS).is_some() || out.has_nothing(Some(metric::LOSS))
+    out.tells_of_loss(&e).then_some(e)
 }
 
 #[cfg(test)]

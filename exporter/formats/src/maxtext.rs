@@ -78,8 +78,7 @@ fn read(text: &str, separator: &str, mut e: Event, out: &mut Out<'_>) -> Outcome
         };
         out.metric(&mut e, name, value, 1.0);
     }
-    let lost = e.kind == Kind::Step && out.has_nothing(Some(metric::LOSS));
-    if e.m.get(metric::LOSS).is_none() && !lost {
+    if !out.tells_of_loss(&e) {
         return Outcome::Unmatched;
     }
     out.push(e);

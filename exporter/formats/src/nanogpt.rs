@@ -55,8 +55,7 @@ impl Format for NanoGpt {
         if e.m.get(metric::MFU_REPORTED).is_some_and(|v| v < 0.0) {
             e.m.remove(metric::MFU_REPORTED);
         }
-        let lost = kind == Kind::Step && out.has_nothing(Some(metric::LOSS));
-        if e.m.get(metric::LOSS).is_none() && !lost {
+        if !out.tells_of_loss(&e) {
             return Outcome::Unmatched;
         }
         match kind {
