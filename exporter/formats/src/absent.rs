@@ -35,6 +35,15 @@ const USUAL: u32 = 20;
 /// Kinds of lines that are told apart; the one that was seen longest ago makes room.
 const MAX_KINDS: usize = 16;
 
+/// What is printed where there is no number.
+pub(crate) const WORDS: [&str; 5] = ["None", "null", "NULL", "N/A", "n/a"];
+
+/// Whether a text starts with a word for nothing.
+pub(crate) fn is_nothing(text: &str) -> bool {
+    let behind = WORDS.iter().find_map(|w| text.trim_start().strip_prefix(w));
+    behind.is_some_and(|b| !b.starts_with(|c: char| c.is_alphanumeric() || "_/.".contains(c)))
+}
+
 /// A name whose value is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nothing {

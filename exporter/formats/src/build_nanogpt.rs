@@ -64,9 +64,8 @@ fn console(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
             other => out.metric(&mut e, other, value, 1.0),
         };
     }
-    let whole =
-        [metric::LOSS, metric::STEP_TIME, metric::TOKENS_PER_SECOND].iter().all(|m| e.m.get(m).is_some());
-    whole.then_some(e)
+    let whole = [metric::STEP_TIME, metric::TOKENS_PER_SECOND].iter().all(|m| e.m.get(m).is_some());
+    (whole && out.tells_of_loss(&e)).then_some(e)
 }
 
 /// A line of `log.txt`: three words and nothing else.
@@ -155,5 +154,14 @@ mod tests {
         ] {
             assert!(read(&[text]).is_empty(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_loss_of_none_is_missing() {
+        let step =
+            "step   249 | loss: 6.5 | lr 1.2336e-05 | norm: 2.3456 | dt: 330.12ms | tok/sec: 1588123.45";
+        let e = read(&[step, step, &step.replace("6.5", "None")]);
+        let seen: Vec<_> = e.iter().map(|e| (e.m.get("loss").is_some(), e.missing.clone())).collect();
+        assert_eq!(seen, [(true, vec![]), (true, vec![]), (false, vec!["loss".to_owned()])]);
     }
 }

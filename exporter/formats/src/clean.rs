@@ -161,14 +161,15 @@ fn label(text: &str) -> Option<(Speaker, &str)> {
 }
 
 /// Whether the number before a text is a step and no rank: `12: Loss 10.94 | LR 8.4e-07`, where
-/// nothing else tells one.
+/// nothing else tells one. If the loss is left out, the norm of the gradients may come first.
 fn is_step_of(rest: &str) -> bool {
     let starts =
         |word: &str| rest.trim_start().get(..word.len()).is_some_and(|r| r.eq_ignore_ascii_case(word));
     let counts =
         |word: &&str| rest.as_bytes().windows(word.len()).any(|w| w.eq_ignore_ascii_case(word.as_bytes()));
-    ["loss", "train loss", "train_loss", "training loss"].iter().any(|w| starts(w))
-        && !["step", "iter", "epoch", "batch"].iter().any(counts)
+    let first =
+        ["loss", "train loss", "train_loss", "training loss", "grad norm", "grad_norm", "grad-norm", "gnorm"];
+    first.iter().any(|w| starts(w)) && !["step", "iter", "epoch", "batch"].iter().any(counts)
 }
 
 /// levanter, behind the time: `0 - levanter.json_logger - json_logger.py:82 - INFO :: text`. The

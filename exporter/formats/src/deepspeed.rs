@@ -146,7 +146,10 @@ fn pipeline(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let loss = after(rest, "loss:")?;
     let seconds = after(rest, "iter time (s):")?;
     let mut e = line.step(step);
-    out.metric(&mut e, metric::LOSS, loss, 1.0)?;
+    out.metric(&mut e, metric::LOSS, loss, 1.0);
+    if !out.tells_of_loss(&e) {
+        return None;
+    }
     out.metric(&mut e, metric::STEP_TIME, seconds, 1.0);
     if let Some(rate) = after(rest, "samples/sec:") {
         out.metric(&mut e, "samples_per_second", rate, 1.0);

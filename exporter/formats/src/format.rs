@@ -3,9 +3,10 @@
 use core::cell::Cell;
 use core::fmt;
 
+use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event, Kind};
 
-use crate::absent::{Absent, Nothing};
+use crate::absent::{self, Absent, Nothing};
 use crate::number::{self, Resolution};
 use crate::time::Stamp;
 
@@ -125,6 +126,19 @@ impl<'a> Out<'a> {
         self.nothing.push((name.to_owned(), how));
     }
 
+    /// Takes note of a text that is no number, if it says that there is none.
+    pub(crate) fn no_number(&mut self, name: &str, text: &str) {
+        if absent::is_nothing(text) {
+            self.nothing(name, Nothing::Null);
+        }
+    }
+
+    /// Whether an event has a loss, or says of a step that there is none.
+    pub(crate) fn tells_of_loss(&self, event: &Event) -> bool {
+        let none = event.kind == Kind::Step && self.has_nothing(Some(metric::LOSS));
+        none || event.m.get(metric::LOSS).is_some()
+    }
+
     /// Whether the step which is being read has a name whose value is nothing: this one, or any.
     pub(crate) fn has_nothing(&self, name: Option<&str>) -> bool {
         self.nothing.iter().any(|(n, _)| name.is_none_or(|name| n == name))
@@ -177,9 +191,13 @@ impl<'a> Out<'a> {
     }
 
     /// Reads the number that `text` starts with, divides it by `divisor` (units) and sets it in
-    /// `event` as `name`. Text that is not a number sets nothing: absent is not zero.
+    /// `event` as `name`. Text that is not a number sets nothing: absent is not zero. `None` and its
+    /// like are noted.
     pub fn metric(&mut self, event: &mut Event, name: &str, text: &str, divisor: f64) -> Option<f64> {
-        let n = number::lex(text)?;
+        let Some(n) = number::lex(text) else {
+            self.no_number(name, text);
+            return None;
+        };
         self.number(event, name, n.value / divisor, n.quantum.map(|q| q / divisor))
     }
 

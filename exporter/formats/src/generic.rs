@@ -48,6 +48,8 @@ pub(crate) struct Generic {
     has_loss: bool,
     /// The last loss was no number.
     lost: bool,
+    /// The last line that had a loss had a step without a name.
+    nameless: bool,
     /// The last line that had a loss, without its digits.
     shape: String,
 }
@@ -123,22 +125,14 @@ impl Format for Generic {
 impl Generic {
     /// A step without a name: `[12/100]`, `12/100` at the start, `[2, 12000]` for epoch and step.
     fn alone(&mut self, fields: &[Field<'_>], text: &str, logged: bool, told: &mut LineValues) {
+        let has_loss = told.train.iter().any(|(n, ..)| n == metric::LOSS);
         if told.step.is_some() {
+            self.nameless &= !has_loss;
             return;
         }
-        if let Some(first) = fields.first().filter(|_| fields.len() >= if logged { 2 } else { 3 }) {
-            // `12: Loss 10.94 | Grad Norm 16.8`, `[12] loss 2.5, lr 0.1`
-            let ends = first.number.rest.trim_start().starts_with([':', ']', '|', ')']);
-            let counts = first.leads && first.name.is_empty() && first.of.is_none() && ends;
-            let alone = fields[1..].iter().all(|f| !f.leads);
-            if counts
-                && alone
-                && first.unit == Unit::None
-                && told.train.iter().any(|(n, ..)| n == metric::LOSS)
-            {
-                told.step = number::whole(first.number.value).map(|step| (0, step, None));
-                return;
-            }
+        if let Some(step) = self.leading(fields, text, logged, told) {
+            told.step = Some((0, step, None));
+            return;
         }
         if let [first, second, ..] = fields {
             let pair = first.leads && first.name.is_empty() && second.name.is_empty();
@@ -159,6 +153,26 @@ impl Generic {
         } else {
             self.total = None;
         }
+    }
+
+    /// `12: Loss 10.94 | Grad Norm 16.8`, `[12] loss 2.5, lr 0.1`; and where the lines before were
+    /// such, one that goes on and lacks the loss.
+    fn leading(&mut self, fields: &[Field<'_>], text: &str, logged: bool, told: &LineValues) -> Option<i64> {
+        let first = fields.first()?;
+        let ends = first.number.rest.trim_start().starts_with([':', ']', '|', ')']);
+        let counts = first.leads && first.name.is_empty() && first.of.is_none() && ends;
+        if !counts || first.unit != Unit::None || fields[1..].iter().any(|f| f.leads) {
+            return None;
+        }
+        let step = number::whole(first.number.value)?;
+        let has_loss = told.train.iter().any(|(n, ..)| n == metric::LOSS);
+        let goes_on = !has_loss && self.nameless && self.before.is_some_and(|b| step > b.step);
+        let nothings = if goes_on { names::nothings(text) } else { Vec::new() };
+        let trains = told.norm.is_some() || told.train.iter().any(|(n, ..)| names::is_of_training(n));
+        let enough = fields.len() + nothings.len() >= if logged { 2 } else { 3 };
+        self.nameless |= has_loss && enough;
+        let known = has_loss || goes_on && (trains || nothings.contains(&metric::LOSS));
+        (enough && known).then_some(step)
     }
 
     fn give(&mut self, mut told: LineValues, evaluates: bool, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {

@@ -64,9 +64,10 @@ impl Levanter {
             let name = if key.trim() == "loss" { metric::LOSS } else { key.trim() };
             out.metric(&mut e, name, value, 1.0);
         }
-        let lost = e.m.get(metric::LOSS).is_some_and(|v| !v.is_finite());
+        let missed = out.has_nothing(Some(metric::LOSS)) && out.misses(&e);
+        let lost = missed || e.m.get(metric::LOSS).is_some_and(|v| !v.is_finite());
         let new = self.last_step.is_none_or(|last| step != last);
-        if e.m.is_empty() || !(new || lost) {
+        if e.m.is_empty() && !missed || !(new || lost) {
             return false;
         }
         // The numbers of a step that was told stay as they are.
@@ -126,6 +127,19 @@ mod tests {
         );
         assert_eq!((e[0].m.get("loss"), e[0].rank, e[0].ts), (Some(7.5), Some(0), Some(1_758_880_800.0)));
         assert!(e[2].m.get("loss").unwrap().is_nan());
+    }
+
+    #[test]
+    fn a_loss_of_none_is_missing() {
+        let bar = |n: u32, loss: &str| {
+            format!("{P}train {n}it/10.0kit rate:1.1it/s remaining:2:25 elapsed:02:00 postfix:loss={loss}")
+        };
+        let log =
+            [bar(0, "None"), bar(1, "7.5"), bar(2, "7.5"), bar(3, "None"), bar(3, "None"), bar(4, "7.0")];
+        let (e, _) = read(&log.iter().map(String::as_str).collect::<Vec<_>>());
+        let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.missing.len())).collect();
+        assert_eq!(seen, [(1, 0), (2, 0), (3, 1), (4, 1), (4, 0)]);
+        assert_eq!(e[2].missing, ["loss"]);
     }
 
     #[test]

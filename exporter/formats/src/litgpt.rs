@@ -55,12 +55,13 @@ impl Format for LitGpt {
 impl LitGpt {
     fn step(&mut self, iteration: i64, step: i64, rest: &str, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let mut e = line.step(step);
-        let Some(loss) = value(rest, "loss").and_then(|v| out.metric(&mut e, metric::LOSS, v, 1.0)) else {
+        let loss = value(rest, "loss").and_then(|v| out.metric(&mut e, metric::LOSS, v, 1.0));
+        if loss.is_none() && !out.has_nothing(Some(metric::LOSS)) {
             return Outcome::Unmatched;
-        };
+        }
         let new = self.before.is_none_or(|(_, last)| step != last);
         let whole = new && step > 0;
-        if !whole && loss.is_finite() {
+        if !whole && loss.is_none_or(f64::is_finite) {
             return Outcome::Ignored;
         }
         // A micro-batch behind a step is of the next one.
@@ -192,6 +193,22 @@ mod tests {
         );
         assert_eq!(e[3].m.get("loss"), Some(1.0571));
         assert!((e[6].m.get("step_time").unwrap() - 0.50353).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_loss_of_none_is_missing() {
+        let line = |iteration: u32, loss: &str| {
+            let step = iteration / 2;
+            format!(
+                "Epoch 1 | iter {iteration} step {step} | loss train: {loss}, val: n/a | iter time: 9.5 ms"
+            )
+        };
+        let log: Vec<String> =
+            (2..8).map(|i| line(i, "2.5")).chain([line(8, "None"), line(9, "None")]).collect();
+        let e = read(&log.iter().map(String::as_str).collect::<Vec<_>>());
+        let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.missing.len())).collect();
+        assert_eq!(seen, [(1, 0), (2, 0), (3, 0), (4, 1)]);
+        assert_eq!((e[3].missing[0].as_str(), e[3].m.get("iter_time")), ("loss", Some(0.0095)));
     }
 
     #[test]

@@ -84,8 +84,7 @@ fn main_log(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
                     _ => None,
                 };
             }
-            e.m.get(metric::LOSS)?;
-            Some(e)
+            out.tells_of_loss(&e).then_some(e)
         }
         _ => None,
     }
@@ -115,9 +114,8 @@ fn console(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     if e.m.get(metric::MFU_REPORTED).is_some_and(|v| v < 0.0) {
         e.m.remove(metric::MFU_REPORTED);
     }
-    e.m.get(metric::LOSS)?;
     e.m.get(metric::STEP_TIME)?;
-    Some(e)
+    out.tells_of_loss(&e).then_some(e)
 }
 
 #[cfg(test)]
@@ -198,5 +196,17 @@ mod tests {
                 (Kind::Bye, Some(123), None),
             ]
         );
+    }
+
+    #[test]
+    fn a_loss_of_none_is_missing() {
+        let main =
+            ["s:1 trl:3.4 lr:0.1 norm:0.4", "s:2 trl:3.4 lr:0.1 norm:0.4", "s:3 trl:None lr:0.1 norm:0.4"];
+        let console = STEP.replace("3.456789", "null");
+        for log in [&main[..], &[STEP, STEP, &console]] {
+            let e = read(log);
+            assert_eq!((e.len(), e[1].missing.len()), (3, 0));
+            assert_eq!((e[2].missing[0].as_str(), e[2].m.get("loss")), ("loss", None));
+        }
     }
 }

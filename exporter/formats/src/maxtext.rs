@@ -78,7 +78,7 @@ fn read(text: &str, separator: &str, mut e: Event, out: &mut Out<'_>) -> Outcome
         };
         out.metric(&mut e, name, value, 1.0);
     }
-    if e.m.get(metric::LOSS).is_none() {
+    if !out.tells_of_loss(&e) {
         return Outcome::Unmatched;
     }
     out.push(e);
@@ -160,5 +160,19 @@ mod tests {
         assert_eq!(e[2].extra["path"].as_str(), Some("gs://bucket/run/checkpoints/100"));
         assert_eq!((e[7].m.get("loss"), e[7].m.get("step_time")), (Some(0.693), Some(24.93)));
         assert_eq!((r.counters().ignored, r.counters().unmatched), (1, 0));
+    }
+
+    #[test]
+    fn a_loss_of_none_is_missing() {
+        let step = |n: u32, loss: &str| {
+            format!(
+                "completed step: {n}, seconds: 2.5, TFLOP/s/device: 0.8, total_weights: 6965, loss: {loss}"
+            )
+        };
+        let log = [step(1, "2.5"), step(2, "2.5"), step(3, "None"), step(4, "null"), step(5, "x")];
+        let (e, r) = lines(&log.iter().map(String::as_str).collect::<Vec<_>>());
+        let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.missing.len())).collect();
+        assert_eq!((seen, r.counters().unmatched), (vec![(1, 0), (2, 0), (3, 1), (4, 1)], 1));
+        assert_eq!((e[2].missing[0].as_str(), e[2].m.get("step_time")), ("loss", Some(2.5)));
     }
 }

@@ -209,4 +209,11 @@ mod tests {
             assert!(read(&[text]).is_empty(), "{text}");
         }
     }
+
+    #[test]
+    fn a_loss_of_none_is_missing() {
+        let e = read(&[STEP, STEP, &STEP.replace("9.123456", "None")]);
+        let seen: Vec<_> = e.iter().map(|e| (e.m.get("loss").is_some(), e.missing.clone())).collect();
+        assert_eq!(seen, [(true, vec![]), (true, vec![]), (false, vec!["loss".to_owned()])]);
+    }
 }

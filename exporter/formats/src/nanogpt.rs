@@ -55,7 +55,7 @@ impl Format for NanoGpt {
         if e.m.get(metric::MFU_REPORTED).is_some_and(|v| v < 0.0) {
             e.m.remove(metric::MFU_REPORTED);
         }
-        if e.m.get(metric::LOSS).is_none() {
+        if !out.tells_of_loss(&e) {
             return Outcome::Unmatched;
         }
         match kind {
@@ -102,5 +102,24 @@ mod tests {
         assert_eq!((e[5].ckpt, e[5].step), (Some(CkptPhase::End), Some(250)));
         let quantum = r.resolution().get("mfu_reported").unwrap();
         assert!((quantum / 1e-4 - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_loss_of_none_is_missing() {
+        let mut r = LogReader::new(Some("nanogpt")).unwrap();
+        let mut e = Vec::new();
+        for l in [
+            "iter 0: loss 10.9, time 3100.00ms, mfu -100.00%",
+            "iter 1: loss 10.8, time 135.20ms, mfu 38.12%",
+            "iter 2: loss 10.7, time 135.20ms, mfu 38.12%",
+            "iter 3: loss None, time 135.20ms, mfu 38.12%",
+            "iter 4: loss null, time 135.20ms, mfu 38.12%",
+            "iter 5: loss Nonesuch, time 135.20ms, mfu 38.12%",
+        ] {
+            r.line(l, &mut e);
+        }
+        let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.missing.len())).collect();
+        assert_eq!(seen, [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1)]);
+        assert_eq!((e[3].missing[0].as_str(), e[3].m.get("step_time")), ("loss", Some(0.1352)));
     }
 }

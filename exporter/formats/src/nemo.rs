@@ -116,13 +116,12 @@ fn automodel(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
             _ => out.metric(&mut e, key, value, 1.0),
         };
     }
-    e.m.get(metric::LOSS)?;
-    Some(e)
+    out.tells_of_loss(&e).then_some(e)
 }
 
 /// A number with four significant digits, or a whole one with all of its digits.
 fn printed(e: &mut Event, name: &str, text: &str, divisor: f64, out: &mut Out<'_>) {
-    let Some(n) = number::lex(text) else { return };
+    let Some(n) = number::lex(text) else { return out.no_number(name, text) };
     let whole = n.value.fract() == 0.0;
     let quantum = if whole { n.quantum } else { number::quantum_of_digits(n.value, DIGITS) };
     out.number(e, name, n.value / divisor, quantum.map(|q| q / divisor));

@@ -12,6 +12,7 @@ mod tests;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event};
 
+use crate::absent::{self, Nothing};
 use crate::format::{Format, Line, Out, Outcome};
 use crate::number::{self, Number};
 use crate::pause::Evaluation;
@@ -35,10 +36,30 @@ pub(crate) struct Olmo {
 /// A record whose lines are being read.
 #[derive(Debug)]
 enum Record {
-    /// The step, and whether it was given out already: then only what came after is told.
-    Step(Box<Event>, bool),
+    Step(Box<Step>),
     /// One event for each evaluation set, and what the evaluation as a whole is called.
     Eval(String, Vec<Event>),
+}
+
+#[derive(Debug)]
+struct Step {
+    event: Event,
+    /// Names whose value is `None`.
+    nothing: Vec<&'static str>,
+    /// It was given out already: then only what came after is told.
+    given: bool,
+}
+
+impl Step {
+    fn open(event: Event, given: bool) -> Record {
+        Record::Step(Box::new(Self { event, nothing: Vec::new(), given }))
+    }
+
+    /// Takes a value that is nothing.
+    fn nothing(&mut self, key: &str) {
+        let named = tags::canonical(key).map(|(name, _)| name);
+        self.nothing.extend(named.filter(|name| !self.nothing.contains(name)));
+    }
 }
 
 impl Format for Olmo {
@@ -48,7 +69,7 @@ impl Format for Olmo {
             let gave = self.close(out);
             self.pause.step(self.last_step, step, line, out);
             self.last_step = Some(step);
-            self.open = Some(Record::Step(Box::new(line.step(step)), false));
+            self.open = Some(Step::open(line.step(step), false));
             return if gave { Outcome::Matched } else { Outcome::Ignored };
         }
         if let Some((key, n)) = value(text).filter(|_| text == line.text) {
@@ -65,18 +86,20 @@ impl Format for Olmo {
 
     fn rest(&mut self, out: &mut Out<'_>) {
         let again = match &self.open {
-            Some(Record::Step(e, _)) => Some(Event { ts: e.ts, step: e.step, ..Event::new(e.kind) }),
+            Some(Record::Step(s)) => {
+                Some(Event { ts: s.event.ts, step: s.event.step, ..Event::new(s.event.kind) })
+            }
             _ => None,
         };
         self.close(out);
         // Should the record go on after all, what follows is of the same step.
-        self.open = again.map(|e| Record::Step(Box::new(e), true));
+        self.open = again.map(|e| Step::open(e, true));
     }
 }
 
 impl Olmo {
     /// Takes a line of a record; false if none is open that it could belong to.
-    fn value(&mut self, key: &str, n: Number<'_>, line: &Line<'_>, out: &mut Out<'_>) -> bool {
+    fn value(&mut self, key: &str, n: Option<Number<'_>>, line: &Line<'_>, out: &mut Out<'_>) -> bool {
         if key.starts_with("eval/")
             && self.last_step.is_some()
             && !matches!(self.open, Some(Record::Eval(..)))
@@ -84,10 +107,14 @@ impl Olmo {
             self.close(out);
             self.open = Some(Record::Eval(String::new(), Vec::new()));
         }
-        match &mut self.open {
-            Some(Record::Step(e, _)) => of_step(key, n, e, out),
-            Some(Record::Eval(name, sets)) => of_set(key, n, name, sets, self.last_step, line, out),
-            None => return false,
+        match (&mut self.open, n) {
+            (Some(Record::Step(s)), Some(n)) => of_step(key, n, &mut s.event, out),
+            (Some(Record::Step(s)), None) => s.nothing(key),
+            (Some(Record::Eval(name, sets)), Some(n)) => {
+                of_set(key, n, name, sets, self.last_step, line, out);
+            }
+            (Some(Record::Eval(..)), None) => {}
+            (None, _) => return false,
         }
         true
     }
@@ -95,11 +122,13 @@ impl Olmo {
     /// Gives out the record that was being read; false if there was none.
     fn close(&mut self, out: &mut Out<'_>) -> bool {
         match self.open.take() {
-            Some(Record::Step(mut e, given)) => {
+            Some(Record::Step(step)) => {
+                let Step { event: mut e, nothing, given } = *step;
                 let news = !given || !e.m.is_empty();
                 self.tokens(&mut e);
                 if news {
-                    out.push(*e);
+                    nothing.iter().for_each(|name| out.nothing(name, Nothing::Null));
+                    out.push(e);
                 }
                 news
             }
@@ -168,10 +197,13 @@ fn header(text: &str) -> Option<i64> {
     rest.starts_with('/').then_some(step)
 }
 
-/// `train/CE loss=2.345`.
-fn value(text: &str) -> Option<(&str, Number<'_>)> {
+/// `train/CE loss=2.345`, `train/CE loss=None`.
+fn value(text: &str) -> Option<(&str, Option<Number<'_>>)> {
     let (key, value) = text.rsplit_once('=')?;
-    let n = number::human(value).filter(|n| n.rest.trim().is_empty())?;
+    let n = number::human(value).filter(|n| n.rest.trim().is_empty());
+    if n.is_none() && !absent::WORDS.contains(&value.trim()) {
+        return None;
+    }
     (!key.is_empty() && !key.contains('=')).then_some((key, n))
 }
 

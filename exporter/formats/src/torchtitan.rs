@@ -189,4 +189,12 @@ mod tests {
         assert_eq!((r.counters().ignored, r.counters().unmatched), (1, 0));
         assert_eq!(read(&["step: 5 loss: 1.0"]).0, []);
     }
+
+    #[test]
+    fn a_loss_of_none_is_missing() {
+        let none = STEP.replace("11.83506", " None");
+        let (e, _) = read(&[STEP, STEP, &none]);
+        let seen: Vec<_> = e.iter().map(|e| (e.m.get("loss").is_some(), e.missing.clone())).collect();
+        assert_eq!(seen, [(true, vec![]), (true, vec![]), (false, vec!["loss".to_owned()])]);
+    }
 }

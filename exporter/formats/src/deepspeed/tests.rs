@@ -117,3 +117,16 @@ fn what_is_no_line_of_the_engine() {
         assert!(read(&[text]).0.is_empty(), "{text}");
     }
 }
+
+#[test]
+fn a_pipelines_loss_of_none_is_missing() {
+    let line = |n: u32, loss: &str| format!("steps: {n} loss: {loss} iter time (s): 1.5 samples/sec: 7.052");
+    let mut r = LogReader::new(Some("deepspeed")).unwrap();
+    let mut e = Vec::new();
+    for l in [line(1, "12.8"), line(2, "12.7"), line(3, "None"), line(4, "x")] {
+        r.line(&l, &mut e);
+    }
+    let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.missing.len())).collect();
+    assert_eq!(seen, [(1, 0), (2, 0), (3, 1)]);
+    assert_eq!((e[2].missing[0].as_str(), e[2].m.get("step_time")), ("loss", Some(1.5)));
+}

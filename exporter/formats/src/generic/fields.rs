@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::absent;
 use crate::number::{self, Number};
 
 /// Fields of one line; the rest is not looked at.
@@ -140,6 +141,11 @@ impl<'a> Scanner<'a> {
         if WRAPPERS.contains(&word) && rest[len..].starts_with('(') && self.name.is_some() {
             self.at += len + 1;
             self.from = self.at;
+            return Some(());
+        }
+        if self.name.is_some() && absent::WORDS.contains(&word) {
+            self.at += len;
+            self.name = None; // it has no number
             return Some(());
         }
         if self.before().is_some_and(|c| "?&".contains(c)) {

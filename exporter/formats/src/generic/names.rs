@@ -256,9 +256,8 @@ pub(super) fn is_of_training(name: &str) -> bool {
 
 /// The numbers of training that a line says to be nothing: `loss None`, `grad_norm: null`.
 pub(super) fn nothings(text: &str) -> Vec<&'static str> {
-    let words = ["None", "null", "NULL", "N/A", "n/a"];
     let mut found = Vec::new();
-    for word in words.iter().filter(|w| crate::number::find(text, w).is_some()) {
+    for word in crate::absent::WORDS.iter().filter(|w| crate::number::find(text, w).is_some()) {
         for (at, _) in text.match_indices(word) {
             let before = text[..at].trim_end_matches([' ', ':', '=', '\'', '"']);
             let ends = |c: char| c.is_ascii_digit() || ",|;:=()[]{}\'\"".contains(c);

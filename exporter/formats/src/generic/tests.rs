@@ -395,3 +395,38 @@ fn a_line_of_which_nothing_but_the_step_is_left_is_missed() {
     let both: Vec<&str> = both.iter().map(String::as_str).collect();
     assert!(auto(&both).iter().all(|e| e.missing.is_empty()), "each step is announced");
 }
+
+#[test]
+fn a_word_for_nothing_ends_a_name() {
+    let e = read(&["step=28 loss=2.5 lr=0.1", "step=29 loss=2.4 lr=0.1", "step=30 loss=null lr=0.1"]);
+    let names: Vec<_> = e[2].m.iter().collect();
+    assert_eq!((names, e[2].missing.clone()), (vec![("lr", 0.1)], vec!["loss".to_owned()]));
+    assert_eq!(one("step 5 loss 2.5 wd None gnorm 0.5").1.len(), 2);
+    assert_eq!(one("step 5 null loss 2.5 loss 1.5").1[0], ("null_loss".to_owned(), 2.5), "it began the name");
+}
+
+#[test]
+fn a_step_without_a_name_may_lack_its_loss() {
+    let missed = |line: &dyn Fn(u32) -> String, then: &str| {
+        let lines: Vec<String> = (0..26).map(line).chain([then.to_owned()]).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        auto(&lines).into_iter().skip(26).map(|e| (e.step.unwrap(), e.missing)).collect::<Vec<_>>()
+    };
+    let rest = "Grad Norm 16.8 | LR 8.4e-07 | Time 20119.00ms | Tokens/s 26059";
+    let line = |s: u32| format!("{s}: Loss 10.94 | {rest}");
+    let lost = vec!["loss".to_owned()];
+    for then in [format!("26: Loss None | {rest}"), format!("26: {rest}")] {
+        assert_eq!(missed(&line, &then), [(26, lost.clone())], "{then}");
+    }
+    let bracket = |s: u32| format!("[{s}] loss 2.5, lr 0.1, gnorm 1.0");
+    for then in ["[30] loss None, lr 0.1, gnorm 1.0", "[30] lr 0.1, gnorm 1.0", "[30] loss None, lr 0.1"] {
+        assert_eq!(missed(&bracket, then)[0].0, 30, "{then}");
+    }
+    assert_eq!(missed(&bracket, "[30] loss null, lr 0.1, gnorm 1.0"), [(30, lost.clone())]);
+    assert_eq!(missed(&bracket, "[30] lr 0.1, gnorm 1.0"), [(30, lost)]);
+    for then in [format!("3: {rest}"), "30: LR 0.1 | Time 20ms | Free 5".to_owned()] {
+        assert_eq!(missed(&line, &then), [], "{then}");
+    }
+    let named = |s: u32| format!("step {s} loss 2.5 gnorm 1.0");
+    assert_eq!(missed(&named, &format!("30: {rest}")), [], "the steps of this log have a name");
+}

@@ -133,3 +133,13 @@ fn what_is_no_step_line() {
         assert!(read(&[text]).0.is_empty(), "{text}");
     }
 }
+
+#[test]
+fn a_loss_of_none_is_missing() {
+    let automodel = "step 4 | epoch 0 | loss 10.93 | grad_norm 3.0 | lr 3.0e-05 | mem 17.89 GiB";
+    for line in [PROGRESS, automodel] {
+        let (e, _) = read(&[line, line, &line.replace("10.93", "None")]);
+        let seen: Vec<_> = e.iter().map(|e| (e.m.get("loss").is_some(), e.missing.clone())).collect();
+        assert_eq!(seen, [(true, vec![]), (true, vec![]), (false, vec!["loss".to_owned()])], "{line}");
+    }
+}

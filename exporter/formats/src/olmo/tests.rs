@@ -180,3 +180,29 @@ fn values_without_a_header_are_nobodys() {
     let (e, r) = read("train/CE loss=2.345\neval/x/CE loss=1.0\n[step=x/1]\n[step=1]\nlr=1e-4\n");
     assert_eq!((e.len(), r.counters().unmatched), (0, 5));
 }
+
+#[test]
+fn a_value_of_none_is_a_field_of_the_record() {
+    let record = |step: u32, loss: &str, norm: &str| {
+        format!(
+            "[step={step}/1000,epoch=1]\n    optim/total grad norm={norm}\n    train/CE loss={loss}\n    \
+             throughput/device/TPS=12,345\n"
+        )
+    };
+    let log = |last: &str| {
+        let good: String = (1..=3).map(|s| record(s, "2.5", "0.5")).collect();
+        read(&format!("{good}{last}[step=5/1000,epoch=1]\n"))
+    };
+    let (e, r) = log(&record(4, "nan", "None"));
+    assert!(e[3].m.get("loss").unwrap().is_nan());
+    assert_eq!((e[3].step, e[3].missing.clone()), (Some(4), vec!["grad_norm".to_owned()]));
+    assert_eq!(r.counters().unmatched, 0);
+    for word in ["None", "null"] {
+        let (e, r) = log(&record(4, word, "0.5"));
+        assert_eq!((e[3].step, e[3].missing.clone()), (Some(4), vec!["loss".to_owned()]), "{word}");
+        assert_eq!(metrics(&e[3]), [("grad_norm", 0.5), ("tokens_per_second_per_gpu", 12345.0)]);
+        assert_eq!(r.counters().unmatched, 0);
+    }
+    let (e, _) = read(&record(1, "None", "0.5"));
+    assert!(e[0].missing.is_empty(), "no line had one");
+}
