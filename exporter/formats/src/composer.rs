@@ -163,7 +163,7 @@ impl Composer {
             }
         }
         nothing.iter().for_each(|name| out.nothing(name, Nothing::Null));
-        out.push(e);
+        out.record(e, given);
         true
     }
 }

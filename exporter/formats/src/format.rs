@@ -180,6 +180,14 @@ impl<'a> Out<'a> {
         self.as_it_is(event);
     }
 
+    /// Gives out a step, or what came late of one that was `given` out before.
+    pub(crate) fn record(&mut self, event: Event, given: bool) {
+        let part = self.part;
+        self.part |= given;
+        self.push(event);
+        self.part = part;
+    }
+
     /// Takes a line that has a step and nothing else, which may be one whose loss was left out.
     pub(crate) fn bare(&mut self, event: Event) -> Outcome {
         self.nothing.clear();

@@ -223,3 +223,20 @@ fn a_record_that_rests_says_that_its_loss_is_none() {
     assert_eq!(seen, [(0, 0), (1, 0), (2, 1), (3, 0)], "of one that is left out, more may come");
     assert_eq!(e[2].missing, ["loss"]);
 }
+
+#[test]
+fn what_comes_late_of_a_record_misses_nothing() {
+    let mut r = LogReader::new(Some("olmo")).unwrap();
+    let mut e = Vec::new();
+    for step in 1..=25 {
+        r.line(&format!("[step={step}/99,epoch=1]"), &mut e);
+        r.line("    train/CE loss=2.5", &mut e);
+        if step == 24 {
+            r.rest(&mut e);
+        }
+        r.line("    throughput/device/TPS=12,345", &mut e);
+    }
+    r.rest(&mut e);
+    assert_eq!((e.len(), e[24].step, metrics(&e[24]).len()), (26, Some(24), 1));
+    assert!(e.iter().all(|e| e.missing.is_empty()));
+}
