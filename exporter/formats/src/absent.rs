@@ -69,6 +69,8 @@ pub struct Absent {
     only_nulls: bool,
     /// A row has a cell for each number, so that one in which all are empty says something.
     rows: bool,
+    /// Of the step that is judged more may come.
+    part: bool,
     bare: Bare,
 }
 
@@ -113,6 +115,17 @@ impl Absent {
         self.judge_as(e, step, nothing, self.rows);
     }
 
+    /// As [`Self::judge`], of a step of which more may come: only what it says to be nothing is
+    /// missing.
+    pub(crate) fn judge_part(&mut self, e: &mut Event, nothing: &[(String, Nothing)]) {
+        let says = !nothing.is_empty() || WATCHED.iter().any(|name| e.m.get(name).is_some());
+        let Some(step) = e.step.filter(|_| says && e.kind == Kind::Step) else { return };
+        let only_nulls = core::mem::replace(&mut self.only_nulls, true);
+        self.part = true;
+        self.judge_as(e, step, nothing, false);
+        (self.only_nulls, self.part) = (only_nulls, false);
+    }
+
     /// The step before `step` that this line proves to be one, see [`Self::bare`].
     pub(crate) fn proven_by(&mut self, step: i64) -> Option<Event> {
         let mut held = self.bare.line(step)?;
@@ -152,6 +165,7 @@ impl Absent {
     }
 
     fn judge_as(&mut self, e: &mut Event, step: i64, nothing: &[(String, Nothing)], bare: bool) {
+        let part = self.part;
         self.moved(step);
         let rest = rest(e, nothing);
         let found = self.find(e, nothing, rest, bare);
@@ -164,7 +178,7 @@ impl Absent {
                 };
             } else if nothing.iter().any(|(n, _)| n == name) {
                 (w.nulled, w.there) = (w.nulled || w.there >= KNOWN, 0);
-            } else {
+            } else if !part {
                 (w.lost, w.there) = (w.lost || w.there >= USUAL, 0);
             }
         }

@@ -12,6 +12,7 @@ mod tests;
 use stepwatch_wire::Event;
 use stepwatch_wire::names::metric;
 
+use crate::absent::{self, Nothing};
 use crate::format::{Format, Line, Out, Outcome};
 use crate::pause::Evaluation;
 use crate::{number, tags};
@@ -39,6 +40,14 @@ struct Record {
     counted: bool,
     /// It was given out already: then only what came after is told.
     given: bool,
+    /// Names whose value is `None`.
+    nothing: Vec<&'static str>,
+}
+
+impl Record {
+    fn new(event: Event, prefix: &'static str, counted: bool) -> Self {
+        Self { event, prefix, counted, given: false, nothing: Vec::new() }
+    }
 }
 
 /// What the header of a record says of its place.
@@ -79,7 +88,7 @@ impl Format for Composer {
         let again = self.open.as_ref().map(|r| {
             let e = &r.event;
             let event = Event { ts: e.ts, step: e.step, name: e.name.clone(), ..Event::new(e.kind) };
-            Record { event, prefix: r.prefix, counted: false, given: true }
+            Record { given: true, ..Record::new(event, r.prefix, false) }
         });
         self.close(out);
         // Should the record go on after all, what follows is of the same step.
@@ -97,7 +106,7 @@ impl Composer {
             if data {
                 self.pause.end(self.last_step, line, out);
                 let event = line.eval(self.last_step, name);
-                self.open = Some(Record { event, prefix: "Eval ", counted: false, given: false });
+                self.open = Some(Record::new(event, "Eval ", false));
             } else {
                 self.pause.begin(self.last_step, line, out);
             }
@@ -107,7 +116,7 @@ impl Composer {
         let gave = self.close(out);
         let (step, counted) = self.step(place);
         self.pause.step(self.last_step, step, line, out);
-        self.open = Some(Record { event: line.step(step), prefix: "Train ", counted, given: false });
+        self.open = Some(Record::new(line.step(step), "Train ", counted));
         Some(if gave { Outcome::Matched } else { Outcome::Ignored })
     }
 
@@ -137,7 +146,9 @@ impl Composer {
 
     /// Gives out the record that was being read; false if there was nothing to give.
     fn close(&mut self, out: &mut Out<'_>) -> bool {
-        let Some(Record { event: mut e, given, prefix, .. }) = self.open.take() else { return false };
+        let Some(Record { event: mut e, given, prefix, nothing, .. }) = self.open.take() else {
+            return false;
+        };
         if e.m.is_empty() && (given || prefix == "Eval ") {
             return false;
         }
@@ -151,7 +162,8 @@ impl Composer {
                 self.tokens = counted;
             }
         }
-        out.push(e);
+        nothing.iter().for_each(|name| out.nothing(name, Nothing::Null));
+        out.record(e, given);
         true
     }
 }
@@ -175,6 +187,12 @@ fn value_of(record: &mut Record, key: &str, value: &str, out: &mut Out<'_>) {
         }
     }
     let tag = tags::canonical(key).filter(|(name, _)| e.m.get(name).is_none());
+    if let Some((name, _)) = tag.filter(|_| absent::is_nothing(value)) {
+        if !record.nothing.contains(&name) {
+            record.nothing.push(name);
+        }
+        return;
+    }
     let (name, divisor) = tag.unwrap_or((key, 1.0));
     out.metric(e, name, value, divisor);
 }

@@ -106,6 +106,8 @@ pub struct Out<'a> {
     events: &'a mut Vec<Event>,
     resolution: &'a mut Resolution,
     absent: Option<&'a mut Absent>,
+    /// More may come of the steps that are given out.
+    part: bool,
     /// Names of the step that is being read whose value is nothing.
     nothing: Vec<(String, Nothing)>,
 }
@@ -118,7 +120,16 @@ impl<'a> Out<'a> {
         resolution: &'a mut Resolution,
         absent: Option<&'a mut Absent>,
     ) -> Self {
-        Self { events, resolution, absent, nothing: Vec::new() }
+        Self { events, resolution, absent, part: false, nothing: Vec::new() }
+    }
+
+    /// For what was gathered of a record, of which more may come.
+    pub(crate) fn of_part(
+        events: &'a mut Vec<Event>,
+        resolution: &'a mut Resolution,
+        absent: &'a mut Absent,
+    ) -> Self {
+        Self { part: true, ..Self::new(events, resolution, Some(absent)) }
     }
 
     /// Takes note that the step which is being read has a name whose value is nothing.
@@ -153,6 +164,7 @@ impl<'a> Out<'a> {
     pub fn push(&mut self, mut event: Event) {
         let mut before = None;
         match (event.kind, &mut self.absent) {
+            (_, Some(absent)) if self.part => absent.judge_part(&mut event, &self.nothing),
             (Kind::Step, Some(absent)) => {
                 let nothing = core::mem::take(&mut self.nothing);
                 before = event.step.and_then(|step| absent.proven_by(step));
@@ -166,6 +178,14 @@ impl<'a> Out<'a> {
         }
         before.into_iter().for_each(|e| self.as_it_is(e));
         self.as_it_is(event);
+    }
+
+    /// Gives out a step, or what came late of one that was `given` out before.
+    pub(crate) fn record(&mut self, event: Event, given: bool) {
+        let part = self.part;
+        self.part |= given;
+        self.push(event);
+        self.part = part;
     }
 
     /// Takes a line that has a step and nothing else, which may be one whose loss was left out.

@@ -128,7 +128,7 @@ impl Olmo {
                 self.tokens(&mut e);
                 if news {
                     nothing.iter().for_each(|name| out.nothing(name, Nothing::Null));
-                    out.push(e);
+                    out.record(e, given);
                 }
                 news
             }

@@ -199,8 +199,7 @@ impl LogReader {
     pub fn rest(&mut self, out: &mut Vec<Event>) {
         let first = out.len();
         if let Some(c) = self.current.and_then(|i| self.candidates.get_mut(i)) {
-            // What was gathered may be a part of a record only.
-            c.format.rest(&mut Out::new(out, &mut self.resolution, None));
+            c.format.rest(&mut Out::of_part(out, &mut self.resolution, &mut c.absent));
         }
         self.keep_ended(first, out);
         self.voice.name(Speaker::default(), &mut out[first..]);

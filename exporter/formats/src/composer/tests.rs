@@ -126,3 +126,16 @@ fn what_is_no_header() {
     );
     assert_eq!((e.len(), r.counters().unmatched), (0, 7));
 }
+
+#[test]
+fn a_loss_of_none_is_missing() {
+    let record = |batch: u32, loss: &str| {
+        format!("[batch={batch}/9]:\n Train loss/train/total: {loss}\n Train l2_norm/grad/global: 0.5\n")
+    };
+    let log = [record(1, "1.5"), record(2, "1.4"), record(3, "None")].concat();
+    for end in ["", "[batch=4/9]:\n"] {
+        let (e, _) = read(&format!("{log}{end}"));
+        let seen: Vec<_> = e.iter().take(3).map(|e| e.missing.clone()).collect();
+        assert_eq!(seen, [vec![], vec![], vec!["loss".to_owned()]], "{end:?}");
+    }
+}

@@ -206,3 +206,37 @@ fn a_value_of_none_is_a_field_of_the_record() {
     let (e, _) = read(&record(1, "None", "0.5"));
     assert!(e[0].missing.is_empty(), "no line had one");
 }
+
+#[test]
+fn a_record_that_rests_says_that_its_loss_is_none() {
+    let mut r = LogReader::new(Some("olmo")).unwrap();
+    let mut e = Vec::new();
+    for (step, loss) in
+        ["    train/CE loss=2.5", "    train/CE loss=2.4", "    train/CE loss=None", ""].iter().enumerate()
+    {
+        for line in [&format!("[step={step}/9,epoch=1]"), *loss, "    optim/total grad norm=0.5"] {
+            r.line(line, &mut e);
+        }
+        r.rest(&mut e);
+    }
+    let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.missing.len())).collect();
+    assert_eq!(seen, [(0, 0), (1, 0), (2, 1), (3, 0)], "of one that is left out, more may come");
+    assert_eq!(e[2].missing, ["loss"]);
+}
+
+#[test]
+fn what_comes_late_of_a_record_misses_nothing() {
+    let mut r = LogReader::new(Some("olmo")).unwrap();
+    let mut e = Vec::new();
+    for step in 1..=25 {
+        r.line(&format!("[step={step}/99,epoch=1]"), &mut e);
+        r.line("    train/CE loss=2.5", &mut e);
+        if step == 24 {
+            r.rest(&mut e);
+        }
+        r.line("    throughput/device/TPS=12,345", &mut e);
+    }
+    r.rest(&mut e);
+    assert_eq!((e.len(), e[24].step, metrics(&e[24]).len()), (26, Some(24), 1));
+    assert!(e.iter().all(|e| e.missing.is_empty()));
+}
