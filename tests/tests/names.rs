@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stepwatch_tests::{bins, daemon};
+use stepwatch_wire::conditions::NodeCondition;
 
 /// How metric names of ours begin.
 const PREFIXES: &[&str] = &[
@@ -24,18 +25,8 @@ const PREFIXES: &[&str] = &[
     "stepwatch_exporter_",
     "stepwatch_alerter_",
 ];
-/// Kinds of incident, and conditions of a node, whose names begin like those of metrics.
-const NO_METRICS: &[&str] = &[
-    "node_name",
-    "gpu_fault",
-    "node_fault",
-    "node_taken",
-    "gpu_throttled",
-    "mount_stuck",
-    "disk_filling",
-    "disk_error",
-    "clock_unsynced",
-];
+/// Kinds of incident, and words, whose names begin like those of metrics.
+const NO_METRICS: &[&str] = &["node_name", "gpu_fault", "node_fault", "node_taken"];
 /// What the text format appends to the name of a family.
 const SUFFIXES: &[&str] = &["_bucket", "_sum", "_count", "_total", "_info", "_created"];
 
@@ -68,7 +59,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn looks_like_ours(word: &str) -> bool {
-    !NO_METRICS.contains(&word) && PREFIXES.iter().any(|p| word.starts_with(p) && word.len() > p.len())
+    let other = NO_METRICS.contains(&word) || NodeCondition::parse(word).is_some();
+    !other && PREFIXES.iter().any(|p| word.starts_with(p) && word.len() > p.len())
 }
 
 /// Words of PromQL that could be metrics: not labels, not label values, not recording rules.
