@@ -1,6 +1,6 @@
 //! What changed of the runs: context for whoever looks at an incident, and nobody's alarm.
 
-use crate::monitor::Run;
+use crate::run::RunState;
 use stepwatch_model::time::Ts;
 
 /// Changes kept until somebody takes them; the oldest go first.
@@ -54,14 +54,13 @@ pub(crate) struct Before {
 pub(crate) struct Changes(Vec<RunChange>);
 
 impl Before {
-    pub(crate) fn of(run: &Run) -> Self {
-        Self { attempt: run.state.attempt, steps: run.state.total_steps, step: run.state.last_step }
+    pub(crate) fn of(f: &RunState) -> Self {
+        Self { attempt: f.attempt, steps: f.total_steps, step: f.last_step }
     }
 }
 
 impl Changes {
-    pub(crate) fn note(&mut self, now: Ts, before: &Before, run: &Run) {
-        let f = &run.state;
+    pub(crate) fn note(&mut self, now: Ts, before: &Before, f: &RunState) {
         let what = if f.attempt != before.attempt {
             Change::Restarted { attempt: f.attempt, reached: before.step }
         } else if before.steps == 0 && f.total_steps > 0 {
@@ -85,8 +84,8 @@ impl Changes {
 }
 
 /// Which configurations of its own the nodes of a run show.
-pub(crate) fn configuration(run: &Run) -> Vec<String> {
-    run.state.setups.of(true).into_iter().map(|v| v.setup.fingerprint).collect()
+pub(crate) fn configuration(f: &RunState) -> Vec<String> {
+    f.setups.of(true).into_iter().map(|v| v.setup.fingerprint).collect()
 }
 
 #[cfg(test)]

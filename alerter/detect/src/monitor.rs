@@ -206,10 +206,10 @@ impl Monitor {
     ) -> Option<bool> {
         let run = self.runs.get_mut(name)?;
         let mut findings = core::mem::take(&mut self.scratch);
-        let (attempt, before) = (run.state.attempt, Before::of(run));
+        let (attempt, before) = (run.state.attempt, Before::of(&run.state));
         let stood = !run.state.steps_since_restart();
         act(run, &mut findings);
-        self.changes.note(now, &before, run);
+        self.changes.note(now, &before, &run.state);
         let ended = run.state.ended.is_some();
         let resumed = (stood && run.state.steps_since_restart()).then_some(run.state.attempt_at);
         let (again, moved) = (run.state.attempt != attempt, !run.state.moved.is_empty());

@@ -260,6 +260,7 @@ fn kill(w: &Workspace) -> Result<Closing, String> {
 fn long(w: &Workspace) -> Result<Closing, String> {
     let of = |name: &str, args: &[&str]| {
         let mut command = cargo(&["test", "--release", "--locked"]);
+        peers(w, &mut command);
         w.run(name, command.args(args).env("STEPWATCH_LONG", "1"))
     };
     let tests = |test: &'static str, filters: &[&'static str]| {
@@ -269,7 +270,9 @@ fn long(w: &Workspace) -> Result<Closing, String> {
     let tail = of("long-tail", &tests("soak", &[]))?;
     let leak = of("long-leak", &["-p", "stepwatch-fake-nvml", "--test", "leak", "--", "--nocapture"])?;
     let load = of("long-load", &tests("load", &[]))?;
-    Ok([hang, tail, leak, load].iter().flat_map(|out| out.lines(is_closing)).collect())
+    let all = [hang, tail, leak, load];
+    let closing = all.iter().flat_map(|out| out.lines(is_closing));
+    Ok(closing.chain(all.iter().flat_map(left_out)).collect())
 }
 
 /// Files with this extension under `dir`, sorted.

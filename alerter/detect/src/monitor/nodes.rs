@@ -67,7 +67,7 @@ impl Monitor {
         if let Some((of, setup)) = &news.setup {
             let runs: Vec<String> = self.placement.on(name).cloned().collect();
             for run in runs.iter().filter(|run| of.as_ref().is_none_or(|of| of == *run)) {
-                let before = self.runs.get(run).map(configuration).unwrap_or_default();
+                let before = self.runs.get(run).map(|run| configuration(&run.state)).unwrap_or_default();
                 self.with_run(now, run, out, |run, findings| {
                     run.state.set_up(now, name, setup);
                     run.look(now, findings);
@@ -82,7 +82,7 @@ impl Monitor {
     /// no change.
     fn configured(&mut self, now: Ts, name: &str, before: &[String]) {
         let Some(run) = self.runs.get(name).filter(|_| !before.is_empty()) else { return };
-        if configuration(run).iter().any(|c| !before.contains(c)) {
+        if configuration(&run.state).iter().any(|c| !before.contains(c)) {
             let (run, step) = (name.to_owned(), run.state.last_step);
             self.changes.push(RunChange { run, at: now, what: changes::Change::Configured, step });
         }
