@@ -4,7 +4,7 @@
 //!   one, and that one was near chance level (4 nats and more: guessing among 55 classes). A
 //!   fine-tune starts far lower and may improve by little.
 //! * `plateau` (ticket): of the fall that the loss had, 35 % or less is left, with a certainty of
-//!   three standard errors ([`crate::stats::fall`]), where it had been falling by 0.5 % or more
+//!   three standard errors ([`crate::stats::plateau`]), where it had been falling by 0.5 % or more
 //!   while the number of samples doubled, and the learning rate is not below half of what it was
 //!   then: with a schedule that ends, so does the fall. It ends when the loss falls by that share.
 //! * `plateau` (note): the loss has not fallen by 0.5 % within the last half of the run's samples,

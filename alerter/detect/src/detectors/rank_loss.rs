@@ -1,7 +1,7 @@
 //! A rank whose own loss is out of line with those of the other ranks of the same step: before the
 //! gradients spread it to all, it is the only sign of who computed nonsense.
 //!
-//! [`crate::run::losses`] finds the strays. One is a note that explains whatever comes of it: most
+//! [`crate::run::rank_loss`] finds the strays. One is a note that explains whatever comes of it: most
 //! often a batch, which any GPU would have choked on. The same rank out of line in `repeats` steps
 //! of the last 256, on another batch each time and more often than any other rank, is a ticket:
 //! silent data corruption looks like that (Dixit et al., "Silent data corruptions at scale", 2021;

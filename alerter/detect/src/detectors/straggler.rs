@@ -1,7 +1,7 @@
 //! A rank that computes longer than its peers, and the other reasons for which a step waits for its
 //! slowest rank.
 //!
-//! [`crate::run::sections`] compares ranks of one pipeline stage by the time that they compute.
+//! [`crate::run::rank_compute_time`] compares ranks of one pipeline stage by the time that they compute.
 //! Three pictures are told apart, as in "Understanding stragglers in large model training" (OSDI
 //! 2025):
 //! * *persistent*: one rank is slow in 5 of its last 8 steps, by more than 10 % and 6 sigmas in

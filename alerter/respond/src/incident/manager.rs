@@ -1,7 +1,7 @@
 //! The open incidents: findings in, notifications out.
 //!
 //! A run, and a node, has at most one open incident a cause; what turns out to be one fault of
-//! both is one incident ([`super::kin`]). It opens with the first raised finding, follows the most
+//! both is one incident ([`super::correlation`]). It opens with the first raised finding, follows the most
 //! severe one, and resolves when every kind that raised it has been clear for the hold time. Each
 //! return within the hold, and each incident that follows a resolved one of the same cause within
 //! an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
