@@ -95,8 +95,8 @@ impl Calendars {
                 sources.swap_remove(place);
             } else {
                 task.abort();
-                // What nobody asks for any more is no fault. A full queue leaves the ticket for a person to
-                // close.
+                // What nobody asks for any more is no fault. A full queue leaves the ticket for a
+                // person to close.
                 let _ = self.runtime.commands.try_send(own(&source.schedule, None));
                 let label = label(&source.schedule);
                 metrics.read_timestamp.remove(&label);

@@ -272,8 +272,8 @@ impl Manager {
             }
         }
         self.metrics.sources.set(self.readers.len() as i64);
-        // Once every list is complete, a source of an earlier life that none of them names has left while
-        // we were away.
+        // Once every list is complete, a source of an earlier life that none of them names has left
+        // while we were away.
         let providers = self.entries.iter().flat_map(|e| &e.providers);
         if providers.into_iter().all(|(p, _)| self.found.get(p).is_some_and(|(_, complete)| *complete)) {
             while let Some(source) = self.unclaimed.pop_first() {

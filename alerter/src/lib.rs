@@ -6,8 +6,8 @@
 //! there and sends it by a notifier of [`notify`]; what became of it goes back into the
 //! engine. [`api`] shows all this and carries the words of people.
 //!
-//! This crate does the I/O. What is wrong with a run is decided in `stepwatch-detect`, who must know
-//! and when in `stepwatch-respond`; neither does any.
+//! This crate does the I/O. What is wrong with a run is decided in `stepwatch-detect`, who must
+//! know and when in `stepwatch-respond`; neither does any.
 
 pub mod api;
 pub mod app;

@@ -228,8 +228,8 @@ impl Scheduler {
                 Ok(()) = self.receivers.changed() => self.take_receivers().await,
                 () = tokio::time::sleep_until(self.next_look) => {}
             }
-            // One look for all that ended together, and none that has not heard that a receiver asked for a
-            // pause.
+            // One look for all that ended together, and none that has not heard that a receiver
+            // asked for a pause.
             while let Some(done) = self.tasks.try_join_next() {
                 self.finish(done).await;
             }
@@ -525,8 +525,8 @@ impl Scheduler {
                 }
                 return;
             }
-            // A courier does not panic, and catches notifiers that do. If one did, its lane rests until the
-            // next start.
+            // A courier does not panic, and catches notifiers that do. If one did, its lane rests
+            // until the next start.
             Err(err) => {
                 return tracing::error!(%err, "a delivery ended badly; it is repeated after a restart");
             }

@@ -296,7 +296,8 @@ impl Runtime {
                 biased;
                 () = shutdown.wait() => break,
                 Some(command) = self.commands.recv() => self.listen(command),
-                // The readers stop first, and messages on their way still have an outcome to report.
+                // The readers stop first, and messages on their way still have an outcome to
+                // report.
                 Some(feedback) = self.feedback.recv(), if room => self.outcomes(feedback),
                 Some(batch) = self.alerts.recv(), if room => {
                     self.take_alerts(batch);
@@ -427,8 +428,8 @@ impl Runtime {
         let late = core::mem::replace(&mut self.schedule.last_pass, Instant::now()).elapsed();
         let now = self.clock.now();
         self.metrics.clock_behind.set(self.clock.behind());
-        // Deaf because the store refuses: silence proves nothing, and what the clock would say could not be
-        // kept.
+        // Deaf because the store refuses: silence proves nothing, and what the clock would say
+        // could not be kept.
         if !self.has_room() {
             return;
         }

@@ -248,7 +248,8 @@ impl Hub {
     pub fn claim(&self, now: f64, claim: Claim) -> String {
         let voice = claim.voice;
         let mut claim = claim.clean();
-        // Who says that the run of another is of his job has it renamed no more than he may speak for it.
+        // Who says that the run of another is of his job has it renamed no more than he may speak
+        // for it.
         claim.unnamed.take_if(|unnamed| !self.hears(voice, unnamed));
         let (run, renamed) = self.0.identity.claim(now, claim);
         for renamed in renamed {

@@ -252,8 +252,8 @@ impl Shared {
         loop {
             match self.next() {
                 Work::Do(job) => {
-                    // A panic must not leave the jobs after it waiting for ever; what was open is opened
-                    // anew.
+                    // A panic must not leave the jobs after it waiting for ever; what was open is
+                    // opened anew.
                     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(&mut session)));
                     if done.is_err() {
                         session.close();

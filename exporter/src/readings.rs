@@ -284,15 +284,16 @@ impl Rank {
 
 impl Sum {
     fn metric(&mut self, name: &str, divisor: f64, value: &Value, gained: &Gained) {
-        // A gauge that stays NaN is NaN again, and one that stays for too long is looked into by the
-        // training state.
+        // A gauge that stays NaN is NaN again, and one that stays for too long is looked into by
+        // the training state.
         let watched = matches!(name, metric::LOSS | metric::GRAD_NORM);
         let again = matches!(value, Value::Gauge(v) if watched || v.is_nan());
         if !(gained.changed || again) {
             return;
         }
         let (name, number) = match (name, value) {
-            // Over the time between two reports, which the number of steps between them may be unknown of.
+            // Over the time between two reports, which the number of steps between them may be
+            // unknown of.
             (metric::TOKENS, Value::Total { .. } | Value::Increment(_)) => match gained.rate {
                 Some(rate) => (metric::TOKENS_PER_SECOND, rate),
                 None => return self.changed = true,

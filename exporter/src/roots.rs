@@ -289,8 +289,8 @@ mod tests {
         std::fs::write(path.join("operstate"), "up\n").unwrap();
         assert_eq!(dir.watch("operstate").as_deref(), Some("up"));
         assert_eq!(dir.watch_number::<u64>("operstate"), None);
-        // What cannot be read is a directory here and a device that is down there, and may be read again
-        // later.
+        // What cannot be read is a directory here and a device that is down there, and may be read
+        // again later.
         std::fs::create_dir(path.join("speed")).unwrap();
         assert_eq!(dir.watch("speed"), None);
         std::fs::remove_dir(path.join("speed")).unwrap();

@@ -109,8 +109,8 @@ impl Labels {
     fn write(values: &[&str], text: &mut String) {
         text.clear();
         for value in values {
-            // Paths and names of devices and processes come by here, and by no other door. The end itself
-            // goes too.
+            // Paths and names of devices and processes come by here, and by no other door. The end
+            // itself goes too.
             text.push_str(&words::clean(value));
             text.push(Self::END);
         }

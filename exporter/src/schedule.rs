@@ -359,7 +359,8 @@ impl Worker {
                 now.last_success = Some(unix_now());
             }
             Ok(Ok(Pass::Partly(samples, error))) => {
-                // What there is replaces what there was; without any, that stays until it is too old.
+                // What there is replaces what there was; without any, that stays until it is too
+                // old.
                 if !samples.is_empty() {
                     now.samples = samples;
                     now.read = Some(began);

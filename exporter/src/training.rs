@@ -333,8 +333,8 @@ impl Training {
     pub fn missed(&self, run: &str, rank: u32, pid: u32, beat: f64) -> bool {
         let rank = self.runs.get(run).and_then(|r| r.ranks.get(&rank));
         let spoke = rank.is_some_and(|r| r.connected_once && r.pid == Some(pid));
-        // Connections are seen to close while the exporter lives; the time is saved a little after it was
-        // heard.
+        // Connections are seen to close while the exporter lives; the time is saved a little after
+        // it was heard.
         !spoke && self.heard_before.get(run).is_none_or(|heard| beat > heard + SAVED_WITHIN_SECONDS)
     }
 

@@ -145,8 +145,8 @@ async fn a_click_takes_the_incident_everywhere_and_once() {
     assert_eq!(post_slack(&stack, &escalate, now(), Slack::SIGNING_SECRET).await, 200);
     let incident = &stack.alerter.incidents().await.unwrap()[0];
     assert_eq!((incident["state"].as_str(), incident["level"].as_i64()), (Some("open"), Some(2)));
-    // Nobody has it any more: an alert that was acknowledged rings no more, and so there is another one
-    // in its place.
+    // Nobody has it any more: an alert that was acknowledged rings no more, and so there is another
+    // one in its place.
     let again = format!("{key}-2");
     let rung = |pd: &PagerDuty| pd.open(&again).is_some_and(|a| a.state == AlertState::Triggered);
     let pd = stack.pagerduty.wait_for(rung, PATIENCE).await.unwrap();
@@ -385,7 +385,8 @@ async fn an_answer_in_pagerduty_counts_here_and_is_not_sent_back() {
     stack
         .pagerduty
         .change(|pd| {
-            // Since then the service groups alerts under keys of its own: the incident is known by its id.
+            // Since then the service groups alerts under keys of its own: the incident is known by
+            // its id.
             pd.groups_alerts = true;
             pd.by_person(&key, "resolved", "Jane Doe")
         })

@@ -85,7 +85,8 @@ async fn one_page_for_each_disaster_and_none_for_a_blip() {
         say::line(&format!("paged {:.1} s after a scrape, before the next", trainer::now() - scraped));
     }
 
-    // Everything has passed: the runs go on for as long as it takes to see that nothing else is said.
+    // Everything has passed: the runs go on for as long as it takes to see that nothing else is
+    // said.
     let passed = at + NOTICE;
     poll_until("the runs to go on", PATIENCE, async || step_of(&stack, "nan").await.filter(|s| *s >= passed))
         .await

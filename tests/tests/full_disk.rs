@@ -110,8 +110,8 @@ async fn what_a_full_disk_did_not_take_is_not_called_done_and_is_done_when_there
     wait_ready(alerter, 200).await;
     stack.alerter.daemon.logged(|line| line.contains("takes commits again")).await.unwrap();
     let alerter = &stack.alerter;
-    // Everything that waited is committed, told and shown; where that took longer than ten seconds the
-    // disk has rung as well.
+    // Everything that waited is committed, told and shown; where that took longer than ten seconds
+    // the disk has rung as well.
     let late = |pd: &PagerDuty| pages(pd, "LateAlert").next().map(|page| page.dedup_key.clone());
     stack.pagerduty.wait_for(|pd| late(pd).is_some(), PATIENCE).await.unwrap();
     assert_eq!(state(alerter, "EarlyAlert").await.as_deref(), Some("acknowledged"));

@@ -155,7 +155,8 @@ async fn rules_use_metrics_that_exist() {
     let rules = files("rules", "yml");
     assert!(!rules.is_empty(), "rules/ holds none");
     for path in rules {
-        // An expression may go on over indented lines; the words of the other keys are no metrics of ours.
+        // An expression may go on over indented lines; the words of the other keys are no metrics
+        // of ours.
         let text = std::fs::read_to_string(&path).unwrap();
         let code: Vec<_> = text.lines().filter(|l| !l.trim_start().starts_with('#')).collect();
         known.check(metrics_in(&code.join("\n")), &path);

@@ -108,9 +108,9 @@ impl Log {
     /// Writes up to step `target`, unless it is waited until everything was read.
     fn write(&mut self, target: i64, seen: i64) {
         if let Some(act) = self.planned {
-            // What is in a file when it is cut or deleted is gone; that is no fault of the reader. Nor can it
-            // know of a file that lost its name before it was ever looked at, or while the reader
-            // was dead.
+            // What is in a file when it is cut or deleted is gone; that is no fault of the reader.
+            // Nor can it know of a file that lost its name before it was ever looked at, or while
+            // the reader was dead.
             let read = if act == Act::Rename { seen > self.before } else { seen == self.written };
             if !read {
                 if act == Act::Rename {

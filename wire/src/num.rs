@@ -34,8 +34,8 @@ pub fn write_json(out: &mut String, v: f64) {
     } else if v == v.trunc() && v.abs() < 1e15 {
         write_integer(out, v as i64);
     } else if !write_short(out, v) {
-        // `{:?}` is the shortest text that reads back to the same bits, with an exponent where it is
-        // shorter.
+        // `{:?}` is the shortest text that reads back to the same bits, with an exponent where it
+        // is shorter.
         let _ = write!(out, "{v:?}");
     }
 }

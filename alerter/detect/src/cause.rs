@@ -143,7 +143,8 @@ fn share(pieces: Vec<Piece>, onset: Ts, nodes: usize) -> Vec<Piece> {
 fn is_common(alike: &Alike, held: &[&Piece], nodes: usize) -> bool {
     let places = |held: &[&Piece]| held.iter().map(|p| &p.place).collect::<BTreeSet<_>>().len();
     if !matches!(alike, Alike::Link { .. }) {
-        // Two that are slowed down at once are all there are of a small run, and one of many is not.
+        // Two that are slowed down at once are all there are of a small run, and one of many is
+        // not.
         let all = matches!(alike, Alike::Slowed(_)) && nodes == 2 && places(held) == 2;
         return all || places(held) >= SHARED_NODES;
     }

@@ -1,5 +1,5 @@
-//! The detectors of runs and nodes: one file each, with its config and defaults, its formula with the
-//! source and its tests, and one line in the list below.
+//! The detectors of runs and nodes: one file each, with its config and defaults, its formula with
+//! the source and its tests, and one line in the list below.
 
 pub mod draft;
 mod faults;

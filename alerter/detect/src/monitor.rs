@@ -342,8 +342,8 @@ impl Monitor {
         if self.runs.get(name).is_some_and(|r| now >= forget_at(r)) {
             return self.forget_run(now, name, out);
         }
-        // A timer whose deadline has moved is of no meaning: it would not have fired in an engine that was
-        // restored meanwhile.
+        // A timer whose deadline has moved is of no meaning: it would not have fired in an engine
+        // that was restored meanwhile.
         if let Some(at) = self.runs.get(name).and_then(run_deadline).filter(|at| *at > now) {
             self.timers.set_earlier(&Key::Run(name.to_owned()), Some(at));
             return;

@@ -37,7 +37,8 @@ macro_rules! detectors {
                 Self { config: Arc::clone(config), ..Self::default() }
             }
 
-            /// Bytes that each keeps of a run, apart from what it keeps only now and then on the heap.
+            /// Bytes that each keeps of a run, apart from what it keeps only now and then on the
+            /// heap.
             pub fn sizes() -> Vec<(&'static str, usize)> {
                 vec![
                     ("shared", size_of::<Shared>()),

@@ -1,5 +1,5 @@
-//! What is known of one training run: its ranks aligned by step, its pace, its checkpoints, and what
-//! others say of it. No detector stands here.
+//! What is known of one training run: its ranks aligned by step, its pace, its checkpoints, and
+//! what others say of it. No detector stands here.
 
 pub(crate) mod align;
 mod checkpoints;

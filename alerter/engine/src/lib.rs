@@ -1,9 +1,9 @@
 //! The two halves of the core as one: what is detected is responded to at once.
 //!
 //! `stepwatch-detect` follows runs and nodes, `stepwatch-respond` has incidents and people; neither
-//! knows the other. This crate carries what the first reports ([`stepwatch_model::Detected`]) to the
-//! second, and what became of it ([`stepwatch_model::RunIncidents`]) back. The same engine runs live,
-//! in `backtest` and in tests. Pure, as both halves are: no clock, socket, thread, file or
+//! knows the other. This crate carries what the first reports ([`stepwatch_model::Detected`]) to
+//! the second, and what became of it ([`stepwatch_model::RunIncidents`]) back. The same engine runs
+//! live, in `backtest` and in tests. Pure, as both halves are: no clock, socket, thread, file or
 //! randomness.
 
 use std::sync::Arc;

@@ -222,8 +222,8 @@ fn a_batch_that_made_other_runs_spike_is_told_as_that() {
     assert!(w.engine.spiked_elsewhere("bob", 701).is_empty());
     w.store_and_restore();
     for s in 1..=1600 {
-        // Half the batch size: it comes to the same data at twice the step. There it does not come back at
-        // once.
+        // Half the batch size: it comes to the same data at twice the step. There it does not come
+        // back at once.
         let grad = if (1400..1410).contains(&s) { 20.0 } else { 1.0 };
         w.say(2000 * s, &step("carol", 0, s, grad, ",\"samples\":256", ""));
     }
@@ -278,7 +278,8 @@ proptest! {
         prop_assert!(a.told().len() >= 2, "{:?}", a.told());
     }
 
-    /// Every line twice, and those of a step in any order: what is told beside the samples is judged once.
+    /// Every line twice, and those of a step in any order: what is told beside the samples is
+    /// judged once.
     #[test]
     fn resends_change_nothing(seed in 0i64..1000, late in 1usize..40) {
         let (mut a, mut b) = (World::new(), World::new());

@@ -123,7 +123,8 @@ proptest! {
         prop_assert_eq!(brief(&incidents(in_order(e))), brief(&incidents(ragged)));
     }
 
-    /// A run that is restarted a few steps back is judged as one that never was, once the first samples are through.
+    /// A run that is restarted a few steps back is judged as one that never was, once the first
+    /// samples are through.
     #[test]
     fn a_rewind_is_no_fault(back in 1i64..200, at in 300i64..900) {
         let calm = Episode { from: 0, length: 0, factor: 1.0, rise: 0.0, nan: false };

@@ -113,7 +113,8 @@ pub enum Advice {
 
 macro_rules! kinds {
     ($($name:ident $text:literal $cause:ident $class:ident $precedence:literal $advice:ident $title:literal;)*) => {
-        /// Kinds of incident. The text forms are a contract: scripts, routes and dashboards match on them.
+        /// Kinds of incident. The text forms are a contract: scripts, routes and dashboards match
+        /// on them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Kind { $($name),* }

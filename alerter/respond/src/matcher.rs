@@ -86,7 +86,8 @@ impl Matcher {
         }
         let compile = || {
             let build = |text: &str| RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build();
-            // By itself first: what closes the group around it would match more than the whole value.
+            // By itself first: what closes the group around it would match more than the whole
+            // value.
             build(&value)
                 .and_then(|_| build(&format!("^(?:{value})$")))
                 .map_err(|e| format!("{value:?} is not a regular expression: {e}"))

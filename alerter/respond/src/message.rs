@@ -364,7 +364,8 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
     match r.signal.as_str() {
         "" | "peers" | "source" | "process" | "report" | "gpu" | "link" | "node" | "config" | "alerter"
         | "store" | "incidents" => None,
-        // The driver complained, and there were no peers to compare with. Of a loss it would be the event.
+        // The driver complained, and there were no peers to compare with. Of a loss it would be the
+        // event.
         "sm_clock" if !r.value.is_finite() => None,
         "step" => Some(format!("{} (allowed {})", unit(r.value), unit(r.expected))),
         _ if r.expected.is_finite() => Some(format!("{} (expected {})", unit(r.value), unit(r.expected))),

@@ -469,7 +469,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the other labels turn out to be, what is taken is the first of what was possible.
+        /// Whatever the other labels turn out to be, what is taken is the first of what was
+        /// possible.
         #[test]
         fn what_happens_was_possible(
             texts in prop::collection::vec(("[kt]=[xy]|[kt]!=[xy]", "[kt]=[xy]|k=~[xy]", any::<bool>()), 0..5),

@@ -141,8 +141,8 @@ async fn status(State(api): State<Arc<Api>>, caller: Caller) -> Json<StatusView>
     let sketch = sketch::of(&api.runtime.read_model.routing(), whole);
     Json(StatusView {
         cluster: Cluster { name: "", status: "disabled", peers: Vec::new() },
-        // Ours is another language: first what can be said in Alertmanager's, for programs that read it, then
-        // the whole.
+        // Ours is another language: first what can be said in Alertmanager's, for programs that
+        // read it, then the whole.
         config: ConfigText { original: format!("{sketch}{OURS}{ours}") },
         uptime: When(api.started),
         version_info: VersionInfo {

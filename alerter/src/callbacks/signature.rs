@@ -82,7 +82,8 @@ mod tests {
 
     #[test]
     fn slack_signs_version_time_and_body() {
-        // printf 'v0:1531420618:payload=x' | openssl dgst -sha256 -hmac 8f742231b10e8888abcd99yyyzzz85a5
+        // printf 'v0:1531420618:payload=x' | openssl dgst -sha256 -hmac
+        // 8f742231b10e8888abcd99yyyzzz85a5
         let secret = secret("8f742231b10e8888abcd99yyyzzz85a5");
         let good = format!("v0={}", mac(&secret, &[b"v0:1531420618:payload=x"]));
         let check = |ts, sig, body: &str, now| slack(&secret, ts, sig, body.as_bytes(), now);

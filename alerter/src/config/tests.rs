@@ -483,8 +483,8 @@ fn a_team_that_leads_tickets_to_a_pager_is_a_warning() {
     assert_eq!(told(&format!("{TWO_TEAMS}{routed}"), ""), 2);
     assert_eq!(told(TWO_TEAMS, "teams[0]: leads to a-pager"), 1);
     assert_eq!(told(TWO_TEAMS, "teams[1]: leads to b-pager"), 1);
-    // A route is one route, whichever teams it is for; and one that is for a team is found by asking
-    // for it.
+    // A route is one route, whichever teams it is for; and one that is for a team is found by
+    // asking for it.
     let one = "routes: [{match: ['severity=\"ticket\"', 'team=~\"a|b\"'], notify: [b-pager]}]\n";
     assert_eq!(told(&format!("{TWO_TEAMS}{one}"), "routes[0]: leads to b-pager"), 1);
     assert_eq!(told(&format!("{TWO_TEAMS}{one}"), "teams"), 0);

@@ -142,8 +142,8 @@ impl Puller {
                 Ok(Some(Err(e))) => return Ended::Broken(innermost(&e)),
                 Ok(Some(Ok(chunk))) => chunk,
             };
-            // A chunk is what the socket gave at once, a few hundred kilobytes at most: that bounds the
-            // batch.
+            // A chunk is what the socket gave at once, a few hundred kilobytes at most: that bounds
+            // the batch.
             let mut events = Vec::new();
             splitter.feed(&chunk, |line| events.extend(self.record(line)));
             if events.is_empty() {

@@ -183,8 +183,8 @@ impl Alertmanager {
                     if self.urls.len() > 1 {
                         tracing::warn!(url, error = err.error, "an Alertmanager was not told");
                     }
-                    // Another instance may yet take what this one refuses; trying again is the careful
-                    // reading.
+                    // Another instance may yet take what this one refuses; trying again is the
+                    // careful reading.
                     let worse = failure.as_ref().is_none_or(|f: &Failure| f.class == FailureClass::Permanent);
                     if worse {
                         failure = Some(err);

@@ -81,7 +81,8 @@ impl Http {
         let error = format!("{}: HTTP {status}{sep}{excerpt}", self.service);
         match status {
             StatusCode::TOO_MANY_REQUESTS => Failure::rate_limited(error, retry_after(&answer.headers)),
-            // Asked to wait, it is as if limited; that it is overloaded does not tell whether it acted first.
+            // Asked to wait, it is as if limited; that it is overloaded does not tell whether it
+            // acted first.
             StatusCode::SERVICE_UNAVAILABLE if retry_after(&answer.headers).is_some() => {
                 let failure = Failure::rate_limited(error, retry_after(&answer.headers));
                 Failure { ambiguous: true, ..failure }
@@ -114,8 +115,8 @@ impl Http {
         } else {
             "the connection broke"
         };
-        // The outermost text has the address in it, which may be a secret; the innermost says what went
-        // wrong.
+        // The outermost text has the address in it, which may be a secret; the innermost says what
+        // went wrong.
         let mut cause = err.source();
         while let Some(deeper) = cause.and_then(|c| c.source()) {
             cause = Some(deeper);

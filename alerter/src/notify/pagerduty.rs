@@ -251,7 +251,8 @@ fn plan(attempt: Attempt<'_>, repeats: Repeats) -> (Vec<Step>, Lane) {
 fn intent(n: &Notification, ring: Option<Ring>) -> Intent {
     let back = taken_back_there(n);
     match (n.action, ring) {
-        // It ended before it could be told: whoever was called before is not called for what is over.
+        // It ended before it could be told: whoever was called before is not called for what is
+        // over.
         (Action::Trigger, own) if n.message.status == Status::Resolved => Intent::News { own, back },
         (Action::Trigger, Some(ring)) => Intent::Call(ring),
         // Once it was acknowledged or closed there, news could ring again.

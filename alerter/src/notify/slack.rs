@@ -217,8 +217,8 @@ impl Slack {
     async fn post_to_webhook(&self, url: &Secret, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
         if attempt.ambiguous && matches!(n.action, Action::Update | Action::Ack) {
-            // It cannot be looked for. A second copy of what matters is better than none; of news it is only
-            // noise.
+            // It cannot be looked for. A second copy of what matters is better than none; of news
+            // it is only noise.
             return Ok(Receipt::default());
         }
         let mut body = json!({"text": blocks::fallback(n), "blocks": blocks::message(n, false)});
@@ -302,8 +302,8 @@ impl Bot<'_> {
         blocks::add_options(&mut body);
         match self.write("chat.postMessage", body).await {
             Ok(_) => Ok(()),
-            // The message is gone and with it its thread; the edit had succeeded a moment ago, so that is not
-            // worth a new one.
+            // The message is gone and with it its thread; the edit had succeeded a moment ago, so
+            // that is not worth a new one.
             Err(refusal) if refusal.error == "thread_not_found" => Ok(()),
             Err(refusal) => Err(refusal.failure),
         }

@@ -210,8 +210,8 @@ fn rfc3339(ts: Ts) -> String {
 /// `v1=<hex>`: HMAC-SHA256 over `<timestamp>.<body>`.
 fn signature(secret: &[u8], timestamp: &str, body: &[u8]) -> String {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else {
-        // HMAC takes keys of any length; an unsigned request would be refused, which is the safe way to be
-        // wrong.
+        // HMAC takes keys of any length; an unsigned request would be refused, which is the safe
+        // way to be wrong.
         return "v1=".to_owned();
     };
     mac.update(timestamp.as_bytes());

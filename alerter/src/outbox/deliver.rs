@@ -289,8 +289,8 @@ impl Courier {
         let (outcome, memory) = self.weigh(claim, result).await;
         while let Err(err) = self.store.settle(n, &outcome, memory.as_deref(), at).await {
             self.store_error("mark a message", &err);
-            // Its row says that it is being sent, and goes on saying so. What follows in its lane need not
-            // wait for that, and a page that did not arrive is tried again.
+            // Its row says that it is being sent, and goes on saying so. What follows in its lane
+            // need not wait for that, and a page that did not arrive is tried again.
             if self.store.fails_open()
                 && n.page
                 && self.store.hold_outcome(claim, &outcome, memory.as_deref(), at)
@@ -361,7 +361,8 @@ impl Courier {
     async fn judge(&self, claim: &Claim, failure: Failure) -> DeliveryOutcome {
         let n = &claim.notification;
         let Failure { class, error, ambiguous, .. } = failure;
-        // Once it may have arrived, a later attempt that surely did not arrive takes nothing of that back.
+        // Once it may have arrived, a later attempt that surely did not arrive takes nothing of
+        // that back.
         let ambiguous = ambiguous || claim.ambiguous;
         let mut pause = None;
         let (wait, reason) = match class {
@@ -410,7 +411,8 @@ impl Courier {
     async fn report(&self, feedback: Feedback) {
         tokio::select! {
             () = self.shutdown.wait() => {}
-            // An error means that the runtime has gone; the outcome is in the store and comes again at the next start.
+            // An error means that the runtime has gone; the outcome is in the store and comes again
+            // at the next start.
             _ = self.feedback.send(feedback) => {}
         }
     }

@@ -57,19 +57,19 @@ pub(crate) fn is_held(rows: &[LaneRow], heard: bool) -> bool {
 pub(crate) fn plan(rows: &[LaneRow], standing: State, wakes: bool, heard: bool) -> Plan {
     let over = standing == State::Resolved;
     if over && !heard && rows.iter().any(|row| row.held) && !rows.iter().any(LaneRow::is_asked_for) {
-        // It ended before this receiver was told of it, and was hidden to its end: it need not be told of
-        // the end either.
+        // It ended before this receiver was told of it, and was hidden to its end: it need not be
+        // told of the end either.
         return Plan { superseded: rows.len(), words: None };
     }
     let pointless = |i: usize| {
         let row = &rows[i];
         let trigger = row.notification.action == Action::Trigger;
         let ack = follows(rows, i, Action::Ack).is_some();
-        // Somebody has it already: nobody is woken any more. If an earlier attempt did arrive, the Ack
-        // behind it quiets it.
+        // Somebody has it already: nobody is woken any more. If an earlier attempt did arrive, the
+        // Ack behind it quiets it.
         let answered = trigger && wakes && (standing == State::Acknowledged || ack);
-        // Hidden until something else was to be told. What may have arrived is repeated, so that a chat can
-        // find it.
+        // Hidden until something else was to be told. What may have arrived is repeated, so that a
+        // chat can find it.
         let asked = rows[i + 1..].iter().any(LaneRow::is_asked_for);
         answered || row.held && (over || ack || asked) && (!row.ambiguous || trigger && wakes)
     };

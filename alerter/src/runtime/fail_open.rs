@@ -76,8 +76,8 @@ impl Pending {
                 stands.insert(&record.id, record);
             }
         }
-        // One that is taken, over or hidden by now calls nobody; an answer or an end is for those who were
-        // called from here.
+        // One that is taken, over or hidden by now calls nobody; an answer or an end is for those
+        // who were called from here.
         let wanted = |n: &Notification| {
             let record = stands.get(n.incident.as_str());
             let calls =

@@ -136,8 +136,8 @@ impl Runtime {
             self.note(*entry);
         }
         let seen = told.iter().filter_map(|t| self.engine.alerts().get(t.alert.fingerprint).cloned());
-        // What says nothing new needs no commit: it is answered at once, unless what it repeats still waits
-        // for one.
+        // What says nothing new needs no commit: it is answered at once, unless what it repeats
+        // still waits for one.
         if self.pending.is_urgent() {
             self.pending.seen.extend(seen);
             self.pending.hold(reply, heard);

@@ -149,7 +149,8 @@ impl Rows {
         for row in &all {
             let id = row.try_get("id")?;
             rows.last = rows.last.max(id);
-            // A row that does not say which alert it is of keeps its number, and no alert from its commit.
+            // A row that does not say which alert it is of keeps its number, and no alert from its
+            // commit.
             let fingerprint = row.try_get("fingerprint").ok().and_then(|f| u64::from_str_radix(f, 16).ok());
             if let Some(fingerprint) = fingerprint {
                 rows.of.insert(fingerprint, id);

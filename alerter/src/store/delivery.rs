@@ -524,7 +524,8 @@ fn read(row: &SqliteRow) -> Result<Row> {
             notification,
             ambiguous: state == DeliveryState::Ambiguous,
             held: false,
-            // Not the attempts: those that a receiver refused for being too many do not count as any.
+            // Not the attempts: those that a receiver refused for being too many do not count as
+            // any.
             failed: row.try_get::<Option<&str>, _>("error")?.is_some(),
         },
         attempting: state == DeliveryState::Attempting,
@@ -571,7 +572,8 @@ pub(super) async fn rings(
     let may_ring = n.calls() || n.action == Action::Update && others.is_empty();
     let number = match had {
         None if may_ring => {
-            // By whichever receiver: two of them may be one service, where a key that is open rings nobody.
+            // By whichever receiver: two of them may be one service, where a key that is open rings
+            // nobody.
             let sql = "SELECT COALESCE(MAX(ring), 0) + 1 FROM outbox WHERE incident = $1 AND page = $2";
             let next: i64 =
                 sqlx::query_scalar(sql).bind(&n.incident).bind(i64::from(n.page)).fetch_one(&mut *tx).await?;

@@ -148,8 +148,8 @@ mod tests {
     async fn a_removed_or_emptied_store_is_missed_at_the_next_start() {
         for emptied in [false, true] {
             let (dir, path) = stored().await;
-            // SQLite removes the files beside the database when its last connection closes, and has them
-            // mapped until then.
+            // SQLite removes the files beside the database when its last connection closes, and has
+            // them mapped until then.
             let beside = ["-wal", "-shm"].map(|end| dir.path().join(format!("alerter.db{end}")));
             while beside.iter().any(|path| path.exists()) {
                 tokio::task::yield_now().await;

@@ -112,8 +112,8 @@ impl Store {
         };
         open.survive(if let Who::Engine(durability) = who { durability } else { Durability::Power }).await?;
         let tx = &mut open.connection;
-        // What is read in it is then as new as what is written, also if a connection that was given up
-        // commits late.
+        // What is read in it is then as new as what is written, also if a connection that was given
+        // up commits late.
         sqlx::query("BEGIN IMMEDIATE").execute(&mut *tx).await?;
         let value = work(&mut *tx).await?;
         let proof = if who == Who::Heart || self.refusal().is_some() { Some(prove(tx).await?) } else { None };

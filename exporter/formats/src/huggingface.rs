@@ -192,8 +192,8 @@ impl HuggingFace {
         let next = self.last_step.unwrap_or(0) + self.interval.unwrap_or(1).max(1);
         if let Some(bar) = self.bar {
             self.training_total = Some(bar.total);
-            // A bar is drawn ten times a second at most, so fast steps may leave it behind, the first one as
-            // it was before it.
+            // A bar is drawn ten times a second at most, so fast steps may leave it behind, the
+            // first one as it was before it.
             let stale = bar.n <= self.last_step.unwrap_or(0);
             return if stale { next } else { bar.n };
         }
@@ -252,8 +252,8 @@ fn numbers(d: &BTreeMap<String, Value>, e: &mut Event, out: &mut Out<'_>) {
             // The whole text must be the number: `'2s'` and `'1.06%'` are for people.
             Value::Text(t) => {
                 let Some(n) = number::lex(t).filter(|n| n.rest.trim().is_empty()) else { continue };
-                // A whole number is printed whole, or it is a float that lost its zeros; only the digits
-                // tell.
+                // A whole number is printed whole, or it is a float that lost its zeros; only the
+                // digits tell.
                 let quantum = number::quantum_of_digits(n.value, DIGITS).or(n.quantum);
                 let quantum = quantum.zip(n.quantum).map(|(digits, printed)| digits.min(printed) / divisor);
                 out.number(e, name, n.value / divisor, quantum);

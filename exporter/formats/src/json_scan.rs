@@ -154,7 +154,8 @@ fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
             }
             None
         }
-        // A number or a word ends where something else begins; at the end of the text more digits may follow.
+        // A number or a word ends where something else begins; at the end of the text more digits
+        // may follow.
         _ => {
             let len = bytes[at..].iter().position(|b| b",]}".contains(b) || b.is_ascii_whitespace())?;
             (len > 0).then_some(at + len)

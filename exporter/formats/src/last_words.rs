@@ -55,12 +55,14 @@ const fn certain(words: Words) -> Words {
 
 /// Who says so is named before each; `upstream.toml` has repository, file, commit and text.
 const TABLE: &[Words] = &[
-    // torchtitan, trainer.py: an assertion on the device, and the exception that follows from it on a CPU.
+    // torchtitan, trainer.py: an assertion on the device, and the exception that follows from it on
+    // a CPU.
     certain(loss("loss or gradient norm is not finite on at least one rank at step")),
     // MaxText, metric_logger.py.
     loss("aborting training due to nan loss"),
     loss("aborting training due to inf loss"),
-    // Megatron-LM, param_and_grad_buffer.py and pretrain_gpt.py, by way of rerun_state_machine.py; its FSDP.
+    // Megatron-LM, param_and_grad_buffer.py and pretrain_gpt.py, by way of rerun_state_machine.py;
+    // its FSDP.
     gradient("found nan in local grad norm"),
     gradient("found inf in local grad norm"),
     loss("found nan in local forward loss"),
@@ -96,7 +98,8 @@ const TABLE: &[Words] = &[
     // TensorFlow, basic_session_run_hooks.py.
     loss("model diverged with loss = nan"),
     loss("nan loss during training"),
-    // Lightning: its detection of anomalies; until 2023 its look at the parameters; its early stopping.
+    // Lightning: its detection of anomalies; until 2023 its look at the parameters; its early
+    // stopping.
     loss("the loss returned in `training_step` is nan"),
     loss("the loss returned in `training_step` is inf"),
     loss("the loss returned in `training_step` is -inf"),
@@ -105,15 +108,16 @@ const TABLE: &[Words] = &[
     // PyTorch, clip_grad.py; engine.cpp, the detection of anomalies of autograd.
     gradient("for gradients from `parameters` is non-finite"),
     gradient("returned nan values in its"),
-    // JAX with jax_debug_nans or jax_debug_infs, api.py; api_util.py and pjit.py, of a function as a whole.
+    // JAX with jax_debug_nans or jax_debug_infs, api.py; api_util.py and pjit.py, of a function as
+    // a whole.
     loss("floatingpointerror: invalid value (nan) encountered in"),
     loss("floatingpointerror: invalid value (inf) encountered in"),
     loss("floatingpointerror: (*'nan')"),
     loss("floatingpointerror: (*'inf')"),
     loss("invalid nan value encountered in the output of a"),
     gradient("invalid nan value encountered in the backward pass of a"),
-    // Exceptions of loops that people write. As a warning it tells of an update that was skipped, which is
-    // no end.
+    // Exceptions of loops that people write. As a warning it tells of an update that was skipped,
+    // which is no end.
     gradient("valueerror: gradient norm is not finite"),
     gradient("runtimeerror: gradient norm is not finite"),
     gradient("valueerror: non-finite gradient norm"),

@@ -71,7 +71,8 @@ fn message<'a>(line: &Line<'a>) -> (&'a str, Option<f64>) {
 
 fn step(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let (step, rest) = number::integer(text.strip_prefix("step:")?)?;
-    // Between two optimizer steps the accumulated micro-steps may be printed too: they are no steps.
+    // Between two optimizer steps the accumulated micro-steps may be printed too: they are no
+    // steps.
     let accumulated = after(rest, "acc:").and_then(number::integer)?.0;
     let ours = ["grad:", "flops:", "wps:"].iter().all(|k| after(rest, k).is_some());
     if !ours {

@@ -189,7 +189,8 @@ impl Megatron {
     fn settle_losses(&self, step: i64, e: &mut Event) {
         let skipped = e.m.get(metric::SKIPPED).unwrap_or(0.0);
         let window = self.before.map(|b| step - b.step).filter(|w| *w > 0);
-        // Without an earlier line the window is unknown: any skipped iteration may have been all of it.
+        // Without an earlier line the window is unknown: any skipped iteration may have been all of
+        // it.
         let all_skipped = skipped > 0.0 && window.is_none_or(|w| skipped >= w as f64);
         if all_skipped {
             // Recent versions print the sum over no iterations: 0.

@@ -352,8 +352,8 @@ impl LogReader {
     /// What candidate `i` makes of a line.
     fn ask(&mut self, i: usize, line: &Line<'_>, speaker: Speaker, out: &mut Vec<Event>) -> Outcome {
         let Some(candidate) = self.candidates.get_mut(i) else { return Outcome::Unmatched };
-        // Only whoever reads the log tells its resolution; while nobody does, a framework's own grammar
-        // may.
+        // Only whoever reads the log tells its resolution; while nobody does, a framework's own
+        // grammar may.
         let tells = match self.current {
             Some(current) => current == i,
             None => candidate.belief != Belief::LastResort,
@@ -384,7 +384,8 @@ impl LogReader {
             return Outcome::Matched;
         }
         if believed {
-            // A goodbye or a checkpoint is believed; but it takes a record of training to know a log by.
+            // A goodbye or a checkpoint is believed; but it takes a record of training to know a
+            // log by.
             if self.current.is_none() || (belief == Belief::Trainer && trains(&events)) {
                 self.trust(i, trains(&events));
             }

@@ -205,8 +205,8 @@ static BY_KEY: LazyLock<HashMap<&str, Tag>> =
 /// Our metric for a framework's key.
 pub fn canonical(key: &str) -> Option<Tag> {
     let bare = bare(key);
-    // OLMo-core prints percent where Composer and Lightning print a ratio, and only the case tells them
-    // apart.
+    // OLMo-core prints percent where Composer and Lightning print a ratio, and only the case tells
+    // them apart.
     if bare == "throughput/device/MFU" {
         return Some((metric::MFU_REPORTED, 100.0));
     }

@@ -106,8 +106,8 @@ impl FileFormat for TrainerState {
         }
         let other_run =
             state.history.first().is_some_and(|first| !self.first.is_empty() && self.first != *first);
-        // A run that went on from an earlier checkpoint has the same beginning, and tells what comes from
-        // here on.
+        // A run that went on from an earlier checkpoint has the same beginning, and tells what
+        // comes from here on.
         self.told = if other_run { 0 } else { self.told.min(state.history.len()) };
         if let Some(first) = state.history.first().filter(|_| other_run || self.first.is_empty()) {
             self.first = first.to_vec();

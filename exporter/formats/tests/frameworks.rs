@@ -111,8 +111,8 @@ fn every_log_is_recognised_as_its_own() {
 
 #[test]
 fn no_log_is_read_by_another_format() {
-    // The engine's lines stand beside the trainer's, a JSON object is a Python dict too (the list of
-    // formats decides), and the last resort reads whatever has a step in it.
+    // The engine's lines stand beside the trainer's, a JSON object is a Python dict too (the list
+    // of formats decides), and the last resort reads whatever has a step in it.
     let shared = |log: &str, other: &str| {
         other == "generic" || [("megatron", "deepspeed"), ("jsonl", "huggingface")].contains(&(log, other))
     };

@@ -109,8 +109,8 @@ fn bloom_loss_spike() {
     assert_eq!(log.column("lr")[8], 5.278e-5);
     assert_eq!(log.column("tflops_reported")[0], 147.29);
     assert_eq!(log.column("consumed_samples")[0], 47768496.0);
-    // 2048 sequences of 2048 tokens, from the counter; also across the 28 steps that the excerpt leaves
-    // out.
+    // 2048 sequences of 2048 tokens, from the counter; also across the 28 steps that the excerpt
+    // leaves out.
     assert_eq!(log.column("tokens"), [vec![-1.0], vec![4194304.0; 10]].concat());
     assert!(log.events.iter().all(|e| e.missing.is_empty() && e.ts.is_none()));
     assert_eq!((log.quantum("loss"), log.quantum("grad_norm"), log.quantum("step_time")), (1e-6, 1e-3, 1e-2));

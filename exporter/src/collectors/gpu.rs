@@ -374,7 +374,8 @@ impl GpuReader {
             out.set(&COUNT, &[], 0u64);
         }
         out.set(&EXPECTED, &[], self.expected());
-        // Sealed, and so shared: they come last, where they do not cut what is written here into pieces.
+        // Sealed, and so shared: they come last, where they do not cut what is written here into
+        // pieces.
         read.map(|gpu| &gpu.fast).chain(self.slow.values()).for_each(|sealed| out.extend(sealed));
     }
 

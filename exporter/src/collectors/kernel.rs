@@ -226,8 +226,8 @@ impl Open {
 
     /// The events and the position that they belong to, as one.
     fn publish(&mut self, cx: &Context<'_>) {
-        // A position that is told says that all before it was seen, which the first pass of a boot has yet
-        // to do.
+        // A position that is told says that all before it was seen, which the first pass of a boot
+        // has yet to do.
         if !self.tracker.events.is_empty() && self.tracker.tell_from != NOBODY {
             self.mark(cx);
         }

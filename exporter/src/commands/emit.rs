@@ -59,8 +59,8 @@ fn event_text(words: &[String]) -> anyhow::Result<String> {
     fields.insert("k".into(), first.as_str().into());
     for pair in rest {
         let (key, value) = pair.split_once('=').with_context(|| format!("{pair:?} is not KEY=VALUE"))?;
-        // A number where it is one, and the words that stand for numbers as the text that the exporter
-        // reads.
+        // A number where it is one, and the words that stand for numbers as the text that the
+        // exporter reads.
         let value = serde_json::from_str(value)
             .ok()
             .filter(|v: &serde_json::Value| !v.is_string())

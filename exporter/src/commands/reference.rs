@@ -199,8 +199,8 @@ mod tests {
             let plain = f.name.strip_suffix("_total").unwrap_or(f.name);
             assert!(plain.ends_with(f.unit), "{} is not in {}", f.name, f.unit);
             assert!(!f.help.is_empty() && !f.help.ends_with('.') && !f.help.contains('\n'), "{}", f.name);
-            // Prometheus puts a `job` of its own on everything; only whose matter jobs are may keep theirs
-            // (honor_labels).
+            // Prometheus puts a `job` of its own on everything; only whose matter jobs are may keep
+            // theirs (honor_labels).
             let reserved = |label: &&str| *label == "le" || *label == "job" && source != "job";
             assert!(!f.labels.iter().any(reserved), "{}", f.name);
         }

@@ -46,8 +46,8 @@ pub(super) async fn serve(
     max: usize,
     shutdown: Shutdown,
 ) {
-    // A listening packet socket accepts as a stream one does, and so do the connections: what differs
-    // is that a read returns one packet.
+    // A listening packet socket accepts as a stream one does, and so do the connections: what
+    // differs is that a read returns one packet.
     let listener = match UnixListener::from_std(StdListener::from(socket)) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "cannot serve the ingest socket"),

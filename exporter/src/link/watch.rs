@@ -222,8 +222,8 @@ impl Counter {
         self.excess = excess - believed;
         self.seen += believed;
         if excess == 0 {
-            // Outages that the driver does not count, such as those ordered by someone, must not hide the
-            // next one.
+            // Outages that the driver does not count, such as those ordered by someone, must not
+            // hide the next one.
             self.seen = counted;
         }
         believed
@@ -325,7 +325,8 @@ mod tests {
                         let closes: State = open.take().expect("something was open");
                         prop_assert_eq!(change.state == State::Flap, closes == State::Flap);
                     } else {
-                        // A condition may give way to the next of the same outage, or be told again.
+                        // A condition may give way to the next of the same outage, or be told
+                        // again.
                         prop_assert!(change.again || !matches!((open, change.state), (Some(State::Drop), _) | (Some(State::Down), State::Flap)));
                         open = Some(change.state);
                     }

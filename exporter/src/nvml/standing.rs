@@ -71,8 +71,8 @@ impl Gpu {
             (self.tally.silent, self.tally.answered) = (0, true);
         } else if self.tally.errors > 0 && !self.lost && !self.needs_reset {
             self.tally.silent += 1;
-            // Of one that never answered nothing says that it ever will; a second question is asked all the
-            // same.
+            // Of one that never answered nothing says that it ever will; a second question is asked
+            // all the same.
             let given_up = self.tally.silent >= SILENT_PASSES || !self.tally.answered && !self.is_alive();
             if given_up && !self.lost {
                 let why = self.tally.last_error.take();

@@ -46,7 +46,8 @@ impl Rights {
         let mut groups = numbers("Groups:").unwrap_or_default();
         groups.extend(numbers("Gid:").and_then(|ids| one(&ids)));
         let capabilities = line("CapEff:").and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-        // Capabilities of another user may be those of a namespace of their own, or lent by a program.
+        // Capabilities of another user may be those of a namespace of their own, or lent by a
+        // program.
         let all = user == 0 && capabilities.is_some_and(|set| set & READS_ALL != 0);
         Some(Self { user, groups, all })
     }

@@ -292,8 +292,8 @@ impl Watched {
         }
         let unknown = !self.known.contains_key(key);
         let news = unknown || before.is_some();
-        // Frameworks that write under a temporary name rename when all of it is there, others take their
-        // mark away.
+        // Frameworks that write under a temporary name rename when all of it is there, others take
+        // their mark away.
         let was_temporary = |((number, name), c): (&(i64, String), &Checkpoint)| {
             *number == key.0 && c.temporary && (unknown || *name == key.1)
         };

@@ -199,7 +199,8 @@ impl Scrape {
                 fetched = client.fetch() => fetched,
             };
             self.health.up(fetched.is_ok());
-            // An endpoint is there while its trainer is: that it is not is no news every five seconds.
+            // An endpoint is there while its trainer is: that it is not is no news every five
+            // seconds.
             if fetched.is_err() != failing {
                 failing = !failing;
                 let why = fetched.as_ref().err().map(ToString::to_string);

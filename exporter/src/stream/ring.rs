@@ -305,7 +305,8 @@ impl Gathered<'_> {
         if self.ends.is_empty() && mark.is_none() {
             return false;
         }
-        // Before any reader sees them: a number that a reader has must mean the same record for ever.
+        // Before any reader sees them: a number that a reader has must mean the same record for
+        // ever.
         let appended = self.ring.keep(&mut self.writer, self.text.as_bytes(), mark);
         let mark_is_kept = appended.as_ref().is_some_and(|appended| appended.mark);
         if self.ends.is_empty() {

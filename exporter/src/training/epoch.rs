@@ -309,8 +309,8 @@ impl RankEpoch {
                 self.tellers.swap_remove(at);
             }
         }
-        // The trainer's own first words are of the attempt that the rank is in: it never speaks of the
-        // past.
+        // The trainer's own first words are of the attempt that the rank is in: it never speaks of
+        // the past.
         let attempt = if who.priority == Priority::Client { self.attempt } else { run.attempt };
         let last = if who.priority == Priority::Client && self.tellers.is_empty() { self.last } else { None };
         self.tellers.push(Teller { last, ..Teller::new(who, attempt) });

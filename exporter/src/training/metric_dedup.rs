@@ -139,7 +139,8 @@ impl MetricDedup {
         if !seen {
             return sifted; // the first word of this step, as nearly every one is
         }
-        // What a source told of as a number it may take back: the end of a log says that a loss was none.
+        // What a source told of as a number it may take back: the end of a log says that a loss was
+        // none.
         let taken_back = |name: &str, value: f64, bit: Bits| {
             !value.is_finite() && lost(name) & !known != 0 && others & bit == 0
         };

@@ -142,7 +142,8 @@ mod tests {
             ("TPU v5", Some(459.0)),
             ("TPU7x", Some(1153.5)),
             ("TPU v4 lite", None),
-            // No guess: a laptop part, a slice, a part without the format, a part we never heard of.
+            // No guess: a laptop part, a slice, a part without the format, a part we never heard
+            // of.
             ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
             ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
             ("Tesla V100-SXM2-32GB", None),

@@ -44,7 +44,8 @@ impl Phases {
     pub(super) fn edge(&mut self, name: &str, edge: Edge, ts: f64) -> bool {
         let Some(phase) = self.named(name) else { return false };
         match edge {
-            // A second beginning without an end: the first one's end was lost, and so is its length.
+            // A second beginning without an end: the first one's end was lost, and so is its
+            // length.
             Edge::Begin => phase.since = Some(ts),
             Edge::End => {
                 if let Some(since) = phase.since.take() {

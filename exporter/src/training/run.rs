@@ -268,7 +268,8 @@ impl Run {
             self.restarted_elsewhere(number, restarts);
         }
         if let Some(rank) = self.ranks.get_mut(&number) {
-            // The same process says hello again when it reconnects; another one has taken the rank over.
+            // The same process says hello again when it reconnects; another one has taken the rank
+            // over.
             if let (Some(new), Some(old)) = (pid, rank.pid) {
                 if new != old {
                     rank.epoch.reborn(new);

@@ -34,8 +34,8 @@ pub fn read() -> io::Result<Clock> {
     // SAFETY: `timex` consists of integers and padding, for which all bits zero is a value.
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };
     #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-    // SAFETY: the pointer is to a whole `timex` of ours, which the kernel fills in; `modes` is 0, so it
-    // changes nothing.
+    // SAFETY: the pointer is to a whole `timex` of ours, which the kernel fills in; `modes` is 0,
+    // so it changes nothing.
     let state = unsafe { libc::adjtimex(&raw mut timex) };
     if state < 0 {
         return Err(io::Error::last_os_error());

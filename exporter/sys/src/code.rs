@@ -10,13 +10,13 @@ use std::ffi::{c_int, c_void};
 pub fn let_go() {
     let mut segments: Vec<Segment> = Vec::new();
     #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-    // SAFETY: the function is called before this call returns, with the pointer given here, which is to a
-    // vector of ours.
+    // SAFETY: the function is called before this call returns, with the pointer given here, which
+    // is to a vector of ours.
     let _ = unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut segments).cast()) };
     for Segment { start, length } in segments {
         #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-        // SAFETY: whole pages of a mapping of a file that nobody may write to, so that what is read next is
-        // what was there.
+        // SAFETY: whole pages of a mapping of a file that nobody may write to, so that what is read
+        // next is what was there.
         let _ = unsafe { libc::madvise(start as *mut c_void, length, libc::MADV_DONTNEED) };
     }
 }
@@ -41,9 +41,11 @@ impl Segment {
 /// it are shared with others.
 #[expect(unsafe_code, reason = "called by the C library with what only it can vouch for")]
 unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _: libc::size_t, found: *mut c_void) -> c_int {
-    // SAFETY: the pointer that was given to the call above, whose vector nobody else uses meanwhile.
+    // SAFETY: the pointer that was given to the call above, whose vector nobody else uses
+    // meanwhile.
     let found = unsafe { &mut *found.cast::<Vec<Segment>>() };
-    // SAFETY: the C library hands over a whole entry that is good for as long as this function runs.
+    // SAFETY: the C library hands over a whole entry that is good for as long as this function
+    // runs.
     let info = unsafe { &*info };
     // SAFETY: so many headers are at this place, for as long as the program is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };

@@ -26,7 +26,8 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Optio
         unsafe_code,
         reason = "a structure of plain numbers and pointers, whose all-zero value is an empty message"
     )]
-    // SAFETY: `msghdr` consists of integers, pointers and padding, for which all bits zero is a value.
+    // SAFETY: `msghdr` consists of integers, pointers and padding, for which all bits zero is a
+    // value.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
@@ -34,7 +35,8 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Optio
     message.msg_controllen = SPACE;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     #[expect(unsafe_code, reason = "no safe wrapper takes a pid of 0")]
-    // SAFETY: the message points to a buffer and a control area that outlive the call, each with its length.
+    // SAFETY: the message points to a buffer and a control area that outlive the call, each with
+    // its length.
     let received = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) };
     let length = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     let filled = message.msg_controllen.min(SPACE);

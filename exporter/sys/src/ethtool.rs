@@ -102,10 +102,10 @@ impl Ethtool {
         let mut request = libc::ifreq { ifr_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data } };
         let request: *mut libc::ifreq = &raw mut request;
         #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
-        // SAFETY: the request is whole and its name ends with a zero. The kernel writes to what `ifru_data`
-        // points at, which is a mapping of ours that nothing else refers to while `memory` is
-        // borrowed; where an answer is longer than the mapping, it meets the page behind it that
-        // cannot be written, and the call fails.
+        // SAFETY: the request is whole and its name ends with a zero. The kernel writes to what
+        // `ifru_data` points at, which is a mapping of ours that nothing else refers to while
+        // `memory` is borrowed; where an answer is longer than the mapping, it meets the page
+        // behind it that cannot be written, and the call fails.
         let result =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, request) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -128,7 +128,8 @@ impl Memory {
         let length = bytes.max(1).next_multiple_of(PAGE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         #[expect(unsafe_code, reason = "no allocator of Rust's makes guard pages")]
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory of
+        // ours.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), length + PAGE, libc::PROT_NONE, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -144,8 +145,8 @@ impl Memory {
 
     fn bytes(&self) -> &[u8] {
         #[expect(unsafe_code, reason = "the mapping as a slice")]
-        // SAFETY: `length` bytes of the mapping are readable, initialised with zeros by the kernel, live as
-        // long as `self`, and are written only through `&mut self`.
+        // SAFETY: `length` bytes of the mapping are readable, initialised with zeros by the kernel,
+        // live as long as `self`, and are written only through `&mut self`.
         unsafe {
             std::slice::from_raw_parts(self.start.as_ptr(), self.length)
         }
@@ -164,7 +165,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         #[expect(unsafe_code, reason = "gives the mapping back")]
-        // SAFETY: the range is exactly the mapping of `new`, and no reference to it outlives `self`.
+        // SAFETY: the range is exactly the mapping of `new`, and no reference to it outlives
+        // `self`.
         unsafe {
             libc::munmap(self.start.as_ptr().cast(), self.length + PAGE);
         }

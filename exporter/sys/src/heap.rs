@@ -19,8 +19,8 @@ pub fn share(heaps: u8) {
         (libc::M_MMAP_THRESHOLD, SPARE),
     ];
     for (setting, value) in settings {
-        // SAFETY: sets a number of the allocator; that it is called early is a matter of effect, not of
-        // safety.
+        // SAFETY: sets a number of the allocator; that it is called early is a matter of effect,
+        // not of safety.
         let _ = unsafe { libc::mallopt(setting, value) };
     }
 }

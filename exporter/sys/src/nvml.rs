@@ -69,8 +69,9 @@ macro_rules! call {
             Err(_) => Err($crate::nvml::Error::Missing(stringify!($function))),
             Ok(function) => {
                 library.watch.begins(stringify!($function), $gpu);
-                // SAFETY: the library exports the function with the signature that its maker's header declares; handles are of
-                // this library, which stays loaded and initialised while one exists; pointers are to values that live on.
+                // SAFETY: the library exports the function with the signature that its maker's
+                // header declares; handles are of this library, which stays loaded and initialised
+                // while one exists; pointers are to values that live on.
                 #[expect(unsafe_code, reason = "a function of a library that is loaded at run time")]
                 let code = unsafe { function($($argument),*) };
                 library.watch.ends();

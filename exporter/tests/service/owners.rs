@@ -162,7 +162,8 @@ fn a_million_runs_of_one_user_keep_no_run_of_another_out() {
     let exporter = start(dir.path(), "runs: {max_runs: 8}\n");
     say(&exporter, ANN, "packets", &[step("hers", 1)]);
     exporter.wait_for(r#"train_step{run="hers"}"#, 1.0);
-    // A million names are too many for a test: these are many times the places and what is admitted.
+    // A million names are too many for a test: these are many times the places and what is
+    // admitted.
     let invented: Vec<_> = (0..20_000).map(|i| step(&format!("invented-{i}"), 1)).collect();
     say(&exporter, BOB, "http", &invented);
     let refused = || {

@@ -70,8 +70,8 @@ fn what_fell_off_the_ring_is_one_gap_with_a_number() {
     assert_eq!((gap["k"].clone(), gap["lost"].clone()), ("gap".into(), 199.into()));
     assert_eq!(records.next_record().unwrap()["step"], 200);
     drop(records);
-    // Where the stream was not kept, another start of the exporter does not know what it lost of the
-    // one before.
+    // Where the stream was not kept, another start of the exporter does not know what it lost of
+    // the one before.
     assert!(exporter.stop().0);
     std::fs::remove_file(dir.path().join("stream.journal")).unwrap();
     let exporter = Exporter::start(dir.path(), "");

@@ -133,7 +133,8 @@ impl Deflater {
     }
 
     fn make_room(&mut self, length: usize) {
-        // Pages are far below 4 GiB; what was seen of earlier ones is forgotten before the numbers run out.
+        // Pages are far below 4 GiB; what was seen of earlier ones is forgotten before the numbers
+        // run out.
         if self.seen.is_empty() || u32::try_from(length).is_ok_and(|l| self.base.checked_add(l).is_none()) {
             self.seen = vec![0; SLOTS];
             self.base = 1;

@@ -137,8 +137,8 @@ impl Open {
             *held.entry(entry.client).or_default() += 1;
         }
         let count = |entry: &Entry| held.get(&entry.client).copied().unwrap_or_default();
-        // Of the client with the most connections first; of those, one that never made a request, then the
-        // oldest.
+        // Of the client with the most connections first; of those, one that never made a request,
+        // then the oldest.
         let idle = self.by_id.iter().filter(|(_, e)| e.busy.now() == 0);
         let idle = idle.min_by_key(|(id, e)| (usize::MAX - count(e), e.busy.begun() > 0, **id));
         if let Some((id, _)) = idle {

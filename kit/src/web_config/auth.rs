@@ -203,8 +203,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_memory_of_one_user_admits_no_other() {
-        // CVE-2022-46146: a cache keyed by the concatenation of user, hash and password can be led to
-        // answer for a user who does not exist.
+        // CVE-2022-46146: a cache keyed by the concatenation of user, hash and password can be led
+        // to answer for a user who does not exist.
         let users = users(&[("alice", "secret")]);
         assert_eq!(status(&users, &basic("alice:secret")).await, None);
         let hash = users.hashes["alice"].0.to_string();

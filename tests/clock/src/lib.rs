@@ -31,8 +31,8 @@ fn mapped() -> Option<&'static AtomicI64> {
     // SAFETY: a new mapping of a file that is open and long enough; the kernel chooses where.
     let at =
         unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-    // SAFETY: it was mapped just now, is aligned to a page, is never unmapped, and is only ever read
-    // whole.
+    // SAFETY: it was mapped just now, is aligned to a page, is never unmapped, and is only ever
+    // read whole.
     (at != libc::MAP_FAILED).then(|| unsafe { &*at.cast::<AtomicI64>() })
 }
 

@@ -242,8 +242,8 @@ fn peak_kib(program: &Daemon) -> anyhow::Result<u64> {
 fn processor_time(program: &Daemon) -> anyhow::Result<Duration> {
     let pid = program.pid().context("it has ended")?;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // After the name, which may hold anything, state is the first field; user and system time are the
-    // 12th and 13th.
+    // After the name, which may hold anything, state is the first field; user and system time are
+    // the 12th and 13th.
     let fields = stat.rsplit_once(')').context("no name in stat")?.1.split_whitespace().skip(11);
     let ticks: u64 = fields.take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))

@@ -108,8 +108,8 @@ impl Counters {
     pub(crate) fn count(&mut self, name: &'static str) -> &AtomicU64 {
         let slot = self.known.get(name).copied().unwrap_or_else(|| self.claim(name));
         let at = slot * SLOT + NAME;
-        // SAFETY: the slot is inside the mapping, which is never unmapped; 64 and 56 are multiples of the
-        // alignment.
+        // SAFETY: the slot is inside the mapping, which is never unmapped; 64 and 56 are multiples
+        // of the alignment.
         unsafe { AtomicU64::from_ptr(self.slots.add(at).cast()) }
     }
 
@@ -136,7 +136,8 @@ impl Counters {
 
 impl Drop for Counters {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nothing that points into it outlives the counters.
+        // SAFETY: it was mapped with this length, and nothing that points into it outlives the
+        // counters.
         unsafe { libc::munmap(self.slots.cast(), SLOTS * SLOT) };
     }
 }

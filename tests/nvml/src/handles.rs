@@ -74,8 +74,8 @@ impl<T: Copy> Out<T> {
     }
 
     pub(crate) fn edit(self, write: impl FnOnce(&mut T)) -> Answer {
-        // SAFETY: a program that calls NVML promises that what it passes is null or points to a `T` that is
-        // its own.
+        // SAFETY: a program that calls NVML promises that what it passes is null or points to a `T`
+        // that is its own.
         let place = unsafe { self.0.as_mut() }.ok_or(Code::InvalidArgument)?;
         write(place);
         Ok(())

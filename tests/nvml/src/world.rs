@@ -202,8 +202,8 @@ impl World {
             let mut held = self.path.clone().into_os_string();
             held.push(".device");
             self.device = Some(File::create(held).map_err(|_| Code::NoPermission)?);
-            // Kept with the counts: the library may be unloaded in between, and handles of before must still
-            // be known as such.
+            // Kept with the counts: the library may be unloaded in between, and handles of before
+            // must still be known as such.
             self.generation = self.counters.one(calls::GENERATION) as u32;
             self.listed = (0..self.gpus.len()).filter(|i| !self.script.fallen.contains(i)).collect();
         }

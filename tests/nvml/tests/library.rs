@@ -40,8 +40,8 @@ impl Alone {
             clippy::disallowed_methods,
             reason = "the library is told by its environment, as in a program"
         )]
-        // SAFETY: the lock keeps the other tests away, and nothing else in this process changes or reads the
-        // environment.
+        // SAFETY: the lock keeps the other tests away, and nothing else in this process changes or
+        // reads the environment.
         unsafe {
             std::env::set_var(SCRIPT, stage.path())
         };

@@ -252,8 +252,8 @@ impl Job {
                     comm += seconds * (1.0 + 0.1 * self.noise.normal()).max(0.2);
                 }
                 Effect::Pauses { chance, seconds, growth } => {
-                    // How many ranks pause in a step is nearly Poisson; one more or less makes no slower
-                    // step.
+                    // How many ranks pause in a step is nearly Poisson; one more or less makes no
+                    // slower step.
                     let many = (chance * self.ranks() as f64 + self.noise.unit()) as usize;
                     for _ in 0..many {
                         let rank = self.noise.index(self.alive.len());

@@ -350,8 +350,8 @@ async fn run<'a>(
 fn judge(subjects: &[Subject; 3]) {
     let [theirs, here, there] = subjects;
     assert!(there.series > 500, "{} series", there.series);
-    // A debug build and a busy machine prove no more than that nobody waits for a source, which every
-    // scrape would show.
+    // A debug build and a busy machine prove no more than that nobody waits for a source, which
+    // every scrape would show.
     let (slack, of) = if cfg!(debug_assertions) { (20, 0.5) } else { (1, 0.99) };
     for (ours, ask) in
         [here, there].into_iter().flat_map(|ours| [(ours, Ask::Prometheus), (ours, Ask::Plain)])

@@ -362,7 +362,8 @@ impl PodOnNode {
 
     async fn check(&self) -> Output {
         let mut check = daemon::command(bins::path(bins::EXPORTER).unwrap());
-        // This machine has a procfs and a clock of its own, and its root file system can be written to.
+        // This machine has a procfs and a clock of its own, and its root file system can be written
+        // to.
         check.args(["--nvml-library".as_ref(), stepwatch_fake_nvml::library().unwrap().as_os_str()]);
         check.env(NVML, self.stage.path()).env("TMPDIR", self.mounted("/tmp", "."));
         check.arg("--path.procfs").arg(self.dir.path().join("node/proc"));

@@ -243,8 +243,8 @@ async fn a_pod_whose_kubelet_is_slow() {
 
 #[tokio::test]
 async fn a_job_on_a_part_of_a_gpu() {
-    // A directory of a prolog makes it look from the beginning: on a node without a scheduler it tries
-    // again only after a minute.
+    // A directory of a prolog makes it look from the beginning: on a node without a scheduler it
+    // tries again only after a minute.
     let quick = "collectors: {job: {interval: 50ms, prolog_dir: /nonexistent/prolog}}\n";
     let script = Script::of(Fleet::H200Mig);
     let node = crate::node::Node::start_with(&script, &library().unwrap(), quick).await;

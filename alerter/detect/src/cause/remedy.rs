@@ -83,8 +83,8 @@ fn of_condition(now: Ts, node: &NodeState, key: &Key, c: &Condition) -> Option<R
     // A driver that is slow to answer us may answer the run.
     let sure = c.level == Level::Error && key.name != NodeCondition::NvmlStuck.name();
     if key.topic == Topic::Link {
-        // One that went down is a warning, and an error once it has not come back. An Ethernet that is down
-        // is seldom the one that a run needs.
+        // One that went down is a warning, and an error once it has not come back. An Ethernet that
+        // is down is seldom the one that a run needs.
         let down = key.is_link_down(c) && c.holds() && (sure || c.state == "down");
         let down = down && c.medium != "ethernet";
         return down.then(|| Remedy::Link { name: key.name.clone() });

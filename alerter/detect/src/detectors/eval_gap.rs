@@ -211,8 +211,8 @@ impl EvalGap {
             self.sets.push(Set::new(e));
             self.sets.len() - 1
         });
-        // A raise and a clear of one kind belong to one incident: another set that is still sick keeps it
-        // open.
+        // A raise and a clear of one kind belong to one incident: another set that is still sick
+        // keeps it open.
         let sick = |sets: &[Set]| sets.iter().any(|s| s.latch.is_raised() || s.broken.is_raised());
         let mut said = Vec::new();
         let (train, trained) = (self.train, self.trained > 0);

@@ -156,8 +156,8 @@ impl Faults {
         let (device, known) = (words::device(key, c), self.devices.len());
         match self.devices.get_mut(device) {
             Some(had) => {
-                // What holds on until it is a page is no more than was said, unless there are several to keep
-                // apart.
+                // What holds on until it is a page is no more than was said, unless there are
+                // several to keep apart.
                 let is_worse = had.1 < c.level || known > 1 && had.0 < severity;
                 *had = (had.0.max(severity), had.1.max(c.level));
                 is_worse

@@ -171,14 +171,15 @@ impl Hang {
     fn paced(c: &Config, f: &RunState) -> (Span, &'static str) {
         let p99 = f.pace.quantile(0.99).unwrap_or(0.0);
         if !paced(f) {
-            // A log that prints every 500th step may take hours to show its pace, and one that printed every
-            // step before knows it least.
+            // A log that prints every 500th step may take hours to show its pace, and one that
+            // printed every step before knows it least.
             let seen = Span::from_secs_f64(3.0 * f.first_gap.max(f.longest_pause).max(p99));
             return (seen.max(c.start), "to start");
         }
         // A line that covers many steps varies less than a step.
         let factor = (1.0 + 4.0 / f.interval as f64).max(1.5);
-        // A log does not say why its first two lines were far apart; the next evaluation will be as long.
+        // A log does not say why its first two lines were far apart; the next evaluation will be as
+        // long.
         let seen = if f.heartbeats { f.longest_pause } else { f.longest_pause.max(f.first_gap) };
         let pause = (3.0 * seen).min(seen + PAUSE_MARGIN);
         let secs = (factor * p99).max(pause);

@@ -157,7 +157,8 @@ impl Learning {
         if self.n < self.check_at {
             return;
         }
-        // A loss that is printed more coarsely than what it should fall by cannot show that it fell.
+        // A loss that is printed more coarsely than what it should fall by cannot show that it
+        // fell.
         if c.plateau_share * self.smooth < PRINTED * s.q.loss {
             return;
         }

@@ -161,8 +161,8 @@ impl StepDetector for LrCoupling {
         if !c.enabled || s.interval == 0 {
             return;
         }
-        // The rate of a new attempt is held against that of the last: who resumes with another one should
-        // hear of it.
+        // The rate of a new attempt is held against that of the last: who resumes with another one
+        // should hear of it.
         let restarted = self.attempts.restarted(s.attempt);
         if restarted {
             self.begin_anew();

@@ -232,8 +232,8 @@ impl MfuDroop {
             return None;
         }
         let less = if self.slow_for >= LASTING { c.lasting_sigmas } else { 0.0 };
-        // A level that is known from a few blocks of a machine that still warms up is no match for small
-        // rises.
+        // A level that is known from a few blocks of a machine that still warms up is no match for
+        // small rises.
         let ticket_sigmas = if self.blocks <= SETTLED { c.page_sigmas } else { c.ticket_sigmas };
         let noise = self.level.scale().max(self.sigma);
         let printed = PRINTED * self.grain;

@@ -191,8 +191,8 @@ impl Nonfinite {
             return None;
         }
         self.bad_losses += 1;
-        // A skipped step has no loss; without loss scaling it takes a sound gradient to believe that it is
-        // only that.
+        // A skipped step has no loss; without loss scaling it takes a sound gradient to believe
+        // that it is only that.
         let sound = s.loss.is_none() && s.grad_norm.is_some_and(f64::is_finite);
         let explained = (s.loss_scale.is_some() || sound) && s.skipped.is_some_and(|n| n > 0.0);
         if explained && self.bad_losses < 2 {

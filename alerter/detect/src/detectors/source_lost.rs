@@ -68,7 +68,8 @@ impl ClockDetector for SourceLost {
                 v.why = match f.ended {
                     Some(_) => "the run ended".into(),
                     None if f.live.is_empty() => {
-                        // Whoever looks after the list took it off; the run is not seen any better for that.
+                        // Whoever looks after the list took it off; the run is not seen any better
+                        // for that.
                         (v.change, v.ts) = (Change::Lapse, f.last_heard);
                         "no source of the run is watched any more".into()
                     }

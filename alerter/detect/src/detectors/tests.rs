@@ -116,7 +116,8 @@ proptest! {
         }
         let mut scaled = plain;
         for s in &mut scaled {
-            // Powers of two change no digit. A stall is told by seconds lost, so a second stays one.
+            // Powers of two change no digit. A stall is told by seconds lost, so a second stays
+            // one.
             s.grad_norm = s.grad_norm.map(|v| v * f64::from(grad).exp2());
             s.tokens_per_second = s.tokens_per_second.map(|v| v * f64::from(speed).exp2());
             s.mfu = s.mfu.map(|v| v * f64::from(speed).exp2());

@@ -109,8 +109,8 @@ impl Run {
                 self.state.bye(now, e);
                 self.note_silent_end(now, out);
             }
-            // A socket closed by a process that lives on is odd, not a death: if the run stops, that will
-            // show.
+            // A socket closed by a process that lives on is odd, not a death: if the run stops,
+            // that will show.
             EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) && !process_lives(e) => {
                 self.state.died(now, at, e.rank.unwrap_or(0), e.text.clone().unwrap_or_default(), false);
             }

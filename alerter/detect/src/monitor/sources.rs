@@ -174,7 +174,8 @@ impl Monitor {
         let mut fed = self.sources.get(source).map(|s| s.runs.clone()).unwrap_or_default();
         // A node that a run has left for good, or whose run is over, is nobody's eyes any more.
         fed.retain(|name| self.runs.get(name).is_some_and(|r| r.state.is_fed_by(source, now, FEEDS_FOR)));
-        // A source that feeds no run is still somebody's node; once it feeds one, that run speaks for it.
+        // A source that feeds no run is still somebody's node; once it feeds one, that run speaks
+        // for it.
         self.runs.entry(NO_RUN.to_owned()).or_insert_with(|| Run::new(NO_RUN, now, &self.config));
         for name in &fed {
             self.with_run(now, name, out, |run, findings| {

@@ -1,9 +1,10 @@
 //! The ranks of a run that failed, in the order in which they did.
 //!
 //! A failure is a process that is gone, a `bye` with a non-zero code and its last words, or
-//! torchelastic's `error.json`. What says that it only followed comes after what does not: the peers
-//! of a dead rank report a connection that was reset, a collective that timed out, or the signal by
-//! which the launcher ended them, and their word may arrive before that of the rank itself.
+//! torchelastic's `error.json`. What says that it only followed comes after what does not: the
+//! peers of a dead rank report a connection that was reset, a collective that timed out, or the
+//! signal by which the launcher ended them, and their word may arrive before that of the rank
+//! itself.
 
 use stepwatch_model::{Course, Observation, Suspect, Target, Ts};
 
@@ -78,8 +79,8 @@ pub(crate) fn failures(f: &RunState) -> Vec<Failure> {
         }
     }
     all.sort_by_cached_key(|x| (x.course(), x.at, x.place.to_string()));
-    // What says nothing but came well before everything else is the one that broke: it had no time for
-    // words.
+    // What says nothing but came well before everything else is the one that broke: it had no time
+    // for words.
     if let Some(silent) = all.iter().position(|x| x.course() == Course::Silent) {
         let others = all.iter().enumerate().filter(|(i, _)| *i != silent).map(|(_, x)| x.at).min();
         if others.is_some_and(|at| all[silent].at < at) {

@@ -8,8 +8,9 @@
 //! line.
 //!
 //! Chips of one kind differ by a per cent or two for good, so that little can be said of a rank
-//! from its peers alone. Against what it usually is beside them, a rise of 2 % is news: [`BaselineShare`]
-//! learns that, of a rank its excess, and of all together what a step loses to its slowest rank.
+//! from its peers alone. Against what it usually is beside them, a rise of 2 % is news:
+//! [`BaselineShare`] learns that, of a rank its excess, and of all together what a step loses to
+//! its slowest rank.
 //!
 //! Reports of a step come in any order, and some never: a step is judged when every rank that
 //! usually reports has, or when four later ones have begun. O(ranks) a step, some 110 bytes a rank.

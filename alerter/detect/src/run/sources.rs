@@ -45,7 +45,8 @@ impl RunState {
         if self.lost.contains_key(source) {
             return true;
         }
-        // Measured from the run's last word: a run that is silent everywhere has not left this node.
+        // Measured from the run's last word: a run that is silent everywhere has not left this
+        // node.
         let fed = self.live.get(source).is_some_and(|at| self.last_heard - *at < within);
         fed && self.ended.is_none() && now - self.last_heard < super::FORGET_AFTER
     }

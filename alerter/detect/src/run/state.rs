@@ -388,8 +388,8 @@ impl RunState {
         if failed || self.worst_code == 0 {
             self.worst_code = code;
         }
-        // The run is over when every rank of this attempt has said so; one that never spoke is not waited
-        // for.
+        // The run is over when every rank of this attempt has said so; one that never spoke is not
+        // waited for.
         if e.rank.is_none() || self.members().all(|(_, r)| r.done) {
             self.ended = Some(Ended { at: now, code: self.worst_code, text: e.text.clone(), silent });
         }
@@ -433,16 +433,16 @@ impl RunState {
             return if follows || run_step.is_none() { Arrival::Next } else { Arrival::Restarted };
         }
         if r.last_step.is_some_and(|last| step <= last) {
-            // Another source of the same rank may be minutes behind; of another attempt it says nothing of
-            // this one.
+            // Another source of the same rank may be minutes behind; of another attempt it says
+            // nothing of this one.
             return match r.stale {
                 true => Arrival::Stale,
                 false if attempt == r.attempt => Arrival::Again,
                 false => Arrival::Duplicate,
             };
         }
-        // Steps of the attempt that was left may still be on their way. A rank that goes on after that was
-        // never part of the restart.
+        // Steps of the attempt that was left may still be on their way. A rank that goes on after
+        // that was never part of the restart.
         if r.stale && now - attempt_at < IN_FLIGHT && run_step.is_none_or(|last| step > last + 1) {
             return Arrival::Stale;
         }

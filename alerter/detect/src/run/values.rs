@@ -88,8 +88,8 @@ impl Values {
             }
         }
         v.loss_missing &= !v.tells(LOSS);
-        // A norm that a line should carry and does not is told where no number is: `null`, as strict JSON
-        // writes NaN.
+        // A norm that a line should carry and does not is told where no number is: `null`, as
+        // strict JSON writes NaN.
         if e.missing.iter().any(|m| m == metric::GRAD_NORM) && !v.tells(GRAD_NORM) {
             v.set(GRAD_NORM, f64::NAN, 0.0);
         }

@@ -186,8 +186,8 @@ fn a_dead_rank_is_a_ticket_and_a_page_if_the_run_stands_still() {
     assert_eq!(w.only().severity, Severity::Page);
     let summary = &w.sent.last().unwrap().1.message.summary;
     assert!(summary.contains("Rank 3 on node001 died: pid 4242"), "{summary}");
-    // The launcher restarts it from a checkpoint: one incident, resolved, and no second page for the
-    // restart.
+    // The launcher restarts it from a checkpoint: one incident, resolved, and no second page for
+    // the restart.
     for step in 30..60 {
         w.forward(Span::secs(1));
         for rank in 0..8 {
@@ -351,8 +351,8 @@ fn a_condition_that_comes_and_goes_is_one_incident() {
         w.train(step, 20, 1);
         step += 20;
     }
-    // The first outage is over before the second begins; from then on the hold is longer than the quiet
-    // between them.
+    // The first outage is over before the second begins; from then on the hold is longer than the
+    // quiet between them.
     assert_eq!(w.records.len(), 2, "{:?}", w.history);
     assert_eq!(w.records[1].flaps, 5);
     assert_eq!(w.sent.len(), 3, "{:?}", w.actions());
@@ -375,8 +375,8 @@ fn every_crash_is_told_not_only_the_first() {
     }
     let pages =
         w.sent.iter().filter(|(_, n)| n.page && n.receiver == "chat" && n.action == Action::Trigger).count();
-    // The third comes while the second is still held open: one incident, which nobody has answered and
-    // which goes on climbing.
+    // The third comes while the second is still held open: one incident, which nobody has answered
+    // and which goes on climbing.
     assert_eq!(pages, 2, "{:?}", w.history);
     assert!(w.history.iter().any(|h| h.starts_with("came back: rank 0 on node001 died")), "{:?}", w.history);
 }

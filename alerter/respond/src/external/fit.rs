@@ -149,7 +149,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is kept is within the limits, stays as it is when it is cut again, and two that were two are two.
+        /// What is kept is within the limits, stays as it is when it is cut again, and two that
+        /// were two are two.
         #[test]
         fn what_is_kept_is_bounded_and_keeps_alerts_apart(
             all in prop::collection::vec(prop::collection::btree_map("[a-c]{1,30}", "[é-í]{1,30}", 1..8), 1..8)

@@ -48,7 +48,8 @@ impl Manager {
                     self.join(tx, &id, &subject, context, v);
                     self.absorb(tx, &id, context);
                 } else if let Some(id) = self.grouped(context, v) {
-                    // Only its labels bring it here: whoever has the rest in hand knows nothing of it.
+                    // Only its labels bring it here: whoever has the rest in hand knows nothing of
+                    // it.
                     let context = Context { apart: true, ..context.clone() };
                     self.join(tx, &id, &subject, &context, v);
                     self.absorb(tx, &id, &context);

@@ -74,7 +74,8 @@ impl Manager {
 
     /// Hides what new sources explain, and shows what former ones did.
     pub(crate) fn explain_others(&mut self, tx: &mut Tx<'_>) {
-        // Each look may change what the next one explains; what is left is looked at with the next finding or input.
+        // Each look may change what the next one explains; what is left is looked at with the next
+        // finding or input.
         for _ in 0..MAX_CHAIN {
             for place in core::mem::take(&mut self.inhibition.changed) {
                 for target in self.inhibition.targets.get(&place).cloned().unwrap_or_default() {

@@ -76,8 +76,8 @@ impl Inhibition {
     pub(super) fn new(config: &ResponderConfig) -> Self {
         let built_in = built_in().filter(|rule| !config.inhibit_off.contains(&rule.name));
         let rules = built_in.chain(config.inhibit_rules.iter().cloned());
-        // The alerter refuses a configuration whose matchers do not parse; a rule that slipped through
-        // hides nothing.
+        // The alerter refuses a configuration whose matchers do not parse; a rule that slipped
+        // through hides nothing.
         Self { rules: rules.filter_map(|rule| Rule::new(&rule).ok()).collect(), ..Self::default() }
     }
 

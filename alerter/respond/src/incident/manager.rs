@@ -1,10 +1,10 @@
 //! The open incidents: findings in, notifications out.
 //!
-//! A run, and a node, has at most one open incident a cause; what turns out to be one fault of
-//! both is one incident ([`super::correlation`]). It opens with the first raised finding, follows the most
-//! severe one, and resolves when every kind that raised it has been clear for the hold time. Each
-//! return within the hold, and each incident that follows a resolved one of the same cause within
-//! an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
+//! A run, and a node, has at most one open incident a cause; what turns out to be one fault of both
+//! is one incident ([`super::correlation`]). It opens with the first raised finding, follows the
+//! most severe one, and resolves when every kind that raised it has been clear for the hold time.
+//! Each return within the hold, and each incident that follows a resolved one of the same cause
+//! within an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
 
 use super::open::Incident;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,8 +70,8 @@ impl Manager {
     }
 
     pub(crate) fn configure(&mut self, config: ResponderConfig) {
-        // The alerter refuses a configuration whose matchers do not parse; a route that slipped through
-        // matches nothing, and what no route matches goes to every receiver.
+        // The alerter refuses a configuration whose matchers do not parse; a route that slipped
+        // through matches nothing, and what no route matches goes to every receiver.
         Arc::make_mut(&mut self.oncall).configure(config.oncall.clone());
         self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
         self.inhibition = Inhibition::new(&config);

@@ -125,7 +125,8 @@ impl Manager {
 
     pub(super) fn rings_anew(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
         let now = tx.now;
-        // The run was stopped by a person: what is left of it is nobody's emergency, resolved or not.
+        // The run was stopped by a person: what is left of it is nobody's emergency, resolved or
+        // not.
         if self.open.get(id).is_some_and(|i| !i.calm) {
             self.announce(tx, id, now, why);
         }

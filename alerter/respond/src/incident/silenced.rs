@@ -81,8 +81,8 @@ impl Manager {
         let hidden = self.hidden_by(silence);
         for (n, id) in hidden.iter().enumerate() {
             let Some(i) = self.open.get(id) else { continue };
-            // Whoever has heard nothing yet hears of the incident as such when the silence ends, not of its
-            // silence first.
+            // Whoever has heard nothing yet hears of the incident as such when the silence ends,
+            // not of its silence first.
             let knows = |receiver: &&String| chosen.is_empty() || chosen.contains(receiver);
             let receivers: Vec<String> = i.lanes.keys().filter(knows).cloned().collect();
             let words = format!("still firing, and the silence of {by} ends in {left}: it will be told then");

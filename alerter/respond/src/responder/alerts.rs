@@ -92,7 +92,8 @@ impl Responder {
             (None, None) => "its sender says that it is over".to_owned(),
         };
         let scope = Scope::Alert(key.to_owned());
-        // What differs in nothing but the labels that it has in common with all of them is one of them.
+        // What differs in nothing but the labels that it has in common with all of them is one of
+        // them.
         let as_bad = group.came.iter().filter(|(_, severity)| *severity == group.severity);
         let known = self.manager.alerts_of(&scope, group.kind);
         let is_another = known.is_some_and(|known| as_bad.clone().any(|(alert, _)| !known.contains(alert)));

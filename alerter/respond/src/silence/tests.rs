@@ -232,7 +232,8 @@ proptest! {
         }
     }
 
-    /// Every silence ends, at its end and not before, whatever its shape; and time always has something left to wait for.
+    /// Every silence ends, at its end and not before, whatever its shape; and time always has
+    /// something left to wait for.
     #[test]
     fn deadlines_lead_to_the_end(from in 0i64..5000, length in 1i64..500_000, remind in 0i64..5000) {
         let mut s = Silences::default();

@@ -81,7 +81,8 @@ impl<'a> Tree<'a> {
         for (_, team) in router.teams() {
             rest.push((vec![equal("team", &team.name)], team));
         }
-        // An incident has the team whose matchers hold of it, the first of several, unless it brings one.
+        // An incident has the team whose matchers hold of it, the first of several, unless it
+        // brings one.
         for (matchers, team) in router.teams() {
             let own = matchers.iter().map(ToString::to_string).collect();
             rest.push(([vec![equal("team", "")], own].concat(), team));
@@ -155,7 +156,8 @@ impl<'a> Tree<'a> {
 fn unwanted(routes: &[Node]) -> Vec<Vec<String>> {
     let mut lists = vec![Vec::new()];
     for route in routes.iter().filter(|route| route.go_on) {
-        // One of its matchers does not hold: the first, or the second while the first does, and so on.
+        // One of its matchers does not hold: the first, or the second while the first does, and so
+        // on.
         let fails = |list: &Vec<String>| {
             let failing = route.matchers.iter().enumerate().filter_map(|(i, matcher)| {
                 let holding = route.matchers[..i].iter().map(ToString::to_string);

@@ -109,7 +109,8 @@ impl Lane {
         let others = |rings: &[Ring]| rings.iter().copied().filter(|had| *had != ring).collect::<Vec<_>>();
         let (mut open, mut steps) = (others(&self.open), Vec::new());
         if self.taken {
-            // First: a service that groups alerts would take the new one into the incident that somebody has.
+            // First: a service that groups alerts would take the new one into the incident that
+            // somebody has.
             steps.extend(others(&all).into_iter().map(resolve));
             open.clear();
         }
@@ -117,8 +118,8 @@ impl Lane {
         let ring = standing.filter(|_| repeats == Repeats::Service).unwrap_or(ring);
         steps.push(Step { action: "trigger", ring });
         if ring.page {
-            // What was a ticket is a page. The alert that rings goes before; should the other fail, repeating
-            // both does no harm.
+            // What was a ticket is a page. The alert that rings goes before; should the other fail,
+            // repeating both does no harm.
             steps.extend(open.extract_if(.., |had| !had.page).map(resolve));
         }
         if !open.contains(&ring) {

@@ -30,7 +30,8 @@ const MAPS: &[Map] = &[
         keys: &[(MEAN_THROUGHPUT, metric::TOKENS_PER_SECOND, 1.0)],
         inside: None,
     },
-    // ms-swift's logging.jsonl. Its `train_speed(s/it)` is the mean since the start and no step time.
+    // ms-swift's logging.jsonl. Its `train_speed(s/it)` is the mean since the start and no step
+    // time.
     Map { when: &["global_step/max_steps"], keys: &[], inside: None },
     // NeMo Automodel's training.jsonl: MFU in percent, tokens of the whole job.
     Map {

@@ -56,7 +56,8 @@ fn the_throughput_of_llama_factory_is_a_mean() {
     let lines = [
         line(5, 1000.0, 10.0, train),
         line(10, 2000.0, 20.0, train),
-        // Half as fast; then an evaluation of half a minute; then a process that goes on with the run.
+        // Half as fast; then an evaluation of half a minute; then a process that goes on with the
+        // run.
         line(15, 3000.0, 40.0, train),
         line(15, 3000.0, 70.0, r#""eval_loss":1.25,"#),
         line(20, 4000.0, 80.0, train),

@@ -249,7 +249,8 @@ mod tests {
         assert_eq!((number(&e[0], "hidden"), number(&e[0], "ffn")), (Some(4096.0), Some(14336.0)));
         assert_eq!((number(&e[0], "seq_len"), number(&e[0], "flops_per_token")), (Some(8192.0), None));
         assert_eq!(e[0].extra["model"].get("name").and_then(Value::as_str), Some("llama3 8B"));
-        // 6 x 7,504,924,672 + 12 x 32 x 4096 x 8192, as torchtitan counts; from two rounded numbers.
+        // 6 x 7,504,924,672 + 12 x 32 x 4096 x 8192, as torchtitan counts; from two rounded
+        // numbers.
         assert!((number(&e[1], "flops_per_token").unwrap() / 57_914_449_920.0 - 1.0).abs() < 2e-3);
     }
 

@@ -48,8 +48,8 @@ pub(super) fn field(number: Number, least: f64, most: f64) -> Option<f64> {
 pub(super) fn bit_error_ratio(raw: f64) -> Option<f64> {
     let raw = raw as u64;
     let (mantissa, exponent) = ((raw >> 8) & 0xf, raw & 0xff);
-    // What has more bits is of a coding that came after us. Read as text, it is the number that people
-    // would write.
+    // What has more bits is of a coding that came after us. Read as text, it is the number that
+    // people would write.
     let text = (raw < 1 << 12).then(|| format!("{mantissa}e-{exponent}"))?;
     text.parse().ok()
 }

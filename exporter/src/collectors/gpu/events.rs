@@ -349,8 +349,8 @@ impl Watcher {
         }
         let who = Subject::of(&gpu.id, gpu.time);
         let mut text = format!("{} had {more} more uncorrected memory errors, {total} {when}", who.name);
-        // The application that had the row lost it, and nobody gets it any more (XID 63 and 94): no reason
-        // to stop another one.
+        // The application that had the row lost it, and nobody gets it any more (XID 63 and 94): no
+        // reason to stop another one.
         let out_of_use = is(slow, &REMAP_PENDING) && !is(slow, &REMAP_FAILED) && !in_sram(slow);
         if out_of_use {
             text += "; their row is out of use, and is replaced when the GPU is reset";

@@ -165,7 +165,8 @@ fn write(uuid: &str, link: &str, numbers: &[Option<Number>], out: &mut Samples) 
         let Some(value) = number.and_then(|n| meaning.of(n)) else { continue };
         match kind {
             Some(kind) => out.set(family, &[uuid, link, kind], value),
-            // A generation counts bytes in one of two fields, of which the first that is told is meant.
+            // A generation counts bytes in one of two fields, of which the first that is told is
+            // meant.
             None if out.get(family, &[uuid, link]).is_none() => out.set(family, &[uuid, link], value),
             None => {}
         }

@@ -71,8 +71,8 @@ impl GpuReader {
         };
         let unread = self.unread(reading);
         let refused = reading.unusable.iter().filter(|(_, error)| error.not_ours()).count();
-        // NVML has no place for what it may not use: only all of them are told apart from those that are
-        // lost.
+        // NVML has no place for what it may not use: only all of them are told apart from those
+        // that are lost.
         let all = refused >= unread.len();
         self.others = unread.into_iter().filter(|pci| all || withheld(pci)).map(str::to_owned).collect();
     }

@@ -289,7 +289,8 @@ fn samples(address: &str, jobs: &Jobs, stuck: &[(&jobs::Job, Stuck<'_>)]) -> Sam
     out.set(&ERRORS, labels, sum(|c| c.errors));
     out.set(&LAGGING, labels, sum(|c| u64::from(c.lagging() > 0)));
     let largest: Vec<&Communicator> = all().filter_map(|s| s.communicators.first()).collect();
-    // Of two of one size the one that has been here longer, so that the series do not go to and fro.
+    // Of two of one size the one that has been here longer, so that the series do not go to and
+    // fro.
     if let Some(first) = largest.iter().rev().max_by_key(|c| c.size) {
         let sum = |of: fn(&Communicator) -> u64| largest.iter().map(|c| of(c)).sum::<u64>();
         out.set(&RANKS, labels, sum(|c| c.size.into()));

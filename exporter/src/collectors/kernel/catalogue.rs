@@ -191,8 +191,8 @@ pub fn extend(path: Option<&Path>) {
         return;
     }
     *extended = text.map(|text| {
-        // For as long as the program runs: what is told of a code is on its way through the whole of it. A
-        // table that changed is some kilobytes, and a person changes it.
+        // For as long as the program runs: what is told of a code is on its way through the whole
+        // of it. A table that changed is some kilobytes, and a person changes it.
         let own: &'static str = Box::leak(text.clone().into_boxed_str());
         (text, Box::leak(extended_by(own).into_boxed_slice()) as Table)
     });

@@ -159,7 +159,8 @@ fn word(word: &str, out: &mut String) {
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
     let hex = word.bytes().all(|b| b.is_ascii_hexdigit());
     let hexadecimal = word.strip_prefix("0x").is_some_and(|w| w.bytes().all(|b| b.is_ascii_hexdigit()));
-    // Letters alone are part of an address where they stand among numbers, or are too long for a word.
+    // Letters alone are part of an address where they stand among numbers, or are too long for a
+    // word.
     let address = hex && digits == 0 && (word.len() >= 8 || word.len() <= 4 && out.ends_with("#:"));
     if hexadecimal || address || hex && digits > 0 {
         out.push('#');

@@ -127,8 +127,8 @@ fn anywhere(line: &str) -> Option<Found<'_>> {
     }
     if let Some(at) = WATCHDOG.find(bytes) {
         let (pci, netdev) = device_of(line);
-        // The kernel wrote the name of the interface after it, until it began to write the device before
-        // it.
+        // The kernel wrote the name of the interface after it, until it began to write the device
+        // before it.
         let named = line[at + WATCHDOG.needle().len()..].split_once(" (").map_or("", |(name, _)| name);
         let netdev = if netdev.is_empty() { named } else { netdev };
         return Some(Found::Pattern(Pattern::NetdevWatchdog, Facts::pci(pci, netdev)));
@@ -242,8 +242,8 @@ fn lustre(line: &str) -> Option<Found<'_>> {
     let server = rest.split_once(" (at ").and_then(|(_, at)| at.split(')').next()).unwrap_or_default();
     // The last part is an address in memory, another one for every mount.
     let device = import.rsplit_once('-').map_or(import, |(name, _)| name);
-    // That the management server is back, whose import has no such part, says nothing of the targets at
-    // its address.
+    // That the management server is back, whose import has no such part, says nothing of the
+    // targets at its address.
     let server = if device == import { "" } else { server };
     Some(Found::Pattern(pattern, Facts { server, ..Facts::device(device) }))
 }
@@ -320,7 +320,8 @@ fn hardware(line: &str) -> Option<Found<'_>> {
         Some(_) => return None,
         None if !matches!(head, "" | "mce: ") => return None,
         None if rest.starts_with("Machine check events logged") => Pattern::MceLogged,
-        // The kernel's own words, and those of the decoder that speaks in its place where the CPU is AMD's.
+        // The kernel's own words, and those of the decoder that speaks in its place where the CPU
+        // is AMD's.
         None if rest.contains("Machine Check Exception")
             || rest.starts_with("System Fatal error")
             || rest.starts_with("Uncorrected, software ") =>

@@ -141,8 +141,8 @@ fn xid(rest: &str) -> Option<Xid<'_>> {
         pid = value.parse().ok();
         detail = after.trim_start();
     }
-    // The name is whatever the process calls itself, at most 15 bytes; only what follows a comma and a
-    // space is not of it.
+    // The name is whatever the process calls itself, at most 15 bytes; only what follows a comma
+    // and a space is not of it.
     if let Some((value, after)) = detail.strip_prefix("name=").map(|d| d.split_once(", ").unwrap_or((d, "")))
     {
         process = Some(value).filter(|name| !name.is_empty() && !name.contains("<unknown>"));

@@ -96,7 +96,8 @@ patterns! {
     AerNonfatal "aer_nonfatal" once(C::AerNonfatal, Warn, "uncorrected PCIe error, not fatal");
     AerFatal "aer_fatal" once(C::AerFatal, Error, "fatal PCIe error");
     Mce "mce" once(C::Mce, Error, "the CPU reports an uncorrected machine check");
-    // Printed of every one, also of those that were corrected; what was not says so in a line of its own.
+    // Printed of every one, also of those that were corrected; what was not says so in a line of
+    // its own.
     MceLogged "mce_logged" Count;
     CperCorrected "cper_corrected" Count;
     CperRecoverable "cper_recoverable" once(C::Mce, Warn, "the firmware reports a recoverable hardware error");

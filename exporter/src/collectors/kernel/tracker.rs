@@ -402,8 +402,8 @@ mod tests {
         let said = "over: the kernel has not said it again for 6 h (the NFS server does not answer: a)";
         assert_eq!(over.text.as_deref(), Some(said));
         assert!(told(&mut t, 3.0 * HOLDS_SECONDS).is_empty());
-        // One that was over before anybody could be told is no news; nor is one of which an older version
-        // does not know when.
+        // One that was over before anybody could be told is no news; nor is one of which an older
+        // version does not know when.
         t.tell_from = NOBODY;
         take(&mut t, last + 1, &[stall]);
         assert!(told(&mut t, 3.0 * HOLDS_SECONDS).is_empty() && t.counts.held.is_empty());

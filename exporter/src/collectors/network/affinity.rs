@@ -363,7 +363,8 @@ mod tests {
         node.nic("mlx5_1", "pci0000:50/0000:50:01.0", "0000:51:00.0", 0, "MT_CX7");
         let mut reader = self::reader(&Config::default());
         assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_1"]);
-        // One that is down after it keeps its rail as well, though nobody remembers that it was ever up.
+        // One that is down after it keeps its rail as well, though nobody remembers that it was
+        // ever up.
         node.port("mlx5_1", "pci0000:50/0000:50:01.0", "0000:51:00.0", ["1: DOWN", "2: Polling"]);
         let mut reader = self::reader(&Config::default());
         assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_1"]);

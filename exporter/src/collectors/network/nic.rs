@@ -298,8 +298,8 @@ impl Interface {
             self.read_at = f64::NEG_INFINITY;
         }
         let carrier_changes = dir.watch_number::<u64>("carrier_changes");
-        // The driver asks its firmware for the speed under the one lock of all interfaces, and a link loses
-        // its carrier for a new one.
+        // The driver asks its firmware for the speed under the one lock of all interfaces, and a
+        // link loses its carrier for a new one.
         let known = self.speed.filter(|(_, at)| link.up == Some(true) && carrier_changes == Some(*at));
         let speed = known.map(|(speed, _)| speed).or_else(|| dir.read_number("speed"));
         self.speed = speed.zip(carrier_changes);

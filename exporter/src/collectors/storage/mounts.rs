@@ -483,8 +483,8 @@ mod tests {
             assert_eq!(page.get(family, labels), want, "{} {labels:?}", family.name);
         }
         assert!(asked.locked().iter().all(|path| !path.starts_with("/home")), "{:?}", asked.locked());
-        // As many that stay, and the volumes of pods: the first of the order of paths are not the first
-        // that matter.
+        // As many that stay, and the volumes of pods: the first of the order of paths are not the
+        // first that matter.
         let fixed = lines.replace("/home/", "/cvol/a/").replace("timeout=300", "timeout=0");
         std::fs::write(dir.path().join("self/mountinfo"), fixed).unwrap();
         let page = bench.collect(&mut reader);

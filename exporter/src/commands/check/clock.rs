@@ -40,8 +40,8 @@ fn run(node: &Node<'_>) -> Findings {
             .unhealthy(format!("the clock is {which}"))
             .action("set it, and see why the time daemon did not");
     }
-    // A kernel that lost faith in the processor's counter reads the time a hundred times slower, and
-    // every step with it.
+    // A kernel that lost faith in the processor's counter reads the time a hundred times slower,
+    // and every step with it.
     for row in node.rows(&SOURCE).filter(|row| !FAST_CLOCKS.contains(&row.label("source"))) {
         let source = row.label("source");
         found

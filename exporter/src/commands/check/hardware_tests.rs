@@ -44,7 +44,8 @@ fn gpus() -> Samples {
 fn gpu_says(family: &'static crate::family::Family, labels: &[&str], value: u64) -> String {
     let said = GPU_CHECKS.iter().map(|check| {
         let mut samples = Samples::default();
-        // The later of two values of one series is the one that a page has; here both are looked at.
+        // The later of two values of one series is the one that a page has; here both are looked
+        // at.
         for row in gpus().iter() {
             if row.family.name != family.name || !row.labels.iter().eq(labels.iter().copied()) {
                 let labels: Vec<&str> = row.labels.iter().map(AsRef::as_ref).collect();

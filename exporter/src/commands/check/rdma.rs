@@ -33,7 +33,8 @@ fn run(node: &Node<'_>) -> Findings {
             ("fabric", Some(0.0)) => {
                 found.unhealthy(format!("{port} is down")).device(port).action(CABLE);
             }
-            // It may be cabled and dead, or never have been cabled: nobody said what this node should have.
+            // It may be cabled and dead, or never have been cabled: nobody said what this node
+            // should have.
             ("unprovisioned", Some(0.0)) if layer_is_up(row.label("link_layer")) => {
                 found
                     .warning(format!("{port} is down, and it is not known whether it should be up"))

@@ -141,7 +141,8 @@ mod tests {
         let scope_metrics = vec![ScopeMetrics { metrics: vec![metric] }];
         let resource = Some(Resource { attributes: attributes(6) });
         let request = MetricsRequest { resource_metrics: vec![ResourceMetrics { resource, scope_metrics }] };
-        // Request's child, resource, scope, metric; five kinds of data with a point each; attributes.
+        // Request's child, resource, scope, metric; five kinds of data with a point each;
+        // attributes.
         assert_eq!(used(Signal::Metrics, &request.encode_to_vec()), 4 + 2 * 5 + (2 + 3 + 4 + 5 + 6));
 
         let events = vec![SpanEvent { attributes: attributes(7), ..Default::default() }];

@@ -157,7 +157,8 @@ impl TailedFile {
                 self.lines.find_zone(&follower.ending(CONTEXT_BYTES), follower.modified());
             }
             Content::Rewritten(whole) => {
-                // It repeats all of the run: what another file or the trainer told already is not told again.
+                // It repeats all of the run: what another file or the trainer told already is not
+                // told again.
                 let (run, rank) = self.labels.default_run();
                 let known = sink.last_step(run, rank);
                 whole.resume(files.as_ref().and_then(|f| f.last()), self.last_step.max(known));
@@ -340,8 +341,8 @@ impl TailedFile {
             });
         }
         if self.labels.introduces() {
-            // Nothing of this turn is published yet, so a run that is new is not known by the next event
-            // either.
+            // Nothing of this turn is published yet, so a run that is new is not known by the next
+            // event either.
             let mut greeted = BTreeSet::new();
             let events = std::mem::take(&mut self.waiting).into_iter();
             let introduced = events.flat_map(|event| {

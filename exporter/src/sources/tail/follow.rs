@@ -78,7 +78,8 @@ impl Follower {
     pub(super) fn resume(&mut self, saved: Vec<Position>, last_step: Option<i64>, now: Instant) {
         self.lost = saved;
         self.last_step = last_step;
-        // What is under the name and was not read before came while nobody looked: all of it is new.
+        // What is under the name and was not read before came while nobody looked: all of it is
+        // new.
         self.begin = Begin::Start;
         self.open(now);
         self.find_renamed(now);
@@ -188,7 +189,8 @@ impl Follower {
                     self.moved |= moved(open);
                 }
                 Err(err) => {
-                    // A stale handle of NFS: what is under the name decides, when it can be seen again.
+                    // A stale handle of NFS: what is under the name decides, when it can be seen
+                    // again.
                     self.lost.push(open.position());
                     self.current = None;
                     return Err(err);
@@ -203,8 +205,8 @@ impl Follower {
 
     /// Looks at what is under the name. True if that is another file than before.
     fn look(&mut self, now: Instant) -> io::Result<bool> {
-        // Whether it is the one that is open may be seen by its name; what else is there, and whether we
-        // may read it, is found.
+        // Whether it is the one that is open may be seen by its name; what else is there, and
+        // whether we may read it, is found.
         let open = self.current.as_ref().map(Open::identity);
         let same = |meta: &Metadata| Some((meta.dev(), meta.ino())) == open;
         if open.is_some() && std::fs::metadata(&self.path).is_ok_and(|meta| same(&meta)) {

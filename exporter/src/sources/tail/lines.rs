@@ -70,7 +70,8 @@ impl Turn<'_> {
 
     /// Says when the events from `first` on were. `backlog`: they were there before us.
     fn time(&mut self, first: usize, backlog: bool) {
-        // Of what was there before us and has no stamp, only the last write to the file bounds the time.
+        // Of what was there before us and has no stamp, only the last write to the file bounds the
+        // time.
         let arrival = match self.written {
             Some(written) if backlog => written.min(self.unix),
             _ => self.unix,

@@ -110,7 +110,8 @@ impl Open {
                 let read = len.checked_sub(1).and_then(|at| self.file.read_at(&mut last, at).ok());
                 lines.skipping = read == Some(1) && !matches!(last[0], b'\n' | b'\r');
             }
-            // Where a record begins is told by the one before it: it is read through, once it grows.
+            // Where a record begins is told by the one before it: it is read through, once it
+            // grows.
             Content::Records(records) => records.muted_to = len,
         }
     }

@@ -141,7 +141,8 @@ impl Owner {
             (claim.run, claim.by) = (run.clone(), Some(By::Name));
             claim.why = "named by run: of its tail".into();
             if let Some(unnamed) = claim.unnamed.take_if(|_| several_nodes) {
-                // Ranks of other nodes never hear of it, and would be left behind under the other name.
+                // Ranks of other nodes never hear of it, and would be left behind under the other
+                // name.
                 claim.why =
                     format!("{}; its job is on other nodes too, and is called {unnamed} there", claim.why);
             }

@@ -84,8 +84,8 @@ impl RewrittenFile {
 
     pub(super) fn poll(&mut self, now: Instant, out: &mut dyn Take) -> io::Result<()> {
         let waits = |half: Option<Instant>| half.is_none_or(|since| now.duration_since(since) < REST);
-        // Whether it changed may be seen by its name; what it is now, and whether we may read it, by what
-        // is found there.
+        // Whether it changed may be seen by its name; what it is now, and whether we may read it,
+        // by what is found there.
         let unchanged = std::fs::metadata(&self.path).is_ok_and(|meta| self.seen == Some(Looks::of(&meta)));
         if unchanged && waits(self.half) {
             self.there = true;
@@ -112,7 +112,8 @@ impl RewrittenFile {
         }
         let file = found.open()?;
         let mut bytes = vec![0; looks.len as usize];
-        // Shorter than it was a moment ago, it is being written: the next look sees that it changed.
+        // Shorter than it was a moment ago, it is being written: the next look sees that it
+        // changed.
         file.read_exact_at(&mut bytes, 0)?;
         let backlog = self.seen.is_none();
         self.seen = Some(looks);

@@ -83,8 +83,8 @@ impl Device {
 
 #[expect(unsafe_code, reason = "the type beside a union says which of its members is meant")]
 fn number(entry: &sys::nvmlFieldValue_t) -> Number {
-    // SAFETY: every member is a plain number, for which any bits are a value, and the union was whole
-    // before the driver saw it.
+    // SAFETY: every member is a plain number, for which any bits are a value, and the union was
+    // whole before the driver saw it.
     let bits = unsafe { entry.value.ullVal };
     match entry.valueType {
         sys::nvmlValueType_enum_NVML_VALUE_TYPE_DOUBLE => Number::Real(f64::from_bits(bits)),

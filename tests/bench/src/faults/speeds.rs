@@ -59,8 +59,8 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "jitter",
-        // Not in multiples of the usual noise: a step that is steady to 0.3 % loses 1 % of the time at ten
-        // times that, and nobody should hear of it.
+        // Not in multiples of the usual noise: a step that is steady to 0.3 % loses 1 % of the time
+        // at ten times that, and nobody should hear of it.
         about: "step times swing so much that this share of the time is lost, for 400 samples",
         unit: "%",
         sizes: &[1.0, 2.0, 5.0, 10.0, 20.0],
@@ -91,8 +91,8 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "hang",
-        // By the clock, as people and NCCL count: its own timeout is 10 minutes, and what outlasts that is
-        // ended by nobody.
+        // By the clock, as people and NCCL count: its own timeout is 10 minutes, and what outlasts
+        // that is ended by nobody.
         about: "nothing is logged for so many minutes, and for at least ten steps' time, then the run goes on",
         unit: "minutes",
         sizes: &[1.0, 2.0, 5.0, 15.0, 30.0, 60.0],

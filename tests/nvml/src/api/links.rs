@@ -64,7 +64,8 @@ device_calls! {
     }
 
     fn nvmlDeviceGetGpuFabricInfoV(view, out: Out<sys::nvmlGpuFabricInfo_v3_t>) {
-        // An older program has room for the second version only; its fields are the first of the third.
+        // An older program has room for the second version only; its fields are the first of the
+        // third.
         let second: Out<sys::nvmlGpuFabricInfo_v2_t> = out.cast();
         let asked = second.get()?.version;
         let v2 = sys::nvmlGpuFabricInfo_v2_t {

@@ -297,7 +297,8 @@ const SENTINELS: &[u64] = &[0xFFFF_FFFF, u64::MAX, i64::MAX as u64, 0x7FFF_FFFF_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_known_is_absent() {
-    // One GPU for each way; the numbers are of 32 bits or of 64, and are cut to what they are told in.
+    // One GPU for each way; the numbers are of 32 bits or of 64, and are cut to what they are told
+    // in.
     let names = [
         "power.usage",
         "power.instant",

@@ -124,7 +124,8 @@ impl Hands<'_> {
         let target = match act {
             Act::Fire | Act::FireSilenced(_) | Act::Reload => None,
             Act::AckByApi | Act::AckInSlack => self.any(|c| open(c) && c.acked.is_none()),
-            // A closed alert there, and our next call would be another one: only of what is answered here.
+            // A closed alert there, and our next call would be another one: only of what is
+            // answered here.
             Act::AckInPagerDuty => self.any(|c| open(c) && c.acked.is_none() && !c.by_phone),
             Act::Lift => self.any(|c| c.is_silenced()),
             Act::Recover => self.any(|c| open(c) && c.holds),

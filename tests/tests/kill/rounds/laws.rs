@@ -115,7 +115,8 @@ impl World {
             let by = detail["acked_by"].as_str().unwrap_or_default().to_owned();
             case.acked = Some(Acked { by, life, requests, in_slack: false });
         }
-        // A clock that jumps ends the time for which what was closed by hand and still fires stays closed.
+        // A clock that jumps ends the time for which what was closed by hand and still fires stays
+        // closed.
         let back = (0..case.timeline.len()).any(|n| words(&case.timeline, n).starts_with("reopened: "));
         if case.closed && back {
             case.acked = None;
@@ -184,8 +185,8 @@ impl World {
             let now = w.engine_now().await?;
             let at: jiff::Timestamp = seen["next_escalation_at"].as_str()?.parse().ok()?;
             let left = at.as_millisecond() as f64 / 1000.0 - now;
-            // Neither long past nor an hour away. A jump of the clock shows in its metric a moment later than
-            // in the clock.
+            // Neither long past nor an hour away. A jump of the clock shows in its metric a moment
+            // later than in the clock.
             (-LATE..LONGEST + LATE).contains(&left).then_some(())
         })
         .await;

@@ -151,7 +151,8 @@ fn a_restart_is_seen_by_every_signal_when_it_comes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Split over two sources, of which either may be a few steps behind, the run is judged as if one had told it all.
+    /// Split over two sources, of which either may be a few steps behind, the run is judged as if
+    /// one had told it all.
     #[test]
     fn two_sources_are_judged_as_one(
         seed in 0u64..1000, lags in proptest::collection::vec(0usize..5, 1600), loss_first: bool, speed_by: bool,
@@ -179,7 +180,8 @@ proptest! {
         for (kind, said) in together.iter().filter(|(k, _)| **k != Kind::Nonfinite) {
             prop_assert_eq!(apart.get(kind), Some(said), "{:?}", kind);
         }
-        // One latch for loss and gradient: what was raised is the same, the end is counted in samples of either.
+        // One latch for loss and gradient: what was raised is the same, the end is counted in
+        // samples of either.
         let raised = |s: &Said| s[&Kind::Nonfinite].iter().filter(|v| v.0 == Change::Raise).map(|v| v.2).collect::<Vec<_>>();
         prop_assert_eq!(raised(&apart), raised(&together));
         prop_assert_eq!(apart.len(), together.len());

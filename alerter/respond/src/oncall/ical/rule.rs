@@ -103,7 +103,8 @@ impl Rule {
         if self.by_month.iter().all(|m| *m == first) && (!any_month || (any_day && self.by_day.is_empty())) {
             return Ok(12);
         }
-        // Without a month, the third Monday is that of the year; a place in the set is one in the year.
+        // Without a month, the third Monday is that of the year; a place in the set is one in the
+        // year.
         let numbered = any_month && (any_day || self.by_day.iter().any(|(nth, _)| *nth != 0));
         if numbered || self.interval > 1 || !self.by_set_pos.is_empty() {
             return Err("a yearly recurrence in several months is understood only if it comes every year, \

@@ -56,7 +56,8 @@ pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
             continue;
         };
         let version = match version {
-            // A symbolic link of one or two digits says no more than what the library is compatible with.
+            // A symbolic link of one or two digits says no more than what the library is compatible
+            // with.
             version if version.split('.').count() > 2 => version.to_owned(),
             short => library
                 .packaged(roots, pid, path, &mut sites)

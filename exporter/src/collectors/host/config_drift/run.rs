@@ -280,8 +280,8 @@ mod tests {
 
     #[test]
     fn what_launchers_keep_by_variables_is_no_setting() {
-        // By Open MPI 1 to 5 with ORTE, PRRTE and Slurm, by torchrun, MPICH, MVAPICH and Slurm, and by
-        // Kubernetes.
+        // By Open MPI 1 to 5 with ORTE, PRRTE and Slurm, by torchrun, MPICH, MVAPICH and Slurm, and
+        // by Kubernetes.
         let kept = "OMPI_MCA_orte_local_daemon_uri OMPI_MCA_orte_hnp_uri OMPI_MCA_orte_ess_node_rank OMPI_MCA_orte_ess_num_procs \
             OMPI_MCA_orte_ess_vpid OMPI_MCA_orte_top_session_dir OMPI_MCA_orte_jobfam_session_dir OMPI_MCA_orte_tmpdir_base \
             OMPI_MCA_orte_precondition_transports OMPI_MCA_orte_bound_at_launch OMPI_MCA_orte_app_num OMPI_MCA_orte_launch \

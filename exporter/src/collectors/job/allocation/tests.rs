@@ -209,8 +209,8 @@ fn steps_and_mig_instances() {
 #[test]
 fn numbers_of_gpus_are_those_of_this_node_and_this_job() {
     let node = Node::new();
-    // The second node of a job that has GPUs 0 to 3 of the first: what the script was told there comes
-    // with every step.
+    // The second node of a job that has GPUs 0 to 3 of the first: what the script was told there
+    // comes with every step.
     node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
     node.process(10, 1, &["SLURM_JOB_ID=1", "SLURM_JOB_GPUS=0,1,2,3", "SLURM_STEP_GPUS=4,5"]);
     // A script that was submitted from within a step.

@@ -126,8 +126,8 @@ fn netdev(dir: &Path, number: &str) -> Option<String> {
     let index = number.parse::<u32>().ok()?.checked_sub(1)?;
     let of_port = |name: &&String| {
         let dir = dir.join(name);
-        // Drivers of one port say nothing in one file or the other; those of several say it in at least
-        // one.
+        // Drivers of one port say nothing in one file or the other; those of several say it in at
+        // least one.
         let said = |file: &str| {
             let text = roots::read(&dir.join(file))?;
             text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok())

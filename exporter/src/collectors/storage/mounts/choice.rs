@@ -54,8 +54,8 @@ impl Wanted {
         let mut mounts = table::file_systems(asked);
         let known = |m: &&Mount| mounts.iter().any(|other| other.device == m.device);
         let left_alone = table::file_systems(left).into_iter().filter(|m| !known(m)).count();
-        // Jobs share what lies near the root; deep down are the volumes of single containers. Else in the
-        // order of paths.
+        // Jobs share what lies near the root; deep down are the volumes of single containers. Else
+        // in the order of paths.
         let rank = |m: &&Mount| match (named(m), m.automount) {
             (true, _) => (0, 0),
             (false, Automount::No) => (1, m.path.components().count()),

@@ -200,7 +200,8 @@ mod tests {
             let told = prober.ask(&both, Duration::from_millis(50));
             assert!(told["/stuck"].owed.is_some() && told["/stuck"].last.is_none());
         }
-        // Longer than the machine takes to run a thread: it is not the stuck one that is waited for.
+        // Longer than the machine takes to run a thread: it is not the stuck one that is waited
+        // for.
         let told = prober.ask(&paths(&["/good"]), PATIENCE);
         assert_eq!(told["/good"].last.as_ref().unwrap().0, PathBuf::from("/good"));
         assert_eq!(asked.load(Ordering::Relaxed), 1, "no longer wanted, but its thread is known");

@@ -30,7 +30,8 @@ fn goes_on_after_a_kill_without_loss_or_repetition() {
             b.kill();
         }
     }
-    // `half a l` swallows the step line that follows it, as it would for a reader who never stopped.
+    // `half a l` swallows the step line that follows it, as it would for a reader who never
+    // stopped.
     let swallowed: Vec<i64> = (0..40).filter(|n| n % 4 == 2).map(|n| n * 3).collect();
     assert_eq!(seen, (0..120).filter(|s| !swallowed.contains(s)).collect::<Vec<_>>());
 }
@@ -124,8 +125,8 @@ fn a_parser_goes_on_knowing_what_it_knew() {
     b.append("run.log", &line(100, " lm loss: 2.0 |"));
     b.poll();
     b.kill();
-    // All 100 iterations since the last line were skipped, or 99 of them: only who knows the last line
-    // can tell.
+    // All 100 iterations since the last line were skipped, or 99 of them: only who knows the last
+    // line can tell.
     b.append("run.log", &line(200, " number of skipped iterations: 99 |"));
     let e = b.poll();
     assert_eq!(
@@ -191,7 +192,8 @@ proptest! {
                     b.kill_before_saving();
                 }
                 Happens::Rotated => {
-                    // A logger rotates between lines; two rotations between two polls would hide a file.
+                    // A logger rotates between lines; two rotations between two polls would hide a
+                    // file.
                     let end = text[written..].find('\n').map_or(written, |i| written + i + 1);
                     save(&mut b, &mut written, end);
                     seen.extend(b.poll_steps());

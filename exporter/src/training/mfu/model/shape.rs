@@ -317,7 +317,8 @@ impl Shape {
         let dense = if mix.dense > 0.0 { self.feed_forward(self.ffn?)? } else { 0.0 };
         let delta = self.delta.map_or(0.0, |d| mix.delta * d.weights(hidden));
         let mamba = self.mamba.map_or(0.0, |m| mix.mamba * m.weights(hidden));
-        // A layer that predicts further is like the last one, and has a projection and logits of its own.
+        // A layer that predicts further is like the last one, and has a projection and logits of
+        // its own.
         let last = if mix.sparse > 0.0 { sparse } else { dense };
         let further = self.mtp_layers * (attention + last + 2.0 * hidden * hidden + logits);
         let layers = attending * attention + mix.sparse * sparse + mix.dense * dense + delta + mamba;
