@@ -194,21 +194,11 @@ impl fmt::Display for Observation {
             ),
             Self::Died { at, words, .. } => write!(f, "died at {at}: {words}"),
             Self::FailedFirst { at, words, .. } => write!(f, "failed first, at {at}: {words}"),
-            Self::ExporterSilent { since, reason } => {
-                write!(f, "its exporter does not answer since {since}: {reason}")
-            }
-            Self::ExporterLost { source, reason } => {
-                write!(f, "its exporter at {source} does not answer: {reason}")
-            }
-            Self::SourceLost { reason } => f.write_str(reason),
-            Self::RanksSilent => {
-                f.write_str("nothing was heard of its ranks since those of the other nodes began to die")
-            }
-            Self::NodeSilent { lasts } => write!(
-                f,
-                "nothing was heard of the node for {lasts}: its host, its exporter or its driver does \
-                 not answer"
-            ),
+            Self::ExporterSilent { .. }
+            | Self::ExporterLost { .. }
+            | Self::SourceLost { .. }
+            | Self::RanksSilent
+            | Self::NodeSilent { .. } => silence(self, f),
             Self::Fault { fault, .. } => self::fault(fault, f),
             Self::Shared { places, nodes, first, evidence } => {
                 write!(f, "{places} of {nodes} nodes have it alike, {first} first: {}", chain(evidence))
@@ -250,6 +240,39 @@ impl fmt::Display for Observation {
     }
 }
 
+/// What is not heard of any more.
+fn silence(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    use Observation as O;
+    match o {
+        O::ExporterSilent { since, reason } => {
+            write!(f, "its exporter does not answer since {since}: {reason}")
+        }
+        O::ExporterLost { source, reason } => {
+            write!(f, "its exporter at {source} does not answer: {reason}")
+        }
+        O::SourceLost { reason } => f.write_str(reason),
+        O::RanksSilent => {
+            f.write_str("nothing was heard of its ranks since those of the other nodes began to die")
+        }
+        O::NodeSilent { lasts } => write!(
+            f,
+            "nothing was heard of the node for {lasts}: its host, its exporter or its driver does \
+             not answer"
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// What to do about a rank whose own loss was out of line in so many steps, if that is known.
+fn replay(times: Option<u32>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const ADVICE: &str = ": replay the batch on another GPU";
+    match times {
+        None => Ok(()),
+        Some(0 | 1) => f.write_str(ADVICE),
+        Some(n) => write!(f, ", and it was out of line in {n} steps{ADVICE}"),
+    }
+}
+
 /// What the run shows.
 fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     use Observation as O;
@@ -272,14 +295,11 @@ fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
              and agree with each other: the layers are not evenly partitioned"
         ),
         O::OwnLoss { step, value, expected, others, times } => {
-            write!(f, "its own loss was {value} at step {step}, that of the {others} other ranks {expected}")
-                .and_then(|()| match times {
-                    None => Ok(()),
-                    Some(0 | 1) => f.write_str(": replay the batch on another GPU"),
-                    Some(n) => {
-                        write!(f, ", and it was out of line in {n} steps: replay the batch on another GPU")
-                    }
-                })
+            write!(
+                f,
+                "its own loss was {value} at step {step}, that of the {others} other ranks {expected}"
+            )?;
+            replay(*times, f)
         }
         O::WaitsForData { since_step, value } => write!(
             f,
