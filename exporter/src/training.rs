@@ -221,12 +221,14 @@ impl Training {
             | Kind::Health
             | Kind::Gap => {}
         }
-        if event.attempt.is_none() {
-            let rank = self.runs.get(name.as_str()).and_then(|run| run.ranks.get(&number));
-            event.attempt = rank.map(|r| r.epoch.attempt);
-        }
+        event.attempt = event.attempt.or_else(|| self.attempt_of(&name, number));
         out.push(stamped(event, now));
         Outcome::Accepted
+    }
+
+    fn attempt_of(&self, run: &str, rank: u32) -> Option<u32> {
+        let rank = self.runs.get(run)?.ranks.get(&rank)?;
+        Some(rank.epoch.attempt)
     }
 
     /// Counts what became of a step and publishes what goes before it; an error where nothing of it
