@@ -6,8 +6,8 @@
 //!
 //! * effects, the state they came from and the cursors up to which the streams were read are one
 //!   transaction (principle 3), so that a kill at any moment replays exactly what was not yet kept;
-//! * a store that refuses is asked again while the effects wait in memory. When it has refused for
-//!   10 s, pages are sent from memory (`fail_open`). When too many effects wait and history was
+//! * a store that refuses is asked again while the effects wait in memory, and the loop does not
+//!   wait for a commit that takes longer than 10 s. When the store has refused for 10 s, pages are sent from memory (`fail_open`). When too many effects wait and history was
 //!   given up for them, intake stops: the exporters keep the records, and the clock that would call
 //!   their silence a hang stops with it.
 //!
@@ -172,6 +172,8 @@ pub struct Runtime {
 #[derive(Debug)]
 struct Schedule {
     last_pass: Instant,
+    /// When the last commit began.
+    commit_began: Instant,
     /// State or cursors changed since the last commit.
     commit_due: Option<Instant>,
     publish_due: Option<Instant>,
@@ -295,6 +297,7 @@ impl Runtime {
             tokio::select! {
                 biased;
                 () = shutdown.wait() => break,
+                done = self.pending.written(), if self.pending.is_under_way() => self.committed(done),
                 Some(command) = self.commands.recv() => self.listen(command),
                 // The readers stop first, and messages on their way still have an outcome to
                 // report.
@@ -454,7 +457,7 @@ impl Runtime {
         let now = Instant::now();
         self.make_room();
         self.fail_open();
-        if self.schedule.retry.is_some_and(|(at, _)| now < at) {
+        if self.pending.is_under_way() || self.schedule.retry.is_some_and(|(at, _)| now < at) {
             return;
         }
         let deaf = !self.has_room();
@@ -462,7 +465,7 @@ impl Runtime {
         if self.pending.is_urgent() || commit_due || self.schedule.retry.is_some() {
             self.pending.whole |= commit_due;
             self.count_incidents();
-            self.commit().await;
+            self.commit(FAIL_OPEN_AFTER).await;
         }
         if deaf && self.has_room() {
             tracing::info!("the store takes commits again; reading on");
@@ -474,21 +477,37 @@ impl Runtime {
         }
     }
 
-    async fn commit(&mut self) {
-        let started = Instant::now();
+    /// Commits, and waits for the end no longer than that: a disk may hang.
+    async fn commit(&mut self, longest: Duration) {
         for change in self.engine.take_changes() {
             if self.changes.try_send(change).is_err() {
                 self.metrics.changes_dropped.inc();
             }
         }
-        let whole = self.pending.whole;
-        let state = if whole { self.engine.take_dirty() } else { self.engine.take_dirty_answers() };
+        let state =
+            if self.pending.whole { self.engine.take_dirty() } else { self.engine.take_dirty_answers() };
         self.pending.absorb_state(state);
         self.pending.dress(&self.templates, &self.metrics);
-        let at = self.clock.now();
-        match self.pending.commit(&self.store, &self.read_model, at).await {
+        self.schedule.commit_began = Instant::now();
+        self.pending.begin_commit(&self.store, self.clock.now());
+        match tokio::time::timeout(longest, self.pending.written()).await {
+            Ok(done) => self.committed(done),
+            Err(_) => {
+                let waiting = self.pending.unkept().0.count();
+                tracing::error!(
+                    waiting,
+                    "a commit does not end: until it does, only pages are sent, from memory"
+                );
+            }
+        }
+    }
+
+    /// The commit under way has ended.
+    fn committed(&mut self, done: store::Result<()>) {
+        let whole = self.pending.end_commit(done.is_ok(), &self.read_model);
+        match done {
             Ok(()) => {
-                self.metrics.commit_seconds.observe(started.elapsed().as_secs_f64());
+                self.metrics.commit_seconds.observe(self.schedule.commit_began.elapsed().as_secs_f64());
                 if self.schedule.retry.take().is_some() {
                     self.schedule.refused_for.clear();
                     tracing::warn!("the store takes commits again; nothing was lost");
@@ -520,14 +539,23 @@ impl Runtime {
     /// What is not kept by now is read again after the start: state and cursors stand together.
     async fn last_commit(&mut self) {
         let deadline = Instant::now() + LAST_COMMIT_MAX;
+        if self.pending.is_under_way()
+            && let Ok(done) = tokio::time::timeout_at(deadline, self.pending.written()).await
+        {
+            self.committed(done);
+        }
         loop {
-            self.pending.whole = true;
-            self.commit().await;
+            if !self.pending.is_under_way() {
+                self.pending.whole = true;
+                self.commit(deadline - Instant::now()).await;
+            }
             match self.schedule.retry {
-                None => break,
-                Some((at, _)) if at < deadline => tokio::time::sleep_until(at).await,
-                Some(_) => {
-                    let lost = self.pending.effects.len();
+                None if !self.pending.is_under_way() => break,
+                Some((at, _)) if at < deadline && !self.pending.is_under_way() => {
+                    tokio::time::sleep_until(at).await;
+                }
+                _ => {
+                    let lost = self.pending.unkept().0.count();
                     tracing::error!(
                         lost,
                         "stopping although the store refuses; the records are read again at the next start"
@@ -549,9 +577,11 @@ impl Runtime {
         let retry = s.retry.map(|(at, _)| at);
         let opens = self.store.refused_for().and_then(|time| FAIL_OPEN_AFTER.checked_sub(time));
         let opens = opens.filter(|left| !left.is_zero()).map(|left| now + left);
-        // While the store refuses, only the retry commits.
-        let commit = s.commit_due.filter(|_| retry.is_none());
-        [commit, s.publish_due.filter(|_| retry.is_none()), retry, opens]
+        // While the store refuses, only the retry commits; while a commit is under way, nothing does.
+        let under_way = self.pending.is_under_way();
+        let retry = retry.filter(|_| !under_way);
+        let usual = retry.is_none() && !under_way;
+        [s.commit_due.filter(|_| usual), s.publish_due.filter(|_| usual), retry, opens]
             .into_iter()
             .flatten()
             .fold(at, Instant::min)
@@ -562,6 +592,7 @@ impl Schedule {
     fn new() -> Self {
         Self {
             last_pass: Instant::now(),
+            commit_began: Instant::now(),
             commit_due: None,
             publish_due: None,
             retry: None,

@@ -63,6 +63,8 @@ struct Inner {
     line: Mutex<()>,
     /// Never held for long.
     refusal: std::sync::Mutex<Option<Refusal>>,
+    /// When the transaction under way began. Never held for long.
+    transaction_began: std::sync::Mutex<Option<tokio::time::Instant>>,
     /// What is sent although the store refuses. Never held for long.
     unrecorded: std::sync::Mutex<unrecorded::Unrecorded>,
     readers: SqlitePool,
@@ -123,6 +125,8 @@ pub enum StoreError {
          once with --new-store to begin without them"
     )]
     Unexpected { path: PathBuf, beside: PathBuf, what: &'static str },
+    #[error("a transaction in {path} does not end: does its disk hang?")]
+    Stalled { path: PathBuf },
     #[error(transparent)]
     Sql(#[from] sqlx::Error),
 }

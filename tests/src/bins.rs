@@ -11,9 +11,9 @@ use anyhow::{Context, bail, ensure};
 /// Where the programs' sources are, from the workspace root.
 const SOURCES: &[&str] = &["wire", "kit", "exporter", "alerter"];
 
-/// Where the source of the clock that tests set is, and what comes of it.
-const CLOCK_SOURCE: &str = "tests/clock";
-const CLOCK: &str = "libstepwatch_fake_clock.so";
+/// Where the source of the library that is preloaded is, and what comes of it.
+const LIBC_SOURCE: &str = "tests/libc";
+const LIBC: &str = "libstepwatch_fake_libc.so";
 
 pub const EXPORTER: &str = "stepwatch-exporter";
 pub const ALERTER: &str = "stepwatch-alerter";
@@ -34,21 +34,21 @@ pub fn path(program: &str) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The library that stands before the C library's clock. Nothing links to it, so cargo does not
+/// The library that stands before the C library. Nothing links to it, so cargo does not
 /// build it with the tests.
-pub fn fake_clock() -> anyhow::Result<PathBuf> {
+pub fn fake_libc() -> anyhow::Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let build = || {
         let dir = target()?;
-        let library = dir.join(CLOCK);
+        let library = dir.join(LIBC);
         let built = modified(&library);
-        if built.is_none() || built < newest(&root().join(CLOCK_SOURCE)) {
-            build(&dir, &["-p", "stepwatch-fake-clock"])?;
+        if built.is_none() || built < newest(&root().join(LIBC_SOURCE)) {
+            build(&dir, &["-p", "stepwatch-fake-libc"])?;
         }
         Ok(library)
     };
     let built = BUILT.get_or_init(|| build().map_err(|e: anyhow::Error| format!("{e:#}")));
-    built.clone().map_err(|why| anyhow::anyhow!("no clock to set: {why}"))
+    built.clone().map_err(|why| anyhow::anyhow!("no library to preload: {why}"))
 }
 
 fn directory() -> anyhow::Result<PathBuf> {

@@ -6,10 +6,10 @@
 //! took part.
 
 pub mod bins;
-pub mod clock;
 pub mod crowd;
 pub mod daemon;
 pub mod exposition;
+pub mod fake_libc;
 pub mod fleet;
 pub mod http;
 pub mod peers;
@@ -20,9 +20,9 @@ pub mod say;
 pub mod stack;
 pub mod trainer;
 
-pub use clock::WallClock;
 pub use crowd::Crowd;
 pub use daemon::Daemon;
+pub use fake_libc::FakeLibc;
 pub use poll::poll_until;
 pub use programs::{Alerter, Exporter, Machine};
 pub use random::Random;

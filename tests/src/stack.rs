@@ -7,7 +7,7 @@ use anyhow::Context;
 use stepwatch_fakes::{FakePagerDuty, FakeSlack, FakeWebhook, PagerDuty, Slack, SlackSocket, WebhookSink};
 use tempfile::TempDir;
 
-use crate::clock::WallClock;
+use crate::fake_libc::FakeLibc;
 use crate::programs::{Alerter, AlerterOptions, Exporter, Machine};
 use crate::trainer::{self, Rank};
 
@@ -42,8 +42,8 @@ pub struct StackOptions {
     pub also: Vec<String>,
     /// Who is told of a page after how long, as lines of YAML, instead of the sample's levels.
     pub levels: Option<String>,
-    /// What the alerter's clock is to say.
-    pub clock: Option<WallClock>,
+    /// What the alerter lives on.
+    pub libc: Option<FakeLibc>,
     /// What the exporter looks at.
     pub machine: Machine,
 }
@@ -104,7 +104,7 @@ impl Stack {
             receivers: options.receivers,
             also: options.also,
             levels: options.levels,
-            env: options.clock.map(|clock| clock.env()).transpose()?.unwrap_or_default(),
+            env: options.libc.map(|libc| libc.env()).transpose()?.unwrap_or_default(),
             exporters: if options.blind { Vec::new() } else { vec![exporter.addr] },
             slack_api: format!("{}/api", slack.url()),
             slack_token: Slack::TOKEN.into(),

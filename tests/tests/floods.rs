@@ -12,7 +12,7 @@ use stepwatch_tests::daemon::{self, Daemon};
 use stepwatch_tests::http::{get, get_json};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::trainer::Rank;
-use stepwatch_tests::{Stack, StackOptions, WallClock, bins, crowd, poll_until};
+use stepwatch_tests::{FakeLibc, Stack, StackOptions, bins, crowd, poll_until};
 
 /// Connections that say nothing, and as few as a machine with low limits may have.
 const IDLE: usize = 5_000;
@@ -80,10 +80,10 @@ async fn idle_connections_keep_nobody_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_invented_runs_hides_no_page_of_a_known_one() {
     let clock_dir = tempfile::tempdir().unwrap();
-    let clock = WallClock::new(clock_dir.path()).unwrap();
-    clock.set(-660).unwrap();
+    let machine = FakeLibc::new(clock_dir.path()).unwrap();
+    machine.set_clock(-660).unwrap();
     let exporter = "runs: {max_runs: 1000}\n".into();
-    let options = StackOptions { clock: Some(clock.clone()), exporter, ..StackOptions::default() };
+    let options = StackOptions { libc: Some(machine.clone()), exporter, ..StackOptions::default() };
     let mut stack = Stack::start_with(options).await.unwrap();
     let genuine = stack.warm_run("genuine", 5).unwrap();
     let known = async || {
@@ -93,7 +93,7 @@ async fn a_flood_of_invented_runs_hides_no_page_of_a_known_one() {
     poll_until("the genuine run", PATIENCE, known).await.unwrap();
     // Eleven minutes later: the clock that judges follows the wall's over a restart.
     stack.alerter.daemon.terminate().await.unwrap();
-    clock.set(0).unwrap();
+    machine.set_clock(0).unwrap();
     stack.alerter.restart(None).await.unwrap();
     stack.alerter.ready().await.unwrap();
     for i in 0..120 {

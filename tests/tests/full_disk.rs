@@ -1,5 +1,5 @@
-//! A disk that is full for a while: nothing is called done that is not, everybody is told that
-//! nothing is, and it heals by itself.
+//! A disk that is full or hangs for a while: nothing is called done that is not, everybody is told
+//! that nothing is, and it heals by itself.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stepwatch_fakes::{Alert, AlertState, FakePulse, Page, PagerDuty, Pulse};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Alerter, Stack, StackOptions, exposition, http, poll_until};
+use stepwatch_tests::{Alerter, FakeLibc, Stack, StackOptions, exposition, http, poll_until};
 
 /// Tells of an alert that pages, and returns the status of the answer; `None` if none came.
 async fn fire(alertmanager: &str, name: &str) -> Option<u16> {
@@ -66,6 +66,15 @@ async fn withheld(alerter: &Alerter) -> f64 {
 /// The pages that speak of something.
 fn pages<'a>(pd: &'a PagerDuty, what: &'a str) -> impl Iterator<Item = &'a Page> {
     pd.pages.iter().filter(move |page| page.summary.contains(what))
+}
+
+/// Waits until nothing is left to be sent.
+async fn wait_sent(alerter: &Alerter) {
+    let sent = async || {
+        let page = alerter.metrics().await.ok()?;
+        (exposition::value(&page, "stepwatch_alerter_outbox_depth", &[])? == 0.0).then_some(())
+    };
+    poll_until("nothing to be left to send", PATIENCE, sent).await.unwrap();
 }
 
 fn lines(alerter: &Alerter, what: &str) -> Vec<String> {
@@ -228,6 +237,70 @@ async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_ro
     let triggers = alerts[0].log.iter().filter(|l| l.what.contains("triggered")).count();
     assert_eq!(triggers, 1, "told once, {:#?}", alerts[0].log);
     assert_eq!(stack.slack.with(|s| s.top().count()), 1);
+}
+
+/// A disk may hang instead of failing: no call returns, and somebody has to be woken all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_rings_although_the_disk_hangs_and_is_recorded_when_it_does_not() {
+    let home = tempfile::tempdir().unwrap();
+    let machine = FakeLibc::new(home.path()).unwrap();
+    let alerter = "resolve_after: 200ms\nalerts: {resolve_timeout: 5m}\n".into();
+    let levels =
+        Some("      - {after: 0s, notify: [primary]}\n      - {after: 15s, notify: [primary]}\n".into());
+    let options =
+        StackOptions { alerter, blind: true, levels, libc: Some(machine.clone()), ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    let url = stack.alerter.url();
+    // Told before the disk hangs, and again by the policy while it does.
+    assert_eq!(fire(&url, "EarlyAlert").await, Some(200));
+    stack.pagerduty.wait_for(|pd| pages(pd, "EarlyAlert").count() == 1, PATIENCE).await.unwrap();
+    wait_sent(&stack.alerter).await;
+
+    machine.hang_disk(true).unwrap();
+    let hung = Instant::now();
+    let late = tokio::spawn({
+        let url = url.clone();
+        async move { fire(&url, "LateAlert").await }
+    });
+    let pd = stack.pagerduty.wait_for(|pd| pages(pd, "LateAlert").count() == 1, PATIENCE).await.unwrap();
+    let page = pages(&pd, "LateAlert").next().unwrap();
+    let waited = page.at - hung;
+    assert!(waited >= Duration::from_secs(10) && waited < Duration::from_secs(20), "rang after {waited:?}");
+    assert!(page.summary.contains("Not recorded: the store refuses"), "{}", page.summary);
+    let why = wait_ready(&stack.alerter, 503).await;
+    assert!(why.contains("under way for more than 10 s"), "{why}");
+    // What is decided after that does not wait for the commit that hangs.
+    stack.pagerduty.wait_for(|pd| pages(pd, "EarlyAlert").count() == 2, PATIENCE).await.unwrap();
+    let later = tokio::spawn(async move { fire(&url, "LaterAlert").await });
+    stack.pagerduty.wait_for(|pd| pages(pd, "LaterAlert").count() == 1, PATIENCE).await.unwrap();
+
+    machine.hang_disk(false).unwrap();
+    wait_ready(&stack.alerter, 200).await;
+    late.await.unwrap();
+    later.await.unwrap();
+    for name in ["EarlyAlert", "LateAlert", "LaterAlert"] {
+        let recorded = async || state(&stack.alerter, name).await;
+        assert_eq!(
+            poll_until("the incident in the list", PATIENCE, recorded).await.unwrap(),
+            "open",
+            "{name}"
+        );
+    }
+    let id = page.dedup_key.clone();
+    let told = said(&stack.alerter.cli(&["explain", &id]).await.unwrap());
+    assert!(told.contains("told from memory, not recorded"), "{told}");
+    // Everything that was sent is known to have been: each level rings once.
+    let names = ["EarlyAlert", "LateAlert", "LaterAlert"];
+    let all = |pd: &PagerDuty| names.iter().all(|name| pages(pd, name).count() >= 2);
+    stack.pagerduty.wait_for(all, PATIENCE).await.unwrap();
+    wait_sent(&stack.alerter).await;
+    stack.pagerduty.with(|pd| {
+        let rung = names.map(|name| pages(pd, name).count());
+        assert_eq!(rung, [2, 2, 2], "{:#?}", pd.alerts);
+        let once = |key: &str| pd.alerts_of(key).all(|alert| alert.log.len() == 1);
+        let keys = names.iter().flat_map(|name| pages(pd, name)).map(|page| page.dedup_key.as_str());
+        assert!(keys.into_iter().all(once), "{:#?}", pd.alerts);
+    });
 }
 
 /// What nobody can record may be forgotten: whoever can be woken is told so.

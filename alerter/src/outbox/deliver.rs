@@ -98,7 +98,8 @@ impl Courier {
     ) -> Done {
         let now = (self.clock)();
         let (wakes, numbered) = (notifier.wakes(), notifier.rings());
-        let sign = match self.store.claim_numbered(&incident, &receiver, wakes, numbered, now).await {
+        let claim = self.store.claim_numbered(&incident, &receiver, wakes, numbered, now);
+        let sign = match self.unless_stalled(claim).await {
             Ok(Some(claim)) => {
                 let claim = self.reworded(claim, now).await;
                 crash::point("outbox.before_send");
@@ -111,16 +112,39 @@ impl Courier {
             Ok(None) => Sign::None,
             Err(err) => {
                 self.store_error("claim a message", &err);
-                if self.store.fails_open()
-                    && let Err(err) = self.store.hold_lane(&incident, &receiver).await
-                {
-                    self.store_error("read a page that cannot be claimed", &err);
+                if self.store.fails_open() {
+                    self.hold_lane(&incident, &receiver).await;
                 }
                 self.rest().await;
                 Sign::None
             }
         };
         Done::Lane(LaneDone { receiver, incident, sign, left_out: false })
+    }
+
+    /// Gives a transaction up when the store's disk hangs: its lane goes on from memory, and what
+    /// is recorded of that counts, even if the transaction ends well later.
+    async fn unless_stalled<T>(
+        &self,
+        transaction: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let stalled = async {
+            while !self.store.is_stalled() {
+                tokio::time::sleep(STORE_RETRY).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            done = transaction => done,
+            () = stalled => Err(StoreError::Stalled { path: self.store.path().to_owned() }),
+        }
+    }
+
+    /// Has the pages of a lane sent from memory.
+    async fn hold_lane(&self, incident: &str, receiver: &str) {
+        if let Err(err) = self.store.hold_lane(incident, receiver).await {
+            self.store_error("read a page that cannot be claimed", &err);
+        }
     }
 
     /// What waited says how things stand now. The history shows the words that are sent.
@@ -287,7 +311,8 @@ impl Courier {
         // However long the store refuses to take it.
         let at = (self.clock)();
         let (outcome, memory) = self.weigh(claim, result).await;
-        while let Err(err) = self.store.settle(n, &outcome, memory.as_deref(), at).await {
+        while let Err(err) = self.unless_stalled(self.store.settle(n, &outcome, memory.as_deref(), at)).await
+        {
             self.store_error("mark a message", &err);
             // Its row says that it is being sent, and goes on saying so. What follows in its lane
             // need not wait for that, and a page that did not arrive is tried again.

@@ -65,13 +65,20 @@ impl Runtime {
 impl Pending {
     /// Gives pages to whoever sends them without a record, in words that say so.
     fn hand_over(&mut self, store: &Store, now: Ts, since: Ts) {
-        let new = &self.effects[self.handed..];
-        if !new.iter().any(|effect| matches!(effect, Effect::Notify(n) if may_precede_its_record(n))) {
-            self.handed = self.effects.len();
-            return;
+        let notes = self.held(store, now, since);
+        self.effects.extend(notes);
+        self.all_handed();
+    }
+
+    /// Holds new pages, and notes it in their histories.
+    fn held(&self, store: &Store, now: Ts, since: Ts) -> Vec<Effect> {
+        let (all, handed) = self.unkept();
+        let new = all.clone().skip(handed);
+        if !new.clone().any(|effect| matches!(effect, Effect::Notify(n) if may_precede_its_record(n))) {
+            return Vec::new();
         }
         let mut stands: BTreeMap<&str, &IncidentRecord> = BTreeMap::new();
-        for effect in &self.effects {
+        for effect in all {
             if let Effect::Incident(record) = effect {
                 stands.insert(&record.id, record);
             }
@@ -89,7 +96,7 @@ impl Pending {
                 }
         };
         let mut notes = Vec::new();
-        for effect in &self.effects[self.handed..] {
+        for effect in new {
             let Effect::Notify(n) = effect else { continue };
             if !wanted(n) {
                 continue;
@@ -108,8 +115,7 @@ impl Pending {
             };
             notes.push(Effect::Timeline(TimelineEntry { incident, at: now, actor, what }));
         }
-        self.effects.extend(notes);
-        self.handed = self.effects.len();
+        notes
     }
 
     fn is_compact(&self) -> bool {

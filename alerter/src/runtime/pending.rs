@@ -1,8 +1,11 @@
 //! What the engine has decided and the store does not yet have.
 
-use core::fmt;
+use core::{fmt, mem};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use stepwatch_engine::StatePart;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Effect, TimelineEntry};
@@ -42,6 +45,20 @@ pub(super) struct Pending {
     pub seen: Vec<Firing>,
     held: Vec<Held>,
     state: BTreeMap<String, Option<Vec<u8>>>,
+    under_way: Option<UnderWay>,
+}
+
+/// A commit that has begun.
+struct UnderWay {
+    writing: BoxFuture<'static, store::Result<()>>,
+    commit: Arc<Commit>,
+    seen: Vec<Firing>,
+    held: Vec<Held>,
+    whole: bool,
+    /// As in [`Pending`], of its effects.
+    counted: usize,
+    dressed: usize,
+    handed: usize,
 }
 
 /// An answer to be given when what it answers is durable.
@@ -108,41 +125,105 @@ impl Pending {
         self.dressed = self.effects.len();
     }
 
-    /// Makes it durable and answers those who wait. On an error nothing is lost and nobody is
-    /// answered.
-    pub(super) async fn commit(
-        &mut self,
-        store: &Store,
-        read_model: &ReadModel,
-        at: Ts,
-    ) -> store::Result<()> {
-        let commit = Commit {
-            effects: core::mem::take(&mut self.effects),
-            state: core::mem::take(&mut self.state).into_iter().collect(),
-            cursors: if self.whole {
-                core::mem::take(&mut self.cursors).into_iter().collect()
-            } else {
-                Vec::new()
-            },
-            reported: core::mem::take(&mut self.reported),
-            audit: core::mem::take(&mut self.audit),
+    /// Begins to make it durable. What comes from now on waits for the next commit.
+    pub(super) fn begin_commit(&mut self, store: &Store, at: Ts) {
+        let commit = Arc::new(Commit {
+            effects: mem::take(&mut self.effects),
+            state: mem::take(&mut self.state).into_iter().collect(),
+            cursors: if self.whole { mem::take(&mut self.cursors).into_iter().collect() } else { Vec::new() },
+            reported: mem::take(&mut self.reported),
+            audit: mem::take(&mut self.audit),
             at,
+        });
+        let (store, writes) = (store.clone(), Arc::clone(&commit));
+        self.under_way = Some(UnderWay {
+            writing: async move { store.commit(&writes).await }.boxed(),
+            commit,
+            seen: mem::take(&mut self.seen),
+            held: mem::take(&mut self.held),
+            whole: mem::take(&mut self.whole),
+            counted: mem::take(&mut self.counted),
+            dressed: mem::take(&mut self.dressed),
+            handed: mem::take(&mut self.handed),
+        });
+        self.compacted = 0;
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Resolves when the commit under way ends.
+    pub(super) async fn written(&mut self) -> store::Result<()> {
+        match &mut self.under_way {
+            Some(under_way) => under_way.writing.as_mut().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes note of a commit that ended: answers those who wait, or has everything to commit
+    /// again. Whether it was whole.
+    pub(super) fn end_commit(&mut self, kept: bool, read_model: &ReadModel) -> bool {
+        let Some(UnderWay { writing, commit, seen, held, whole, counted, dressed, handed }) =
+            self.under_way.take()
+        else {
+            return false;
         };
-        let done = store.commit(&commit).await;
-        if done.is_err() {
-            self.effects = commit.effects;
-            self.state = commit.state.into_iter().collect();
-            self.cursors.extend(commit.cursors);
-            self.reported = commit.reported;
-            self.audit = commit.audit;
-            return done;
+        drop(writing);
+        if kept {
+            read_model.apply(&commit.effects);
+            read_model.saw(seen);
+            for held in held {
+                (held.0)();
+            }
+            return whole;
         }
-        (self.counted, self.dressed, self.handed, self.compacted, self.whole) = (0, 0, 0, 0, false);
-        read_model.apply(&commit.effects);
-        read_model.saw(core::mem::take(&mut self.seen));
-        for held in self.held.drain(..) {
-            (held.0)();
+        let commit = Arc::unwrap_or_clone(commit);
+        let all = commit.effects.len();
+        let both = |before: usize, after: usize| if before < all { before } else { all + after };
+        self.counted = both(counted, self.counted);
+        self.dressed = both(dressed, self.dressed);
+        self.handed = both(handed, self.handed);
+        prepend(&mut self.effects, commit.effects);
+        prepend(&mut self.reported, commit.reported);
+        prepend(&mut self.audit, commit.audit);
+        prepend(&mut self.seen, seen);
+        prepend(&mut self.held, held);
+        for (part, value) in commit.state {
+            self.state.entry(part).or_insert(value);
         }
-        Ok(())
+        for (source, cursor) in commit.cursors {
+            self.cursors.entry(source).or_insert(cursor);
+        }
+        whole
+    }
+
+    /// What has been decided and is not known to be durable, and from where on nobody has looked at
+    /// it for pages that cannot wait.
+    pub(super) fn unkept(&self) -> (impl Iterator<Item = &Effect> + Clone, usize) {
+        let under_way = self.under_way.as_ref();
+        let first: &[Effect] = under_way.map_or(&[], |u| &u.commit.effects);
+        let handed = under_way.map_or(0, |u| u.handed);
+        let handed = if handed < first.len() { handed } else { first.len() + self.handed };
+        (first.iter().chain(&self.effects), handed)
+    }
+
+    /// Everything has been looked at.
+    pub(super) fn all_handed(&mut self) {
+        self.handed = self.effects.len();
+        if let Some(under_way) = &mut self.under_way {
+            under_way.handed = under_way.commit.effects.len();
+        }
+    }
+}
+
+fn prepend<T>(to: &mut Vec<T>, mut first: Vec<T>) {
+    first.append(to);
+    *to = first;
+}
+
+impl fmt::Debug for UnderWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnderWay").field("commit", &self.commit).finish_non_exhaustive()
     }
 }

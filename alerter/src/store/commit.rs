@@ -83,6 +83,7 @@ impl Store {
         let written = written.await;
         self.end_writing(&early, written.is_ok());
         self.know(written?);
+        self.now_recorded(&posts);
         stepwatch_kit::crash::point("store.after_commit");
         if !posts.is_empty() {
             self.post();

@@ -240,6 +240,10 @@ impl Store {
         now: Ts,
     ) -> Result<Option<Claim>> {
         self.write(Who::InTurn, async |tx| {
+            // What is sent from memory is recorded first.
+            if self.holds(receiver, incident) {
+                return Ok(None);
+            }
             let rows = lane(tx, incident, receiver).await?;
             if rows.iter().any(|row| row.attempting) {
                 return Ok(None);

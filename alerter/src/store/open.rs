@@ -89,6 +89,7 @@ impl Store {
             writer,
             line,
             refusal,
+            transaction_began: std::sync::Mutex::default(),
             unrecorded,
             readers,
             finders,

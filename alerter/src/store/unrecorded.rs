@@ -343,6 +343,21 @@ impl Store {
         })
     }
 
+    /// A commit that took long has ended at last: what was handed in meanwhile has its rows.
+    pub(super) fn now_recorded(&self, posts: &[&Notification]) {
+        self.unrecorded(|all| {
+            if all.lanes.is_empty() {
+                return;
+            }
+            for n in posts {
+                let lane = all.lanes.get_mut(&(n.receiver.clone(), n.incident.clone()));
+                if let Some(held) = lane.and_then(|lane| lane.queue.get_mut(&n.seq)) {
+                    held.recorded = true;
+                }
+            }
+        });
+    }
+
     pub(super) fn end_writing(&self, all: &[Written], kept: bool) {
         if !all.is_empty() {
             self.unrecorded(|held| held.end_writing(all, kept));

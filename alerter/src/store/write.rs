@@ -7,7 +7,8 @@
 //! closed, which rolls back, and the next transaction opens another.
 //!
 //! The first transaction after a failure proves itself, and so does every sign of life: another
-//! connection must read what it wrote. The store refuses ([`Store::refusal`]) until then.
+//! connection must read what it wrote. The store refuses ([`Store::refusal`]) until then, and while a
+//! transaction does not end.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -17,8 +18,12 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use tokio::time::Instant;
 
 use super::busy::Busy;
+use super::unrecorded::FAIL_OPEN_AFTER;
 use super::{Result, Store, StoreError};
 use crate::errors::innermost;
+
+/// Why a store refuses whose disk hangs.
+const STALLED: &str = "a transaction has been under way for more than 10 s";
 
 /// Who writes, which says what it waits for and what it survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +64,33 @@ struct Open {
     durability: Durability,
 }
 
+/// A transaction under way. One that takes too long and is then given up counts as one that failed.
+struct Began<'a>(&'a Store);
+
+impl<'a> Began<'a> {
+    fn now(store: &'a Store) -> Self {
+        let mut began = store.inner.transaction_began.lock().unwrap_or_else(PoisonError::into_inner);
+        *began = Some(Instant::now());
+        drop(began);
+        Self(store)
+    }
+
+    fn ended(self) {
+        *self.0.inner.transaction_began.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Drop for Began<'_> {
+    fn drop(&mut self) {
+        let stalled = self.0.stalled_for();
+        let began = self.0.inner.transaction_began.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(since), Some(_)) = (began, stalled) {
+            let mut refusal = self.0.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+            refusal.get_or_insert(Refusal { why: STALLED.into(), since, engine: false });
+        }
+    }
+}
+
 /// That the store takes nothing.
 #[derive(Debug)]
 pub(super) struct Refusal {
@@ -69,16 +101,30 @@ pub(super) struct Refusal {
 }
 
 impl Store {
-    /// Why the store takes nothing, if it does not: since a transaction failed, until one did not.
+    /// Why the store takes nothing, if it does not: since a transaction failed, until one did not,
+    /// or because one does not end.
     pub(crate) fn refusal(&self) -> Option<String> {
         let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        refusal.as_ref().map(|refusal| refusal.why.clone())
+        let failed = refusal.as_ref().map(|refusal| refusal.why.clone());
+        failed.or_else(|| self.stalled_for().map(|_| STALLED.to_owned()))
     }
 
     /// For how long it has taken nothing.
     pub(crate) fn refused_for(&self) -> Option<Duration> {
         let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        refusal.as_ref().map(|refusal| refusal.since.elapsed())
+        refusal.as_ref().map(|refusal| refusal.since.elapsed()).max(self.stalled_for())
+    }
+
+    /// Whether a transaction does not end.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stalled_for().is_some()
+    }
+
+    /// How long the transaction under way has taken, if that is too long: a disk may hang instead
+    /// of failing.
+    fn stalled_for(&self) -> Option<Duration> {
+        let begun = *self.inner.transaction_began.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.map(|begun| begun.elapsed()).filter(|time| *time >= FAIL_OPEN_AFTER)
     }
 
     /// Does `work` in one transaction. When this returns a value it is kept; when it returns an
@@ -94,7 +140,9 @@ impl Store {
         };
         let mut writer = self.inner.writer.lock().await;
         let _busy = Busy::now();
+        let began = Began::now(self);
         let done = self.transaction(&mut writer, who, work).await;
+        began.ended();
         self.note(who, done.as_ref().err());
         done
     }

@@ -49,8 +49,17 @@ pub(crate) struct Target {
     pub(crate) targets: PathBuf,
     /// What the attacker may write to.
     pub(crate) dir: PathBuf,
+    pub(crate) private: Private,
     /// Seconds that the alerter's clock is ahead.
     pub(crate) ahead: i64,
+}
+
+/// A log that only the user of both programs may read.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Private {
+    pub(crate) log: PathBuf,
+    /// As it is written in the log.
+    pub(crate) loss: String,
 }
 
 impl Target {
@@ -80,15 +89,32 @@ pub(crate) fn open(addr: SocketAddr) -> anyhow::Result<TcpStream> {
 
 /// Sends a request and returns the status, or nothing where the connection was closed first.
 pub(crate) fn post(addr: SocketAddr, path: &str, headers: &str, body: &[u8]) -> Option<u16> {
+    let headers = format!("host: {addr}\r\n{headers}");
+    request(addr, "POST", path, &headers, body)?.split(' ').nth(1)?.parse().ok()
+}
+
+/// What is answered after the headers.
+pub(crate) fn get(addr: SocketAddr, path: &str) -> Option<String> {
+    let answer = request(addr, "GET", path, &format!("host: {addr}\r\n"), b"")?;
+    Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+}
+
+/// The whole answer to a request whose headers are given but for its length.
+pub(crate) fn request(
+    addr: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &[u8],
+) -> Option<String> {
     let mut stream = open(addr).ok()?;
     let length = body.len();
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n"
-    );
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).ok()?;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
-    String::from_utf8_lossy(&answer).split(' ').nth(1)?.parse().ok()
+    Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
 /// As many files as the system lets this process have open.

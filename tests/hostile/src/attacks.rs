@@ -5,12 +5,15 @@ mod exporter;
 mod hello;
 mod idle;
 mod invented;
+mod links;
 mod logs;
 mod otlp;
 mod readers;
+mod sites;
 mod sockets;
 mod store;
 mod textfile;
+mod words;
 
 use anyhow::Context;
 
@@ -24,13 +27,16 @@ pub(crate) const ALL: &[Attack] = &[
     invented::MANY,
     exporter::ATTACK,
     store::ATTACK,
+    links::ATTACK,
     idle::EXPORTER,
     idle::ALERTER,
     readers::ATTACK,
     sockets::ATTACK,
     logs::MANY,
     logs::SPARSE,
+    sites::ATTACK,
     textfile::ATTACK,
+    words::ATTACK,
 ];
 
 pub(crate) fn named(name: &str) -> anyhow::Result<&'static Attack> {

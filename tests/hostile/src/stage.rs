@@ -10,9 +10,9 @@ use anyhow::Context;
 use serde_json::json;
 use stepwatch_tests::daemon::{Daemon, command};
 use stepwatch_tests::trainer::{Rank, healthy};
-use stepwatch_tests::{Stack, StackOptions, WallClock, exposition, http, poll_until};
+use stepwatch_tests::{FakeLibc, Stack, StackOptions, exposition, http, poll_until};
 
-use crate::attack::{Attack, Target};
+use crate::attack::{Attack, Private, Target};
 
 pub(crate) const GENUINE: &str = "genuine";
 
@@ -32,6 +32,8 @@ const KNOWN: i64 = 11 * 60;
 /// Of the attack before the genuine run breaks.
 const LASTS: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_mins(1);
+/// On a page it would be that of the log that nobody else may read.
+const PRIVATE_LOSS: f64 = 321.098_765;
 const NOBODY: u32 = 65_534;
 
 #[derive(Debug)]
@@ -112,12 +114,15 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
     };
     std::fs::set_permissions(home.path(), Permissions::from_mode(0o755))?;
     let (theirs, targets) = (dir("theirs", 0o777)?, dir("targets", 0o777)?);
-    let clock = WallClock::new(home.path())?;
+    let private =
+        Private { log: dir("private", 0o700)?.join("private.jsonl"), loss: PRIVATE_LOSS.to_string() };
+    std::fs::write(&private.log, format!("{{\"step\": 1, \"loss\": {PRIVATE_LOSS}}}\n").repeat(64))?;
+    let machine = FakeLibc::new(home.path())?;
     let options = StackOptions {
         exporter: (attack.exporter)(&theirs),
         alerter: format!("sources:\n  - exporters: {{file_sd: [\"{}/*.json\"]}}\n", targets.display()),
         blind: true,
-        clock: Some(clock.clone()),
+        libc: Some(machine.clone()),
         ..StackOptions::default()
     };
     let stack = Stack::start_with(options).await?;
@@ -133,7 +138,7 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
         known["runs"].as_array()?.iter().any(|run| run["run"] == GENUINE).then_some(())
     })
     .await?;
-    clock.set(KNOWN)?;
+    machine.set_clock(KNOWN)?;
 
     let target = Target {
         exporter: stack.exporter.addr,
@@ -142,6 +147,7 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
         database: stack.dir.path().join("alerter/alerter.db"),
         targets,
         dir: theirs,
+        private,
         ahead: KNOWN,
     };
     let mut stage = Stage { stack, genuine, step: WARM, age: Duration::ZERO, probes: 0, probes_failed: 0 };

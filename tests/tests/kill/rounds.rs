@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use stepwatch_tests::{Hears, Random, Stack, StackOptions, WallClock, say};
+use stepwatch_tests::{FakeLibc, Hears, Random, Stack, StackOptions, say};
 use tempfile::TempDir;
 
 use self::blows::Blow;
@@ -50,7 +50,7 @@ const LEVELS: &str =
 pub(super) struct World {
     stack: Stack,
     people: People,
-    clock: WallClock,
+    machine: FakeLibc,
     _dir: TempDir,
     random: Random,
     cases: Vec<Case>,
@@ -151,11 +151,11 @@ impl World {
 
     async fn start(seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let clock = WallClock::new(dir.path()).unwrap();
+        let machine = FakeLibc::new(dir.path()).unwrap();
         let options = StackOptions {
             alerter: ALERTER.into(),
             levels: Some(LEVELS.into()),
-            clock: Some(clock.clone()),
+            libc: Some(machine.clone()),
             hears: vec![Hears::Slack, Hears::PagerDuty],
             ..StackOptions::default()
         };
@@ -164,7 +164,7 @@ impl World {
         Self {
             stack,
             people,
-            clock,
+            machine,
             _dir: dir,
             random: Random::new(seed),
             cases: Vec::new(),

@@ -29,7 +29,11 @@ pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Writ
                         .await?;
                 }
             }
-            Progress::Waits { last: None, .. } => {}
+            // Claimed while the store refused; it was sent from memory, or not at all.
+            Progress::Waits { last: None, .. } => {
+                let sql = "UPDATE outbox SET state = 'pending' WHERE idem_key = $1 AND state = 'attempting'";
+                sqlx::query(sql).bind(idem_key).execute(&mut *tx).await?;
+            }
         }
         put_story(tx, written).await?;
     }

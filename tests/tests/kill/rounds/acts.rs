@@ -95,7 +95,7 @@ impl World {
             }
         };
         let strike = async {
-            if blow.strike(alerter, &self.clock, |to| ahead.store(to, Ordering::SeqCst)).await {
+            if blow.strike(alerter, &self.machine, |to| ahead.store(to, Ordering::SeqCst)).await {
                 begin_life(life, lives, pagerduty);
             }
         };

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use stepwatch_fakes::{FakePagerDuty, Fault};
-use stepwatch_tests::{Alerter, Random, WallClock};
+use stepwatch_tests::{Alerter, FakeLibc, Random};
 
 use super::{PATIENCE, World};
 use crate::crash_points;
@@ -58,7 +58,7 @@ impl Blow {
     }
 
     /// Strikes, and brings back to life what it killed.
-    pub(super) async fn strike(&self, alerter: &mut Alerter, clock: &WallClock, set: impl Fn(i64)) -> bool {
+    pub(super) async fn strike(&self, alerter: &mut Alerter, machine: &FakeLibc, set: impl Fn(i64)) -> bool {
         // Not a synchronisation: the moment is what is being varied.
         let wait = async |ms: &u64| tokio::time::sleep(Duration::from_millis(*ms)).await;
         match self {
@@ -86,7 +86,7 @@ impl Blow {
             }
             Self::Clock(after, ahead) | Self::ClockAndKill(after, ahead) => {
                 wait(after).await;
-                clock.set(*ahead).unwrap();
+                machine.set_clock(*ahead).unwrap();
                 set(*ahead);
                 if matches!(self, Self::Clock(..)) {
                     return false;

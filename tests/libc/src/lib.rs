@@ -1,10 +1,11 @@
-//! A wall clock that a test can set: preloaded (`LD_PRELOAD`) into a program under test, it shifts
-//! what the program reads as the time of day by the seconds that a file says, from one reading to
-//! the next, as an operator or NTP does.
+//! The machine under a program, as a test wants it: preloaded (`LD_PRELOAD`), it shifts what the
+//! program reads as the time of day, from one reading to the next, as an operator or NTP does, and
+//! lets `fsync(2)` hang, as a disk or its controller does that answers no more.
 //!
-//! The file that `STEPWATCH_FAKE_CLOCK` names holds one native `i64` and is mapped, so that writing
-//! to it jumps the clock of a program that runs. Only the wall is shifted: the monotonic clock is
-//! the kernel's, as it is when a real clock is set.
+//! The file that `STEPWATCH_FAKE_LIBC` names holds two native `i64` and is mapped, so that writing
+//! to it reaches a program that runs: by how many seconds the wall clock is ahead, and whether the
+//! disk hangs. Only the wall is shifted: the monotonic clock is the kernel's, as it is when a real
+//! clock is set.
 //!
 //! It must stand in the C library's place and answer by C's rules, which is why it is `unsafe` and
 //! a crate of its own; the kernel is asked by its number, so that nothing here can call itself.
@@ -15,30 +16,68 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use libc::{c_int, c_long, clockid_t, time_t, timespec, timeval};
 
-/// Names the file. Without it the time is the kernel's.
-const FILE: &str = "STEPWATCH_FAKE_CLOCK";
+/// Names the file. Without it everything is as it is.
+const FILE: &str = "STEPWATCH_FAKE_LIBC";
+/// Between two looks of whoever waits for a disk that hangs.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Where the shift stands, for the life of the process.
-fn mapped() -> Option<&'static AtomicI64> {
+/// What the file holds.
+#[repr(C)]
+struct Machine {
+    ahead: AtomicI64,
+    hangs: AtomicI64,
+}
+
+/// For the life of the process.
+fn mapped() -> Option<&'static Machine> {
     let file = File::open(std::env::var_os(FILE)?).ok()?;
-    let size = size_of::<AtomicI64>();
+    let size = size_of::<Machine>();
     if file.metadata().ok()?.len() < size as u64 {
         return None;
     }
     // SAFETY: a new mapping of a file that is open and long enough; the kernel chooses where.
     let at =
         unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-    // SAFETY: it was mapped just now, is aligned to a page, is never unmapped, and is only ever
-    // read whole.
-    (at != libc::MAP_FAILED).then(|| unsafe { &*at.cast::<AtomicI64>() })
+    // SAFETY: it was mapped just now, is aligned to a page, is never unmapped, and each number is
+    // only ever read whole.
+    (at != libc::MAP_FAILED).then(|| unsafe { &*at.cast::<Machine>() })
+}
+
+fn machine() -> Option<&'static Machine> {
+    static MACHINE: OnceLock<Option<&'static Machine>> = OnceLock::new();
+    *MACHINE.get_or_init(mapped)
 }
 
 fn shift() -> i64 {
-    static SHIFT: OnceLock<Option<&'static AtomicI64>> = OnceLock::new();
-    SHIFT.get_or_init(mapped).map_or(0, |s| s.load(Ordering::Relaxed))
+    machine().map_or(0, |machine| machine.ahead.load(Ordering::Relaxed))
+}
+
+fn wait_for_the_disk() {
+    while machine().is_some_and(|machine| machine.hangs.load(Ordering::Relaxed) != 0) {
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// # Safety
+/// As `fsync(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fsync(file: c_int) -> c_int {
+    wait_for_the_disk();
+    // SAFETY: the argument is the caller's, and the kernel checks it.
+    unsafe { libc::syscall(libc::SYS_fsync, c_long::from(file)) as c_int }
+}
+
+/// # Safety
+/// As `fdatasync(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdatasync(file: c_int) -> c_int {
+    wait_for_the_disk();
+    // SAFETY: the argument is the caller's, and the kernel checks it.
+    unsafe { libc::syscall(libc::SYS_fdatasync, c_long::from(file)) as c_int }
 }
 
 /// The kernel's word, with the wall shifted.
