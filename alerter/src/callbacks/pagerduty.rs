@@ -39,6 +39,8 @@ struct Said {
     at: Ts,
     /// Who did it; `None` if no person did.
     person: Option<String>,
+    /// The service did it by itself.
+    by_itself: bool,
     /// Theirs.
     incident: String,
     key: Option<String>,
@@ -110,10 +112,7 @@ pub(super) async fn webhook(
 }
 
 async fn hear(callbacks: &Callbacks, body: &[u8], receiver: Option<&str>) -> (&'static str, StatusCode) {
-    let event: Value = match serde_json::from_slice::<Value>(body) {
-        Ok(mut body) => body["event"].take(),
-        Err(_) => return ("malformed", StatusCode::BAD_REQUEST),
-    };
+    let Some(event) = event(body) else { return ("malformed", StatusCode::BAD_REQUEST) };
     if event["event_type"] == "pagey.ping" {
         tracing::info!("PagerDuty's webhook subscription reaches us");
         return ("nothing", StatusCode::OK);
@@ -186,6 +185,9 @@ fn meaning(said: &Said) -> Meaning {
     match (said.what.as_str(), person) {
         ("acknowledged", Some(_)) => Meaning::Act(IncidentAction::Ack),
         ("resolved", Some(_)) => Meaning::Act(IncidentAction::Resolve),
+        ("resolved", None) if said.by_itself => {
+            note("resolved in PagerDuty by its automatic resolution, not by a person".to_owned())
+        }
         ("unacknowledged", _) if !ticket => Meaning::Act(IncidentAction::Unack),
         ("reassigned" | "delegated" | "escalated", _) => {
             let to =
@@ -200,10 +202,15 @@ fn meaning(said: &Said) -> Meaning {
 /// The body of a webhook.
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(body: &[u8]) {
-    let Ok(mut body) = serde_json::from_slice::<Value>(body) else { return };
-    if let Some(said) = said(&body["event"].take()) {
+    if let Some(said) = event(body).as_ref().and_then(said) {
         meaning(&said);
     }
+}
+
+/// What a body is about; `None` if it is not JSON.
+fn event(body: &[u8]) -> Option<Value> {
+    let mut body: Value = serde_json::from_slice(body).ok()?;
+    Some(body.get_mut("event").map(Value::take).unwrap_or_default())
 }
 
 /// `None` for what is not about an incident.
@@ -225,6 +232,7 @@ fn said(event: &Value) -> Option<Said> {
         what: event["event_type"].as_str()?.strip_prefix("incident.")?.to_owned(),
         at: Ts(at.as_millisecond()),
         person,
+        by_itself: agent.is_null(),
         incident: short(&data["id"])?,
         key: short(&data["incident_key"]),
         assignees: assignees.iter().filter_map(|a| Some(line(a["summary"].as_str()?, NAME_MAX))).collect(),
@@ -256,9 +264,11 @@ mod tests {
         assert_eq!(of("resolved", &jane), Meaning::Act(IncidentAction::Resolve));
         assert_eq!(of("acknowledged", &ours), Meaning::Nothing);
         assert_eq!(of("resolved", &ours), Meaning::Nothing);
+        let noted = |what: &str| Meaning::Act(IncidentAction::Note(what.into()));
+        let automatic = "resolved in PagerDuty by its automatic resolution, not by a person";
+        assert_eq!(of("resolved", &Value::Null), noted(automatic));
         assert_eq!(of("unacknowledged", &Value::Null), Meaning::Act(IncidentAction::Unack));
-        let noted = Meaning::Act(IncidentAction::Note("reassigned in PagerDuty to Bob".into()));
-        assert_eq!(of("reassigned", &jane), noted);
+        assert_eq!(of("reassigned", &jane), noted("reassigned in PagerDuty to Bob"));
         assert_eq!(of("triggered", &ours), Meaning::Nothing);
         assert_eq!(of("made_up_tomorrow", &jane), Meaning::Nothing);
     }
