@@ -30,6 +30,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use stepwatch_detect::changes::RunChange;
 use stepwatch_kit::config::Secret;
+use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::Notification;
 
 pub use budget::Budget;
@@ -135,6 +136,7 @@ pub struct Attempt<'a> {
     pub ring: Option<Ring>,
     /// Other calls to this receiver that were begun and are not known to have arrived.
     pub unsure: &'a [Ring],
+    pub at: Ts,
 }
 
 /// A call of an incident. No other call of that incident, by whichever receiver, has its number and
@@ -149,7 +151,15 @@ pub struct Ring {
 
 impl<'a> Attempt<'a> {
     pub fn first(notification: &'a Notification) -> Self {
-        Self { notification, ambiguous: false, memory: None, neighbour: None, ring: None, unsure: &[] }
+        Self {
+            notification,
+            ambiguous: false,
+            memory: None,
+            neighbour: None,
+            ring: None,
+            unsure: &[],
+            at: notification.message.at,
+        }
     }
 }
 

@@ -171,11 +171,13 @@ pub struct Link {
 pub(crate) struct Why {
     pub(crate) because: Reason,
     pub(crate) words: String,
+    /// Who took an acknowledgement back.
+    pub(crate) by: Option<String>,
 }
 
 impl Why {
     pub(crate) fn new(because: Reason, words: impl Into<String>) -> Self {
-        Self { because, words: words.into() }
+        Self { because, words: words.into(), by: None }
     }
 }
 
@@ -228,7 +230,7 @@ pub(crate) fn compose(
         summary: summary(r, holds),
         marked_up: false,
         facts: facts(now, about, config),
-        details: Details::of(now, r, run, config),
+        details: Details { unacknowledged_by: why.by.clone(), ..Details::of(now, r, run, config) },
         because: why.because,
         reason: why.words.clone(),
         links: links(r, alert, config),

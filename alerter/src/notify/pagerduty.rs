@@ -7,7 +7,8 @@
 //! and resolved together. News go under the alert that rang last. A trigger after a resolve opens
 //! another alert, which is what rings when an incident that a person resolved is back; no other
 //! comes so late, because the outbox sends one message of an incident and receiver at a time, in
-//! order.
+//! order, and because no news go under an alert that the service may have resolved by itself
+//! (`auto_resolve`).
 //!
 //! What is only a ticket goes under keys of its own, and the page closes them. When whoever took
 //! the incident does not have it any more, what they had acknowledged is closed before it rings
@@ -27,7 +28,7 @@ use serde_json::{Value, json};
 use stepwatch_detect::changes::RunChange;
 use stepwatch_kit::config::Secret;
 use stepwatch_model::Severity;
-use stepwatch_model::time::Ts;
+use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::message::{Message, Reason, Status};
 
@@ -71,6 +72,9 @@ pub struct Config {
     /// Whether each call of a policy rings, or the first, about which the service's own escalation
     /// policy goes on.
     pub repeats: Repeats,
+    /// After what time the service resolves an incident by itself; 0s if it never does. News of one
+    /// that rang so long ago would ring again.
+    pub auto_resolve: Span,
     /// Another one for the service region in Europe, or a proxy.
     pub events_url: String,
 }
@@ -85,6 +89,7 @@ impl Default for Config {
             webhook_secret_env: None,
             change_events: false,
             repeats: Repeats::default(),
+            auto_resolve: Span::secs(4 * 3600),
             events_url,
         }
     }
@@ -98,6 +103,7 @@ pub struct PagerDuty {
     change_url: Option<String>,
     routing_key: Secret,
     repeats: Repeats,
+    auto_resolve: Span,
     hook: Option<Arc<Hook>>,
 }
 
@@ -150,7 +156,8 @@ impl Config {
         let secret = SecretSource::of("webhook_secret", file, env)?.map(|s| s.read()).transpose()?;
         let http = Http::new("pagerduty", vec![routing_key.clone()])?;
         let hook = secret.map(|secret| Arc::new(Hook { secret }));
-        Ok(PagerDuty { http, enqueue_url, change_url, routing_key, repeats: self.repeats, hook })
+        let (repeats, auto_resolve) = (self.repeats, self.auto_resolve);
+        Ok(PagerDuty { http, enqueue_url, change_url, routing_key, repeats, auto_resolve, hook })
     }
 }
 
@@ -206,7 +213,7 @@ impl Notifier for PagerDuty {
 impl PagerDuty {
     async fn tell(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
-        let (steps, now) = plan(attempt, self.repeats);
+        let (steps, now) = plan(attempt, self.repeats, self.auto_resolve);
         for Step { action, ring } in steps {
             self.enqueue(n, action, &key(&n.incident, ring)).await?;
         }
@@ -237,9 +244,9 @@ impl PagerDuty {
     }
 }
 
-fn plan(attempt: Attempt<'_>, repeats: Repeats) -> (Vec<Step>, Lane) {
+fn plan(attempt: Attempt<'_>, repeats: Repeats, auto_resolve: Span) -> (Vec<Step>, Lane) {
     let n = attempt.notification;
-    let lane = Lane::read(attempt.memory);
+    let lane = Lane::read(attempt.memory).at(attempt.at, auto_resolve);
     // What the outbox has not numbered (a test of the receiver) is the only one of its incident.
     let alone = Ring { number: 1, page: n.message.severity == Severity::Page };
     let untold = attempt.memory.is_none() && attempt.unsure.is_empty() && attempt.ring.is_none();
@@ -275,7 +282,7 @@ const ACTOR: &str = "pagerduty:";
 
 /// Whether the acknowledgement came from the very service that it would be sent to.
 fn acknowledged_there(n: &Notification) -> bool {
-    n.message.facts.iter().any(|fact| fact.label == "Acknowledged by" && is_from_there(n, &fact.text))
+    n.message.details.acknowledged_by.as_ref().is_some_and(|by| is_from_there(n, by))
 }
 
 fn is_from_there(n: &Notification, by: &str) -> bool {
@@ -285,8 +292,7 @@ fn is_from_there(n: &Notification, by: &str) -> bool {
 /// Whether it was taken back in the very service that it would be sent to, where it rings again by
 /// itself.
 fn taken_back_there(n: &Notification) -> bool {
-    let by = n.message.reason.split_once('(').and_then(|(_, by)| by.strip_suffix(')'));
-    n.message.because == Reason::Unacknowledged && by.is_some_and(|by| is_from_there(n, by))
+    n.message.details.unacknowledged_by.as_ref().is_some_and(|by| is_from_there(n, by))
 }
 
 fn render(
@@ -383,13 +389,13 @@ mod tests {
     }
 
     fn raw(n: &Notification) -> Vec<u8> {
-        let (steps, _) = plan(Attempt::first(n), Repeats::Rings);
+        let (steps, _) = plan(Attempt::first(n), Repeats::Rings, Span::ZERO);
         let [Step { action, ring }] = steps[..] else { panic!("one event and not {steps:?}") };
         render(n, action, &key(&n.incident, ring), "R0UTE").unwrap()
     }
 
     fn actions(n: &Notification) -> Vec<&'static str> {
-        plan(Attempt::first(n), Repeats::Rings).0.iter().map(|step| step.action).collect()
+        plan(Attempt::first(n), Repeats::Rings, Span::ZERO).0.iter().map(|step| step.action).collect()
     }
 
     pub(super) fn page(action: Action) -> Notification {
@@ -509,16 +515,13 @@ mod tests {
     #[test]
     fn an_acknowledgement_does_not_go_back_to_where_it_came_from() {
         let mut n = page(Action::Ack);
-        let by = |receiver| stepwatch_respond::message::Fact {
-            label: "Acknowledged by".into(),
-            text: actor("Jane", receiver),
-        };
+        let by = |receiver| Some(actor("Jane", receiver));
         n.receiver = "primary".into();
-        n.message.facts.push(by(Some("primary")));
+        n.message.details.acknowledged_by = by(Some("primary"));
         assert_eq!(actions(&n), [""; 0]);
         n.receiver = "secondary".into();
         assert_eq!(actions(&n), ["acknowledge"]);
-        n.message.facts = vec![by(None)];
+        n.message.details.acknowledged_by = by(None);
         assert_eq!(actions(&n), ["acknowledge"]);
     }
 

@@ -91,5 +91,6 @@ pub(crate) fn details(now: Ts) -> Details {
         level: 1,
         returns: 1,
         acknowledged_by: Some("alice".into()),
+        unacknowledged_by: None,
     }
 }

@@ -103,7 +103,7 @@ impl Courier {
             Ok(Some(claim)) => {
                 let claim = self.reworded(claim, now).await;
                 crash::point("outbox.before_send");
-                let result = attempt(&*notifier, &claim).await;
+                let result = attempt(&*notifier, &claim, (self.clock)()).await;
                 crash::point("outbox.after_send");
                 let sign = sign(&result, self.random);
                 self.conclude(&claim, result).await;
@@ -475,7 +475,7 @@ fn feedback(n: &Notification, outcome: Outcome) -> Feedback {
 }
 
 /// One attempt, whatever the notifier does.
-pub(super) async fn attempt(notifier: &dyn Notifier, claim: &Claim) -> Result<Receipt, Failure> {
+pub(super) async fn attempt(notifier: &dyn Notifier, claim: &Claim, at: Ts) -> Result<Receipt, Failure> {
     let attempt = Attempt {
         notification: &claim.notification,
         ambiguous: claim.ambiguous,
@@ -483,6 +483,7 @@ pub(super) async fn attempt(notifier: &dyn Notifier, claim: &Claim) -> Result<Re
         neighbour: claim.neighbour.as_deref(),
         ring: claim.ring,
         unsure: &claim.unsure,
+        at,
     };
     // The call itself is inside, too: a notifier may panic before its first await.
     let send = AssertUnwindSafe(async { notifier.send(attempt).await }).catch_unwind();

@@ -80,7 +80,7 @@ impl Courier {
             };
             let result = match &notifier {
                 Some(notifier) => {
-                    let result = attempt(&**notifier, &claim).await;
+                    let result = attempt(&**notifier, &claim, (self.clock)()).await;
                     came = sign(&result, self.random);
                     result
                 }

@@ -42,7 +42,8 @@ impl Manager {
         i.ladders.resume(now, pace);
         i.record.next_at = i.ladders.next_at();
         tx.out.push(by_actor(now, id, by, "no longer acknowledged; escalation goes on".into()));
-        let why = Why::new(Reason::Unacknowledged, format!("no longer acknowledged ({by})"));
+        let words = format!("no longer acknowledged ({by})");
+        let why = Why { by: Some(by.to_owned()), ..Why::new(Reason::Unacknowledged, words) };
         self.notify_all(tx, id, Action::Update, why);
         self.finish(id, tx.out);
     }

@@ -29,6 +29,9 @@ pub struct Details {
     /// How often it came back.
     pub returns: u32,
     pub acknowledged_by: Option<String>,
+    /// Who took the acknowledgement back, where this tells of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unacknowledged_by: Option<String>,
 }
 
 /// What was seen.
@@ -98,6 +101,7 @@ impl Details {
             level: r.level,
             returns: r.flaps,
             acknowledged_by: r.acked_by.clone(),
+            unacknowledged_by: None,
         }
     }
 }

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use stepwatch_model::time::{Span, Ts};
+
 use crate::notify::Ring;
 use crate::notify::text::shorten;
 
@@ -64,12 +66,22 @@ pub(super) struct Lane {
     open: Vec<Ring>,
     /// Somebody has them.
     taken: bool,
+    /// When the last of them rang.
+    rang: Option<Ts>,
+    /// The time of the message that is about to be sent.
+    now: Ts,
+    /// The service may have resolved them by itself since.
+    expired: bool,
 }
 
 impl Lane {
     pub(super) fn read(memory: Option<&str>) -> Self {
         let mut lane = Self::default();
         for word in memory.unwrap_or_default().split_whitespace() {
+            if let Some(millis) = word.strip_prefix('@') {
+                lane.rang = millis.parse().ok().map(Ts);
+                continue;
+            }
             let (number, page) = word.strip_suffix('t').map_or((word, true), |number| (number, false));
             match number.parse() {
                 Ok(number) if number > 0 => lane.open.push(Ring { number, page }),
@@ -77,6 +89,12 @@ impl Lane {
             }
         }
         lane
+    }
+
+    /// As it is now, for a service that resolves by itself what is open for so long.
+    pub(super) fn at(self, now: Ts, auto_resolve: Span) -> Self {
+        let expired = auto_resolve > Span::ZERO && self.rang.is_some_and(|rang| now - rang >= auto_resolve);
+        Self { now, expired, ..self }
     }
 
     /// What is to be sent, in this order, and what is open then. It follows from what is kept
@@ -89,17 +107,25 @@ impl Lane {
         match intent {
             Intent::Nothing => (Vec::new(), self.clone()),
             Intent::Call(ring) => self.call(ring, repeats, all),
+            // It would open another alert, and ring.
+            Intent::News { .. } if self.expired => (Vec::new(), self.clone()),
             Intent::News { own, back } => {
                 // Under the alert that rang last, if there is one: another would ring.
                 let Some(ring) = self.open.iter().max_by_key(|ring| ring.page).copied().or(own) else {
                     return (Vec::new(), self.clone());
                 };
-                let open = if self.open.is_empty() { vec![ring] } else { self.open.clone() };
-                (vec![Step { action: "trigger", ring }], Self { open, taken: self.taken && !back })
+                let lane = if self.open.is_empty() {
+                    Self { open: vec![ring], rang: Some(self.now), ..self.clone() }
+                } else {
+                    self.clone()
+                };
+                (vec![Step { action: "trigger", ring }], Self { taken: self.taken && !back, ..lane })
             }
             // Whoever acknowledged the only one there may have changed their mind since.
-            Intent::Ack { there: true } if all.len() <= 1 => (Vec::new(), Self { open: all, taken: true }),
-            Intent::Ack { .. } => (each("acknowledge"), Self { open: all, taken: true }),
+            Intent::Ack { there } => {
+                let steps = if there && all.len() <= 1 { Vec::new() } else { each("acknowledge") };
+                (steps, Self { open: all.clone(), taken: true, ..self.clone() })
+            }
             Intent::Resolve => (each("resolve"), Self::default()),
         }
     }
@@ -127,7 +153,7 @@ impl Lane {
         }
         let over = open.len().saturating_sub(OPEN_MAX);
         steps.extend(open.drain(..over).map(resolve));
-        (steps, Self { open, taken: false })
+        (steps, Self { open, taken: false, rang: Some(self.now), ..self.clone() })
     }
 }
 
@@ -135,7 +161,8 @@ impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let open = self.open.iter().map(|r| format!("{}{}", r.number, if r.page { "" } else { "t" }));
         let taken = self.taken.then(|| "taken".to_owned());
-        f.write_str(&open.chain(taken).collect::<Vec<_>>().join(" "))
+        let rang = self.rang.map(|rang| format!("@{}", rang.0));
+        f.write_str(&open.chain(taken).chain(rang).collect::<Vec<_>>().join(" "))
     }
 }
 
@@ -190,8 +217,25 @@ mod tests {
     }
 
     #[test]
+    fn no_news_go_under_what_the_service_may_have_resolved() {
+        let (_, lane) =
+            steps(&Lane::default().at(Ts(1_000), Span::secs(60)), Intent::Call(page(1)), Repeats::Rings);
+        let lane = Lane::read(Some(&lane.to_string()));
+        let at = |secs: i64, after: Span| lane.clone().at(Ts(1_000 + secs * 1_000), after);
+        assert_eq!(steps(&at(59, Span::secs(60)), NEWS, Repeats::Rings).0, ["trigger I"]);
+        let (sent, later) = steps(&at(60, Span::secs(60)), NEWS, Repeats::Rings);
+        assert_eq!(sent, [""; 0]);
+        assert_eq!(steps(&at(60, Span::ZERO), NEWS, Repeats::Rings).0, ["trigger I"], "it never does");
+        // A call rings all the same, and news go under that.
+        let (sent, later) = steps(&later, Intent::Call(page(2)), Repeats::Rings);
+        assert_eq!(sent, ["trigger I-2"]);
+        let later = Lane::read(Some(&later.to_string())).at(Ts(62_000), Span::secs(60));
+        assert_eq!(steps(&later, NEWS, Repeats::Rings).0, ["trigger I-2"]);
+    }
+
+    #[test]
     fn what_is_remembered_reads_back() {
-        for text in ["", "1", "1t", "1t 1 2 taken", "7"] {
+        for text in ["", "1", "1t", "1t 1 2 taken", "7", "7 @1795227416000"] {
             assert_eq!(Lane::read(Some(text)).to_string(), text);
         }
         assert_eq!(Lane::read(None), Lane::default());
@@ -246,12 +290,12 @@ mod tests {
     fn where_the_service_repeats_there_is_one_alert() {
         let (_, lane) = steps(&Lane::default(), Intent::Call(page(1)), Repeats::Service);
         let (sent, lane) = steps(&lane, Intent::Call(page(2)), Repeats::Service);
-        assert_eq!((sent, lane.to_string()), (vec!["trigger I".to_owned()], "1".to_owned()));
+        assert_eq!((sent, lane.to_string()), (vec!["trigger I".to_owned()], "1 @0".to_owned()));
         let (_, taken) = steps(&lane, Intent::Ack { there: false }, Repeats::Service);
         let (sent, lane) = steps(&taken, Intent::Call(page(3)), Repeats::Service);
         assert_eq!(
             (sent, lane.to_string()),
-            (vec!["resolve I".to_owned(), "trigger I-3".to_owned()], "3".into())
+            (vec!["resolve I".to_owned(), "trigger I-3".to_owned()], "3 @0".into())
         );
     }
 }

@@ -1,10 +1,8 @@
 //! Which messages of an incident ring in PagerDuty, in order and each twice.
 
-use stepwatch_fakes::{AlertState, FakePagerDuty, PagerDuty as Service};
-use stepwatch_respond::message::Fact;
-
 use super::tests::page;
 use super::*;
+use stepwatch_fakes::{AlertState, FakePagerDuty, PagerDuty as Service};
 
 fn to(fake: &FakePagerDuty, dir: &tempfile::TempDir) -> PagerDuty {
     let key = dir.path().join("key");
@@ -75,9 +73,12 @@ async fn what_somebody_had_and_has_no_more_rings_again() {
     let trigger = |because| told(Action::Trigger, because, "");
     let ack = || told(Action::Ack, Reason::Acknowledged, "");
     let mut acked_there = ack();
-    acked_there.message.facts.push(Fact { label: "Acknowledged by".into(), text: actor("Jane", Some("pd")) });
-    let back =
-        |by: &str| told(Action::Update, Reason::Unacknowledged, &format!("no longer acknowledged ({by})"));
+    acked_there.message.details.acknowledged_by = Some(actor("Jane", Some("pd")));
+    let back = |by: &str| {
+        let mut n = told(Action::Update, Reason::Unacknowledged, "no longer acknowledged");
+        n.message.details.unacknowledged_by = Some(by.to_owned());
+        n
+    };
     let all = [
         trigger(Reason::First),
         trigger(Reason::Repeated),
@@ -181,4 +182,32 @@ async fn what_comes_back_after_it_was_resolved_rings() {
             assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
         });
     }
+}
+
+/// The service resolves by itself what is open for too long, and news of it would open another
+/// alert.
+#[tokio::test]
+async fn news_of_what_the_service_resolved_by_itself_ring_nobody() {
+    let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
+    let pagerduty = to(&fake, &dir);
+    let call = page(Action::Trigger);
+    let first = Attempt { ring: Some(Ring { number: 1, page: true }), ..Attempt::first(&call) };
+    let memory = pagerduty.send(first).await.unwrap().memory;
+    fake.change(Service::auto_resolve);
+    let news = page(Action::Update);
+    let late = Attempt {
+        memory: memory.as_deref(),
+        at: first.at + Config::default().auto_resolve,
+        ..Attempt::first(&news)
+    };
+    let memory = pagerduty.send(late).await.unwrap().memory;
+    fake.with(|s| assert_eq!(rung(s).len(), 1, "{:?}", s.pages));
+    let again = Attempt { ring: Some(Ring { number: 2, page: true }), notification: &call, ..late };
+    pagerduty.send(Attempt { memory: memory.as_deref(), ..again }).await.unwrap();
+    fake.with(|s| {
+        assert_eq!(
+            rung(s),
+            [key(&call.incident, first.ring.unwrap()), key(&call.incident, again.ring.unwrap())]
+        )
+    });
 }

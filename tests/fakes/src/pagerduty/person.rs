@@ -30,6 +30,21 @@ impl PagerDuty {
         Ok(())
     }
 
+    /// The service resolves by itself what has been open for too long, as its setting
+    /// `auto_resolve_timeout` says: 4 hours unless switched off. No person did it.
+    pub fn auto_resolve(&mut self) {
+        for i in 0..self.alerts.len() {
+            if self.alerts[i].state == AlertState::Resolved {
+                continue;
+            }
+            self.becomes(self.alerts[i].head, AlertState::Resolved);
+            let at = std::time::Instant::now();
+            let what = "resolved automatically".into();
+            self.alerts[i].log.push(LogEntry { at, time: jiff::Timestamp::now(), what });
+            self.tell(i, "resolved", Value::Null);
+        }
+    }
+
     /// The webhook about what an event of an integration did.
     pub(super) fn by_event(&mut self, dedup_key: &str, what: &str, _req: &Received) {
         let found = self.alerts.iter().rposition(|a| a.dedup_key == dedup_key);
