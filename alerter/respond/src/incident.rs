@@ -34,6 +34,7 @@ mod suppression;
 mod targets;
 #[cfg(test)]
 mod tests;
+mod transition;
 
 use serde::{Deserialize, Serialize};
 

@@ -218,6 +218,7 @@ pub(crate) fn compose(
     config: &ResponderConfig,
 ) -> Message {
     let About { record: r, run, alert, holds } = about;
+    let details = Details { unacknowledged_by: why.by.clone(), ..Details::of(now, r, run, config) };
     Message {
         incident: r.id.clone(),
         run: r.run.clone(),
@@ -229,8 +230,8 @@ pub(crate) fn compose(
         title: title(r, status),
         summary: summary(r, holds),
         marked_up: false,
-        facts: facts(now, about, config),
-        details: Details { unacknowledged_by: why.by.clone(), ..Details::of(now, r, run, config) },
+        facts: facts(now, about, details.advice.as_deref(), config),
+        details,
         because: why.because,
         reason: why.words.clone(),
         links: links(r, alert, config),
@@ -281,7 +282,7 @@ fn summary(r: &IncidentRecord, holds: Holds) -> String {
     sentence(&format!("{over}{since}; it was: {}", r.summary.what()))
 }
 
-fn facts(now: Ts, about: About<'_>, config: &ResponderConfig) -> Vec<Fact> {
+fn facts(now: Ts, about: About<'_>, advice: Option<&str>, config: &ResponderConfig) -> Vec<Fact> {
     let About { record: r, run, alert, .. } = about;
     let mut facts = Vec::new();
     let mut add = |label: &str, text: String| facts.push(Fact { label: label.to_owned(), text });
@@ -319,8 +320,8 @@ fn facts(now: Ts, about: About<'_>, config: &ResponderConfig) -> Vec<Fact> {
         }
         add("Cost", cost(now, r, run, config));
     }
-    if let Some(advice) = crate::advice::advise(r, run, config.cost_per_gpu_hour) {
-        add("What to do", sentence(&advice));
+    if let Some(advice) = advice {
+        add("What to do", sentence(advice));
     }
     if run.attempt > 0 {
         add("Restarts", run.attempt.to_string());

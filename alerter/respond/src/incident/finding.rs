@@ -4,6 +4,7 @@ use super::flap_history::FLAP_MEMORY;
 use super::manager::Manager;
 use super::open::{Incident, MAX_SUSPECTS, sick};
 use super::renotify_policy::{MAX_ALERTS, is_news};
+use super::transition::{self, Novelty, Transition};
 use super::{End, Ended, IncidentRecord, State, id, labels};
 use crate::effect::Tx;
 use crate::effect::timeline;
@@ -216,13 +217,13 @@ impl Manager {
             || v.change == Change::Another && i.knows_less_than(subject, context) && !i.is_back(context);
         let elsewhere = v.severity == Severity::Page && i.pages_anew(context, v);
         let more = v.change.says_more() && i.known.contains_key(subject) && i.resolve_at.is_none();
+        let new = Novelty { another, elsewhere, more, kind: i.is_news(subject, v.kind) };
         i.hears_of(context);
         i.meet(now, context, v);
-        let news = another || i.is_news(subject, v.kind);
         self.holds(tx, id, subject, context, v);
         let Some(i) = self.open.get_mut(id) else { return };
+        let (transition, leads) = (transition::classify(i, v, new), transition::leads(i, v));
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
-        let leads = (v.severity, v.kind.precedence()) >= (had_severity, had_kind.precedence());
         i.record.suspect(v, leads || weighed && !(context.is_node() && i.falls()));
         let fabric = i.fabric(context, v);
         if leads {
@@ -233,31 +234,27 @@ impl Manager {
         if let Some(why) = fabric.filter(|_| !weighed) {
             i.record.suspect_fabric(why);
         }
-        if v.severity > had_severity {
-            self.raise(tx, id, had_severity, v);
-        } else if (news || elsewhere) && v.severity == Severity::Page && i.record.state == State::Acknowledged
-        {
-            // An acknowledgement covers what was known, and this was not.
-            i.record.reopen();
-            let what = if another || elsewhere { v.why.what() } else { v.kind.title() };
-            let words = format!("after it was acknowledged: {what}");
-            self.announce(tx, id, v.ts, &Why::new(Reason::News, words));
-        } else if (another || more) && v.severity == had_severity {
-            let words = format!("also {}", v.why.what());
-            self.notify_all(tx, id, Action::Update, Why::new(Reason::News, words));
-        } else if news && !leads && v.severity == had_severity {
-            let words = format!("also {}: {}", v.kind.title(), v.why);
-            self.notify_all(tx, id, Action::Update, words);
-        } else if leads && v.kind != had_kind {
-            tx.out.push(timeline(
-                now,
-                id,
-                format!("{} became {}: {}", had_kind.title(), v.kind.title(), v.why),
-            ));
-            let words = format!("{} became {}", had_kind.title(), v.kind.title());
-            self.notify_all(tx, id, Action::Update, Why::new(Reason::Changed, words));
-        } else if leads {
-            tx.out.push(timeline(now, id, v.why.to_string()));
+        match transition {
+            Transition::Raise => self.raise(tx, id, had_severity, v),
+            Transition::Reopen => {
+                i.record.reopen();
+                let what = if another || elsewhere { v.why.what() } else { v.kind.title() };
+                let words = format!("after it was acknowledged: {what}");
+                self.announce(tx, id, v.ts, &Why::new(Reason::News, words));
+            }
+            Transition::Add => {
+                self.notify_all(tx, id, Action::Update, format!("also {}", v.why.what()));
+            }
+            Transition::AddKind => {
+                self.notify_all(tx, id, Action::Update, format!("also {}: {}", v.kind.title(), v.why));
+            }
+            Transition::Become => {
+                let words = format!("{} became {}", had_kind.title(), v.kind.title());
+                tx.out.push(timeline(now, id, format!("{words}: {}", v.why)));
+                self.notify_all(tx, id, Action::Update, Why::new(Reason::Changed, words));
+            }
+            Transition::Note => tx.out.push(timeline(now, id, v.why.to_string())),
+            Transition::Nothing => {}
         }
         self.finish(id, tx.out);
     }

@@ -1,0 +1,136 @@
+//! What a finding does to the incident that it belongs to: one pure function, and a table.
+
+use super::State;
+use super::open::Incident;
+use stepwatch_model::{Finding, Severity};
+
+/// What a finding says that whoever was notified of the incident does not know.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Novelty {
+    /// It is of another device, node or alert than what was known of its subject.
+    pub(super) another: bool,
+    /// It is a page of another run or node.
+    pub(super) elsewhere: bool,
+    /// It says more of what is known.
+    pub(super) more: bool,
+    /// It is of another kind, which does not follow from those that are known.
+    pub(super) kind: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transition {
+    /// The incident becomes more severe, and begins its policy anew.
+    Raise,
+    /// An acknowledgement does not cover it: the incident is open again.
+    Reopen,
+    /// Everybody who was notified is sent it as an update.
+    Add,
+    /// The same, under the name of its kind.
+    AddKind,
+    /// Its kind leads the incident from now on, which is sent as an update.
+    Become,
+    /// It is noted in the history.
+    Note,
+    /// It is known.
+    Nothing,
+}
+
+/// `i` is as it was before the finding but for what holds it open.
+pub(super) fn classify(i: &Incident, v: &Finding, new: Novelty) -> Transition {
+    let record = &i.record;
+    let as_severe = v.severity == record.severity;
+    let leads = leads(i, v);
+    if v.severity > record.severity {
+        return Transition::Raise;
+    }
+    let acknowledged = record.state == State::Acknowledged;
+    if (new.kind || new.another || new.elsewhere) && v.severity == Severity::Page && acknowledged {
+        return Transition::Reopen;
+    }
+    match (as_severe, leads) {
+        (true, _) if new.another || new.more => Transition::Add,
+        (true, false) if new.kind => Transition::AddKind,
+        (_, true) if v.kind != record.kind => Transition::Become,
+        (_, true) => Transition::Note,
+        (_, false) => Transition::Nothing,
+    }
+}
+
+/// Whether the incident is named after this finding from now on.
+pub(super) fn leads(i: &Incident, v: &Finding) -> bool {
+    (v.severity, v.kind.precedence()) >= (i.record.severity, i.record.kind.precedence())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use Kind::{Divergence, GradSpike, LossSpike, MfuDroop, Plateau};
+    use Severity::{Page, Ticket};
+    use State::{Acknowledged, Open};
+    use stepwatch_model::{Change, Context, Kind, RunSummary, Scope, Ts};
+
+    use super::*;
+    use crate::incident::manager::Manager;
+
+    fn finding(kind: Kind, severity: Severity) -> Finding {
+        Finding {
+            change: Change::Raise,
+            kind,
+            severity,
+            signal: "loss".into(),
+            step: 1,
+            ts: Ts(0),
+            start_step: 1,
+            value: 0.0,
+            expected: 0.0,
+            score: 0.0,
+            why: "why".into(),
+            suspects: Vec::new(),
+        }
+    }
+
+    fn incident(kind: Kind, severity: Severity, state: State) -> Incident {
+        let run = RunSummary { name: "llama".into(), ..RunSummary::default() };
+        let context = Context::new(Scope::Run("llama".into()), run, BTreeSet::new(), Ts(0));
+        let mut record = Manager::default().blank(Ts(0), &context, &finding(kind, severity), 0);
+        record.state = state;
+        Incident::new(record, context.run, BTreeSet::new())
+    }
+
+    #[test]
+    fn a_finding_does_to_an_incident_what_the_table_says() {
+        const KNOWN: Novelty = Novelty { another: false, elsewhere: false, more: false, kind: false };
+        const ANOTHER: Novelty = Novelty { another: true, ..KNOWN };
+        const ELSEWHERE: Novelty = Novelty { elsewhere: true, ..KNOWN };
+        const MORE: Novelty = Novelty { more: true, ..KNOWN };
+        const KIND: Novelty = Novelty { kind: true, ..KNOWN };
+        assert!(Divergence.precedence() > LossSpike.precedence());
+        let table = [
+            // What the incident is, what comes, and what whoever knows it does not know.
+            (LossSpike, Ticket, Open, LossSpike, Page, KNOWN, Transition::Raise),
+            (LossSpike, Ticket, Acknowledged, LossSpike, Page, ANOTHER, Transition::Raise),
+            (Divergence, Ticket, Open, LossSpike, Page, KIND, Transition::Raise),
+            (LossSpike, Page, Acknowledged, LossSpike, Page, ANOTHER, Transition::Reopen),
+            (LossSpike, Page, Acknowledged, LossSpike, Page, ELSEWHERE, Transition::Reopen),
+            (LossSpike, Page, Acknowledged, Divergence, Page, KIND, Transition::Reopen),
+            (LossSpike, Page, Acknowledged, LossSpike, Page, MORE, Transition::Add),
+            (LossSpike, Page, Acknowledged, LossSpike, Page, KNOWN, Transition::Note),
+            (LossSpike, Ticket, Acknowledged, LossSpike, Ticket, ANOTHER, Transition::Add),
+            (LossSpike, Page, Open, LossSpike, Page, ANOTHER, Transition::Add),
+            (LossSpike, Page, Open, LossSpike, Page, MORE, Transition::Add),
+            (LossSpike, Page, Open, LossSpike, Page, ELSEWHERE, Transition::Note),
+            (Divergence, Page, Open, LossSpike, Page, KIND, Transition::AddKind),
+            (Divergence, Page, Open, LossSpike, Page, KNOWN, Transition::Nothing),
+            (LossSpike, Page, Open, Divergence, Page, KNOWN, Transition::Become),
+            (LossSpike, Page, Open, Divergence, Page, KIND, Transition::Become),
+            (GradSpike, Page, Open, MfuDroop, Ticket, KIND, Transition::Nothing),
+            (GradSpike, Page, Acknowledged, Plateau, Ticket, ANOTHER, Transition::Nothing),
+        ];
+        for (kind, severity, state, comes, how, new, wanted) in table {
+            let i = incident(kind, severity, state);
+            let got = classify(&i, &finding(comes, how), new);
+            assert_eq!(got, wanted, "{kind:?} {severity:?} {state:?}, then {comes:?} {how:?} with {new:?}");
+        }
+    }
+}
