@@ -30,7 +30,7 @@ use stepwatch_kit::config::Secret;
 use stepwatch_model::Severity;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, Notification};
-use stepwatch_respond::message::{Message, Reason, Status};
+use stepwatch_respond::message::{Message, Status};
 
 pub use self::lane::Repeats;
 use self::lane::{Intent, Lane, Step};

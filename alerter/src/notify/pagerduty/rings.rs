@@ -3,6 +3,7 @@
 use super::tests::page;
 use super::*;
 use stepwatch_fakes::{AlertState, FakePagerDuty, PagerDuty as Service};
+use stepwatch_respond::message::Reason;
 
 fn to(fake: &FakePagerDuty, dir: &tempfile::TempDir) -> PagerDuty {
     let key = dir.path().join("key");
