@@ -490,15 +490,14 @@ impl Runtime {
         self.pending.dress(&self.templates, &self.metrics);
         self.schedule.commit_began = Instant::now();
         self.pending.begin_commit(&self.store, self.clock.now());
-        match tokio::time::timeout(longest, self.pending.written()).await {
-            Ok(done) => self.committed(done),
-            Err(_) => {
-                let waiting = self.pending.unkept().0.count();
-                tracing::error!(
-                    waiting,
-                    "a commit does not end: until it does, only pages are sent, from memory"
-                );
-            }
+        if let Ok(done) = tokio::time::timeout(longest, self.pending.written()).await {
+            self.committed(done);
+        } else {
+            let waiting = self.pending.unkept().0.count();
+            tracing::error!(
+                waiting,
+                "a commit does not end: until it does, only pages are sent, from memory"
+            );
         }
     }
 

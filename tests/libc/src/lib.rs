@@ -58,7 +58,7 @@ fn shift() -> i64 {
 
 fn wait_for_the_disk() {
     while machine().is_some_and(|machine| machine.hangs.load(Ordering::Relaxed) != 0) {
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::park_timeout(LOOK_AGAIN);
     }
 }
 

@@ -36,7 +36,7 @@ fn act(target: &Target) -> anyhow::Result<()> {
             let found = STEERING.iter().find(|c| body.contains(**c));
             anyhow::ensure!(found.is_none(), "{path} of {addr} shows {found:?}");
         }
-        std::thread::sleep(PAUSE);
+        std::thread::park_timeout(PAUSE);
     }
     Ok(())
 }
