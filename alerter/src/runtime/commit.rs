@@ -1,0 +1,105 @@
+//! What the loop does to make durable what it decided, and what it does if that fails or hangs.
+
+use core::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Runtime;
+use crate::errors::chain;
+use crate::store;
+
+/// Between two attempts to reach a store that refuses.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LAST: Duration = Duration::from_secs(5);
+/// How long a stop tries to keep what is not yet kept.
+const LAST_COMMIT_MAX: Duration = Duration::from_secs(5);
+
+impl Runtime {
+    /// Commits, and waits for the end no longer than that: a disk may hang.
+    pub(super) async fn commit(&mut self, longest: Duration) {
+        for change in self.engine.take_changes() {
+            if self.changes.try_send(change).is_err() {
+                self.metrics.changes_dropped.inc();
+            }
+        }
+        let state =
+            if self.pending.whole { self.engine.take_dirty() } else { self.engine.take_dirty_answers() };
+        self.pending.absorb_state(state);
+        self.pending.dress(&self.templates, &self.metrics);
+        self.schedule.commit_began = Instant::now();
+        self.pending.begin_commit(&self.store, self.clock.now());
+        if let Ok(done) = tokio::time::timeout(longest, self.pending.written()).await {
+            self.committed(done);
+        } else {
+            let waiting = self.pending.unkept().0.count();
+            tracing::error!(
+                waiting,
+                "a commit does not end: until it does, only pages are sent, from memory"
+            );
+        }
+    }
+
+    /// The commit under way has ended.
+    pub(super) fn committed(&mut self, done: store::Result<()>) {
+        let whole = self.pending.end_commit(done.is_ok(), &self.read_model);
+        match done {
+            Ok(()) => {
+                self.metrics.commit_seconds.observe(self.schedule.commit_began.elapsed().as_secs_f64());
+                if self.schedule.retry.take().is_some() {
+                    self.schedule.refused_for.clear();
+                    tracing::warn!("the store takes commits again; nothing was lost");
+                }
+                if whole {
+                    self.schedule.commit_due = None;
+                }
+            }
+            Err(err) => {
+                // What is left is stored together.
+                self.pending.whole = true;
+                self.metrics.commit_failures.inc();
+                let pause = self.schedule.retry.map_or(RETRY_FIRST, |(_, pause)| (2 * pause).min(RETRY_LAST));
+                self.schedule.retry = Some((Instant::now() + pause, pause));
+                let (why, waiting) = (chain(&err), self.pending.effects.len());
+                if why != self.schedule.refused_for {
+                    tracing::error!(
+                        err = why,
+                        waiting,
+                        "the store refuses a commit: nothing new is sent for 10 s, and then only pages, from memory; retrying"
+                    );
+                    self.schedule.refused_for = why;
+                }
+            }
+        }
+        self.metrics.pending_effects.set(self.pending.effects.len() as i64);
+    }
+
+    /// What is not kept by now is read again after the start: state and cursors stand together.
+    pub(super) async fn last_commit(&mut self) {
+        let deadline = Instant::now() + LAST_COMMIT_MAX;
+        if self.pending.is_under_way()
+            && let Ok(done) = tokio::time::timeout_at(deadline, self.pending.written()).await
+        {
+            self.committed(done);
+        }
+        loop {
+            if !self.pending.is_under_way() {
+                self.pending.whole = true;
+                self.commit(deadline - Instant::now()).await;
+            }
+            match self.schedule.retry {
+                None if !self.pending.is_under_way() => break,
+                Some((at, _)) if at < deadline && !self.pending.is_under_way() => {
+                    tokio::time::sleep_until(at).await;
+                }
+                _ => {
+                    let lost = self.pending.unkept().0.count();
+                    tracing::error!(
+                        lost,
+                        "stopping although the store refuses; the records are read again at the next start"
+                    );
+                    break;
+                }
+            }
+        }
+    }
+}
