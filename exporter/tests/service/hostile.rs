@@ -270,6 +270,8 @@ fn a_flood_of_logs_and_holes_leaves_room_for_a_log() {
     sparse.set_len(4 << 40).unwrap();
     sparse.seek(std::io::SeekFrom::End(0)).unwrap();
     sparse.write_all(LINE.as_bytes()).unwrap();
+    // The freshest of all: hundreds of files are written within one tick of the kernel's clock.
+    sparse.set_modified(std::time::SystemTime::now() + Duration::from_secs(1)).unwrap();
     let genuine = logs.join("theirs.jsonl");
     std::fs::write(&genuine, LINE).unwrap();
     let written = std::fs::File::options().append(true).open(&genuine).unwrap();
