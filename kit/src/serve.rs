@@ -20,7 +20,7 @@ mod sniff;
 mod stall;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use axum::Router;
@@ -151,6 +151,8 @@ impl fmt::Debug for Pass {
 /// After an accept failed for want of descriptors or memory: soon enough for a person, too late for
 /// a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Between two lines about connections that were closed for others.
+const LOG_EVERY: Duration = Duration::from_mins(1);
 
 const OVER_CAPACITY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
     content-type: text/plain\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
@@ -176,6 +178,7 @@ pub async fn serve(
     let server = Arc::new(Server { router, limits, web, bodies, streams, shutdown });
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
+    let mut logged: Option<Instant> = None;
 
     while let Some((stream, peer)) = accept(&listener, &server).await {
         let Some(seat) = open.admit(peer.ip()) else {
@@ -183,8 +186,12 @@ pub async fn serve(
             refuse(&stream, tls);
             continue;
         };
-        if seat.evicted {
+        if let Some(client) = seat.evicted {
             server.limits.metrics.evicted();
+            if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+                logged = Some(Instant::now());
+                tracing::warn!(%client, "every connection is taken: an idle one of this client was closed");
+            }
         }
         let (server, cut) = (Arc::clone(&server), cut.clone());
         connections.spawn(async move {

@@ -39,6 +39,13 @@ struct Held {
     cut: CancellationToken,
 }
 
+/// Who had a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Holder {
+    pub(super) uid: u32,
+    pub(super) pid: Option<u32>,
+}
+
 /// A place of its own for one connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
@@ -47,8 +54,8 @@ pub(super) struct Seat {
     spoke: Arc<AtomicBool>,
     /// Cancelled when the connection has to make room.
     pub(super) cut: CancellationToken,
-    /// Whether another connection was closed for this one.
-    pub(super) evicted: bool,
+    /// Whose connection was closed for this one.
+    pub(super) evicted: Option<Holder>,
 }
 
 impl Counts {
@@ -62,12 +69,12 @@ impl Seat {
     /// A place among `max`; nothing where nobody holds more than their share.
     pub(super) fn take(counts: &Arc<Counts>, peer: &Peer, max: usize) -> Option<Self> {
         let mut open = counts.open.locked();
-        let mut evicted = false;
+        let mut evicted = None;
         if open.by_id.len() >= max {
             let victim = open.victim(peer, max / SHARE)?;
             if let Some(held) = open.by_id.remove(&victim) {
                 held.cut.cancel();
-                evicted = true;
+                evicted = Some(Holder { uid: held.uid, pid: held.pid });
             }
         }
         let id = open.next;
@@ -143,7 +150,7 @@ mod tests {
         launcher.iter().skip(1).for_each(Seat::spoke);
         assert!(take(&counts, 1, 1000).is_none(), "one's own are not exchanged");
         let rank = take(&counts, 2, 1001).unwrap();
-        assert!(rank.evicted && launcher[0].cut.is_cancelled(), "the one that is silent");
+        assert!(rank.evicted.is_some() && launcher[0].cut.is_cancelled(), "the one that is silent");
         let next = take(&counts, 3, 1001).unwrap();
         assert!(launcher[7].cut.is_cancelled() && !launcher[1].cut.is_cancelled(), "then the newest");
         drop((launcher, rank, next));
@@ -155,7 +162,7 @@ mod tests {
         let counts = Arc::<Counts>::default();
         let of_one: Vec<_> = (0..8).map(|pid| take(&counts, pid, 1000).unwrap()).collect();
         assert!(take(&counts, 20, 1000).is_none());
-        assert!(take(&counts, 21, 1001).is_some_and(|seat| seat.evicted));
+        assert!(take(&counts, 21, 1001).is_some_and(|seat| seat.evicted.is_some()));
         assert!(of_one[7].cut.is_cancelled());
     }
 

@@ -19,7 +19,7 @@ use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::launcher::Intake;
-use super::seats::{Counts, Seat};
+use super::seats::{Counts, Holder, Seat};
 use crate::collectors::host::process;
 use crate::drops::Reason;
 use crate::origin::{Origin, Peer};
@@ -34,6 +34,8 @@ const BURST: u32 = 64;
 /// is a thousand times what a training step needs.
 const MAX_PACKETS: u32 = 1_000;
 const WINDOW: Duration = Duration::from_millis(100);
+/// Between two lines about connections that were closed for others.
+const LOG_EVERY: Duration = Duration::from_mins(1);
 /// After an accept failed for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Flag of a process that has begun to exit, whatever its state says.
@@ -52,6 +54,7 @@ pub(super) async fn serve(
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "cannot serve the ingest socket"),
     };
+    let mut logged: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             () = shutdown.wait() => return,
@@ -64,8 +67,16 @@ pub(super) async fn serve(
                     intake.hub.drops().count(Reason::Connections);
                     continue;
                 };
-                if seat.evicted {
+                if let Some(Holder { uid, pid }) = seat.evicted {
                     intake.hub.drops().count(Reason::Share);
+                    if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+                        logged = Some(Instant::now());
+                        tracing::warn!(
+                            uid,
+                            pid,
+                            "ingest.max_connections is reached: whoever has the most loses one"
+                        );
+                    }
                 }
                 tokio::spawn(connection.run(seat, shutdown.clone()));
             }

@@ -222,6 +222,12 @@ fn sockets_of_one_process_leave_room_for_others() {
     exporter.wait_for(r#"stepwatch_exporter_ingest_dropped_total{reason="share_limit"}"#, 1.0);
     neighbour.kill().unwrap();
     neighbour.wait().unwrap();
+    let (_, log) = exporter.stop();
+    let whose = format!("\"uid\":{},\"pid\":{}", rustix::process::getuid().as_raw(), std::process::id());
+    assert!(
+        log.lines().any(|l| l.contains("ingest.max_connections is reached") && l.contains(&whose)),
+        "{log}"
+    );
 }
 
 /// Ranks that die without end, steps that go back, and another model each time.

@@ -6,6 +6,7 @@
 //! comes, however fast somebody else opens further connections.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +32,12 @@ impl Client {
             IpAddr::V4(_) => Self(ip),
             IpAddr::V6(v6) => Self(IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)))),
         }
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -63,8 +70,8 @@ pub(super) struct Seat {
     pub(super) busy: Arc<Busy>,
     /// Cancelled when the connection has to make room.
     pub(super) cut: CancellationToken,
-    /// Whether another connection was closed for this one.
-    pub(super) evicted: bool,
+    /// Whose connection was closed for this one.
+    pub(super) evicted: Option<Client>,
 }
 
 /// The requests of one connection: how many are being answered, how many ever were.
@@ -109,12 +116,12 @@ impl Connections {
     pub(super) fn admit(self: &Arc<Self>, ip: IpAddr) -> Option<Seat> {
         let client = Client::of(ip);
         let mut open = self.locked();
-        let mut evicted = false;
+        let mut evicted = None;
         if open.by_id.len() >= self.limit {
             let victim = open.victim(client, self.limit)?;
             if let Some(entry) = open.by_id.remove(&victim) {
                 entry.cut.cancel();
-                evicted = true;
+                evicted = Some(entry.client);
             }
         }
         let id = open.next;
@@ -184,7 +191,7 @@ mod tests {
         let busy = connections.admit(ip("10.0.0.1")).unwrap();
         let _request = busy.busy.enter();
         let newcomer = connections.admit(ip("10.0.0.1")).unwrap();
-        assert!(newcomer.evicted && silent.cut.is_cancelled());
+        assert!(newcomer.evicted.is_some() && silent.cut.is_cancelled());
         assert!(!asked.cut.is_cancelled() && !busy.cut.is_cancelled());
         let _request_too = newcomer.busy.enter();
         let next = connections.admit(ip("10.0.0.1")).unwrap();
@@ -215,6 +222,6 @@ mod tests {
         let _request = other.busy.enter();
         drop(held.remove(0));
         let third = connections.admit(ip("10.0.0.3")).unwrap();
-        assert!(third.evicted, "two of four are more than a share");
+        assert!(third.evicted.is_some(), "two of four are more than a share");
     }
 }
