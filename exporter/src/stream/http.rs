@@ -126,7 +126,7 @@ async fn stream(
     };
     let start = state.ring.start(cursor.as_ref());
     let (chunks, body) = mpsc::channel(1);
-    tokio::spawn(serve(state, start, chunks, seat));
+    tokio::spawn(serve(state, start, chunks, seat, client));
     let body = futures_util::stream::unfold(body, |mut body| async {
         let chunk = body.recv().await?;
         Some((Ok::<Bytes, Infallible>(chunk), body))
@@ -138,7 +138,13 @@ async fn stream(
     (headers, Body::from_stream(body)).into_response()
 }
 
-async fn serve(state: StreamState, start: Start, chunks: mpsc::Sender<Bytes>, seat: Seat) {
+async fn serve(
+    state: StreamState,
+    start: Start,
+    chunks: mpsc::Sender<Bytes>,
+    seat: Seat,
+    client: Option<Client>,
+) {
     let end = tokio::select! {
         end = follow(&state, start, &chunks) => end,
         () = seat.evicted() => End::Evicted,
@@ -150,7 +156,8 @@ async fn serve(state: StreamState, start: Start, chunks: mpsc::Sender<Bytes>, se
         End::Left | End::Shutdown => 0,
     };
     if matches!(end, End::Slow | End::Behind | End::Evicted) {
-        tracing::warn!(reason = ?end, "cut off a reader of the stream; it may come back with its cursor");
+        let client = client.map(|client| client.to_string());
+        tracing::warn!(reason = ?end, client, "cut off a reader of the stream; it may come back with its cursor");
     }
     drop(seat);
 }
