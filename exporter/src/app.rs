@@ -35,6 +35,7 @@ use crate::commands::reference;
 use crate::config::{Config, SourceConfig};
 use crate::exposition::{Contents, Exposition};
 use crate::hub::{Hub, Keep, Parts};
+use crate::identity::peer;
 use crate::ingest::kubeflow::Kubeflow;
 use crate::ingest::otlp::Otlp;
 use crate::ingest::{self, Intake, Sockets};
@@ -249,14 +250,20 @@ fn router(
         })
 }
 
-/// What changes how this program works is for whoever is on this machine, or showed who they are.
+/// What changes how this program works is for root and the user of this program, by loopback, and
+/// for whoever showed who they are: any user of the node reaches loopback.
 async fn operators_only(request: Request, next: Next) -> Response {
     let authenticated = request.extensions().get::<Authenticated>().is_some();
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
-    if request.method().is_safe() || authenticated || peer.is_none_or(|ip| ip.is_loopback()) {
+    if request.method().is_safe() || authenticated {
         return next.run(request).await;
     }
-    let text = "ask from this machine (curl localhost), or configure users or client certificates by --web.config.file";
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+    let peer = peer.filter(|peer| peer.ip().to_canonical().is_loopback());
+    if peer::voice_at_our_port(peer).await.is_trusted() {
+        return next.run(request).await;
+    }
+    let text = "ask from this machine as root or as the user of this program (sudo curl localhost), or configure \
+                users or client certificates by --web.config.file";
     reply::error(StatusCode::FORBIDDEN, text)
 }
 

@@ -21,6 +21,12 @@ pub(crate) async fn voice_of(roots: &Arc<Roots>, peer: Option<SocketAddr>) -> Vo
     Voice::of(asked.ok().flatten())
 }
 
+/// The same of a connection to the port of this program: of the network that it listens in, whatever
+/// `--path.procfs` says.
+pub(crate) async fn voice_at_our_port(peer: Option<SocketAddr>) -> Voice {
+    voice_of(&Arc::new(Roots::default()), peer).await
+}
+
 /// The user of the socket whose own address is `peer`, where all such sockets are of one.
 pub(crate) fn uid_of(roots: &Roots, peer: SocketAddr) -> Option<u32> {
     if !is_here(peer.ip()) {

@@ -27,6 +27,7 @@ use tokio::sync::mpsc;
 use super::ring::{Read, Ring, Start};
 use super::seats::{Seat, Seats};
 use crate::clock::unix_now;
+use crate::identity::peer;
 use crate::reply;
 use crate::samples::Samples;
 
@@ -116,9 +117,11 @@ async fn stream(
         Some(Ok(cursor)) => Some(cursor),
         Some(Err(error)) => return reply::error(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    let client = peer.map(|Extension(ConnectInfo(addr))| Client::of(addr.ip()));
+    let addr = peer.map(|Extension(ConnectInfo(addr))| addr);
+    let client = addr.map(|addr| Client::of(addr.ip()));
+    let user = peer::voice_at_our_port(addr).await.uid();
     let limits = (state.config.max_readers, state.config.max_readers_per_address);
-    let Some(seat) = state.readers.seats.take(client, authenticated.is_some(), limits) else {
+    let Some(seat) = state.readers.seats.take((client, user), authenticated.is_some(), limits) else {
         state.readers.refused.fetch_add(1, Ordering::Relaxed);
         let text = "too many readers follow the stream (stream.max_readers, stream.max_readers_per_address)";
         let again = [(RETRY_AFTER, HeaderValue::from_static("5"))];

@@ -1,9 +1,10 @@
 //! Who follows the stream, and who gives way: the alerter must get in however many strangers ask
 //! for the stream.
 //!
-//! A reader is trusted that showed a password or a certificate, or whose address followed for a
-//! while before. Where no place is free, it takes that of the stranger who came last. Strangers of
-//! one address get a few places each.
+//! Readers of one address, and on this machine of one user, get a few places. Where no place is
+//! free, whoever has the most gives their latest one up to a reader who has fewer. Where all have
+//! one, a reader is trusted that showed a password or a certificate, or that followed for a while
+//! before: it takes the place of the stranger who came last.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,9 +15,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lock::Locked as _;
 
-/// An address that followed for this long is known from then on.
+/// Whose a reader is: of an address, and of a user where they are on this machine, where all users
+/// have one address.
+pub(super) type Owner = (Option<Client>, Option<u32>);
+
+/// An owner that followed for this long is known from then on.
 const KNOWN_AFTER: Duration = Duration::from_mins(5);
-/// Addresses that are remembered.
+/// Owners that are remembered.
 const MAX_KNOWN: usize = 64;
 
 #[derive(Debug, Clone, Default)]
@@ -27,12 +32,12 @@ struct State {
     next: u64,
     taken: BTreeMap<u64, Taken>,
     /// By when they were last seen to have followed.
-    known: BTreeMap<Client, u64>,
+    known: BTreeMap<Owner, u64>,
 }
 
 #[derive(Debug)]
 struct Taken {
-    client: Option<Client>,
+    owner: Owner,
     authenticated: bool,
     since: Instant,
     cut: CancellationToken,
@@ -51,22 +56,23 @@ impl Seats {
         self.0.locked().taken.len()
     }
 
-    /// A place for a reader; `limits` are those of all readers and of one address.
+    /// A place for a reader; `limits` are those of all readers and of one owner.
     pub(super) fn take(
         &self,
-        client: Option<Client>,
+        owner: Owner,
         authenticated: bool,
         (all, per_address): (usize, usize),
     ) -> Option<Seat> {
         let mut state = self.0.locked();
         state.learn(Instant::now());
-        let of_client = state.taken.values().filter(|t| !t.authenticated && t.client == client).count();
-        if !authenticated && of_client >= per_address {
+        let own = if authenticated { 0 } else { state.held_by(owner) };
+        if own >= per_address {
             return None;
         }
         if state.taken.len() >= all {
-            let trusted = authenticated || client.is_some_and(|c| state.known.contains_key(&c));
-            let victim = trusted.then(|| state.last_stranger()).flatten()?;
+            let trusted = || authenticated || own == 0 && state.known.contains_key(&owner);
+            let stranger = || trusted().then(|| state.last_stranger()).flatten();
+            let victim = state.of_the_greediest(own).or_else(stranger)?;
             if let Some(stranger) = state.taken.remove(&victim) {
                 stranger.cut.cancel();
             }
@@ -75,7 +81,7 @@ impl Seats {
         state.next += 1;
         let cut = CancellationToken::new();
         let since = Instant::now();
-        state.taken.insert(id, Taken { client, authenticated, since, cut: cut.clone() });
+        state.taken.insert(id, Taken { owner, authenticated, since, cut: cut.clone() });
         Some(Seat { seats: self.clone(), id, cut })
     }
 }
@@ -85,18 +91,31 @@ impl State {
     fn learn(&mut self, now: Instant) {
         for (id, taken) in &self.taken {
             let long = now.saturating_duration_since(taken.since) >= KNOWN_AFTER;
-            if let Some(client) = taken.client.filter(|_| long) {
-                self.known.insert(client, *id);
+            if long {
+                self.known.insert(taken.owner, *id);
             }
         }
         while self.known.len() > MAX_KNOWN {
-            let oldest = self.known.iter().min_by_key(|(_, id)| **id).map(|(client, _)| *client);
-            oldest.map(|client| self.known.remove(&client));
+            let oldest = self.known.iter().min_by_key(|(_, id)| **id).map(|(owner, _)| *owner);
+            oldest.map(|owner| self.known.remove(&owner));
         }
     }
 
+    fn held_by(&self, owner: Owner) -> usize {
+        self.taken.values().filter(|t| !t.authenticated && t.owner == owner).count()
+    }
+
+    /// The latest place of whoever has the most, if that leaves them no fewer than a newcomer who
+    /// has `own` gets.
+    fn of_the_greediest(&self, own: usize) -> Option<u64> {
+        let all = self.taken.iter().filter(|(_, t)| !t.authenticated);
+        let (id, most) =
+            all.map(|(id, t)| (*id, self.held_by(t.owner))).max_by_key(|(id, most)| (*most, *id))?;
+        (most > own + 1).then_some(id)
+    }
+
     fn last_stranger(&self) -> Option<u64> {
-        let stranger = |t: &&Taken| !t.authenticated && t.client.is_none_or(|c| !self.known.contains_key(&c));
+        let stranger = |t: &&Taken| !t.authenticated && !self.known.contains_key(&t.owner);
         self.taken.iter().rev().find(|(_, t)| stranger(t)).map(|(id, _)| *id)
     }
 }
@@ -120,9 +139,34 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    #[expect(clippy::unnecessary_wraps, reason = "as a place is asked for")]
-    fn client(n: u8) -> Option<Client> {
-        Some(Client::of([10, 0, 0, n].into()))
+    fn client(n: u8) -> Owner {
+        (Some(Client::of([10, 0, 0, n].into())), None)
+    }
+
+    fn user(uid: u32) -> Owner {
+        (Some(Client::of([127, 0, 0, 1].into())), Some(uid))
+    }
+
+    #[test]
+    fn users_of_this_machine_have_places_of_their_own() {
+        let seats = Seats::default();
+        let _theirs: Vec<_> = (0..2).map(|_| seats.take(user(1000), false, (8, 2)).unwrap()).collect();
+        assert!(seats.take(user(1000), false, (8, 2)).is_none());
+        assert!(seats.take(user(0), false, (8, 2)).is_some(), "the alerter's");
+    }
+
+    #[test]
+    fn whoever_has_the_most_gives_one_up_also_if_they_followed_for_long() {
+        let seats = Seats::default();
+        let strangers: Vec<_> =
+            (0..8).map(|n| seats.take(client(1 + n % 2), false, (8, 4)).unwrap()).collect();
+        let long_ago = Instant::now().checked_sub(KNOWN_AFTER).unwrap();
+        seats.0.locked().taken.values_mut().for_each(|t| t.since = long_ago);
+        let alerter = seats.take(client(9), false, (8, 4)).unwrap();
+        assert!(strangers[7].cut.is_cancelled());
+        // They come back, and leave it its place: nobody gives up what others have no more of.
+        let back: Vec<_> = (0..4).filter_map(|n| seats.take(client(1 + n % 2), false, (8, 4))).collect();
+        assert!(!alerter.cut.is_cancelled() && back.len() <= 1);
     }
 
     #[test]

@@ -136,6 +136,53 @@ fn nobody_speaks_for_the_run_of_another_user_by_any_way() {
     );
 }
 
+/// Who reaches loopback is every user of the node.
+#[test]
+fn another_user_neither_administers_the_exporter_nor_takes_the_places_of_its_readers() {
+    if !is_root() {
+        return;
+    }
+    const ASK: &str = "import sys, urllib.request, urllib.error
+port, way = sys.argv[1], sys.argv[2]
+readers = []
+try:
+    if way == 'stream':
+        for _ in range(9): readers.append(urllib.request.urlopen(f'http://127.0.0.1:{port}/v1/stream', timeout=30))
+    else:
+        request = urllib.request.Request(f'http://127.0.0.1:{port}{way}', data=b'', method='POST')
+        print(urllib.request.urlopen(request, timeout=30).status, flush=True)
+except urllib.error.HTTPError as error:
+    print(error.code, flush=True)
+sys.stdin.read()";
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = start(dir.path(), "");
+    let ask = |uid: u32, way: &str| {
+        let mut asker = Command::new("python3");
+        asker.args(["-c", ASK, &exporter.addr.port().to_string(), way]);
+        asker.uid(uid).gid(uid).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut asker = asker.spawn().unwrap();
+        let mut said = String::new();
+        let out = std::io::BufReader::new(asker.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut { out }, &mut said).unwrap();
+        (said.trim().to_owned(), asker)
+    };
+    let ends = |(said, mut asker): (String, std::process::Child)| {
+        drop(asker.stdin.take());
+        asker.wait().unwrap();
+        said
+    };
+    for way in ["/-/reload", "/-/nvml/release"] {
+        assert_eq!(ends(ask(BOB, way)), "403", "{way}");
+        assert_eq!(ends(ask(0, way)), "200", "{way}");
+    }
+    let theirs = ask(BOB, "stream");
+    assert_eq!(theirs.0, "503", "their ninth");
+    let mut stream = exporter.stream(None);
+    assert_eq!(exporter.post(&step("hers", 7)).status, 202);
+    stream.find(|record| record["k"] == "step");
+    ends(theirs);
+}
+
 #[test]
 fn what_only_the_exporter_says_of_its_node_is_refused_from_trainers() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use axum::http::header::{HOST, ORIGIN, USER_AGENT};
+use axum::http::header::{ACCEPT_LANGUAGE, HOST, ORIGIN, REFERER, UPGRADE_INSECURE_REQUESTS, USER_AGENT};
 use axum::http::{HeaderMap, Method, Uri};
 use serde::{Deserialize, Deserializer};
 
@@ -89,9 +89,7 @@ pub(super) fn refuse(
 ) -> Option<String> {
     let text = |name| headers.get(name).map(|v: &axum::http::HeaderValue| v.to_str().unwrap_or("?"));
     let (origin, site) = (text(ORIGIN), headers.get("sec-fetch-site").and_then(|v| v.to_str().ok()));
-    let browser =
-        origin.is_some() || site.is_some() || text(USER_AGENT).is_some_and(|a| a.starts_with("Mozilla/"));
-    if !browser {
+    if !is_browser(headers) {
         return None;
     }
     let host = text(HOST).or_else(|| uri.authority().map(|a| a.as_str())).unwrap_or_default();
@@ -114,9 +112,28 @@ pub(super) fn refuse(
         .then(|| "a page of another site may not change anything here (Origin, Sec-Fetch-Site)".to_owned())
 }
 
+/// Whether a browser asks. A script may set the user agent, and a browser leaves the rest of what
+/// names it away over plain HTTP; what languages its user reads, it always says, and no program
+/// that asks for metrics does.
+fn is_browser(headers: &HeaderMap) -> bool {
+    let agent = headers.get(USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"));
+    let says = [ORIGIN, REFERER, ACCEPT_LANGUAGE, UPGRADE_INSECURE_REQUESTS];
+    agent || headers.keys().any(|name| says.contains(name) || name.as_str().starts_with("sec-"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_does_not_hide_its_browser() {
+        for (name, value) in
+            [("accept-language", "en"), ("referer", "http://evil/"), ("sec-fetch-mode", "cors")]
+        {
+            let headers = [("host", "evil.example"), ("user-agent", "Prometheus/3.1"), (name, value)];
+            assert!(ask(Method::GET, &headers).is_some(), "{name}");
+        }
+    }
 
     fn ask(method: Method, headers: &[(&'static str, &str)]) -> Option<String> {
         ask_of(method, headers, true)
