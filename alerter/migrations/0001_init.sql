@@ -49,6 +49,8 @@ CREATE TABLE timeline (
     at_ms    BIGINT NOT NULL,
     actor    TEXT NOT NULL,
     what     TEXT NOT NULL,
+    -- Why nobody is notified from then on, where the entry tells of that.
+    suppressed TEXT,
     PRIMARY KEY (incident, seq)
 );
 

@@ -267,7 +267,7 @@ impl Runtime {
             );
             let what = "closed: the state behind it could not be read; if it still holds, it is told anew"
                 .to_owned();
-            let entry = TimelineEntry { incident: record.id.clone(), at: now, actor: "alerter".into(), what };
+            let entry = TimelineEntry::new(&record.id, now, "alerter", what);
             // What a person resolved was over then.
             record.resolved_at = record.resolved_at.or(Some(now));
             (record.state, record.next_at) = (State::Resolved, None);

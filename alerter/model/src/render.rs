@@ -273,6 +273,15 @@ fn replay(times: Option<u32>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
+/// What the other layers did when one went out of line.
+fn other_layers(together: u64, out: u64, layers: u64) -> String {
+    match (together, out) {
+        (1, 1) => format!("alone of {layers} layers"),
+        (1, n) => format!("before {} others of {layers} layers", n.saturating_sub(1)),
+        (n, _) => format!("farthest of {n} that went in one report, of {layers} layers"),
+    }
+}
+
 /// What the run shows.
 fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     use Observation as O;
@@ -334,11 +343,7 @@ fn of_run(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "it went from {expected} to {value} at step {step}, {before} steps before")
         }
         O::LayerOut { signal, value, expected, since_step, together, out, layers } => {
-            let others = match (together, out) {
-                (1, 1) => format!("alone of {layers} layers"),
-                (1, n) => format!("before {} others of {layers} layers", n.saturating_sub(1)),
-                (n, _) => format!("farthest of {n} that went in one report, of {layers} layers"),
-            };
+            let others = other_layers(*together, *out, *layers);
             let out = out_of_line(value.0, expected.0);
             write!(f, "its {signal} is {out} since step {since_step}, {others}")
         }

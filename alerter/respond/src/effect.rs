@@ -69,6 +69,15 @@ pub struct TimelineEntry {
     /// `engine`, `cli:alice`, `api:bob`, `slack:U123 (alice)`, a receiver name.
     pub actor: String,
     pub what: String,
+    /// Why nobody is notified from then on, where the entry tells of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suppressed: Option<String>,
+}
+
+impl TimelineEntry {
+    pub fn new(incident: &str, at: Ts, actor: &str, what: String) -> Self {
+        Self { incident: incident.to_owned(), at, actor: actor.to_owned(), what, suppressed: None }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -169,5 +178,5 @@ pub(crate) fn timeline(at: Ts, incident: &str, what: String) -> Effect {
 }
 
 pub(crate) fn by_actor(at: Ts, incident: &str, actor: &str, what: String) -> Effect {
-    Effect::Timeline(TimelineEntry { incident: incident.to_owned(), at, actor: actor.to_owned(), what })
+    Effect::Timeline(TimelineEntry::new(incident, at, actor, what))
 }

@@ -142,6 +142,9 @@ pub struct TimelineView {
     pub at: When,
     pub actor: String,
     pub what: String,
+    /// Why nobody is notified from then on, where the entry tells of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suppressed: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -425,7 +428,7 @@ impl From<Quiet> for QuietView {
 
 impl From<TimelineEntry> for TimelineView {
     fn from(t: TimelineEntry) -> Self {
-        Self { at: When(t.at), actor: t.actor, what: t.what }
+        Self { at: When(t.at), actor: t.actor, what: t.what, suppressed: t.suppressed }
     }
 }
 

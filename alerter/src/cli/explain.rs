@@ -13,9 +13,6 @@ use crate::notify::Ring;
 use crate::notify::pagerduty::key;
 use crate::store::DeliveryState;
 
-/// How the history says that something hid the incident.
-const HUSHED: &str = "told to nobody: ";
-
 /// Facts, then everything that happened in order, then who was told and why.
 pub(super) fn story(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> io::Result<()> {
     facts(d, now, out)?;
@@ -63,8 +60,7 @@ fn message(d: &IncidentDetail, m: &DeliveryView, before: Ts, out: &mut dyn Write
         Some(path) => way(path, &mut t),
         None => t.row(["chosen", "it knew of the incident: whoever was told hears what becomes of it"]),
     }
-    for entry in d.timeline.iter().filter(|e| e.what.starts_with(HUSHED) && e.at.0 >= before && e.at.0 <= at)
-    {
+    for entry in d.timeline.iter().filter(|e| e.suppressed.is_some() && e.at.0 >= before && e.at.0 <= at) {
         t.row(["held back", &held(entry)]);
     }
     if let Some(who) = &m.left_to {
@@ -97,7 +93,7 @@ fn way(path: &PathView, t: &mut Table) {
 }
 
 fn held(entry: &TimelineView) -> String {
-    format!("since {}: {}", entry.at.0, entry.what.strip_prefix(HUSHED).unwrap_or(&entry.what))
+    format!("since {}: {}", entry.at.0, entry.suppressed.as_deref().unwrap_or(&entry.what))
 }
 
 /// What became of it, and how hard that was.

@@ -115,8 +115,12 @@ fn delivery(seq: u32, receiver: &str, state: DeliveryState, created: i64) -> Del
 
 /// Silenced at first, told when that ended, escalated to whoever was on call, answered.
 fn detail() -> IncidentDetail {
-    let entry =
-        |s, actor: &str, what: &str| TimelineView { at: at(s), actor: actor.into(), what: what.into() };
+    let entry = |s, actor: &str, what: &str| TimelineView {
+        at: at(s),
+        actor: actor.into(),
+        what: what.into(),
+        suppressed: None,
+    };
     let ended = "still firing: silence 5f0c ended";
     let (chat, mut primary) =
         (delivery(1, "chat", DeliveryState::Delivered, 60), delivery(1, "pd", DeliveryState::Pending, 360));
@@ -165,11 +169,14 @@ fn detail() -> IncidentDetail {
         },
         timeline: vec![
             entry(0, "engine", "route: routes[0] (severity=\"page\"), levels: 2"),
-            entry(
-                0,
-                "engine",
-                "told to nobody: silenced by bob until 2026-11-21T02:17:56Z: new switch (5f0c)",
-            ),
+            TimelineView {
+                suppressed: Some("silenced by bob until 2026-11-21T02:17:56Z: new switch (5f0c)".into()),
+                ..entry(
+                    0,
+                    "engine",
+                    "told to nobody: silenced by bob until 2026-11-21T02:17:56Z: new switch (5f0c)",
+                )
+            },
             entry(60, "engine", ended),
             entry(60, "engine", "level 1 notified (chat): still firing: silence 5f0c ended"),
             entry(61, "chat", "trigger delivered"),

@@ -15,8 +15,6 @@
 //! again.
 
 mod lane;
-#[cfg(test)]
-mod rings;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -377,6 +375,8 @@ fn rfc3339(ts: Ts) -> String {
 
 #[cfg(test)]
 mod tests {
+    mod rings;
+
     use proptest::prelude::*;
     use stepwatch_fakes::{FakePagerDuty, PagerDuty as Service};
 

@@ -113,7 +113,7 @@ impl Pending {
             } else {
                 format!("{action} not told: the store refuses writes since {since}, and too much is held")
             };
-            notes.push(Effect::Timeline(TimelineEntry { incident, at: now, actor, what }));
+            notes.push(Effect::Timeline(TimelineEntry::new(&incident, now, &actor, what)));
         }
         notes
     }

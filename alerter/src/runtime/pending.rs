@@ -113,12 +113,13 @@ impl Pending {
                     .template_failures
                     .get_or_create(&ReceiverLabel { receiver: Name(n.receiver.as_str().into()) })
                     .inc();
-                notes.push(Effect::Timeline(TimelineEntry {
-                    incident: n.incident.clone(),
-                    at: n.message.at,
-                    actor: n.receiver.clone(),
-                    what: format!("template {template} failed, so that the built-in text is sent: {error}"),
-                }));
+                let what = format!("template {template} failed, so that the built-in text is sent: {error}");
+                notes.push(Effect::Timeline(TimelineEntry::new(
+                    &n.incident,
+                    n.message.at,
+                    &n.receiver,
+                    what,
+                )));
             }
         }
         self.effects.extend(notes);

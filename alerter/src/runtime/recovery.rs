@@ -31,7 +31,7 @@ impl Runtime {
                 Some(at) => format!("the next level is due at {at}"),
             };
             let what = format!("the alerter started again{away}: recovered, {next}");
-            let entry = TimelineEntry { incident, at: now, actor: "alerter".into(), what };
+            let entry = TimelineEntry::new(&incident, now, "alerter", what);
             self.pending.effects.push(Effect::Timeline(entry));
         }
     }

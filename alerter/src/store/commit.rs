@@ -216,11 +216,12 @@ async fn append_timelines(tx: &mut SqliteConnection, effects: &[Effect]) -> Resu
         }
     }
     for entries in portions(&numbered) {
-        let mut insert =
-            QueryBuilder::<Sqlite>::new("INSERT INTO timeline (incident, seq, at, at_ms, actor, what) ");
+        let mut insert = QueryBuilder::<Sqlite>::new(
+            "INSERT INTO timeline (incident, seq, at, at_ms, actor, what, suppressed) ",
+        );
         insert.push_values(entries, |mut row, (seq, entry)| {
             row.push_bind(&entry.incident).push_bind(*seq).push_bind(text_of(entry.at)).push_bind(entry.at.0);
-            row.push_bind(&entry.actor).push_bind(&entry.what);
+            row.push_bind(&entry.actor).push_bind(&entry.what).push_bind(&entry.suppressed);
         });
         insert.build().execute(&mut *tx).await?;
     }

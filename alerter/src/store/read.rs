@@ -156,10 +156,16 @@ impl Store {
 
     /// The history of an incident, oldest first.
     pub async fn timeline(&self, id: &str) -> Result<Vec<TimelineEntry>> {
-        let sql = "SELECT at_ms, actor, what FROM timeline WHERE incident = $1 ORDER BY seq";
-        let rows: Vec<(i64, String, String)> =
+        let sql = "SELECT at_ms, actor, what, suppressed FROM timeline WHERE incident = $1 ORDER BY seq";
+        let rows: Vec<(i64, String, String, Option<String>)> =
             sqlx::query_as(sql).bind(id).fetch_all(&*self.finder()).await?;
-        let entry = |(at, actor, what)| TimelineEntry { incident: id.to_owned(), at: Ts(at), actor, what };
+        let entry = |(at, actor, what, suppressed)| TimelineEntry {
+            incident: id.to_owned(),
+            at: Ts(at),
+            actor,
+            what,
+            suppressed,
+        };
         Ok(rows.into_iter().map(entry).collect())
     }
 

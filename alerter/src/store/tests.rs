@@ -87,7 +87,7 @@ fn post(n: Notification) -> Effect {
 }
 
 pub(crate) fn said(id: &str, at: i64, what: &str) -> Effect {
-    let entry = TimelineEntry { incident: id.into(), at: Ts(at), actor: "engine".into(), what: what.into() };
+    let entry = TimelineEntry::new(id, Ts(at), "engine", what.into());
     Effect::Timeline(entry)
 }
 

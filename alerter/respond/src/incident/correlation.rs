@@ -180,7 +180,8 @@ mod tests {
     use super::*;
     use crate::config::ResponderConfig;
     use crate::effect::Tx;
-    use stepwatch_model::{Change, RunSummary};
+    use crate::incident::tests::raised;
+    use stepwatch_model::RunSummary;
 
     /// A finding: how many seconds after the beginning, about whom, and what.
     type Told = (i64, Context, Kind, Severity);
@@ -208,20 +209,7 @@ mod tests {
     }
 
     fn finding((seconds, _, kind, severity): &Told) -> Finding {
-        Finding {
-            change: Change::Raise,
-            kind: *kind,
-            severity: *severity,
-            signal: "x".into(),
-            step: 1,
-            ts: at(*seconds),
-            start_step: 1,
-            value: 0.0,
-            expected: 0.0,
-            score: 0.0,
-            why: "why".into(),
-            suspects: Vec::new(),
-        }
+        raised(at(*seconds), *kind, *severity)
     }
 
     fn book(story: &[Told]) -> Manager {

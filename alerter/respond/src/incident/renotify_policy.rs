@@ -103,6 +103,7 @@ mod tests {
     use crate::effect::Tx;
     use crate::effect::{Action, Effect};
     use crate::incident::manager::Manager;
+    use crate::incident::tests::raised;
     use Change::{Clear, Raise};
     use Severity::{Page, Ticket};
     use stepwatch_model::{Change, Context, Finding, RunSummary, Span, Ts};
@@ -153,11 +154,7 @@ mod tests {
             let run = RunSummary { name: "llama".into(), ..RunSummary::default() };
             let scope = Scope::Run("llama".into());
             let context = Context::new(scope, run, BTreeSet::new(), self.now);
-            let (signal, why) = ("x".into(), "why".into());
-            let (ts, step, start_step, suspects) = (self.now, 1, 1, Vec::new());
-            let (value, expected, score) = (0.0, 0.0, 0.0);
-            #[rustfmt::skip]
-            let v = Finding { change, kind, severity, signal, step, ts, start_step, value, expected, score, why, suspects };
+            let v = Finding { change, ..raised(self.now, kind, severity) };
             let mut out = Vec::new();
             self.book.finding(&mut Tx::new(self.now, &mut out), &context, &v);
             self.take(out);

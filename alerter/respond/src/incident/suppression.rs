@@ -5,12 +5,11 @@
 //! incident that is hidden is looked at anew at least every [`LOOK_AGAIN`], whoever forgot to say
 //! that it ended.
 
-use crate::effect::Tx;
+use crate::effect::{Effect, TimelineEntry, Tx, timeline};
 use std::collections::BTreeSet;
 
 use super::manager::Manager;
 use super::{Hidden, Quiet};
-use crate::effect::timeline;
 use crate::message::{Reason, Why};
 use stepwatch_model::{Span, Ts};
 
@@ -48,7 +47,9 @@ impl Manager {
         if i.record.quiet.as_ref() == Some(&quiet) {
             return;
         }
-        tx.out.push(timeline(now, id, format!("told to nobody: {} ({})", quiet.words, quiet.by)));
+        let why = format!("{} ({})", quiet.words, quiet.by);
+        let entry = TimelineEntry::new(id, now, "engine", format!("told to nobody: {why}"));
+        tx.out.push(Effect::Timeline(TimelineEntry { suppressed: Some(why), ..entry }));
         self.set_suppressed(tx, id, Some(quiet));
     }
 

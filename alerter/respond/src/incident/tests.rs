@@ -64,6 +64,24 @@ pub(super) fn two_levels() -> ResponderConfig {
     }
 }
 
+/// What a detector says when a kind begins.
+pub(super) fn raised(ts: Ts, kind: Kind, severity: Severity) -> Finding {
+    Finding {
+        change: Change::Raise,
+        kind,
+        severity,
+        signal: "x".into(),
+        step: 1,
+        ts,
+        start_step: 1,
+        value: 0.0,
+        expected: 0.0,
+        score: 0.0,
+        why: "why".into(),
+        suspects: Vec::new(),
+    }
+}
+
 impl World {
     pub(super) fn new(config: ResponderConfig) -> Self {
         Self {
@@ -97,20 +115,7 @@ impl World {
     }
 
     fn said_by(&mut self, context: &Context, change: Change, kind: Kind, severity: Severity) {
-        let v = Finding {
-            change,
-            kind,
-            severity,
-            signal: "x".into(),
-            step: 1,
-            ts: self.now,
-            start_step: 1,
-            value: 0.0,
-            expected: 0.0,
-            score: 0.0,
-            why: "why".into(),
-            suspects: Vec::new(),
-        };
+        let v = Finding { change, ..raised(self.now, kind, severity) };
         let mut out = Vec::new();
         self.engine.judge(self.now, context, &v, &mut out);
         self.absorb(out);

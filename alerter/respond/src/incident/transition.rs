@@ -68,32 +68,16 @@ mod tests {
     use Kind::{Divergence, GradSpike, LossSpike, MfuDroop, Plateau};
     use Severity::{Page, Ticket};
     use State::{Acknowledged, Open};
-    use stepwatch_model::{Change, Context, Kind, RunSummary, Scope, Ts};
+    use stepwatch_model::{Context, Kind, RunSummary, Scope, Ts};
 
     use super::*;
     use crate::incident::manager::Manager;
-
-    fn finding(kind: Kind, severity: Severity) -> Finding {
-        Finding {
-            change: Change::Raise,
-            kind,
-            severity,
-            signal: "loss".into(),
-            step: 1,
-            ts: Ts(0),
-            start_step: 1,
-            value: 0.0,
-            expected: 0.0,
-            score: 0.0,
-            why: "why".into(),
-            suspects: Vec::new(),
-        }
-    }
+    use crate::incident::tests::raised;
 
     fn incident(kind: Kind, severity: Severity, state: State) -> Incident {
         let run = RunSummary { name: "llama".into(), ..RunSummary::default() };
         let context = Context::new(Scope::Run("llama".into()), run, BTreeSet::new(), Ts(0));
-        let mut record = Manager::default().blank(Ts(0), &context, &finding(kind, severity), 0);
+        let mut record = Manager::default().blank(Ts(0), &context, &raised(Ts(0), kind, severity), 0);
         record.state = state;
         Incident::new(record, context.run, BTreeSet::new())
     }
@@ -129,7 +113,7 @@ mod tests {
         ];
         for (kind, severity, state, comes, how, new, wanted) in table {
             let i = incident(kind, severity, state);
-            let got = classify(&i, &finding(comes, how), new);
+            let got = classify(&i, &raised(Ts(0), comes, how), new);
             assert_eq!(got, wanted, "{kind:?} {severity:?} {state:?}, then {comes:?} {how:?} with {new:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! Which messages of an incident ring in PagerDuty, in order and each twice.
 
-use super::tests::page;
-use super::*;
+use super::page;
+use crate::notify::pagerduty::*;
 use stepwatch_fakes::{AlertState, FakePagerDuty, PagerDuty as Service};
 use stepwatch_respond::message::Reason;
 
