@@ -18,8 +18,8 @@ pub(crate) const DELIVERY: Backoff =
 /// be woken.
 pub(crate) const PAGE: Backoff = Backoff { longest: Duration::from_secs(30), ..DELIVERY };
 
-/// Shortest wait: a failure that repeats at once must not spin, and a peer that accepts and hangs up
-/// must not be hammered.
+/// Shortest wait: a failure that repeats at once must not spin, and a peer that accepts and hangs
+/// up must not be hammered.
 const SHORTEST: Duration = Duration::from_millis(50);
 
 /// A receiver that asks for more is asked again after a day.

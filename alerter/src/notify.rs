@@ -224,7 +224,8 @@ macro_rules! notifiers {
         #[serde(deny_unknown_fields)]
         pub struct ReceiverConfig {
             pub name: String,
-            /// Whether its messages may wake somebody: what is not a page never falls back to it. Only PagerDuty, unless it is said.
+            /// Whether its messages may wake somebody: what is not a page never falls back to it.
+            /// Only PagerDuty, unless it is said.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub wakes: Option<bool>,
             /// At most so much of what wakes nobody.
@@ -237,7 +238,8 @@ macro_rules! notifiers {
         }
 
         impl ReceiverConfig {
-            /// Whether somebody may be woken by it: at each call, unless something else goes on about it ([`Self::repeated_by`]).
+            /// Whether somebody may be woken by it: at each call, unless something else goes on
+            /// about it ([`Self::repeated_by`]).
             pub fn wakes(&self) -> bool {
                 self.wakes.unwrap_or(self.pagerduty.is_some())
             }
@@ -260,7 +262,8 @@ macro_rules! notifiers {
                 self.slack.as_ref().is_some_and(slack::Config::has_threads)
             }
 
-            /// Reads the secrets and prepares to send. The error is for the reader of the configuration file.
+            /// Reads the secrets and prepares to send. The error is for the reader of the
+            /// configuration file.
             pub fn build(&self) -> Result<Arc<dyn Notifier>, String> {
                 let mut built: Vec<Result<Arc<dyn Notifier>, String>> = Vec::new();
                 $(if let Some(config) = &self.$module {

@@ -7,9 +7,10 @@
 //! * effects, the state they came from and the cursors up to which the streams were read are one
 //!   transaction (principle 3), so that a kill at any moment replays exactly what was not yet kept;
 //! * a store that refuses is asked again while the effects wait in memory, and the loop does not
-//!   wait for a commit that takes longer than 10 s. When the store has refused for 10 s, pages are sent from memory (`fail_open`). When too many effects wait and history was
-//!   given up for them, intake stops: the exporters keep the records, and the clock that would call
-//!   their silence a hang stops with it.
+//!   wait for a commit that takes longer than 10 s. When the store has refused for 10 s, pages are
+//!   sent from memory (`fail_open`). When too many effects wait and history was given up for them,
+//!   intake stops: the exporters keep the records, and the clock that would call their silence a
+//!   hang stops with it.
 //!
 //! * what a person says is taken before all else, and what is not asked for by a person is done in
 //!   small portions: a person waits for one portion and one commit, however much more there is to
@@ -483,7 +484,8 @@ impl Runtime {
         let retry = s.retry.map(|(at, _)| at);
         let opens = self.store.refused_for().and_then(|time| FAIL_OPEN_AFTER.checked_sub(time));
         let opens = opens.filter(|left| !left.is_zero()).map(|left| now + left);
-        // While the store refuses, only the retry commits; while a commit is under way, nothing does.
+        // While the store refuses, only the retry commits; while a commit is under way, nothing
+        // does.
         let under_way = self.pending.is_under_way();
         let retry = retry.filter(|_| !under_way);
         let usual = retry.is_none() && !under_way;

@@ -105,7 +105,8 @@ macro_rules! conditions {
 }
 
 conditions! {
-//  condition             name                          of      stops remedy        pages         opens     check
+//  condition             name                          of      stops remedy        pages
+//  opens     check
     GpuLost               "gpu_lost"                    Gpu     true  RebootNode    AtOnce        GpuFault  "gpus";
     GpuRecoveryAction     "gpu_recovery_action"         Gpu     true  None          AtOnce        GpuFault  "recovery";
     RowRemapPending       "row_remap_pending"           Gpu     false DrainReset    AtOnce        GpuFault  "ecc";

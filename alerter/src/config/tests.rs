@@ -496,8 +496,8 @@ fn a_team_that_leads_tickets_to_a_pager_is_a_warning() {
     assert_eq!(told(&format!("{asked}{policy}"), "teams"), 0);
 }
 
-/// Teams that only routes name are teams: their receivers are told nobody else's trouble, and theirs
-/// goes to no other receiver than those that the operator named.
+/// Teams that only routes name are teams: their receivers are told nobody else's trouble, and
+/// theirs goes to no other receiver than those that the operator named.
 #[test]
 fn teams_that_only_routes_name_are_shown_and_warned_of() {
     let text = r#"

@@ -7,8 +7,8 @@
 //! closed, which rolls back, and the next transaction opens another.
 //!
 //! The first transaction after a failure proves itself, and so does every sign of life: another
-//! connection must read what it wrote. The store refuses ([`Store::refusal`]) until then, and while a
-//! transaction does not end.
+//! connection must read what it wrote. The store refuses ([`Store::refusal`]) until then, and while
+//! a transaction does not end.
 
 use std::sync::PoisonError;
 use std::time::Duration;

@@ -211,8 +211,8 @@ impl<'a> Out<'a> {
     }
 
     /// Reads the number that `text` starts with, divides it by `divisor` (units) and sets it in
-    /// `event` as `name`. Text that is not a number sets nothing: absent is not zero. `None` and its
-    /// like are noted.
+    /// `event` as `name`. Text that is not a number sets nothing: absent is not zero. `None` and
+    /// its like are noted.
     pub fn metric(&mut self, event: &mut Event, name: &str, text: &str, divisor: f64) -> Option<f64> {
         let Some(n) = number::lex(text) else {
             self.no_number(name, text);

@@ -33,7 +33,8 @@ pub(crate) struct Entry {
 
 macro_rules! formats {
     ($($name:literal: $ty:path,)*) => {
-        /// Every format. Where two could read a line the earlier wins, so the more particular stand first.
+        /// Every format. Where two could read a line the earlier wins, so the more particular stand
+        /// first.
         pub(crate) const FORMATS: &[Entry] = &[$(Entry { name: $name, new: || Box::new(<$ty>::default()) },)*];
     };
 }

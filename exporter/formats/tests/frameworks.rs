@@ -254,7 +254,8 @@ fn deepspeed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Lines of any logs in any order, cut and spliced: no format panics, and what it says can be written and read again.
+    /// Lines of any logs in any order, cut and spliced: no format panics, and what it says can be
+    /// written and read again.
     #[test]
     fn mixed_and_broken_logs_stay_valid_events(
         picks in proptest::collection::vec((0..LOGS.len(), any::<usize>(), any::<usize>(), "[0-9.:=|,\\[\\] eE+-]{0,6}"), 1..12),

@@ -1,8 +1,8 @@
 //! A GPU or a port that reads unlike those of the other nodes of its run: slower clocks, a lower
 //! power limit or link speed, a higher temperature, more errors.
 //!
-//! [`crate::node::peer_metrics`] compares each reading with the median of the peers at that moment, in
-//! robust standard deviations, and adds up what goes beyond ([`crate::stats::drift`]). It takes
+//! [`crate::node::peer_metrics`] compares each reading with the median of the peers at that moment,
+//! in robust standard deviations, and adds up what goes beyond ([`crate::stats::drift`]). It takes
 //! about six readings far out, or many that are out a little, and an excess that matters: 5 % of a
 //! clock, 12 °C, five times the rate of errors at which one begins to look. What all have sets
 //! nobody apart.

@@ -1,12 +1,12 @@
 //! A rank whose own loss is out of line with those of the other ranks of the same step: before the
 //! gradients spread it to all, it is the only sign of who computed nonsense.
 //!
-//! [`crate::run::rank_loss`] finds the strays. One is a note that explains whatever comes of it: most
-//! often a batch, which any GPU would have choked on. The same rank out of line in `repeats` steps
-//! of the last 256, on another batch each time and more often than any other rank, is a ticket:
-//! silent data corruption looks like that (Dixit et al., "Silent data corruptions at scale", 2021;
-//! 6 of the 419 interruptions of Llama 3), and the run goes on learning from it. Replaying the
-//! batch on another GPU decides.
+//! [`crate::run::rank_loss`] finds the strays. One is a note that explains whatever comes of it:
+//! most often a batch, which any GPU would have choked on. The same rank out of line in `repeats`
+//! steps of the last 256, on another batch each time and more often than any other rank, is a
+//! ticket: silent data corruption looks like that (Dixit et al., "Silent data corruptions at
+//! scale", 2021; 6 of the 419 interruptions of Llama 3), and the run goes on learning from it.
+//! Replaying the batch on another GPU decides.
 //!
 //! It needs ranks that tell their own losses, as a loop with a client on every rank does; where
 //! only the mean is told there is nothing to compare. A ticket at most: the loss of the run is what

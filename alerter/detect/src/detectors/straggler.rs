@@ -1,9 +1,9 @@
 //! A rank that computes longer than its peers, and the other reasons for which a step waits for its
 //! slowest rank.
 //!
-//! [`crate::run::rank_compute_time`] compares ranks of one pipeline stage by the time that they compute.
-//! Three pictures are told apart, as in "Understanding stragglers in large model training" (OSDI
-//! 2025):
+//! [`crate::run::rank_compute_time`] compares ranks of one pipeline stage by the time that they
+//! compute. Three pictures are told apart, as in "Understanding stragglers in large model training"
+//! (OSDI 2025):
 //! * *persistent*: one rank is slow in 5 of its last 8 steps, by more than 10 % and 6 sigmas in
 //!   each and on average: its host or GPU. 5 % are enough where it lasts for 32 steps, and 2 %
 //!   where it has not always been so: chips of one kind differ by that, but do not begin to. Such a

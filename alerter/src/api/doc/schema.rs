@@ -61,13 +61,16 @@ words! {
     }
     /// Where an incident stands.
     IncidentState = incident::State { Open Acknowledged Resolved }
-    /// How an incident ended: by a person, by word of its sender, by what is measured, in silence (stale), with its run, or told in another.
+    /// How an incident ended: by a person, by word of its sender, by what is measured, in silence
+    /// (stale), with its run, or told in another.
     Ended = incident::Ended { Person Sender Clear Stale RunEnded Replaced }
-    /// Why an open incident is told to nobody: a silence, an incident that explains it, or one that tells of many.
+    /// Why an open incident is told to nobody: a silence, an incident that explains it, or one that
+    /// tells of many.
     Hidden = incident::Hidden { Silenced Inhibited RolledUp }
     /// What a message is to its receiver.
     Action = effect::Action { Trigger Update Ack Resolve }
-    /// What became of a message. `ambiguous`: sent, and nobody knows whether it arrived; `superseded`: a newer one says it better.
+    /// What became of a message. `ambiguous`: sent, and nobody knows whether it arrived;
+    /// `superseded`: a newer one says it better.
     DeliveryState = store::DeliveryState { Pending Attempting Ambiguous Delivered Failed Superseded }
     /// Where a silence stands.
     SilenceState = silence::Phase { Pending Active Expired }
@@ -123,7 +126,8 @@ named! {
         .pattern(Some(r"^$|^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}"))
         .examples([json!("2026-11-21T02:16:56.000Z"), json!("")])
         .build();
-    /// A label and what its value must or must not be, in Prometheus' syntax; quotes may be left out where they are not needed.
+    /// A label and what its value must or must not be, in Prometheus' syntax; quotes may be left
+    /// out where they are not needed.
     Matcher => ObjectBuilder::new()
         .schema_type(Type::String)
         .pattern(Some(MATCHER))

@@ -274,7 +274,8 @@ fn many_tags_and_many_values_are_bounded() {
 }
 
 proptest! {
-    /// Whatever happens to a file, and however it arrives: no panic, the same events, and never more than one record held.
+    /// Whatever happens to a file, and however it arrives: no panic, the same events, and never
+    /// more than one record held.
     #[test]
     fn mutated_files_in_pieces(
         flips in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4),
