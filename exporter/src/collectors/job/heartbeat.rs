@@ -6,11 +6,13 @@
 //! witness of that death.
 
 use std::collections::BTreeSet;
-use std::fs::ReadDir;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{File, ReadDir};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
 
 use stepwatch_kit::config::Period;
 use stepwatch_wire::names::exporter_event;
@@ -246,14 +248,17 @@ impl Entry {
 }
 
 impl Page {
-    /// `None` of what is no page, or is being written all the time.
+    /// `None` of what is no page, or is being written all the time. The file is opened once, so
+    /// that what is read and whose it is belong together.
     fn read(path: &Path) -> Option<Self> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path).ok()?;
+        let meta = file.metadata().ok().filter(|m| m.is_file() && m.len() == SIZE as u64)?;
         for _ in 0..TRIES {
-            let bytes = bytes(path)?;
+            let bytes = bytes(&file)?;
             // The counter before and after: a page that moved while it was copied is copied again.
-            if word(&bytes, 8).is_multiple_of(2) && bytes == self::bytes(path)? {
-                let uid = std::fs::metadata(path).ok()?.uid();
-                return Some(Self { voice: Voice::of(Some(uid)), ..Self::parse(&bytes)? });
+            if word(&bytes, 8).is_multiple_of(2) && bytes == self::bytes(&file)? {
+                return Some(Self { voice: Voice::of(Some(meta.uid())), ..Self::parse(&bytes)? });
             }
         }
         None
@@ -315,9 +320,10 @@ fn pid_namespace(roots: &Roots) -> Option<u64> {
     inode("1").or_else(|| inode("self"))
 }
 
-fn bytes(path: &Path) -> Option<Vec<u8>> {
-    std::fs::metadata(path).ok().filter(|m| m.len() == SIZE as u64)?;
-    std::fs::read(path).ok().filter(|b| b.len() == SIZE)
+fn bytes(file: &File) -> Option<[u8; SIZE]> {
+    let mut bytes = [0; SIZE];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    Some(bytes)
 }
 
 /// The eight bytes at `at`, as a little-endian number; 0 past the end.
@@ -479,6 +485,20 @@ mod tests {
         let out = b.collect(&mut reader);
         assert_eq!(out.get(&BEAT, &["llama-70b", "7"]), Some(BEAT_AT));
         assert_eq!(out.get(&DROPPED, &[]), Some(4.0 * MAX_PAGES as f64 + 1.0));
+    }
+
+    #[test]
+    fn a_link_is_no_page_and_a_pipe_is_not_waited_for() {
+        use rustix::fs::{CWD, FileType, Mode};
+        let (shm, mut reader, b) = bench();
+        let (pid, started) = own();
+        let dir = shm.0.path().join(DIR);
+        shm.write("page", &page(pid, started, BEAT_AT));
+        std::os::unix::fs::symlink(dir.join("page"), dir.join("link.hb")).unwrap();
+        rustix::fs::mknodat(CWD, dir.join("pipe.hb"), FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+        assert_eq!(b.collect(&mut reader).get(&BEAT, &["llama-70b", "7"]), None);
+        // As if they had come after the directory was listed.
+        assert!(Page::read(&dir.join("link.hb")).is_none() && Page::read(&dir.join("pipe.hb")).is_none());
     }
 
     #[test]
