@@ -17,7 +17,7 @@ use crate::drops::{Drops, Reason};
 use crate::family::Family;
 use crate::identity::{Claim, Registry, RunRow};
 use crate::lock::Locked as _;
-use crate::origin::{Origin, Outcome, Via};
+use crate::origin::{Origin, Outcome, Peer, Via};
 use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
 use crate::stream::{Limits, Mark, Ring};
@@ -352,6 +352,11 @@ impl Hub {
     /// A new connection of the ingest socket.
     pub fn connection(&self) -> u64 {
         self.0.connections.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A connection of the ingest socket is over a limit.
+    pub fn refuse_connection(&self, peer: Peer, reason: Reason) {
+        self.0.training.locked().refuse_connection(peer, reason, unix_now());
     }
 
     /// The peer closed its connection; ranks that did not say goodbye are dead.

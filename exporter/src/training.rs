@@ -195,7 +195,10 @@ impl Training {
             run.describe(&event, context);
             return Outcome::Accepted;
         }
-        let Some(rank) = run.rank(number, limit, now) else { return self.dropped(Reason::Ranks) };
+        let Some(rank) = run.rank(number, limit, now) else {
+            self.leave_out(&name, voice, (Reason::Ranks, 1), now);
+            return Outcome::Dropped(Reason::Ranks);
+        };
         if event.kind == Kind::Bye && !rank.is_goodbye(origin, &mut event) {
             return self.dropped(Reason::Duplicate);
         }
@@ -204,6 +207,7 @@ impl Training {
             Kind::Hello => run.hello(&event, context),
             Kind::Step => {
                 let stepped = run.step(&mut event, context);
+                self.leave_out(&name, voice, (Reason::Custom, stepped.custom_dropped), now);
                 if let Err(outcome) = self.stepped(stepped, now, out) {
                     return outcome;
                 }
@@ -234,7 +238,6 @@ impl Training {
     /// Counts what became of a step and publishes what goes before it; an error where nothing of it
     /// is left to publish.
     fn stepped(&mut self, stepped: Stepped, now: f64, out: &mut Vec<Event>) -> Result<(), Outcome> {
-        self.drops.add(Reason::Custom, stepped.custom_dropped);
         self.drops.add(Reason::Repeated, stepped.repeated);
         if let Some(reason) = stepped.dropped {
             return Err(self.dropped(reason));

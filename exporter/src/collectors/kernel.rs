@@ -332,16 +332,16 @@ fn remembered(cx: &Context<'_>) -> Tracker {
 }
 
 fn lock(dir: &Path) -> io::Result<File> {
-    let file = File::options().create(true).truncate(false).write(true).open(dir.join(LOCK_FILE))?;
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true);
+    let file = persisted_state::open_private(&dir.join(LOCK_FILE), &mut options)?;
     rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
     Ok(file)
 }
 
 fn save(dir: &Path, counts: &Counts, known: Option<String>) -> io::Result<()> {
     if let Some(known) = known {
-        let (path, new) = (dir.join(KNOWN_FILE), dir.join("kernel-messages.new"));
-        std::fs::write(&new, known)?;
-        std::fs::rename(&new, &path)?;
+        persisted_state::replace(&dir.join(KNOWN_FILE), known.as_bytes())?;
     }
     persisted_state::save(Some(dir), NAME, counts)
 }

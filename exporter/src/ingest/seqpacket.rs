@@ -64,7 +64,7 @@ pub(super) async fn serve(
             Ok((stream, _)) => {
                 let connection = Connection::new(stream, &intake);
                 let Some(seat) = Seat::take(&counts, &connection.peer, max) else {
-                    intake.hub.drops().count(Reason::Connections);
+                    intake.hub.refuse_connection(connection.peer, Reason::Connections);
                     continue;
                 };
                 if let Some(Holder { uid, pid }) = seat.evicted {
@@ -217,7 +217,7 @@ impl Connection {
             let identity = (run.clone(), event.rank.unwrap_or(0));
             if !self.identities.contains(&identity) {
                 if self.identities.len() >= MAX_IDENTITIES {
-                    return self.intake.hub.drops().count(Reason::Identities);
+                    return self.intake.hub.refuse_connection(self.peer, Reason::Identities);
                 }
                 self.identities.insert(identity);
             }

@@ -18,6 +18,7 @@ mod lines;
 mod name;
 mod open;
 mod owner;
+mod pattern;
 mod rewritten_file;
 mod state;
 #[cfg(test)]
@@ -36,10 +37,10 @@ use stepwatch_wire::Event;
 use super::poll::{self, Poll, Polling};
 use super::sink::{Sink, Surroundings};
 use crate::family::Family;
-use crate::reach::Reach;
+use crate::reach::{Reach, Refusal};
 use crate::roots::Roots;
 use crate::shares;
-use crate::source::SourceHandle;
+use crate::source::{NOT_OWNER, SourceHandle};
 use file::TailedFile;
 use owner::Asked;
 use watch::LOOK_EVERY;
@@ -77,6 +78,8 @@ pub(super) struct Tail {
     refused: BTreeSet<PathBuf>,
     /// The last search left directories out.
     cut: bool,
+    /// Why the last search was not let into a directory.
+    kept_out: Option<Refusal>,
     processes: Processes,
     roots: Roots,
     next_look: Option<Instant>,
@@ -140,6 +143,7 @@ impl Tail {
             scan_pause: SCAN_PAUSE,
             refused: BTreeSet::new(),
             cut: false,
+            kept_out: None,
             processes: Processes::new(procfs),
             roots: Roots { procfs: procfs.to_owned(), ..Roots::default() },
             next_look: None,
@@ -208,6 +212,11 @@ impl Tail {
             );
         }
         self.cut = found.cut;
+        if let Some(why) = found.refused.filter(|why| self.kept_out != Some(*why)) {
+            self.health.dropped(NOT_OWNER, 1);
+            tracing::warn!(path = self.config.path, %why, "a directory is not searched");
+        }
+        self.kept_out = found.refused;
         let directory = Path::new(&self.config.path);
         if found.files.iter().all(|f| f.path != directory) {
             // A directory took the place of what was no file yet.

@@ -7,9 +7,9 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, State};
@@ -28,8 +28,12 @@ use super::ring::{Read, Ring, Start};
 use super::seats::{Seat, Seats};
 use crate::clock::unix_now;
 use crate::identity::peer;
+use crate::lock::Locked as _;
 use crate::reply;
 use crate::samples::Samples;
+
+/// Between two lines about readers that are refused.
+const LOG_EVERY: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone)]
 pub struct StreamConfig {
@@ -59,6 +63,26 @@ struct Readers {
     evicted: AtomicU64,
     refused: AtomicU64,
     gaps: AtomicU64,
+    /// When it was last logged that one was refused: one that is comes back at once.
+    logged: Mutex<Option<Instant>>,
+}
+
+impl Readers {
+    /// Counts a reader that finds no place. Whether its address was logged.
+    fn refuse(&self, client: Option<Client>, now: Instant) -> bool {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        let mut logged = self.logged.locked();
+        if logged.is_some_and(|at| now.saturating_duration_since(at) < LOG_EVERY) {
+            return false;
+        }
+        *logged = Some(now);
+        let client = client.map(|client| client.to_string());
+        tracing::warn!(
+            client,
+            "refused a reader of the stream: too many follow it (stream.max_readers, stream.max_readers_per_address)"
+        );
+        true
+    }
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -122,7 +146,7 @@ async fn stream(
     let user = peer::voice_at_our_port(addr).await.uid();
     let limits = (state.config.max_readers, state.config.max_readers_per_address);
     let Some(seat) = state.readers.seats.take((client, user), authenticated.is_some(), limits) else {
-        state.readers.refused.fetch_add(1, Ordering::Relaxed);
+        state.readers.refuse(client, Instant::now());
         let text = "too many readers follow the stream (stream.max_readers, stream.max_readers_per_address)";
         let again = [(RETRY_AFTER, HeaderValue::from_static("5"))];
         return (again, reply::error(StatusCode::SERVICE_UNAVAILABLE, text)).into_response();
@@ -212,5 +236,19 @@ async fn send(state: &StreamState, chunks: &mpsc::Sender<Bytes>, chunk: Bytes) -
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(End::Left),
         Err(_) => Err(End::Slow),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_reader_is_counted_each_time_and_logged_once_a_minute() {
+        let (readers, now) = (Readers::default(), Instant::now());
+        let client = Some(Client::of([10, 0, 0, 1].into()));
+        let after = |seconds| readers.refuse(client, now + Duration::from_secs(seconds));
+        assert_eq!([after(0), after(59), after(60)], [true, false, true]);
+        assert_eq!(readers.refused.load(Ordering::Relaxed), 3);
     }
 }

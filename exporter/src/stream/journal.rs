@@ -17,9 +17,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use crate::persisted_state::open_private;
 
 /// First word of a file of ours, and the version of what follows.
 const MAGIC: &str = "#stepwatch-stream-1";
@@ -305,12 +307,12 @@ fn other(path: &Path) -> PathBuf {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
+    open_private(path, OpenOptions::new().read(true).write(true).create(true).truncate(true))
 }
 
 /// Goes on in a file behind what was committed.
 fn reopen(path: &Path, committed: u64) -> io::Result<File> {
-    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut file = open_private(path, OpenOptions::new().read(true).write(true))?;
     file.set_len(committed)?;
     file.seek(SeekFrom::End(0))?;
     Ok(file)
@@ -318,7 +320,7 @@ fn reopen(path: &Path, committed: u64) -> io::Result<File> {
 
 /// Nothing, if there is no such file.
 fn read(path: &Path) -> io::Result<Option<(File, Vec<u8>)>> {
-    let file = match File::open(path) {
+    let file = match open_private(path, OpenOptions::new().read(true)) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),

@@ -9,7 +9,7 @@ use super::archive::PastRun;
 use super::run::{Gpu, Run};
 use super::shares::Newcomer;
 use crate::drops::Reason;
-use crate::origin::Outcome;
+use crate::origin::{Outcome, Peer};
 use crate::voice::Voice;
 
 /// Ranks of all runs together: a node has a few dozen, a machine that follows the logs of others
@@ -86,6 +86,35 @@ impl Training {
         if self.told.is_due(Reason::NotOwner, voice, now) {
             tracing::warn!(run, of = %owner, by = %voice, "refused: the run is another user's (runs.shared says which anybody may speak for)");
         }
+    }
+
+    /// Counts `n` parts of an event that a limit leaves out, and says whose once in a while. Tells
+    /// whether it was said.
+    pub(super) fn leave_out(
+        &mut self,
+        run: &str,
+        voice: Voice,
+        (reason, n): (Reason, u64),
+        now: f64,
+    ) -> bool {
+        self.drops.add(reason, n);
+        let is_due = n > 0 && self.told.is_due(reason, voice, now);
+        if is_due {
+            tracing::warn!(run, of = %voice, reason = reason.as_str(), "a run has more than is followed");
+        }
+        is_due
+    }
+
+    /// Counts that a connection is over a limit, and says whose once in a while. Tells whether it
+    /// was said.
+    pub fn refuse_connection(&mut self, peer: Peer, reason: Reason, now: f64) -> bool {
+        self.drops.count(reason);
+        let is_due = self.told.is_due(reason, Voice::of(Some(peer.uid)), now);
+        if is_due {
+            let Peer { uid, pid, .. } = peer;
+            tracing::warn!(uid, pid, reason = reason.as_str(), "over a limit of the ingest socket");
+        }
+        is_due
     }
 
     pub(super) fn refused(&mut self, run: &str, voice: Voice, reason: Reason, now: f64) -> Outcome {

@@ -6,12 +6,12 @@
 //! a start.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::origin::Priority;
+use crate::persisted_state;
 use crate::voice::Voice;
 
 const FILE: &str = "runs.json";
@@ -52,7 +52,7 @@ impl Archive {
     /// What an earlier start left in `dir`; nothing when there was none.
     pub fn load(dir: &Path) -> Self {
         let path = dir.join(FILE);
-        let text = match std::fs::read(&path) {
+        let text = match persisted_state::read(&path, u64::MAX) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Self::default(),
             Err(error) => {
@@ -69,12 +69,7 @@ impl Archive {
     }
 
     pub fn save(&self, dir: &Path) -> std::io::Result<()> {
-        let path = dir.join(FILE);
-        let new: PathBuf = path.with_extension("json.new");
-        let mut file = std::fs::File::create(&new)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
-        file.sync_data()?;
-        std::fs::rename(&new, &path)
+        persisted_state::replace(&dir.join(FILE), &serde_json::to_vec(self)?)
     }
 
     pub(super) fn prune(&mut self, now: f64) {
@@ -117,6 +112,13 @@ mod tests {
         sample().save(dir.path()).unwrap();
         assert_eq!(Archive::load(dir.path()), sample());
         assert!(!dir.path().join("runs.json.new").exists());
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = dir.path().join(FILE);
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        Archive::load(dir.path());
+        assert_eq!(mode(), 0o600, "of an earlier version");
     }
 
     #[test]

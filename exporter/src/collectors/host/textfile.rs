@@ -20,6 +20,7 @@ use stepwatch_kit::exposition::read::{self, Dialect};
 use self::families::Block;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::{Family, FamilyType};
+use crate::reach::Reach;
 use crate::roots;
 use crate::samples::Samples;
 
@@ -195,13 +196,12 @@ impl TextfileReader {
 
 /// The whole of a file that can be read as a page, and when it was written.
 fn read_file(path: &Path, max_samples: usize) -> Result<(String, Option<f64>), String> {
-    let meta = std::fs::metadata(path).map_err(|e| e.to_string())?;
-    // Anything else may have no end, or none to write it.
-    if !meta.is_file() {
-        return Err("it is no regular file".into());
-    }
+    // The directory is the operator's word; a link in it leads no further than its owner may see.
+    // What is no regular file may have no end, or none to write it, and is not opened.
+    let directory = path.parent().unwrap_or(path);
+    let file = Reach::Below(directory.to_owned()).open(path).map_err(|e| e.to_string())?;
+    let meta = file.metadata().map_err(|e| e.to_string())?;
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(format!("it is larger than {MAX_BYTES} bytes"));

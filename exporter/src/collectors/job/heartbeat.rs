@@ -6,10 +6,13 @@
 //! witness of that death.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::fs::{File, ReadDir};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
 
 use stepwatch_kit::config::Period;
 use stepwatch_wire::names::exporter_event;
@@ -23,6 +26,7 @@ use crate::origin::Priority;
 use crate::origin::{Origin, Via};
 use crate::roots::Roots;
 use crate::samples::Samples;
+use crate::shares;
 use crate::voice::Voice;
 
 pub const ABOUT: &str = "heartbeat pages of training processes, in shared memory";
@@ -44,14 +48,25 @@ pub static PHASE: Family = Family::gauge(
     "How long the rank has been in the phase that it is in, from shared memory",
 );
 
-pub static FAMILIES: &[&Family] = &[&BEAT, &STEP, &PHASE];
+pub static DROPPED: Family = Family::counter(
+    "stepwatch_exporter_heartbeat_pages_dropped_total",
+    "",
+    &[],
+    "Heartbeat pages that were not read because there are too many, added up over all looks; the log says whose",
+);
+
+pub static FAMILIES: &[&Family] = &[&BEAT, &STEP, &PHASE, &DROPPED];
 
 /// Where the client puts its pages, within shared memory.
 const DIR: &str = "stepwatch";
 const MAGIC: &[u8; 8] = b"STEPWHB1";
 const SIZE: usize = 256;
-/// Pages of one node that are read.
+/// Pages of one node that are read; users share them.
 const MAX_PAGES: usize = 1024;
+/// Names that are looked at in one pass.
+const MAX_NAMES: usize = 262_144;
+/// Between two lines about pages that are left out.
+const LOG_EVERY: Duration = Duration::from_mins(1);
 /// Reads of a page that may come in the middle of a write.
 const TRIES: usize = 8;
 /// A death that is older than this when it is found is nobody's news.
@@ -84,9 +99,23 @@ pub fn rhythm(config: &Config) -> Rhythm {
 
 #[derive(Debug)]
 pub struct HeartbeatReader {
-    /// Pages of the dead that were told of.
-    told: BTreeSet<(u32, u64)>,
+    /// Pages of the dead that were told of, as long as they are there.
+    told: BTreeSet<Death>,
+    /// Pages that were left out.
+    dropped: u64,
+    logged: Option<Instant>,
     name: Arc<str>,
+}
+
+/// Whose page tells of the death of which process. Another user may claim the same process.
+type Death = (Voice, u32, u64);
+
+/// A page that wants to be read.
+#[derive(Debug)]
+struct Entry {
+    path: PathBuf,
+    uid: u32,
+    written: (i64, i64),
 }
 
 /// What a page says.
@@ -110,18 +139,53 @@ struct Page {
 
 impl HeartbeatReader {
     pub fn new(_: &Config) -> Self {
-        Self { told: BTreeSet::new(), name: "heartbeat".into() }
+        Self { told: BTreeSet::new(), dropped: 0, logged: None, name: "heartbeat".into() }
     }
 
-    /// A process that is gone and was not heard to go.
-    fn orphan(&mut self, cx: &Context<'_>, page: &Page) {
-        if !self.told.contains(&(page.pid, page.started)) && self.told.len() < MAX_PAGES {
-            self.told.insert((page.pid, page.started));
-            let fresh = unix_now() - page.beat < NEWS_SECONDS;
-            if fresh && cx.hub.missed(&page.run, page.rank, page.pid, page.beat) {
-                let origin = Origin::said_by(Via::Heartbeat, &self.name, Priority::Client, page.voice);
-                cx.hub.publish(origin, page.death());
+    /// The pages that are read. Users take turns, and of one user the latest pages come first: what
+    /// a dead process left behind stays until its user removes it.
+    fn choose(&mut self, listing: ReadDir) -> Vec<Entry> {
+        let (mut wanted, mut over) = (Vec::new(), Vec::new());
+        let mut names = 0;
+        let mut share = |wanted: Vec<Entry>| {
+            let (kept, left) = shares::fair(wanted, MAX_PAGES, |e| e.uid, |e| e.written);
+            over.extend(left.iter().map(|entry| entry.uid));
+            kept
+        };
+        for entry in listing.flatten() {
+            names += 1;
+            if names > MAX_NAMES {
+                self.dropped += 1;
+                break;
             }
+            wanted.extend(Entry::of(entry.path()));
+            // So that the others take no memory.
+            if wanted.len() >= 4 * MAX_PAGES {
+                wanted = share(wanted);
+            }
+        }
+        let kept = share(wanted);
+        self.dropped += over.len() as u64;
+        let is_cut = !over.is_empty() || names > MAX_NAMES;
+        if is_cut && self.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+            self.logged = Some(Instant::now());
+            let whose = shares::by_user(over.into_iter());
+            tracing::warn!(whose, names, "more heartbeat pages than are read");
+        }
+        kept
+    }
+
+    /// Tells of a process that is gone and was not heard to go. `told` receives what needs no
+    /// second telling.
+    fn orphan(&self, cx: &Context<'_>, page: &Page, told: &mut BTreeSet<Death>) {
+        if unix_now() - page.beat >= NEWS_SECONDS {
+            return;
+        }
+        let death = (page.voice, page.pid, page.started);
+        let is_new = told.insert(death) && !self.told.contains(&death);
+        if is_new && cx.hub.missed(&page.run, page.rank, page.pid, page.beat) {
+            let origin = Origin::said_by(Via::Heartbeat, &self.name, Priority::Client, page.voice);
+            cx.hub.publish(origin, page.death());
         }
     }
 }
@@ -140,8 +204,9 @@ impl Collector for HeartbeatReader {
         let entries = std::fs::read_dir(&dir).map_err(|e| CollectError::read(&dir, e))?;
         let now = unix_now();
         let namespace = pid_namespace(cx.roots);
-        let pages = entries.take(MAX_PAGES).flatten().filter_map(|e| Page::read(&e.path()));
-        for page in pages {
+        let chosen = self.choose(entries);
+        let mut told = BTreeSet::new();
+        for page in chosen.iter().filter_map(|entry| Page::read(&entry.path)) {
             let seen = page.namespace == 0 || namespace.is_none_or(|ours| ours == page.namespace);
             if !seen {
                 // Of a container: whether its process lives is told by nothing but its beat.
@@ -149,7 +214,7 @@ impl Collector for HeartbeatReader {
                     continue;
                 }
             } else if read_stat(cx.roots, page.pid).is_none_or(|s| s.start_ticks() != page.started) {
-                self.orphan(cx, &page);
+                self.orphan(cx, &page, &mut told);
                 continue;
             }
             if !cx.hub.hears(page.voice, &page.run) {
@@ -166,22 +231,34 @@ impl Collector for HeartbeatReader {
                 out.set(&PHASE, &[&run, &rank, &page.phase], (now - page.phase_at).max(0.0));
             }
         }
+        self.told = told;
+        out.set(&DROPPED, &[], self.dropped);
         Ok(())
     }
 }
 
-impl Page {
-    /// `None` of what is no page, or is being written all the time.
-    fn read(path: &Path) -> Option<Self> {
+impl Entry {
+    fn of(path: PathBuf) -> Option<Self> {
         if path.extension()? != "hb" {
             return None;
         }
+        let meta = std::fs::symlink_metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
+        Some(Self { path, uid: meta.uid(), written: (meta.mtime(), meta.mtime_nsec()) })
+    }
+}
+
+impl Page {
+    /// `None` of what is no page, or is being written all the time. The file is opened once, so
+    /// that what is read and whose it is belong together.
+    fn read(path: &Path) -> Option<Self> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path).ok()?;
+        let meta = file.metadata().ok().filter(|m| m.is_file() && m.len() == SIZE as u64)?;
         for _ in 0..TRIES {
-            let bytes = bytes(path)?;
+            let bytes = bytes(&file)?;
             // The counter before and after: a page that moved while it was copied is copied again.
-            if word(&bytes, 8).is_multiple_of(2) && bytes == self::bytes(path)? {
-                let uid = std::fs::metadata(path).ok()?.uid();
-                return Some(Self { voice: Voice::of(Some(uid)), ..Self::parse(&bytes)? });
+            if word(&bytes, 8).is_multiple_of(2) && bytes == self::bytes(&file)? {
+                return Some(Self { voice: Voice::of(Some(meta.uid())), ..Self::parse(&bytes)? });
             }
         }
         None
@@ -243,9 +320,10 @@ fn pid_namespace(roots: &Roots) -> Option<u64> {
     inode("1").or_else(|| inode("self"))
 }
 
-fn bytes(path: &Path) -> Option<Vec<u8>> {
-    std::fs::metadata(path).ok().filter(|m| m.len() == SIZE as u64)?;
-    std::fs::read(path).ok().filter(|b| b.len() == SIZE)
+fn bytes(file: &File) -> Option<[u8; SIZE]> {
+    let mut bytes = [0; SIZE];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    Some(bytes)
 }
 
 /// The eight bytes at `at`, as a little-endian number; 0 past the end.
@@ -305,6 +383,11 @@ mod tests {
         (Shm(dir), HeartbeatReader::new(&Config::default()), testing::Bench::new(roots))
     }
 
+    /// Series of pages.
+    fn shown(out: &Samples) -> usize {
+        out.iter().filter(|s| s.family != &DROPPED).count()
+    }
+
     #[test]
     fn a_page_of_a_process_that_lives() {
         let (shm, mut reader, b) = bench();
@@ -319,7 +402,7 @@ mod tests {
         assert_eq!(out.get(&STEP, &labels), Some(12_345.0));
         let age = out.get(&PHASE, &["llama-70b", "7", "fwd_bwd"]).unwrap();
         assert!((age - (unix_now() - BEAT_AT + 1.5).max(0.0)).abs() < 60.0, "{age}");
-        assert_eq!(out.iter().count(), 3);
+        assert_eq!(shown(&out), 3);
         assert!(b.published().is_empty());
     }
 
@@ -330,7 +413,7 @@ mod tests {
         // The pid lives, but as another process.
         shm.write("1.hb", &page(pid, started + 1, unix_now()));
         for _ in 0..2 {
-            assert!(b.collect(&mut reader).is_empty());
+            assert_eq!(shown(&b.collect(&mut reader)), 0);
         }
         let told = b.published();
         let [death] = &told[..] else { panic!("{told:?}") };
@@ -358,7 +441,64 @@ mod tests {
         let (pid, started) = own();
         let beat = unix_now() - 2.0 * NEWS_SECONDS;
         shm.write("1.hb", &page(pid, started + 1, beat));
-        assert!(b.collect(&mut reader).is_empty() && b.published().is_empty());
+        assert!(shown(&b.collect(&mut reader)) == 0 && b.published().is_empty());
+    }
+
+    /// Lets a page be somebody else's, which only root can.
+    fn give_away(shm: &Shm, name: &str) -> bool {
+        let is_root = rustix::process::geteuid().is_root();
+        let path = shm.0.path().join(DIR).join(name);
+        is_root && std::os::unix::fs::lchown(path, Some(65_534), None).is_ok()
+    }
+
+    #[test]
+    fn invented_dead_processes_do_not_silence_a_later_death() {
+        let (shm, mut reader, b) = bench();
+        let (pid, started) = own();
+        let invented = |n: usize| page(pid, started + 2 + n as u64, unix_now() - 2.0 * NEWS_SECONDS);
+        for n in 0..MAX_PAGES {
+            shm.write(&format!("{n}.hb"), &invented(n));
+        }
+        b.collect(&mut reader);
+        shm.write("0.hb", &page(pid, started + 1, unix_now()));
+        b.collect(&mut reader);
+        assert_eq!(b.published().len(), 1);
+        for n in 0..MAX_PAGES {
+            std::fs::remove_file(shm.0.path().join(DIR).join(format!("{n}.hb"))).unwrap();
+        }
+        b.collect(&mut reader);
+        assert!(reader.told.is_empty(), "what is gone is forgotten");
+    }
+
+    #[test]
+    fn pages_of_one_user_do_not_hide_those_of_another() {
+        let (shm, mut reader, b) = bench();
+        let (pid, started) = own();
+        shm.write("genuine.hb", &page(pid, started, BEAT_AT));
+        if !give_away(&shm, "genuine.hb") {
+            return;
+        }
+        let old = page(pid, started + 1, 1.0);
+        for n in 0..5 * MAX_PAGES {
+            shm.write(&format!("{n}.hb"), &old);
+        }
+        let out = b.collect(&mut reader);
+        assert_eq!(out.get(&BEAT, &["llama-70b", "7"]), Some(BEAT_AT));
+        assert_eq!(out.get(&DROPPED, &[]), Some(4.0 * MAX_PAGES as f64 + 1.0));
+    }
+
+    #[test]
+    fn a_link_is_no_page_and_a_pipe_is_not_waited_for() {
+        use rustix::fs::{CWD, FileType, Mode};
+        let (shm, mut reader, b) = bench();
+        let (pid, started) = own();
+        let dir = shm.0.path().join(DIR);
+        shm.write("page", &page(pid, started, BEAT_AT));
+        std::os::unix::fs::symlink(dir.join("page"), dir.join("link.hb")).unwrap();
+        rustix::fs::mknodat(CWD, dir.join("pipe.hb"), FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+        assert_eq!(b.collect(&mut reader).get(&BEAT, &["llama-70b", "7"]), None);
+        // As if they had come after the directory was listed.
+        assert!(Page::read(&dir.join("link.hb")).is_none() && Page::read(&dir.join("pipe.hb")).is_none());
     }
 
     #[test]

@@ -8,10 +8,13 @@
 //! The memory is a file of text, one message a line, to be read, merged and shipped to other nodes.
 
 use std::collections::BTreeSet;
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use stepwatch_wire::words;
+
+use crate::persisted_state::open_private;
 
 /// Messages remembered. Beyond it, what is new is counted each time.
 const MAX_KNOWN: usize = 8192;
@@ -32,17 +35,18 @@ impl KnownMessages {
     /// they were printed.
     pub(super) fn load(own: Option<&Path>, shipped: Option<&Path>) -> (Self, bool) {
         let mut known = Self::default();
-        let learned = own.is_some_and(|own| own.exists() && known.read(own));
+        let learned = own.is_some_and(|own| {
+            own.exists() && known.read(own, open_private(own, File::options().read(true)))
+        });
         if let Some(shipped) = shipped {
-            known.read(shipped);
+            known.read(shipped, File::open(shipped));
         }
         known.changed = false;
         (known, learned)
     }
 
-    fn read(&mut self, path: &Path) -> bool {
+    fn read(&mut self, path: &Path, file: io::Result<File>) -> bool {
         let mut bytes = Vec::new();
-        let file = std::fs::File::open(path);
         match file.and_then(|f| f.take(MAX_FILE).read_to_end(&mut bytes)) {
             Ok(_) => {
                 let text = String::from_utf8_lossy(&bytes);

@@ -250,6 +250,11 @@ fn what_is_new_to_the_node_is_counted_once_and_known_after_a_restart() {
     assert_eq!((out.get(&UNKNOWN, &["warning"]), out.get(&KNOWN, &[])), (Some(1.0), Some(2.0)));
     let text = std::fs::read_to_string(m.dir.path().join("state").join(KNOWN_FILE)).unwrap();
     assert_eq!(text, "unheard-of trouble #\nusual trouble of device #\n");
+    for entry in std::fs::read_dir(m.dir.path().join("state")).unwrap() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+    }
 }
 
 #[test]

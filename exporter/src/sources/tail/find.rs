@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::name;
+use super::{name, pattern};
 use crate::reach::{Reach, Refusal};
 
 /// Directories inside one another that are searched.
@@ -42,14 +42,14 @@ pub(in crate::sources) struct Found {
     pub(in crate::sources) files: Vec<Candidate>,
     /// Directories were left out: too deep, or too many entries.
     pub(in crate::sources) cut: bool,
-    /// Nothing was searched, because it is not ours to see.
+    /// Something was not searched, because it is not ours to see.
     pub(in crate::sources) refused: Option<Refusal>,
 }
 
 /// Files that `path` means now. One that is named need not exist.
 pub(super) fn find(path: &str, reach: &Reach) -> Found {
     if is_pattern(path) {
-        return glob::glob(path).map(|paths| fitting(paths.flatten())).unwrap_or_default();
+        return pattern::find(path, reach);
     }
     let path = PathBuf::from(path);
     match fs::metadata(&path) {
@@ -62,31 +62,27 @@ pub(super) fn find(path: &str, reach: &Reach) -> Found {
     }
 }
 
-/// Files among what fits a pattern.
-fn fitting(paths: impl Iterator<Item = PathBuf>) -> Found {
-    let (mut found, mut shares) = (Vec::new(), Shares::default());
-    for (names, path) in paths.enumerate() {
-        if names >= MAX_NAMES {
-            shares.cut = true;
-            break;
-        }
-        let Ok(meta) = fs::metadata(&path) else { continue };
-        if meta.is_file() && !name::is_rotated(&path) && shares.has_room(meta.uid()) {
-            found.push(((meta.dev(), meta.ino()), Candidate::new(path, &meta)));
-        }
-    }
-    Found { files: each_once(found), cut: shares.cut, refused: None }
-}
-
 /// How much of a search was for whom.
 #[derive(Default)]
-struct Shares {
+pub(super) struct Shares {
     entries: BTreeMap<u32, usize>,
-    cut: bool,
+    names: usize,
+    names_of: BTreeMap<u32, usize>,
+    pub(super) cut: bool,
 }
 
 impl Shares {
-    fn has_room(&mut self, user: u32) -> bool {
+    /// Whether one more name in a directory of `user` is read.
+    pub(super) fn has_name(&mut self, user: u32) -> bool {
+        let of_user = self.names_of.entry(user).or_default();
+        (self.names, *of_user) = (self.names + 1, *of_user + 1);
+        let room = self.names <= MAX_NAMES && *of_user <= MAX_NAMES_OF_USER;
+        self.cut |= !room;
+        room
+    }
+
+    /// Whether one more file or directory of `user` is looked at.
+    pub(super) fn has_room(&mut self, user: u32) -> bool {
         let entries = self.entries.entry(user).or_default();
         *entries += 1;
         let room = *entries <= MAX_ENTRIES;
@@ -97,7 +93,7 @@ impl Shares {
 
 /// Of several paths to one file the one that says where it really is: W&B links its latest run
 /// beside the runs.
-fn each_once(found: Vec<((u64, u64), Candidate)>) -> Vec<Candidate> {
+pub(super) fn each_once(found: Vec<((u64, u64), Candidate)>) -> Vec<Candidate> {
     let alike = |a: &Path, b: &Path| a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
     let mut several: BTreeMap<(u64, u64), usize> = BTreeMap::new();
     found.iter().for_each(|(file, _)| *several.entry(*file).or_default() += 1);
@@ -140,16 +136,13 @@ pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
         Err(err) => return Found { refused: Refusal::of(&err), ..Found::default() },
     };
     let (mut found, mut shares) = (Vec::new(), Shares::default());
-    let (mut names, mut names_of) = (0, BTreeMap::<u32, usize>::new());
     let mut directories = VecDeque::from([(PathBuf::new(), 0)]);
     while let Some((below, depth)) = directories.pop_front() {
         let Ok(directory) = reach.directory(&base, &below) else { continue };
-        let of_user = names_of.entry(directory.metadata.uid()).or_default();
+        let user = directory.metadata.uid();
         let Ok(listing) = fs::read_dir(directory.again()) else { continue };
         for entry in listing.flatten() {
-            (names, *of_user) = (names + 1, *of_user + 1);
-            if names > MAX_NAMES || *of_user > MAX_NAMES_OF_USER {
-                shares.cut = true;
+            if !shares.has_name(user) {
                 break;
             }
             let (Ok(kind), name) = (entry.file_type(), entry.file_name()) else { continue };
@@ -252,6 +245,64 @@ mod tests {
         }
         let found = find(huge.path().to_str().unwrap());
         assert_eq!((names(huge.path(), &found), found.cut), (vec!["run.log".to_owned()], true));
+    }
+
+    #[test]
+    fn a_pattern_means_what_it_means_in_a_shell() {
+        let dir = tree(&["a/x.log", "b/x.log", "b/c/d/y.log", "b/x.log.1", "z.log", "[q].log"]);
+        std::os::unix::fs::symlink(dir.path().join("b"), dir.path().join("latest")).unwrap();
+        let of = |pattern: &str| {
+            let path = dir.path().join(pattern);
+            let path = path.to_str().unwrap();
+            names(dir.path(), &super::find(path, &Reach::of_pattern(path)))
+        };
+        assert_eq!(of("*.log"), ["[q].log", "z.log"]);
+        assert_eq!(of("[[]q].log"), ["[q].log"]);
+        assert_eq!(of("[ab]/x.log"), ["a/x.log", "b/x.log"]);
+        assert_eq!(of("*/x.log*"), ["a/x.log", "b/x.log"], "of two ways to a file the real one");
+        assert_eq!(of("late*/?.log"), ["latest/x.log"]);
+        assert_eq!(of("**/*.log"), ["[q].log", "a/x.log", "b/c/d/y.log", "b/x.log", "z.log"]);
+        assert_eq!(of("b/**/y.log"), ["b/c/d/y.log"]);
+        assert_eq!(of("?/../z.log"), ["a/../z.log"]);
+        assert_eq!((of("**").len(), of("?").len()), (0, 0), "only files");
+    }
+
+    #[test]
+    fn a_link_is_charged_to_who_made_it() {
+        use std::os::unix::fs::{lchown, symlink};
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tree(&["logs/own.log", "elsewhere/of-root.log"]);
+        let logs = dir.path().join("logs");
+        symlink(dir.path().join("elsewhere/of-root.log"), logs.join("link.log")).unwrap();
+        lchown(logs.join("link.log"), Some(65_534), None).unwrap();
+        let pattern = format!("{}/*.log", logs.display());
+        let owner = |name: &str| {
+            let found = super::find(&pattern, &Reach::of_pattern(&pattern));
+            found.files.iter().find(|c| c.path.ends_with(name)).map(|c| c.owner)
+        };
+        assert_eq!((owner("link.log"), owner("own.log")), (Some(65_534), Some(0)));
+        // Root's own links are the operator's word.
+        lchown(logs.join("link.log"), Some(0), None).unwrap();
+        lchown(dir.path().join("elsewhere/of-root.log"), Some(65_534), None).unwrap();
+        assert_eq!(owner("link.log"), Some(65_534));
+    }
+
+    #[test]
+    fn names_in_a_huge_directory_of_one_user_leave_room_for_another_in_a_pattern() {
+        let dir = tree(&["a/first", "b/run.log"]);
+        let many = dir.path().join("a");
+        if std::os::unix::fs::lchown(&many, Some(65_534), None).is_err() {
+            return;
+        }
+        for i in 0..=MAX_NAMES_OF_USER {
+            fs::hard_link(many.join("first"), many.join(i.to_string()))
+                .unwrap_or_else(|_| fs::write(many.join(i.to_string()), "").unwrap());
+        }
+        let pattern = format!("{}/*/*.log", dir.path().display());
+        let found = super::find(&pattern, &Reach::of_pattern(&pattern));
+        assert_eq!((names(dir.path(), &found), found.cut), (vec!["b/run.log".to_owned()], true));
     }
 
     #[test]

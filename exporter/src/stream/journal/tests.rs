@@ -78,6 +78,25 @@ fn it_is_no_larger_than_two_rings_and_keeps_marks_for_ever() {
 }
 
 #[test]
+fn nobody_else_may_read_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { records: 1_000_000, bytes: 5_000 };
+    let ring = open(dir.path(), "one", KERNEL, limits);
+    for n in 0..300 {
+        push(&ring, n..n + 1, None);
+    }
+    drop(ring);
+    let files: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(files.len(), 2);
+    files.iter().for_each(|f| fs::set_permissions(f, fs::Permissions::from_mode(0o644)).unwrap());
+    let _ring = open(dir.path(), "two", KERNEL, limits);
+    for file in files {
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "{file:?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_kept_is_not_taken_for_kept() {
     let dir = tempfile::tempdir().unwrap();
     let ring = open(dir.path(), "one", KERNEL, LIMITS);

@@ -199,3 +199,20 @@ fn ranks_without_end_are_shared_too() {
     assert_eq!(flood(&mut b, ANN, "ann", 1, 1), 1024, "one user's flood leaves room for another");
     assert_eq!(flood(&mut b, BOB, "bob", 2, 2), 2048, "those that are followed still are");
 }
+
+#[test]
+fn whoever_is_over_a_limit_is_counted_each_time_and_named_once_a_minute() {
+    let mut bench = Bench::new();
+    let training = &mut bench.training;
+    let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
+    let mut custom = |voice, n, now| training.leave_out("r", voice, (Reason::Custom, n), now);
+    assert!(!custom(ann, 0, NOW), "nothing was left out");
+    assert_eq!([custom(ann, 2, NOW), custom(ann, 1, NOW + 59.0), custom(bob, 1, NOW)], [true, false, true]);
+    let peer = |uid| Peer { connection: 1, pid: Some(7), uid };
+    let mut refuse = |uid, reason, now| training.refuse_connection(peer(uid), reason, now);
+    assert!(refuse(4_000_001, Reason::Identities, NOW) && refuse(4_000_001, Reason::Connections, NOW));
+    assert!(!refuse(4_000_001, Reason::Identities, NOW + 59.0) && refuse(4_000_002, Reason::Identities, NOW));
+    assert!(refuse(4_000_001, Reason::Identities, NOW + 60.0));
+    let counted = [Reason::Custom, Reason::Identities, Reason::Connections].map(|r| bench.drops.get(r));
+    assert_eq!(counted, [4, 4, 1]);
+}

@@ -103,6 +103,30 @@ fn a_file_with_anything_wrong_is_refused_as_a_whole() {
 }
 
 #[test]
+fn a_link_of_a_user_to_a_file_of_another_is_refused() {
+    use std::os::unix::fs::{lchown, symlink};
+    let mut place = Place::new(100);
+    let private = place.dir.path().join("private");
+    std::fs::write(&private, "secret 7\n").unwrap();
+    symlink(&private, place.file("link.prom")).unwrap();
+    assert_eq!(told(&place.page()), ["Unknown secret{} 7"], "our own link leads anywhere");
+    if rustix::process::geteuid().is_root() {
+        lchown(place.file("link.prom"), Some(65_534), None).unwrap();
+        let page = place.page();
+        assert!(told(&page).is_empty());
+        assert_eq!(page.get(&ERROR, &[&place.file("link.prom")]), Some(1.0));
+    }
+}
+
+#[test]
+fn a_pipe_is_not_waited_for() {
+    use rustix::fs::{CWD, FileType, Mode};
+    let mut place = Place::new(100);
+    rustix::fs::mknodat(CWD, place.file("pipe.prom"), FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+    assert_eq!(place.page().get(&ERROR, &[&place.file("pipe.prom")]), Some(1.0));
+}
+
+#[test]
 fn what_is_ours_or_told_twice_or_too_much_is_left_out_and_counted() {
     let mut place = Place::new(6);
     place.write("a.prom", "train_loss{run=\"x\"} 1\ntrain_step_duration_seconds_count 2\nshared 1\nnan NaN\n# TYPE g gauge\ng 1\n");

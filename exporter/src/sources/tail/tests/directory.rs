@@ -165,6 +165,31 @@ fn a_link_of_somebody_else_is_not_followed_out_of_what_is_theirs() {
 }
 
 #[test]
+fn a_directory_behind_a_link_of_somebody_else_is_not_searched() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut b = Bench::new("*/run.log");
+    let private = b.dir.path().join("elsewhere");
+    fs::create_dir(&private).unwrap();
+    fs::write(private.join("run.log"), step(777)).unwrap();
+    std::os::unix::fs::symlink(&private, b.path("stolen")).unwrap();
+    std::os::unix::fs::lchown(b.path("stolen"), Some(65_534), None).unwrap();
+    fs::create_dir(b.path("own")).unwrap();
+    b.steps("own/run.log", 1..2);
+    assert_eq!(b.poll_steps(), [1]);
+    b.wait(SCAN_EVERY);
+    b.poll();
+    assert_eq!(b.dropped(NOT_OWNER), Some(1.0), "once, and not at every search");
+    // What is theirs is found, and is on their share.
+    for path in [private.join("run.log"), private] {
+        std::os::unix::fs::chown(path, Some(65_534), None).unwrap();
+    }
+    b.wait(SCAN_EVERY);
+    assert_eq!(b.poll_steps(), [777]);
+}
+
+#[test]
 fn the_operator_may_name_a_link() {
     let mut b = Bench::new("named.log");
     let elsewhere = b.dir.path().join("elsewhere.txt");

@@ -1,0 +1,169 @@
+//! Files that fit a pattern. Directories are read name by name and under the limits of each user,
+//! so that nobody makes a search large for the others.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use glob::Pattern;
+
+use super::find::{Candidate, Found, Shares, each_once, is_pattern};
+use super::name;
+use crate::reach::{Located, Reach, Refusal};
+use crate::voice::Voice;
+
+/// What stands between two slashes of a pattern.
+enum Part {
+    /// `**`: directories to any depth, but none behind a link, or there could be no end to them.
+    Any,
+    Name(String),
+    Fits(Pattern),
+}
+
+/// A directory that fits the parts before `next`.
+struct Place {
+    path: PathBuf,
+    next: usize,
+    /// Whose link led here: they have what is found behind it on their share.
+    payer: Option<u32>,
+}
+
+struct Walk<'a> {
+    reach: &'a Reach,
+    parts: Vec<Part>,
+    queue: VecDeque<Place>,
+    shares: Shares,
+    found: Vec<((u64, u64), Candidate)>,
+    refused: Option<Refusal>,
+}
+
+/// Files that fit a pattern now.
+pub(super) fn find(pattern: &str, reach: &Reach) -> Found {
+    let Some((path, parts)) = parse(pattern) else { return Found::default() };
+    let queue = VecDeque::from([Place { path, next: 0, payer: None }]);
+    let mut walk =
+        Walk { reach, parts, queue, shares: Shares::default(), found: Vec::new(), refused: None };
+    while let Some(place) = walk.queue.pop_front() {
+        walk.visit(&place);
+    }
+    walk.found.sort_by(|(_, a), (_, b)| a.path.cmp(&b.path));
+    Found { files: each_once(walk.found), cut: walk.shares.cut, refused: walk.refused }
+}
+
+/// The directory before the first wildcard, and what follows; `None` of what is no pattern.
+fn parse(pattern: &str) -> Option<(PathBuf, Vec<Part>)> {
+    Pattern::new(pattern).ok()?;
+    let wild = pattern.split('/').take_while(|name| !is_pattern(name)).count();
+    let (fixed, names): (Vec<&str>, Vec<&str>) =
+        (pattern.split('/').take(wild).collect(), pattern.split('/').skip(wild).collect());
+    let base = if fixed == [""] { "/".into() } else { fixed.join("/") };
+    let mut parts = Vec::new();
+    for name in names.into_iter().filter(|name| !name.is_empty()) {
+        parts.push(match name {
+            "**" if matches!(parts.last(), Some(Part::Any)) => continue,
+            "**" => Part::Any,
+            name if is_pattern(name) => Part::Fits(Pattern::new(name).ok()?),
+            name => Part::Name(name.to_owned()),
+        });
+    }
+    Some((base.into(), parts))
+}
+
+impl Part {
+    fn fits(&self, name: &OsStr) -> bool {
+        match self {
+            Self::Any => false,
+            Self::Name(own) => name == own.as_str(),
+            Self::Fits(pattern) => name.to_str().is_some_and(|name| pattern.matches(name)),
+        }
+    }
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, place: &Place) {
+        let directory = match self.reach.find(&place.path) {
+            Ok(found) if found.metadata.is_dir() => found,
+            Ok(_) => return,
+            Err(err) => {
+                let refusal = Refusal::of(&err);
+                self.shares.cut |= refusal == Some(Refusal::TooFar);
+                self.refused = self.refused.or(refusal);
+                return;
+            }
+        };
+        match self.parts.get(place.next) {
+            Some(Part::Name(name)) => {
+                let name = name.clone();
+                if let Ok(meta) = fs::symlink_metadata(directory.again().join(&name)) {
+                    self.take(place, place.next + 1, name.as_ref(), &meta);
+                }
+            }
+            Some(_) => self.list(place, &directory),
+            None => {}
+        }
+    }
+
+    fn list(&mut self, place: &Place, directory: &Located) {
+        let deep = matches!(self.parts.get(place.next), Some(Part::Any));
+        let at = place.next + usize::from(deep);
+        let user = place.payer.unwrap_or(directory.metadata.uid());
+        let Ok(listing) = fs::read_dir(directory.again()) else { return };
+        for entry in listing.flatten() {
+            if !self.shares.has_name(user) {
+                break;
+            }
+            let (Ok(kind), name) = (entry.file_type(), entry.file_name()) else { continue };
+            let fits = self.parts.get(at).is_some_and(|part| part.fits(&name));
+            let deeper = deep && kind.is_dir();
+            if !fits && !deeper {
+                continue;
+            }
+            let Ok(meta) = entry.metadata() else { continue };
+            if deeper && self.shares.has_room(place.payer.unwrap_or(meta.uid())) {
+                let path = place.path.join(&name);
+                self.queue.push_back(Place { path, next: place.next, payer: place.payer });
+            }
+            if fits {
+                self.take(place, at + 1, &name, &meta);
+            }
+        }
+    }
+
+    /// What fits the parts before `next`, as it is itself and not what it may link to.
+    fn take(&mut self, place: &Place, next: usize, name: &OsStr, meta: &Metadata) {
+        let path = place.path.join(name);
+        let is_last = next == self.parts.len();
+        if is_last && (meta.is_dir() || name::is_rotated(&path)) {
+            return;
+        }
+        // Links of root and of our own are the operator's word.
+        let foreign = meta.is_symlink() && !Voice::of(Some(meta.uid())).is_trusted();
+        let payer = place.payer.or(foreign.then_some(meta.uid()));
+        if !self.shares.has_room(payer.unwrap_or(meta.uid())) {
+            return;
+        }
+        if is_last {
+            self.found.extend(self.file(&path, meta).map(|file| {
+                let candidate = Candidate::new(path, &file);
+                let owner = payer.unwrap_or(candidate.owner);
+                ((file.dev(), file.ino()), Candidate { owner, ..candidate })
+            }));
+        } else if meta.is_dir() || meta.is_symlink() {
+            self.queue.push_back(Place { path, next, payer });
+        }
+    }
+
+    /// The file at the end of a path. A link that is refused is found as well, so that whoever
+    /// opens it counts and logs it.
+    fn file(&self, path: &Path, meta: &Metadata) -> Option<Metadata> {
+        if !meta.is_symlink() {
+            return meta.is_file().then(|| meta.clone());
+        }
+        match self.reach.find(path) {
+            Ok(found) => found.metadata.is_file().then_some(found.metadata),
+            Err(err) => Refusal::of(&err).map(|_| meta.clone()),
+        }
+    }
+}
