@@ -22,6 +22,7 @@ use crate::attack::Attack;
 pub(crate) const ALL: &[Attack] = &[
     otlp::ATTACK,
     bodies::ATTACK,
+    bodies::SMALL,
     hello::ATTACK,
     invented::ATTACK,
     invented::MANY,
@@ -30,6 +31,8 @@ pub(crate) const ALL: &[Attack] = &[
     links::ATTACK,
     idle::EXPORTER,
     idle::ALERTER,
+    idle::BUSY_EXPORTER,
+    idle::BUSY_ALERTER,
     readers::ATTACK,
     sockets::ATTACK,
     logs::MANY,

@@ -1,7 +1,7 @@
 //! Files that fit a pattern. Directories are read name by name and under the limits of each user,
 //! so that nobody makes a search large for the others.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
@@ -13,6 +13,11 @@ use super::find::{Candidate, Found, Shares, each_once, is_pattern};
 use super::name;
 use crate::reach::{Located, Reach, Refusal};
 use crate::voice::Voice;
+
+/// Files that a walk remembers before it forgets the oldest of those who have many, and how many of
+/// a user it keeps then: four times as many as are followed of all users.
+const REMEMBERED: usize = 4_096;
+const REMEMBERED_OF_USER: usize = 1_024;
 
 /// What stands between two slashes of a pattern.
 enum Part {
@@ -36,6 +41,8 @@ struct Walk<'a> {
     queue: VecDeque<Place>,
     shares: Shares,
     found: Vec<((u64, u64), Candidate)>,
+    /// How many are found before the oldest are forgotten.
+    most: usize,
     refused: Option<Refusal>,
 }
 
@@ -44,11 +51,11 @@ pub(super) fn find(pattern: &str, reach: &Reach) -> Found {
     let Some((path, parts)) = parse(pattern) else { return Found::default() };
     let queue = VecDeque::from([Place { path, next: 0, payer: None }]);
     let mut walk =
-        Walk { reach, parts, queue, shares: Shares::default(), found: Vec::new(), refused: None };
+        Walk { reach, parts, queue, shares: Shares::default(), found: Vec::new(), most: REMEMBERED, refused: None };
     while let Some(place) = walk.queue.pop_front() {
         walk.visit(&place);
     }
-    walk.found.sort_by(|(_, a), (_, b)| a.path.cmp(&b.path));
+    walk.found.sort_unstable_by(|(_, a), (_, b)| a.path.cmp(&b.path));
     Found { files: each_once(walk.found), cut: walk.shares.cut, refused: walk.refused }
 }
 
@@ -69,6 +76,17 @@ fn parse(pattern: &str) -> Option<(PathBuf, Vec<Part>)> {
         });
     }
     Some((base.into(), parts))
+}
+
+/// Leaves the files that were written to last, so many of a user.
+fn forget_oldest(found: &mut Vec<((u64, u64), Candidate)>) {
+    found.sort_unstable_by_key(|(_, file)| std::cmp::Reverse(file.written));
+    let mut of_user = BTreeMap::<u32, usize>::new();
+    found.retain(|(_, file)| {
+        let kept = of_user.entry(file.owner).or_default();
+        *kept += 1;
+        *kept <= REMEMBERED_OF_USER
+    });
 }
 
 impl Part {
@@ -145,6 +163,11 @@ impl Walk<'_> {
             return;
         }
         if is_last {
+            if self.found.len() >= self.most {
+                forget_oldest(&mut self.found);
+                // Of many users it keeps many, and does not sort them again for each.
+                self.most = REMEMBERED.max(2 * self.found.len());
+            }
             self.found.extend(self.file(&path, meta).map(|file| {
                 let candidate = Candidate::new(path, &file);
                 let owner = payer.unwrap_or(candidate.owner);

@@ -1,21 +1,36 @@
-//! Connections that say nothing, opened again when they are closed.
+//! Connections that say nothing, or begin a request and do not end it, opened again when they are
+//! closed.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 
 use crate::attack::{Attack, open, raise_open_files};
 
-pub(crate) const EXPORTER: Attack = Attack::new("idle-exporter", |target| idle(target.exporter, 600));
-pub(crate) const ALERTER: Attack = Attack::new("idle-alerter", |target| idle(target.alerter, 5_000));
+pub(crate) const EXPORTER: Attack = Attack::new("idle-exporter", |target| hold(target.exporter, 600, ""));
+pub(crate) const ALERTER: Attack = Attack::new("idle-alerter", |target| hold(target.alerter, 5_000, ""));
+pub(crate) const BUSY_EXPORTER: Attack = Attack::new("busy-exporter", |target| {
+    let head = format!("POST /v1/events HTTP/1.1\r\nhost: {}\r\ncontent-length: 1\r\n\r\n", target.exporter);
+    hold(target.exporter, 600, &head)
+});
+pub(crate) const BUSY_ALERTER: Attack = Attack::new("busy-alerter", |target| {
+    let head =
+        format!("POST /api/v2/alerts HTTP/1.1\r\nhost: {}\r\ncontent-length: 1\r\n\r\n", target.alerter);
+    hold(target.alerter, 5_000, &head)
+});
 
-fn idle(addr: SocketAddr, connections: usize) -> anyhow::Result<()> {
+fn hold(addr: SocketAddr, connections: usize, said: &str) -> anyhow::Result<()> {
     raise_open_files()?;
-    let mut held: Vec<_> = (0..connections).filter_map(|_| open(addr).ok()).collect();
+    let begin = || {
+        let mut connection = open(addr).ok()?;
+        connection.write_all(said.as_bytes()).ok()?;
+        Some(connection)
+    };
+    let mut held: Vec<_> = (0..connections).filter_map(|_| begin()).collect();
     loop {
         for place in &mut held {
             place.set_nonblocking(true)?;
             let closed = place.read(&mut [0; 64]).is_ok() || place.take_error()?.is_some();
-            if closed && let Ok(again) = open(addr) {
+            if closed && let Some(again) = begin() {
                 *place = again;
             }
         }
