@@ -6,13 +6,12 @@
 //! with its cursor and is told what it missed, and meanwhile holds no memory but that one chunk.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{ConnectInfo, Query, State};
+use axum::extract::{Query, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -107,7 +106,7 @@ pub fn routes(state: StreamState) -> Router {
 
 async fn stream(
     State(state): State<StreamState>,
-    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+    client: Option<Extension<Client>>,
     authenticated: Option<Extension<Authenticated>>,
     Query(params): Query<Params>,
 ) -> Response {
@@ -116,7 +115,7 @@ async fn stream(
         Some(Ok(cursor)) => Some(cursor),
         Some(Err(error)) => return reply::error(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    let client = peer.map(|Extension(ConnectInfo(addr))| Client::of(addr.ip()));
+    let client = client.map(|Extension(client)| client);
     let limits = (state.config.max_readers, state.config.max_readers_per_address);
     let Some(seat) = state.readers.seats.take(client, authenticated.is_some(), limits) else {
         state.readers.refused.fetch_add(1, Ordering::Relaxed);

@@ -122,7 +122,7 @@ mod tests {
 
     #[expect(clippy::unnecessary_wraps, reason = "as a place is asked for")]
     fn client(n: u8) -> Option<Client> {
-        Some(Client::of([10, 0, 0, n].into()))
+        Some(Client::of([10, 0, 0, n].into(), [192, 0, 2, 1].into()))
     }
 
     #[test]

@@ -16,6 +16,8 @@ use axum::body::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
+use super::connections::Entered;
+
 /// Bodies up to this size may use the part of the budget that larger ones may not: an event or an
 /// acknowledgement gets through while somebody fills the rest.
 const SMALL: usize = 64 << 10;
@@ -41,6 +43,7 @@ pub(super) struct Share {
 pub(super) struct Counted<B> {
     body: B,
     share: Arc<Share>,
+    entered: Arc<Entered>,
     limit: Duration,
     /// From the first look at the body.
     deadline: Option<Pin<Box<Sleep>>>,
@@ -98,8 +101,8 @@ impl Drop for Share {
 }
 
 impl<B> Counted<B> {
-    pub(super) fn new(body: B, share: Arc<Share>, limit: Duration) -> Self {
-        Self { body, share, limit, deadline: None }
+    pub(super) fn new(body: B, share: Arc<Share>, entered: Arc<Entered>, limit: Duration) -> Self {
+        Self { body, share, entered, limit, deadline: None }
     }
 }
 
@@ -115,7 +118,9 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        match Pin::new(&mut this.body).poll_frame(cx) {
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        this.entered.waits_for_client(polled.is_pending());
+        match polled {
             Poll::Ready(Some(Ok(frame))) => {
                 if frame.data_ref().is_some_and(|data| !this.share.take(data.len())) {
                     return Poll::Ready(Some(Err(this.share.refuse("no room for the body"))));
@@ -143,6 +148,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::ServeMetrics;
+    use super::super::connections::{Client, Connections};
     use super::*;
 
     /// A body that nothing comes of.
@@ -182,7 +189,10 @@ mod tests {
         use http_body_util::BodyExt as _;
         let budget = Budget::new(1 << 20);
         let share = budget.share();
-        let counted = Counted::new(Silent, Arc::clone(&share), Duration::from_secs(10));
+        let client = Client::of([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let seat = Connections::new(2, ServeMetrics::default()).admit(client);
+        let entered = Arc::new(seat.enter(false).unwrap());
+        let counted = Counted::new(Silent, Arc::clone(&share), entered, Duration::from_secs(10));
         assert!(counted.collect().await.is_err());
         assert!(share.was_refused());
     }
