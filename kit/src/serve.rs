@@ -70,8 +70,8 @@ pub struct Limits {
     /// Of any request body, as it arrives (before decompression). A route may set a smaller one by
     /// `DefaultBodyLimit`.
     pub body_bytes: usize,
-    /// Of all request bodies together, as they arrive. What there is no room for is answered 503
-    /// with `Retry-After`.
+    /// Of all request bodies together, as they arrive; a quarter of it for one client. Where there
+    /// is no room, a body that waits for more is answered 503 with `Retry-After`.
     pub bodies_in_flight: usize,
     /// How long a body may keep its reader waiting in all.
     pub body_timeout: Duration,

@@ -293,13 +293,11 @@ async fn route(
     if declared.is_some_and(|bytes: u64| bytes > server.limits.body_bytes as u64) {
         return closing(too_large(server.limits.body_bytes));
     }
-    if declared.is_some_and(|bytes| !server.bodies.has_room(bytes)) {
-        return no_room(server);
-    }
-    let share = server.bodies.share();
+    let share = server.bodies.share(client);
     let limits = &server.limits;
     let mut request = request.map(|body| {
-        let body = Limited::new(body, limits.body_bytes);
+        // For a larger one there would never be room, so its handler is told that it is too large.
+        let body = Limited::new(body, limits.body_bytes.min(server.bodies.limit_per_client()));
         Body::new(Counted::new(body, Arc::clone(&share), Arc::clone(entered), limits.body_timeout))
     });
     request.extensions_mut().insert(ConnectInfo(peer));

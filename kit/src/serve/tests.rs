@@ -260,49 +260,42 @@ async fn idle_connections_make_room_for_whoever_asks() {
 }
 
 #[tokio::test]
-async fn all_bodies_together_are_limited_and_small_ones_get_through() {
-    let limits = Limits { bodies_in_flight: 1 << 20, body_bytes: 1 << 20, ..Limits::default() };
+async fn bodies_that_are_held_back_make_room_for_whole_ones() {
+    let limits = Limits { bodies_in_flight: 1 << 20, ..Limits::default() };
     let metrics = limits.metrics.clone();
     let router = hello().route("/", post(|body: Bytes| async move { format!("{} bytes", body.len()) }));
     let server = start(router, limits).await;
-    let part = vec![b'x'; 200 << 10];
-    let head = |length: usize| format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
-    let mut held = Vec::new();
-    // Bodies that never end; sooner or later there is no room for another.
-    let deadline = Instant::now() + DEADLINE;
-    let refused = loop {
-        assert!(Instant::now() < deadline, "never refused");
-        let mut stream = server.connect().await;
-        // Whoever is refused may close before all is sent.
-        let _ = stream.write_all(head(part.len() + 1).as_bytes()).await;
-        let _ = stream.write_all(&part).await;
-        let mut first = [0; 12];
-        match tokio::time::timeout(Duration::from_millis(200), stream.read_exact(&mut first)).await {
-            Ok(read) => break read.map(|_| String::from_utf8_lossy(&first).into_owned()),
-            Err(_) => held.push(stream),
-        }
+    let head = |length: usize| {
+        format!("POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n")
     };
-    assert!(refused.is_err() || refused.is_ok_and(|first| first == "HTTP/1.1 503"));
-    assert!(held.len() < 6, "{} bodies of 200 KiB are held", held.len());
-    assert!(page(&metrics).contains("test_http_bodies_refused_total 1"), "{}", page(&metrics));
-    let mut small = server.connect().await;
-    small
-        .write_all(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello")
-        .await
-        .unwrap();
-    assert!(read_to_end(&mut small).await.ends_with("5 bytes"));
-    drop(held);
-    loop {
-        assert!(Instant::now() < deadline, "the room was not given back");
-        let mut whole = server.connect().await;
-        let _ = whole
-            .write_all(head(part.len()).replace("host: x", "host: x\r\nconnection: close").as_bytes())
-            .await;
-        let _ = whole.write_all(&part).await;
-        if read_to_end(&mut whole).await.ends_with("204800 bytes") {
-            break;
-        }
+    let part = vec![b'x'; (64 << 10) - 1];
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        let mut stream = server.connect().await;
+        stream.write_all(head(64 << 10).as_bytes()).await.unwrap();
+        stream.write_all(&part).await.unwrap();
+        held.push(stream);
     }
+    // Four fit.
+    let deadline = Instant::now() + DEADLINE;
+    while !page(&metrics).contains("test_http_bodies_refused_total 16") {
+        assert!(Instant::now() < deadline, "{}", page(&metrics));
+        tokio::task::yield_now().await;
+    }
+    let refused = read_to_end(&mut held[0]).await;
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after: 1"), "{refused}");
+    for length in [5, 64 << 10, 256 << 10] {
+        let mut whole = server.connect().await;
+        whole.write_all(head(length).as_bytes()).await.unwrap();
+        whole.write_all(&vec![b'x'; length]).await.unwrap();
+        let answer = read_to_end(&mut whole).await;
+        assert!(answer.ends_with(&format!("{length} bytes")), "{answer}");
+    }
+    let mut larger = server.connect().await;
+    larger.write_all(head((256 << 10) + 1).as_bytes()).await.unwrap();
+    larger.write_all(&vec![b'x'; (256 << 10) + 1]).await.unwrap();
+    assert!(read_to_end(&mut larger).await.starts_with("HTTP/1.1 413 "), "there is never room for it");
+    drop(held);
     server.stop().await;
 }
 
