@@ -3,9 +3,9 @@
 //!
 //! A client that sends its header a byte a minute, opens sockets and says nothing, posts without
 //! end, or stops reading costs a bounded time, one of a bounded number of connections and a part of
-//! a bounded number of bytes; an idle connection gives way to a newcomer (in `connections`). On
-//! shutdown the port closes at once, requests in flight are finished, and what takes longer than
-//! the drain is cut.
+//! a bounded number of bytes; whatever waits for its client gives way to a newcomer (in
+//! `connections`). On shutdown the port closes at once, requests in flight are finished, and what
+//! takes longer than the drain is cut.
 //!
 //! A handler whose response never ends (a stream) should end its body on [`Shutdown`]; it is cut
 //! after `drain_timeout` otherwise.
@@ -16,11 +16,12 @@ mod connection;
 mod connections;
 mod listen;
 mod metrics;
+mod rarely;
 mod sniff;
 mod stall;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fmt, io};
 
 use axum::Router;
@@ -62,14 +63,15 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// How long requests in flight may take after a shutdown.
     pub drain_timeout: Duration,
-    /// A further connection takes the place of an idle one; it is answered 503 and closed where
-    /// none is idle.
+    /// A further connection takes the place of an idle one. One in 32 is kept for connections
+    /// without a request; on the others, a further request takes the place of one that waits for
+    /// its client, and is answered 503 where none does.
     pub max_connections: usize,
     /// Of any request body, as it arrives (before decompression). A route may set a smaller one by
     /// `DefaultBodyLimit`.
     pub body_bytes: usize,
-    /// Of all request bodies together, as they arrive. What there is no room for is answered 503
-    /// with `Retry-After`.
+    /// Of all request bodies together, as they arrive; half of it for one client. Where there
+    /// is no room, a body that waits for more is answered 503 with `Retry-After`.
     pub bodies_in_flight: usize,
     /// How long a body may keep its reader waiting in all.
     pub body_timeout: Duration,
@@ -151,12 +153,6 @@ impl fmt::Debug for Pass {
 /// After an accept failed for want of descriptors or memory: soon enough for a person, too late for
 /// a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Between two lines about connections that were closed for others.
-const LOG_EVERY: Duration = Duration::from_mins(1);
-
-const OVER_CAPACITY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
-    content-type: text/plain\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
-
 /// Serves until `shutdown`, then drains. Logs `listening` with the bound address first. With `web`,
 /// connections are TLS and requests authenticated as it says.
 pub async fn serve(
@@ -171,35 +167,25 @@ pub async fn serve(
         None => tracing::info!(addr = %listener.local_addr()?, tls, "listening"),
         Some(purpose) => tracing::info!(addr = %listener.local_addr()?, tls, "listening for {purpose}"),
     }
-    let open = Connections::new(limits.max_connections);
+    let open = Connections::new(limits.max_connections, limits.metrics.clone());
     let router = router.layer(DefaultBodyLimit::max(limits.body_bytes));
     let bodies = Budget::new(limits.bodies_in_flight);
     let streams = Arc::new(Semaphore::new(connection::MAX_STREAMS_OF_ALL));
     let server = Arc::new(Server { router, limits, web, bodies, streams, shutdown });
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
-    let mut logged: Option<Instant> = None;
 
     while let Some((stream, peer)) = accept(&listener, &server).await {
-        let Some(seat) = open.admit(peer.ip()) else {
-            server.limits.metrics.refused_over_capacity();
-            refuse(&stream, tls);
-            continue;
-        };
-        if let Some(client) = seat.evicted {
-            server.limits.metrics.evicted();
-            if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
-                logged = Some(Instant::now());
-                tracing::warn!(%client, "every connection is taken: an idle one of this client was closed");
-            }
-        }
+        // Fails only on a socket that is gone already.
+        let Ok(local) = stream.local_addr() else { continue };
+        let seat = Arc::new(open.admit(Client::of(peer.ip(), local.ip())));
         let (server, cut) = (Arc::clone(&server), cut.clone());
         connections.spawn(async move {
             let _open = server.limits.metrics.connection_opened();
             tokio::select! {
                 () = cut.cancelled() => {}
                 () = seat.cut.cancelled() => {}
-                () = connection::run(&server, stream, peer, &seat.busy) => {}
+                () = connection::run(&server, stream, peer, &seat) => {}
             }
         });
     }
@@ -235,13 +221,6 @@ async fn accept(listener: &TcpListener, server: &Server) -> Option<(TcpStream, s
             () = server.shutdown.wait() => return None,
             () = tokio::time::sleep(ACCEPT_PAUSE) => {}
         }
-    }
-}
-
-/// Says why on a plain connection, as far as the socket takes it at once, and closes.
-fn refuse(stream: &TcpStream, tls: bool) {
-    if !tls {
-        let _ = stream.try_write(OVER_CAPACITY);
     }
 }
 

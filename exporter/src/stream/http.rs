@@ -133,6 +133,7 @@ pub fn routes(state: StreamState) -> Router {
 async fn stream(
     State(state): State<StreamState>,
     peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+    client: Option<Extension<Client>>,
     authenticated: Option<Extension<Authenticated>>,
     Query(params): Query<Params>,
 ) -> Response {
@@ -141,9 +142,8 @@ async fn stream(
         Some(Ok(cursor)) => Some(cursor),
         Some(Err(error)) => return reply::error(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    let addr = peer.map(|Extension(ConnectInfo(addr))| addr);
-    let client = addr.map(|addr| Client::of(addr.ip()));
-    let user = peer::voice_at_our_port(addr).await.uid();
+    let client = client.map(|Extension(client)| client);
+    let user = peer::voice_at_our_port(peer.map(|Extension(ConnectInfo(peer))| peer)).await.uid();
     let limits = (state.config.max_readers, state.config.max_readers_per_address);
     let Some(seat) = state.readers.seats.take((client, user), authenticated.is_some(), limits) else {
         state.readers.refuse(client, Instant::now());
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_refused_reader_is_counted_each_time_and_logged_once_a_minute() {
         let (readers, now) = (Readers::default(), Instant::now());
-        let client = Some(Client::of([10, 0, 0, 1].into()));
+        let client = Some(Client::of([10, 0, 0, 1].into(), [192, 0, 2, 1].into()));
         let after = |seconds| readers.refuse(client, now + Duration::from_secs(seconds));
         assert_eq!([after(0), after(59), after(60)], [true, false, true]);
         assert_eq!(readers.refused.load(Ordering::Relaxed), 3);

@@ -140,11 +140,11 @@ mod tests {
     use super::*;
 
     fn client(n: u8) -> Owner {
-        (Some(Client::of([10, 0, 0, n].into())), None)
+        (Some(Client::of([10, 0, 0, n].into(), [192, 0, 2, 1].into())), None)
     }
 
     fn user(uid: u32) -> Owner {
-        (Some(Client::of([127, 0, 0, 1].into())), Some(uid))
+        (Some(Client::of([127, 0, 0, 1].into(), [127, 0, 0, 1].into())), Some(uid))
     }
 
     #[test]

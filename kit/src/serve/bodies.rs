@@ -1,38 +1,55 @@
-//! How much of request bodies is held at once, by all connections together.
+//! How much of request bodies is held at once, by all connections together and by one client.
 //!
 //! A limit of one body bounds nothing by itself: as many bodies are held as there are connections.
-//! So each byte that arrives is taken from one budget and given back when its request is answered;
-//! a body for which there is no room is refused with 503, which every sender of telemetry repeats.
+//! So each byte that arrives is taken from one budget and given back when its request is answered.
+//! Where there is no room, the body that came first of those that wait for more is broken off, with
+//! 503, which every sender of telemetry repeats: whoever holds bodies back keeps no whole one out.
 //! Bodies must also arrive within a time, or a slow one would hold its bytes for as long as it
 //! likes.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
-/// Bodies up to this size may use the part of the budget that larger ones may not: an event or an
-/// acknowledgement gets through while somebody fills the rest.
-const SMALL: usize = 64 << 10;
-/// One part in so many is for small bodies alone.
-const RESERVED_PART: usize = 4;
+use super::connections::{Client, Entered};
+
+/// One client may hold one part in so many.
+const CLIENT_PART: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: usize,
-    held: AtomicUsize,
+    bodies: Mutex<Bodies>,
+}
+
+#[derive(Debug, Default)]
+struct Bodies {
+    next: u64,
+    /// By age, the oldest first.
+    by_id: BTreeMap<u64, Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    client: Client,
+    bytes: usize,
+    /// Of the task that waits for more of the body.
+    waiting: Option<Waker>,
+    broken_off: bool,
 }
 
 /// What one request holds of the budget, until the last of its owners drops it.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,
-    held: AtomicUsize,
+    id: u64,
     refused: AtomicBool,
 }
 
@@ -41,6 +58,7 @@ pub(super) struct Share {
 pub(super) struct Counted<B> {
     body: B,
     share: Arc<Share>,
+    entered: Arc<Entered>,
     limit: Duration,
     /// From the first look at the body.
     deadline: Option<Pin<Box<Sleep>>>,
@@ -50,34 +68,91 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Budget {
     pub(super) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, held: AtomicUsize::new(0) })
+        Arc::new(Self { limit, bodies: Mutex::default() })
     }
 
-    pub(super) fn share(self: &Arc<Self>) -> Arc<Share> {
-        let (budget, held) = (Arc::clone(self), AtomicUsize::new(0));
-        Arc::new(Share { budget, held, refused: AtomicBool::new(false) })
+    pub(super) fn share(self: &Arc<Self>, client: Client) -> Arc<Share> {
+        let mut bodies = self.locked();
+        let id = bodies.next;
+        bodies.next += 1;
+        bodies.by_id.insert(id, Held { client, bytes: 0, waiting: None, broken_off: false });
+        Arc::new(Share { budget: Arc::clone(self), id, refused: AtomicBool::new(false) })
     }
 
-    /// Whether a body of this size could be taken now.
-    pub(super) fn has_room(&self, bytes: u64) -> bool {
-        let held = self.held.load(Ordering::Relaxed) as u64;
-        held.saturating_add(bytes) <= self.limit_for(bytes as usize) as u64
+    /// The most that one client may hold: a larger body is never taken.
+    pub(super) fn limit_per_client(&self) -> usize {
+        self.limit / CLIENT_PART
     }
 
-    fn limit_for(&self, body: usize) -> usize {
-        if body <= SMALL { self.limit } else { self.limit - self.limit / RESERVED_PART }
+    fn locked(&self) -> MutexGuard<'_, Bodies> {
+        self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Bodies {
+    fn held_by(&self, client: Client) -> usize {
+        self.by_id.values().filter(|h| h.client == client).map(|h| h.bytes).sum()
+    }
+
+    /// Breaks off the oldest body that waits for more, of `client` or else of whoever holds most
+    /// and more than `least`. False where there is none.
+    fn make_room(&mut self, client: Option<Client>, least: usize, except: u64) -> bool {
+        let mut held = BTreeMap::<Client, usize>::new();
+        for body in self.by_id.values() {
+            *held.entry(body.client).or_default() += body.bytes;
+        }
+        let ranked = self.by_id.iter().filter(|(id, h)| {
+            let theirs = client.map_or(held[&h.client] > least, |client| h.client == client);
+            theirs && **id != except && h.bytes > 0 && h.waiting.is_some()
+        });
+        let victim = ranked.min_by_key(|(id, h)| (usize::MAX - held[&h.client], **id)).map(|(id, _)| *id);
+        let Some(body) = victim.and_then(|id| self.by_id.get_mut(&id)) else { return false };
+        // Its task drops what came of it as soon as it runs.
+        body.bytes = 0;
+        body.broken_off = true;
+        if let Some(waker) = body.waiting.take() {
+            waker.wake();
+        }
+        true
     }
 }
 
 impl Share {
+    /// Counts what arrived; false where there is no room for it.
     fn take(&self, bytes: usize) -> bool {
-        let limit = self.budget.limit_for(self.held.load(Ordering::Relaxed) + bytes);
-        let grown = |held: usize| held.checked_add(bytes).filter(|sum| *sum <= limit);
-        let taken = self.budget.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok();
-        if taken {
-            self.held.fetch_add(bytes, Ordering::Relaxed);
+        let mut bodies = self.budget.locked();
+        let Some(own) = bodies.by_id.get_mut(&self.id) else { return false };
+        own.waiting = None;
+        if own.broken_off {
+            return false;
         }
-        taken
+        let client = own.client;
+        loop {
+            let held = bodies.held_by(client).saturating_add(bytes);
+            let all: usize = bodies.by_id.values().map(|h| h.bytes).sum();
+            let made = if held > self.budget.limit_per_client() {
+                bodies.make_room(Some(client), 0, self.id)
+            } else if all + bytes > self.budget.limit {
+                bodies.make_room(None, held, self.id)
+            } else {
+                break;
+            };
+            if !made {
+                return false;
+            }
+        }
+        if let Some(own) = bodies.by_id.get_mut(&self.id) {
+            own.bytes += bytes;
+        }
+        true
+    }
+
+    /// Notes that the body waits for more; false where it was broken off for others.
+    fn wait(&self, waker: &Waker) -> bool {
+        let mut bodies = self.budget.locked();
+        let Some(own) = bodies.by_id.get_mut(&self.id) else { return false };
+        own.waiting = Some(waker.clone());
+        !own.broken_off
     }
 
     /// Whether the body was broken off for want of room or time.
@@ -93,13 +168,13 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.held.fetch_sub(*self.held.get_mut(), Ordering::Relaxed);
+        self.budget.locked().by_id.remove(&self.id);
     }
 }
 
 impl<B> Counted<B> {
-    pub(super) fn new(body: B, share: Arc<Share>, limit: Duration) -> Self {
-        Self { body, share, limit, deadline: None }
+    pub(super) fn new(body: B, share: Arc<Share>, entered: Arc<Entered>, limit: Duration) -> Self {
+        Self { body, share, entered, limit, deadline: None }
     }
 }
 
@@ -115,20 +190,31 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        match Pin::new(&mut this.body).poll_frame(cx) {
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        this.entered.waits_for_client(polled.is_pending());
+        match polled {
             Poll::Ready(Some(Ok(frame))) => {
-                if frame.data_ref().is_some_and(|data| !this.share.take(data.len())) {
+                if !this.share.take(frame.data_ref().map_or(0, Bytes::len)) {
                     return Poll::Ready(Some(Err(this.share.refuse("no room for the body"))));
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Pending => {
+                if !this.share.wait(cx.waker()) {
+                    return Poll::Ready(Some(Err(this.share.refuse("no room for the body"))));
+                }
                 let limit = this.limit;
                 let deadline = this.deadline.get_or_insert_with(|| Box::pin(sleep(limit)));
                 std::task::ready!(deadline.as_mut().poll(cx));
                 Poll::Ready(Some(Err(this.share.refuse("the body took too long"))))
             }
-            ended @ Poll::Ready(_) => ended,
+            ended @ Poll::Ready(_) => {
+                // Broken off just before its last part came.
+                if !this.share.take(0) {
+                    return Poll::Ready(Some(Err(this.share.refuse("no room for the body"))));
+                }
+                ended
+            }
         }
     }
 
@@ -143,6 +229,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::ServeMetrics;
+    use super::super::connections::Connections;
     use super::*;
 
     /// A body that nothing comes of.
@@ -160,29 +248,59 @@ mod tests {
         }
     }
 
+    fn nth(n: u8) -> Client {
+        Client::of([10, 0, 0, n].into(), [192, 0, 2, 1].into())
+    }
+
+    fn waiting(budget: &Arc<Budget>, n: u8, bytes: usize) -> Arc<Share> {
+        let share = budget.share(nth(n));
+        assert!(share.take(bytes) && share.wait(Waker::noop()));
+        share
+    }
+
     #[test]
-    fn a_part_is_kept_for_small_bodies_and_all_is_given_back() {
+    fn a_client_gets_half_and_all_is_given_back() {
         let budget = Budget::new(1 << 20);
-        let large = budget.share();
-        for _ in 0..768 / 4 {
-            assert!(large.take(4 << 10));
-        }
-        assert!(!large.take(4 << 10), "three quarters are all that large bodies get");
-        assert!(!budget.has_room(SMALL as u64 + 1) && budget.has_room(SMALL as u64));
-        let small = [budget.share(), budget.share(), budget.share(), budget.share()];
-        assert!(small.iter().all(|s| s.take(SMALL)));
-        assert!(!budget.share().take(1), "nothing is left");
-        drop(large);
-        drop(small);
-        assert_eq!(budget.held.load(Ordering::Relaxed), 0);
+        let small: Vec<_> = (0..8).map(|_| budget.share(nth(1))).collect();
+        assert!(small.iter().all(|s| s.take(64 << 10)));
+        assert!(!budget.share(nth(1)).take(1), "what does not wait is not broken off");
+        let other = budget.share(nth(2));
+        assert!(other.take(512 << 10) && !other.take(1));
+        drop((small, other));
+        assert!(budget.share(nth(1)).take(512 << 10));
+        assert!(budget.locked().by_id.is_empty());
+    }
+
+    #[test]
+    fn bodies_that_wait_make_room_for_their_clients_next_and_the_oldest_first() {
+        let budget = Budget::new(16 << 20);
+        let held: Vec<_> = (0..300).map(|_| waiting(&budget, 1, (64 << 10) - 1)).collect();
+        assert!(budget.locked().held_by(nth(1)) <= 8 << 20);
+        let genuine = budget.share(nth(1));
+        assert!(genuine.take(64 << 10));
+        let kept = held.iter().filter(|s| s.wait(Waker::noop())).count();
+        assert_eq!(kept, 127);
+        assert!(held[299].wait(Waker::noop()) && !held[0].wait(Waker::noop()));
+        assert!(!held[0].take(1), "what was broken off stays so");
+    }
+
+    #[test]
+    fn where_many_clients_hold_all_whoever_holds_most_makes_room_for_one_with_less() {
+        let budget = Budget::new(16 << 20);
+        let held: Vec<_> = (0..4).map(|n| waiting(&budget, n, 4 << 20)).collect();
+        assert!(!budget.share(nth(5)).take(4 << 20), "nobody holds more than that");
+        assert!(budget.share(nth(5)).take(64 << 10));
+        assert!(!held[0].wait(Waker::noop()) && held[1].wait(Waker::noop()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_broken_off() {
         use http_body_util::BodyExt as _;
         let budget = Budget::new(1 << 20);
-        let share = budget.share();
-        let counted = Counted::new(Silent, Arc::clone(&share), Duration::from_secs(10));
+        let share = budget.share(nth(1));
+        let seat = Connections::new(2, ServeMetrics::default()).admit(nth(1));
+        let entered = Arc::new(seat.enter(false).unwrap());
+        let counted = Counted::new(Silent, Arc::clone(&share), entered, Duration::from_secs(10));
         assert!(counted.collect().await.is_err());
         assert!(share.was_refused());
     }

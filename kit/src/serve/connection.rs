@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use super::bodies::{Budget, Counted};
-use super::connections::{Busy, Entered};
+use super::connections::{Busy, Client, Entered, Seat};
 use super::sniff::Sniffed;
 use super::stall::StallGuard;
 use super::{Authenticated, Limits, WebUser, browser};
@@ -63,12 +63,12 @@ const WINDOW_BYTES: u32 = 64 << 10;
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, busy: &Arc<Busy>) {
+pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, seat: &Arc<Seat>) {
     // Fails only on a socket that is gone already.
     let _ = stream.set_nodelay(true);
     let stream = StallGuard::new(stream, server.limits.stall_timeout);
     let Some(tls) = server.web.as_ref().and_then(|web| web.tls(server.limits.http2)) else {
-        return http(server, stream, peer, busy).await;
+        return http(server, stream, peer, seat).await;
     };
     let handshake = timeout(server.limits.tls_handshake_timeout, TlsAcceptor::from(tls).accept(stream));
     let outcome = tokio::select! {
@@ -76,7 +76,7 @@ pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAdd
         outcome = handshake => outcome,
     };
     match outcome {
-        Ok(Ok(stream)) => http(server, stream, peer, busy).await,
+        Ok(Ok(stream)) => http(server, stream, peer, seat).await,
         Ok(Err(err)) => {
             server.limits.metrics.handshake_failed();
             tracing::debug!(%peer, %err, "TLS handshake failed");
@@ -88,30 +88,30 @@ pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAdd
     }
 }
 
-async fn http<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, busy: &Arc<Busy>)
+async fn http<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, seat: &Arc<Seat>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut io = Sniffed::unread(io);
     if !server.limits.http2 {
-        return http1(server, io, peer, busy).await;
+        return http1(server, io, peer, seat).await;
     }
     let told = tokio::select! {
         () = server.shutdown.wait() => return,
         told = timeout(server.limits.header_timeout, io.is_http2()) => told,
     };
     match told {
-        Ok(Ok(true)) => http2(server, io, peer, busy).await,
-        Ok(Ok(false)) => http1(server, io, peer, busy).await,
+        Ok(Ok(true)) => http2(server, io, peer, seat).await,
+        Ok(Ok(false)) => http1(server, io, peer, seat).await,
         Ok(Err(_)) | Err(_) => tracing::debug!(%peer, "said nothing"),
     }
 }
 
-async fn http1<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, busy: &Arc<Busy>)
+async fn http1<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, seat: &Arc<Seat>)
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let service = service_fn(|request| answer(Arc::clone(server), peer, request, busy.enter()));
+    let service = service_fn(|request| answer(Arc::clone(server), (peer, seat.client), enter(seat, request)));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(server.limits.header_timeout)
@@ -133,12 +133,13 @@ where
 
 /// HTTP/2 has no pause between requests that a timeout could be set for, so an idle connection is
 /// one on which nothing is being answered and nothing was for a while.
-async fn http2<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, busy: &Arc<Busy>)
+async fn http2<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, seat: &Arc<Seat>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (shared, requests) = (Arc::clone(server), Arc::clone(busy));
-    let service = service_fn(move |request| answer(Arc::clone(&shared), peer, request, requests.enter()));
+    let (shared, own) = (Arc::clone(server), Arc::clone(seat));
+    let service =
+        service_fn(move |request| answer(Arc::clone(&shared), (peer, own.client), enter(&own, request)));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
@@ -152,7 +153,7 @@ where
     let mut connection = pin!(connection);
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
-        () = over(server, busy) => {
+        () = over(server, &seat.busy) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -179,32 +180,40 @@ async fn over(server: &Server, busy: &Busy) {
     }
 }
 
+/// A request, and its place on the connection if there is one.
+fn enter(seat: &Seat, request: Request<Incoming>) -> (Request<Incoming>, Option<Arc<Entered>>) {
+    let entered = seat.enter(is_probe(&request));
+    (request, entered.map(Arc::new))
+}
+
+/// A probe that is told to wait is one that failed.
+fn is_probe(request: &Request<Incoming>) -> bool {
+    PROBES.contains(&request.uri().path())
+}
+
 async fn answer(
     server: Arc<Server>,
-    peer: SocketAddr,
-    request: Request<Incoming>,
-    entered: Entered,
+    from: (SocketAddr, Client),
+    (request, entered): (Request<Incoming>, Option<Arc<Entered>>),
 ) -> Result<Response<Answer>, Infallible> {
     let limits = &server.limits;
     let version = request.version();
-    // A probe that is told to wait is one that failed.
-    let counts = version == Version::HTTP_2 && !PROBES.contains(&request.uri().path());
+    let counts = version == Version::HTTP_2 && !is_probe(&request);
     let place = counts.then(|| Arc::clone(&server.streams).try_acquire_owned());
-    if matches!(place, Some(Err(_))) {
-        drop(request);
-        let again = [(RETRY_AFTER, HeaderValue::from_static("5"))];
-        let response =
-            (StatusCode::SERVICE_UNAVAILABLE, again, "too many requests are open\n").into_response();
-        limits.metrics.answered(response.status().as_u16());
-        return Ok(response.map(|body| Answer { body, _entered: entered, _place: None }));
-    }
-    let place = place.and_then(Result::ok);
-    let routed = timeout(limits.request_timeout, route(&server, peer, request));
-    // 503, not 408: a remote_write sender drops what was answered with 4xx and repeats what was
-    // answered 5xx.
-    let mut response = routed.await.unwrap_or_else(|_| {
-        closing((StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response())
-    });
+    let mut response = match &entered {
+        Some(entered) if !matches!(place, Some(Err(_))) => {
+            let routed = timeout(limits.request_timeout, route(&server, from, request, entered));
+            // 503, not 408: a remote_write sender drops what was answered with 4xx and repeats what
+            // was answered 5xx.
+            routed.await.unwrap_or_else(|_| {
+                closing((StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response())
+            })
+        }
+        _ => {
+            drop(request);
+            too_many()
+        }
+    };
     if version == Version::HTTP_2 {
         // It speaks of connections in frames.
         response.headers_mut().remove(CONNECTION);
@@ -213,14 +222,18 @@ async fn answer(
         web.add_headers(response.headers_mut());
     }
     limits.metrics.answered(response.status().as_u16());
-    Ok(response.map(|body| Answer { body, _entered: entered, _place: place }))
+    if let Some(entered) = &entered {
+        entered.waits_for_client(true);
+    }
+    let place = place.and_then(Result::ok);
+    Ok(response.map(|body| Answer { body, entered, _place: place }))
 }
 
 /// The body of a response, whose connection is busy until the last of it is taken.
 #[derive(Debug)]
 struct Answer {
     body: Body,
-    _entered: Entered,
+    entered: Option<Arc<Entered>>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -232,7 +245,12 @@ impl hyper::body::Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Some(entered) = &self.entered {
+            // Whoever does not take what there is is not asked for more.
+            entered.waits_for_client(polled.is_ready());
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -244,10 +262,14 @@ impl hyper::body::Body for Answer {
     }
 }
 
-async fn route(server: &Server, peer: SocketAddr, request: Request<Incoming>) -> Response<Body> {
+async fn route(
+    server: &Server,
+    (peer, client): (SocketAddr, Client),
+    request: Request<Incoming>,
+    entered: &Arc<Entered>,
+) -> Response<Body> {
     let path = request.uri().path();
-    let probe = PROBES.contains(&path);
-    // A probe that is told to wait is one that failed.
+    let probe = is_probe(&request);
     if !probe && let Some(Err(seconds)) = server.web.as_ref().map(WebConfig::admit) {
         server.limits.metrics.refused_over_rate();
         return closing(too_often(seconds));
@@ -271,16 +293,15 @@ async fn route(server: &Server, peer: SocketAddr, request: Request<Incoming>) ->
     if declared.is_some_and(|bytes: u64| bytes > server.limits.body_bytes as u64) {
         return closing(too_large(server.limits.body_bytes));
     }
-    if declared.is_some_and(|bytes| !server.bodies.has_room(bytes)) {
-        return no_room(server);
-    }
-    let share = server.bodies.share();
+    let share = server.bodies.share(client);
     let limits = &server.limits;
     let mut request = request.map(|body| {
-        let body = Limited::new(body, limits.body_bytes);
-        Body::new(Counted::new(body, Arc::clone(&share), limits.body_timeout))
+        // For a larger one there would never be room, so its handler is told that it is too large.
+        let body = Limited::new(body, limits.body_bytes.min(server.bodies.limit_per_client()));
+        Body::new(Counted::new(body, Arc::clone(&share), Arc::clone(entered), limits.body_timeout))
     });
     request.extensions_mut().insert(ConnectInfo(peer));
+    request.extensions_mut().insert(client);
     if authenticated {
         request.extensions_mut().insert(Authenticated);
     }
@@ -309,6 +330,12 @@ fn no_room(server: &Server) -> Response<Body> {
     let again = [(RETRY_AFTER, HeaderValue::from_static("1"))];
     let text = "no room for the body beside those of other requests, or it came too slowly; send it again\n";
     closing((StatusCode::SERVICE_UNAVAILABLE, again, text).into_response())
+}
+
+/// Every place is taken.
+fn too_many() -> Response<Body> {
+    let again = [(RETRY_AFTER, HeaderValue::from_static("5"))];
+    closing((StatusCode::SERVICE_UNAVAILABLE, again, "too many requests are open\n").into_response())
 }
 
 fn too_often(seconds: u64) -> Response<Body> {

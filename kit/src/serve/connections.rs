@@ -1,21 +1,29 @@
-//! Which connections are open, and which one is closed when a newcomer finds no room.
+//! Which connections are open, which of them have a request, and which one is closed when another
+//! finds no room.
 //!
-//! Whoever opens sockets and says nothing must not keep a liveness probe, a scrape or the alerter
-//! out. So at the limit an idle connection is closed for the newcomer, first one that never made a
-//! request. A peer that sends its request at once is answered before its own turn to be closed
-//! comes, however fast somebody else opens further connections.
+//! Whoever opens sockets and says nothing, sends the head of a request without its body, or leaves
+//! an answer unread must not keep a liveness probe, a scrape or the alerter out. So few places are
+//! kept for connections without a request, and a newcomer always gets one of them: of the client
+//! with the most connections, the one that was active longest ago is closed for it. All other
+//! places are for requests. Where these are taken, a further request takes the place of one that
+//! waits for its own client; probes need no place.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// A peer that holds more than this share of all connections loses busy ones too, to a peer that
-/// holds fewer.
+use super::ServeMetrics;
+use super::rarely::Rarely;
+
+/// A client that has requests on this share of all connections loses one that is being answered,
+/// too, to a client with fewer.
 const GREEDY_SHARE: usize = 4;
+/// One place in so many, and at least one, is kept for connections without a request.
+const RESERVED_PART: usize = 32;
 
 /// Whom a limit counts as one: an IPv4 address, an IPv6 network of 64 bits (whoever has one address
 /// of it has all), or this machine.
@@ -23,9 +31,11 @@ const GREEDY_SHARE: usize = 4;
 pub struct Client(IpAddr);
 
 impl Client {
-    pub fn of(ip: IpAddr) -> Self {
-        let ip = ip.to_canonical();
-        if ip.is_loopback() {
+    /// Of a connection from `peer` to our address `local`: where these are the same, the peer is
+    /// this machine.
+    pub fn of(peer: IpAddr, local: IpAddr) -> Self {
+        let (ip, local) = (peer.to_canonical(), local.to_canonical());
+        if ip.is_loopback() || ip == local {
             return Self(IpAddr::V4(Ipv4Addr::LOCALHOST));
         }
         match ip {
@@ -45,19 +55,23 @@ impl fmt::Display for Client {
 #[derive(Debug)]
 pub(super) struct Connections {
     limit: usize,
+    metrics: ServeMetrics,
+    evictions: Rarely,
+    refusals: Rarely,
     open: Mutex<Open>,
 }
 
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
-    /// By age, the oldest first.
     by_id: BTreeMap<u64, Entry>,
 }
 
 #[derive(Debug)]
 struct Entry {
     client: Client,
+    /// Grows with each connection and each request: whose is lowest was active longest ago.
+    turn: u64,
     busy: Arc<Busy>,
     cut: CancellationToken,
 }
@@ -67,29 +81,33 @@ struct Entry {
 pub(super) struct Seat {
     connections: Arc<Connections>,
     id: u64,
+    pub(super) client: Client,
     pub(super) busy: Arc<Busy>,
     /// Cancelled when the connection has to make room.
     pub(super) cut: CancellationToken,
-    /// Whose connection was closed for this one.
-    pub(super) evicted: Option<Client>,
 }
 
-/// The requests of one connection: how many are being answered, how many ever were.
+/// The requests of one connection: how many are open, how many of these wait for the client, and
+/// how many there ever were.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
     now: AtomicUsize,
+    waiting: AtomicUsize,
     begun: AtomicUsize,
 }
 
 /// One request, until the last byte of its answer is on its way.
 #[derive(Debug)]
-pub(super) struct Entered(Arc<Busy>);
+pub(super) struct Entered {
+    busy: Arc<Busy>,
+    waits: AtomicBool,
+}
 
 impl Busy {
-    pub(super) fn enter(self: &Arc<Self>) -> Entered {
+    fn enter(self: &Arc<Self>) -> Entered {
         self.now.fetch_add(1, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed);
-        Entered(Arc::clone(self))
+        Entered { busy: Arc::clone(self), waits: AtomicBool::new(false) }
     }
 
     pub(super) fn now(&self) -> usize {
@@ -99,36 +117,82 @@ impl Busy {
     pub(super) fn begun(&self) -> usize {
         self.begun.load(Ordering::Relaxed)
     }
+
+    /// Whether nothing is to be done here before the client does something.
+    fn waits_for_client(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= self.now()
+    }
+}
+
+impl Entered {
+    /// Says whether it is the client that has to go on: to send the body or to take the answer.
+    pub(super) fn waits_for_client(&self, waits: bool) {
+        match (self.waits.swap(waits, Ordering::Relaxed), waits) {
+            (false, true) => _ = self.busy.waiting.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.busy.waiting.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
+    }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.0.now.fetch_sub(1, Ordering::Relaxed);
+        self.waits_for_client(false);
+        self.busy.now.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Connections {
-    pub(super) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, open: Mutex::default() })
+    pub(super) fn new(limit: usize, metrics: ServeMetrics) -> Arc<Self> {
+        let (evictions, refusals) = (Rarely::default(), Rarely::default());
+        Arc::new(Self { limit, metrics, evictions, refusals, open: Mutex::default() })
     }
 
-    /// A place for a connection from `ip`; nothing where every other one has more right to stay.
-    pub(super) fn admit(self: &Arc<Self>, ip: IpAddr) -> Option<Seat> {
-        let client = Client::of(ip);
+    /// A place for a connection of `client`.
+    pub(super) fn admit(self: &Arc<Self>, client: Client) -> Seat {
         let mut open = self.locked();
-        let mut evicted = None;
-        if open.by_id.len() >= self.limit {
-            let victim = open.victim(client, self.limit)?;
-            if let Some(entry) = open.by_id.remove(&victim) {
-                entry.cut.cancel();
-                evicted = Some(entry.client);
+        // Requests leave a part of the places free, so there is one to close.
+        if open.by_id.len() >= self.limit
+            && let Some(id) = open.idlest()
+        {
+            self.evict(&mut open, id);
+        }
+        let id = open.turn();
+        let (busy, cut) = (Arc::<Busy>::default(), CancellationToken::new());
+        open.by_id.insert(id, Entry { client, turn: id, busy: Arc::clone(&busy), cut: cut.clone() });
+        Seat { connections: Arc::clone(self), id, client, busy, cut }
+    }
+
+    /// How many connections may have a request at once.
+    fn places(&self) -> usize {
+        (self.limit - (self.limit / RESERVED_PART).max(1).min(self.limit)).max(1)
+    }
+
+    /// Whether a request of `client` finds a place among those of others, or is given one.
+    fn has_place(&self, open: &mut Open, client: Client) -> bool {
+        let asking = open.by_id.values().filter(|e| e.busy.now() > 0).count();
+        if asking < self.places() {
+            return true;
+        }
+        let victim = open.least_entitled(client, self.limit / GREEDY_SHARE);
+        if let Some(id) = victim {
+            self.evict(open, id);
+        } else {
+            self.metrics.refused_over_capacity();
+            if self.refusals.is_due() {
+                tracing::warn!(%client, "every place for a request is taken: one of this client was refused");
             }
         }
-        let id = open.next;
-        open.next += 1;
-        let (busy, cut) = (Arc::<Busy>::default(), CancellationToken::new());
-        open.by_id.insert(id, Entry { client, busy: Arc::clone(&busy), cut: cut.clone() });
-        Some(Seat { connections: Arc::clone(self), id, busy, cut, evicted })
+        victim.is_some()
+    }
+
+    fn evict(&self, open: &mut Open, id: u64) {
+        let Some(Entry { client, cut, .. }) = open.by_id.remove(&id) else { return };
+        cut.cancel();
+        self.metrics.evicted();
+        if self.evictions.is_due() {
+            tracing::warn!(%client, "every connection is taken: one of this client was closed");
+        }
     }
 
     fn locked(&self) -> MutexGuard<'_, Open> {
@@ -137,24 +201,56 @@ impl Connections {
 }
 
 impl Open {
-    /// Which connection makes room for one of `newcomer`.
-    fn victim(&self, newcomer: Client, limit: usize) -> Option<u64> {
-        let mut held = BTreeMap::<Client, usize>::new();
-        for entry in self.by_id.values() {
-            *held.entry(entry.client).or_default() += 1;
+    fn turn(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Which connection makes room for another: of those without a request, or else of those that
+    /// wait for their client, one of the client with the most connections.
+    fn idlest(&self) -> Option<u64> {
+        let held = per_client(self.by_id.values());
+        let idle = self.by_id.iter().filter(|(_, e)| e.busy.waits_for_client());
+        let key = |e: &Entry| (e.busy.now() > 0, usize::MAX - held[&e.client], e.turn);
+        idle.min_by_key(|(_, e)| key(e)).map(|(id, _)| *id)
+    }
+
+    /// Which request makes room for one of `newcomer`: one that waits for its client, if the
+    /// newcomer has no more than that client, or else one of a client with a whole share.
+    fn least_entitled(&self, newcomer: Client, share: usize) -> Option<u64> {
+        let asking = || self.by_id.iter().filter(|(_, e)| e.busy.now() > 0);
+        let held = per_client(asking().map(|(_, e)| e));
+        let own = held.get(&newcomer).copied().unwrap_or_default();
+        let ranked = asking().filter_map(|(id, e)| {
+            let (most, waits) = (held[&e.client], e.busy.waits_for_client());
+            let gives_way = if waits { most >= own } else { most >= share && most > own };
+            gives_way.then_some((!waits, usize::MAX - most, e.turn, *id))
+        });
+        ranked.min().map(|(.., id)| id)
+    }
+}
+
+fn per_client<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<Client, usize> {
+    let mut held = BTreeMap::new();
+    for entry in entries {
+        *held.entry(entry.client).or_default() += 1;
+    }
+    held
+}
+
+impl Seat {
+    /// Begins a request; nothing where there is no place for it. A probe needs none.
+    pub(super) fn enter(&self, is_probe: bool) -> Option<Entered> {
+        let mut open = self.connections.locked();
+        let has_place = is_probe || self.busy.now() > 0;
+        if !has_place && !self.connections.has_place(&mut open, self.client) {
+            return None;
         }
-        let count = |entry: &Entry| held.get(&entry.client).copied().unwrap_or_default();
-        // Of the client with the most connections first; of those, one that never made a request,
-        // then the oldest.
-        let idle = self.by_id.iter().filter(|(_, e)| e.busy.now() == 0);
-        let idle = idle.min_by_key(|(id, e)| (usize::MAX - count(e), e.busy.begun() > 0, **id));
-        if let Some((id, _)) = idle {
-            return Some(*id);
+        let turn = open.turn();
+        if let Some(entry) = open.by_id.get_mut(&self.id) {
+            entry.turn = turn;
         }
-        let (id, greedy) = self.by_id.iter().min_by_key(|(id, e)| (usize::MAX - count(e), **id))?;
-        let most = count(greedy);
-        (most > limit / GREEDY_SHARE && most > held.get(&newcomer).copied().unwrap_or_default())
-            .then_some(*id)
+        Some(self.busy.enter())
     }
 }
 
@@ -168,60 +264,132 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    fn ip(text: &str) -> IpAddr {
-        text.parse().unwrap()
+    fn client(text: &str) -> Client {
+        Client::of(text.parse().unwrap(), [192, 0, 2, 1].into())
+    }
+
+    fn nth(n: u8) -> Client {
+        Client::of([10, 0, 0, n].into(), [192, 0, 2, 1].into())
+    }
+
+    fn connections(limit: usize) -> Arc<Connections> {
+        Connections::new(limit, ServeMetrics::default())
+    }
+
+    /// A connection with a request that waits for its client or is being answered.
+    fn asking(connections: &Arc<Connections>, n: u8, waits: bool) -> (Seat, Entered) {
+        let seat = connections.admit(nth(n));
+        let entered = seat.enter(false).unwrap();
+        entered.waits_for_client(waits);
+        (seat, entered)
     }
 
     #[test]
     fn clients_are_counted_together_where_one_has_all_addresses() {
-        assert_eq!(Client::of(ip("127.0.0.1")), Client::of(ip("127.9.9.9")));
-        assert_eq!(Client::of(ip("127.0.0.1")), Client::of(ip("::1")));
-        assert_eq!(Client::of(ip("10.0.0.1")), Client::of(ip("::ffff:10.0.0.1")));
-        assert_ne!(Client::of(ip("10.0.0.1")), Client::of(ip("10.0.0.2")));
-        assert_eq!(Client::of(ip("2001:db8::1")), Client::of(ip("2001:db8::ffff:1")));
-        assert_ne!(Client::of(ip("2001:db8::1")), Client::of(ip("2001:db8:0:1::1")));
+        assert_eq!(client("127.0.0.1"), client("127.9.9.9"));
+        assert_eq!(client("127.0.0.1"), client("::1"));
+        assert_eq!(client("10.0.0.1"), client("::ffff:10.0.0.1"));
+        assert_ne!(client("10.0.0.1"), client("10.0.0.2"));
+        assert_eq!(client("2001:db8::1"), client("2001:db8::ffff:1"));
+        assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
     }
 
     #[test]
-    fn the_idle_make_room_and_first_those_that_never_asked() {
-        let connections = Connections::new(3);
-        let asked = connections.admit(ip("10.0.0.1")).unwrap();
-        drop(asked.busy.enter());
-        let silent = connections.admit(ip("10.0.0.1")).unwrap();
-        let busy = connections.admit(ip("10.0.0.1")).unwrap();
-        let _request = busy.busy.enter();
-        let newcomer = connections.admit(ip("10.0.0.1")).unwrap();
-        assert!(newcomer.evicted.is_some() && silent.cut.is_cancelled());
+    fn a_peer_with_our_own_address_is_this_machine() {
+        assert_eq!(client("192.0.2.1"), client("127.0.0.1"));
+        assert_eq!(client("::ffff:192.0.2.1"), client("127.0.0.1"));
+        let six = "2001:db8::1".parse().unwrap();
+        assert_eq!(Client::of(six, six), client("127.0.0.1"));
+    }
+
+    #[test]
+    fn a_newcomer_takes_the_place_of_what_was_active_longest_ago() {
+        let connections = connections(3);
+        let asked = connections.admit(nth(1));
+        let silent = connections.admit(nth(1));
+        drop(asked.enter(false));
+        let busy = connections.admit(nth(1));
+        let _request = busy.enter(false).unwrap();
+        let _newcomer = connections.admit(nth(1));
+        assert!(silent.cut.is_cancelled());
         assert!(!asked.cut.is_cancelled() && !busy.cut.is_cancelled());
-        let _request_too = newcomer.busy.enter();
-        let next = connections.admit(ip("10.0.0.1")).unwrap();
+        let next = connections.admit(nth(1));
         assert!(asked.cut.is_cancelled() && !next.cut.is_cancelled());
-        drop(silent);
-        drop(asked);
+        drop((silent, asked));
         assert_eq!(connections.locked().by_id.len(), 3, "a place is freed once");
     }
 
     #[test]
     fn the_idle_of_whoever_holds_most_go_first() {
-        let connections = Connections::new(3);
-        let alone = connections.admit(ip("10.0.0.1")).unwrap();
-        let many = [connections.admit(ip("10.0.0.2")).unwrap(), connections.admit(ip("10.0.0.2")).unwrap()];
-        assert!(connections.admit(ip("10.0.0.3")).is_some());
+        let connections = connections(3);
+        let alone = connections.admit(nth(1));
+        let many = [connections.admit(nth(2)), connections.admit(nth(2))];
+        let _third = connections.admit(nth(3));
         assert!(many[0].cut.is_cancelled() && !many[1].cut.is_cancelled() && !alone.cut.is_cancelled());
     }
 
     #[test]
-    fn where_all_are_busy_only_the_greedy_give_way() {
-        let connections = Connections::new(4);
-        let mut held: Vec<_> = (0..3).map(|_| connections.admit(ip("10.0.0.1")).unwrap()).collect();
-        held.push(connections.admit(ip("10.0.0.2")).unwrap());
-        let _requests: Vec<_> = held.iter().map(|s| s.busy.enter()).collect();
-        assert!(connections.admit(ip("10.0.0.1")).is_none(), "one's own are not exchanged");
-        let other = connections.admit(ip("10.0.0.2")).unwrap();
-        assert!(held[0].cut.is_cancelled() && !held[3].cut.is_cancelled());
-        let _request = other.busy.enter();
-        drop(held.remove(0));
-        let third = connections.admit(ip("10.0.0.3")).unwrap();
-        assert!(third.evicted.is_some(), "two of four are more than a share");
+    fn requests_that_wait_for_their_client_make_room_and_the_oldest_first() {
+        let connections = connections(512);
+        let held: Vec<_> = (0..512).map(|_| asking(&connections, 1, true)).collect();
+        let cut = |n: usize| held[n].0.cut.is_cancelled();
+        assert!((0..16).all(cut) && !cut(16), "as many as are kept free");
+        let newcomer = connections.admit(nth(1));
+        assert!(!cut(16), "a place is free for the head");
+        let request = newcomer.enter(false).unwrap();
+        assert!(cut(16) && !cut(17) && !newcomer.cut.is_cancelled());
+        request.waits_for_client(true);
+        let _later: Vec<_> = (0..400).map(|_| asking(&connections, 1, true)).collect();
+        assert!(!newcomer.cut.is_cancelled(), "its turn comes after those that waited before");
+    }
+
+    #[test]
+    fn full_shares_of_four_clients_make_room_for_a_fifth() {
+        let connections = connections(512);
+        let _held: Vec<_> = (0..512).map(|i| asking(&connections, (i % 4) as u8, true)).collect();
+        let fifth = connections.admit(nth(9));
+        assert!(fifth.enter(false).is_some());
+    }
+
+    #[test]
+    fn whoever_is_answered_on_a_full_share_gives_one_up() {
+        let connections = connections(64);
+        let _held: Vec<_> = (0..62).map(|i| asking(&connections, (i / 16) as u8, false)).collect();
+        let other = connections.admit(nth(9));
+        assert!(other.enter(false).is_some(), "16 of 64 are a full share");
+    }
+
+    #[test]
+    fn of_many_clients_with_one_each_the_longest_waiting_makes_room() {
+        let connections = connections(128);
+        let held: Vec<_> = (0..124).map(|n| asking(&connections, n, true)).collect();
+        let newcomer = connections.admit(nth(200));
+        assert!(newcomer.enter(false).is_some());
+        assert!(held[0].0.cut.is_cancelled() && !held[1].0.cut.is_cancelled());
+    }
+
+    #[test]
+    fn a_client_with_more_requests_takes_no_place_of_one_with_fewer() {
+        let connections = connections(4);
+        let slow = asking(&connections, 1, true);
+        let busy = [asking(&connections, 2, false), asking(&connections, 2, false)];
+        let further = connections.admit(nth(2));
+        assert!(further.enter(false).is_none());
+        assert!(!slow.0.cut.is_cancelled() && !further.cut.is_cancelled());
+        let third = connections.admit(nth(3));
+        assert!(third.enter(false).is_some() && slow.0.cut.is_cancelled());
+        assert!(!busy[0].0.cut.is_cancelled());
+    }
+
+    #[test]
+    fn a_probe_is_answered_while_every_place_is_taken() {
+        let connections = connections(64);
+        let held: Vec<_> = (0..62).map(|_| asking(&connections, 1, false)).collect();
+        for _ in 0..100 {
+            let probe = connections.admit(nth(1));
+            assert!(probe.enter(false).is_none(), "one's own are not exchanged");
+            assert!(probe.enter(true).is_some());
+        }
+        assert!(held.iter().all(|(seat, _)| !seat.cut.is_cancelled()));
     }
 }

@@ -44,10 +44,14 @@ fn hello() -> Router {
 
 /// Everything the server says until it closes.
 async fn read_to_end(stream: &mut TcpStream) -> String {
+    String::from_utf8(read_bytes_to_end(stream).await).unwrap()
+}
+
+async fn read_bytes_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut got = Vec::new();
     // A reset ends it as well as a close.
     let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut got)).await.unwrap();
-    String::from_utf8(got).unwrap()
+    got
 }
 
 async fn request(stream: &mut TcpStream, text: &str) -> String {
@@ -156,8 +160,8 @@ fn futures_body() -> impl hyper::body::Body<Data = Bytes, Error = std::convert::
 }
 
 #[tokio::test]
-async fn connections_over_the_cap_are_refused_while_others_are_answered() {
-    let limits = Limits { max_connections: 2, ..Limits::default() };
+async fn requests_over_the_cap_are_refused_while_probes_are_answered() {
+    let limits = Limits { max_connections: 3, ..Limits::default() };
     let metrics = limits.metrics.clone();
     let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (inner_entered, inner_release) = (Arc::clone(&entered), Arc::clone(&release));
@@ -166,23 +170,73 @@ async fn connections_over_the_cap_are_refused_while_others_are_answered() {
         inner_release.notified().await;
         "hello"
     };
-    let server = start(Router::new().route("/", get(handler)), limits).await;
+    let router = Router::new().route("/", get(handler)).route("/-/healthy", get(|| async { "hello" }));
+    let server = start(router, limits).await;
     let mut held = [server.connect().await, server.connect().await];
     for stream in &mut held {
         stream.write_all(GET.as_bytes()).await.unwrap();
         entered.notified().await;
     }
-    let refusal = read_to_end(&mut server.connect().await).await;
-    assert!(refusal.starts_with("HTTP/1.1 503 "), "{refusal}");
-    assert!(refusal.ends_with("too many connections\n"), "{refusal}");
+    for _ in 0..3 {
+        let mut further = server.connect().await;
+        further.write_all(GET.as_bytes()).await.unwrap();
+        let refusal = read_to_end(&mut further).await;
+        assert!(refusal.starts_with("HTTP/1.1 503 ") && refusal.contains("retry-after: 5"), "{refusal}");
+        assert!(refusal.ends_with("too many requests are open\n"), "{refusal}");
+        let probe = "GET /-/healthy HTTP/1.1\r\nhost: x\r\n\r\n";
+        assert!(request(&mut server.connect().await, probe).await.contains("200 OK"));
+    }
     let text = page(&metrics);
-    assert!(text.contains("test_http_connections_refused_total{reason=\"capacity\"} 1"), "{text}");
-    assert!(text.contains("test_http_connections 2"), "{text}");
+    assert!(text.contains("test_http_connections_refused_total{reason=\"capacity\"} 3"), "{text}");
     release.notify_waiters();
     server.stop().await;
     for stream in &mut held {
         assert!(read_to_end(stream).await.ends_with("hello"));
     }
+}
+
+#[tokio::test]
+async fn requests_without_their_bodies_keep_nobody_out() {
+    let limits = Limits { max_connections: 32, ..Limits::default() };
+    let metrics = limits.metrics.clone();
+    let server = start(hello().route("/", post(|_: Bytes| async { "hello" })), limits).await;
+    let mut held = Vec::new();
+    for _ in 0..48 {
+        let mut stream = server.connect().await;
+        stream.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n").await.unwrap();
+        held.push(stream);
+    }
+    let whole = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nx";
+    for text in [GET, whole] {
+        assert!(request(&mut server.connect().await, text).await.contains("200 OK"));
+    }
+    assert_eq!(read_to_end(&mut held[0]).await, "", "the oldest was closed");
+    assert!(!page(&metrics).contains("reason=\"capacity\""), "{}", page(&metrics));
+    drop(held);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_an_http2_client_does_not_take_makes_room() {
+    let limits = Limits { max_connections: 2, http2: true, ..Limits::default() };
+    let server = start(hello(), limits).await;
+    // The preface, SETTINGS of a window of nothing, and the head of GET / for x.
+    let mut frames = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0".to_vec();
+    frames.extend(b"\0\0\x06\x01\x05\0\0\0\x01\x82\x84\x86\x41\x01x");
+    let mut unread = server.connect().await;
+    unread.write_all(&frames).await.unwrap();
+    // Until the head of its answer comes, the only frame of type 1.
+    let deadline = Instant::now() + DEADLINE;
+    let mut got = Vec::new();
+    while !got.windows(6).any(|w| w == [1, 4, 0, 0, 0, 1]) {
+        assert!(Instant::now() < deadline, "{got:?}");
+        let mut part = [0; 256];
+        let n = tokio::time::timeout(DEADLINE, unread.read(&mut part)).await.unwrap().unwrap();
+        got.extend_from_slice(&part[..n]);
+    }
+    assert!(request(&mut server.connect().await, GET).await.contains("200 OK"));
+    read_bytes_to_end(&mut unread).await;
+    server.stop().await;
 }
 
 #[tokio::test]
@@ -206,49 +260,42 @@ async fn idle_connections_make_room_for_whoever_asks() {
 }
 
 #[tokio::test]
-async fn all_bodies_together_are_limited_and_small_ones_get_through() {
-    let limits = Limits { bodies_in_flight: 1 << 20, body_bytes: 1 << 20, ..Limits::default() };
+async fn bodies_that_are_held_back_make_room_for_whole_ones() {
+    let limits = Limits { bodies_in_flight: 1 << 20, ..Limits::default() };
     let metrics = limits.metrics.clone();
     let router = hello().route("/", post(|body: Bytes| async move { format!("{} bytes", body.len()) }));
     let server = start(router, limits).await;
-    let part = vec![b'x'; 200 << 10];
-    let head = |length: usize| format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
-    let mut held = Vec::new();
-    // Bodies that never end; sooner or later there is no room for another.
-    let deadline = Instant::now() + DEADLINE;
-    let refused = loop {
-        assert!(Instant::now() < deadline, "never refused");
-        let mut stream = server.connect().await;
-        // Whoever is refused may close before all is sent.
-        let _ = stream.write_all(head(part.len() + 1).as_bytes()).await;
-        let _ = stream.write_all(&part).await;
-        let mut first = [0; 12];
-        match tokio::time::timeout(Duration::from_millis(200), stream.read_exact(&mut first)).await {
-            Ok(read) => break read.map(|_| String::from_utf8_lossy(&first).into_owned()),
-            Err(_) => held.push(stream),
-        }
+    let head = |length: usize| {
+        format!("POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n")
     };
-    assert!(refused.is_err() || refused.is_ok_and(|first| first == "HTTP/1.1 503"));
-    assert!(held.len() < 6, "{} bodies of 200 KiB are held", held.len());
-    assert!(page(&metrics).contains("test_http_bodies_refused_total 1"), "{}", page(&metrics));
-    let mut small = server.connect().await;
-    small
-        .write_all(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello")
-        .await
-        .unwrap();
-    assert!(read_to_end(&mut small).await.ends_with("5 bytes"));
-    drop(held);
-    loop {
-        assert!(Instant::now() < deadline, "the room was not given back");
-        let mut whole = server.connect().await;
-        let _ = whole
-            .write_all(head(part.len()).replace("host: x", "host: x\r\nconnection: close").as_bytes())
-            .await;
-        let _ = whole.write_all(&part).await;
-        if read_to_end(&mut whole).await.ends_with("204800 bytes") {
-            break;
-        }
+    let part = vec![b'x'; (64 << 10) - 1];
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        let mut stream = server.connect().await;
+        stream.write_all(head(64 << 10).as_bytes()).await.unwrap();
+        stream.write_all(&part).await.unwrap();
+        held.push(stream);
     }
+    // Eight fit.
+    let deadline = Instant::now() + DEADLINE;
+    while !page(&metrics).contains("test_http_bodies_refused_total 12") {
+        assert!(Instant::now() < deadline, "{}", page(&metrics));
+        tokio::task::yield_now().await;
+    }
+    let refused = read_to_end(&mut held[0]).await;
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after: 1"), "{refused}");
+    for length in [5, 64 << 10, 256 << 10] {
+        let mut whole = server.connect().await;
+        whole.write_all(head(length).as_bytes()).await.unwrap();
+        whole.write_all(&vec![b'x'; length]).await.unwrap();
+        let answer = read_to_end(&mut whole).await;
+        assert!(answer.ends_with(&format!("{length} bytes")), "{answer}");
+    }
+    let mut larger = server.connect().await;
+    larger.write_all(head((256 << 10) + 1).as_bytes()).await.unwrap();
+    larger.write_all(&vec![b'x'; (256 << 10) + 1]).await.unwrap();
+    assert!(read_to_end(&mut larger).await.starts_with("HTTP/1.1 413 "), "there is never room for it");
+    drop(held);
     server.stop().await;
 }
 
