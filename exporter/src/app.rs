@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use axum::Router;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::{Next, from_fn};
 use axum::response::{Html, IntoResponse, Response};
@@ -21,7 +21,7 @@ use axum::routing::get;
 use stepwatch_kit::admin::{Admin, ReloadRequest};
 use stepwatch_kit::exposition::{self, Form};
 use stepwatch_kit::logging::LogControl;
-use stepwatch_kit::serve::{self, Authenticated, Hosts, ListenAddr, ServeMetrics};
+use stepwatch_kit::serve::{self, Authenticated, Ends, Hosts, ListenAddr, ServeMetrics};
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 use stepwatch_kit::web_config::WebConfig;
 use tokio::net::TcpListener;
@@ -257,9 +257,9 @@ async fn operators_only(request: Request, next: Next) -> Response {
     if request.method().is_safe() || authenticated {
         return next.run(request).await;
     }
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
-    let peer = peer.filter(|peer| peer.ip().to_canonical().is_loopback());
-    if peer::voice_at_our_port(peer).await.is_trusted() {
+    let ends = request.extensions().get::<Ends>().copied();
+    let ends = ends.filter(|ends| ends.peer.ip().to_canonical().is_loopback());
+    if peer::voice_at_our_port(ends).await.is_trusted() {
         return next.run(request).await;
     }
     let text = "ask from this machine as root or as the user of this program (sudo curl localhost), or configure \

@@ -4,6 +4,7 @@
 mod chain;
 pub(crate) mod peer;
 mod registry;
+mod sock_diag;
 
 pub(crate) use chain::{named, script_named, started};
 pub use registry::{Claim, Registry, Renamed, RunRow, SourceRow};

@@ -20,7 +20,8 @@ mod rarely;
 mod sniff;
 mod stall;
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -28,7 +29,6 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::HeaderMap;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -42,6 +42,7 @@ pub use connections::Client;
 use connections::Connections;
 pub use listen::{ListenAddr, bind};
 pub use metrics::ServeMetrics;
+use rarely::Rarely;
 
 /// What one client, and all of them together, may take.
 #[derive(Debug, Clone)]
@@ -84,6 +85,9 @@ pub struct Limits {
     pub pass: Option<Pass>,
     /// Counts what these limits cut off.
     pub metrics: ServeMetrics,
+    /// The ports whose limits are clones of one another have their connections and bodies in
+    /// common.
+    pub capacity: Capacity,
 }
 
 impl Default for Limits {
@@ -105,9 +109,37 @@ impl Default for Limits {
             signed_paths: &[],
             pass: None,
             metrics: ServeMetrics::default(),
+            capacity: Capacity::default(),
         }
     }
 }
+
+/// Places for connections, and room for bodies, as the first port that is served sets them.
+#[derive(Debug, Clone, Default)]
+pub struct Capacity(Arc<OnceLock<(Arc<Connections>, Arc<Budget>)>>);
+
+impl Capacity {
+    fn of(limits: &Limits) -> (Arc<Connections>, Arc<Budget>) {
+        let new = || {
+            let open = Connections::new(limits.max_connections, limits.metrics.clone());
+            (open, Budget::new(limits.bodies_in_flight))
+        };
+        limits.capacity.0.get_or_init(new).clone()
+    }
+}
+
+/// In the extensions of a request: the two ends of its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ends {
+    pub peer: SocketAddr,
+    pub local: SocketAddr,
+}
+
+/// In the extensions of a request: what its body takes of [`Limits::bodies_in_flight`]. A handler
+/// that goes on with the body when the request is over, because it was answered or the client went
+/// away, keeps this until then.
+#[derive(Debug, Clone)]
+pub struct BodyShare(#[expect(dead_code, reason = "it is held")] Arc<bodies::Share>);
 
 /// A credential of the program's own, such as a token, which admits beside the users of the web
 /// configuration. What it permits is the program's matter.
@@ -153,6 +185,7 @@ impl fmt::Debug for Pass {
 /// After an accept failed for want of descriptors or memory: soon enough for a person, too late for
 /// a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// Serves until `shutdown`, then drains. Logs `listening` with the bound address first. With `web`,
 /// connections are TLS and requests authenticated as it says.
 pub async fn serve(
@@ -167,11 +200,10 @@ pub async fn serve(
         None => tracing::info!(addr = %listener.local_addr()?, tls, "listening"),
         Some(purpose) => tracing::info!(addr = %listener.local_addr()?, tls, "listening for {purpose}"),
     }
-    let open = Connections::new(limits.max_connections, limits.metrics.clone());
     let router = router.layer(DefaultBodyLimit::max(limits.body_bytes));
-    let bodies = Budget::new(limits.bodies_in_flight);
-    let streams = Arc::new(Semaphore::new(connection::MAX_STREAMS_OF_ALL));
-    let server = Arc::new(Server { router, limits, web, bodies, streams, shutdown });
+    let (open, bodies) = Capacity::of(&limits);
+    let server =
+        Arc::new(Server { router, limits, web, bodies, refused_bodies: Rarely::default(), shutdown });
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
 
@@ -185,7 +217,7 @@ pub async fn serve(
             tokio::select! {
                 () = cut.cancelled() => {}
                 () = seat.cut.cancelled() => {}
-                () = connection::run(&server, stream, peer, &seat) => {}
+                () = connection::run(&server, stream, Ends { peer, local }, &seat) => {}
             }
         });
     }
@@ -201,7 +233,7 @@ pub async fn serve(
 }
 
 /// The next connection, or nothing once the program is stopping.
-async fn accept(listener: &TcpListener, server: &Server) -> Option<(TcpStream, std::net::SocketAddr)> {
+async fn accept(listener: &TcpListener, server: &Server) -> Option<(TcpStream, SocketAddr)> {
     loop {
         let accepted = tokio::select! {
             biased;

@@ -1,83 +1,123 @@
-//! Which process of this host is at the other end of a TCP connection, and which user.
+//! Which user of this host is at the other end of a TCP connection, and which process.
+//!
+//! The kernel is asked for the one socket (`sock_diag`). Where it does not answer, its table of all
+//! sockets is searched line by line: any user can make that as long as they like.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
-use crate::roots::{self, Roots};
+use stepwatch_kit::serve::Ends;
+use tokio::sync::Semaphore;
+
+use super::sock_diag;
+use crate::roots::Roots;
 use crate::voice::Voice;
 
 /// Processes looked at in one search.
 const MAX_PROCESSES: usize = 32_768;
 /// Descriptors looked at in one search.
 const MAX_DESCRIPTORS: usize = 262_144;
+/// Of a table of sockets.
+const MAX_TABLE_BYTES: u64 = 64 << 20;
+
+/// Searches of the table at once.
+static SEARCHES: Semaphore = Semaphore::const_new(1);
+
+/// Who has a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) uid: u32,
+    pub(super) inode: u64,
+}
 
 /// Who is at the other end. Whoever has closed it again is not known.
-pub(crate) async fn voice_of(roots: &Arc<Roots>, peer: Option<SocketAddr>) -> Voice {
-    let Some(peer) = peer.filter(|peer| is_here(peer.ip())) else { return Voice::Unknown };
+pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Voice {
+    let Some(ends) = ends else { return Voice::Unknown };
+    if let Ok(holder) = sock_diag::holder_of(ends) {
+        return Voice::of(holder.map(|holder| holder.uid));
+    }
+    if !is_here(ends.peer.ip()) {
+        return Voice::Unknown;
+    }
+    // Waits and is given up in the search itself, which goes on when the request is broken off.
+    let turn = SEARCHES.acquire().await;
     let roots = Arc::clone(roots);
-    // A node may have many connections, and each has a line.
-    let asked = tokio::task::spawn_blocking(move || uid_of(&roots, peer)).await;
-    Voice::of(asked.ok().flatten())
+    let searched = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        search(&roots, ends.peer)
+    });
+    Voice::of(searched.await.ok().flatten().map(|holder| holder.uid))
 }
 
 /// The same of a connection to the port of this program: of the network that it listens in, whatever
 /// `--path.procfs` says.
-pub(crate) async fn voice_at_our_port(peer: Option<SocketAddr>) -> Voice {
-    voice_of(&Arc::new(Roots::default()), peer).await
+pub(crate) async fn voice_at_our_port(ends: Option<Ends>) -> Voice {
+    voice_of(&Arc::new(Roots::default()), ends).await
 }
 
-/// The user of the socket whose own address is `peer`, where all such sockets are of one.
-pub(crate) fn uid_of(roots: &Roots, peer: SocketAddr) -> Option<u32> {
-    if !is_here(peer.ip()) {
-        return None;
-    }
-    uid_in(roots, ["net/tcp", "net/tcp6"], |line| socket_of(line, peer))
+/// The same, for where waiting is no matter.
+pub(crate) fn holder_of(roots: &Roots, ends: Ends) -> Option<Holder> {
+    sock_diag::holder_of(ends)
+        .unwrap_or_else(|_| is_here(ends.peer.ip()).then(|| search(roots, ends.peer)).flatten())
 }
 
-/// The same of datagrams, whose socket may be bound to any address.
+/// The holder of the socket whose own address is `peer`, where all such sockets are of one user.
+fn search(roots: &Roots, peer: SocketAddr) -> Option<Holder> {
+    search_in(roots, ["net/tcp", "net/tcp6"], |line| socket_of(line, peer))
+}
+
+/// The user of the socket that a datagram came from, which may be bound to any address.
 pub(crate) fn uid_of_datagram(roots: &Roots, peer: SocketAddr) -> Option<u32> {
     if !is_here(peer.ip()) {
         return None;
     }
     let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])].map(|ip| SocketAddr::new(ip, peer.port()));
     let socket = |line: &str| [peer, any[0], any[1]].into_iter().find_map(|at| socket_of(line, at));
-    uid_in(roots, ["net/udp", "net/udp6"], socket)
+    search_in(roots, ["net/udp", "net/udp6"], socket).map(|holder| holder.uid)
 }
 
-fn uid_in(roots: &Roots, tables: [&str; 2], socket: impl Fn(&str) -> Option<(u32, u64)>) -> Option<u32> {
-    let tables = tables.into_iter().filter_map(|table| roots::read(&roots.proc(table)));
-    let mut found = None;
+fn search_in(roots: &Roots, tables: [&str; 2], socket: impl Fn(&str) -> Option<Holder>) -> Option<Holder> {
+    let mut found = None::<Holder>;
     for table in tables {
-        for (uid, _) in table.lines().skip(1).filter_map(&socket) {
-            if found.is_some_and(|found| found != uid) {
+        let Ok(file) = File::open(roots.proc(table)) else { continue };
+        let mut lines = BufReader::new(file.take(MAX_TABLE_BYTES));
+        let mut line = String::new();
+        while lines.read_line(&mut line).is_ok_and(|n| n > 0) {
+            let holder = socket(&line);
+            if let (Some(found), Some(holder)) = (found, holder)
+                && found.uid != holder.uid
+            {
                 return None;
             }
-            found = Some(uid);
+            found = found.or(holder);
+            line.clear();
         }
     }
     found
 }
 
 /// Whether it is an address of this host: nothing can be bound to others.
-fn is_here(ip: IpAddr) -> bool {
+pub(crate) fn is_here(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// The process that has the socket whose own address is `peer`; `None` where that is of another
-/// host, or not ours to see.
-pub(crate) fn pid_of(roots: &Roots, peer: SocketAddr) -> Option<u32> {
-    let inode = ["net/tcp", "net/tcp6"].iter().find_map(|table| {
-        let text = roots::read(&roots.proc(table))?;
-        text.lines().skip(1).find_map(|line| socket_of(line, peer)).map(|(_, inode)| inode)
-    })?;
-    let wanted = format!("socket:[{inode}]");
+/// The process that has the socket; `None` where it is not ours to see. Only those of its user are
+/// searched.
+pub(crate) fn pid_of(roots: &Roots, holder: Holder) -> Option<u32> {
+    let wanted = format!("socket:[{}]", holder.inode);
     let mut descriptors = 0;
     let pids = fs::read_dir(&roots.procfs).ok()?.flatten();
     let pids = pids.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
     for pid in pids.take(MAX_PROCESSES) {
-        for entry in fs::read_dir(roots.proc(pid.to_string()).join("fd")).into_iter().flatten().flatten() {
+        let process = roots.proc(pid.to_string());
+        if !fs::metadata(&process).is_ok_and(|meta| meta.uid() == holder.uid) {
+            continue;
+        }
+        for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
             descriptors += 1;
             if descriptors > MAX_DESCRIPTORS {
                 return None;
@@ -92,7 +132,7 @@ pub(crate) fn pid_of(roots: &Roots, peer: SocketAddr) -> Option<u32> {
 
 /// `sl local_address rem_address st … uid timeout inode`: the uid and the inode, where the local
 /// address is this one. A socket that nobody has any more has neither.
-fn socket_of(line: &str, peer: SocketAddr) -> Option<(u32, u64)> {
+fn socket_of(line: &str, peer: SocketAddr) -> Option<Holder> {
     let mut fields = line.split_ascii_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;
     if u16::from_str_radix(port, 16).ok()? != peer.port() || parse(address)? != peer.ip().to_canonical() {
@@ -100,7 +140,7 @@ fn socket_of(line: &str, peer: SocketAddr) -> Option<(u32, u64)> {
     }
     let uid = fields.nth(5)?.parse().ok()?;
     let inode = fields.nth(1)?.parse().ok().filter(|inode| *inode != 0)?;
-    Some((uid, inode))
+    Some(Holder { uid, inode })
 }
 
 /// Words of 32 bits, each as it lies in memory.
@@ -129,16 +169,19 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = std::net::TcpListener::bind(address) else { continue };
             let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (_server, peer) = listener.accept().unwrap();
-            assert_eq!(pid_of(&Roots::default(), peer), Some(std::process::id()));
+            let (server, peer) = listener.accept().unwrap();
+            let ends = Ends { peer, local: server.local_addr().unwrap() };
             let own = rustix::process::getuid().as_raw();
-            assert_eq!(uid_of(&Roots::default(), peer), Some(own));
+            let holder = holder_of(&Roots::default(), ends).unwrap();
+            assert_eq!(holder.uid, own);
+            assert_eq!(search(&Roots::default(), peer), Some(holder), "the table says the same");
+            assert_eq!(pid_of(&Roots::default(), holder), Some(std::process::id()));
             drop(client);
         }
         let line = "0: 0100007F:0009 0100007F:2625 01 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0";
-        assert_eq!(socket_of(line, "127.0.0.1:9".parse().unwrap()), Some((1000, 4711)));
-        assert_eq!(uid_of(&Roots::default(), "192.0.2.1:9".parse().unwrap()), None);
-        assert_eq!(pid_of(&Roots::default(), "192.0.2.1:9".parse().unwrap()), None);
+        let holder = Some(Holder { uid: 1000, inode: 4711 });
+        assert_eq!(socket_of(line, "127.0.0.1:9".parse().unwrap()), holder);
+        assert_eq!(search(&Roots::default(), "192.0.2.1:9".parse().unwrap()), None);
     }
 
     #[test]

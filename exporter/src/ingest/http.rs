@@ -3,18 +3,18 @@
 //! Good lines of a bad body are kept; the answer names the line, the field and the reason of each
 //! bad one, so that a person with curl can mend it.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Router};
 use serde_json::json;
+use stepwatch_kit::serve::Ends;
 use stepwatch_wire::{Event, EventError, Value};
 
 use super::launcher::Intake;
@@ -54,7 +54,7 @@ struct Tally {
 
 async fn events(
     State(Door { intake, roots }): State<Door>,
-    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+    ends: Option<Extension<Ends>>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -73,7 +73,7 @@ async fn events(
     if text.is_empty() {
         return StatusCode::NO_CONTENT.into_response();
     }
-    let origin = Origin::Http(peer::voice_of(&roots, peer.map(|Extension(ConnectInfo(peer))| peer)).await);
+    let origin = Origin::Http(peer::voice_of(&roots, ends.map(|Extension(ends)| ends)).await);
     let mut tally = Tally::default();
     // One value over several lines is one event, written for people.
     if !text.contains(&b'\n') || Value::parse(text).is_ok() {

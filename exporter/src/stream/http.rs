@@ -6,20 +6,19 @@
 //! with its cursor and is told what it missed, and meanwhile holds no memory but that one chunk.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{ConnectInfo, Query, State};
+use axum::extract::{Query, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use bytes::Bytes;
-use stepwatch_kit::serve::{Authenticated, Client};
+use stepwatch_kit::serve::{Authenticated, Client, Ends};
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Event, Kind};
 use tokio::sync::mpsc;
@@ -65,17 +64,17 @@ struct Readers {
     gaps: AtomicU64,
     /// When it was last logged that one was refused: one that is comes back at once.
     logged: Mutex<Option<Instant>>,
+    /// The same of one that was cut off.
+    logged_cut: Mutex<Option<Instant>>,
 }
 
 impl Readers {
     /// Counts a reader that finds no place. Whether its address was logged.
     fn refuse(&self, client: Option<Client>, now: Instant) -> bool {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        let mut logged = self.logged.locked();
-        if logged.is_some_and(|at| now.saturating_duration_since(at) < LOG_EVERY) {
+        if !is_due(&self.logged, now) {
             return false;
         }
-        *logged = Some(now);
         let client = client.map(|client| client.to_string());
         tracing::warn!(
             client,
@@ -83,6 +82,16 @@ impl Readers {
         );
         true
     }
+}
+
+/// Whether a line that anybody can cause is due; if so, the next is [`LOG_EVERY`] later.
+fn is_due(logged: &Mutex<Option<Instant>>, now: Instant) -> bool {
+    let mut logged = logged.locked();
+    let due = logged.is_none_or(|at| now.saturating_duration_since(at) >= LOG_EVERY);
+    if due {
+        *logged = Some(now);
+    }
+    due
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -132,7 +141,7 @@ pub fn routes(state: StreamState) -> Router {
 
 async fn stream(
     State(state): State<StreamState>,
-    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+    ends: Option<Extension<Ends>>,
     client: Option<Extension<Client>>,
     authenticated: Option<Extension<Authenticated>>,
     Query(params): Query<Params>,
@@ -143,7 +152,7 @@ async fn stream(
         Some(Err(error)) => return reply::error(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     let client = client.map(|Extension(client)| client);
-    let user = peer::voice_at_our_port(peer.map(|Extension(ConnectInfo(peer))| peer)).await.uid();
+    let user = peer::voice_at_our_port(ends.map(|Extension(ends)| ends)).await.uid();
     let limits = (state.config.max_readers, state.config.max_readers_per_address);
     let Some(seat) = state.readers.seats.take((client, user), authenticated.is_some(), limits) else {
         state.readers.refuse(client, Instant::now());
@@ -182,7 +191,8 @@ async fn serve(
         End::Evicted => state.readers.evicted.fetch_add(1, Ordering::Relaxed),
         End::Left | End::Shutdown => 0,
     };
-    if matches!(end, End::Slow | End::Behind | End::Evicted) {
+    let is_cut = matches!(end, End::Slow | End::Behind | End::Evicted);
+    if is_cut && is_due(&state.readers.logged_cut, Instant::now()) {
         let client = client.map(|client| client.to_string());
         tracing::warn!(reason = ?end, client, "cut off a reader of the stream; it may come back with its cursor");
     }

@@ -1,7 +1,6 @@
 //! One connection from accept to close.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,16 +19,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use super::bodies::{Budget, Counted};
 use super::connections::{Busy, Client, Entered, Seat};
+use super::rarely::Rarely;
 use super::sniff::Sniffed;
 use super::stall::StallGuard;
-use super::{Authenticated, Limits, WebUser, browser};
+use super::{Authenticated, BodyShare, Ends, Limits, WebUser, browser};
 use crate::admin::PROBES;
 use crate::shutdown::Shutdown;
 use crate::web_config::WebConfig;
@@ -41,18 +40,16 @@ pub(super) struct Server {
     pub(super) limits: Limits,
     pub(super) web: Option<WebConfig>,
     pub(super) bodies: Arc<Budget>,
-    /// Places for requests of HTTP/2, of all connections.
-    pub(super) streams: Arc<Semaphore>,
+    /// Lines about bodies that found no room.
+    pub(super) refused_bodies: Rarely,
     pub(super) shutdown: Shutdown,
 }
 
 /// The request header with its first line.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
-/// Requests at once on one HTTP/2 connection, and on all of them: the headers of each stay in memory
-/// until it is answered, and a sender may hold its body back for long.
+/// Requests at once on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 64;
-pub(super) const MAX_STREAMS_OF_ALL: usize = 512;
 /// The header of an HTTP/2 request.
 const MAX_HTTP2_HEADER_BYTES: u32 = 16 << 10;
 /// Of one response on an HTTP/2 connection, waiting for its reader.
@@ -63,12 +60,12 @@ const WINDOW_BYTES: u32 = 64 << 10;
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, seat: &Arc<Seat>) {
+pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, ends: Ends, seat: &Arc<Seat>) {
     // Fails only on a socket that is gone already.
     let _ = stream.set_nodelay(true);
     let stream = StallGuard::new(stream, server.limits.stall_timeout);
     let Some(tls) = server.web.as_ref().and_then(|web| web.tls(server.limits.http2)) else {
-        return http(server, stream, peer, seat).await;
+        return http(server, stream, ends, seat).await;
     };
     let handshake = timeout(server.limits.tls_handshake_timeout, TlsAcceptor::from(tls).accept(stream));
     let outcome = tokio::select! {
@@ -76,42 +73,42 @@ pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAdd
         outcome = handshake => outcome,
     };
     match outcome {
-        Ok(Ok(stream)) => http(server, stream, peer, seat).await,
+        Ok(Ok(stream)) => http(server, stream, ends, seat).await,
         Ok(Err(err)) => {
             server.limits.metrics.handshake_failed();
-            tracing::debug!(%peer, %err, "TLS handshake failed");
+            tracing::debug!(peer = %ends.peer, %err, "TLS handshake failed");
         }
         Err(_) => {
             server.limits.metrics.handshake_failed();
-            tracing::debug!(%peer, "TLS handshake took too long");
+            tracing::debug!(peer = %ends.peer, "TLS handshake took too long");
         }
     }
 }
 
-async fn http<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, seat: &Arc<Seat>)
+async fn http<IO>(server: &Arc<Server>, io: IO, ends: Ends, seat: &Arc<Seat>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut io = Sniffed::unread(io);
     if !server.limits.http2 {
-        return http1(server, io, peer, seat).await;
+        return http1(server, io, ends, seat).await;
     }
     let told = tokio::select! {
         () = server.shutdown.wait() => return,
         told = timeout(server.limits.header_timeout, io.is_http2()) => told,
     };
     match told {
-        Ok(Ok(true)) => http2(server, io, peer, seat).await,
-        Ok(Ok(false)) => http1(server, io, peer, seat).await,
-        Ok(Err(_)) | Err(_) => tracing::debug!(%peer, "said nothing"),
+        Ok(Ok(true)) => http2(server, io, ends, seat).await,
+        Ok(Ok(false)) => http1(server, io, ends, seat).await,
+        Ok(Err(_)) | Err(_) => tracing::debug!(peer = %ends.peer, "said nothing"),
     }
 }
 
-async fn http1<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, seat: &Arc<Seat>)
+async fn http1<IO>(server: &Arc<Server>, io: IO, ends: Ends, seat: &Arc<Seat>)
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let service = service_fn(|request| answer(Arc::clone(server), (peer, seat.client), enter(seat, request)));
+    let service = service_fn(|request| answer(Arc::clone(server), (ends, seat.client), enter(seat, request)));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(server.limits.header_timeout)
@@ -127,19 +124,19 @@ where
         }
     };
     if let Err(err) = outcome {
-        tracing::debug!(%peer, %err, "connection ended");
+        tracing::debug!(peer = %ends.peer, %err, "connection ended");
     }
 }
 
 /// HTTP/2 has no pause between requests that a timeout could be set for, so an idle connection is
 /// one on which nothing is being answered and nothing was for a while.
-async fn http2<IO>(server: &Arc<Server>, io: IO, peer: SocketAddr, seat: &Arc<Seat>)
+async fn http2<IO>(server: &Arc<Server>, io: IO, ends: Ends, seat: &Arc<Seat>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (shared, own) = (Arc::clone(server), Arc::clone(seat));
     let service =
-        service_fn(move |request| answer(Arc::clone(&shared), (peer, own.client), enter(&own, request)));
+        service_fn(move |request| answer(Arc::clone(&shared), (ends, own.client), enter(&own, request)));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
@@ -159,7 +156,7 @@ where
         }
     };
     if let Err(err) = outcome {
-        tracing::debug!(%peer, %err, "connection ended");
+        tracing::debug!(peer = %ends.peer, %err, "connection ended");
     }
 }
 
@@ -193,15 +190,13 @@ fn is_probe(request: &Request<Incoming>) -> bool {
 
 async fn answer(
     server: Arc<Server>,
-    from: (SocketAddr, Client),
+    from: (Ends, Client),
     (request, entered): (Request<Incoming>, Option<Arc<Entered>>),
 ) -> Result<Response<Answer>, Infallible> {
     let limits = &server.limits;
     let version = request.version();
-    let counts = version == Version::HTTP_2 && !is_probe(&request);
-    let place = counts.then(|| Arc::clone(&server.streams).try_acquire_owned());
     let mut response = match &entered {
-        Some(entered) if !matches!(place, Some(Err(_))) => {
+        Some(entered) => {
             let routed = timeout(limits.request_timeout, route(&server, from, request, entered));
             // 503, not 408: a remote_write sender drops what was answered with 4xx and repeats what
             // was answered 5xx.
@@ -209,7 +204,7 @@ async fn answer(
                 closing((StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response())
             })
         }
-        _ => {
+        None => {
             drop(request);
             too_many()
         }
@@ -225,8 +220,7 @@ async fn answer(
     if let Some(entered) = &entered {
         entered.waits_for_client(true);
     }
-    let place = place.and_then(Result::ok);
-    Ok(response.map(|body| Answer { body, entered, _place: place }))
+    Ok(response.map(|body| Answer { body, entered }))
 }
 
 /// The body of a response, whose connection is busy until the last of it is taken.
@@ -234,7 +228,6 @@ async fn answer(
 struct Answer {
     body: Body,
     entered: Option<Arc<Entered>>,
-    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl hyper::body::Body for Answer {
@@ -264,7 +257,7 @@ impl hyper::body::Body for Answer {
 
 async fn route(
     server: &Server,
-    (peer, client): (SocketAddr, Client),
+    (ends, client): (Ends, Client),
     request: Request<Incoming>,
     entered: &Arc<Entered>,
 ) -> Response<Body> {
@@ -300,8 +293,10 @@ async fn route(
         let body = Limited::new(body, limits.body_bytes.min(server.bodies.limit_per_client()));
         Body::new(Counted::new(body, Arc::clone(&share), Arc::clone(entered), limits.body_timeout))
     });
-    request.extensions_mut().insert(ConnectInfo(peer));
+    request.extensions_mut().insert(ConnectInfo(ends.peer));
+    request.extensions_mut().insert(ends);
     request.extensions_mut().insert(client);
+    request.extensions_mut().insert(BodyShare(Arc::clone(&share)));
     if authenticated {
         request.extensions_mut().insert(Authenticated);
     }
@@ -310,7 +305,7 @@ async fn route(
     }
     match server.router.clone().oneshot(request).await {
         // The handler knows only that the body broke off.
-        Ok(_) if share.was_refused() => no_room(server),
+        Ok(_) if share.was_refused() => no_room(server, client),
         Ok(response) => response,
         Err(never) => match never {},
     }
@@ -325,8 +320,11 @@ fn foreign(server: &Server, request: &Request<Incoming>) -> Option<String> {
 }
 
 /// There is no room for the body beside those of others, or it came too slowly.
-fn no_room(server: &Server) -> Response<Body> {
+fn no_room(server: &Server, client: Client) -> Response<Body> {
     server.limits.metrics.refused_body();
+    if server.refused_bodies.is_due() {
+        tracing::warn!(%client, "no room for a body of this client beside those of others, or it came too slowly");
+    }
     let again = [(RETRY_AFTER, HeaderValue::from_static("1"))];
     let text = "no room for the body beside those of other requests, or it came too slowly; send it again\n";
     closing((StatusCode::SERVICE_UNAVAILABLE, again, text).into_response())

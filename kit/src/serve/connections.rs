@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +24,12 @@ use super::rarely::Rarely;
 const GREEDY_SHARE: usize = 4;
 /// One place in so many, and at least one, is kept for connections without a request.
 const RESERVED_PART: usize = 32;
+/// Requests beyond the first of their connection (HTTP/2), on all connections: the headers of each
+/// stay in memory until it is answered, and a sender may hold its body back for long.
+pub(super) const MAX_FURTHER_REQUESTS: usize = 512;
+
+/// A port, for a socket that is connected and never sends.
+const DISCARD: u16 = 9;
 
 /// Whom a limit counts as one: an IPv4 address, an IPv6 network of 64 bits (whoever has one address
 /// of it has all), or this machine.
@@ -31,11 +37,11 @@ const RESERVED_PART: usize = 32;
 pub struct Client(IpAddr);
 
 impl Client {
-    /// Of a connection from `peer` to our address `local`: where these are the same, the peer is
-    /// this machine.
+    /// Of a connection from `peer` to our address `local`. Every address of this machine is one
+    /// client.
     pub fn of(peer: IpAddr, local: IpAddr) -> Self {
         let (ip, local) = (peer.to_canonical(), local.to_canonical());
-        if ip.is_loopback() || ip == local {
+        if ip.is_loopback() || ip == local || is_of_this_machine(ip) {
             return Self(IpAddr::V4(Ipv4Addr::LOCALHOST));
         }
         match ip {
@@ -43,6 +49,16 @@ impl Client {
             IpAddr::V6(v6) => Self(IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)))),
         }
     }
+}
+
+/// Whether the kernel would speak to an address from that address. Nothing is sent.
+fn is_of_this_machine(ip: IpAddr) -> bool {
+    let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let asked = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((ip, DISCARD))?;
+        socket.local_addr()
+    });
+    asked.is_ok_and(|own| own.ip() == ip)
 }
 
 impl fmt::Display for Client {
@@ -114,6 +130,11 @@ impl Busy {
         self.now.load(Ordering::Relaxed)
     }
 
+    /// How many requests there are beyond the first.
+    fn further(&self) -> usize {
+        self.now().saturating_sub(1)
+    }
+
     pub(super) fn begun(&self) -> usize {
         self.begun.load(Ordering::Relaxed)
     }
@@ -175,6 +196,21 @@ impl Connections {
             return true;
         }
         let victim = open.least_entitled(client, self.limit / GREEDY_SHARE);
+        self.give_way(open, victim, client)
+    }
+
+    /// The same for a further request of connection `id`.
+    fn has_further_place(&self, open: &mut Open, id: u64, client: Client) -> bool {
+        let further = open.by_id.values().map(|e| e.busy.further()).sum::<usize>();
+        if further < MAX_FURTHER_REQUESTS {
+            return true;
+        }
+        let victim = open.most_further(id, client);
+        self.give_way(open, victim, client)
+    }
+
+    /// Closes `victim` for a request of `client`, or says that nothing gives way to it.
+    fn give_way(&self, open: &mut Open, victim: Option<u64>, client: Client) -> bool {
         if let Some(id) = victim {
             self.evict(open, id);
         } else {
@@ -228,6 +264,22 @@ impl Open {
         });
         ranked.min().map(|(.., id)| id)
     }
+
+    /// Which connection with several requests makes room for one more of `newcomer` on connection
+    /// `except`: one whose requests all wait for their client, if the newcomer has no more of them
+    /// than that client.
+    fn most_further(&self, except: u64, newcomer: Client) -> Option<u64> {
+        let mut held = BTreeMap::<Client, usize>::new();
+        for entry in self.by_id.values() {
+            *held.entry(entry.client).or_default() += entry.busy.further();
+        }
+        let own = held.get(&newcomer).copied().unwrap_or_default();
+        let gives_way = |id: u64, e: &Entry| {
+            id != except && e.busy.further() > 0 && e.busy.waits_for_client() && held[&e.client] >= own
+        };
+        let ranked = self.by_id.iter().filter(|(id, e)| gives_way(**id, e));
+        ranked.min_by_key(|(_, e)| (usize::MAX - held[&e.client], e.turn)).map(|(id, _)| *id)
+    }
 }
 
 fn per_client<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<Client, usize> {
@@ -242,8 +294,12 @@ impl Seat {
     /// Begins a request; nothing where there is no place for it. A probe needs none.
     pub(super) fn enter(&self, is_probe: bool) -> Option<Entered> {
         let mut open = self.connections.locked();
-        let has_place = is_probe || self.busy.now() > 0;
-        if !has_place && !self.connections.has_place(&mut open, self.client) {
+        let has_place = match self.busy.now() {
+            _ if is_probe => true,
+            0 => self.connections.has_place(&mut open, self.client),
+            _ => self.connections.has_further_place(&mut open, self.id, self.client),
+        };
+        if !has_place {
             return None;
         }
         let turn = open.turn();
@@ -298,6 +354,7 @@ mod tests {
     fn a_peer_with_our_own_address_is_this_machine() {
         assert_eq!(client("192.0.2.1"), client("127.0.0.1"));
         assert_eq!(client("::ffff:192.0.2.1"), client("127.0.0.1"));
+        assert!(is_of_this_machine([127, 0, 0, 1].into()) && !is_of_this_machine([192, 0, 2, 1].into()));
         let six = "2001:db8::1".parse().unwrap();
         assert_eq!(Client::of(six, six), client("127.0.0.1"));
     }
@@ -379,6 +436,35 @@ mod tests {
         let third = connections.admit(nth(3));
         assert!(third.enter(false).is_some() && slow.0.cut.is_cancelled());
         assert!(!busy[0].0.cut.is_cancelled());
+    }
+
+    /// A connection with many requests, which wait for their client or are being answered.
+    fn asking_at_once(connections: &Arc<Connections>, n: u8, waits: bool) -> (Seat, Vec<Entered>) {
+        let seat = connections.admit(nth(n));
+        let entered: Vec<_> = (0..65).map(|_| seat.enter(false).unwrap()).collect();
+        entered.iter().for_each(|e| e.waits_for_client(waits));
+        (seat, entered)
+    }
+
+    #[test]
+    fn a_connection_whose_requests_all_wait_makes_room_for_a_further_one() {
+        let connections = connections(512);
+        let held: Vec<_> = (0..8).map(|_| asking_at_once(&connections, 1, true)).collect();
+        let newcomer = connections.admit(nth(1));
+        let (first, second) = (newcomer.enter(false), newcomer.enter(false));
+        assert!(first.is_some() && second.is_some());
+        assert!(held[0].0.cut.is_cancelled() && !held[1].0.cut.is_cancelled());
+        assert!(!newcomer.cut.is_cancelled());
+    }
+
+    #[test]
+    fn requests_that_are_being_answered_are_bounded_and_not_broken_off() {
+        let connections = connections(512);
+        let held: Vec<_> = (0..8).map(|_| asking_at_once(&connections, 1, false)).collect();
+        let newcomer = connections.admit(nth(2));
+        let _first = newcomer.enter(false).unwrap();
+        assert!(newcomer.enter(false).is_none() && newcomer.enter(true).is_some());
+        assert!(held.iter().all(|(seat, _)| !seat.cut.is_cancelled()));
     }
 
     #[test]

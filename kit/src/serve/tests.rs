@@ -284,7 +284,7 @@ async fn bodies_that_are_held_back_make_room_for_whole_ones() {
     }
     let refused = read_to_end(&mut held[0]).await;
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after: 1"), "{refused}");
-    for length in [5, 64 << 10, 256 << 10] {
+    for length in [5, 64 << 10, 512 << 10] {
         let mut whole = server.connect().await;
         whole.write_all(head(length).as_bytes()).await.unwrap();
         whole.write_all(&vec![b'x'; length]).await.unwrap();
@@ -292,8 +292,8 @@ async fn bodies_that_are_held_back_make_room_for_whole_ones() {
         assert!(answer.ends_with(&format!("{length} bytes")), "{answer}");
     }
     let mut larger = server.connect().await;
-    larger.write_all(head((256 << 10) + 1).as_bytes()).await.unwrap();
-    larger.write_all(&vec![b'x'; (256 << 10) + 1]).await.unwrap();
+    larger.write_all(head((512 << 10) + 1).as_bytes()).await.unwrap();
+    larger.write_all(&vec![b'x'; (512 << 10) + 1]).await.unwrap();
     assert!(read_to_end(&mut larger).await.starts_with("HTTP/1.1 413 "), "there is never room for it");
     drop(held);
     server.stop().await;
@@ -503,12 +503,14 @@ async fn http2_requests_that_are_held_open_are_bounded_over_all_connections() {
         }
         clients.push(client);
     }
-    // 540 are asked, and those beyond the places are answered at once.
-    for _ in 0..540 - connection::MAX_STREAMS_OF_ALL {
+    // The first of each connection needs a place of another kind. Those beyond the places are
+    // answered at once.
+    let places = 9 + connections::MAX_FURTHER_REQUESTS;
+    for _ in 0..540 - places {
         let refused = tokio::time::timeout(DEADLINE, held.join_next()).await.unwrap().unwrap().unwrap();
         assert_eq!(refused, 503);
     }
-    for _ in 0..connection::MAX_STREAMS_OF_ALL {
+    for _ in 0..places {
         // A permit is kept for whoever waits next, so none is lost.
         release.notify_one();
         let answered = tokio::time::timeout(DEADLINE, held.join_next()).await.unwrap().unwrap().unwrap();
