@@ -13,13 +13,12 @@ mod report;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
@@ -28,6 +27,7 @@ use axum::{Extension, Router};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use stepwatch_kit::config::Secret;
+use stepwatch_kit::serve::{BodyShare, Ends};
 use stepwatch_kit::shutdown::Shutdown;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -91,6 +91,8 @@ struct Report {
     voice: Voice,
     authorization: Option<HeaderValue>,
     body: Bytes,
+    /// Until it was read: it is answered before.
+    _share: Option<BodyShare>,
 }
 
 impl KubeflowConfig {
@@ -151,31 +153,34 @@ impl Health {
 }
 
 type Body = Result<Bytes, BytesRejection>;
-type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
+/// The ends of the connection, and what the body takes of the room for bodies.
+type Arrival = (Option<Extension<Ends>>, Option<Extension<BodyShare>>);
 
 async fn take(
     State(door): State<Door>,
     Path(run): Path<String>,
-    peer: Peer,
+    ends: Option<Extension<Ends>>,
+    share: Option<Extension<BodyShare>>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    door.take(run, peer, &headers, body).await
+    door.take(run, (ends, share), &headers, body).await
 }
 
 async fn take_below(
     State(door): State<Door>,
     Path((run, _)): Path<(String, String)>,
-    peer: Peer,
+    ends: Option<Extension<Ends>>,
+    share: Option<Extension<BodyShare>>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    door.take(run, peer, &headers, body).await
+    door.take(run, (ends, share), &headers, body).await
 }
 
 impl Door {
     /// Nothing in here waits for the reading of reports, and no lock that it holds is taken.
-    async fn take(&self, run: String, peer: Peer, headers: &HeaderMap, body: Body) -> Response {
+    async fn take(&self, run: String, (ends, share): Arrival, headers: &HeaderMap, body: Body) -> Response {
         let authorization = headers.get(AUTHORIZATION);
         if let Some(wanted) = &self.token {
             // Of digests, so that the time it takes tells nothing of the token.
@@ -198,9 +203,10 @@ impl Door {
         // Whoever has the token was given it.
         let voice = match &self.token {
             Some(_) => Voice::Exporter,
-            None => peer::voice_of(&self.roots, peer.map(|Extension(ConnectInfo(peer))| peer)).await,
+            None => peer::voice_of(&self.roots, ends.map(|Extension(ends)| ends)).await,
         };
-        let report = Report { run, voice, authorization: authorization.cloned(), body };
+        let share = share.map(|Extension(share)| share);
+        let report = Report { run, voice, authorization: authorization.cloned(), body, _share: share };
         if self.queue.try_send(report).is_err() {
             self.health.get().dropped("queue_limit", 1);
         }

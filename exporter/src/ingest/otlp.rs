@@ -21,15 +21,16 @@ mod resource;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io::Read as _;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use axum::Extension;
 use axum::body::Bytes;
-use axum::extract::ConnectInfo;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use prost::Message;
 use serde::de::DeserializeOwned;
+use stepwatch_kit::serve::{BodyShare, Ends};
 use stepwatch_wire::Event;
 use tokio::sync::Semaphore;
 
@@ -40,7 +41,7 @@ use crate::identity::peer;
 use crate::lock::Locked as _;
 use crate::origin::Priority;
 use crate::origin::{Origin, Outcome, Via};
-use crate::readings::{Names, Readings};
+use crate::readings::{Names, Readings, Report, Who};
 use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::voice::Voice;
@@ -56,6 +57,9 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 const MAX_INFLATED_BYTES: u64 = 4 << 20;
 /// Requests that are decompressed and decoded at once; the others wait as they arrived.
 const MAX_DECODING: usize = 2;
+/// Ranks of one request of which it is not known yet whose they are. The rest is refused, and known
+/// sooner when it is sent again.
+const MAX_NEW_SENDERS: usize = 1024;
 
 /// What takes telemetry in. Clones share it.
 #[derive(Debug, Clone)]
@@ -66,18 +70,19 @@ struct Inner {
     hub: Hub,
     names: Names,
     name: Arc<str>,
-    decoding: Semaphore,
+    decoding: Arc<Semaphore>,
     /// Where processes are looked at.
     roots: Roots,
     state: Mutex<State>,
+    /// On the page from the first request on. Refusals are counted here by tasks that must not wait
+    /// for the state.
+    health: OnceLock<SourceHandle>,
 }
 
 #[derive(Debug)]
 struct State {
     readings: Readings,
     owners: Owners,
-    /// On the page from the first request on.
-    health: Option<SourceHandle>,
 }
 
 /// How the messages of a request are written.
@@ -103,11 +108,29 @@ pub enum Refused {
     TooLarge(String),
 }
 
-/// Who is at the other end of the connection.
-type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
+/// One request before it is read.
+#[derive(Debug)]
+struct Posted {
+    signal: Signal,
+    encoding: Encoding,
+    gzip: bool,
+    body: Bytes,
+    from: Arrival,
+}
 
-fn address(peer: Peer) -> Option<SocketAddr> {
-    peer.map(|Extension(ConnectInfo(address))| address)
+/// Where a request comes from, and what its body takes of the room for bodies.
+#[derive(Debug, Clone, Default)]
+struct Arrival {
+    ends: Option<Ends>,
+    _share: Option<BodyShare>,
+}
+
+impl<S: Sync> FromRequestParts<S> for Arrival {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self { ends: parts.extensions.get().copied(), _share: parts.extensions.get().cloned() })
+    }
 }
 
 enum Request {
@@ -118,11 +141,10 @@ enum Request {
 impl Otlp {
     /// `metrics` explains names: theirs to ours.
     pub fn new(hub: Hub, metrics: &BTreeMap<String, String>, roots: Roots) -> Self {
-        let state = State { readings: Readings::new(unix_now()), owners: Owners::default(), health: None };
-        let names = Names::new(metrics);
-        let decoding = Semaphore::new(MAX_DECODING);
-        let name = "otlp".into();
-        Self(Arc::new(Inner { hub, names, name, decoding, roots, state: Mutex::new(state) }))
+        let state = Mutex::new(State { readings: Readings::new(unix_now()), owners: Owners::default() });
+        let (names, health) = (Names::new(metrics), OnceLock::new());
+        let decoding = Arc::new(Semaphore::new(MAX_DECODING));
+        Self(Arc::new(Inner { hub, names, name: "otlp".into(), decoding, roots, state, health }))
     }
 
     /// Takes a request in; the answer says how many points were not.
@@ -131,25 +153,30 @@ impl Otlp {
         signal: Signal,
         encoding: Encoding,
         body: &[u8],
-        peer: Option<SocketAddr>,
+        ends: Option<Ends>,
     ) -> Result<Response, Refused> {
         let inner = &*self.0;
         let request = Request::read(signal, encoding, body).inspect_err(|refused| self.refused(refused))?;
-        let mut state = inner.state.locked();
         let now = unix_now();
         let mut tally = Tally::default();
-        let voice = Voice::of(peer.and_then(|peer| peer::uid_of(&inner.roots, peer)));
-        let asked = Asked { hub: &inner.hub, roots: &inner.roots, peer, voice, now };
         let mut told = request.told(&inner.names);
-        for (who, report) in &mut told {
-            // A program that does not train has no run.
-            if who.certain || report.is_training() {
-                state.owners.settle(who, asked);
-            }
+        let holder = ends.and_then(|ends| peer::holder_of(&inner.roots, ends));
+        let voice = Voice::of(holder.map(|holder| holder.uid));
+        let mut asked = Asked { hub: &inner.hub, roots: &inner.roots, ends, process: None, voice, now };
+        // A program that does not train has no run.
+        let trains = |who: &Who, report: &Report<'_>| who.certain || report.is_training();
+        let mut state = inner.state.locked();
+        if told.iter().any(|(who, report)| trains(who, report) && !state.owners.knows(who, &asked)) {
+            // The search takes long on a node with many processes.
+            drop(state);
+            asked.process = holder.and_then(|holder| owner::process(&inner.roots, holder));
+            state = inner.state.locked();
         }
+        let mut left = MAX_NEW_SENDERS;
         // Before its numbers are taken for what the run itself tells.
-        told.retain(|(who, report)| {
-            let heard = !(who.certain || report.is_training()) || inner.hub.hears(voice, &who.run);
+        told.retain_mut(|(who, report)| {
+            let heard = !trains(who, report)
+                || state.owners.settle(who, &asked, &mut left) && inner.hub.hears(voice, &who.run);
             tally.rejected += if heard { 0 } else { report.readings.len() as u64 };
             heard
         });
@@ -173,7 +200,8 @@ impl Otlp {
                 }
             }
         }
-        let health = state.health(&inner.hub);
+        drop(state);
+        let health = self.health();
         health.up(true);
         health.unmatched_lines(tally.unmatched);
         if let Some(time) = tally.time {
@@ -186,22 +214,19 @@ impl Otlp {
     }
 
     /// As [`Self::take`], where a large request keeps nobody waiting.
-    async fn take_apart(
-        &self,
-        signal: Signal,
-        encoding: Encoding,
-        gzip: bool,
-        body: Bytes,
-        peer: Option<SocketAddr>,
-    ) -> Result<Response, Refused> {
-        let _turn = self.0.decoding.acquire().await;
+    async fn take_apart(&self, posted: Posted) -> Result<Response, Refused> {
+        let turn = Arc::clone(&self.0.decoding).acquire_owned().await;
         let otlp = self.clone();
         let work = move || {
+            // Whoever goes away meanwhile ends the request and not this work, so its turn and what
+            // its body takes are kept here.
+            let _turn = turn;
+            let Posted { signal, encoding, gzip, body, from } = posted;
             if !gzip {
-                return otlp.take(signal, encoding, &body, peer);
+                return otlp.take(signal, encoding, &body, from.ends);
             }
             let body = gunzip(&body).inspect_err(|refused| otlp.refused(refused))?;
-            otlp.take(signal, encoding, &body, peer)
+            otlp.take(signal, encoding, &body, from.ends)
         };
         let done = tokio::task::spawn_blocking(work).await;
         done.unwrap_or_else(|_| Err(Refused::Malformed("the request could not be read".to_owned())))
@@ -213,13 +238,11 @@ impl Otlp {
             Refused::Malformed(_) => "malformed",
             Refused::TooLarge(_) => "too_large",
         };
-        self.0.state.locked().health(&self.0.hub).dropped(reason, 1);
+        self.health().dropped(reason, 1);
     }
-}
 
-impl State {
-    fn health(&mut self, hub: &Hub) -> &SourceHandle {
-        self.health.get_or_insert_with(|| hub.source("otlp", "otlp"))
+    fn health(&self) -> &SourceHandle {
+        self.0.health.get_or_init(|| self.0.hub.source("otlp", "otlp"))
     }
 }
 

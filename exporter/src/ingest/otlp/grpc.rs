@@ -10,7 +10,7 @@ use axum::response::Response;
 use http_body_util::{BodyExt as _, Full};
 use prost::Message;
 
-use super::{Encoding, MAX_BODY_BYTES, Otlp, Peer, Refused, Signal, address};
+use super::{Arrival, Encoding, MAX_BODY_BYTES, Otlp, Posted, Refused, Signal};
 use crate::reply;
 
 pub(super) const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
@@ -36,7 +36,7 @@ enum Code {
 pub(super) async fn receive(
     signal: Signal,
     State(otlp): State<Otlp>,
-    peer: Peer,
+    from: Arrival,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -55,7 +55,8 @@ pub(super) async fn receive(
             return failed(code, why);
         }
     };
-    match otlp.take_apart(signal, Encoding::Protobuf, gzip, message, address(peer)).await {
+    let posted = Posted { signal, encoding: Encoding::Protobuf, gzip, body: message, from };
+    match otlp.take_apart(posted).await {
         Ok(response) => answer(&response.encode_to_vec()),
         Err(Refused::Malformed(why)) => failed(Code::InvalidArgument, &why),
         Err(Refused::TooLarge(why)) => failed(Code::ResourceExhausted, &why),

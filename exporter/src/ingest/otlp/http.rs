@@ -12,7 +12,7 @@ use prost::Message;
 use serde_json::json;
 
 use super::proto::{self, Status};
-use super::{Encoding, MAX_BODY_BYTES, Otlp, Peer, Refused, Signal, address, grpc};
+use super::{Arrival, Encoding, MAX_BODY_BYTES, Otlp, Posted, Refused, Signal, grpc};
 
 /// `google.rpc.Code::InvalidArgument`.
 const INVALID_ARGUMENT: i32 = 3;
@@ -31,7 +31,7 @@ pub fn routes(otlp: Otlp) -> Router {
 async fn receive(
     signal: Signal,
     State(otlp): State<Otlp>,
-    peer: Peer,
+    from: Arrival,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -55,7 +55,7 @@ async fn receive(
             return refusal(encoding, StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
         }
     };
-    match otlp.take_apart(signal, encoding, gzip, body, address(peer)).await {
+    match otlp.take_apart(Posted { signal, encoding, gzip, body, from }).await {
         Ok(response) => {
             encoding.answer(StatusCode::OK, response.encode_to_vec(), || json_of(signal, &response))
         }

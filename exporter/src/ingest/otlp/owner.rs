@@ -2,12 +2,13 @@
 //! sends it, or of its service.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
+use stepwatch_kit::serve::Ends;
 use stepwatch_wire::run_name::{self, By, Named};
 
 use crate::hub::Hub;
-use crate::identity::{self, Claim, peer};
+use crate::identity::peer::{self, Holder};
+use crate::identity::{self, Claim};
 use crate::readings::Who;
 use crate::roots::Roots;
 use crate::voice::Voice;
@@ -18,7 +19,7 @@ const MAX_KNOWN: usize = 4096;
 const KNOWN_SECONDS: f64 = 60.0;
 
 /// Run and rank as they are told, and by whom.
-type Sender = (String, u32, Option<SocketAddr>, Voice);
+type Sender = (String, u32, Option<Ends>, Voice);
 
 /// What was found out.
 #[derive(Debug, Default)]
@@ -27,40 +28,66 @@ pub(super) struct Owners {
 }
 
 /// What is needed to find out.
-#[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) hub: &'a Hub,
     pub(super) roots: &'a Roots,
-    pub(super) peer: Option<SocketAddr>,
+    pub(super) ends: Option<Ends>,
+    /// The process at the other end of the connection, and what its runs are called.
+    pub(super) process: Option<(u32, Named)>,
     pub(super) voice: Voice,
     pub(super) now: f64,
 }
 
 impl Owners {
-    /// Puts a report to the run that it is of.
-    pub(super) fn settle(&mut self, who: &mut Who, asked: Asked<'_>) {
-        let key = (who.run.clone(), who.rank, asked.peer, asked.voice);
-        let known = self.known.get(&key).filter(|(at, _)| asked.now - at < KNOWN_SECONDS);
-        if let Some((_, run)) = known {
+    /// Whether nothing need be found out for a report.
+    pub(super) fn knows(&self, who: &Who, asked: &Asked<'_>) -> bool {
+        self.run_of(&sender_of(who, asked), asked.now).is_some()
+    }
+
+    /// Puts a report to the run that it is of; false where that would have to be found out and
+    /// `left` is zero.
+    pub(super) fn settle(&mut self, who: &mut Who, asked: &Asked<'_>, left: &mut usize) -> bool {
+        let key = sender_of(who, asked);
+        if let Some(run) = self.run_of(&key, asked.now) {
             who.run.clone_from(run);
-            return;
+            return true;
         }
+        if *left == 0 {
+            return false;
+        }
+        *left -= 1;
         let run = asked.hub.claim(asked.now, claim(who, asked));
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
         self.known.insert(key, (asked.now, run.clone()));
         who.run = run;
+        true
+    }
+
+    fn run_of(&self, sender: &Sender, now: f64) -> Option<&String> {
+        self.known.get(sender).filter(|(at, _)| now - at < KNOWN_SECONDS).map(|(_, run)| run)
     }
 }
 
-fn claim(who: &Who, asked: Asked<'_>) -> Claim {
+fn sender_of(who: &Who, asked: &Asked<'_>) -> Sender {
+    (who.run.clone(), who.rank, asked.ends, asked.voice)
+}
+
+/// The process that has the socket at the other end, if it is one that trains and not one that
+/// passes on what others measured.
+pub(super) fn process(roots: &Roots, holder: Holder) -> Option<(u32, Named)> {
+    let pid = peer::pid_of(roots, holder)?;
+    Some((pid, identity::script_named(roots, pid)?))
+}
+
+fn claim(who: &Who, asked: &Asked<'_>) -> Claim {
     let place = &who.place;
     let sender = sender(who, asked);
     let pid = sender.as_ref().map(|(pid, _)| *pid);
-    let from = match (pid, asked.peer) {
+    let from = match (pid, asked.ends) {
         (Some(pid), _) => format!("pid {pid}"),
-        (None, Some(peer)) => peer.ip().to_string(),
+        (None, Some(ends)) => ends.peer.ip().to_string(),
         (None, None) => "a sender".to_owned(),
     };
     let mut claim = Claim {
@@ -97,12 +124,10 @@ fn claim(who: &Who, asked: Asked<'_>) -> Claim {
     claim
 }
 
-/// The process of this node that sends it, if it is one that trains and not one that passes on what
-/// others measured.
-fn sender(who: &Who, asked: Asked<'_>) -> Option<(u32, Named)> {
-    let by_socket = asked.peer.and_then(|peer| peer::pid_of(asked.roots, peer));
+/// The process of this node that trains and sends it, or that it says it comes from.
+fn sender(who: &Who, asked: &Asked<'_>) -> Option<(u32, Named)> {
     let is_here = || who.place.host.as_deref() == Some(asked.hub.node());
     let told = who.place.pid.filter(|_| is_here());
     let named = |pid: u32| Some((pid, identity::script_named(asked.roots, pid)?));
-    by_socket.and_then(named).or_else(|| told.and_then(named))
+    asked.process.clone().or_else(|| told.and_then(named))
 }

@@ -167,6 +167,50 @@ fn telemetry_that_is_not_of_training_makes_no_run() {
     assert_eq!(published(&hub).pop().unwrap().run.as_deref(), Some("web"));
 }
 
+/// Whoever goes away when the work has begun does not make room for more of it.
+#[tokio::test]
+async fn work_that_nobody_waits_for_keeps_its_turn() {
+    let otlp = Otlp::new(hub(), &BTreeMap::new(), Roots::default());
+    let body = Bytes::from(json_gauge(json!([{"asDouble": 1.0}])).to_string());
+    let free = || otlp.0.decoding.available_permits();
+    let state = otlp.0.state.locked();
+    for taken in 1..=MAX_DECODING {
+        let (otlp, body) = (otlp.clone(), body.clone());
+        let posted = Posted {
+            signal: Signal::Metrics,
+            encoding: Encoding::Json,
+            gzip: false,
+            body,
+            from: Arrival::default(),
+        };
+        let given_up = tokio::spawn(async move { otlp.take_apart(posted).await });
+        while free() != MAX_DECODING - taken {
+            tokio::task::yield_now().await;
+        }
+        given_up.abort();
+        assert!(given_up.await.unwrap_err().is_cancelled());
+        assert_eq!(free(), MAX_DECODING - taken);
+    }
+    // And what is refused meanwhile waits for none of it.
+    otlp.refused(&Refused::Malformed("no message".to_owned()));
+    drop(state);
+    while free() != MAX_DECODING {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_request_makes_few_ranks_known_at_once() {
+    let (hub, roots, mut owners) = (hub(), Roots::default(), Owners::default());
+    let asked =
+        Asked { hub: &hub, roots: &roots, ends: None, process: None, voice: Voice::Unknown, now: 1.0 };
+    let who = |rank: u32| Who { run: "llama".into(), rank, ..Who::default() };
+    let mut left = 2;
+    let settled = [1, 2, 3, 1].map(|rank| owners.settle(&mut who(rank), &asked, &mut left));
+    assert_eq!(settled, [true, true, false, true], "what is known costs nothing");
+    assert!(owners.settle(&mut who(3), &asked, &mut 1), "the rest is known next time");
+}
+
 #[test]
 fn points_with_labels() {
     let of = |points| {
