@@ -277,6 +277,11 @@ impl Hub {
         owner.is_none()
     }
 
+    /// Runs that `voice` may speak for.
+    pub fn runs_of(&self, voice: Voice) -> Vec<String> {
+        self.0.training.locked().runs_of(voice, unix_now())
+    }
+
     /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule
     /// calls its run.
     pub fn jobs(&self, voice: Voice) -> Vec<(String, String)> {

@@ -151,6 +151,12 @@ impl Training {
         self.runs.values().map(|run| (run.name.to_string(), life(run))).collect()
     }
 
+    /// Runs that `voice` may speak for.
+    pub fn runs_of(&self, voice: Voice, now: f64) -> Vec<String> {
+        let names = self.runs.keys().filter(|run| self.not_theirs(run, voice, now).is_none());
+        names.map(ToString::to_string).collect()
+    }
+
     pub fn follows(&self, run: &str) -> bool {
         self.runs.contains_key(run)
     }
@@ -171,15 +177,7 @@ impl Training {
             return self.refused(&name, voice, reason, now);
         }
         let options = &self.options;
-        let context = Context {
-            now,
-            source: origin.priority(),
-            name: origin.name(),
-            pid: origin.pid(),
-            convention: options.convention,
-            max_custom: options.max_custom,
-            gpu: Gpu { configured: options.gpu.as_deref(), detected: self.detected_gpu.as_deref() },
-        };
+        let context = context(options, self.detected_gpu.as_deref(), origin, now);
         let number = event.rank.unwrap_or(0);
         let limit = if self.has_room_for_rank(&name, number) { options.max_ranks } else { 0 };
         let Some(run) = self.runs.get_mut(name.as_str()) else { return self.dropped(Reason::Runs) };
@@ -361,6 +359,23 @@ impl Training {
                 })
             })
             .collect()
+    }
+}
+
+fn context<'a>(
+    options: &'a Options,
+    detected_gpu: Option<&'a str>,
+    origin: &'a Origin,
+    now: f64,
+) -> Context<'a> {
+    Context {
+        now,
+        source: origin.priority(),
+        name: origin.name(),
+        pid: origin.pid(),
+        convention: options.convention,
+        max_custom: options.max_custom,
+        gpu: Gpu { configured: options.gpu.as_deref(), detected: detected_gpu },
     }
 }
 

@@ -65,6 +65,12 @@ pub mod exporter_event {
     pub const RESTART: &str = "restart";
 }
 
+/// Keys of what an exporter says of its node.
+pub mod hw {
+    /// Runs that it is about, where it is not about every run of the node.
+    pub const RUNS: &str = "runs";
+}
+
 /// Keys of `hello` and `bye` that change what they mean.
 pub mod hello {
     /// Who speaks, where it is not the process that trains.

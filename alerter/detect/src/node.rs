@@ -1,7 +1,7 @@
 //! What is known of one node: what its exporter says of its accelerators, links and kernel, whether
 //! or not a run uses it. No detector stands here.
 
-mod conditions;
+pub(crate) mod conditions;
 mod gpus;
 mod jobs;
 mod liveness;

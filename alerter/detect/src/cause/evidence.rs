@@ -329,7 +329,7 @@ fn phase(what: Target, began: Ts, prior: f64, why: Observation) -> Piece {
 pub(super) fn of_node(node: &NodeState, v: &Finding, f: &RunState, onset: Ts, pieces: &mut Vec<Piece>) {
     let cause = v.kind.cause();
     let since = Ts(onset.0.saturating_sub(super::BEFORE.0));
-    for (key, c) in node.conditions.iter().filter(|(_, c)| c.touches(since)) {
+    for (key, c) in node.conditions.iter().filter(|(_, c)| c.touches(since) && c.concerns(&f.name)) {
         // A loss that jumps has a cause in hardware only where hardware is broken.
         if cause == Cause::Numerics && (c.level < Level::Error || c.first < since || key.topic == Topic::Link)
         {

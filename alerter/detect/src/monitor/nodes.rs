@@ -12,8 +12,8 @@ use crate::cause;
 use crate::changes::{self, RunChange, configuration};
 use crate::detectors::gpu_fault;
 use crate::node::peer_metrics::VITALS;
-use crate::node::words;
 use crate::node::{self, Peers, Tenant};
+use crate::node::{conditions, words};
 use crate::placement::Placement;
 use crate::run::summary;
 use stepwatch_model::Detected;
@@ -50,7 +50,7 @@ impl Monitor {
             self.nodes.insert(name.to_owned(), Node::new(name, now, &self.config));
         }
         if event.name.as_deref() == Some(words::RAS_STUCK) && event.code != Some(0) {
-            self.ranks_wait(now, name, out);
+            self.ranks_wait(now, name, event, out);
         }
         let run = users(&self.placement, &self.runs, now, name).first().copied();
         let Some(node) = self.nodes.get_mut(name) else { return };
@@ -89,8 +89,10 @@ impl Monitor {
     }
 
     /// NCCL says that ranks of a run wait: that it stands still needs no long proof.
-    fn ranks_wait(&mut self, now: Ts, node: &str, out: &mut Vec<Detected>) {
-        let runs: Vec<String> = self.placement.on(node).cloned().collect();
+    fn ranks_wait(&mut self, now: Ts, node: &str, event: &Event, out: &mut Vec<Detected>) {
+        let about = conditions::runs(event);
+        let runs = self.placement.on(node).filter(|run| about.as_ref().is_none_or(|of| of.contains(run)));
+        let runs: Vec<String> = runs.cloned().collect();
         for run in &runs {
             self.with_run(now, run, out, |run, findings| {
                 run.state.stuck_at = Some(now);

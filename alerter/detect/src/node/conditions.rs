@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_model::Target;
 pub use stepwatch_model::Topic;
 use stepwatch_wire::conditions::{NodeCondition, Row};
+use stepwatch_wire::names::hw;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::liveness::Liveness;
@@ -70,6 +71,9 @@ pub struct Condition {
     pub caused_by: Option<i64>,
     /// Others that it points at: `ranks 5, 6 on gpu-7`.
     pub blames: Option<Target>,
+    /// Runs that it is about, where it is not about every run of the node.
+    #[serde(default)]
+    pub runs: Option<Vec<String>>,
     /// By the node's clock: when it began, and when it was last told of.
     pub began: Ts,
     #[serde(default)]
@@ -160,6 +164,11 @@ impl Condition {
         }
         self.times = times + u32::from(news);
         news
+    }
+
+    /// Whether it may say something about a run.
+    pub fn concerns(&self, run: &str) -> bool {
+        self.runs.as_ref().is_none_or(|runs| runs.iter().any(|of| of == run))
     }
 
     /// Whether it held, or happened, at or after `since`, by our clock.
@@ -272,6 +281,7 @@ impl Condition {
             process: word(e, "process"),
             caused_by,
             blames: blames(e),
+            runs: runs(e),
             began: e.ts.map_or(now, Ts::from_secs_f64),
             told: e.ts.map_or(now, Ts::from_secs_f64),
             first: now,
@@ -282,6 +292,12 @@ impl Condition {
             lapsed: false,
         }
     }
+}
+
+/// The runs that an event is about, if it is not about all of its node.
+pub(crate) fn runs(e: &Event) -> Option<Vec<String>> {
+    let Some(Value::List(names)) = e.extra.get(hw::RUNS) else { return None };
+    Some(names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
 }
 
 /// The ranks that an event names, and where they are.

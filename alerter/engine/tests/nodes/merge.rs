@@ -85,6 +85,23 @@ fn ranks_that_did_not_join_are_suspects_of_the_hang() {
 }
 
 #[test]
+fn what_ras_says_of_the_runs_of_one_user_is_no_evidence_for_others() {
+    let mut b = Bench::with_run("llama", &["gpu-7", "gpu-8"]);
+    let mut e = hw("gpu-8", "ras_stuck", true, "error", "rank 1 did not join AllReduce 4711", &[]);
+    e.extra.insert("ranks".into(), Value::List(vec![Value::Number(1.0)]));
+    e.extra.insert("hosts".into(), Value::List(vec![Value::Text("gpu-7".into())]));
+    e.extra.insert("runs".into(), Value::List(vec![Value::Text("other".into())]));
+    b.feed(e);
+    b.wait(300);
+    assert_eq!(b.summary(), [], "its patience is its own");
+    b.wait(1000);
+    let i = b.last();
+    assert_eq!((i.kind, i.severity), (Kind::Hang, Severity::Page));
+    assert!(i.suspects.iter().all(|s| !s.what().contains("gpu-7")), "{:?}", i.suspects);
+    assert!(!i.summary.contains("did not join"), "{}", i.summary);
+}
+
+#[test]
 fn nodes_of_other_runs_have_nothing_to_do_with_it() {
     let mut b = Bench::with_run("llama", &["gpu-7"]);
     b.steps("other", &["gpu-9"], 100);

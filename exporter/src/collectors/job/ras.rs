@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
 use stepwatch_wire::conditions::NodeCondition;
+use stepwatch_wire::names::hw;
 use stepwatch_wire::{Event, Kind, Value};
 
 use self::client::PollError;
@@ -32,6 +33,7 @@ use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Suppo
 use crate::condition::Conditions;
 use crate::family::Family;
 use crate::samples::Samples;
+use crate::voice::Voice;
 
 pub const ABOUT: &str = "hangs of collectives, from NCCL's RAS";
 
@@ -244,8 +246,8 @@ impl RasReader {
         // Nothing that starts waits long for a job.
         let first = FIRST.min(self.config.timeout.into());
         let timeout = if self.started { self.config.timeout.into() } else { first };
-        match client::poll(&places::resolve(address), timeout) {
-            Ok(status) => self.answered(cx, address, status, now),
+        match client::poll(cx.roots, &places::resolve(address), timeout) {
+            Ok(answer) => self.answered(cx, address, answer, now),
             // No job, or it is over.
             Err(PollError::Refused) => {
                 self.places.remove(address);
@@ -259,21 +261,53 @@ impl RasReader {
         }
     }
 
-    fn answered(&mut self, cx: &Context<'_>, address: &str, status: Status, now: Instant) {
-        let leads = self.config.every_node || places::leads(cx, &status);
+    fn answered(&mut self, cx: &Context<'_>, address: &str, answer: (Status, Voice), now: Instant) {
+        let leads = self.config.every_node || places::leads(cx, &answer.0);
         let place = self.places.entry(address.to_owned()).or_default();
         (place.asked, place.answered, place.up) = (Some(now), Some(now), true);
-        place.jobs.take(status, leads, now, self.config.interval.as_duration() * KEEP);
+        place.jobs.take(answer, leads, now, self.config.interval.as_duration() * KEEP);
         place.follows = !place.jobs.lead();
         let stuck = place.jobs.stuck(self.config.stuck_after.into());
         place.samples = samples(address, &place.jobs, &stuck);
         // Two nodes would tell of the same hang, each from what it polled when.
-        let worst = stuck.iter().find(|(job, _)| job.leads);
-        self.conditions.report(cx, CONDITION, address, worst.is_some(), || match worst {
-            Some((job, stuck)) => stuck_event(address, stuck, &job.status),
-            None => event(address, "NCCL collectives move again".into()),
-        });
+        let told = stuck.iter().filter(|(job, _)| job.leads && job.voice != Voice::Unknown);
+        let mut worst = BTreeMap::new();
+        for (job, stuck) in told {
+            worst.entry(key_of(address, job.voice)).or_insert((job, stuck));
+        }
+        for key in self.conditions.keys(CONDITION) {
+            if address_of(&key) == address && !worst.contains_key(&key) {
+                let over = || event(&key, "NCCL collectives move again".into());
+                self.conditions.report(cx, CONDITION, &key, false, over);
+            }
+        }
+        for (key, (job, stuck)) in worst {
+            self.conditions.report(cx, CONDITION, &key, true, || {
+                let mut event = stuck_event(&key, stuck, &job.status);
+                event.extra.extend(runs_of(cx, job.voice).map(|runs| (hw::RUNS.to_owned(), runs)));
+                event
+            });
+        }
     }
+}
+
+/// What hangs at an address is told for each user by itself: any of them may listen there.
+fn key_of(address: &str, voice: Voice) -> String {
+    match voice.uid().filter(|_| !voice.is_trusted()) {
+        Some(uid) => format!("{address} of uid {uid}"),
+        None => address.to_owned(),
+    }
+}
+
+fn address_of(key: &str) -> &str {
+    key.split(' ').next().unwrap_or(key)
+}
+
+/// Whose word it is: any user of the node may listen where RAS does, and is believed about their own
+/// runs alone. `None` of whoever is believed about all.
+fn runs_of(cx: &Context<'_>, voice: Voice) -> Option<Value> {
+    let runs = (!voice.is_trusted()).then(|| cx.hub.runs_of(voice))?;
+    Some(Value::List(runs.into_iter().take(MAX_LISTED).map(Value::Text).collect()))
 }
 
 fn samples(address: &str, jobs: &Jobs, stuck: &[(&jobs::Job, Stuck<'_>)]) -> Samples {
@@ -309,14 +343,15 @@ fn samples(address: &str, jobs: &Jobs, stuck: &[(&jobs::Job, Stuck<'_>)]) -> Sam
     out
 }
 
-fn event(address: &str, text: String) -> Event {
+fn event(key: &str, text: String) -> Event {
     let mut event =
         Event { ts: Some(unix_now()), level: Some("error".into()), text: Some(text), ..Event::new(Kind::Hw) };
-    event.extra.insert("address".into(), Value::Text(address.to_owned()));
+    event.extra.insert("address".into(), Value::Text(address_of(key).to_owned()));
+    event.extra.insert("key".into(), Value::Text(key.to_owned()));
     event
 }
 
-fn stuck_event(address: &str, stuck: &Stuck<'_>, status: &Status) -> Event {
+fn stuck_event(key: &str, stuck: &Stuck<'_>, status: &Status) -> Event {
     let communicator = stuck.communicator;
     let (apart, seconds) = (communicator.apart(), stuck.still.as_secs_f64());
     let named: Vec<_> = communicator.named().take(MAX_LISTED).collect();
@@ -331,7 +366,7 @@ fn stuck_event(address: &str, stuck: &Stuck<'_>, status: &Status) -> Event {
         communicator.lagging(),
         communicator.size
     );
-    let mut event = event(address, text);
+    let mut event = event(key, text);
     let list = |values: Vec<Value>| Value::List(values);
     let numbers = named.iter().map(|m| Value::Number(f64::from(m.rank))).collect();
     let mut hosts: Vec<_> = named.iter().map(|m| m.host.clone()).filter(|h| !h.is_empty()).collect();
@@ -387,10 +422,10 @@ impl Collector for RasReader {
         for (reason, count) in &self.failures {
             out.set(&FAILURES, &[reason], *count);
         }
-        for address in self.conditions.keys(CONDITION) {
-            if !self.places.contains_key(&address) {
-                let over = || event(&address, "the job whose NCCL collectives hung is gone".into());
-                self.conditions.report(cx, CONDITION, &address, false, over);
+        for key in self.conditions.keys(CONDITION) {
+            if !self.places.contains_key(address_of(&key)) {
+                let over = || event(&key, "the job whose NCCL collectives hung is gone".into());
+                self.conditions.report(cx, CONDITION, &key, false, over);
             }
         }
         Ok(())
@@ -399,11 +434,16 @@ impl Collector for RasReader {
 
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) -> Vec<Event> {
-    let _ = text::parse(&String::from_utf8_lossy(data));
+    let _ = text::parse(data);
     let (mut jobs, mut events, now) = (Jobs::default(), Vec::new(), Instant::now());
     let Ok(status) = json::parse(data) else { return events };
     for second in 0..4 {
-        jobs.take(status.clone(), true, now + Duration::from_secs(second), Duration::from_secs(9));
+        jobs.take(
+            (status.clone(), Voice::Exporter),
+            true,
+            now + Duration::from_secs(second),
+            Duration::from_secs(9),
+        );
         let stuck = jobs.stuck(Duration::from_secs(2));
         let _ = samples("a", &jobs, &stuck);
         events.extend(stuck.iter().map(|(_, stuck)| stuck_event("a", stuck, &status)));

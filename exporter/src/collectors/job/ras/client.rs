@@ -2,18 +2,25 @@
 //!
 //! `CLIENT PROTOCOL n` is answered with `SERVER PROTOCOL n`; `TIMEOUT s` and `SET FORMAT json` with
 //! `OK`, the latter with an error by NCCL before 2.28.7, which only speaks text. Whoever answers
-//! may be wedged, or somebody else's program: every byte is counted, and the whole talk has one
-//! deadline.
+//! may be wedged, or somebody else's program: every byte is counted, the whole talk has one
+//! deadline, and the kernel says whose program it is.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use stepwatch_kit::serve::Ends;
+
 use super::status::{Format, Status};
 use super::{json, text};
+use crate::identity::peer;
+use crate::roots::Roots;
+use crate::voice::Voice;
 
 /// Longest answer that is read: some ten thousand ranks, each in a few communicators.
 const MAX_BYTES: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+/// Of text, which tells only of what differs.
+const MAX_TEXT_BYTES: u64 = MAX_BYTES / 16;
 const MAX_LINE: u64 = 1024;
 /// The version of the protocol that NCCL 2.24 began with; servers ignore it.
 const PROTOCOL: u32 = 2;
@@ -84,10 +91,16 @@ impl Read for Bounded {
     }
 }
 
-/// Asks once. `timeout` is what RAS may take to hear from every process of the job.
-pub(super) fn poll(addresses: &[SocketAddr], timeout: Duration) -> Result<Status, PollError> {
+/// Asks once; the voice is that of whoever answers. `timeout` is what RAS may take to hear from
+/// every process of the job.
+pub(super) fn poll(
+    roots: &Roots,
+    addresses: &[SocketAddr],
+    timeout: Duration,
+) -> Result<(Status, Voice), PollError> {
     let connected = addresses.iter().map(|address| TcpStream::connect_timeout(address, CONNECT));
     let stream = connected.reduce(Result::or).ok_or(PollError::Refused)??;
+    let ends = Ends { peer: stream.peer_addr()?, local: stream.local_addr()? };
     let deadline = Instant::now() + timeout + BEYOND;
     let mut lines = BufReader::new(Bounded { stream, deadline, left: MAX_BYTES });
     let hello = command(&mut lines, &format!("CLIENT PROTOCOL {PROTOCOL}"))?;
@@ -100,20 +113,27 @@ pub(super) fn poll(addresses: &[SocketAddr], timeout: Duration) -> Result<Status
         return Err(PollError::Protocol(format!("it answers a timeout with {:?}", clip(&agreed))));
     }
     let format = if command(&mut lines, "SET FORMAT json")? == "OK" { Format::Json } else { Format::Text };
+    // Whoever has answered has taken the connection, and holds it until the status is sent.
+    let voice = if peer::is_here(ends.peer.ip()) {
+        Voice::of(peer::holder_of(roots, ends).map(|holder| holder.uid))
+    } else {
+        // Only the configuration names another machine.
+        Voice::Exporter
+    };
     // The verbose text names more of the ranks that lag; JSON names all of them anyway.
     send(&mut lines, if format == Format::Json { "STATUS" } else { "VERBOSE STATUS" })?;
-    match format {
+    let status = match format {
         Format::Json => json::parse(lines).map_err(|error| match error.io_error_kind() {
             Some(kind) => PollError::from(io::Error::from(kind)),
             None => PollError::Protocol(error.to_string()),
-        }),
+        })?,
         Format::Text => {
-            let mut answer = Vec::new();
-            lines.read_to_end(&mut answer)?;
-            let answer = String::from_utf8_lossy(&answer);
-            text::parse(&answer).ok_or_else(|| PollError::Protocol("it tells of no communicators".into()))
+            let left = &mut lines.get_mut().left;
+            *left = MAX_TEXT_BYTES.min(*left);
+            text::parse(lines)?.ok_or_else(|| PollError::Protocol("it tells of no communicators".into()))?
         }
-    }
+    };
+    Ok((status, voice))
 }
 
 fn send(lines: &mut BufReader<Bounded>, command: &str) -> Result<(), PollError> {

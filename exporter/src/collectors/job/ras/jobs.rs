@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::status::Status;
 use super::watch::{Stuck, Watch};
+use crate::voice::Voice;
 
 /// Jobs that share an address: more than a node has GPUs for.
 const MAX_JOBS: usize = 16;
+/// What all of them may weigh, [`Status::weight`]: several of the largest.
+const MAX_WEIGHT: usize = 65_536;
 
 #[derive(Debug, Default)]
 pub(super) struct Jobs(Vec<Job>);
@@ -19,6 +22,8 @@ pub(super) struct Jobs(Vec<Job>);
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) status: Status,
+    /// Whose program answered.
+    pub(super) voice: Voice,
     /// This node asks for it.
     pub(super) leads: bool,
     seen: Instant,
@@ -27,14 +32,22 @@ pub(super) struct Job {
 
 impl Jobs {
     /// Takes an answer in, and forgets what was not told of for longer than `keep`.
-    pub(super) fn take(&mut self, status: Status, leads: bool, now: Instant, keep: Duration) {
-        let at = self.0.iter().position(|job| job.status.is_of_same_job(&status));
+    pub(super) fn take(
+        &mut self,
+        (status, voice): (Status, Voice),
+        leads: bool,
+        now: Instant,
+        keep: Duration,
+    ) {
+        let is_it = |job: &Job| job.voice == voice && job.status.is_of_same_job(&status);
+        let at = self.0.iter().position(is_it);
         let mut watch = at.map(|at| self.0.remove(at).watch).unwrap_or_default();
         watch.take(&status, now, keep);
         let at = at.unwrap_or(self.0.len());
-        self.0.insert(at, Job { status, leads, seen: now, watch });
+        self.0.insert(at, Job { status, voice, leads, seen: now, watch });
         self.0.retain(|job| now.saturating_duration_since(job.seen) <= keep);
-        if self.0.len() > MAX_JOBS {
+        let weight = |jobs: &[Job]| jobs.iter().map(|job| job.status.weight()).sum::<usize>();
+        while self.0.len() > MAX_JOBS || self.0.len() > 1 && weight(&self.0) > MAX_WEIGHT {
             let oldest = self.0.iter().enumerate().min_by_key(|(_, job)| job.seen).map(|(at, _)| at);
             oldest.map(|at| self.0.remove(at));
         }

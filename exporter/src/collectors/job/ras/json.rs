@@ -3,17 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read;
+use std::io::{self, Read};
 use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::status::{Communicator, Format, Member, Status, fingerprint};
+use super::status::{
+    Communicator, Format, MAX_COLLECTIVES, MAX_COMMUNICATORS, Member, Status, clipped, fingerprint,
+};
 
-/// Entries of any list: more ranks, or communicators, than one job has.
-const MAX_ENTRIES: usize = 65_536;
-/// Kinds of collectives.
-const MAX_COLLECTIVES: usize = 32;
+/// Ranks of a communicator, and processes of a job: more than there are.
+const MAX_ENTRIES: usize = 32_768;
+/// Bytes of a text, or of anything else that has no quotation marks in it.
+const MAX_TEXT: usize = 4 << 10;
 /// What NCCL returns for success, and for what still goes on.
 const SUCCESS: i64 = 0;
 const IN_PROGRESS: i64 = 7;
@@ -21,7 +23,7 @@ const IN_PROGRESS: i64 = 7;
 #[derive(serde::Deserialize)]
 struct Raw {
     nccl_version: String,
-    communicators: List<Seen>,
+    communicators: AllSeen,
     #[serde(default)]
     ras: Ras,
 }
@@ -62,7 +64,19 @@ struct RawRank {
     #[serde(default)]
     status: RawStatus,
     #[serde(default)]
-    collective_counts: BTreeMap<String, u64>,
+    collective_counts: Counts,
+}
+
+/// Of each kind of collective, how many were launched; by name.
+#[derive(Default, PartialEq, Eq, Hash)]
+struct Counts(Vec<(Box<str>, u64)>);
+
+/// All communicators, and what changes when a process launches anything in any of them.
+struct AllSeen {
+    communicators: Vec<Communicator>,
+    processes: BTreeMap<u64, u64>,
+    /// The size of the largest, and where its lowest rank is.
+    first: Option<(u32, Option<String>)>,
 }
 
 #[derive(Default, serde::Deserialize)]
@@ -122,6 +136,85 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     }
 }
 
+impl<'de> Deserialize<'de> for Counts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Counts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("counts by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Counts, A::Error> {
+                let mut all = Vec::new();
+                while let Some((name, count)) = entries.next_entry::<String, u64>()? {
+                    if all.len() < MAX_COLLECTIVES {
+                        all.push((clipped(&name).into_boxed_str(), count));
+                    }
+                }
+                all.sort();
+                all.shrink_to_fit();
+                Ok(Counts(all))
+            }
+        }
+
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+impl Counts {
+    fn get(&self, name: &str) -> u64 {
+        self.0.iter().find(|(known, _)| **known == *name).map_or(0, |(_, count)| *count)
+    }
+}
+
+impl<'de> Deserialize<'de> for AllSeen {
+    /// Of each communicator is kept what is needed before the next is read.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+
+        impl<'de> Visitor<'de> for Entries {
+            type Value = AllSeen;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MAX_COMMUNICATORS}")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<AllSeen, A::Error> {
+                let mut all = AllSeen { communicators: Vec::new(), processes: BTreeMap::new(), first: None };
+                while let Some(seen) = entries.next_element::<Seen>()? {
+                    if all.communicators.len() >= MAX_COMMUNICATORS {
+                        return Err(serde::de::Error::custom("a list is too long"));
+                    }
+                    all.add(seen);
+                }
+                Ok(all)
+            }
+        }
+
+        deserializer.deserialize_seq(Entries)
+    }
+}
+
+impl AllSeen {
+    fn add(&mut self, mut seen: Seen) {
+        seen.communicator.forget_names();
+        let size = seen.communicator.size;
+        if self.first.as_ref().is_none_or(|(largest, _)| size > *largest) {
+            self.first = Some((size, seen.first.map(|(_, host)| host)));
+        }
+        self.communicators.push(seen.communicator);
+        for (process, counts) in seen.processes {
+            if self.processes.len() < MAX_ENTRIES || self.processes.contains_key(&process) {
+                let sum = self.processes.entry(process).or_default();
+                *sum = sum.wrapping_add(counts);
+            }
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for Seen {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         RawCommunicator::deserialize(deserializer).map(Self::of)
@@ -129,25 +222,44 @@ impl<'de> Deserialize<'de> for Seen {
 }
 
 pub(super) fn parse(reader: impl Read) -> serde_json::Result<Status> {
+    let reader = ShortTexts { reader, length: 0, escaped: false };
     let raw = Raw::deserialize(&mut serde_json::Deserializer::from_reader(reader))?;
-    let mut seen = raw.communicators.0;
-    seen.sort_by_key(|s| std::cmp::Reverse(s.communicator.size));
-    let first_host = seen.first().and_then(|s| s.first.clone()).map(|(_, host)| host);
-    let mut processes = BTreeMap::<u64, u64>::new();
-    for (process, counts) in seen.iter_mut().flat_map(|s| s.processes.drain(..)) {
-        let sum = processes.entry(process).or_default();
-        *sum = sum.wrapping_add(counts);
-    }
+    let AllSeen { mut communicators, processes, first } = raw.communicators;
+    communicators.sort_by_key(|c| std::cmp::Reverse(c.size));
+    let first_host = first.and_then(|(_, host)| host);
     Ok(Status {
         processes,
         format: Format::Json,
-        version: raw.nccl_version,
-        communicators: seen.into_iter().map(|s| s.communicator).collect(),
+        version: clipped(&raw.nccl_version),
+        communicators,
         seconds: raw.ras.collection_time_sec.filter(|s| s.is_finite()),
         timeouts: raw.ras.timeouts_count,
         first_host,
         summary: String::new(),
     })
+}
+
+/// Reads nothing without end: the parser holds a text as a whole, however long it is.
+struct ShortTexts<R> {
+    reader: R,
+    /// Since the last quotation mark that begins or ends a text.
+    length: usize,
+    escaped: bool,
+}
+
+impl<R: Read> Read for ShortTexts<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.reader.read(buffer)?;
+        for byte in buffer.iter().take(n) {
+            let ends = *byte == b'"' && !self.escaped;
+            self.escaped = *byte == b'\\' && !self.escaped;
+            self.length = if ends { 0 } else { self.length + 1 };
+            if self.length > MAX_TEXT {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+        }
+        Ok(n)
+    }
 }
 
 impl Seen {
@@ -156,9 +268,9 @@ impl Seen {
         ranks.sort_by_key(|r| r.rank);
         let mut communicator = Communicator {
             id: if raw.secondary_hash.is_empty() {
-                raw.hash
+                clipped(&raw.hash)
             } else {
-                format!("{}:{}", raw.hash, raw.secondary_hash)
+                format!("{}:{}", clipped(&raw.hash), clipped(&raw.secondary_hash))
             },
             size: raw.size,
             fingerprint: fingerprint((
@@ -170,9 +282,10 @@ impl Seen {
         for rank in &ranks {
             let states = [rank.status.init_state, rank.status.async_error];
             communicator.errors += u64::from(states.iter().any(|s| ![SUCCESS, IN_PROGRESS].contains(s)));
-            for (name, count) in &rank.collective_counts {
-                if communicator.spreads.len() < MAX_COLLECTIVES || communicator.spreads.contains_key(name) {
-                    let spread = communicator.spreads.entry(name.clone()).or_default();
+            for (name, count) in &rank.collective_counts.0 {
+                if communicator.spreads.len() < MAX_COLLECTIVES || communicator.spreads.contains_key(&**name)
+                {
+                    let spread = communicator.spreads.entry(name.to_string()).or_default();
                     spread.most = spread.most.max(*count);
                 }
             }
@@ -180,7 +293,7 @@ impl Seen {
         for (name, spread) in &mut communicator.spreads {
             spread.least = spread.most;
             for rank in &ranks {
-                let count = rank.collective_counts.get(name).copied().unwrap_or(0);
+                let count = rank.collective_counts.get(name);
                 spread.least = spread.least.min(count);
                 if count < spread.most {
                     spread.behind.add(|| member(rank.rank, &rank.host, rank.pid, rank.nvml_dev));
@@ -194,7 +307,7 @@ impl Seen {
             }
             communicator.dead += u64::from(rank.status.considered_dead);
         }
-        let first = ranks.first().map(|r| (r.rank, r.host.clone()));
+        let first = ranks.first().map(|r| (r.rank, clipped(&r.host)));
         let process = |r: &RawRank| {
             let member = member(r.rank, &r.host, r.pid, r.nvml_dev);
             (member.process(), fingerprint((&communicator.id, r.rank, &r.collective_counts)))
@@ -206,7 +319,7 @@ impl Seen {
 fn member(rank: u32, host: &str, pid: i64, gpu: Option<i64>) -> Member {
     Member {
         rank,
-        host: host.to_owned(),
+        host: clipped(host),
         pid: u32::try_from(pid).ok().filter(|pid| *pid > 0),
         gpu: gpu.and_then(|gpu| u32::try_from(gpu).ok()),
     }

@@ -7,6 +7,12 @@ use std::hash::{DefaultHasher, Hasher as _};
 
 /// Ranks that are named of a communicator; the rest is counted.
 pub(super) const MAX_NAMED: usize = 16;
+/// Communicators of a job, the largest of a cluster.
+pub(super) const MAX_COMMUNICATORS: usize = 8192;
+/// Kinds of collectives: NCCL has eight.
+pub(super) const MAX_COLLECTIVES: usize = 16;
+/// Longest name of anything: of hosts these are addresses.
+const MAX_NAME: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -33,6 +39,12 @@ pub(super) struct Status {
 }
 
 impl Status {
+    /// How much memory it takes, in things of some hundred bytes.
+    pub(super) fn weight(&self) -> usize {
+        let of = |c: &Communicator| 1 + c.spreads.len() + c.named().count();
+        self.communicators.iter().map(of).sum::<usize>() + self.processes.len() / 4
+    }
+
     /// Whether both are of one job: JSON names its communicators, of text the size of the job must
     /// do. Processes say nothing, because each container counts its own.
     pub(super) fn is_of_same_job(&self, other: &Self) -> bool {
@@ -110,6 +122,16 @@ impl Communicator {
         self.missing.named.iter().chain(behind.into_iter().flatten())
     }
 
+    /// Keeps names only where they are shown: of the collective whose ranks are apart.
+    pub(super) fn forget_names(&mut self) {
+        let apart = self.apart().map(|(name, _)| name.to_owned());
+        for (name, spread) in &mut self.spreads {
+            if apart.as_deref() != Some(name) {
+                spread.behind.named = Vec::new();
+            }
+        }
+    }
+
     /// How many the others wait for.
     pub(super) fn lagging(&self) -> u64 {
         self.apart().map_or(0, |(_, spread)| spread.behind.count).max(self.missing.count)
@@ -133,6 +155,11 @@ impl Member {
         }
         text
     }
+}
+
+/// A name, cut to its longest.
+pub(super) fn clipped(name: &str) -> String {
+    name[..name.floor_char_boundary(MAX_NAME)].to_owned()
 }
 
 /// The same for the same things, within this process.

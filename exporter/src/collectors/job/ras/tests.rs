@@ -1,5 +1,6 @@
 use super::*;
 use crate::lock::Locked as _;
+use crate::origin::{Origin, Peer};
 use crate::roots::Roots;
 use crate::testing;
 use std::fmt::Write as _;
@@ -395,6 +396,91 @@ fn ranks_that_do_not_answer_are_named() {
     assert_eq!(page.rows(&MISSING).next().unwrap().value, 2.0);
 }
 
+/// Any user of the node may listen where RAS does.
+#[test]
+fn what_a_user_says_is_of_the_runs_of_that_user() {
+    let mut poller = Poller::new(true);
+    for (uid, run) in [(4242, "theirs"), (4243, "hers")] {
+        let peer = Origin::Peer(Peer { connection: 1, pid: Some(uid), uid });
+        poller.bench.hub.publish(peer, Event::step(run, 1));
+    }
+    poller.bench.published();
+    poller.fake.set(|job| job.missing = vec![2]);
+    let (address, start) = (poller.fake.address.clone(), poller.start);
+    let hears = |poller: &mut Poller, voice: Voice, seconds: u64| {
+        let polled = client::poll(&Roots::default(), &places::resolve(&address), Duration::from_secs(1));
+        let status = polled.unwrap().0;
+        let now = start + Duration::from_secs(seconds);
+        poller.reader.answered(&poller.bench.context(), &address, (status, voice), now);
+        poller.bench.published()
+    };
+    for i in 0..12 {
+        assert!(hears(&mut poller, Voice::User(4242), i * 10).is_empty());
+        assert!(hears(&mut poller, Voice::Unknown, i * 10).is_empty());
+    }
+    let told = hears(&mut poller, Voice::User(4242), 120);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].extra["runs"], Value::List(vec![Value::Text("theirs".into())]));
+    assert_eq!(told[0].extra["key"], Value::Text(format!("{address} of uid 4242")));
+    assert!(hears(&mut poller, Voice::Unknown, 130).is_empty(), "nobody knows whose word that is");
+    let own = told;
+    let mut told = Vec::new();
+    for i in 14..27 {
+        told.extend(hears(&mut poller, Voice::User(0), i * 10));
+    }
+    let [over, roots] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((over.code, &over.extra["key"]), (Some(0), &own[0].extra["key"]), "not heard of any more");
+    assert_eq!(roots.extra["key"], Value::Text(address));
+    assert_eq!(roots.extra.get("runs"), None, "root is believed about every run");
+}
+
+#[test]
+fn answers_without_measure_are_kept_small() {
+    let long = format!(r#"{{"nccl_version":"{}","communicators":[]}}"#, "x".repeat(100_000));
+    let error = json::parse(long.as_bytes()).unwrap_err();
+    assert_eq!(error.io_error_kind(), Some(std::io::ErrorKind::FileTooLarge));
+    let counts: Vec<_> = (0..1000).map(|i| format!(r#""c{i}":{i}"#)).collect();
+    let ranks: Vec<_> = (0..100)
+        .map(|rank| format!(r#"{{"rank":{rank},"collective_counts":{{{}}}}}"#, counts.join(",")))
+        .collect();
+    let answer = format!(
+        r#"{{"nccl_version":"2","communicators":[{{"hash":"a","size":100,"ranks":[{},{{"rank":100}}]}}]}}"#,
+        ranks.join(",")
+    );
+    let status = json::parse(answer.as_bytes()).unwrap();
+    let names = status.communicators[0].spreads.values().filter(|s| !s.behind.named.is_empty()).count();
+    assert_eq!((status.communicators[0].spreads.len(), names), (status::MAX_COLLECTIVES, 1));
+    let many = format!(
+        r#"{{"nccl_version":"2","communicators":[{}]}}"#,
+        vec![r#"{"hash":"a","size":1,"ranks":[]}"#; status::MAX_COMMUNICATORS + 1].join(",")
+    );
+    assert!(json::parse(many.as_bytes()).unwrap_err().to_string().contains("too long"));
+    let mut text = "Communicators... (1s)\n\n#0-0 (a) MISMATCH\n".to_owned();
+    for i in 0..1000 {
+        writeln!(text, "  Communicator ranks have different C{i} operation counts").unwrap();
+        text += "  2 ranks have launched up to operation 5\n  1 ranks have launched up to operation 4\n";
+    }
+    let status = text::parse(text.as_bytes()).unwrap().unwrap();
+    assert_eq!(status.communicators[0].spreads.len(), status::MAX_COLLECTIVES);
+    assert!(text::parse("x".repeat(100_000).as_bytes()).is_err(), "a line is too long");
+}
+
+#[test]
+fn jobs_that_weigh_too_much_make_room_for_the_next() {
+    let heavy = |hash: usize| {
+        let one = |i: usize| format!(r#"{{"hash":"{hash}-{i}","size":1,"ranks":[]}}"#);
+        let all: Vec<_> = (0..8000).map(one).collect();
+        json::parse(format!(r#"{{"nccl_version":"2","communicators":[{}]}}"#, all.join(",")).as_bytes())
+            .unwrap()
+    };
+    let (mut jobs, now) = (Jobs::default(), Instant::now());
+    for i in 0..12 {
+        jobs.take((heavy(i), Voice::Exporter), true, now + Duration::from_secs(i as u64), Duration::MAX);
+    }
+    assert_eq!(jobs.iter().count(), 8, "of 8,000 communicators each");
+    assert!(jobs.iter().any(|job| job.status.communicators[0].id.starts_with("11-")));
+}
+
 #[test]
 fn one_node_of_a_job_asks_at_the_full_rate() {
     let mut poller = Poller::new(true);
@@ -460,7 +546,7 @@ fn text_of_ncclras_as_it_is_documented() {
         \x20 26 ranks have launched up to operation 6650\n  5 ranks have launched up to operation 6649\n\
         \x20 Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210\n\
         \x20 Rank 2 -- GPU 1 (NVML 2) managed by process 483074 on node 172.16.64.210\n";
-    let status = text::parse(text).unwrap();
+    let status = text::parse(text.as_bytes()).unwrap().unwrap();
     assert_eq!((status.seconds, status.timeouts), (Some(2.05), 2));
     let [communicator] = &status.communicators[..] else { panic!("{status:?}") };
     assert_eq!((communicator.size, communicator.dead, communicator.missing.count), (32, 1, 1));
@@ -469,7 +555,7 @@ fn text_of_ncclras_as_it_is_documented() {
     assert_eq!((name, spread.most, spread.least, spread.behind.count), ("any", 6650, 6649, 5));
     let gpus: Vec<_> = spread.behind.named.iter().map(|m| (m.rank, m.gpu)).collect();
     assert_eq!(gpus, [(0, Some(0)), (2, Some(2))]);
-    assert_eq!(text::parse("not a status"), None);
+    assert_eq!(text::parse(&b"not a status"[..]).unwrap(), None);
 }
 
 proptest::proptest! {

@@ -2,10 +2,15 @@
 //! where they differ, and only the odd ones are named.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{self, BufRead, Read as _};
 
-use super::status::{Communicator, Format, Member, Members, Spread, Status, fingerprint};
+use super::status::{
+    Communicator, Format, MAX_COLLECTIVES, MAX_COMMUNICATORS, Member, Members, Spread, Status, clipped,
+};
 
-const MAX_COMMUNICATORS: usize = 4096;
+/// Longer than any line of a status.
+const MAX_LINE: u64 = 16 << 10;
 /// What NCCL before 2.26 counts, which does not tell kinds apart.
 const ANY: &str = "any";
 
@@ -32,8 +37,8 @@ struct Section {
     groups: BTreeMap<String, Vec<Group>>,
     missing: Members,
     errors: u64,
-    /// What was said of it, to tell whether anything changed.
-    said: String,
+    /// Of what was said of it, to tell whether anything changed.
+    said: DefaultHasher,
     part: Part,
 }
 
@@ -53,12 +58,17 @@ struct Group {
 }
 
 /// `None` of what is no status.
-pub(super) fn parse(text: &str) -> Option<Status> {
+pub(super) fn parse(mut text: impl BufRead) -> io::Result<Option<Status>> {
     let mut reader = RasTextParser::default();
-    for line in text.lines() {
-        reader.line(line);
+    let mut line = Vec::new();
+    while text.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? > 0 {
+        if line.len() as u64 >= MAX_LINE {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long"));
+        }
+        reader.line(String::from_utf8_lossy(&line).trim_end());
+        line.clear();
     }
-    reader.summary.then(|| reader.status())
+    Ok(reader.summary.then(|| reader.status()))
 }
 
 impl RasTextParser {
@@ -66,7 +76,7 @@ impl RasTextParser {
         let indented = line.starts_with(' ');
         let text = line.trim();
         if let Some(version) = line.strip_prefix("NCCL version ") {
-            version.split_whitespace().next().unwrap_or_default().clone_into(&mut self.version);
+            self.version = clipped(version.split_whitespace().next().unwrap_or_default());
         } else if let Some(rest) = line.strip_prefix("Communicators...") {
             self.summary = true;
             self.seconds = rest.trim().trim_matches(['(', ')']).trim_end_matches('s').parse().ok();
@@ -93,10 +103,11 @@ impl RasTextParser {
         let hash = hash.and_then(|h| h.strip_prefix('(')?.strip_suffix(')'));
         let (Some(place), Some(hash), Some(what)) = (place, hash, what) else { return };
         (self.at, self.collective) = (None, None);
-        if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(hash) {
+        let hash = clipped(hash);
+        if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&hash) {
             return;
         }
-        let section = self.communicators.entry(hash.to_owned()).or_default();
+        let section = self.communicators.entry(hash.clone()).or_default();
         section.group = place.split_once('-').and_then(|(group, _)| group.parse().ok());
         section.part = match what {
             "INCOMPLETE" => Part::Incomplete,
@@ -104,7 +115,7 @@ impl RasTextParser {
             "MISMATCH" => Part::Mismatch,
             _ => Part::Other,
         };
-        self.at = Some(hash.to_owned());
+        self.at = Some(hash);
     }
 
     /// `4 8 1 32 32` of the job, above the communicators. `0 8 4 1 4 32 RUNNING OK` of a group: its
@@ -113,7 +124,7 @@ impl RasTextParser {
         let words: Vec<&str> = text.split_whitespace().collect();
         if let ([nodes, ..], 5, false) = (&words[..], words.len(), self.summary) {
             if nodes.bytes().all(|b| b.is_ascii_digit()) {
-                self.job = words.join(" ");
+                self.job = clipped(&words.join(" "));
             }
         }
         let [group, count, _, _, size, _, _, _] = words[..] else { return };
@@ -127,8 +138,7 @@ impl RasTextParser {
 
     fn detail(&mut self, text: &str) {
         let Some(section) = self.at.as_ref().and_then(|at| self.communicators.get_mut(at)) else { return };
-        section.said.push_str(text);
-        section.said.push('\n');
+        text.hash(&mut section.said);
         match section.part {
             Part::Incomplete => section.incomplete(text),
             Part::Error => {
@@ -205,7 +215,7 @@ impl Section {
         if let Some(rest) = text.strip_prefix("Communicator ranks have different ") {
             *collective = rest.strip_suffix("operation counts").map(|name| {
                 let name = name.trim();
-                if name == "collective" || name.is_empty() { ANY.to_owned() } else { name.to_owned() }
+                if name == "collective" || name.is_empty() { ANY.to_owned() } else { clipped(name) }
             });
             return;
         }
@@ -221,6 +231,9 @@ impl Section {
             };
             Some(Group { count, ranks: ranks.parse().ok()?, named: Vec::new() })
         });
+        if self.groups.len() >= MAX_COLLECTIVES && !self.groups.contains_key(collective) {
+            return;
+        }
         let groups = self.groups.entry(collective.clone()).or_default();
         if groups.len() >= super::status::MAX_NAMED {
             return;
@@ -254,7 +267,7 @@ impl Section {
             missing: self.missing.clone(),
             dead: 0,
             errors: self.errors,
-            fingerprint: fingerprint(&self.said),
+            fingerprint: self.said.finish(),
         }
     }
 }
@@ -270,7 +283,7 @@ fn member(text: &str) -> Option<Member> {
     let gpu = after("(NVML ").or_else(|| after("GPU ")).and_then(number);
     Some(Member {
         rank,
-        host: after("on node ").and_then(|t| t.split_whitespace().next()).unwrap_or_default().to_owned(),
+        host: clipped(after("on node ").and_then(|t| t.split_whitespace().next()).unwrap_or_default()),
         pid: after("managed by process ").and_then(number),
         gpu,
     })

@@ -14,7 +14,7 @@ use super::status::{Communicator, Format, Member, Status};
 /// Polls that must agree.
 const POLLS: u32 = 3;
 /// Communicators that are remembered though the last answer did not name them.
-const MAX_KEPT: usize = 1024;
+const MAX_KEPT: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Watch {
