@@ -1,5 +1,5 @@
 //! Tokens as the programs that people have send them: a real Prometheus, a real amtool and our own
-//! command line.
+//! command line. And what the browser of somebody without one may do for a page of another site.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -152,4 +152,47 @@ async fn a_real_prometheus_brings_alerts_with_its_token_and_a_person_takes_one_w
     let log = ask(&stack, &dir, "ops", "/api/v1/audit?action=alerts").await;
     assert_eq!(log["entries"].as_array().unwrap().len(), 1, "{log}");
     assert_eq!(log["entries"][0]["actor"], "api:prometheus");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_other_sites_and_other_names_of_the_host_reach_nothing() {
+    let stack = Stack::start_with(StackOptions { blind: true, ..StackOptions::default() }).await.unwrap();
+    let silence =
+        json!({"matchers": ["run=\"llama\""], "duration": "1h", "created_by": "mallory", "comment": "x"});
+    let alerts = json!([{"labels": {"alertname": "Disk", "severity": "page"}}]);
+    let ask = async |method: reqwest::Method, path: &str, headers: &[(&str, &str)], body: String| {
+        let mut request = http::client().request(method, format!("{}{path}", stack.alerter.url()));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(body).send().await.unwrap().status().as_u16()
+    };
+    let (get, post) = (reqwest::Method::GET, reqwest::Method::POST);
+    for headers in [
+        &[("origin", "https://evil.example"), ("content-type", "text/plain")][..],
+        &[("sec-fetch-site", "cross-site"), ("content-type", "application/json")],
+        &[("host", "evil.example"), ("origin", "http://evil.example"), ("content-type", "application/json")],
+    ] {
+        for (path, body) in [
+            ("/api/v1/silences", silence.to_string()),
+            ("/api/v2/alerts", alerts.to_string()),
+            ("/api/v1/write", String::new()),
+            ("/-/reload", String::new()),
+        ] {
+            assert_eq!(ask(post.clone(), path, headers, body).await, 403, "{path} {headers:?}");
+        }
+    }
+    for path in ["/", "/api/v1/incidents", "/metrics"] {
+        let headers = [("host", "evil.example"), ("sec-fetch-site", "same-origin")];
+        assert_eq!(ask(get.clone(), path, &headers, String::new()).await, 403, "{path}");
+        assert_eq!(ask(get.clone(), path, &[], String::new()).await, 200, "{path}");
+    }
+    let url = format!("{}/api/v1/silences", stack.alerter.url());
+    assert_eq!(http::get_json(&url).await.unwrap()["silences"], json!([]), "nothing was silenced");
+    let own = stack.alerter.url();
+    let headers = [("origin", own.as_str()), ("content-type", "application/json")];
+    let status = ask(post, "/api/v1/silences", &headers, silence.to_string()).await;
+    assert!((200..300).contains(&status), "{status}");
+    let page = stack.alerter.metrics().await.unwrap();
+    assert!(page.contains("stepwatch_alerter_http_requests_foreign_total 15"), "{page}");
 }

@@ -5,10 +5,11 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use stepwatch_fakes::{FakeSmtp, PagerDuty, pagerduty_signature};
+use stepwatch_fakes::{FakeSmtp, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Hears, Stack, StackOptions, bins, daemon, http, poll_until};
+use stepwatch_tests::{Hears, Machine, Stack, StackOptions, bins, daemon, http, poll_until};
 use stepwatch_wire::words;
+use tokio::io::AsyncWriteExt as _;
 
 const HOSTILE: &str = "*b* <!channel> <@U1> \r\n\x1b[31m\u{202e}\u{200b}<script>`x` [l](http://e)";
 
@@ -94,7 +95,11 @@ const ALERTER: &[(&str, &str, &str)] = &[
             "endsAt":"SOON","createdBy":"H","comment":"H"}"#,
     ),
     ("ack", "/api/v1/incidents/ID/ack", r#"{"by":"H"}"#),
+    ("unack", "/api/v1/incidents/ID/unack", r#"{"by":"H"}"#),
+    ("escalate", "/api/v1/incidents/ID/escalate", r#"{"by":"H"}"#),
 ];
+/// The same for an incident that is not looked at any more.
+const RESOLVE: (&str, &str, &str) = ("resolve", "/api/v1/incidents/ID/resolve", r#"{"by":"H"}"#);
 
 fn hostile(name: &str) -> String {
     format!("{name} {HOSTILE}")
@@ -153,7 +158,7 @@ impl Seen {
     }
 }
 
-async fn into_exporter(stack: &Stack, statsd: &std::path::Path) {
+async fn into_exporter(stack: &Stack, files: &Files) {
     let rank = stepwatch_tests::trainer::Rank::join(&stack.ingest(), "victim", 0, 1).unwrap();
     let datagrams = std::os::unix::net::UnixDatagram::unbound().unwrap();
     let mut tailed = String::new();
@@ -183,7 +188,10 @@ async fn into_exporter(stack: &Stack, statsd: &std::path::Path) {
             Way::Statsd => {
                 // One line: what breaks it is no part of a name there.
                 let text = hostile(name).replace("\r\n", " ").replace(['|', ','], "");
-                datagrams.send_to(what.replace('H', &text).as_bytes(), statsd).map(drop).unwrap();
+                datagrams
+                    .send_to(what.replace('H', &text).as_bytes(), files.path("statsd.sock"))
+                    .map(drop)
+                    .unwrap();
             }
             Way::Kubeflow => {
                 let encoded = hostile(name).bytes().map(|b| format!("%{b:02X}")).collect::<Vec<_>>().concat();
@@ -193,7 +201,8 @@ async fn into_exporter(stack: &Stack, statsd: &std::path::Path) {
             }
         }
     }
-    std::fs::write(stack.dir.path().join("hostile.jsonl"), tailed).unwrap();
+    std::fs::write(files.path("draft"), tailed).unwrap();
+    std::fs::rename(files.path("draft"), files.path("hostile.jsonl")).unwrap();
     // Whoever is paged is told of a run with such a name.
     let run = hostile("paged");
     let rank = stack.warm_run(&run, 3).unwrap();
@@ -206,7 +215,7 @@ async fn into_exporter(stack: &Stack, statsd: &std::path::Path) {
 /// Runs of every way are followed, each under the one name that is fit to be shown.
 async fn is_followed(stack: &Stack) {
     let quoted = |name: &str| words::line(&hostile(name)).replace('\\', "\\\\").replace('"', "\\\"");
-    for name in ["run", "datagram", "posted", "tailed", "service", "gauge", "paged"] {
+    for name in ["run", "datagram", "posted", "tailed", "service", "gauge", "scraped", "paged"] {
         let series = format!("train_step{{run=\"{}\"}}", quoted(name));
         let shown = async || stack.exporter.metrics().await.ok().filter(|page| page.contains(&series));
         if poll_until(&series, PATIENCE, shown).await.is_err() {
@@ -215,27 +224,131 @@ async fn is_followed(stack: &Stack) {
             panic!("{series} is not among {runs:#?}");
         }
     }
+    let series = format!("hostile_text{{label=\"{}\"}} 1", quoted("textfile"));
+    let shown = async || stack.exporter.metrics().await.ok().filter(|page| page.contains(&series));
+    poll_until(&series, PATIENCE, shown).await.unwrap();
+}
+
+/// What is read from files and endpoints that the configuration names.
+struct Files {
+    dir: tempfile::TempDir,
+    scraped: std::net::SocketAddr,
+}
+
+impl Files {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!("# HELP train_loss {0}\ntrain_loss{{run=\"{0}\"}} 2.5\n", label("scraped"));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let scraped = listener.local_addr().unwrap();
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\nconnection: close\r\n";
+        let answer = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                // Whoever went away has heard enough.
+                let _ = client.write_all(answer.as_bytes()).await;
+            }
+        });
+        let textfile =
+            format!("# HELP hostile_text {0}\nhostile_text{{label=\"{0}\"}} 1\n", label("textfile"));
+        std::fs::create_dir(dir.path().join("textfile")).unwrap();
+        std::fs::write(dir.path().join("textfile/hostile.prom"), textfile).unwrap();
+        std::fs::write(dir.path().join("kmsg"), "").unwrap();
+        Self { dir, scraped }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    fn of_exporter(&self) -> String {
+        format!(
+            "sources:\n  - tail: {{path: '{}', from: start}}\n  - statsd: {{listen: 'unix:{}'}}\n  \
+             - scrape: {{url: 'http://{}/metrics', interval: 100ms}}\npage: {{interval: 20ms}}\n\
+             collectors:\n  textfile: {{interval: 1s, directories: ['{}']}}\n  kernel: {{interval: 20ms}}\n",
+            self.path("hostile.jsonl"),
+            self.path("statsd.sock"),
+            self.scraped,
+            self.path("textfile"),
+        )
+    }
+
+    fn of_alerter(&self) -> String {
+        format!("sources:\n  - exporters: {{file_sd: ['{}']}}\n", self.path("targets.json"))
+    }
+
+    /// Where the alerter finds the exporter.
+    fn name_target(&self, addr: std::net::SocketAddr) {
+        let labels = json!({"rack": hostile("rack"), hostile("name"): "x"});
+        let targets = json!([{"targets": [addr.to_string()], "labels": labels}]);
+        std::fs::write(self.path("draft"), targets.to_string()).unwrap();
+        std::fs::rename(self.path("draft"), self.path("targets.json")).unwrap();
+    }
+
+    /// An XID as the kernel writes it, with the name of a process in it.
+    fn write_kernel_log(&self) {
+        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+        let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+        let escaped = |text: &str| {
+            let escape = |b: u8| match b {
+                b' '..=b'[' | b']'..=b'~' => char::from(b).to_string(),
+                _ => format!("\\x{b:02x}"),
+            };
+            text.bytes().map(escape).collect::<String>()
+        };
+        let xid =
+            format!("NVRM: Xid (PCI:0000:9b:00): 79, pid=7, name={0}, {0}", escaped(&hostile("kernel")));
+        let record = format!("4,1,{},-;{xid}\n", (seconds * 1e6) as u64);
+        std::fs::write(self.path("kmsg"), record).unwrap();
+    }
+}
+
+/// As the value of a label in Prometheus's text format.
+fn label(name: &str) -> String {
+    hostile(name).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+async fn post(stack: &Stack, (name, path, what): (&str, &str, &str), id: &str) {
+    let url = format!("{}{}", stack.alerter.url(), path.replace("ID", id));
+    let request = http::client().request(Method::POST, url).header("content-type", "application/json");
+    let again = request.try_clone().unwrap();
+    let mut answer = request.body(filled(what, &hostile(name))).timeout(PATIENCE).send().await.unwrap();
+    if path.starts_with("/api/v1/incidents/") {
+        // These are a line, and whoever breaks it is told so.
+        assert_eq!(answer.status(), 400, "{name}");
+        let line = hostile(name).replace(char::is_control, "");
+        answer = again.body(filled(what, &line)).timeout(PATIENCE).send().await.unwrap();
+    }
+    let status = answer.status();
+    assert!(status.is_success(), "{name}: {status} {}", answer.text().await.unwrap());
+}
+
+/// Presses a button in Slack as somebody with a hostile name.
+async fn click(stack: &Stack) {
+    let slack = stack.slack.wait_for(|s| s.top().count() > 0, PATIENCE).await.unwrap();
+    let (ts, user) = (slack.top().next().unwrap().ts.clone(), hostile("clicker"));
+    let clicked = stack.slack.change(|s| s.click(&stack.slack.url(), &ts, "ack", ("U1", &user)));
+    let body = interaction_body(&clicked.unwrap());
+    let at = jiff::Timestamp::now().as_second();
+    let request = http::client()
+        .post(format!("{}/slack/interactions", stack.alerter.url()))
+        .header("content-type", "application/x-www-form-urlencoded")
+        .header("x-slack-request-timestamp", at.to_string())
+        .header("x-slack-signature", slack_signature(Slack::SIGNING_SECRET, at, body.as_bytes()));
+    assert!(request.body(body).timeout(PATIENCE).send().await.unwrap().status().is_success());
 }
 
 /// Sends each text to the alerter, and returns the ids of all incidents.
 async fn into_alerter(stack: &Stack) -> Vec<String> {
-    let paged = async || stack.alerter.incidents().await.ok().filter(|all| !all.is_empty());
-    let all = poll_until("an incident", PATIENCE, paged).await.unwrap();
-    let id = all[0]["id"].as_str().unwrap();
-    for (name, path, what) in ALERTER {
-        let url = format!("{}{}", stack.alerter.url(), path.replace("ID", id));
-        let request = http::client().request(Method::POST, url).header("content-type", "application/json");
-        let again = request.try_clone().unwrap();
-        let mut answer = request.body(filled(what, &hostile(name))).timeout(PATIENCE).send().await.unwrap();
-        if matches!(*name, "note" | "ack") {
-            // These are a line, and whoever breaks it is told so.
-            assert_eq!(answer.status(), 400, "{name}");
-            let line = hostile(name).replace(char::is_control, "");
-            answer = again.body(filled(what, &line)).timeout(PATIENCE).send().await.unwrap();
-        }
-        let status = answer.status();
-        assert!(status.is_success(), "{name}: {status} {}", answer.text().await.unwrap());
+    // Of the run and of the GPU.
+    let paged = async || stack.alerter.incidents().await.ok().filter(|all| all.len() > 1);
+    let all = poll_until("incidents", PATIENCE, paged).await.unwrap();
+    let ids: Vec<_> = all.iter().map(|incident| incident["id"].as_str().unwrap()).collect();
+    click(stack).await;
+    for of in ALERTER {
+        post(stack, *of, ids[0]).await;
     }
+    post(stack, RESOLVE, ids[1]).await;
     let pd =
         stack.pagerduty.wait_for(|pd| !pd.hooks.is_empty() || !pd.pages.is_empty(), PATIENCE).await.unwrap();
     let key = &pd.pages[0].dedup_key;
@@ -251,7 +364,7 @@ async fn into_alerter(stack: &Stack) -> Vec<String> {
             pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], hook.to_string().as_bytes()),
         );
     assert!(request.body(hook.to_string()).timeout(PATIENCE).send().await.unwrap().status().is_success());
-    let told = async || stack.alerter.incidents().await.ok().filter(|all| all.len() > 1);
+    let told = async || stack.alerter.incidents().await.ok().filter(|all| all.len() > 2);
     let all = poll_until("the alert", PATIENCE, told).await.unwrap();
     all.iter().map(|incident| incident["id"].as_str().unwrap().to_owned()).collect()
 }
@@ -357,34 +470,31 @@ fn markup(value: &Value, out: &mut dyn FnMut(&str)) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
-    let (relay, files) = (FakeSmtp::start().await, tempfile::tempdir().unwrap());
-    let (password, statsd) = (files.path().join("password"), files.path().join("statsd.sock"));
-    std::fs::write(&password, FakeSmtp::PASSWORD).unwrap();
+    let (relay, files) = (FakeSmtp::start().await, Files::new().await);
+    std::fs::write(files.path("password"), FakeSmtp::PASSWORD).unwrap();
     let mail = format!(
         "  - name: mail\n    email: {{to: [oncall@example.com], from: stepwatch@example.com, smarthost: \"{}\", tls: none, \
          username: {}, password_file: {}}}\n",
         relay.addr(),
         FakeSmtp::USER,
-        password.display()
+        files.path("password")
     );
-    // Beside the fakes' own directory, which is not known yet.
-    let log = files.path().join("hostile.jsonl");
-    let sources = format!(
-        "sources:\n  - tail: {{path: '{}', from: start}}\n  - statsd: {{listen: 'unix:{}'}}\npage: {{interval: 20ms}}\n",
-        log.display(),
-        statsd.display()
-    );
+    let args = vec!["--path.kmsg".into(), files.path("kmsg").into()];
     let options = StackOptions {
-        exporter: sources,
+        exporter: files.of_exporter(),
+        machine: Machine { args, env: Vec::new() },
+        blind: true,
+        alerter: files.of_alerter(),
         webhook: true,
-        hears: vec![Hears::PagerDuty],
+        hears: vec![Hears::PagerDuty, Hears::Slack],
         receivers: mail,
         also: vec!["mail".into()],
         ..StackOptions::default()
     };
     let stack = Stack::start_with(options).await.unwrap();
-    into_exporter(&stack, &statsd).await;
-    std::fs::rename(stack.dir.path().join("hostile.jsonl"), &log).unwrap();
+    files.name_target(stack.exporter.addr);
+    into_exporter(&stack, &files).await;
+    files.write_kernel_log();
     is_followed(&stack).await;
     let ids = into_alerter(&stack).await;
     let mut seen = Seen(Vec::new());

@@ -10,6 +10,7 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use sqlx::sqlite::SqliteConnection;
 
@@ -24,14 +25,16 @@ const OWNER_ONLY: u32 = 0o600;
 pub(super) struct Identity {
     path: PathBuf,
     place: (u64, u64),
+    /// SQLite's log beside it, which holds what was committed last. It appears with the first
+    /// transaction and stays until the store is closed.
+    log: Arc<OnceLock<(u64, u64)>>,
 }
 
 /// Creates the file where there is none, and keeps others from reading it.
 pub(super) fn protect(path: &Path) -> io::Result<()> {
     OpenOptions::new().append(true).create(true).mode(OWNER_ONLY).open(path)?;
     for suffix in ["", "-wal", "-shm"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
+        let name = with_suffix(path, suffix);
         match fs::metadata(&name) {
             Ok(meta) if meta.permissions().mode() & 0o077 != 0 => {
                 fs::set_permissions(&name, Permissions::from_mode(OWNER_ONLY))?;
@@ -45,22 +48,44 @@ pub(super) fn protect(path: &Path) -> io::Result<()> {
 impl Identity {
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let meta = fs::metadata(path)?;
-        Ok(Self { path: path.to_owned(), place: (meta.dev(), meta.ino()) })
+        Ok(Self { path: path.to_owned(), place: (meta.dev(), meta.ino()), log: Arc::default() })
     }
 
-    /// Whether the file at the path is still the one that is open.
+    /// Whether the files at the path and beside it are still those that are open.
     pub(super) fn check(&self) -> Result<()> {
         let what = match fs::metadata(&self.path) {
             Ok(meta) if (meta.dev(), meta.ino()) != self.place => "was replaced by another file",
             // SQLite reads and writes on in its log, and everything is gone with the next start.
             Ok(meta) if meta.len() == 0 => "was emptied",
-            Ok(_) => return Ok(()),
+            Ok(_) => return self.check_log(),
             Err(err) if err.kind() == io::ErrorKind::NotFound => "was removed",
             // Not to be allowed to look is another trouble, which a transaction meets by itself.
             Err(_) => return Ok(()),
         };
         Err(StoreError::NotInPlace { path: self.path.clone(), what })
     }
+
+    fn check_log(&self) -> Result<()> {
+        let path = with_suffix(&self.path, "-wal");
+        let what = match (fs::metadata(&path), self.log.get()) {
+            (Ok(meta), known) => {
+                let place = (meta.dev(), meta.ino());
+                if *known.unwrap_or_else(|| self.log.get_or_init(|| place)) == place {
+                    return Ok(());
+                }
+                "was replaced by another file"
+            }
+            (Err(err), Some(_)) if err.kind() == io::ErrorKind::NotFound => "was removed",
+            (Err(_), _) => return Ok(()),
+        };
+        Err(StoreError::NotInPlace { path, what })
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// Compares the name in the database with the one beside it; `new` gives both a new one.
@@ -197,6 +222,22 @@ mod tests {
         OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
         assert!(store.touch(Ts(1)).await.unwrap_err().to_string().contains("was emptied"));
         assert!(store.refusal().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_store_whose_log_goes_away_takes_nothing_more() {
+        let (_dir, path) = stored().await;
+        let store = reopen(&path).await;
+        store.touch(Ts(1)).await.unwrap();
+        store.touch(Ts(2)).await.unwrap();
+        let (log, aside) = (with_suffix(&path, "-wal"), path.with_extension("aside"));
+        fs::rename(&log, &aside).unwrap();
+        let err = store.touch(Ts(3)).await.unwrap_err().to_string();
+        assert!(err.contains("alerter.db-wal") && err.contains("was removed"), "{err}");
+        fs::write(&log, "").unwrap();
+        assert!(store.touch(Ts(3)).await.unwrap_err().to_string().contains("was replaced"));
+        fs::rename(&aside, &log).unwrap();
+        store.touch(Ts(3)).await.unwrap();
     }
 
     #[tokio::test]
