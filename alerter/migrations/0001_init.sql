@@ -161,8 +161,11 @@ CREATE TABLE counterparts (
     id       TEXT NOT NULL,
     incident TEXT NOT NULL,
     spoke_ms BIGINT NOT NULL,
+    -- The service's name of the incident that a person merged this one into; empty of one that stands by itself.
+    merged_into TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (service, id)
 );
+CREATE INDEX counterparts_merged ON counterparts (service, merged_into) WHERE merged_into <> '';
 
 -- Who changed what, by which door, and what came of it. Rows are added and, when they are old, forgotten; never changed.
 CREATE TABLE audit (

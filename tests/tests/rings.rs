@@ -30,7 +30,12 @@ async fn stack(levels: &str, keys: &str) -> Stack {
 }
 
 async fn tell_alert(stack: &Stack, ends: Option<&str>) {
-    let alert = json!([{"labels": {"alertname": "DiskFull", "severity": "critical", "run": "llama"}, "endsAt": ends}]);
+    tell(stack, "DiskFull", ends).await;
+}
+
+async fn tell(stack: &Stack, name: &str, ends: Option<&str>) {
+    let alert =
+        json!([{"labels": {"alertname": name, "severity": "critical", "run": "llama"}, "endsAt": ends}]);
     let url = format!("{}/api/v2/alerts", stack.alerter.url());
     let answer = http::client().post(url).json(&alert).send().await.unwrap();
     assert_eq!(answer.status().as_u16(), 200);
@@ -100,6 +105,73 @@ async fn an_answer_to_any_ring_in_pagerduty_answers_all() {
     let pd = stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
     assert_eq!(pd.pages.len(), 3);
     assert_eq!(stack.alerter.incidents().await.unwrap()[0]["state"], "resolved");
+}
+
+/// What `explain` tells of an incident.
+async fn story(stack: &Stack, incident: &str) -> String {
+    let told = stack.alerter.cli(&["explain", incident]).await.unwrap();
+    String::from_utf8_lossy(&told.stdout).into_owned()
+}
+
+/// The state of an incident.
+async fn state(stack: &Stack, incident: &str) -> String {
+    let all = stack.alerter.incidents().await.unwrap();
+    let of_it = all.iter().find(|i| i["id"] == incident).unwrap();
+    of_it["state"].as_str().unwrap().to_owned()
+}
+
+/// Each ring is an incident of its own in PagerDuty, and people tidy up.
+#[tokio::test(flavor = "multi_thread")]
+async fn rings_that_are_merged_in_pagerduty_are_not_answered_by_that() {
+    let stack = stack(LEVELS, "").await;
+    tell_alert(&stack, None).await;
+    let incident = rung(&stack, 3).await;
+    let keys = stack.pagerduty.with(|pd| pd.pages.iter().map(|p| p.dedup_key.clone()).collect::<Vec<_>>());
+    let from = stack.pagerduty.with(|pd| pd.hooks.len());
+    stack.pagerduty.change(|pd| pd.merge(&keys[0], &keys[1], "Jane Doe")).unwrap();
+    pump(&stack, from).await;
+    assert_eq!(state(&stack, &incident).await, "open");
+    let told = story(&stack, &incident).await;
+    assert!(told.contains("merged in PagerDuty into [#2]"), "{told}");
+    let from = stack.pagerduty.with(|pd| pd.hooks.len());
+    stack.pagerduty.change(|pd| pd.by_person(&keys[1], "acknowledged", "Jane Doe")).unwrap();
+    pump(&stack, from).await;
+    assert_eq!(state(&stack, &incident).await, "acknowledged");
+    stack.pagerduty.wait_for(|pd| pd.ringing().next().is_none(), PATIENCE).await.unwrap();
+    tell_alert(&stack, Some("2020-01-01T00:00:00Z")).await;
+    let over = |pd: &PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
+    let pd = stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
+    assert_eq!(pd.pages.len(), 3, "{:?}", pd.pages);
+}
+
+/// Into an incident of another program, and that into one of ours: whoever answers what is left has
+/// answered each, and our end resolves our alerts and no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_what_others_were_merged_into_answers_each() {
+    let stack = stack("      - {after: 0s, notify: [chat, primary]}\n", "").await;
+    tell(&stack, "DiskFull", None).await;
+    stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
+    tell(&stack, "FanStopped", None).await;
+    let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() == 2, PATIENCE).await.unwrap();
+    let [disk, fan] = [0, 1].map(|n| pd.pages[n].dedup_key.clone());
+    let person = async |what: &dyn Fn(&mut PagerDuty) -> Result<(), String>| {
+        let from = stack.pagerduty.with(|pd| pd.hooks.len());
+        stack.pagerduty.change(|pd| what(pd)).unwrap();
+        pump(&stack, from).await;
+    };
+    stack.pagerduty.change(|pd| pd.of_another_program("rack-7", "Power of rack 7"));
+    person(&|pd| pd.merge(&disk, "rack-7", "Jane Doe")).await;
+    assert_eq!(state(&stack, &disk).await, "open");
+    person(&|pd| pd.by_person("rack-7", "acknowledged", "Jane Doe")).await;
+    assert_eq!([state(&stack, &disk).await, state(&stack, &fan).await], ["acknowledged", "open"]);
+    person(&|pd| pd.merge("rack-7", &fan, "Jane Doe")).await;
+    person(&|pd| pd.by_person(&fan, "acknowledged", "Jane Doe")).await;
+    assert_eq!([state(&stack, &disk).await, state(&stack, &fan).await], ["acknowledged", "acknowledged"]);
+    tell(&stack, "DiskFull", Some("2020-01-01T00:00:00Z")).await;
+    stack.pagerduty.wait_for(|pd| pd.open(&disk).is_none(), PATIENCE).await.unwrap();
+    assert!(stack.pagerduty.with(|pd| pd.open("rack-7").is_some() && pd.open(&fan).is_some()));
+    person(&|pd| pd.by_person(&fan, "resolved", "Jane Doe")).await;
+    assert_eq!([state(&stack, &disk).await, state(&stack, &fan).await], ["resolved", "resolved"]);
 }
 
 /// A ring whose answer never came may have rung: it is not repeated under another key, and it is

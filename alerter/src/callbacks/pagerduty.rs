@@ -4,6 +4,10 @@
 //! once by its id, not at all when it is old, and never takes back what a later one said. An
 //! incident is known by its key, which is ours, or, where the service groups alerts under keys of
 //! its own, by the id that an earlier word with our key named.
+//!
+//! Where a person merges incidents, the alerts of one move to the other, which may be of another
+//! program, and the first is resolved: nobody has answered by that. From then on what is said of the
+//! other is said of both.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -18,7 +22,7 @@ use crate::api::auth::Caller;
 use crate::notify::pagerduty::{actor, incident_of};
 use crate::notify::{Ear, line};
 use crate::runtime::IncidentAction;
-use crate::store::Counterpart;
+use crate::store::{Counterpart, Store, StoreError};
 
 pub(super) const PATH: &str = "/pagerduty/webhook";
 const SERVICE: &str = "pagerduty";
@@ -45,6 +49,15 @@ struct Said {
     incident: String,
     key: Option<String>,
     assignees: Vec<String>,
+    /// It is resolved because a person merged it.
+    merged: Option<Merged>,
+}
+
+/// The incident, theirs, that another was merged into; they may leave out which.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Merged {
+    id: Option<String>,
+    name: Option<String>,
 }
 
 /// What an event means here.
@@ -142,37 +155,64 @@ async fn hear(callbacks: &Callbacks, body: &[u8], receiver: Option<&str>) -> (&'
 
 /// What came of it, and whether it may be remembered as done.
 async fn act(callbacks: &Callbacks, said: &Said, receiver: Option<&str>) -> (Outcome, bool) {
-    let store = &callbacks.inner.store;
     let failed = || (Outcome::Failed("the store does not answer".into()), false);
-    let Ok(known) = store.counterpart(SERVICE, &said.incident).await else { return failed() };
-    let ours = said.key.as_deref().map(|key| incident_of(key).0);
-    let ours = match ours {
-        Some(id) if matches!(store.incident(id).await, Ok(Some(r)) if r.id == id) => Some(id.to_owned()),
-        _ => known.as_ref().map(|c| c.incident.clone()),
-    };
-    let Some(incident) = ours else { return (Outcome::Unknown, true) };
-    let late = known.as_ref().is_some_and(|c| said.at < c.spoke_at);
-    let meaning = meaning(said);
-    let outcome = match meaning {
-        Meaning::Act(action)
-            if !late || matches!(action, IncidentAction::Resolve | IncidentAction::Note(_)) =>
-        {
-            let by = actor(said.person.as_deref().unwrap_or("PagerDuty"), receiver);
-            callbacks.act(&incident, &by, Wish::Act(action)).await
-        }
-        // A later word stands.
-        _ => Outcome::Unknown,
-    };
-    let done = !matches!(outcome, Outcome::Failed(_));
-    if done {
-        // What brings no word must not make a word that is on its way look late.
-        let spoke_at = if matches!(outcome, Outcome::Done | Outcome::Already(_)) { said.at } else { Ts(0) };
-        if store.keep_counterpart(SERVICE, &said.incident, &Counterpart { incident, spoke_at }).await.is_err()
-        {
-            return failed();
+    let Ok((known, about)) = about(&callbacks.inner.store, said).await else { return failed() };
+    if about.is_empty() {
+        return (Outcome::Unknown, true);
+    }
+    let late = known.is_some_and(|c| said.at < c.spoke_at);
+    let mut came_to = Outcome::Unknown;
+    for incident in &about {
+        let outcome = match meaning(said) {
+            Meaning::Act(action)
+                if !late || matches!(action, IncidentAction::Resolve | IncidentAction::Note(_)) =>
+            {
+                let by = actor(said.person.as_deref().unwrap_or("PagerDuty"), receiver);
+                callbacks.act(incident, &by, Wish::Act(action)).await
+            }
+            // A later word stands.
+            _ => Outcome::Unknown,
+        };
+        match outcome {
+            Outcome::Failed(_) => return (outcome, false),
+            Outcome::Done => came_to = outcome,
+            _ if came_to != Outcome::Done => came_to = outcome,
+            _ => {}
         }
     }
-    (outcome, done)
+    // What brings no word must not make a word that is on its way look late.
+    let spoke_at = if matches!(came_to, Outcome::Done | Outcome::Already(_)) { said.at } else { Ts(0) };
+    match remember(&callbacks.inner.store, said, about, spoke_at).await {
+        Ok(()) => (came_to, true),
+        Err(_) => failed(),
+    }
+}
+
+/// The incidents of ours that a word is about, and what is known of theirs.
+async fn about(store: &Store, said: &Said) -> Result<(Option<Counterpart>, Vec<String>), StoreError> {
+    let known = store.counterpart(SERVICE, &said.incident).await?;
+    let mut about = Vec::new();
+    if let Some(id) = said.key.as_deref().map(|key| incident_of(key).0)
+        && matches!(store.incident(id).await, Ok(Some(r)) if r.id == id)
+    {
+        about.push(id.to_owned());
+    } else if let Some(known) = &known {
+        about.push(known.incident.clone());
+    }
+    for merged in store.merged_into(SERVICE, &said.incident).await? {
+        if !about.contains(&merged) {
+            about.push(merged);
+        }
+    }
+    Ok((known, about))
+}
+
+async fn remember(store: &Store, said: &Said, about: Vec<String>, spoke_at: Ts) -> Result<(), StoreError> {
+    let Some(incident) = about.into_iter().next() else { return Ok(()) };
+    if let Some(into) = said.merged.as_ref().and_then(|merged| merged.id.as_deref()) {
+        store.keep_merge(SERVICE, &said.incident, into, &incident).await?;
+    }
+    store.keep_counterpart(SERVICE, &said.incident, &Counterpart { incident, spoke_at }).await
 }
 
 /// Only a person's answer counts as one: we close alerts there ourselves, and so do timeouts. That
@@ -182,6 +222,10 @@ fn meaning(said: &Said) -> Meaning {
     // A ticket under its own key is closed there when it becomes a page.
     let ticket = said.key.as_deref().is_some_and(|key| incident_of(key).1);
     let note = |what: String| Meaning::Act(IncidentAction::Note(line(&what, NOTE_MAX)));
+    if let Some(Merged { id, name }) = &said.merged {
+        let into = name.as_ref().or(id.as_ref()).map_or("another incident", String::as_str);
+        return note(format!("merged in PagerDuty into {into}"));
+    }
     match (said.what.as_str(), person) {
         ("acknowledged", Some(_)) => Meaning::Act(IncidentAction::Ack),
         ("resolved", Some(_)) => Meaning::Act(IncidentAction::Resolve),
@@ -227,6 +271,11 @@ fn said(event: &Value) -> Option<Said> {
         .flatten()
         .filter(|name| !name.is_empty());
     let assignees = data["assignees"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let into = &data["resolve_reason"];
+    let merged = (into["type"] == "merge_resolve_reason").then(|| Merged {
+        id: short(&into["incident"]["id"]),
+        name: into["incident"]["summary"].as_str().map(|name| line(name, NAME_MAX)).filter(|n| !n.is_empty()),
+    });
     Some(Said {
         id: short(&event["id"])?,
         what: event["event_type"].as_str()?.strip_prefix("incident.")?.to_owned(),
@@ -236,6 +285,7 @@ fn said(event: &Value) -> Option<Said> {
         incident: short(&data["id"])?,
         key: short(&data["incident_key"]),
         assignees: assignees.iter().filter_map(|a| Some(line(a["summary"].as_str()?, NAME_MAX))).collect(),
+        merged,
     })
 }
 

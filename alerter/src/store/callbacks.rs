@@ -53,4 +53,39 @@ impl Store {
         })
         .await
     }
+
+    /// The incidents whose alerts a person moved to what the service calls `target`.
+    pub(crate) async fn merged_into(&self, service: &str, target: &str) -> Result<Vec<String>> {
+        let sql = "SELECT DISTINCT incident FROM counterparts WHERE service = $1 AND merged_into = $2 \
+                   ORDER BY incident";
+        Ok(sqlx::query_scalar(sql).bind(service).bind(target).fetch_all(&*self.finder()).await?)
+    }
+
+    /// Keeps that a person merged what the service calls `source` into `target`, with all that was
+    /// merged into it before. `incident` is what `source` is to us.
+    pub(crate) async fn keep_merge(
+        &self,
+        service: &str,
+        source: &str,
+        target: &str,
+        incident: &str,
+    ) -> Result<()> {
+        self.write(Who::Prompt, async |tx| {
+            // Words come in any order: the target may be known to have been merged itself.
+            let sql =
+                "SELECT merged_into FROM counterparts WHERE service = $1 AND id = $2 AND merged_into <> ''";
+            let beyond: Option<String> =
+                sqlx::query_scalar(sql).bind(service).bind(target).fetch_optional(&mut *tx).await?;
+            let target = beyond.as_deref().unwrap_or(target);
+            let sql = "INSERT INTO counterparts (service, id, incident, spoke_ms, merged_into) \
+                       VALUES ($1, $2, $3, 0, $4) ON CONFLICT (service, id) DO UPDATE SET \
+                       merged_into = excluded.merged_into";
+            let insert = sqlx::query(sql).bind(service).bind(source).bind(incident);
+            insert.bind(target).execute(&mut *tx).await?;
+            let sql = "UPDATE counterparts SET merged_into = $3 WHERE service = $1 AND merged_into = $2";
+            sqlx::query(sql).bind(service).bind(source).bind(target).execute(tx).await?;
+            Ok(())
+        })
+        .await
+    }
 }

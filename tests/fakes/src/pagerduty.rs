@@ -4,7 +4,10 @@
 //! the alert was acknowledged; after a resolve the same key opens a new alert and pages again, so
 //! that a trigger that arrives late is a false page. All integration keys are of one integration;
 //! the real service has a set of deduplication keys for each. A service that groups alerts takes
-//! each further alert into the incident that is open, and pages nobody for it.
+//! each further alert into the incident that is open, and pages nobody for it. A person may merge an
+//! incident into another one: its alerts keep their keys and move there, and it is resolved, which
+//! subscribers are told as of any other, with a reason. An incident is resolved by events when all of
+//! its alerts are.
 
 mod page;
 mod person;
@@ -57,7 +60,8 @@ pub struct Alert {
     pub severity: String,
     /// The whole event that opened it.
     pub event: Value,
-    /// The alert that opened its incident: itself, unless the service groups alerts.
+    /// The alert that opened its incident: itself, unless the service groups alerts or a person
+    /// merged its incident into another.
     pub head: usize,
     pub log: Vec<LogEntry>,
 }
@@ -165,9 +169,10 @@ impl PagerDuty {
                 self.becomes(head, AlertState::Acknowledged);
             }
             ("resolve", Some(alert)) => {
-                said = Some("resolved");
                 alert.state = AlertState::Resolved;
                 alert.log.push(entry("resolved".into()));
+                let head = alert.head;
+                said = self.is_over(head).then_some("resolved");
             }
             // Accepted and without effect, as at the real service.
             _ => {}
@@ -183,6 +188,11 @@ impl PagerDuty {
     fn becomes(&mut self, head: usize, state: AlertState) {
         let open = self.alerts.iter_mut().filter(|a| a.head == head && a.state != AlertState::Resolved);
         open.for_each(|a| a.state = state);
+    }
+
+    /// Whether all alerts of an incident are resolved.
+    fn is_over(&self, head: usize) -> bool {
+        self.alerts.iter().all(|a| a.head != head || a.state == AlertState::Resolved)
     }
 
     /// The alerts that go on ringing: nobody has them, and the service's own escalation policy

@@ -4,7 +4,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use super::{AlertState, LogEntry, PagerDuty};
+use super::{Alert, AlertState, LogEntry, PagerDuty};
 use crate::server::Received;
 
 impl PagerDuty {
@@ -14,7 +14,6 @@ impl PagerDuty {
     /// Somebody acknowledges, un-acknowledges or resolves an alert in the console or on a phone.
     /// The webhook waits in `hooks`.
     pub fn by_person(&mut self, dedup_key: &str, what: &str, person: &str) -> Result<(), String> {
-        let agent = json!({"id": "PERSON", "type": "user_reference", "summary": person, "html_url": "https://fake.pagerduty.com/users/PERSON"});
         let i = self.index(dedup_key).ok_or("there is no such open alert")?;
         let to = match (what, self.alerts[i].state) {
             ("acknowledged", _) => AlertState::Acknowledged,
@@ -23,11 +22,45 @@ impl PagerDuty {
             (what, state) => return Err(format!("an alert that is {} cannot be {what}", state.as_str())),
         };
         self.becomes(self.alerts[i].head, to);
-        let alert = &mut self.alerts[i];
-        let at = alert.log.last().map_or_else(std::time::Instant::now, |l| l.at);
-        alert.log.push(LogEntry { at, time: jiff::Timestamp::now(), what: format!("{what} by {person}") });
-        self.tell(i, what, agent);
+        self.log(i, format!("{what} by {person}"));
+        self.tell(i, what, agent(person), Value::Null);
         Ok(())
+    }
+
+    /// Somebody merges the incident of one alert into that of another. Its alerts move there with
+    /// their keys; it is resolved, and what is said of that names the person and the other incident.
+    pub fn merge(&mut self, source: &str, target: &str, person: &str) -> Result<(), String> {
+        let open = |key: &str| self.index(key).ok_or(format!("{key} has no open alert"));
+        let (from, to) = (self.alerts[open(source)?].head, self.alerts[open(target)?].head);
+        if from == to {
+            return Err("an incident is not merged into itself".into());
+        }
+        let state = self.state_of(to);
+        for alert in self.alerts.iter_mut().filter(|a| a.head == from && a.state != AlertState::Resolved) {
+            (alert.head, alert.state) = (to, state);
+        }
+        self.log(from, format!("merged into #{} by {person}", to + 1));
+        let into = json!({"id": incident_id(to), "type": "incident_reference",
+            "summary": format!("[#{}] {}", to + 1, self.alerts[to].summary),
+            "html_url": format!("https://fake.pagerduty.com/incidents/{}", incident_id(to))});
+        let reason = json!({"type": "merge_resolve_reason", "incident": into});
+        self.tell_of(from, AlertState::Resolved, "resolved", (agent(person), reason));
+        Ok(())
+    }
+
+    /// An incident that another program opened in the same service.
+    pub fn of_another_program(&mut self, dedup_key: &str, summary: &str) {
+        let head = self.alerts.len();
+        self.alerts.push(Alert {
+            dedup_key: dedup_key.into(),
+            state: AlertState::Triggered,
+            summary: summary.into(),
+            source: "another program".into(),
+            severity: "critical".into(),
+            event: Value::Null,
+            head,
+            log: Vec::new(),
+        });
     }
 
     /// The service resolves by itself what has been open for too long, as its setting
@@ -38,10 +71,8 @@ impl PagerDuty {
                 continue;
             }
             self.becomes(self.alerts[i].head, AlertState::Resolved);
-            let at = std::time::Instant::now();
-            let what = "resolved automatically".into();
-            self.alerts[i].log.push(LogEntry { at, time: jiff::Timestamp::now(), what });
-            self.tell(i, "resolved", Value::Null);
+            self.log(i, "resolved automatically".into());
+            self.tell(i, "resolved", Value::Null, Value::Null);
         }
     }
 
@@ -50,26 +81,53 @@ impl PagerDuty {
         let found = self.alerts.iter().rposition(|a| a.dedup_key == dedup_key);
         let agent = json!({"id": "PINTEG", "type": "events_api_v2_inbound_integration_reference", "summary": "Stepwatch"});
         if let Some(i) = found {
-            self.tell(i, what, agent);
+            self.tell(i, what, agent, Value::Null);
         }
+    }
+
+    fn log(&mut self, i: usize, what: String) {
+        let log = &mut self.alerts[i].log;
+        let at = log.last().map_or_else(std::time::Instant::now, |l| l.at);
+        log.push(LogEntry { at, time: jiff::Timestamp::now(), what });
+    }
+
+    /// Of an incident: that of any of its alerts that is open.
+    fn state_of(&self, head: usize) -> AlertState {
+        let mut open = self.alerts.iter().filter(|a| a.head == head && a.state != AlertState::Resolved);
+        open.next().map_or(AlertState::Resolved, |a| a.state)
     }
 
     fn index(&self, dedup_key: &str) -> Option<usize> {
         self.alerts.iter().position(|a| a.dedup_key == dedup_key && a.state != AlertState::Resolved)
     }
 
-    fn tell(&mut self, i: usize, what: &str, agent: Value) {
-        let alert = &self.alerts[i];
-        let key = if self.groups_alerts { Value::Null } else { alert.dedup_key.as_str().into() };
-        let (n, head) = (self.hooks.len(), alert.head);
+    /// Tells subscribers what became of the incident of an alert.
+    fn tell(&mut self, i: usize, what: &str, agent: Value, reason: Value) {
+        let head = self.alerts[i].head;
+        self.tell_of(head, self.state_of(head), what, (agent, reason));
+    }
+
+    fn tell_of(&mut self, head: usize, state: AlertState, what: &str, (agent, reason): (Value, Value)) {
+        let (n, first) = (self.hooks.len(), &self.alerts[head]);
+        // The key of an incident is that of the alert that opened it.
+        let key = if self.groups_alerts { Value::Null } else { first.dedup_key.as_str().into() };
         self.hooks.push(json!({"event": {
             "id": format!("01FAKE{n:06}"), "event_type": format!("incident.{what}"), "resource_type": "incident",
             "occurred_at": jiff::Timestamp::now().to_string(), "agent": agent, "client": null,
-            "data": {"id": format!("PFAKE{head}"), "type": "incident", "number": head + 1, "status": alert.state.as_str(),
-                "incident_key": key, "title": alert.summary, "assignees": [{"summary": "On call", "type": "user_reference"}],
+            "data": {"id": incident_id(head), "type": "incident", "number": head + 1, "status": state.as_str(),
+                "incident_key": key, "title": first.summary, "resolve_reason": reason,
+                "assignees": [{"summary": "On call", "type": "user_reference"}],
                 "service": {"id": "PSERVICE", "summary": "Training", "type": "service_reference"}},
         }}));
     }
+}
+
+fn agent(person: &str) -> Value {
+    json!({"id": "PERSON", "type": "user_reference", "summary": person, "html_url": "https://fake.pagerduty.com/users/PERSON"})
+}
+
+fn incident_id(head: usize) -> String {
+    format!("PFAKE{head}")
 }
 
 /// The value of `X-PagerDuty-Signature` for a body, under the secrets that are valid.
