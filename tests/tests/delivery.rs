@@ -198,6 +198,29 @@ async fn a_ticket_whose_chat_is_archived_rings_no_pager_and_waits_for_the_chat()
     assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 1);
 }
 
+/// Its incident goes on in the channel that is configured now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_is_given_another_channel_tells_open_incidents_there() {
+    let options = StackOptions { blind: true, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    alert(&stack, "DeadDisk", "critical").await;
+    stack.slack.wait_for(|s| s.top().count() == 1, PATIENCE).await.unwrap();
+    stack.slack.change(|s| s.channels.iter_mut().for_each(|c| c.archived |= c.name == "training"));
+    let path = stack.dir.path().join("alerter/alerter.yml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, config.replace("#training", "#oncall")).unwrap();
+    let reload = http::client().post(format!("{}/-/reload", stack.alerter.url())).send().await.unwrap();
+    assert_eq!(reload.status(), 200);
+    let incident = stack.alerter.incidents().await.unwrap()[0]["id"].as_str().unwrap().to_owned();
+    assert!(
+        stack.alerter.cli(&["incidents", "ack", &incident, "--by", "ann"]).await.unwrap().status.success()
+    );
+    let told = |s: &stepwatch_fakes::Slack| s.top().any(|p| p.channel == "C0ONCALL00");
+    let slack = stack.slack.wait_for(told, PATIENCE).await.unwrap();
+    let new: Vec<_> = slack.top().filter(|p| p.channel == "C0ONCALL00").collect();
+    assert!(new.len() == 1 && new[0].visible_text().contains("ann"), "{new:#?}");
+}
+
 /// Two teams on one alerter: when nobody of one can be told, the other one is not woken with its
 /// data.
 #[tokio::test(flavor = "multi_thread")]

@@ -244,6 +244,10 @@ impl Bot<'_> {
         let n = attempt.notification;
         let known = attempt.memory.and_then(|m| serde_json::from_str::<Top>(m).ok());
         let Some(mut top) = known else { return self.begin(attempt).await };
+        if self.is_elsewhere(&top, attempt).await {
+            return self.begin(attempt).await;
+        }
+        self.channel.clone_into(&mut top.named);
         match self.edit(&top, n).await {
             Ok(()) => {}
             // Somebody deleted it: tell it anew, as whole as it would have become.
@@ -259,6 +263,17 @@ impl Bot<'_> {
         }
         top.over = n.message.status == Status::Resolved;
         Ok(receipt(&top))
+    }
+
+    /// Whether the configuration names another channel by now than the one that the message stands
+    /// in, whose readers see nothing of it: it may have been archived.
+    async fn is_elsewhere(&self, top: &Top, attempt: Attempt<'_>) -> bool {
+        if top.named == self.channel || top.channel == self.channel {
+            return false;
+        }
+        // It may be the same one by another name. Where that cannot be learned, rather twice than in
+        // a channel that nobody reads.
+        self.channel_id(attempt).await.map_or(true, |id| id != top.channel)
     }
 
     /// Posts the message of the incident, unless an earlier attempt at that arrived.

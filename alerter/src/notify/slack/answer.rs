@@ -30,6 +30,7 @@ const HINTS: &[(&str, &str)] = &[
     ("channel_not_found", "no such channel, or it is private and the bot is not in it: /invite the bot"),
     ("not_in_channel", "the bot is not in the channel: /invite it there"),
     ("is_archived", "the channel is archived"),
+    ("is_inactive", "the channel is archived: unarchive it, or name another one and reload"),
     ("invalid_auth", "the token is wrong"),
     ("not_authed", "the token is missing"),
     ("account_inactive", "the bot or its workspace was removed"),

@@ -78,7 +78,7 @@ impl Bot<'_> {
     }
 
     /// The id of the configured channel: it is one, another incident learned it, or Slack tells.
-    async fn channel_id(&self, attempt: Attempt<'_>) -> Result<String, Failure> {
+    pub(super) async fn channel_id(&self, attempt: Attempt<'_>) -> Result<String, Failure> {
         if channel::is_id(self.channel) {
             return Ok(self.channel.to_owned());
         }

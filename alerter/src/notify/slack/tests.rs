@@ -51,6 +51,17 @@ impl Bench {
         self.slack.send(Attempt { ambiguous, memory, ..Attempt::first(n) }).await
     }
 
+    /// The same app, with another channel configured.
+    fn moved_to(&self, channel: &str) -> Slack {
+        let config = Config {
+            channel: Some(channel.into()),
+            token_file: Some(self._dir.path().join("token")),
+            api_url: format!("{}/api", self.fake.url()),
+            ..Config::default()
+        };
+        config.build().unwrap()
+    }
+
     /// Sends and returns what is remembered.
     async fn send(&self, n: &Notification, memory: Option<&str>) -> String {
         self.try_send(n, memory, false).await.unwrap().memory.unwrap()
@@ -231,6 +242,58 @@ async fn a_message_that_somebody_deleted_is_told_anew() {
     let n = word(2, Action::Resolve, Status::Resolved, "resolved");
     let memory = bench.send(&n, Some(&memory)).await;
     assert_eq!(bench.top().ts, serde_json::from_str::<Top>(&memory).unwrap().ts);
+}
+
+/// By name or by id, whether or not the old one was archived.
+#[tokio::test]
+async fn another_channel_is_told_anew() {
+    for (to, archived) in [("#oncall", true), ("#oncall", false), ("C0ONCALL00", true)] {
+        let bench = Bench::new().await;
+        let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
+        let old = |s: &mut Service| s.channels.iter_mut().for_each(|c| c.archived |= c.name == "training");
+        if archived {
+            bench.fake.change(old);
+        }
+        let moved = bench.moved_to(to);
+        let send = async |n: &Notification, memory: &str| {
+            let attempt = Attempt { memory: Some(memory), ..Attempt::first(n) };
+            moved.send(attempt).await.unwrap().memory.unwrap()
+        };
+        let memory = send(&word(2, Action::Trigger, Status::Firing, "level 2"), &memory).await;
+        send(&word(3, Action::Ack, Status::Acknowledged, "acknowledged by alice"), &memory).await;
+        let posts = bench.fake.with(|s| s.posts.clone());
+        let new: Vec<_> = posts.iter().filter(|p| p.channel == "C0ONCALL00").collect();
+        let tops: Vec<_> = new.iter().filter(|p| p.is_top()).collect();
+        assert_eq!((tops.len(), tops[0].edits.len(), new.len()), (1, 1, 2), "{to}: {posts:#?}");
+    }
+}
+
+#[tokio::test]
+async fn the_same_channel_by_another_name_keeps_its_message() {
+    for (to, is_renamed) in [("#train", true), ("C0TRAINING", false), ("training", false)] {
+        let bench = Bench::new().await;
+        let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
+        if is_renamed {
+            bench.fake.change(|s| s.channels[0].name = "train".into());
+        }
+        let moved = bench.moved_to(to);
+        let n = word(2, Action::Ack, Status::Acknowledged, "acknowledged by alice");
+        let attempt = Attempt { memory: Some(&memory), ..Attempt::first(&n) };
+        let memory = moved.send(attempt).await.unwrap().memory.unwrap();
+        assert_eq!((bench.top().edits.len(), bench.thread().len()), (1, 1), "{to}");
+        assert_eq!(serde_json::from_str::<Top>(&memory).unwrap().named, to);
+    }
+}
+
+#[tokio::test]
+async fn an_archived_channel_that_is_still_configured_says_what_to_do() {
+    let bench = Bench::new().await;
+    let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
+    bench.fake.change(|s| s.channels[0].archived = true);
+    let n = word(2, Action::Trigger, Status::Firing, "level 2");
+    let failure = bench.try_send(&n, Some(&memory), false).await.unwrap_err();
+    assert_eq!(failure.class, FailureClass::Permanent);
+    assert!(failure.error.contains("is_inactive (the channel is archived"), "{}", failure.error);
 }
 
 #[tokio::test]
