@@ -4,7 +4,8 @@
 //! Facts from Slack's published API specification and its SDKs: HTTP 200 with `ok: false` for every
 //! refusal but the rate limit; a channel may be named by `#name` when posting but only by id when
 //! updating or reading; no idempotency key; a method asks for the scope of its reference page,
-//! which for reading is that of the kind of channel.
+//! which for reading is that of the kind of channel; a history that is read from `oldest` on, without
+//! `latest`, begins with the oldest messages.
 
 mod args;
 mod blocks;
@@ -254,8 +255,19 @@ impl Slack {
         let channel = self.readable(args.get("channel").map_or("", |s| s))?;
         let limit = limit(args)?;
         let in_channel = |p: &&Post| p.channel == channel && (p.is_top() || p.broadcast);
-        let newest_first = self.posts.iter().rev().filter(in_channel).filter(|p| in_window(&p.ts, args));
-        Ok(listing(newest_first.collect(), limit, args))
+        let mut found: Vec<_> =
+            self.posts.iter().filter(in_channel).filter(|p| in_window(&p.ts, args)).collect();
+        // As the reference of the method that came before this one says: with `oldest` alone the
+        // pages begin there and go forward. Within a page the newest is always first.
+        let forward = args.contains_key("oldest") && !args.contains_key("latest");
+        if !forward {
+            found.reverse();
+        }
+        let mut page = listing(found, limit, args);
+        if let Some(messages) = page["messages"].as_array_mut().filter(|_| forward) {
+            messages.reverse();
+        }
+        Ok(page)
     }
 
     fn thread(&self, args: &BTreeMap<String, String>) -> Result<Value, No> {

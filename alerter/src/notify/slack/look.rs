@@ -25,6 +25,10 @@ const CHANNELS_PAGES_MAX: usize = 20;
 /// by the pages.
 const HISTORY_MARGIN_SECONDS: f64 = 86_400.0;
 
+/// A time after which no message is: without one, Slack may begin at the oldest message and not at
+/// the newest, and what is looked for is among the newest.
+const LATEST: &str = "9999999999.999999";
+
 /// Not being allowed to look counts as not found: rather twice than never. What fails for the
 /// moment is looked for again later.
 pub(super) fn unless_blind<T>(looked: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
@@ -53,7 +57,7 @@ impl Bot<'_> {
         let n = attempt.notification;
         let channel = self.channel_id(attempt).await?;
         let oldest = format!("{:.3}", n.message.at.as_secs_f64() - HISTORY_MARGIN_SECONDS);
-        let query = [("channel", channel.as_str()), ("oldest", &oldest)];
+        let query = [("channel", channel.as_str()), ("oldest", &oldest), ("latest", LATEST)];
         let ts = self.find_message("conversations.history", &query, &n.idem_key).await?;
         Ok(ts.map(|ts| self.top(channel, ts, n)))
     }

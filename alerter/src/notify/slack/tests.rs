@@ -296,6 +296,30 @@ async fn an_archived_channel_that_is_still_configured_says_what_to_do() {
     assert!(failure.error.contains("is_inactive (the channel is archived"), "{}", failure.error);
 }
 
+/// What is looked for is among the newest messages of a busy channel.
+#[tokio::test]
+async fn a_message_is_found_in_a_channel_with_more_messages_than_are_read() {
+    let bench = Bench::new().await;
+    let n = word(1, Action::Trigger, Status::Firing, "first");
+    bench.send(&word(7, Action::Trigger, Status::Firing, "of another incident"), None).await;
+    let other = bench.top();
+    bench.fake.change(|s| {
+        // Somebody else's, of this very day.
+        let older = (1..=1200).map(|i| Post { ts: older(&other.ts, i), metadata: None, ..other.clone() });
+        s.posts = older.rev().collect();
+    });
+    bench.send(&n, None).await;
+    bench.try_send(&n, None, true).await.unwrap();
+    let ours = |p: &&Post| p.metadata.is_some();
+    assert_eq!(bench.fake.with(|s| s.top().filter(ours).count()), 1);
+}
+
+/// So many seconds before.
+fn older(ts: &str, secs: i64) -> String {
+    let (whole, rest) = ts.split_once('.').unwrap();
+    format!("{}.{rest}", whole.parse::<i64>().unwrap() - secs)
+}
+
 #[tokio::test]
 async fn where_edits_are_forbidden_the_thread_still_tells() {
     let bench = Bench::new().await;
