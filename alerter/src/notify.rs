@@ -79,8 +79,8 @@ pub trait Notifier: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Tells again what stands: the last message that was delivered of each incident that is not
-    /// over.
+    /// Tells again what stands, a portion at a time: the last message that was delivered of each
+    /// incident that is not over.
     fn remind<'a>(&'a self, standing: &'a [Notification]) -> BoxFuture<'a, Result<(), Failure>> {
         let _ = standing;
         Box::pin(std::future::ready(Ok(())))

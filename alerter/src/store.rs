@@ -25,6 +25,7 @@ mod open;
 mod outcome;
 mod read;
 mod rows;
+mod standing;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod unrecorded;

@@ -27,8 +27,6 @@ use super::{Attempt, Failure, FailureClass, Notifier, Receipt, SecretSource};
 const TELLINGS_MISSED: i64 = 4;
 const RESEND_MIN: Span = Span::secs(5);
 const RESEND_MAX: Span = Span::secs(600);
-/// Alerts of one request.
-const BATCH: usize = 64;
 const LABEL_MAX: usize = 255;
 const ANNOTATION_MAX: usize = 4096;
 const HREF_MAX: usize = 2048;
@@ -158,12 +156,9 @@ impl Notifier for Alertmanager {
     fn remind<'a>(&'a self, standing: &'a [Notification]) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
             let now = crate::clock::wall();
-            for batch in standing.chunks(BATCH) {
-                let alerts: Vec<Value> =
-                    batch.iter().map(|n| self.alert(n, &self.labels_of(n), now)).collect();
-                self.post(&alerts).await?;
-            }
-            Ok(())
+            let alerts: Vec<Value> =
+                standing.iter().map(|n| self.alert(n, &self.labels_of(n), now)).collect();
+            self.post(&alerts).await
         }
         .boxed()
     }

@@ -42,6 +42,9 @@ const ALIVE_MAX: Duration = Duration::from_secs(5);
 /// A reminder that failed comes again after this part of its interval.
 const REMIND_SOONER: u32 = 4;
 
+/// Incidents that are told again at once.
+const REMIND_AT_ONCE: usize = 64;
+
 /// How long to wait before telling the store again what it could not write down.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
@@ -284,26 +287,38 @@ impl Courier {
         receiver: String,
         every: Duration,
     ) -> Done {
-        let standing = match self.store.standing(&receiver).await {
-            Ok(standing) => standing,
-            Err(err) => {
-                self.store_error("read what stands", &err);
-                return Done::Reminded { receiver, again: every / REMIND_SOONER };
-            }
-        };
-        if standing.is_empty() {
-            return Done::Reminded { receiver, again: every };
-        }
-        let told = AssertUnwindSafe(async { notifier.remind(&standing).await }).catch_unwind();
-        let error = match tokio::time::timeout(SEND_MAX, told).await {
-            Ok(Ok(Ok(()))) => return Done::Reminded { receiver, again: every },
-            Ok(Ok(Err(failure))) => failure.error,
-            Ok(Err(_)) => "the notifier panicked".to_owned(),
+        let error = match tokio::time::timeout(SEND_MAX, self.remind_all(&*notifier, &receiver)).await {
+            Ok(Ok(())) => return Done::Reminded { receiver, again: every },
+            Ok(Err(error)) => error,
             Err(_) => "no answer in time".to_owned(),
         };
-        tracing::warn!(receiver, error, standing = standing.len(), "could not tell again what stands");
+        tracing::warn!(receiver, error, "could not tell again what stands");
         self.metrics.retried(&receiver, "reminder");
         Done::Reminded { receiver, again: every / REMIND_SOONER }
+    }
+
+    /// Each portion is read when those before it were told: what has ended by then would be revived.
+    async fn remind_all(&self, notifier: &dyn Notifier, receiver: &str) -> Result<(), String> {
+        let mut last = String::new();
+        loop {
+            let rows = match self.store.standing(receiver, &last, REMIND_AT_ONCE).await {
+                Ok(rows) => rows,
+                Err(err) => {
+                    self.store_error("read what stands", &err);
+                    return Err(chain(&err));
+                }
+            };
+            let Some((id, _)) = rows.last() else { return Ok(()) };
+            last.clone_from(id);
+            let standing: Vec<Notification> = rows.into_iter().filter_map(|(_, n)| n).collect();
+            if standing.is_empty() {
+                continue;
+            }
+            match AssertUnwindSafe(async { notifier.remind(&standing).await }).catch_unwind().await {
+                Ok(told) => told.map_err(|failure| failure.error)?,
+                Err(_) => return Err("the notifier panicked".to_owned()),
+            }
+        }
     }
 
     async fn conclude(&self, claim: &Claim, result: Result<Receipt, Failure>) {

@@ -4,6 +4,7 @@ mod crash;
 mod kill;
 mod latency;
 mod pauses;
+mod reminders;
 mod scenarios;
 mod unrecorded;
 
@@ -74,6 +75,8 @@ struct World {
     attempts: Vec<(String, Instant)>,
     concurrent: usize,
     concurrent_max: usize,
+    /// The incidents of each portion that it was told again.
+    portions: Vec<Vec<String>>,
 }
 
 type Script = dyn Fn(usize) -> Answer + Send + Sync;
@@ -86,6 +89,8 @@ pub(crate) struct Scripted {
     budget: Option<Budget>,
     wakes: bool,
     account: &'static str,
+    /// How often it is told again what stands; each portion is taken when the gate says so.
+    reminded: Option<(Duration, Arc<Notify>)>,
     script: Arc<Script>,
     world: Arc<Mutex<World>>,
     /// How many attempts were taken up; changes after the fact.
@@ -114,6 +119,7 @@ impl Scripted {
             budget: None,
             wakes: false,
             account: "",
+            reminded: None,
             script: Arc::new(script),
             world: Arc::default(),
             count,
@@ -128,6 +134,20 @@ impl Scripted {
     fn waking(mut self) -> Self {
         self.wakes = true;
         self
+    }
+
+    fn reminded(mut self, every: Duration, gate: &Arc<Notify>) -> Self {
+        self.reminded = Some((every, Arc::clone(gate)));
+        self
+    }
+
+    /// Waits until it was told again in more than so many portions; all of them.
+    async fn portions(&self, more_than: usize) -> Vec<Vec<String>> {
+        let mut changes = self.count.subscribe();
+        let portions = || self.world.lock().unwrap().portions.clone();
+        let done = changes.wait_for(|_| portions().len() > more_than);
+        tokio::time::timeout(PATIENCE, done).await.expect("reminders in time").unwrap();
+        portions()
     }
 
     pub(crate) fn known_by(mut self, account: &'static str) -> Self {
@@ -212,6 +232,24 @@ impl Notifier for Scripted {
 
     fn account(&self) -> Vec<Secret> {
         vec![Secret::new(self.account.to_owned())]
+    }
+
+    fn remind_every(&self) -> Option<Duration> {
+        self.reminded.as_ref().map(|(every, _)| *every)
+    }
+
+    fn remind<'a>(&'a self, standing: &'a [Notification]) -> BoxFuture<'a, Result<(), Failure>> {
+        let incidents = standing.iter().map(|n| n.incident.clone()).collect();
+        self.world.lock().unwrap().portions.push(incidents);
+        self.count.send_modify(|_| {});
+        let gate = self.reminded.as_ref().map(|(_, gate)| Arc::clone(gate));
+        async move {
+            if let Some(gate) = gate {
+                gate.notified().await;
+            }
+            Ok(())
+        }
+        .boxed()
     }
 
     fn budget(&self) -> Option<Budget> {

@@ -381,17 +381,6 @@ impl Store {
         Ok(at.map(|t| Ts(t.as_millisecond())))
     }
 
-    /// The last message that `receiver` took of each incident that is not over.
-    pub(crate) async fn standing(&self, receiver: &str) -> Result<Vec<Notification>> {
-        let sql = "SELECT o.notification FROM outbox o JOIN incidents i ON i.id = o.incident \
-                   WHERE o.receiver = $1 AND o.state = 'delivered' AND i.state <> 'resolved' AND o.seq = \
-                   (SELECT MAX(p.seq) FROM outbox p WHERE p.incident = o.incident AND p.receiver = o.receiver \
-                   AND p.state = 'delivered') ORDER BY o.incident";
-        let rows: Vec<String> = sqlx::query_scalar(sql).bind(receiver).fetch_all(&*self.reader()).await?;
-        // One that does not read was told of when it was claimed.
-        Ok(rows.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
-    }
-
     /// The receiver may answer again: nothing to it waits any longer than it asked for.
     pub(crate) async fn release(&self, receiver: &str, asked_until: Option<Ts>) -> Result<()> {
         self.write(Who::Prompt, async |tx| {

@@ -1,0 +1,36 @@
+//! Receivers that forget what they are not told again.
+
+use super::*;
+
+/// More than one portion of them.
+const STANDING: usize = 100;
+
+fn id(n: usize) -> String {
+    format!("01STANDING{n:03}")
+}
+
+/// The receiver is slow, and what ends while it takes one portion is not told in the next as if it
+/// stood.
+#[tokio::test(start_paused = true)]
+async fn what_ended_while_others_were_told_again_is_not_revived() {
+    let gate = Arc::new(Notify::new());
+    let forgetful = Scripted::new(|_| Answer::Take).reminded(Duration::from_mins(10), &gate);
+    let mut bench = Bench::new(&[("am", &forgetful)]).await;
+    for n in 0..STANDING {
+        let effects = [
+            Effect::Incident(Box::new(incident(&id(n), State::Open))),
+            Effect::Notify(Box::new(of(page("am", 1, Action::Trigger), &id(n)))),
+        ];
+        bench.commit(effects.into()).await;
+        bench.feedback().await;
+    }
+    let first = forgetful.portions(0).await;
+    assert!(first[0].len() < STANDING && first[0][0] == id(0), "a portion at a time: {first:?}");
+    let last = id(STANDING - 1);
+    bench.incident(&last, State::Resolved).await;
+    let before = forgetful.world.lock().unwrap().portions.len();
+    gate.notify_one();
+    let portions = forgetful.portions(before).await;
+    assert!(portions[before].contains(&id(STANDING - 2)), "the rest is told: {portions:?}");
+    assert!(!portions[before].contains(&last), "{portions:?}");
+}
