@@ -223,6 +223,8 @@ impl Callbacks {
         };
         let Some(record) = found.map(Box::new) else { return Outcome::Unknown };
         match (record.state, &wish) {
+            // What is over may be remarked on, and may come back.
+            (State::Resolved, Wish::Act(IncidentAction::Note(_) | IncidentAction::Reopen)) => {}
             (State::Resolved, _) => return Outcome::Over(record),
             (State::Acknowledged, Wish::Act(IncidentAction::Ack))
             | (State::Open, Wish::Act(IncidentAction::Unack)) => return Outcome::Already(record),

@@ -24,6 +24,7 @@ mod lock;
 mod open;
 mod outcome;
 mod read;
+mod rings;
 mod rows;
 mod standing;
 #[cfg(test)]

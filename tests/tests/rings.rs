@@ -9,7 +9,7 @@ use stepwatch_tests::bins;
 use stepwatch_tests::http::{self, get_json};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::trainer::healthy;
-use stepwatch_tests::{Hears, Stack, StackOptions};
+use stepwatch_tests::{Hears, Stack, StackOptions, poll_until};
 
 /// The levels of a policy that rings twice, then a second receiver of the same service.
 const LEVELS: &str =
@@ -63,7 +63,7 @@ async fn levels_and_repeats_all_ring_and_an_answer_here_stills_them() {
     assert!(stack.alerter.ack(&incident, "ann").await.unwrap().status.success());
     let pd = stack.pagerduty.wait_for(|pd| pd.ringing().next().is_none(), PATIENCE).await.unwrap();
     assert!(pd.alerts.iter().all(|a| a.state == AlertState::Acknowledged), "{:?}", pd.alerts);
-    tell_alert(&stack, Some("2020-01-01T00:00:00Z")).await;
+    tell_alert(&stack, OVER).await;
     let over = |pd: &PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
     let ended = stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
     assert_eq!(ended.pages.len(), pd.pages.len(), "nothing rings after the answer");
@@ -80,12 +80,33 @@ async fn simulated(stack: &Stack) -> String {
 /// Delivers every webhook that waits, in order.
 async fn pump(stack: &Stack, from: usize) {
     for hook in stack.pagerduty.with(|pd| pd.hooks[from..].to_vec()) {
-        let body = hook.to_string();
-        let signature = pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], body.as_bytes());
-        let request = http::client().post(format!("{}/pagerduty/webhook", stack.alerter.url()));
-        let answer = request.header("x-pagerduty-signature", signature).body(body).send().await.unwrap();
-        assert_eq!(answer.status().as_u16(), 200);
+        deliver(stack, &hook).await;
     }
+}
+
+/// Delivers a webhook, and again for as long as PagerDuty is told that it could not be acted upon.
+async fn deliver(stack: &Stack, hook: &Value) {
+    let body = hook.to_string();
+    let signature = pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], body.as_bytes());
+    let taken = async || {
+        let request = http::client().post(format!("{}/pagerduty/webhook", stack.alerter.url()));
+        let request = request.header("x-pagerduty-signature", &signature).body(body.clone());
+        let status = request.send().await.unwrap().status().as_u16();
+        assert!([200, 503].contains(&status), "{status}");
+        (status == 200).then_some(())
+    };
+    poll_until("the webhook to be acted upon", PATIENCE, taken).await.unwrap();
+}
+
+/// A person does something in PagerDuty; the webhook about it.
+fn done_by_jane(stack: &Stack, key: &str, what: &str) -> Value {
+    stack.pagerduty.change(|pd| pd.by_person(key, what, "Jane Doe")).unwrap();
+    stack.pagerduty.with(|pd| pd.hooks.last().cloned()).unwrap()
+}
+
+/// The same, and it is told here.
+async fn by_jane(stack: &Stack, key: &str, what: &str) {
+    deliver(stack, &done_by_jane(stack, key, what)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,7 +159,7 @@ async fn rings_that_are_merged_in_pagerduty_are_not_answered_by_that() {
     pump(&stack, from).await;
     assert_eq!(state(&stack, &incident).await, "acknowledged");
     stack.pagerduty.wait_for(|pd| pd.ringing().next().is_none(), PATIENCE).await.unwrap();
-    tell_alert(&stack, Some("2020-01-01T00:00:00Z")).await;
+    tell_alert(&stack, OVER).await;
     let over = |pd: &PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
     let pd = stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
     assert_eq!(pd.pages.len(), 3, "{:?}", pd.pages);
@@ -148,7 +169,7 @@ async fn rings_that_are_merged_in_pagerduty_are_not_answered_by_that() {
 /// answered each, and our end resolves our alerts and no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_to_what_others_were_merged_into_answers_each() {
-    let stack = stack("      - {after: 0s, notify: [chat, primary]}\n", "").await;
+    let stack = stack(AT_ONCE, "").await;
     tell(&stack, "DiskFull", None).await;
     stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
     tell(&stack, "FanStopped", None).await;
@@ -167,11 +188,50 @@ async fn an_answer_to_what_others_were_merged_into_answers_each() {
     person(&|pd| pd.merge("rack-7", &fan, "Jane Doe")).await;
     person(&|pd| pd.by_person(&fan, "acknowledged", "Jane Doe")).await;
     assert_eq!([state(&stack, &disk).await, state(&stack, &fan).await], ["acknowledged", "acknowledged"]);
-    tell(&stack, "DiskFull", Some("2020-01-01T00:00:00Z")).await;
+    tell(&stack, "DiskFull", OVER).await;
     stack.pagerduty.wait_for(|pd| pd.open(&disk).is_none(), PATIENCE).await.unwrap();
     assert!(stack.pagerduty.with(|pd| pd.open("rack-7").is_some() && pd.open(&fan).is_some()));
     person(&|pd| pd.by_person(&fan, "resolved", "Jane Doe")).await;
     assert_eq!([state(&stack, &disk).await, state(&stack, &fan).await], ["resolved", "resolved"]);
+}
+
+const AT_ONCE: &str = "      - {after: 0s, notify: [chat, primary]}\n";
+const OVER: Option<&str> = Some("2020-01-01T00:00:00Z");
+
+/// It comes back as one incident whose end ends all of its alerts, the one that was opened again too.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_reopened_in_pagerduty_and_still_fires_is_back_at_once() {
+    let stack = stack(AT_ONCE, "").await;
+    tell_alert(&stack, None).await;
+    let incident = rung(&stack, 1).await;
+    by_jane(&stack, &incident, "resolved").await;
+    assert_eq!(state(&stack, &incident).await, "resolved");
+    let ours = |pd: &PagerDuty| pd.requests.iter().any(|r| r.json()["event_action"] == "resolve");
+    stack.pagerduty.wait_for(ours, PATIENCE).await.unwrap();
+    by_jane(&stack, &incident, "reopened").await;
+    assert_eq!(state(&stack, &incident).await, "open");
+    rung(&stack, 2).await;
+    assert_eq!(stack.pagerduty.with(|pd| pd.ringing().count()), 2);
+    let told = story(&stack, &incident).await;
+    assert!(told.contains("pagerduty:Jane Doe (primary)") && told.contains("reopened: it still"), "{told}");
+    tell_alert(&stack, OVER).await;
+    let over = |pd: &PagerDuty| pd.alerts.iter().all(|a| a.state == AlertState::Resolved);
+    let pd = stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
+    assert_eq!(pd.pages.len(), 2, "{:?}", pd.pages);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_reopened_in_pagerduty_and_fires_no_more_is_resolved_there_again() {
+    let stack = stack(AT_ONCE, "").await;
+    tell_alert(&stack, None).await;
+    let incident = rung(&stack, 1).await;
+    tell_alert(&stack, OVER).await;
+    stack.pagerduty.wait_for(|pd| pd.open(&incident).is_none(), PATIENCE).await.unwrap();
+    by_jane(&stack, &incident, "reopened").await;
+    assert!(stack.pagerduty.with(|pd| pd.open(&incident).is_none()), "resolved before PagerDuty is answered");
+    assert_eq!(state(&stack, &incident).await, "resolved");
+    let told = story(&stack, &incident).await;
+    assert!(told.contains("it does not fire any more"), "{told}");
 }
 
 /// A ring whose answer never came may have rung: it is not repeated under another key, and it is
@@ -276,7 +336,7 @@ async fn a_message_that_waited_tells_how_things_stand_now() {
         let shown = stack.alerter.cli(&["explain", &incident]).await.ok()?;
         String::from_utf8_lossy(&shown.stdout).contains("resolves if it stays so").then_some(())
     };
-    stepwatch_tests::poll_until("the loss to be finite again", PATIENCE, cleared).await.unwrap();
+    poll_until("the loss to be finite again", PATIENCE, cleared).await.unwrap();
     stack.slack.script().clear();
     let slack = stack.slack.wait_for(|s| s.top().count() == 1, PATIENCE).await.unwrap();
     let text = slack.top().next().unwrap().visible_text();

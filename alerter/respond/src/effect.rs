@@ -20,6 +20,8 @@ pub enum Input<'a> {
     Escalate { incident: &'a str, by: &'a str },
     /// Whoever took the incident does not have it any more: escalation goes on where it stopped.
     Unack { incident: &'a str, by: &'a str },
+    /// A person wants back what a person resolved while it fires.
+    Reopen { incident: &'a str, by: &'a str },
     /// A word about the incident that changes nothing but its history.
     Note { incident: &'a str, by: &'a str, what: &'a str },
     /// The alerter looked at a part of itself: what is wrong with it, in words, or nothing.

@@ -97,6 +97,9 @@ impl Responder {
             }
             Input::Escalate { incident, by } => self.manager.escalate(&mut Tx::new(now, out), incident, by),
             Input::Unack { incident, by } => self.manager.unack(&mut Tx::new(now, out), incident, by),
+            Input::Reopen { incident, by } => {
+                self.manager.reopen_by_hand(&mut Tx::new(now, out), incident, by)
+            }
             Input::Note { incident, by, what } => out.push(by_actor(now, incident, by, what.to_owned())),
             Input::Own { check, severity, fault } => {
                 self.manager.own(&mut Tx::new(now, out), check, severity, fault)

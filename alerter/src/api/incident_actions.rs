@@ -189,7 +189,10 @@ impl Said {
         let done = match self.action {
             IncidentAction::Unack => record.state == IncidentState::Open,
             IncidentAction::Resolve => record.state == IncidentState::Resolved,
-            IncidentAction::Ack | IncidentAction::Escalate | IncidentAction::Note(_) => false,
+            IncidentAction::Ack
+            | IncidentAction::Escalate
+            | IncidentAction::Reopen
+            | IncidentAction::Note(_) => false,
         };
         if done {
             return Some(Ok(()));

@@ -9,18 +9,21 @@
 //! program, and the first is resolved: nobody has answered by that. From then on what is said of the
 //! other is said of both.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::incident::{IncidentRecord, State as Standing};
 
 use super::signature::{self, Forged};
 use super::{Callbacks, Heard, Outcome, Wish};
 use crate::api::auth::Caller;
-use crate::notify::pagerduty::{actor, incident_of};
-use crate::notify::{Ear, line};
+use crate::notify::pagerduty::{Hook, actor, key, ring_of, with_open};
+use crate::notify::{Ear, Ring, line};
 use crate::runtime::IncidentAction;
 use crate::store::{Counterpart, Store, StoreError};
 
@@ -60,10 +63,20 @@ struct Merged {
     name: Option<String>,
 }
 
+/// Whose word it is.
+#[derive(Debug)]
+struct Voice {
+    /// The receiver, if its secret is that of no other.
+    receiver: Option<String>,
+    hooks: Vec<Arc<Hook>>,
+}
+
 /// What an event means here.
 #[derive(Debug, PartialEq)]
 enum Meaning {
     Act(IncidentAction),
+    /// A person wants it back.
+    Reopen,
     /// Only whom it is about is learned from it.
     Nothing,
 }
@@ -107,8 +120,7 @@ pub(super) async fn webhook(
         headers.get_all("x-pagerduty-signature").iter().filter_map(|v| v.to_str().ok()).collect();
     let given = (!given.is_empty()).then(|| given.join(","));
     let check = |secret| signature::pagerduty(secret, given.as_deref(), &body);
-    let signed: Vec<&str> =
-        hooks.iter().filter(|(_, hook)| check(&hook.secret).is_ok()).map(|(name, _)| name.as_str()).collect();
+    let signed: Vec<_> = hooks.iter().filter(|(_, hook)| check(&hook.secret).is_ok()).cloned().collect();
     if signed.is_empty() {
         callbacks.inner.metrics.count(SERVICE, "refused");
         let malformed = hooks.iter().any(|(_, hook)| check(&hook.secret) == Err(Forged::Malformed));
@@ -118,13 +130,14 @@ pub(super) async fn webhook(
         return (status, "not signed by PagerDuty\n").into_response();
     }
     // A secret that several receivers share does not tell which of their services spoke.
-    let receiver = if let [one] = signed.as_slice() { Some(*one) } else { None };
-    let (result, status) = hear(&callbacks, &body, receiver).await;
+    let receiver = if let [(one, _)] = signed.as_slice() { Some(one.clone()) } else { None };
+    let voice = Voice { receiver, hooks: signed.into_iter().map(|(_, hook)| hook).collect() };
+    let (result, status) = hear(&callbacks, &body, &voice).await;
     callbacks.inner.metrics.count(SERVICE, result);
     (status, format!("{result}\n")).into_response()
 }
 
-async fn hear(callbacks: &Callbacks, body: &[u8], receiver: Option<&str>) -> (&'static str, StatusCode) {
+async fn hear(callbacks: &Callbacks, body: &[u8], voice: &Voice) -> (&'static str, StatusCode) {
     let Some(event) = event(body) else { return ("malformed", StatusCode::BAD_REQUEST) };
     if event["event_type"] == "pagey.ping" {
         tracing::info!("PagerDuty's webhook subscription reaches us");
@@ -138,7 +151,7 @@ async fn hear(callbacks: &Callbacks, body: &[u8], receiver: Option<&str>) -> (&'
         tracing::warn!(event = said.id, at = %said.at, "a word from PagerDuty is too old: passed over");
         return ("nothing", StatusCode::OK);
     }
-    match callbacks.once(SERVICE, &said.id, act(callbacks, &said, receiver)).await {
+    match callbacks.once(SERVICE, &said.id, act(callbacks, &said, voice)).await {
         Heard::Before => ("repeated", StatusCode::OK),
         Heard::Now(Outcome::Done) => ("acted", StatusCode::OK),
         Heard::Now(Outcome::Failed(why)) | Heard::Unclear(why) => {
@@ -154,7 +167,7 @@ async fn hear(callbacks: &Callbacks, body: &[u8], receiver: Option<&str>) -> (&'
 }
 
 /// What came of it, and whether it may be remembered as done.
-async fn act(callbacks: &Callbacks, said: &Said, receiver: Option<&str>) -> (Outcome, bool) {
+async fn act(callbacks: &Callbacks, said: &Said, voice: &Voice) -> (Outcome, bool) {
     let failed = || (Outcome::Failed("the store does not answer".into()), false);
     let Ok((known, about)) = about(&callbacks.inner.store, said).await else { return failed() };
     if about.is_empty() {
@@ -163,16 +176,7 @@ async fn act(callbacks: &Callbacks, said: &Said, receiver: Option<&str>) -> (Out
     let late = known.is_some_and(|c| said.at < c.spoke_at);
     let mut came_to = Outcome::Unknown;
     for incident in &about {
-        let outcome = match meaning(said) {
-            Meaning::Act(action)
-                if !late || matches!(action, IncidentAction::Resolve | IncidentAction::Note(_)) =>
-            {
-                let by = actor(said.person.as_deref().unwrap_or("PagerDuty"), receiver);
-                callbacks.act(incident, &by, Wish::Act(action)).await
-            }
-            // A later word stands.
-            _ => Outcome::Unknown,
-        };
+        let Ok(outcome) = answer(callbacks, said, voice, incident, late).await else { return failed() };
         match outcome {
             Outcome::Failed(_) => return (outcome, false),
             Outcome::Done => came_to = outcome,
@@ -188,11 +192,78 @@ async fn act(callbacks: &Callbacks, said: &Said, receiver: Option<&str>) -> (Out
     }
 }
 
+/// What a word does to one incident; a later word of theirs stands, if this one is `late`.
+async fn answer(
+    callbacks: &Callbacks,
+    said: &Said,
+    voice: &Voice,
+    incident: &str,
+    late: bool,
+) -> Result<Outcome, StoreError> {
+    let record = match callbacks.inner.store.incident(incident).await {
+        Ok(Some(record)) if record.id == incident => record,
+        Ok(_) => return Ok(Outcome::Unknown),
+        Err(err) => return Err(err),
+    };
+    let by = actor(said.person.as_deref().unwrap_or("PagerDuty"), voice.receiver.as_deref());
+    let action = match meaning(said) {
+        Meaning::Reopen if !late => return reopen(callbacks, said, voice, &record, &by).await,
+        Meaning::Reopen | Meaning::Nothing => return Ok(Outcome::Unknown),
+        Meaning::Act(action) => action,
+    };
+    if late && !matches!(action, IncidentAction::Resolve | IncidentAction::Note(_)) {
+        return Ok(Outcome::Unknown);
+    }
+    Ok(callbacks.act(incident, &by, Wish::Act(action)).await)
+}
+
+/// Which alert of this incident a word names; `None` if it names none of it.
+fn ring(said: &Said, incident: &str) -> Option<Ring> {
+    said.key.as_deref().map(ring_of).filter(|(id, _)| *id == incident).map(|(_, ring)| ring)
+}
+
+/// A person opened an alert again in PagerDuty. What still fires is back here too, and the alert ends
+/// with the others; where nothing is wrong any more, nothing would ever end it.
+async fn reopen(
+    callbacks: &Callbacks,
+    said: &Said,
+    voice: &Voice,
+    record: &IncidentRecord,
+    by: &str,
+) -> Result<Outcome, StoreError> {
+    let (store, now) = (&callbacks.inner.store, (callbacks.inner.clock)());
+    let rings = match ring(said, &record.id) {
+        Some(ring) => vec![ring],
+        None => store.rings_of(&record.id).await?,
+    };
+    let note = |what: &str| Wish::Act(IncidentAction::Note(what.to_owned()));
+    let closed = record.state == Standing::Resolved;
+    if !closed || record.reopens_at().is_some() {
+        if !store.remember_rings(&record.id, &rings, with_open, now).await? {
+            return Ok(Outcome::Failed("a message of the incident is being sent".into()));
+        }
+        let wish = if closed { Wish::Act(IncidentAction::Reopen) } else { note("reopened in PagerDuty") };
+        let outcome = callbacks.act(&record.id, by, wish).await;
+        if !matches!(outcome, Outcome::Over(_)) {
+            return Ok(outcome);
+        }
+    }
+    for hook in &voice.hooks {
+        for ring in &rings {
+            if let Err(failure) = hook.resolve(&key(&record.id, *ring)).await {
+                return Ok(Outcome::Failed(failure.error));
+            }
+        }
+    }
+    let what = "reopened in PagerDuty; it does not fire any more, so that it was resolved there again";
+    Ok(callbacks.act(&record.id, by, note(what)).await)
+}
+
 /// The incidents of ours that a word is about, and what is known of theirs.
 async fn about(store: &Store, said: &Said) -> Result<(Option<Counterpart>, Vec<String>), StoreError> {
     let known = store.counterpart(SERVICE, &said.incident).await?;
     let mut about = Vec::new();
-    if let Some(id) = said.key.as_deref().map(|key| incident_of(key).0)
+    if let Some(id) = said.key.as_deref().map(|key| ring_of(key).0)
         && matches!(store.incident(id).await, Ok(Some(r)) if r.id == id)
     {
         about.push(id.to_owned());
@@ -220,7 +291,7 @@ async fn remember(store: &Store, said: &Said, about: Vec<String>, spoke_at: Ts) 
 fn meaning(said: &Said) -> Meaning {
     let person = said.person.as_deref();
     // A ticket under its own key is closed there when it becomes a page.
-    let ticket = said.key.as_deref().is_some_and(|key| incident_of(key).1);
+    let ticket = said.key.as_deref().is_some_and(|key| !ring_of(key).1.page);
     let note = |what: String| Meaning::Act(IncidentAction::Note(line(&what, NOTE_MAX)));
     if let Some(Merged { id, name }) = &said.merged {
         let into = name.as_ref().or(id.as_ref()).map_or("another incident", String::as_str);
@@ -238,6 +309,7 @@ fn meaning(said: &Said) -> Meaning {
                 if said.assignees.is_empty() { "somebody".to_owned() } else { said.assignees.join(", ") };
             note(format!("{} in PagerDuty to {to}", said.what))
         }
+        ("reopened", Some(_)) => Meaning::Reopen,
         ("reopened" | "priority_updated", _) => note(format!("{} in PagerDuty", said.what.replace('_', " "))),
         _ => Meaning::Nothing,
     }
@@ -319,6 +391,8 @@ mod tests {
         assert_eq!(of("resolved", &Value::Null), noted(automatic));
         assert_eq!(of("unacknowledged", &Value::Null), Meaning::Act(IncidentAction::Unack));
         assert_eq!(of("reassigned", &jane), noted("reassigned in PagerDuty to Bob"));
+        assert_eq!(of("reopened", &jane), Meaning::Reopen);
+        assert_eq!(of("reopened", &ours), noted("reopened in PagerDuty"));
         assert_eq!(of("triggered", &ours), Meaning::Nothing);
         assert_eq!(of("made_up_tomorrow", &jane), Meaning::Nothing);
     }

@@ -32,7 +32,7 @@ use stepwatch_respond::message::{Message, Status};
 
 pub use self::lane::Repeats;
 use self::lane::{Intent, Lane, Step};
-pub(crate) use self::lane::{incident_of, key};
+pub(crate) use self::lane::{key, ring_of, with_open};
 use super::http::{Http, base_url};
 use super::text::{clean, line, shorten, web_link};
 use super::{Attempt, Ear, Failure, FailureClass, Notifier, Receipt, Ring, SecretSource};
@@ -95,20 +95,46 @@ impl Default for Config {
 
 #[derive(Debug)]
 pub struct PagerDuty {
-    http: Http,
-    enqueue_url: String,
+    events: Arc<Events>,
     /// Where changes go, if they do.
     change_url: Option<String>,
-    routing_key: Secret,
     repeats: Repeats,
     auto_resolve: Span,
     hook: Option<Arc<Hook>>,
+}
+
+/// The events of one integration.
+#[derive(Debug)]
+struct Events {
+    http: Http,
+    url: String,
+    routing_key: Secret,
 }
 
 /// The way back: webhooks of a subscription.
 #[derive(Debug)]
 pub struct Hook {
     pub(crate) secret: Secret,
+    events: Arc<Events>,
+}
+
+impl Hook {
+    /// Resolves an alert that a person opened again though nothing is wrong any more.
+    pub(crate) async fn resolve(&self, key: &str) -> Result<(), Failure> {
+        let routing_key = self.events.routing_key.expose();
+        let event = Event { routing_key, event_action: "resolve", dedup_key: key, trigger: None };
+        self.events.post(serde_json::to_vec(&event)).await
+    }
+}
+
+impl Events {
+    async fn post(&self, event: serde_json::Result<Vec<u8>>) -> Result<(), Failure> {
+        let event =
+            event.map_err(|err| self.http.failure(FailureClass::Permanent, false, &err.to_string()))?;
+        let request = self.http.client().post(&self.url).header("Content-Type", "application/json");
+        let answer = self.http.send(request.body(event)).await?;
+        if answer.status.is_success() { Ok(()) } else { Err(self.http.refused(&answer)) }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -148,14 +174,14 @@ impl Config {
         let routing_key = source.read()?;
         check_key(&source, &routing_key)?;
         let base = base_url("events_url", &self.events_url)?;
-        let enqueue_url = format!("{base}/v2/enqueue");
         let change_url = self.change_events.then(|| format!("{base}/v2/change/enqueue"));
         let (file, env) = (self.webhook_secret_file.as_ref(), self.webhook_secret_env.as_ref());
         let secret = SecretSource::of("webhook_secret", file, env)?.map(|s| s.read()).transpose()?;
         let http = Http::new("pagerduty", vec![routing_key.clone()])?;
-        let hook = secret.map(|secret| Arc::new(Hook { secret }));
+        let events = Arc::new(Events { http, url: format!("{base}/v2/enqueue"), routing_key });
+        let hook = secret.map(|secret| Arc::new(Hook { secret, events: Arc::clone(&events) }));
         let (repeats, auto_resolve) = (self.repeats, self.auto_resolve);
-        Ok(PagerDuty { http, enqueue_url, change_url, routing_key, repeats, auto_resolve, hook })
+        Ok(PagerDuty { events, change_url, repeats, auto_resolve, hook })
     }
 }
 
@@ -192,7 +218,7 @@ impl Notifier for PagerDuty {
     }
 
     fn account(&self) -> Vec<Secret> {
-        vec![Secret::new(self.enqueue_url.clone()), self.routing_key.clone()]
+        vec![Secret::new(self.events.url.clone()), self.events.routing_key.clone()]
     }
 
     fn wants_changes(&self) -> bool {
@@ -221,7 +247,7 @@ impl PagerDuty {
     async fn tell_change(&self, change: &RunChange) -> Result<(), Failure> {
         let Some(url) = &self.change_url else { return Ok(()) };
         let body = json!({
-            "routing_key": self.routing_key.expose(),
+            "routing_key": self.events.routing_key.expose(),
             "payload": {
                 "summary": non_empty(line(&change.text(), SUMMARY_MAX)),
                 "source": non_empty(line(&change.run, FIELD_MAX)),
@@ -229,16 +255,13 @@ impl PagerDuty {
                 "custom_details": {"run": line(&change.run, FIELD_MAX), "step": change.step},
             },
         });
-        let answer = self.http.send(self.http.client().post(url).json(&body)).await?;
-        if answer.status.is_success() { Ok(()) } else { Err(self.http.refused(&answer)) }
+        let http = &self.events.http;
+        let answer = http.send(http.client().post(url).json(&body)).await?;
+        if answer.status.is_success() { Ok(()) } else { Err(http.refused(&answer)) }
     }
 
     async fn enqueue(&self, n: &Notification, action: &'static str, key: &str) -> Result<(), Failure> {
-        let body = render(n, action, key, self.routing_key.expose())
-            .map_err(|err| self.http.failure(FailureClass::Permanent, false, &err.to_string()))?;
-        let request = self.http.client().post(&self.enqueue_url).header("Content-Type", "application/json");
-        let answer = self.http.send(request.body(body)).await?;
-        if answer.status.is_success() { Ok(()) } else { Err(self.http.refused(&answer)) }
+        self.events.post(render(n, action, key, self.events.routing_key.expose())).await
     }
 }
 

@@ -21,6 +21,8 @@ pub enum IncidentAction {
     Unack,
     Resolve,
     Escalate,
+    /// Of what a person resolved and still fires.
+    Reopen,
     Note(String),
 }
 
@@ -40,6 +42,7 @@ impl IncidentAction {
             Self::Unack => "unack",
             Self::Resolve => "resolve",
             Self::Escalate => "escalate",
+            Self::Reopen => "reopen",
             Self::Note(_) => "note",
         }
     }
@@ -50,6 +53,7 @@ impl IncidentAction {
             Self::Unack => Input::Unack { incident, by },
             Self::Resolve => Input::Resolve { incident, by },
             Self::Escalate => Input::Escalate { incident, by },
+            Self::Reopen => Input::Reopen { incident, by },
             Self::Note(what) => Input::Note { incident, by, what },
         }
     }
@@ -141,7 +145,10 @@ impl Runtime {
     }
 
     fn act(&mut self, now: Ts, id: &str, by: &str, action: &IncidentAction, reply: oneshot::Sender<Answer>) {
-        let before = self.engine.incident(id).cloned().map(Box::new);
+        let mut before = self.engine.incident(id).cloned().map(Box::new);
+        if matches!(action, IncidentAction::Reopen) {
+            before = self.engine.resolved_still_firing().find(|r| r.id == id).cloned().map(Box::new);
+        }
         // A note may be added to what is over.
         if before.is_none() && !matches!(action, IncidentAction::Note(_)) {
             let _ = reply.send(None);

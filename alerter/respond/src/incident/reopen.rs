@@ -5,7 +5,7 @@ use super::open::Incident;
 use super::{End, Ended};
 use crate::effect::Effect;
 use crate::effect::Tx;
-use crate::effect::timeline;
+use crate::effect::{by_actor, timeline};
 use crate::message::{Reason, Why};
 use std::collections::{BTreeMap, BTreeSet};
 use stepwatch_model::{Change, Context, Finding, Kind, Scope, Severity, Subject, Ts};
@@ -112,10 +112,23 @@ impl Manager {
         };
         let after = i.record.resolved_at.map(|at| now - at).unwrap_or_default();
         let by = i.record.end.as_ref().and_then(|end| end.by.clone()).unwrap_or_default();
-        let less = i.is_less_than_told();
         let words = format!("still firing {after} after {by} resolved it");
         tx.out.push(timeline(now, id, format!("reopened: {words}")));
-        self.open_again(now, id);
+        self.comes_back(tx, id, &words);
+    }
+
+    /// Somebody does not wait until the time is up.
+    pub(crate) fn reopen_by_hand(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
+        if self.closed.get(id).is_none() {
+            return;
+        }
+        tx.out.push(by_actor(tx.now, id, by, "reopened: it still fires".into()));
+        self.comes_back(tx, id, &format!("by {by}"));
+    }
+
+    fn comes_back(&mut self, tx: &mut Tx<'_>, id: &str, words: &str) {
+        let less = self.closed.get(id).is_some_and(Incident::is_less_than_told);
+        self.open_again(tx.now, id);
         if less {
             // What made it a page is over.
             return self.fall(tx, id);

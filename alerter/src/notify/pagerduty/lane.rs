@@ -173,12 +173,23 @@ pub(crate) fn key(incident: &str, ring: Ring) -> String {
     if ring.number > 1 { format!("{id}{suffix}-{}", ring.number) } else { format!("{id}{suffix}") }
 }
 
-/// The incident whose alert has this key, and whether it is the ticket's. An incident's id has no
+/// The incident whose alert has this key, and which of its alerts that is. An incident's id has no
 /// dash.
-pub(crate) fn incident_of(key: &str) -> (&str, bool) {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let key = key.rsplit_once('-').filter(|(_, last)| is_number(last)).map_or(key, |(first, _)| first);
-    key.strip_suffix(TICKET_SUFFIX).map_or((key, false), |id| (id, true))
+pub(crate) fn ring_of(key: &str) -> (&str, Ring) {
+    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?;
+    let numbered = key.rsplit_once('-').and_then(|(first, last)| Some((first, number(last)?)));
+    let (key, number) = numbered.unwrap_or((key, 1));
+    let (id, page) = key.strip_suffix(TICKET_SUFFIX).map_or((key, true), |id| (id, false));
+    (id, Ring { number, page })
+}
+
+/// What is remembered of a lane, with an alert that a person opened again.
+pub(crate) fn with_open(memory: Option<&str>, ring: Ring) -> String {
+    let mut lane = Lane::read(memory);
+    if !lane.open.contains(&ring) {
+        lane.open.push(ring);
+    }
+    lane.to_string()
 }
 
 #[cfg(test)]
@@ -205,7 +216,8 @@ mod tests {
         for is_page in [false, true] {
             for number in [1, 2, u32::MAX] {
                 let key = key("01J9ZC7Q3F8D2V4X", Ring { number, page: is_page });
-                assert_eq!(incident_of(&key), ("01J9ZC7Q3F8D2V4X", !is_page), "{key}");
+                let ring = Ring { number, page: is_page };
+                assert_eq!(ring_of(&key), ("01J9ZC7Q3F8D2V4X", ring), "{key}");
             }
         }
         assert_eq!(key("01J9ZC", page(1)), "01J9ZC");
@@ -213,7 +225,8 @@ mod tests {
         assert!(
             key(&"x".repeat(999), Ring { number: u32::MAX, page: false }).chars().count() <= DEDUP_KEY_MAX
         );
-        assert_eq!(incident_of("of somebody else-"), ("of somebody else-", false));
+        assert_eq!(ring_of("of somebody else-"), ("of somebody else-", page(1)));
+        assert_eq!(ring_of("other-99999999999").0, "other-99999999999", "no number of ours");
     }
 
     #[test]
@@ -240,6 +253,15 @@ mod tests {
         }
         assert_eq!(Lane::read(None), Lane::default());
         assert_eq!(Lane::read(Some("- 0 words nobody knows")), Lane::default());
+    }
+
+    #[test]
+    fn what_a_person_opened_again_ends_with_the_others() {
+        assert_eq!(with_open(None, page(1)), "1");
+        assert_eq!(with_open(Some("1 taken @5"), page(1)), "1 taken @5");
+        let lane = Lane::read(Some(&with_open(Some(""), page(1))));
+        let (_, lane) = steps(&lane, Intent::Call(page(2)), Repeats::Rings);
+        assert_eq!(steps(&lane, Intent::Resolve, Repeats::Rings).0, ["resolve I-2", "resolve I"]);
     }
 
     #[test]

@@ -11,9 +11,12 @@ impl PagerDuty {
     /// The secret of the webhook subscription.
     pub const WEBHOOK_SECRET: &str = "fake-pagerduty-webhook-secret";
 
-    /// Somebody acknowledges, un-acknowledges or resolves an alert in the console or on a phone.
+    /// Somebody acknowledges, un-acknowledges, resolves or reopens an alert in the console or on a phone.
     /// The webhook waits in `hooks`.
     pub fn by_person(&mut self, dedup_key: &str, what: &str, person: &str) -> Result<(), String> {
+        if what == "reopened" {
+            return self.reopen(dedup_key, person);
+        }
         let i = self.index(dedup_key).ok_or("there is no such open alert")?;
         let to = match (what, self.alerts[i].state) {
             ("acknowledged", _) => AlertState::Acknowledged,
@@ -24,6 +27,20 @@ impl PagerDuty {
         self.becomes(self.alerts[i].head, to);
         self.log(i, format!("{what} by {person}"));
         self.tell(i, what, agent(person), Value::Null);
+        Ok(())
+    }
+
+    /// An incident that is resolved is open again, with its alerts, and nobody has it.
+    fn reopen(&mut self, dedup_key: &str, person: &str) -> Result<(), String> {
+        if self.index(dedup_key).is_some() {
+            return Err("another incident has this key".into());
+        }
+        let last = self.alerts.iter().rposition(|a| a.dedup_key == dedup_key);
+        let i = last.ok_or("there is no such alert")?;
+        let head = self.alerts[i].head;
+        self.alerts.iter_mut().filter(|a| a.head == head).for_each(|a| a.state = AlertState::Triggered);
+        self.log(i, format!("reopened by {person}"));
+        self.tell(i, "reopened", agent(person), Value::Null);
         Ok(())
     }
 

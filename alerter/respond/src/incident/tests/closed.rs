@@ -61,6 +61,27 @@ fn it_comes_back_as_the_same_incident_and_rings_by_its_policy() {
 }
 
 #[test]
+fn somebody_wants_it_back_at_once() {
+    let (mut w, id) = closed();
+    w.news();
+    w.forward(Span::secs(60));
+    let by = "pagerduty:Jane (primary)";
+    w.input(Input::Reopen { incident: &id, by });
+    assert_eq!(w.sent[0].message.reason, "reopened: by pagerduty:Jane (primary)");
+    w.expect(&[("chat", Trigger, Reason::Reopened)]);
+    assert_eq!(state(&w, &id), (State::Open, None));
+    // It is open, and then it is over.
+    w.input(Input::Reopen { incident: &id, by });
+    w.expect(&[]);
+    resolve(&mut w, &id);
+    w.said("r", Clear, Kind::Hang, Page);
+    w.news();
+    w.input(Input::Reopen { incident: &id, by });
+    w.expect(&[]);
+    assert_eq!(state(&w, &id), (State::Resolved, None));
+}
+
+#[test]
 fn what_is_over_by_then_stays_resolved() {
     let (mut w, id) = closed();
     w.news();

@@ -1,0 +1,52 @@
+//! The calls of an incident to receivers that ring once a key.
+
+use stepwatch_model::time::Ts;
+
+use super::{Result, Store, Who};
+use crate::notify::Ring;
+
+/// Calls that are looked at, the last ones.
+const RINGS_MAX: i64 = 32;
+
+impl Store {
+    /// The calls of an incident, the last ones.
+    pub(crate) async fn rings_of(&self, incident: &str) -> Result<Vec<Ring>> {
+        let sql = "SELECT ring, page FROM outbox WHERE incident = $1 AND ring IS NOT NULL \
+                   ORDER BY ring DESC, page LIMIT $2";
+        let query = sqlx::query_as(sql).bind(incident).bind(RINGS_MAX);
+        let rows: Vec<(i64, bool)> = query.fetch_all(&*self.finder()).await?;
+        Ok(rows.into_iter().map(|(number, page)| Ring { number: number as u32, page }).collect())
+    }
+
+    /// Changes what is remembered of the lanes that made these calls; false while one of them sends,
+    /// which would be remembered instead.
+    pub(crate) async fn remember_rings(
+        &self,
+        incident: &str,
+        rings: &[Ring],
+        with: fn(Option<&str>, Ring) -> String,
+        now: Ts,
+    ) -> Result<bool> {
+        self.write(Who::Prompt, async |tx| {
+            for ring in rings {
+                let sql = "SELECT o.receiver, (SELECT memory FROM lanes l WHERE l.incident = o.incident \
+                           AND l.receiver = o.receiver), EXISTS (SELECT 1 FROM outbox a WHERE \
+                           a.incident = o.incident AND a.receiver = o.receiver AND a.state = 'attempting') \
+                           FROM outbox o WHERE o.incident = $1 AND o.ring = $2 AND o.page = $3 LIMIT 1";
+                let query = sqlx::query_as(sql).bind(incident);
+                let query = query.bind(i64::from(ring.number)).bind(i64::from(ring.page));
+                let found: Option<(String, Option<String>, bool)> = query.fetch_optional(&mut *tx).await?;
+                let Some((receiver, memory, sends)) = found else { continue };
+                if sends || self.holds(&receiver, incident) {
+                    return Ok(false);
+                }
+                let sql = "INSERT INTO lanes (incident, receiver, memory, updated_ms) VALUES ($1, $2, $3, $4) \
+                           ON CONFLICT (incident, receiver) DO UPDATE SET memory = excluded.memory";
+                let insert = sqlx::query(sql).bind(incident).bind(&receiver);
+                insert.bind(with(memory.as_deref(), *ring)).bind(now.0).execute(&mut *tx).await?;
+            }
+            Ok(true)
+        })
+        .await
+    }
+}
