@@ -34,8 +34,12 @@ async fn tell_alert(stack: &Stack, ends: Option<&str>) {
 }
 
 async fn tell(stack: &Stack, name: &str, ends: Option<&str>) {
+    tell_as(stack, name, "critical", ends).await;
+}
+
+async fn tell_as(stack: &Stack, name: &str, severity: &str, ends: Option<&str>) {
     let alert =
-        json!([{"labels": {"alertname": name, "severity": "critical", "run": "llama"}, "endsAt": ends}]);
+        json!([{"labels": {"alertname": name, "severity": severity, "run": "llama"}, "endsAt": ends}]);
     let url = format!("{}/api/v2/alerts", stack.alerter.url());
     let answer = http::client().post(url).json(&alert).send().await.unwrap();
     assert_eq!(answer.status().as_u16(), 200);
@@ -107,6 +111,14 @@ fn done_by_jane(stack: &Stack, key: &str, what: &str) -> Value {
 /// The same, and it is told here.
 async fn by_jane(stack: &Stack, key: &str, what: &str) {
     deliver(stack, &done_by_jane(stack, key, what)).await;
+}
+
+/// Another word like this one.
+fn another(hook: &Value, id: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut other = hook.clone();
+    other["event"]["id"] = id.into();
+    change(&mut other["event"]);
+    other
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,6 +244,58 @@ async fn what_is_reopened_in_pagerduty_and_fires_no_more_is_resolved_there_again
     assert_eq!(state(&stack, &incident).await, "resolved");
     let told = story(&stack, &incident).await;
     assert!(told.contains("it does not fire any more"), "{told}");
+}
+
+/// Somebody acknowledged the ticket, and their word came late: they know nothing of the page.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_the_ticket_does_not_answer_the_page_that_it_became() {
+    let stack = stack(AT_ONCE, "").await;
+    tell_as(&stack, "DiskFull", "warning", None).await;
+    stack.slack.wait_for(|s| s.top().count() == 1, PATIENCE).await.unwrap();
+    let before = jiff::Timestamp::now();
+    tell_alert(&stack, None).await;
+    let incident = rung(&stack, 1).await;
+    assert_eq!(stack.alerter.incidents().await.unwrap().len(), 1, "the ticket became the page");
+    pump(&stack, 0).await;
+    let said = done_by_jane(&stack, &incident, "acknowledged");
+    let ticket = another(&said, "01TICKET", |event| {
+        event["data"]["id"] = "PTICKET".into();
+        event["data"]["incident_key"] = format!("{incident}-ticket").into();
+    });
+    // The service groups alerts, so that their incident is known by its id.
+    let late = another(&said, "01LATE", |event| {
+        event["occurred_at"] = before.to_string().into();
+        event["data"]["incident_key"] = Value::Null;
+    });
+    for word in [&ticket, &late] {
+        for what in ["incident.acknowledged", "incident.resolved"] {
+            let id = format!("{}-{what}", word["event"]["id"].as_str().unwrap());
+            deliver(&stack, &another(word, &id, |event| event["event_type"] = what.into())).await;
+            assert_eq!(state(&stack, &incident).await, "open", "{what}");
+        }
+    }
+    let told = story(&stack, &incident).await;
+    assert!(told.contains("acknowledged in PagerDuty before it became a page or came back"), "{told}");
+    // Their clock is slow, and the key is that of the page.
+    let slow = another(&said, "01SLOW", |event| event["occurred_at"] = before.to_string().into());
+    deliver(&stack, &slow).await;
+    assert_eq!(state(&stack, &incident).await, "acknowledged");
+}
+
+/// Two alerts of it were resolved there; the word about the second comes when the incident is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_second_resolution_does_not_end_what_came_back() {
+    let stack = stack(LEVELS, "").await;
+    tell_alert(&stack, None).await;
+    let incident = rung(&stack, 2).await;
+    let keys = stack.pagerduty.with(|pd| pd.pages.iter().map(|p| p.dedup_key.clone()).collect::<Vec<_>>());
+    let second = done_by_jane(&stack, &keys[1], "resolved");
+    by_jane(&stack, &keys[0], "resolved").await;
+    assert_eq!(state(&stack, &incident).await, "resolved");
+    by_jane(&stack, &keys[0], "reopened").await;
+    assert_eq!(state(&stack, &incident).await, "open");
+    deliver(&stack, &second).await;
+    assert_eq!(state(&stack, &incident).await, "open");
 }
 
 /// A ring whose answer never came may have rung: it is not repeated under another key, and it is

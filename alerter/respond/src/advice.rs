@@ -392,6 +392,7 @@ mod tests {
             quiet: None,
             end: None,
             named: None,
+            asked_anew_at: None,
         }
     }
 

@@ -16,6 +16,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
+use stepwatch_model::Severity;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::incident::{IncidentRecord, State as Standing};
 
@@ -206,9 +207,16 @@ async fn answer(
         Err(err) => return Err(err),
     };
     let by = actor(said.person.as_deref().unwrap_or("PagerDuty"), voice.receiver.as_deref());
+    let answers = |action: &IncidentAction| {
+        matches!(action, IncidentAction::Ack | IncidentAction::Unack | IncidentAction::Resolve)
+    };
     let action = match meaning(said) {
         Meaning::Reopen if !late => return reopen(callbacks, said, voice, &record, &by).await,
         Meaning::Reopen | Meaning::Nothing => return Ok(Outcome::Unknown),
+        Meaning::Act(action) if answers(&action) && is_outdated(callbacks, said, &record).await? => {
+            let what = format!("{} in PagerDuty before it became a page or came back", said.what);
+            IncidentAction::Note(line(&format!("{what}: no answer to what it is now"), NOTE_MAX))
+        }
         Meaning::Act(action) => action,
     };
     if late && !matches!(action, IncidentAction::Resolve | IncidentAction::Note(_)) {
@@ -220,6 +228,26 @@ async fn answer(
 /// Which alert of this incident a word names; `None` if it names none of it.
 fn ring(said: &Said, incident: &str) -> Option<Ring> {
     said.key.as_deref().map(ring_of).filter(|(id, _)| *id == incident).map(|(_, ring)| ring)
+}
+
+/// Whether it was said of less than what the incident is now: of the ticket that became a page, or
+/// before it came back.
+async fn is_outdated(
+    callbacks: &Callbacks,
+    said: &Said,
+    record: &IncidentRecord,
+) -> Result<bool, StoreError> {
+    let ring = ring(said, &record.id);
+    if record.severity == Severity::Page && ring.is_some_and(|ring| !ring.page) {
+        return Ok(true);
+    }
+    let Some(asked) = record.asked_anew_at.filter(|asked| said.at < *asked) else { return Ok(false) };
+    // Their clock may be slow: what names a call that was made since is an answer to it.
+    let called = match ring {
+        Some(ring) => callbacks.inner.store.called_at(&record.id, ring).await?,
+        None => None,
+    };
+    Ok(called.is_none_or(|at| at < asked))
 }
 
 /// A person opened an alert again in PagerDuty. What still fires is back here too, and the alert ends

@@ -18,6 +18,15 @@ impl Store {
         Ok(rows.into_iter().map(|(number, page)| Ring { number: number as u32, page }).collect())
     }
 
+    /// When a call was put into the outbox.
+    pub(crate) async fn called_at(&self, incident: &str, ring: Ring) -> Result<Option<Ts>> {
+        let sql = "SELECT MAX(created_ms) FROM outbox WHERE incident = $1 AND ring = $2 AND page = $3";
+        let query = sqlx::query_scalar(sql).bind(incident);
+        let query = query.bind(i64::from(ring.number)).bind(i64::from(ring.page));
+        let at: Option<i64> = query.fetch_one(&*self.finder()).await?;
+        Ok(at.map(Ts))
+    }
+
     /// Changes what is remembered of the lanes that made these calls; false while one of them sends,
     /// which would be remembered instead.
     pub(crate) async fn remember_rings(

@@ -75,6 +75,7 @@ pub(crate) fn incident(id: &str, state: State) -> IncidentRecord {
         quiet: None,
         end: None,
         named: None,
+        asked_anew_at: None,
     }
 }
 

@@ -197,6 +197,7 @@ impl Manager {
             quiet: None,
             end: None,
             named: None,
+            asked_anew_at: None,
         }
     }
 
@@ -237,7 +238,7 @@ impl Manager {
         match transition {
             Transition::Raise => self.raise(tx, id, had_severity, v),
             Transition::Reopen => {
-                i.record.reopen();
+                i.record.ask_anew(now);
                 let what = if another || elsewhere { v.why.what() } else { v.kind.title() };
                 let words = format!("after it was acknowledged: {what}");
                 self.announce(tx, id, v.ts, &Why::new(Reason::News, words));
@@ -265,7 +266,7 @@ impl Manager {
         let Some(i) = self.open.get_mut(id) else { return };
         let raised = format!("raised from {} to {}", had.as_str(), v.severity.as_str());
         tx.out.push(timeline(now, id, format!("{raised}: {}", v.why)));
-        i.record.reopen();
+        i.record.ask_anew(now);
         if had == Severity::Info {
             i.record.opened_step = v.step;
         }

@@ -71,6 +71,12 @@ impl IncidentRecord {
         (self.acked_by, self.acked_at) = (None, None);
     }
 
+    /// Nor did whoever answered before.
+    pub(super) fn ask_anew(&mut self, now: Ts) {
+        self.reopen();
+        self.asked_anew_at = Some(now);
+    }
+
     /// Takes over what the leading finding says, or what it means beside the others of its kind.
     /// The onset stays the earliest.
     pub(super) fn follow(&mut self, v: &Finding, fabric: Option<Sentence>) {

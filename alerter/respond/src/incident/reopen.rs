@@ -156,7 +156,7 @@ impl Manager {
             self.flap_history.reopen(subject, *kind);
         }
         i.keep_what_fires();
-        i.record.reopen();
+        i.record.ask_anew(now);
         (i.record.resolved_at, i.record.end, i.record.end_step, i.record.quiet) = (None, None, None, None);
         // What is told of it is told with the call.
         i.told_at = Some(now);

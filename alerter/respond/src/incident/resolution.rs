@@ -345,6 +345,7 @@ impl Incident {
             quiet: None,
             end: None,
             named: None,
+            asked_anew_at: None,
             ..self.record
         };
         let known = self.known.into_iter().filter(|(subject, _)| subjects.contains(subject)).collect();

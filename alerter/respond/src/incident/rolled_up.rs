@@ -72,7 +72,7 @@ impl Manager {
             self.announce(tx, &storm, now, &Why::first());
         } else if answered && calm {
             // Whoever took the storm took what was in it then.
-            i.record.reopen();
+            i.record.ask_anew(now);
             let why = Why::new(Reason::StormGrew, "the storm that was acknowledged is back");
             self.announce(tx, &storm, now, &why);
         } else {
@@ -172,5 +172,6 @@ fn storm_record(now: Ts, id: String, severity: Severity, limit: f64) -> Incident
         quiet: None,
         end: None,
         named: None,
+        asked_anew_at: None,
     }
 }

@@ -69,7 +69,7 @@ fn somebody_wants_it_back_at_once() {
     w.input(Input::Reopen { incident: &id, by });
     assert_eq!(w.sent[0].message.reason, "reopened: by pagerduty:Jane (primary)");
     w.expect(&[("chat", Trigger, Reason::Reopened)]);
-    assert_eq!(state(&w, &id), (State::Open, None));
+    assert_eq!((state(&w, &id), w.records[&id].asked_anew_at), ((State::Open, None), Some(w.now)));
     // It is open, and then it is over.
     w.input(Input::Reopen { incident: &id, by });
     w.expect(&[]);
@@ -79,6 +79,24 @@ fn somebody_wants_it_back_at_once() {
     w.input(Input::Reopen { incident: &id, by });
     w.expect(&[]);
     assert_eq!(state(&w, &id), (State::Resolved, None));
+}
+
+#[test]
+fn what_an_earlier_answer_did_not_know_of_is_asked_anew() {
+    let mut w = World::new(two_levels());
+    let id = w.raise("r", Kind::LossSpike, Ticket);
+    assert_eq!(w.records[&id].asked_anew_at, None);
+    w.forward(Span::secs(60));
+    w.said("r", Raise, Kind::LossSpike, Page);
+    let raised = w.now;
+    assert_eq!(w.records[&id].asked_anew_at, Some(raised));
+    w.input(Input::Ack { incident: &id, by: "ann" });
+    w.forward(Span::secs(60));
+    w.input(Input::Unack { incident: &id, by: "ann" });
+    assert_eq!(w.records[&id].asked_anew_at, Some(raised), "it is what it was");
+    w.input(Input::Ack { incident: &id, by: "ann" });
+    w.said("r", Raise, Kind::Divergence, Page);
+    assert_eq!((w.records[&id].state, w.records[&id].asked_anew_at), (State::Open, Some(w.now)));
 }
 
 #[test]
