@@ -20,6 +20,9 @@ impl Manager {
         if let Some(named) = &mut i.record.named {
             (named.more, named.new) = (named.more + named.new, 0);
         }
+        if let Some(tally) = &mut i.storm {
+            tally.taken = tally.total;
+        }
         i.stop();
         let after = now - i.record.opened_at;
         tx.out.push(by_actor(now, id, by, format!("acknowledged after {after}; escalation stops")));

@@ -66,14 +66,17 @@ impl Manager {
             let (id, target) = (id.to_owned(), Target::Incident { id: id.to_owned(), place });
             i.record.suspects.push(Suspect::new(target, Observation::Incident { id, kind }));
         }
-        let (total, answered) = (tally.total, i.record.state == State::Acknowledged);
+        let (total, doubled) = (tally.total, tally.has_doubled());
+        let answered = i.record.state == State::Acknowledged;
         if begins {
             tx.out.push(timeline(now, &storm, format!("a storm of incidents for {key}")));
             self.announce(tx, &storm, now, &Why::first());
-        } else if answered && calm {
+        } else if answered && (calm || doubled) {
             // Whoever took the storm took what was in it then.
             i.record.ask_anew(now);
-            let why = Why::new(Reason::StormGrew, "the storm that was acknowledged is back");
+            let what = if calm { "is back" } else { "has doubled" };
+            let words = format!("the storm that was acknowledged {what}: {total} incidents");
+            let why = Why::new(Reason::StormGrew, words);
             self.announce(tx, &storm, now, &why);
         } else {
             let why = Why::new(Reason::StormGrew, format!("the storm grew: {total} incidents"));

@@ -4,7 +4,7 @@
 //! are for the same people. While more than `storm.incidents` of them were announced within
 //! `storm.within`, each further one is rolled up into an incident of kind `alert_storm`, which
 //! takes the way that they would have taken, so that pages in a storm do page, once. It ends when
-//! the last of them does; whoever takes it has taken them all.
+//! the last of them does; whoever takes it has taken them all, until as many more have come.
 //!
 //! Incidents of one origin are counted by themselves first, against `storm.per_origin`, so that a
 //! flood from one exporter or one of its users is a storm of its own. A page of a run that has been
@@ -33,6 +33,8 @@ pub(super) struct Tally {
     pub(super) open: u32,
     pub(super) kinds: BTreeMap<Kind, u32>,
     pub(super) joined_at: Ts,
+    /// How many had ever been in it when somebody last took it.
+    pub(super) taken: u32,
 }
 
 /// Those that are too many together: by what they are counted, and how many are told one by one.
@@ -117,6 +119,11 @@ impl Storms {
 }
 
 impl Tally {
+    /// Whether so many have joined since somebody took it as they took.
+    pub(super) fn has_doubled(&self) -> bool {
+        self.taken > 0 && self.total >= self.taken.saturating_mul(2)
+    }
+
     pub(super) fn words(&self, within: Span, origin: Option<&str>) -> String {
         let mut kinds: Vec<_> = self.kinds.iter().map(|(kind, n)| (*n, kind.title())).collect();
         kinds.sort_by_key(|(n, title)| (core::cmp::Reverse(*n), *title));

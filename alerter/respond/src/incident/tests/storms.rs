@@ -73,6 +73,29 @@ fn a_storm_that_was_taken_and_still_grows_does_not_ring_again() {
     assert_eq!(w.records[&id].state, State::Acknowledged);
 }
 
+/// However steadily it grows: without end it would swallow an outage that is many times what that
+/// person knew of.
+#[test]
+fn a_storm_that_has_doubled_since_it_was_taken_rings() {
+    let mut w = storms();
+    burst(&mut w, &["a", "b", "c", "d"]);
+    let id = storm(&w).unwrap().id.clone();
+    for joined in [2, 4, 8] {
+        w.input(Input::Ack { incident: &id, by: "alice" });
+        w.news();
+        for n in 1..=joined {
+            assert_eq!(w.records[&id].state, State::Acknowledged, "{n} after {joined}");
+            assert!(w.news().iter().all(|(_, action, _)| *action == Update), "{n} after {joined}");
+            w.forward(Span::secs(20));
+            burst(&mut w, &[&format!("r{joined}-{n}")]);
+        }
+        assert_eq!(w.records[&id].state, State::Open, "twice {joined}");
+        w.restore();
+    }
+    let words = "the storm that was acknowledged has doubled: 16 incidents";
+    assert!(w.sent.iter().any(|n| n.action == Trigger && n.message.reason == words), "{:#?}", w.history);
+}
+
 #[test]
 fn a_storm_that_was_over_and_grows_again_stays() {
     let mut w = storms();
