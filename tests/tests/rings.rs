@@ -210,7 +210,8 @@ async fn an_answer_to_what_others_were_merged_into_answers_each() {
 const AT_ONCE: &str = "      - {after: 0s, notify: [chat, primary]}\n";
 const OVER: Option<&str> = Some("2020-01-01T00:00:00Z");
 
-/// It comes back as one incident whose end ends all of its alerts, the one that was opened again too.
+/// It comes back as one incident whose end ends all of its alerts, the one that was opened again
+/// too.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_reopened_in_pagerduty_and_still_fires_is_back_at_once() {
     let stack = stack(AT_ONCE, "").await;

@@ -167,8 +167,8 @@ pub struct IncidentRecord {
     pub end: Option<End>,
     #[serde(default)]
     pub named: Option<Named>,
-    /// When it last became more than what people may have answered before: a page, or something that
-    /// is back.
+    /// When it last became more than what people may have answered before: a page, or something
+    /// that is back.
     #[serde(default)]
     pub asked_anew_at: Option<Ts>,
 }

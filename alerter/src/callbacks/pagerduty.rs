@@ -6,8 +6,8 @@
 //! its own, by the id that an earlier word with our key named.
 //!
 //! Where a person merges incidents, the alerts of one move to the other, which may be of another
-//! program, and the first is resolved: nobody has answered by that. From then on what is said of the
-//! other is said of both.
+//! program, and the first is resolved: nobody has answered by that. From then on what is said of
+//! the other is said of both.
 
 use std::sync::Arc;
 
@@ -250,8 +250,8 @@ async fn is_outdated(
     Ok(called.is_none_or(|at| at < asked))
 }
 
-/// A person opened an alert again in PagerDuty. What still fires is back here too, and the alert ends
-/// with the others; where nothing is wrong any more, nothing would ever end it.
+/// A person opened an alert again in PagerDuty. What still fires is back here too, and the alert
+/// ends with the others; where nothing is wrong any more, nothing would ever end it.
 async fn reopen(
     callbacks: &Callbacks,
     said: &Said,

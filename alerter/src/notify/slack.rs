@@ -271,8 +271,8 @@ impl Bot<'_> {
         if top.named == self.channel || top.channel == self.channel {
             return false;
         }
-        // It may be the same one by another name. Where that cannot be learned, rather twice than in
-        // a channel that nobody reads.
+        // It may be the same one by another name. Where that cannot be learned, rather twice than
+        // in a channel that nobody reads.
         self.channel_id(attempt).await.map_or(true, |id| id != top.channel)
     }
 

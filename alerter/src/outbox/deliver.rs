@@ -297,7 +297,8 @@ impl Courier {
         Done::Reminded { receiver, again: every / REMIND_SOONER }
     }
 
-    /// Each portion is read when those before it were told: what has ended by then would be revived.
+    /// Each portion is read when those before it were told: what has ended by then would be
+    /// revived.
     async fn remind_all(&self, notifier: &dyn Notifier, receiver: &str) -> Result<(), String> {
         let mut last = String::new();
         loop {

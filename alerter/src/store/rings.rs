@@ -27,8 +27,8 @@ impl Store {
         Ok(at.map(Ts))
     }
 
-    /// Changes what is remembered of the lanes that made these calls; false while one of them sends,
-    /// which would be remembered instead.
+    /// Changes what is remembered of the lanes that made these calls; false while one of them
+    /// sends, which would be remembered instead.
     pub(crate) async fn remember_rings(
         &self,
         incident: &str,

@@ -14,9 +14,10 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(String, Option<Notification>)>> {
         let sql = "SELECT o.incident, o.notification FROM outbox o JOIN incidents i ON i.id = o.incident \
-                   WHERE o.receiver = $1 AND o.incident > $2 AND o.state = 'delivered' AND i.state <> 'resolved' \
-                   AND o.seq = (SELECT MAX(p.seq) FROM outbox p WHERE p.incident = o.incident AND p.receiver = o.receiver \
-                   AND p.state = 'delivered') ORDER BY o.incident LIMIT $3";
+                   WHERE o.receiver = $1 AND o.incident > $2 AND o.state = 'delivered' \
+                   AND i.state <> 'resolved' AND o.seq = (SELECT MAX(p.seq) FROM outbox p \
+                   WHERE p.incident = o.incident AND p.receiver = o.receiver AND p.state = 'delivered') \
+                   ORDER BY o.incident LIMIT $3";
         let rows: Vec<(String, String)> = sqlx::query_as(sql)
             .bind(receiver)
             .bind(after)

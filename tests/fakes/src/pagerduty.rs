@@ -4,10 +4,10 @@
 //! the alert was acknowledged; after a resolve the same key opens a new alert and pages again, so
 //! that a trigger that arrives late is a false page. All integration keys are of one integration;
 //! the real service has a set of deduplication keys for each. A service that groups alerts takes
-//! each further alert into the incident that is open, and pages nobody for it. A person may merge an
-//! incident into another one: its alerts keep their keys and move there, and it is resolved, which
-//! subscribers are told as of any other, with a reason. An incident is resolved by events when all of
-//! its alerts are.
+//! each further alert into the incident that is open, and pages nobody for it. A person may merge
+//! an incident into another one: its alerts keep their keys and move there, and it is resolved,
+//! which subscribers are told as of any other, with a reason. An incident is resolved by events when
+//! all of its alerts are.
 
 mod page;
 mod person;

@@ -4,8 +4,8 @@
 //! Facts from Slack's published API specification and its SDKs: HTTP 200 with `ok: false` for every
 //! refusal but the rate limit; a channel may be named by `#name` when posting but only by id when
 //! updating or reading; no idempotency key; a method asks for the scope of its reference page,
-//! which for reading is that of the kind of channel; a history that is read from `oldest` on, without
-//! `latest`, begins with the oldest messages.
+//! which for reading is that of the kind of channel; a history that is read from `oldest` on,
+//! without `latest`, begins with the oldest messages.
 
 mod args;
 mod blocks;

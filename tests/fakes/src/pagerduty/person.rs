@@ -11,8 +11,8 @@ impl PagerDuty {
     /// The secret of the webhook subscription.
     pub const WEBHOOK_SECRET: &str = "fake-pagerduty-webhook-secret";
 
-    /// Somebody acknowledges, un-acknowledges, resolves or reopens an alert in the console or on a phone.
-    /// The webhook waits in `hooks`.
+    /// Somebody acknowledges, un-acknowledges, resolves or reopens an alert in the console or on a
+    /// phone. The webhook waits in `hooks`.
     pub fn by_person(&mut self, dedup_key: &str, what: &str, person: &str) -> Result<(), String> {
         if what == "reopened" {
             return self.reopen(dedup_key, person);
@@ -45,7 +45,8 @@ impl PagerDuty {
     }
 
     /// Somebody merges the incident of one alert into that of another. Its alerts move there with
-    /// their keys; it is resolved, and what is said of that names the person and the other incident.
+    /// their keys; it is resolved, and what is said of that names the person and the other
+    /// incident.
     pub fn merge(&mut self, source: &str, target: &str, person: &str) -> Result<(), String> {
         let open = |key: &str| self.index(key).ok_or(format!("{key} has no open alert"));
         let (from, to) = (self.alerts[open(source)?].head, self.alerts[open(target)?].head);
