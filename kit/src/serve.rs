@@ -57,6 +57,9 @@ pub struct Limits {
     /// For a whole request header to arrive; also how long an idle connection is kept.
     pub header_timeout: Duration,
     pub tls_handshake_timeout: Duration,
+    /// Of the header of a request with its first line. Of a longer body no more is read ahead, on
+    /// every connection.
+    pub header_bytes: usize,
     /// From the header to the head of the response, the body of the request included. The body of
     /// the response may take for ever, but must move: see `stall_timeout`.
     pub request_timeout: Duration,
@@ -64,7 +67,7 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// How long requests in flight may take after a shutdown.
     pub drain_timeout: Duration,
-    /// A further connection takes the place of an idle one. One in 32 is kept for connections
+    /// A further connection takes the place of an idle one. One in eight is kept for connections
     /// without a request; on the others, a further request takes the place of one that waits for
     /// its client, and is answered 503 where none does.
     pub max_connections: usize,
@@ -98,6 +101,7 @@ impl Default for Limits {
             http2_idle_timeout: Duration::from_mins(5),
             header_timeout: Duration::from_secs(10),
             tls_handshake_timeout: Duration::from_secs(5),
+            header_bytes: 16 << 10,
             request_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(10),
@@ -210,6 +214,9 @@ pub async fn serve(
     while let Some((stream, peer)) = accept(&listener, &server).await {
         // Fails only on a socket that is gone already.
         let Ok(local) = stream.local_addr() else { continue };
+        while let Some(pause) = Some(open.pause()).filter(|pause| !pause.is_zero()) {
+            tokio::time::sleep(pause).await;
+        }
         let seat = Arc::new(open.admit(Client::of(peer.ip(), local.ip())));
         let (server, cut) = (Arc::clone(&server), cut.clone());
         connections.spawn(async move {

@@ -17,6 +17,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -45,8 +46,6 @@ pub(super) struct Server {
     pub(super) shutdown: Shutdown,
 }
 
-/// The request header with its first line.
-const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 /// Requests at once on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 64;
@@ -63,7 +62,11 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, ends: Ends, seat: &Arc<Seat>) {
     // Fails only on a socket that is gone already.
     let _ = stream.set_nodelay(true);
-    let stream = StallGuard::new(stream, server.limits.stall_timeout);
+    let mut next = [0];
+    if recv(&stream, &mut next, RecvFlags::PEEK | RecvFlags::DONTWAIT).is_err() {
+        seat.busy.was_heard();
+    }
+    let stream = StallGuard::new(stream, server.limits.stall_timeout, Arc::clone(&seat.busy));
     let Some(tls) = server.web.as_ref().and_then(|web| web.tls(server.limits.http2)) else {
         return http(server, stream, ends, seat).await;
     };
@@ -112,7 +115,7 @@ where
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(server.limits.header_timeout)
-        .max_buf_size(MAX_HEADER_BYTES)
+        .max_buf_size(server.limits.header_bytes)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);

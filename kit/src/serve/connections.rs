@@ -13,7 +13,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ServeMetrics;
@@ -23,7 +25,11 @@ use super::rarely::Rarely;
 /// too, to a client with fewer.
 const GREEDY_SHARE: usize = 4;
 /// One place in so many, and at least one, is kept for connections without a request.
-const RESERVED_PART: usize = 32;
+const RESERVED_PART: usize = 8;
+/// A connection has this long to say what it wants before it is closed for another.
+const FIRST_WORD: Duration = Duration::from_millis(25);
+/// After which it is looked again whether what it said was read.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Requests beyond the first of their connection (HTTP/2), on all connections: the headers of each
 /// stay in memory until it is answered, and a sender may hold its body back for long.
 pub(super) const MAX_FURTHER_REQUESTS: usize = 512;
@@ -86,6 +92,7 @@ struct Open {
 #[derive(Debug)]
 struct Entry {
     client: Client,
+    since: Instant,
     /// Grows with each connection and each request: whose is lowest was active longest ago.
     turn: u64,
     busy: Arc<Busy>,
@@ -110,6 +117,7 @@ pub(super) struct Busy {
     now: AtomicUsize,
     waiting: AtomicUsize,
     begun: AtomicUsize,
+    heard: AtomicBool,
 }
 
 /// One request, until the last byte of its answer is on its way.
@@ -133,6 +141,11 @@ impl Busy {
     /// How many requests there are beyond the first.
     fn further(&self) -> usize {
         self.now().saturating_sub(1)
+    }
+
+    /// Notes that all that the client had sent was read.
+    pub(super) fn was_heard(&self) {
+        self.heard.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn begun(&self) -> usize {
@@ -180,8 +193,26 @@ impl Connections {
         }
         let id = open.turn();
         let (busy, cut) = (Arc::<Busy>::default(), CancellationToken::new());
-        open.by_id.insert(id, Entry { client, turn: id, busy: Arc::clone(&busy), cut: cut.clone() });
+        open.by_id.insert(
+            id,
+            Entry { client, since: Instant::now(), turn: id, busy: Arc::clone(&busy), cut: cut.clone() },
+        );
         Seat { connections: Arc::clone(self), id, client, busy, cut }
+    }
+
+    /// How long the next connection has to wait before the one that makes room for it has had its
+    /// time. Or else whoever connects fastest would keep out all who connect and then speak, and a
+    /// request that came would be closed before a busy program had read it.
+    pub(super) fn pause(&self) -> Duration {
+        let open = self.locked();
+        if open.by_id.len() < self.limit {
+            return Duration::ZERO;
+        }
+        let next = open.idlest().and_then(|id| open.by_id.get(&id));
+        next.map_or(Duration::ZERO, |next| {
+            let left = FIRST_WORD.saturating_sub(next.since.elapsed());
+            if next.busy.heard.load(Ordering::Relaxed) { left } else { left.max(LOOK_AGAIN) }
+        })
     }
 
     /// How many connections may have a request at once.
@@ -242,12 +273,13 @@ impl Open {
         self.next
     }
 
-    /// Which connection makes room for another: of those without a request, or else of those that
+    /// Which connection makes room for another: of those that have nothing unread, those without a request, or else of those that
     /// wait for their client, one of the client with the most connections.
     fn idlest(&self) -> Option<u64> {
         let held = per_client(self.by_id.values());
         let idle = self.by_id.iter().filter(|(_, e)| e.busy.waits_for_client());
-        let key = |e: &Entry| (e.busy.now() > 0, usize::MAX - held[&e.client], e.turn);
+        let unheard = |e: &Entry| !e.busy.heard.load(Ordering::Relaxed);
+        let key = |e: &Entry| (unheard(e), e.busy.now() > 0, usize::MAX - held[&e.client], e.turn);
         idle.min_by_key(|(_, e)| key(e)).map(|(id, _)| *id)
     }
 
@@ -390,11 +422,11 @@ mod tests {
         let connections = connections(512);
         let held: Vec<_> = (0..512).map(|_| asking(&connections, 1, true)).collect();
         let cut = |n: usize| held[n].0.cut.is_cancelled();
-        assert!((0..16).all(cut) && !cut(16), "as many as are kept free");
+        assert!((0..64).all(cut) && !cut(64), "as many as are kept free");
         let newcomer = connections.admit(nth(1));
-        assert!(!cut(16), "a place is free for the head");
+        assert!(!cut(64), "a place is free for the head");
         let request = newcomer.enter(false).unwrap();
-        assert!(cut(16) && !cut(17) && !newcomer.cut.is_cancelled());
+        assert!(cut(64) && !cut(65) && !newcomer.cut.is_cancelled());
         request.waits_for_client(true);
         let _later: Vec<_> = (0..400).map(|_| asking(&connections, 1, true)).collect();
         assert!(!newcomer.cut.is_cancelled(), "its turn comes after those that waited before");
@@ -411,7 +443,8 @@ mod tests {
     #[test]
     fn whoever_is_answered_on_a_full_share_gives_one_up() {
         let connections = connections(64);
-        let _held: Vec<_> = (0..62).map(|i| asking(&connections, (i / 16) as u8, false)).collect();
+        let places = connections.places();
+        let _held: Vec<_> = (0..places).map(|i| asking(&connections, (i / 16) as u8, false)).collect();
         let other = connections.admit(nth(9));
         assert!(other.enter(false).is_some(), "16 of 64 are a full share");
     }
@@ -419,7 +452,7 @@ mod tests {
     #[test]
     fn of_many_clients_with_one_each_the_longest_waiting_makes_room() {
         let connections = connections(128);
-        let held: Vec<_> = (0..124).map(|n| asking(&connections, n, true)).collect();
+        let held: Vec<_> = (0..connections.places()).map(|n| asking(&connections, n as u8, true)).collect();
         let newcomer = connections.admit(nth(200));
         assert!(newcomer.enter(false).is_some());
         assert!(held[0].0.cut.is_cancelled() && !held[1].0.cut.is_cancelled());
@@ -467,10 +500,28 @@ mod tests {
         assert!(held.iter().all(|(seat, _)| !seat.cut.is_cancelled()));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_waits_until_the_one_before_could_speak() {
+        let connections = connections(2);
+        let first = connections.admit(nth(1));
+        assert_eq!(connections.pause(), Duration::ZERO, "there is room");
+        tokio::time::advance(Duration::from_millis(10)).await;
+        let second = connections.admit(nth(1));
+        assert_eq!(connections.pause(), Duration::from_millis(15));
+        tokio::time::advance(Duration::from_millis(15)).await;
+        assert_eq!(connections.pause(), LOOK_AGAIN, "nobody has looked what it says");
+        second.busy.was_heard();
+        assert_eq!(connections.pause(), Duration::from_millis(10), "the second has nothing to say");
+        first.busy.was_heard();
+        assert_eq!(connections.pause(), Duration::ZERO);
+        let _third = connections.admit(nth(1));
+        assert_eq!(connections.pause(), Duration::from_millis(10), "the second is the oldest now");
+    }
+
     #[test]
     fn a_probe_is_answered_while_every_place_is_taken() {
         let connections = connections(64);
-        let held: Vec<_> = (0..62).map(|_| asking(&connections, 1, false)).collect();
+        let held: Vec<_> = (0..connections.places()).map(|_| asking(&connections, 1, false)).collect();
         for _ in 0..100 {
             let probe = connections.admit(nth(1));
             assert!(probe.enter(false).is_none(), "one's own are not exchanged");

@@ -2,24 +2,30 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Fails a write that made no progress for `limit`. Reads pass through.
+use super::connections::Busy;
+
+/// Fails a write that made no progress for `limit`. Reads pass through; when all is read, `busy` is
+/// told.
 #[derive(Debug)]
 pub(super) struct StallGuard<IO> {
     io: IO,
     limit: Duration,
+    busy: Arc<Busy>,
+    has_read: bool,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<IO> StallGuard<IO> {
-    pub(super) fn new(io: IO, limit: Duration) -> Self {
-        Self { io, limit, waiting: None }
+    pub(super) fn new(io: IO, limit: Duration, busy: Arc<Busy>) -> Self {
+        Self { io, limit, busy, has_read: false, waiting: None }
     }
 
     fn guard<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -40,7 +46,14 @@ impl<IO: AsyncRead + Unpin> AsyncRead for StallGuard<IO> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        // At first a socket seems to have nothing, until the runtime has looked.
+        if read.is_ready() {
+            self.has_read = true;
+        } else if self.has_read {
+            self.busy.was_heard();
+        }
+        read
     }
 }
 
@@ -83,7 +96,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_reads_slowly_is_served() {
         let (near, mut far) = tokio::io::duplex(8);
-        let mut guarded = StallGuard::new(near, Duration::from_secs(30));
+        let mut guarded = StallGuard::new(near, Duration::from_secs(30), Arc::default());
         let writer = tokio::spawn(async move { guarded.write_all(&[7; 64]).await });
         let mut got = Vec::new();
         while got.len() < 64 {
@@ -98,7 +111,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_stopped_reading_is_not() {
         let (near, _far) = tokio::io::duplex(8);
-        let mut guarded = StallGuard::new(near, Duration::from_secs(30));
+        let mut guarded = StallGuard::new(near, Duration::from_secs(30), Arc::default());
         let err = guarded.write_all(&[7; 64]).await.unwrap_err();
         assert_eq!(err.kind(), io::ErrorKind::TimedOut);
     }
