@@ -7,6 +7,8 @@
 //! * Nothing (`null`, `None`) counts once two such lines in a row had the number, and then on lines
 //!   of every kind until it is there again. Where it is certain what the name means (the
 //!   configuration tells it, or the line says `loss None`) one line of any kind is enough.
+//!   Of every other metric that has a meaning here, `null` counts by the first rule too; nobody is
+//!   woken for it.
 //! * Not there counts once the last twenty such lines had it, and only if the rest of the line is
 //!   as it was: many loops log their first ten steps in full and then the loss of every tenth. A
 //!   number that was away and comes back must be there twenty times again.
@@ -79,8 +81,22 @@ struct LineKind {
     /// Of the names of everything else on the line.
     rest: u64,
     watched: [Watched; WATCHED.len()],
+    /// Other metrics that were ever nothing on a line of this kind.
+    others: Vec<Other>,
     /// The last line of this kind.
     line: u64,
+    /// How many lines there were.
+    lines: u32,
+}
+
+/// A metric that is not watched, on the lines of one kind: a number or nothing, or the line would be
+/// of another kind.
+#[derive(Debug)]
+struct Other {
+    name: &'static str,
+    /// Lines in a row that had it.
+    there: u32,
+    nulled: bool,
 }
 
 /// One number on the lines of one kind.
@@ -186,7 +202,8 @@ impl Absent {
             self.told[i] |= e.m.get(name).is_some();
             self.lost[i] = e.m.get(name).is_none() && (self.lost[i] || found.contains(name));
         }
-        for name in found {
+        let others = self.kind(rest).others(nothing);
+        for name in found.into_iter().chain(others) {
             if e.missing.iter().all(|m| m != name) {
                 e.missing.push(name.to_owned());
             }
@@ -245,6 +262,28 @@ impl Absent {
         });
         self.kinds[at].line = self.lines;
         &mut self.kinds[at]
+    }
+}
+
+impl LineKind {
+    /// Of metrics that are not watched, those that are nothing on a further line and were numbers.
+    fn others(&mut self, nothing: &[(String, Nothing)]) -> Vec<&'static str> {
+        for (name, _) in nothing {
+            let known = metric::ALL.iter().find(|known| **known == *name && !WATCHED.contains(*known));
+            if let Some(name) = known.filter(|name| self.others.iter().all(|o| o.name != **name)) {
+                self.others.push(Other { name, there: self.lines, nulled: false });
+            }
+        }
+        self.lines = self.lines.saturating_add(1);
+        for other in &mut self.others {
+            if nothing.iter().any(|(name, _)| name == other.name) {
+                (other.nulled, other.there) = (other.nulled || other.there >= KNOWN, 0);
+            } else {
+                other.there = if other.nulled { 1 } else { other.there.saturating_add(1) };
+                other.nulled = false;
+            }
+        }
+        self.others.iter().filter(|o| o.nulled).map(|o| o.name).collect()
     }
 }
 

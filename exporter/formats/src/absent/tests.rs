@@ -40,6 +40,19 @@ fn a_number_that_turns_null_is_missing() {
 }
 
 #[test]
+fn every_known_metric_that_turns_null_is_missing() {
+    let null = |s| (s, vec!["loss", "grad_norm", "step_time"], vec!["lr", "accuracy"]);
+    let first = (1, vec!["loss", "grad_norm", "lr", "step_time", "accuracy"], vec![]);
+    let full = |s| (s, first.1.clone(), vec![]);
+    let lines = [first.clone(), full(2), null(3), null(4), full(5), null(6), full(7), full(8), null(9)];
+    assert_eq!(missing(&lines), of("lr", &[3, 4, 9]), "its own metrics mean nothing here");
+    let lines: Vec<_> = (1..40).map(null).collect();
+    assert_eq!(missing(&lines), [], "one that never was a number");
+    let skipped = (3, vec!["loss", "skipped"], vec!["lr"]);
+    assert_eq!(missing(&[full(1), full(2), skipped]), [], "on lines of another kind");
+}
+
+#[test]
 fn a_number_that_is_always_there_is_missed() {
     let without = |s| (s, vec!["lr", "step_time"], vec![]);
     let lines: Vec<_> =
