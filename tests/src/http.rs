@@ -11,6 +11,22 @@ static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     Client::builder().connect_timeout(Duration::from_secs(2)).no_proxy().build().unwrap_or_default()
 });
 
+/// Asks as a kubelet does: on a new connection each time, and for a second at most.
+static PROBE: LazyLock<Client> = LazyLock::new(|| {
+    Client::builder()
+        .timeout(Duration::from_secs(1))
+        .pool_max_idle_per_host(0)
+        .no_proxy()
+        .build()
+        .unwrap_or_default()
+});
+
+/// Whether a probe is answered well.
+pub async fn probe(url: &str) -> anyhow::Result<()> {
+    PROBE.get(url).send().await?.error_for_status()?;
+    Ok(())
+}
+
 pub fn client() -> &'static Client {
     &CLIENT
 }

@@ -40,7 +40,18 @@ const EXPORTER: &[(&str, Way, &str)] = &[
             {"key":"stepwatch.run","value":{"stringValue":"H"}}]},"scopeMetrics":[{"metrics":[
             {"name":"train.loss","gauge":{"dataPoints":[{"asDouble":2.5,"attributes":[{"key":"step","value":{"intValue":"1"}}]}]}}]}]}]}"#,
     ),
+    (
+        "attribute",
+        Way::Otlp,
+        r#"{"resourceMetrics":[{"resource":{"attributes":[{"key":"stepwatch.run","value":{"stringValue":"victim"}},
+            {"key":"service.version","value":{"stringValue":"H"}},{"key":"host.name","value":{"stringValue":"H"}},
+            {"key":"service.instance.id","value":{"stringValue":"H"}},{"key":"slurm.job.id","value":{"stringValue":"H"}},
+            {"key":"slurm.job.name","value":{"stringValue":"H"}},{"key":"H","value":{"stringValue":"H"}}]},
+            "scopeMetrics":[{"metrics":[{"name":"H","unit":"H","description":"H","gauge":{"dataPoints":[{"asDouble":1.5,
+            "attributes":[{"key":"step","value":{"intValue":"1"}},{"key":"H","value":{"stringValue":"H"}}]}]}}]}]}]}"#,
+    ),
     ("gauge", Way::Statsd, "loss:2.5|g|#run:H,step:1"),
+    ("statistic", Way::Statsd, "N:2.5|g|#run:statsd,step:1,tag:H"),
     ("job", Way::Kubeflow, "H"),
     ("node", Way::Packet, r#"{"k":"hb","run":"victim","node":"H"}"#),
     (
@@ -54,6 +65,12 @@ const EXPORTER: &[(&str, Way, &str)] = &[
         Way::Packet,
         r#"{"k":"hello","run":"victim","model":{"name":"H","n_params":1e9},"H":{"H":["H"]}}"#,
     ),
+    (
+        "introduced",
+        Way::Packet,
+        r#"{"k":"hello","run":"victim","run_by":"H","run_unnamed":"H","source":"H","attempt_hint":"H","env":{"H":"H"}}"#,
+    ),
+    ("bye", Way::Packet, r#"{"k":"bye","run":"gone","code":1,"text":"H","level":"H"}"#),
     ("phase", Way::Packet, r#"{"k":"phase","run":"victim","name":"H","phase":"begin"}"#),
     ("metric", Way::Packet, r#"{"k":"step","run":"victim","step":1,"m":{"H":1,"loss":2},"t":{"H":1}}"#),
     ("eval", Way::Packet, r#"{"k":"eval","run":"victim","step":1,"name":"H","m":{"loss":2,"H":1}}"#),
@@ -188,6 +205,7 @@ async fn into_exporter(stack: &Stack, files: &Files) {
             Way::Statsd => {
                 // One line: what breaks it is no part of a name there.
                 let text = hostile(name).replace("\r\n", " ").replace(['|', ','], "");
+                let what = what.replace("N:", &format!("{}:", text.replace(':', "")));
                 datagrams
                     .send_to(what.replace('H', &text).as_bytes(), files.path("statsd.sock"))
                     .map(drop)
@@ -195,7 +213,7 @@ async fn into_exporter(stack: &Stack, files: &Files) {
             }
             Way::Kubeflow => {
                 let encoded = hostile(name).bytes().map(|b| format!("%{b:02X}")).collect::<Vec<_>>().concat();
-                let status = json!({"trainerStatus": {"metrics": [{"name": "loss", "value": "2.5"}, {"name": "step", "value": "1"}],
+                let status = json!({"trainerStatus": {"metrics": [{"name": hostile("measure"), "value": "1"}, {"name": "loss", "value": "2.5"}, {"name": "step", "value": "1"}],
                     "progressPercentage": 1, "lastUpdatedTime": "2026-01-01T00:00:00Z"}});
                 drop(post(&format!("/v1/kubeflow/{encoded}"), status.to_string()).await);
             }
@@ -224,9 +242,13 @@ async fn is_followed(stack: &Stack) {
             panic!("{series} is not among {runs:#?}");
         }
     }
-    let series = format!("hostile_text{{label=\"{}\"}} 1", quoted("textfile"));
+    let series = r#"hostile_text{label="textfile "#.to_owned();
     let shown = async || stack.exporter.metrics().await.ok().filter(|page| page.contains(&series));
-    poll_until(&series, PATIENCE, shown).await.unwrap();
+    if poll_until(&series, PATIENCE, shown).await.is_err() {
+        let page = stack.exporter.metrics().await.unwrap();
+        let lines: Vec<_> = page.lines().filter(|l| l.contains("hostile")).collect();
+        panic!("{series} is not among {lines:#?}");
+    }
 }
 
 /// What is read from files and endpoints that the configuration names.

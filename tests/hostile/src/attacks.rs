@@ -8,6 +8,7 @@ mod invented;
 mod links;
 mod logs;
 mod otlp;
+mod ras;
 mod readers;
 mod sites;
 mod sockets;
@@ -21,6 +22,7 @@ use crate::attack::Attack;
 
 pub(crate) const ALL: &[Attack] = &[
     otlp::ATTACK,
+    otlp::ABANDONED,
     bodies::ATTACK,
     bodies::SMALL,
     hello::ATTACK,
@@ -39,6 +41,7 @@ pub(crate) const ALL: &[Attack] = &[
     logs::SPARSE,
     sites::ATTACK,
     textfile::ATTACK,
+    ras::ATTACK,
     words::ATTACK,
 ];
 

@@ -202,7 +202,10 @@ impl Stage {
     async fn probe(&mut self) {
         for url in [self.stack.exporter.url(), self.stack.alerter.url()] {
             self.probes += 1;
-            self.probes_failed += u32::from(http::get(&format!("{url}/-/healthy")).await.is_err());
+            if let Err(why) = http::probe(&format!("{url}/-/healthy")).await {
+                self.probes_failed += 1;
+                eprintln!("    a probe failed: {why:#}");
+            }
         }
     }
 

