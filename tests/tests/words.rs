@@ -348,9 +348,10 @@ async fn post(stack: &Stack, (name, path, what): (&str, &str, &str), id: &str) {
 /// Presses a button in Slack as somebody with a hostile name.
 async fn click(stack: &Stack) {
     let slack = stack.slack.wait_for(|s| s.top().count() > 0, PATIENCE).await.unwrap();
-    let (ts, user) = (slack.top().next().unwrap().ts.clone(), hostile("clicker"));
-    let clicked = stack.slack.change(|s| s.click(&stack.slack.url(), &ts, "ack", ("U1", &user)));
-    let body = interaction_body(&clicked.unwrap());
+    let user = hostile("clicker");
+    let click =
+        |ts: &str| stack.slack.change(|s| s.click(&stack.slack.url(), ts, "stepwatch_ack", ("U1", &user)));
+    let body = interaction_body(&slack.top().find_map(|post| click(&post.ts).ok()).unwrap());
     let at = jiff::Timestamp::now().as_second();
     let request = http::client()
         .post(format!("{}/slack/interactions", stack.alerter.url()))
