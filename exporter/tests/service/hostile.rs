@@ -136,6 +136,34 @@ fn idle_connections_keep_no_probe_out() {
     is_unharmed(&exporter, 1);
 }
 
+/// More requests than there are connections, of each the head alone or all but the last byte.
+#[test]
+fn requests_that_do_not_end_keep_no_other_out() {
+    for (path, sent, length) in [("/v1/events", 0, 1), ("/v1/metrics", (64 << 10) - 1, 64 << 10)] {
+        let dir = tempfile::tempdir().unwrap();
+        let exporter = Exporter::start(dir.path(), QUICK);
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        );
+        let begin = || {
+            let mut stream = TcpStream::connect(exporter.addr).unwrap();
+            stream.set_write_timeout(Some(PATIENCE)).unwrap();
+            // Who is closed for another is not read to the end.
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&vec![b' '; sent]));
+            stream
+        };
+        let mut held: Vec<_> = (0..600).map(|_| begin()).collect();
+        for (turn, place) in held.iter_mut().enumerate().take(50) {
+            assert_eq!(exporter.request("GET", "/-/healthy", "").status, 200, "{path}");
+            let event = format!(r#"{{"v":1,"k":"step","run":"posted","step":{turn},"m":{{"loss":1.0}}}}"#);
+            assert_eq!(exporter.post(&event).status, 202, "{path}");
+            *place = begin();
+        }
+        let age = genuine_step(&exporter, 1);
+        assert!(age < MAX_AGE, "a genuine step took {age:?}");
+    }
+}
+
 #[test]
 fn strangers_who_follow_the_stream_leave_room() {
     let dir = tempfile::tempdir().unwrap();
