@@ -12,7 +12,7 @@ use crate::notify::tests::page;
 struct Bench {
     fake: FakeSlack,
     slack: Slack,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Bench {
@@ -31,7 +31,7 @@ impl Bench {
             ..Config::default()
         };
         let slack = change(config).build().unwrap();
-        Self { fake, slack, _dir: dir }
+        Self { fake, slack, dir }
     }
 
     async fn webhook() -> Self {
@@ -39,7 +39,7 @@ impl Bench {
         let url = dir.path().join("url");
         std::fs::write(&url, format!("{}{}", fake.url(), Service::WEBHOOK)).unwrap();
         let slack = Config { webhook_url_file: Some(url), ..Config::default() }.build().unwrap();
-        Self { fake, slack, _dir: dir }
+        Self { fake, slack, dir }
     }
 
     async fn try_send(
@@ -55,7 +55,7 @@ impl Bench {
     fn moved_to(&self, channel: &str) -> Slack {
         let config = Config {
             channel: Some(channel.into()),
-            token_file: Some(self._dir.path().join("token")),
+            token_file: Some(self.dir.path().join("token")),
             api_url: format!("{}/api", self.fake.url()),
             ..Config::default()
         };
