@@ -77,6 +77,9 @@ pub struct Limits {
     /// Of all request bodies together, as they arrive; half of it for one client. Where there
     /// is no room, a body that waits for more is answered 503 with `Retry-After`.
     pub bodies_in_flight: usize,
+    /// Of all answers together, until they are sent. Where there is more, connections that leave
+    /// theirs unread are closed.
+    pub answers_in_flight: usize,
     /// How long a body may keep its reader waiting in all.
     pub body_timeout: Duration,
     /// By which names browsers may ask for this program.
@@ -88,8 +91,8 @@ pub struct Limits {
     pub pass: Option<Pass>,
     /// Counts what these limits cut off.
     pub metrics: ServeMetrics,
-    /// The ports whose limits are clones of one another have their connections and bodies in
-    /// common.
+    /// The ports whose limits are clones of one another have their connections, bodies and answers
+    /// in common.
     pub capacity: Capacity,
 }
 
@@ -108,6 +111,7 @@ impl Default for Limits {
             max_connections: 512,
             body_bytes: 2 << 20,
             bodies_in_flight: 16 << 20,
+            answers_in_flight: 16 << 20,
             body_timeout: Duration::from_secs(10),
             hosts: Hosts::default(),
             signed_paths: &[],
@@ -118,14 +122,15 @@ impl Default for Limits {
     }
 }
 
-/// Places for connections, and room for bodies, as the first port that is served sets them.
+/// Places for connections, and room for bodies and answers, as the first port that is served sets them.
 #[derive(Debug, Clone, Default)]
 pub struct Capacity(Arc<OnceLock<(Arc<Connections>, Arc<Budget>)>>);
 
 impl Capacity {
     fn of(limits: &Limits) -> (Arc<Connections>, Arc<Budget>) {
         let new = || {
-            let open = Connections::new(limits.max_connections, limits.metrics.clone());
+            let answers = limits.answers_in_flight;
+            let open = Connections::new(limits.max_connections, answers, limits.metrics.clone());
             (open, Budget::new(limits.bodies_in_flight))
         };
         limits.capacity.0.get_or_init(new).clone()
@@ -217,7 +222,7 @@ pub async fn serve(
         while let Some(pause) = Some(open.pause()).filter(|pause| !pause.is_zero()) {
             tokio::time::sleep(pause).await;
         }
-        let seat = Arc::new(open.admit(Client::of(peer.ip(), local.ip())));
+        let seat = open.admit(Client::of(peer.ip(), local.ip()));
         let (server, cut) = (Arc::clone(&server), cut.clone());
         connections.spawn(async move {
             let _open = server.limits.metrics.connection_opened();

@@ -298,7 +298,7 @@ mod tests {
         use http_body_util::BodyExt as _;
         let budget = Budget::new(1 << 20);
         let share = budget.share(nth(1));
-        let seat = Connections::new(2, ServeMetrics::default()).admit(nth(1));
+        let seat = Connections::new(2, 1 << 20, ServeMetrics::default()).admit(nth(1));
         let entered = Arc::new(seat.enter(false).unwrap());
         let counted = Counted::new(Silent, Arc::clone(&share), entered, Duration::from_secs(10));
         assert!(counted.collect().await.is_err());

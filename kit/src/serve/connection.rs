@@ -12,6 +12,7 @@ use axum::extract::ConnectInfo;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
 use axum::response::IntoResponse;
+use bytes::Buf;
 use http_body_util::Limited;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
@@ -155,7 +156,8 @@ where
         outcome = connection.as_mut() => outcome,
         () = over(server, &seat.busy) => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            let Ok(ended) = timeout(server.limits.drain_timeout, connection).await else { return };
+            ended
         }
     };
     if let Err(err) = outcome {
@@ -181,7 +183,7 @@ async fn over(server: &Server, busy: &Busy) {
 }
 
 /// A request, and its place on the connection if there is one.
-fn enter(seat: &Seat, request: Request<Incoming>) -> (Request<Incoming>, Option<Arc<Entered>>) {
+fn enter(seat: &Arc<Seat>, request: Request<Incoming>) -> (Request<Incoming>, Option<Arc<Entered>>) {
     let entered = seat.enter(is_probe(&request));
     (request, entered.map(Arc::new))
 }
@@ -198,19 +200,16 @@ async fn answer(
 ) -> Result<Response<Answer>, Infallible> {
     let limits = &server.limits;
     let version = request.version();
-    let mut response = match &entered {
-        Some(entered) => {
-            let routed = timeout(limits.request_timeout, route(&server, from, request, entered));
-            // 503, not 408: a remote_write sender drops what was answered with 4xx and repeats what
-            // was answered 5xx.
-            routed.await.unwrap_or_else(|_| {
-                closing((StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response())
-            })
-        }
-        None => {
-            drop(request);
-            too_many()
-        }
+    let mut response = if let Some(entered) = &entered {
+        let routed = timeout(limits.request_timeout, route(&server, from, request, entered));
+        // 503, not 408: a remote_write sender drops what was answered with 4xx and repeats what was
+        // answered 5xx.
+        routed.await.unwrap_or_else(|_| {
+            closing((StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response())
+        })
+    } else {
+        drop(request);
+        too_many()
     };
     if version == Version::HTTP_2 {
         // It speaks of connections in frames.
@@ -226,22 +225,65 @@ async fn answer(
     Ok(response.map(|body| Answer { body, entered }))
 }
 
-/// The body of a response, whose connection is busy until the last of it is taken.
+/// The body of a response, whose connection is busy until the last of it is sent.
 #[derive(Debug)]
 struct Answer {
     body: Body,
     entered: Option<Arc<Entered>>,
 }
 
+/// A part of a body. It is kept until it is sent, which may be long after the body has ended.
+#[derive(Debug)]
+struct Part {
+    bytes: Bytes,
+    entered: Option<Arc<Entered>>,
+}
+
+impl Part {
+    fn new(bytes: Bytes, entered: Option<Arc<Entered>>) -> Self {
+        if let Some(entered) = &entered {
+            entered.answers(bytes.len());
+        }
+        Self { bytes, entered }
+    }
+}
+
+impl Buf for Part {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        if let Some(entered) = &self.entered {
+            entered.sent(count);
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if let Some(entered) = &self.entered {
+            entered.sent(self.bytes.len());
+        }
+    }
+}
+
 impl hyper::body::Body for Answer {
-    type Data = Bytes;
+    type Data = Part;
     type Error = axum::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Part>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let part = |bytes| Part::new(bytes, self.entered.clone());
+        let polled = polled.map(|frame| frame.map(|read| read.map(|frame| frame.map_data(part))));
         if let Some(entered) = &self.entered {
             // Whoever does not take what there is is not asked for more.
             entered.waits_for_client(polled.is_ready());

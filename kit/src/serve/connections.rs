@@ -30,6 +30,9 @@ const RESERVED_PART: usize = 8;
 const FIRST_WORD: Duration = Duration::from_millis(25);
 /// After which it is looked again whether what it said was read.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// A connection of which something is still unread then will have to bear it: it may send without
+/// end.
+const HEARD_AT_LAST: Duration = Duration::from_millis(250);
 /// Requests beyond the first of their connection (HTTP/2), on all connections: the headers of each
 /// stay in memory until it is answered, and a sender may hold its body back for long.
 pub(super) const MAX_FURTHER_REQUESTS: usize = 512;
@@ -77,6 +80,10 @@ impl fmt::Display for Client {
 #[derive(Debug)]
 pub(super) struct Connections {
     limit: usize,
+    /// Bytes of answers that are not sent yet, of all connections.
+    answers: usize,
+    /// How many there are, also of connections that are about to be closed for others.
+    unsent: AtomicUsize,
     metrics: ServeMetrics,
     evictions: Rarely,
     refusals: Rarely,
@@ -118,24 +125,29 @@ pub(super) struct Busy {
     waiting: AtomicUsize,
     begun: AtomicUsize,
     heard: AtomicBool,
+    /// Bytes of answers that were not sent yet.
+    unsent: AtomicUsize,
 }
 
 /// One request, until the last byte of its answer is on its way.
 #[derive(Debug)]
 pub(super) struct Entered {
-    busy: Arc<Busy>,
+    seat: Arc<Seat>,
     waits: AtomicBool,
 }
 
 impl Busy {
-    fn enter(self: &Arc<Self>) -> Entered {
+    fn enter(&self) {
         self.now.fetch_add(1, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed);
-        Entered { busy: Arc::clone(self), waits: AtomicBool::new(false) }
     }
 
     pub(super) fn now(&self) -> usize {
         self.now.load(Ordering::Relaxed)
+    }
+
+    fn unsent(&self) -> usize {
+        self.unsent.load(Ordering::Relaxed)
     }
 
     /// How many requests there are beyond the first.
@@ -159,11 +171,27 @@ impl Busy {
 }
 
 impl Entered {
+    /// Counts bytes of the answer until they are sent. Where those of all connections are too many,
+    /// others are closed that leave theirs unread.
+    pub(super) fn answers(&self, bytes: usize) {
+        let all = self.seat.connections.unsent.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if all > self.seat.connections.answers {
+            self.seat.connections.make_room_for_answer(self.seat.id, bytes);
+        }
+        self.seat.busy.unsent.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// So many bytes were sent, or will never be.
+    pub(super) fn sent(&self, bytes: usize) {
+        self.seat.busy.unsent.fetch_sub(bytes, Ordering::Relaxed);
+        self.seat.connections.unsent.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     /// Says whether it is the client that has to go on: to send the body or to take the answer.
     pub(super) fn waits_for_client(&self, waits: bool) {
         match (self.waits.swap(waits, Ordering::Relaxed), waits) {
-            (false, true) => _ = self.busy.waiting.fetch_add(1, Ordering::Relaxed),
-            (true, false) => _ = self.busy.waiting.fetch_sub(1, Ordering::Relaxed),
+            (false, true) => _ = self.seat.busy.waiting.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.seat.busy.waiting.fetch_sub(1, Ordering::Relaxed),
             _ => {}
         }
     }
@@ -172,18 +200,27 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         self.waits_for_client(false);
-        self.busy.now.fetch_sub(1, Ordering::Relaxed);
+        self.seat.busy.now.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Connections {
-    pub(super) fn new(limit: usize, metrics: ServeMetrics) -> Arc<Self> {
+    /// With `limit` places, and room for so many bytes of answers.
+    pub(super) fn new(limit: usize, answers: usize, metrics: ServeMetrics) -> Arc<Self> {
         let (evictions, refusals) = (Rarely::default(), Rarely::default());
-        Arc::new(Self { limit, metrics, evictions, refusals, open: Mutex::default() })
+        Arc::new(Self {
+            limit,
+            answers,
+            unsent: AtomicUsize::new(0),
+            metrics,
+            evictions,
+            refusals,
+            open: Mutex::default(),
+        })
     }
 
     /// A place for a connection of `client`.
-    pub(super) fn admit(self: &Arc<Self>, client: Client) -> Seat {
+    pub(super) fn admit(self: &Arc<Self>, client: Client) -> Arc<Seat> {
         let mut open = self.locked();
         // Requests leave a part of the places free, so there is one to close.
         if open.by_id.len() >= self.limit
@@ -197,7 +234,7 @@ impl Connections {
             id,
             Entry { client, since: Instant::now(), turn: id, busy: Arc::clone(&busy), cut: cut.clone() },
         );
-        Seat { connections: Arc::clone(self), id, client, busy, cut }
+        Arc::new(Seat { connections: Arc::clone(self), id, client, busy, cut })
     }
 
     /// How long the next connection has to wait before the one that makes room for it has had its
@@ -211,7 +248,7 @@ impl Connections {
         let next = open.idlest().and_then(|id| open.by_id.get(&id));
         next.map_or(Duration::ZERO, |next| {
             let left = FIRST_WORD.saturating_sub(next.since.elapsed());
-            if next.busy.heard.load(Ordering::Relaxed) { left } else { left.max(LOOK_AGAIN) }
+            if next.was_heard() { left } else { left.max(LOOK_AGAIN) }
         })
     }
 
@@ -238,6 +275,16 @@ impl Connections {
         }
         let victim = open.most_further(id, client);
         self.give_way(open, victim, client)
+    }
+
+    /// Before `bytes` of an answer are held for connection `id`.
+    fn make_room_for_answer(&self, id: u64, bytes: usize) {
+        let mut open = self.locked();
+        let all = |open: &Open| open.by_id.values().map(|e| e.busy.unsent()).sum::<usize>();
+        while all(&open).saturating_add(bytes) > self.answers {
+            let Some(victim) = open.most_unsent(id) else { return };
+            self.evict(&mut open, victim);
+        }
     }
 
     /// Closes `victim` for a request of `client`, or says that nothing gives way to it.
@@ -267,6 +314,13 @@ impl Connections {
     }
 }
 
+impl Entry {
+    /// Whether all that the client had sent was read.
+    fn was_heard(&self) -> bool {
+        self.busy.heard.load(Ordering::Relaxed) || self.since.elapsed() >= HEARD_AT_LAST
+    }
+}
+
 impl Open {
     fn turn(&mut self) -> u64 {
         self.next += 1;
@@ -278,8 +332,7 @@ impl Open {
     fn idlest(&self) -> Option<u64> {
         let held = per_client(self.by_id.values());
         let idle = self.by_id.iter().filter(|(_, e)| e.busy.waits_for_client());
-        let unheard = |e: &Entry| !e.busy.heard.load(Ordering::Relaxed);
-        let key = |e: &Entry| (unheard(e), e.busy.now() > 0, usize::MAX - held[&e.client], e.turn);
+        let key = |e: &Entry| (!e.was_heard(), e.busy.now() > 0, usize::MAX - held[&e.client], e.turn);
         idle.min_by_key(|(_, e)| key(e)).map(|(id, _)| *id)
     }
 
@@ -295,6 +348,17 @@ impl Open {
             gives_way.then_some((!waits, usize::MAX - most, e.turn, *id))
         });
         ranked.min().map(|(.., id)| id)
+    }
+
+    /// Which connection is closed where too much is unsent, other than `except`: of the client that
+    /// leaves most unread, the one that was active longest ago.
+    fn most_unsent(&self, except: u64) -> Option<u64> {
+        let mut held = BTreeMap::<Client, usize>::new();
+        for entry in self.by_id.values() {
+            *held.entry(entry.client).or_default() += entry.busy.unsent();
+        }
+        let unread = self.by_id.iter().filter(|(id, e)| **id != except && e.busy.unsent() > 0);
+        unread.min_by_key(|(_, e)| (usize::MAX - held[&e.client], e.turn)).map(|(id, _)| *id)
     }
 
     /// Which connection with several requests makes room for one more of `newcomer` on connection
@@ -324,7 +388,7 @@ fn per_client<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<Client, 
 
 impl Seat {
     /// Begins a request; nothing where there is no place for it. A probe needs none.
-    pub(super) fn enter(&self, is_probe: bool) -> Option<Entered> {
+    pub(super) fn enter(self: &Arc<Self>, is_probe: bool) -> Option<Entered> {
         let mut open = self.connections.locked();
         let has_place = match self.busy.now() {
             _ if is_probe => true,
@@ -338,7 +402,9 @@ impl Seat {
         if let Some(entry) = open.by_id.get_mut(&self.id) {
             entry.turn = turn;
         }
-        Some(self.busy.enter())
+        drop(open);
+        self.busy.enter();
+        Some(Entered { seat: Arc::clone(self), waits: AtomicBool::new(false) })
     }
 }
 
@@ -361,11 +427,11 @@ mod tests {
     }
 
     fn connections(limit: usize) -> Arc<Connections> {
-        Connections::new(limit, ServeMetrics::default())
+        Connections::new(limit, 1 << 20, ServeMetrics::default())
     }
 
     /// A connection with a request that waits for its client or is being answered.
-    fn asking(connections: &Arc<Connections>, n: u8, waits: bool) -> (Seat, Entered) {
+    fn asking(connections: &Arc<Connections>, n: u8, waits: bool) -> (Arc<Seat>, Entered) {
         let seat = connections.admit(nth(n));
         let entered = seat.enter(false).unwrap();
         entered.waits_for_client(waits);
@@ -472,7 +538,7 @@ mod tests {
     }
 
     /// A connection with many requests, which wait for their client or are being answered.
-    fn asking_at_once(connections: &Arc<Connections>, n: u8, waits: bool) -> (Seat, Vec<Entered>) {
+    fn asking_at_once(connections: &Arc<Connections>, n: u8, waits: bool) -> (Arc<Seat>, Vec<Entered>) {
         let seat = connections.admit(nth(n));
         let entered: Vec<_> = (0..65).map(|_| seat.enter(false).unwrap()).collect();
         entered.iter().for_each(|e| e.waits_for_client(waits));
@@ -516,6 +582,36 @@ mod tests {
         assert_eq!(connections.pause(), Duration::ZERO);
         let _third = connections.admit(nth(1));
         assert_eq!(connections.pause(), Duration::from_millis(10), "the second is the oldest now");
+    }
+
+    #[test]
+    fn answers_that_are_left_unread_make_room_for_others_and_the_oldest_of_most_first() {
+        let connections = connections(512);
+        let held: Vec<_> = (0..8).map(|_| asking(&connections, 1, true)).collect();
+        let other = asking(&connections, 2, true);
+        other.1.answers(100 << 10);
+        held.iter().for_each(|(_, entered)| entered.answers(100 << 10));
+        let cut = |n: usize| held[n].0.cut.is_cancelled();
+        assert!(!cut(0));
+        let next = asking(&connections, 1, false);
+        next.1.answers(300 << 10);
+        assert!(cut(0) && cut(1) && !cut(2) && !other.0.cut.is_cancelled());
+        next.1.sent(300 << 10);
+        held[2].1.answers(100 << 10);
+        assert!(!cut(3), "what was sent takes no room");
+        next.1.answers(64 << 20);
+        assert!(cut(7) && other.0.cut.is_cancelled(), "one alone may be larger than that");
+        assert!(!next.0.cut.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_more_than_is_read_keeps_nobody_waiting_for_long() {
+        let connections = connections(1);
+        let _unread = connections.admit(nth(1));
+        tokio::time::advance(HEARD_AT_LAST - LOOK_AGAIN).await;
+        assert_eq!(connections.pause(), LOOK_AGAIN);
+        tokio::time::advance(LOOK_AGAIN).await;
+        assert_eq!(connections.pause(), Duration::ZERO);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod sites;
 mod sockets;
 mod store;
 mod textfile;
+mod unread;
 mod words;
 
 use anyhow::Context;
@@ -35,6 +36,8 @@ pub(crate) const ALL: &[Attack] = &[
     idle::ALERTER,
     idle::BUSY_EXPORTER,
     idle::BUSY_ALERTER,
+    unread::EXPORTER,
+    unread::ALERTER,
     readers::ATTACK,
     sockets::ATTACK,
     logs::MANY,

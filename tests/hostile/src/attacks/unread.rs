@@ -1,0 +1,48 @@
+//! Connections that ask for answers again and again and read none of them, opened again when they
+//! are closed.
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+
+use crate::attack::{Attack, raise_open_files};
+
+pub(crate) const EXPORTER: Attack =
+    Attack::new("unread-exporter", |target| hold(target.exporter, 600, &["/metrics", "/v1/runs"]));
+pub(crate) const ALERTER: Attack = Attack::new("unread-alerter", |target| {
+    hold(target.alerter, 2_000, &["/metrics", "/api/v1/incidents", "/api/v1/runs", "/"])
+});
+
+/// Of one connection.
+const REQUESTS: usize = 200;
+const RECEIVE_BUFFER: usize = 2048;
+
+fn hold(addr: SocketAddr, connections: usize, paths: &[&str]) -> anyhow::Result<()> {
+    raise_open_files()?;
+    let asked: String = paths
+        .iter()
+        .cycle()
+        .take(REQUESTS)
+        .map(|path| format!("GET {path} HTTP/1.1\r\nhost: {addr}\r\n\r\n"))
+        .collect();
+    let mut held = Vec::new();
+    loop {
+        for _ in 0..connections {
+            held.push(begin(addr, &asked).ok());
+        }
+        held.drain(..held.len().saturating_sub(connections));
+    }
+}
+
+fn begin(addr: SocketAddr, asked: &str) -> anyhow::Result<TcpStream> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Before it is connected: what the window may be at most is agreed upon then.
+    set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
+    connect(&socket, &addr)?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_nonblocking(true)?;
+    let _ = stream.write(asked.as_bytes());
+    Ok(stream)
+}
