@@ -14,10 +14,12 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::io::Read as _;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::config::Period;
 use stepwatch_kit::shutdown::Shutdown;
@@ -178,31 +180,47 @@ impl Look {
         let mut look = Self::default();
         if found.metadata.is_dir() {
             look.modified = modified(&found.metadata);
-            look.walk(&found.again(), 0);
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            if let Ok(dir) = rustix::fs::open(found.again(), flags, Mode::empty()) {
+                look.walk(&dir, 0);
+            }
         } else {
-            look.add(&found.metadata);
+            look.add(found.metadata.len(), modified(&found.metadata));
         }
         look
     }
 
-    fn add(&mut self, meta: &Metadata) {
-        self.bytes += meta.len();
+    fn add(&mut self, bytes: u64, modified: f64) {
+        self.bytes += bytes;
         self.files += 1;
-        self.modified = self.modified.max(modified(meta));
+        self.modified = self.modified.max(modified);
     }
 
-    fn walk(&mut self, dir: &Path, depth: usize) {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+    /// From one open directory to the next, so that none can be exchanged for a link meanwhile.
+    fn walk(&mut self, dir: &OwnedFd, depth: usize) {
+        for entry in Dir::read_from(dir).into_iter().flatten().flatten() {
             if self.files >= MAX_FILES {
                 self.cut = true;
                 return;
             }
-            let Ok(meta) = entry.metadata() else { continue };
-            if meta.is_dir() && depth < MAX_DEPTH {
-                self.walk(&entry.path(), depth + 1);
-            } else if meta.is_file() {
-                self.marked |= depth == 0 && entry.file_name().to_str().is_some_and(layout::is_marker);
-                self.add(&meta);
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let Ok(stat) = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory if depth < MAX_DEPTH => {
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    if let Ok(within) = openat(dir, name, flags, Mode::empty()) {
+                        self.walk(&within, depth + 1);
+                    }
+                }
+                FileType::RegularFile => {
+                    self.marked |= depth == 0 && name.to_str().is_ok_and(layout::is_marker);
+                    let modified = stat.st_mtime as f64 + stat.st_mtime_nsec as f64 / 1e9;
+                    self.add(stat.st_size.cast_unsigned(), modified);
+                }
+                _ => {}
             }
         }
     }

@@ -352,8 +352,8 @@ fn links_of_others_and_pipes_are_no_checkpoints() {
     rustix::fs::mknodat(
         rustix::fs::CWD,
         at("latest"),
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::from_raw_mode(0o644),
+        FileType::Fifo,
+        Mode::from_raw_mode(0o644),
         0,
     )
     .unwrap();
