@@ -1,7 +1,10 @@
 //! Where RAS listens, and which node of a job asks it.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use super::status::Status;
@@ -10,28 +13,51 @@ use crate::roots::Roots;
 
 /// Addresses that are asked: jobs on one node.
 const MAX_ADDRESSES: usize = 8;
-/// Processes whose environment is looked at.
-const MAX_PROCESSES: usize = 64;
+/// Processes of a user whose environment is looked at.
+const MAX_PROCESSES: usize = 16;
+/// Addresses that the processes of a user may name.
+const MAX_PER_USER: usize = 4;
 const MAX_ENVIRON_BYTES: u64 = 256 * 1024;
 const VARIABLE: &[u8] = b"NCCL_RAS_ADDR=";
 const MAX_FAMILIES: usize = 4;
 const CONNECT: Duration = Duration::from_millis(500);
 
-/// Those of the configuration, and those that training processes were told.
+/// Those of the configuration, and those that training processes were told; of a name that has
+/// several addresses each by itself, because somebody else may listen there. Users take turns, so
+/// that none can name so many that those of others are not asked.
 pub(super) fn addresses(cx: &Context<'_>, configured: &[String]) -> Vec<String> {
-    let mut all = configured.to_vec();
-    for process in cx.hub.processes().iter().take(MAX_PROCESSES) {
-        if let Some(address) = of_process(cx.roots, process.pid).filter(|a| !all.contains(a)) {
-            all.push(address);
+    let mut users = BTreeMap::<Option<u32>, (usize, BTreeSet<String>)>::new();
+    for process in cx.hub.processes() {
+        let user = fs::metadata(cx.roots.proc(process.pid.to_string())).ok().map(|meta| meta.uid());
+        let (looked, named) = users.entry(user).or_default();
+        *looked += 1;
+        if *looked <= MAX_PROCESSES && named.len() < MAX_PER_USER {
+            named.extend(of_process(cx.roots, process.pid));
         }
     }
-    all.truncate(MAX_ADDRESSES);
-    all
+    let mut all = configured.to_vec();
+    for turn in 0..MAX_PER_USER {
+        for (_, named) in users.values() {
+            all.extend(named.iter().nth(turn).cloned());
+        }
+    }
+    let mut seen = BTreeSet::new();
+    let each = all.iter().flat_map(|address| each(address)).filter(|address| seen.insert(address.clone()));
+    each.take(MAX_ADDRESSES.max(configured.len())).collect()
+}
+
+/// The addresses of a name that has several.
+fn each(address: &str) -> Vec<String> {
+    let found = resolve(address);
+    if found.len() < 2 {
+        return vec![address.to_owned()];
+    }
+    found.iter().map(ToString::to_string).collect()
 }
 
 fn of_process(roots: &Roots, pid: u32) -> Option<String> {
     let mut environ = Vec::new();
-    let file = std::fs::File::open(roots.proc(pid.to_string()).join("environ")).ok()?;
+    let file = fs::File::open(roots.proc(pid.to_string()).join("environ")).ok()?;
     file.take(MAX_ENVIRON_BYTES).read_to_end(&mut environ).ok()?;
     let value = environ.split(|b| *b == 0).find_map(|v| v.strip_prefix(VARIABLE))?;
     let value = std::str::from_utf8(value).ok()?.trim();
@@ -106,17 +132,38 @@ mod tests {
     }
 
     #[test]
+    fn one_user_names_few_addresses() {
+        let dir = tempfile::tempdir().unwrap();
+        let bench = testing::Bench::new(Roots { procfs: dir.path().into(), ..Roots::default() });
+        for pid in 1..=40 {
+            fs::create_dir(dir.path().join(pid.to_string())).unwrap();
+            let environ = format!("NCCL_RAS_ADDR=127.0.0.1:{}\0", 30_000 + pid);
+            fs::write(dir.path().join(format!("{pid}/environ")), environ).unwrap();
+            let origin = Origin::Peer(Peer { connection: u64::from(pid), pid: Some(pid), uid: 0 });
+            bench.hub.publish(origin, Event { rank: Some(pid), ..Event::step("r", 1) });
+        }
+        let found = addresses(&bench.context(), &["127.0.0.1:28028".into()]);
+        assert_eq!(found.len(), 1 + MAX_PER_USER, "{found:?}");
+    }
+
+    #[test]
     fn addresses_of_training_processes() {
         let dir = tempfile::tempdir().unwrap();
         let bench = testing::Bench::new(Roots { procfs: dir.path().into(), ..Roots::default() });
         for (pid, value) in [(10, "127.0.0.1:30001"), (11, "127.0.0.1:30001"), (12, "192.0.2.1:80")] {
-            std::fs::create_dir(dir.path().join(pid.to_string())).unwrap();
+            fs::create_dir(dir.path().join(pid.to_string())).unwrap();
             let environ = format!("PATH=/bin\0NCCL_RAS_ADDR={value}\0XNCCL_RAS_ADDR=no\0");
-            std::fs::write(dir.path().join(format!("{pid}/environ")), environ).unwrap();
+            fs::write(dir.path().join(format!("{pid}/environ")), environ).unwrap();
             let origin = Origin::Peer(Peer { connection: u64::from(pid), pid: Some(pid), uid: 0 });
             bench.hub.publish(origin, Event { rank: Some(pid), ..Event::step("r", 1) });
         }
-        let found = addresses(&bench.context(), &["localhost:28028".into()]);
-        assert_eq!(found, ["localhost:28028", "127.0.0.1:30001"]);
+        let found = addresses(&bench.context(), &["127.0.0.1:28028".into()]);
+        assert_eq!(found, ["127.0.0.1:28028", "127.0.0.1:30001"]);
+        for found in addresses(&bench.context(), &["localhost:28028".into()]).iter().take(1) {
+            assert!(
+                ["localhost:28028", "127.0.0.1:28028", "[::1]:28028"].contains(&found.as_str()),
+                "{found}"
+            );
+        }
     }
 }
