@@ -7,7 +7,7 @@
 //! start with an empty or foreign database is refused, unless the operator wants it.
 
 use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -19,6 +19,10 @@ use super::{Result, StoreError};
 /// For whom the store and what lies beside it may be read: it has names, labels and what people
 /// wrote.
 const OWNER_ONLY: u32 = 0o600;
+
+/// Where the index of SQLite's log has the number of its last frame (`mxFrame` in
+/// <https://sqlite.org/walformat.html>).
+const MAX_FRAME_AT: usize = 16;
 
 /// The file that was opened.
 #[derive(Debug, Clone)]
@@ -70,16 +74,28 @@ impl Identity {
         let what = match (fs::metadata(&path), self.log.get()) {
             (Ok(meta), known) => {
                 let place = (meta.dev(), meta.ino());
-                if *known.unwrap_or_else(|| self.log.get_or_init(|| place)) == place {
+                if *known.unwrap_or_else(|| self.log.get_or_init(|| place)) != place {
+                    "was replaced by another file"
+                } else if meta.len() == 0 && frames_in_log(&self.path) > 0 {
+                    "was emptied"
+                } else {
                     return Ok(());
                 }
-                "was replaced by another file"
             }
             (Err(err), Some(_)) if err.kind() == io::ErrorKind::NotFound => "was removed",
             (Err(_), _) => return Ok(()),
         };
         Err(StoreError::NotInPlace { path, what })
     }
+}
+
+/// How many pages SQLite believes to be in its log, by the index that it shares with other
+/// processes. After a checkpoint that empties the log there are none.
+fn frames_in_log(path: &Path) -> u32 {
+    let mut header = [0; MAX_FRAME_AT + 4];
+    let read = fs::File::open(with_suffix(path, "-shm")).and_then(|mut index| index.read_exact(&mut header));
+    let number = header.last_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+    if read.is_ok() { number } else { 0 }
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -144,6 +160,8 @@ fn beside(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use sqlx::Connection as _;
+    use sqlx::sqlite::SqliteConnectOptions;
     use stepwatch_model::time::Ts;
 
     use super::super::tests::reopen;
@@ -238,6 +256,22 @@ mod tests {
         assert!(store.touch(Ts(3)).await.unwrap_err().to_string().contains("was replaced"));
         fs::rename(&aside, &log).unwrap();
         store.touch(Ts(3)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_log_that_is_emptied_by_hand_is_missed_and_one_that_was_written_back_is_not() {
+        let (_dir, path) = stored().await;
+        let store = reopen(&path).await;
+        store.touch(Ts(1)).await.unwrap();
+        let mut other =
+            SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(&path)).await.unwrap();
+        sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut other).await.unwrap();
+        assert_eq!(fs::metadata(with_suffix(&path, "-wal")).unwrap().len(), 0);
+        store.touch(Ts(2)).await.unwrap();
+        let log = with_suffix(&path, "-wal");
+        OpenOptions::new().write(true).truncate(true).open(log).unwrap();
+        let err = store.touch(Ts(3)).await.unwrap_err().to_string();
+        assert!(err.contains("alerter.db-wal") && err.contains("was emptied"), "{err}");
     }
 
     #[tokio::test]
