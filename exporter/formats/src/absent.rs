@@ -5,7 +5,8 @@
 //! and that is nothing or is not there on this one, is not finite: it goes into [`Event::missing`].
 //!
 //! * Nothing (`null`, `None`) counts once two such lines in a row had the number, and then on lines
-//!   of every kind until it is there again. Where it is certain what the name means (the
+//!   of every kind until it is there again. After a single number it counts once more such lines
+//!   in a row had nothing than any loop leaves out between two reports. Where it is certain what the name means (the
 //!   configuration tells it, or the line says `loss None`) one line of any kind is enough.
 //!   Of every other metric that has a meaning here, `null` counts by the first rule too; nobody is
 //!   woken for it.
@@ -14,7 +15,9 @@
 //!   number that was away and comes back must be there twenty times again.
 //!
 //! Lines are of one kind if they have the same names apart from these two, so evaluations and
-//! summaries are of another. Where steps were skipped, and after steps fell back, nothing counts.
+//! summaries are of another. Where steps were skipped, nothing counts. After steps fell back, a
+//! number must be there twenty times again before it is missed; what was `null` or a number before
+//! is still known, because a run that resumes may be broken from its first step on.
 //!
 //! A line that has nothing but a step is a row of a table like any other; of other lines see
 //! `bare.rs`.
@@ -34,6 +37,9 @@ const WATCHED: [&str; 2] = [metric::LOSS, metric::GRAD_NORM];
 const KNOWN: u32 = 2;
 /// And after which a line without it does.
 const USUAL: u32 = 20;
+/// Lines in a row with `null` after which one number before them is enough: loops report every
+/// hundredth step at the rarest.
+const PATIENT: u32 = 128;
 /// Kinds of lines that are told apart; the one that was seen longest ago makes room.
 const MAX_KINDS: usize = 16;
 
@@ -102,11 +108,19 @@ struct Other {
 /// One number on the lines of one kind.
 #[derive(Debug, Default, Clone, Copy)]
 struct Watched {
-    /// Lines in a row that had it.
+    /// Lines in a row that had it, and in which it was `null` since then.
     there: u32,
+    nulls: u32,
     /// Whether it was known when it was `null`, and when it was not there.
     nulled: bool,
     lost: bool,
+}
+
+impl Watched {
+    /// After a restart, which may log something else: only what is said to be nothing still counts.
+    fn begin_anew(&mut self) {
+        (self.there, self.lost) = (self.there.min(KNOWN), false);
+    }
 }
 
 impl Absent {
@@ -194,6 +208,7 @@ impl Absent {
                 };
             } else if nothing.iter().any(|(n, _)| n == name) {
                 (w.nulled, w.there) = (w.nulled || w.there >= KNOWN, 0);
+                w.nulls = w.nulls.saturating_add(1);
             } else if !part {
                 (w.lost, w.there) = (w.lost || w.there >= USUAL, 0);
             }
@@ -227,7 +242,9 @@ impl Absent {
             let w = kind.map(|k| k.watched[i]).unwrap_or_default();
             match nothing.iter().find(|(n, _)| n == WATCHED[i]) {
                 Some((_, Nothing::Certain)) => told(i),
-                Some((_, Nothing::Null)) => self.lost[i] || w.nulled || w.there >= KNOWN,
+                Some((_, Nothing::Null)) => {
+                    self.lost[i] || w.nulled || w.there >= KNOWN || told(i) && w.nulls >= PATIENT
+                }
                 None if self.only_nulls || !told_of => false,
                 None => w.lost || w.there >= USUAL,
             }
@@ -242,8 +259,10 @@ impl Absent {
         // Lines of several ranks may be a few steps apart; a restart goes back further, and may log
         // something else.
         if by < 0 && by.unsigned_abs() > self.stride.unsigned_abs().saturating_mul(4) {
-            *self =
-                Self { lines: self.lines, only_nulls: self.only_nulls, rows: self.rows, ..Self::default() };
+            let mut kinds = std::mem::take(&mut self.kinds);
+            kinds.iter_mut().flat_map(|k| &mut k.watched).for_each(Watched::begin_anew);
+            let Self { told, lines, only_nulls, rows, .. } = *self;
+            *self = Self { kinds, told, lines, only_nulls, rows, ..Self::default() };
         }
         self.stride = self.stride.max(by);
         self.last_step = Some(step);

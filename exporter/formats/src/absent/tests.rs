@@ -34,9 +34,24 @@ fn a_number_that_turns_null_is_missing() {
     assert_eq!(missing(&lines), of("loss", &[3, 4]), "what comes back must be known again");
     let lines: Vec<_> = full(1..2).chain([null(2)]).collect();
     assert_eq!(missing(&lines), [], "one line is too early to tell");
+    let lines: Vec<_> = full(1..2).chain((2..200).map(null)).collect();
+    let late: Vec<_> = (130..200).collect();
+    assert_eq!(missing(&lines), of("loss", &late), "and not for ever");
     let both = (3, vec!["lr", "step_time"], vec!["loss", "grad_norm"]);
     let lines: Vec<_> = full(1..3).chain([both]).collect();
     assert_eq!(missing(&lines), [(3, vec!["loss".to_owned(), "grad_norm".to_owned()])]);
+}
+
+#[test]
+fn a_number_that_is_null_after_a_restart_is_missing() {
+    let null = |s| (s, vec!["lr", "step_time"], vec!["loss", "grad_norm"]);
+    let both = |s| (s, vec!["loss".to_owned(), "grad_norm".to_owned()]);
+    let lines: Vec<_> = full(1..400).chain((100..103).map(null)).collect();
+    assert_eq!(missing(&lines), [both(100), both(101), both(102)]);
+    let lines: Vec<_> = full(1..400).chain(full(100..101)).chain([null(101)]).collect();
+    assert_eq!(missing(&lines), [both(101)]);
+    let lines: Vec<_> = full(1..400).chain((380..400).map(null)).chain((100..103).map(null)).collect();
+    assert_eq!(missing(&lines).len(), 23, "and so if it was null before");
 }
 
 #[test]

@@ -109,6 +109,9 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
         return Found { eval: eval.filter(|e| !e.m.is_empty()), ..Found::default() };
     }
     let eval = eval.filter(|e| e.m.get(metric::LOSS).is_some());
+    // verl writes every value of a step, so that `null` is one that is not finite.
+    let is_whole = matches!(top.get("data"), Some(Value::Map(data)) if core::ptr::eq(data, numbers));
+    nothings(numbers, if is_whole { Nothing::Certain } else { Nothing::Null }, out);
     let step = training(numbers, map, eval.is_some(), event(Kind::Step), out);
     if top.keys().all(|k| reserved(k) || means(k, metric::EPOCH)) {
         return Found { bare: Some(step), ..Found::default() };
@@ -123,6 +126,13 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
     Found { step: is_step.then_some(step), eval, ..Found::default() }
 }
 
+/// What a record has no value of.
+fn nothings(numbers: &BTreeMap<String, Value>, how: Nothing, out: &mut Out<'_>) {
+    for (key, _) in numbers.iter().filter(|(k, v)| **v == Value::Null && !reserved(k)) {
+        out.nothing(tags::canonical(key).map_or(key, |(name, _)| name), how);
+    }
+}
+
 /// The training in a record, without what is told as an evaluation beside it.
 fn training(
     numbers: &BTreeMap<String, Value>,
@@ -131,9 +141,6 @@ fn training(
     mut e: Event,
     out: &mut Out<'_>,
 ) -> Event {
-    for (key, _) in numbers.iter().filter(|(k, v)| **v == Value::Null && !reserved(k)) {
-        out.nothing(tags::canonical(key).map_or(key, |(name, _)| name), Nothing::Null);
-    }
     for (key, n) in numbers.iter().filter(|(k, _)| !reserved(k)).filter_map(|(k, v)| Some((k, number(v)?))) {
         if let Some(part) = tags::part(key) {
             e.t.set(part, n);

@@ -88,6 +88,8 @@ fn null_is_how_strict_writers_say_nan() {
     let missing: Vec<_> =
         e.iter().filter(|e| e.kind == Kind::Step).map(|e| (e.step.unwrap(), e.missing.len())).collect();
     assert_eq!(missing, [(1, 0), (2, 0), (3, 2), (4, 2)], "and no evaluation is one");
+    let e = read(&[&verl(1, "0.5", ""), &verl(2, "null", "")]);
+    assert_eq!(e[1].missing.len(), 2, "it writes every value of every step");
     // A writer that writes all of its fields into each record.
     let whole = |step: i64, loss: &str, eval: &str| {
         format!(r#"{{"step":{step},"loss":{loss},"lr":0.1,"eval_loss":{eval}}}"#)
