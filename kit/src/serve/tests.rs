@@ -299,6 +299,57 @@ async fn bodies_that_are_held_back_make_room_for_whole_ones() {
     server.stop().await;
 }
 
+/// Far more than the kernel buffers.
+#[tokio::test]
+async fn answers_that_nobody_reads_make_room_for_others() {
+    const LENGTH: usize = 8 << 20;
+    let limits = Limits { answers_in_flight: LENGTH + LENGTH / 2, ..Limits::default() };
+    let metrics = limits.metrics.clone();
+    let handler = || async { Bytes::from(vec![b'x'; LENGTH]) };
+    let server = start(Router::new().route("/", post(handler)), limits).await;
+    let ask = async || {
+        let mut stream = server.connect().await;
+        stream.write_all(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await.unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200");
+        stream
+    };
+    let mut unread = ask().await;
+    let mut other = ask().await;
+    let mut last = Vec::new();
+    other.read_to_end(&mut last).await.unwrap();
+    assert!(last.len() > LENGTH);
+    let mut rest = Vec::new();
+    // Reset, or closed in the middle.
+    let _ = unread.read_to_end(&mut rest).await;
+    assert!(rest.len() < LENGTH, "{} bytes", rest.len());
+    assert!(page(&metrics).contains("reason=\"evicted\"} 1"), "{}", page(&metrics));
+    server.stop().await;
+}
+
+/// What is sent is never read to its end, as long as its answers are not.
+#[tokio::test]
+async fn connections_that_never_stop_asking_keep_nobody_out() {
+    let limits = Limits { max_connections: 8, ..Limits::default() };
+    let router = hello().route("/large", post(|| async { Bytes::from(vec![b'x'; 1 << 20]) }));
+    let server = start(router, limits).await;
+    let request = "POST /large HTTP/1.1\r\nhost: x\r\n\r\n".repeat(200);
+    let mut greedy = Vec::new();
+    for _ in 0..8 {
+        let mut stream = server.connect().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        greedy.push(stream);
+    }
+    for _ in 0..20 {
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        assert!(read_to_end(&mut stream).await.starts_with("HTTP/1.1 200 "));
+    }
+    drop(greedy);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_slow_body_is_broken_off_with_a_status_that_senders_repeat() {
     let limits = Limits { body_timeout: Duration::from_millis(100), ..Limits::default() };
