@@ -3,6 +3,8 @@
 //! A publish locks the training state for the microseconds that bookkeeping and one line of JSON
 //! take, and never waits for a reader of the stream, a scrape or a disk.
 
+mod apart;
+
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +17,7 @@ use stepwatch_wire::{Event, Kind, Value, words};
 use crate::clock::unix_now;
 use crate::drops::{Drops, Reason};
 use crate::family::Family;
-use crate::identity::{Claim, Registry, RunRow};
+use crate::identity::{Apart, Claim, Registry, RunRow};
 use crate::lock::Locked as _;
 use crate::origin::{Origin, Outcome, Peer, Via};
 use crate::samples::Samples;
@@ -48,6 +50,8 @@ struct Inner {
     sources: Sources,
     /// Whose each source is.
     identity: Registry,
+    /// Who is of a run beside that of its job.
+    apart: Apart,
     drops: Arc<Drops>,
     taken: [AtomicU64; Via::ALL.len()],
     connections: AtomicU64,
@@ -102,6 +106,7 @@ impl Hub {
             ring: Arc::new(ring),
             sources: Sources::default(),
             identity: Registry::default(),
+            apart: Apart::default(),
             drops,
             taken: Default::default(),
             connections: AtomicU64::new(0),
@@ -118,7 +123,10 @@ impl Hub {
     pub fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
         let voice = origin.voice();
         self.receive(origin, &mut event);
-        if event.kind == Kind::Hello {
+        let is_hello = event.kind == Kind::Hello;
+        let _turn = if is_hello { self.greet(now, origin, &mut event) } else { None };
+        self.set_apart(origin, &mut event);
+        if is_hello {
             if let Some(outcome) = self.stranger(now, voice, &mut event) {
                 return outcome;
             }
@@ -186,6 +194,7 @@ impl Hub {
         let mut reading = events.drain(..);
         for mut event in reading.by_ref() {
             self.receive(origin, &mut event);
+            self.set_apart(origin, &mut event);
             self.rename(voice, &mut event);
             if let Some(run) = event.run.as_deref().filter(|run| Some(*run) != admitted.as_deref()) {
                 // What is refused is counted below; what finds no room waits.
@@ -248,6 +257,7 @@ impl Hub {
     pub fn claim(&self, now: f64, claim: Claim) -> String {
         let voice = claim.voice;
         let mut claim = claim.clean();
+        self.claimed_apart(&mut claim);
         // Who says that the run of another is of his job has it renamed no more than he may speak
         // for it.
         claim.unnamed.take_if(|unnamed| !self.hears(voice, unnamed));
@@ -296,7 +306,11 @@ impl Hub {
     /// Every run that is followed, with its sources.
     pub fn runs(&self) -> Vec<RunRow> {
         let known = self.0.training.locked().lives();
-        self.0.identity.rows(&known)
+        let mut rows = self.0.identity.rows(&known);
+        for row in &mut rows {
+            row.notes.extend(self.0.apart.note(&row.run));
+        }
+        rows
     }
 
     /// Whoever speaks for itself says whose it is in its first words.

@@ -1,10 +1,12 @@
 //! Which run a source belongs to, on this node: the rule of [`stepwatch_wire::run_name`] asked of
 //! real processes, and who was found to tell of what.
 
+mod apart;
 mod chain;
 pub(crate) mod peer;
 mod registry;
 mod sock_diag;
 
-pub(crate) use chain::{named, script_named, started};
+pub(crate) use apart::{Apart, Beside, is_other_training};
+pub(crate) use chain::{chain, named, script_named, started};
 pub use registry::{Claim, Registry, Renamed, RunRow, SourceRow};

@@ -12,6 +12,7 @@ mod epoch;
 pub mod families;
 mod gauge;
 mod histogram;
+mod holders;
 mod join;
 mod logged;
 mod metric_dedup;
@@ -267,7 +268,7 @@ impl Training {
     pub fn closed(&mut self, now: f64, connection: u64, process: ProcessFate, out: &mut Vec<Event>) {
         for run in self.runs.values_mut() {
             for (number, rank) in &mut run.ranks {
-                if rank.launchers.remove(&connection) {
+                if rank.launchers.remove(&connection).is_some() {
                     let mut death = death::launcher_dead(rank, *number);
                     (death.run, death.world) = (Some(run.name.to_string()), run.world);
                     if self.logged.has_room(now) {
@@ -395,7 +396,7 @@ impl Rank {
             } else if kind == Kind::Bye {
                 self.launchers.remove(&peer.connection);
             } else {
-                self.launchers.insert(peer.connection);
+                self.launchers.insert(peer.connection, peer.pid);
             }
         }
         if kind == Kind::Bye {

@@ -162,6 +162,27 @@ pub fn name_by_environment(env: &BTreeMap<String, String>) -> Option<Named> {
     Some(name(&chain)).filter(|named| matches!(named.by, By::Name | By::Job | By::Launcher))
 }
 
+/// What tells one training of a job from another at the same time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Marks {
+    /// Of the process, and of what it forked.
+    pub process: String,
+    /// Of what gave all ranks of this node theirs.
+    pub ranks: String,
+}
+
+/// `None` where nothing is known of the process.
+pub fn marks(chain: &[Process]) -> Option<Marks> {
+    let mark = |at: usize| Some(format!("{:08x}", hash(&chain.get(at)?.mark)));
+    Some(Marks { process: mark(first_of(chain, is_forked))?, ranks: mark(leader(chain))? })
+}
+
+/// The run of a training beside the one that has the run of their job.
+pub fn beside(run: &str, mark: &str) -> String {
+    let room = MAX_CHARS.saturating_sub(mark.chars().count() + 1);
+    format!("{}.{mark}", clip(run, room))
+}
+
 /// The run of a job, by what is known of the job alone.
 pub fn name_of_job(name: Option<&str>, id: &str) -> String {
     joined(name.unwrap_or("job"), id)
@@ -229,14 +250,12 @@ fn title(env: Env<'_>, chain: &[Process]) -> String {
 /// The process that started every process of this run on this node: the one itself, or an ancestor
 /// that gave it its rank or forked it.
 fn leader(chain: &[Process]) -> usize {
-    let mut at = 0;
-    while let (Some(process), Some(parent)) = (chain.get(at), chain.get(at + 1)) {
-        if !(is_forked(process, parent) || is_ranked(process, parent)) {
-            break;
-        }
-        at += 1;
-    }
-    at
+    first_of(chain, |process, parent| is_forked(process, parent) || is_ranked(process, parent))
+}
+
+/// The last ancestor that is `one` with its child, as all between are.
+fn first_of(chain: &[Process], one: impl Fn(&Process, &Process) -> bool) -> usize {
+    chain.iter().zip(chain.iter().skip(1)).take_while(|(process, parent)| one(process, parent)).count()
 }
 
 /// A worker of `multiprocessing`, or a fork, which has its parent's command line.

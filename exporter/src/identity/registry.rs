@@ -152,6 +152,24 @@ impl Registry {
         (run, renamed)
     }
 
+    /// Puts what a process is known to write to the run `own`, and returns the names of these
+    /// sources. The process itself says whose it is.
+    pub fn set_apart(&self, pid: u32, run: &str, own: &str) -> Vec<String> {
+        let mut state = self.state.locked();
+        let theirs = state.claims.values_mut().map(|(_, claim)| claim).filter(|claim| {
+            claim.pid == Some(pid)
+                && claim.by == Some(By::Job)
+                && claim.run == run
+                && !matches!(claim.kind.as_str(), "client" | "launcher")
+        });
+        let put = |claim: &mut Claim| {
+            own.clone_into(&mut claim.run);
+            claim.unnamed = Some(own.to_owned());
+            claim.source.clone()
+        };
+        theirs.map(put).collect()
+    }
+
     /// What a run is called that `voice` calls so.
     pub fn canonical<'a>(&self, voice: Voice, run: &'a str) -> Cow<'a, str> {
         if !self.renames.load(Ordering::Acquire) {

@@ -80,6 +80,9 @@ impl Intake {
 
     fn publish_at(&self, now: f64, origin: &Origin, mut event: Event) -> Outcome {
         let voice = origin.voice();
+        if is_output(&event) || is_end(&event) {
+            self.hub.set_apart(origin, &mut event);
+        }
         if is_output(&event) {
             // Lines are read as they came.
             let refused = self.hub.stranger(now, voice, &mut event);

@@ -38,8 +38,6 @@ const WINDOW: Duration = Duration::from_millis(100);
 const LOG_EVERY: Duration = Duration::from_mins(1);
 /// After an accept failed for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Flag of a process that has begun to exit, whatever its state says.
-const PF_EXITING: u64 = 0x4;
 
 pub(super) async fn serve(
     socket: OwnedFd,
@@ -231,9 +229,7 @@ impl Connection {
 fn fate(pid: Option<u32>) -> ProcessFate {
     let Some(pid) = pid else { return ProcessFate::Unknown };
     match process::read_stat(&Roots::default(), pid) {
-        Some(stat) if !matches!(stat.state, 'Z' | 'X') && stat.flags & PF_EXITING == 0 => {
-            ProcessFate::Running
-        }
+        Some(stat) if !stat.is_over() => ProcessFate::Running,
         _ => ProcessFate::Gone,
     }
 }

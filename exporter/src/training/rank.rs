@@ -1,6 +1,6 @@
 //! One rank of a run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stepwatch_wire::names::{hello, metric};
 use stepwatch_wire::{Event, Metrics, Value};
@@ -30,8 +30,8 @@ pub(super) struct Rank {
     pub(super) restarts: Option<u32>,
     /// Open connections that have spoken for this rank.
     pub(super) connections: BTreeSet<u64>,
-    /// Open connections of what started it.
-    pub(super) launchers: BTreeSet<u64>,
+    /// Open connections of what started it, with its pid.
+    pub(super) launchers: BTreeMap<u64, Option<u32>>,
     /// Has ever spoken through a connection, whose closing then means something.
     pub(super) connected_once: bool,
     pub(super) said_bye: bool,
@@ -55,7 +55,7 @@ impl Rank {
             pid: None,
             restarts: None,
             connections: BTreeSet::new(),
-            launchers: BTreeSet::new(),
+            launchers: BTreeMap::new(),
             connected_once: false,
             said_bye: false,
             client_dropped: None,

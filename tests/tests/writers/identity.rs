@@ -307,6 +307,85 @@ async fn two_names_in_one_job_are_two_runs() {
     assert!(text.contains("note: sources of pretrain-101 were given 2 names: student, teacher"), "{text}");
 }
 
+/// A job that packs a sweep: each of its scripts takes itself for its only rank.
+const PACKED: &[(&str, &str)] =
+    &[("SLURM_JOB_ID", "101"), ("SLURM_JOB_NAME", "sweep"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_scripts_of_one_job_at_one_time_are_a_run_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = format!("sources:\n  - tail: {{path: \"{}/*/logs/train.log\"}}\n", dir.path().display());
+    let mut exporter = exporter(dir.path(), &sources).await;
+    let seen = Seen::default();
+    seen.follow(&exporter);
+    let mut writers = Vec::new();
+    for name in ["a", "b", "c"] {
+        let mut writer = start(train(&exporter, &dir.path().join(name), PACKED)).await;
+        // Its log is found before it says hello.
+        writer.tell("log 1 1").await.unwrap();
+        writers.push(writer);
+    }
+    until(&exporter, "the logs", |rows| rows.iter().any(|r| r.step == 1)).await;
+    for (i, writer) in writers.iter_mut().enumerate() {
+        writer.tell("client 1 1").await.unwrap();
+        until(&exporter, "its run", |rows| rows.len() == i + 1).await;
+    }
+    for step in 2..=30 {
+        for (i, writer) in writers.iter_mut().enumerate() {
+            let step = 100 * i + step;
+            writer.tell(&format!("client {step} {step}")).await.unwrap();
+        }
+    }
+    let apart = |rows: &[Row]| {
+        let mut steps: Vec<_> = rows.iter().map(|r| (r.step, r.attempt)).collect();
+        steps.sort_unstable();
+        steps == [(30, 1), (130, 1), (230, 1)]
+    };
+    let before = until(&exporter, "three runs", apart).await;
+    let names = |rows: &[Row]| rows.iter().map(|r| r.run.clone()).collect::<Vec<_>>();
+    let found = names(&before);
+    assert_eq!(found[0], "sweep-101");
+    assert!(found[1..].iter().all(|run| run.len() == "sweep-101.3fa9c1d2".len()), "{found:?}");
+    let text = runs(&exporter, "text").await;
+    assert!(text.contains("is rank 0 of sweep-101 while pid "), "{text}");
+    for run in &found {
+        let events = seen.of(Kind::Event, run);
+        assert!(events.iter().all(|e| e.name.as_deref() != Some("restart")), "{events:?}");
+    }
+    // They connect again, in whatever order, and stay what they were.
+    exporter.daemon.kill().await.unwrap();
+    exporter.restart().await.unwrap();
+    for (i, writer) in writers.iter_mut().enumerate().rev() {
+        let step = 100 * i + 31;
+        writer.tell(&format!("client {step} {step}")).await.unwrap();
+    }
+    let again = until(&exporter, "the same runs", |rows| {
+        let mut steps: Vec<_> = rows.iter().map(|r| (r.step, r.attempt)).collect();
+        steps.sort_unstable();
+        steps == [(31, 1), (131, 1), (231, 1)]
+    })
+    .await;
+    assert_eq!(names(&again), found);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_is_taken_over_from_a_process_that_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = exporter(dir.path(), "").await;
+    let mut first = start(train(&exporter, &dir.path().join("a"), PACKED)).await;
+    first.tell("client 1 10").await.unwrap();
+    until(&exporter, "the first", |rows| rows.len() == 1 && rows[0].step == 10).await;
+    let mut other = start(launched(&exporter, &dir.path().join("b"), PACKED)).await;
+    other.tell("client 1 20").await.unwrap();
+    let rows = until(&exporter, "the other", |rows| rows.len() == 2 && rows[1].step == 20).await;
+    assert_eq!(rows[1].kinds, ["client", "launcher"], "a launcher and its child are one run: {rows:#?}");
+    drop(first);
+    let mut second = start(train(&exporter, &dir.path().join("a"), PACKED)).await;
+    second.tell("client 6 12").await.unwrap();
+    let rows = until(&exporter, "the second attempt", |rows| rows[0].step == 12).await;
+    assert_eq!((rows.len(), rows[0].run.as_str(), rows[0].attempt), (2, "sweep-101", 2), "{rows:#?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_requeued_job_is_a_new_attempt_of_its_run() {
     let dir = tempfile::tempdir().unwrap();

@@ -188,6 +188,9 @@ pub struct ProcessReader {
     cgroups: cgroup::Cgroups,
 }
 
+/// Flag of a process that has begun to exit, whatever its state says.
+const PF_EXITING: u64 = 0x4;
+
 /// The fields of `/proc/PID/stat` that we use.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stat {
@@ -208,6 +211,11 @@ impl Stat {
     /// not count as load.
     pub(crate) fn is_uninterruptible(&self) -> bool {
         matches!(self.state, 'D' | 'I')
+    }
+
+    /// It has ended, or has begun to: its files are closed before it is gone from the table.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, 'Z' | 'X') || self.flags & PF_EXITING != 0
     }
 
     /// As the kernel counts it; with the pid it names one process for ever.

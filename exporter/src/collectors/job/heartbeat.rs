@@ -183,9 +183,10 @@ impl HeartbeatReader {
         }
         let death = (page.voice, page.pid, page.started);
         let is_new = told.insert(death) && !self.told.contains(&death);
-        if is_new && cx.hub.missed(&page.run, page.rank, page.pid, page.beat) {
+        let run = cx.hub.run_of_process(page.pid, &page.run);
+        if is_new && cx.hub.missed(&run, page.rank, page.pid, page.beat) {
             let origin = Origin::said_by(Via::Heartbeat, &self.name, Priority::Client, page.voice);
-            cx.hub.publish(origin, page.death());
+            cx.hub.publish(origin, Event { run: Some(run), ..page.death() });
         }
     }
 }
@@ -221,7 +222,11 @@ impl Collector for HeartbeatReader {
                 continue;
             }
             let rank = page.rank.to_string();
-            let run = cx.hub.canonical(&page.run);
+            let run = if seen {
+                cx.hub.run_of_process(page.pid, &page.run)
+            } else {
+                cx.hub.canonical(&page.run).into_owned()
+            };
             let labels: &[&str] = &[&run, &rank];
             out.set(&BEAT, labels, page.beat);
             if page.step >= 0 && page.step_at > 0.0 {

@@ -1,0 +1,147 @@
+//! Whoever says hello for a rank of a job's run that another training holds is set apart from it.
+
+use std::sync::MutexGuard;
+
+use stepwatch_wire::names::hello;
+use stepwatch_wire::run_name::{self, By, Process};
+use stepwatch_wire::{Event, Value};
+
+use super::Hub;
+use crate::identity::{self, Beside, Claim, is_other_training};
+use crate::lock::Locked as _;
+use crate::origin::{Origin, Peer};
+use crate::roots::Roots;
+
+/// Of a run beside that of its job, whose note has been forgotten.
+const KEPT: &str = "it was a run of its own before, beside that of its job";
+
+impl Hub {
+    /// Puts an event to the run that its process or source is set apart to.
+    pub(crate) fn set_apart(&self, origin: &Origin, event: &mut Event) {
+        let own = event.run.as_deref().and_then(|run| self.0.apart.called(origin, run));
+        event.run = own.or(event.run.take());
+    }
+
+    /// The run of a process that says `run`.
+    pub(crate) fn run_of_process(&self, pid: u32, run: &str) -> String {
+        let own = self.0.apart.of_process(pid, run);
+        self.canonical(own.as_deref().unwrap_or(run)).into_owned()
+    }
+
+    /// The same of a source that was found to be of the process.
+    pub(super) fn claimed_apart(&self, claim: &mut Claim) {
+        let Some(pid) = claim.pid else { return };
+        let own = claim.unnamed.as_deref().and_then(|unnamed| self.0.apart.of_process(pid, unnamed));
+        if let Some(own) = own {
+            if claim.by != Some(By::Name) {
+                claim.run.clone_from(&own);
+            }
+            claim.unnamed = Some(own);
+        }
+    }
+
+    /// Judges whose run a process is of that says hello. The next one is judged when what this
+    /// returns is dropped: when this one has its rank.
+    pub(super) fn greet(&self, now: f64, origin: &Origin, event: &mut Event) -> Option<MutexGuard<'_, ()>> {
+        let Origin::Peer(Peer { pid: Some(pid), .. }) = origin else { return None };
+        let by = event.extra.get(hello::RUN_BY).and_then(Value::as_str).and_then(By::parse);
+        let turn = self.0.apart.turn();
+        match by {
+            Some(By::Job) => self.judge(now, origin, *pid, event),
+            Some(By::Name) => self.keep_job_unnamed(*pid, event),
+            _ => {}
+        }
+        Some(turn)
+    }
+
+    fn judge(&self, now: f64, origin: &Origin, pid: u32, event: &mut Event) {
+        let Some(run) = event.run.clone() else { return };
+        let rank = event.rank.unwrap_or(0);
+        self.0.apart.forget(pid, &run);
+        let called = self.called(origin.voice(), &run).into_owned();
+        let restarts = event.extra.get(hello::RESTARTS).and_then(Value::as_f64).map(|n| n as u32);
+        let held = {
+            let training = self.0.training.locked();
+            let stays = training.not_theirs(&called, origin.voice(), now).is_some()
+                || training.pid_of(&called, rank) == Some(pid);
+            let held = training.holders(&called, rank, restarts);
+            if stays || (held.is_empty() && !training.has_beside(&run)) {
+                return;
+            }
+            held
+        };
+        let roots = Roots::default();
+        let chain = identity::chain(&roots, pid);
+        let known = self.known_beside(&roots, &run, rank, &chain);
+        let other = held.iter().copied().find(|other| is_other_training(&roots, &chain, *other));
+        let beside = known.or_else(|| {
+            let own = self.new_beside(&roots, &run, rank, &chain, other?)?;
+            let note = format!(
+                "pid {pid} said that it is rank {rank} of {called} while pid {} was: a run of its own",
+                other?
+            );
+            Some(Beside { run: own, note })
+        });
+        if let Some(beside) = beside {
+            self.put_beside(pid, &run, beside, event);
+        }
+    }
+
+    fn put_beside(&self, pid: u32, run: &str, beside: Beside, event: &mut Event) {
+        let own = beside.run.clone();
+        if !self.0.apart.put(pid, run, beside) {
+            return;
+        }
+        tracing::info!(run, own, pid, "another training of the job has this rank; a run of its own");
+        let sources = self.0.identity.set_apart(pid, run, &own);
+        self.0.apart.put_sources(sources, run, &own);
+        event.extra.insert(hello::RUN_UNNAMED.into(), Value::Text(own.clone()));
+        event.run = Some(own);
+    }
+
+    /// The run beside `run` that the process has, or an ancestor of it: a launcher.
+    fn known_beside(&self, roots: &Roots, run: &str, rank: u32, chain: &[Process]) -> Option<Beside> {
+        let marks = (0..chain.len()).filter_map(|at| run_name::marks(&chain[at..]));
+        let mut names = marks.flat_map(|m| [m.process, m.ranks].map(|mark| run_name::beside(run, &mark)));
+        let own = names
+            .find(|name| self.0.training.locked().knows(name) && !self.is_held(roots, name, rank, chain))?;
+        let note = self.0.apart.note(&own).unwrap_or_else(|| KEPT.to_owned());
+        Some(Beside { run: own, note })
+    }
+
+    /// All ranks that one launcher started are of one run, unless it started `other` as well.
+    fn new_beside(
+        &self,
+        roots: &Roots,
+        run: &str,
+        rank: u32,
+        chain: &[Process],
+        other: u32,
+    ) -> Option<String> {
+        let (ours, theirs) = (run_name::marks(chain)?, run_name::marks(&identity::chain(roots, other)));
+        let shared = run_name::beside(run, &ours.ranks);
+        let one = theirs.is_some_and(|theirs| theirs.ranks == ours.ranks);
+        let own = one || self.is_held(roots, &shared, rank, chain);
+        Some(if own { run_name::beside(run, &ours.process) } else { shared })
+    }
+
+    fn is_held(&self, roots: &Roots, run: &str, rank: u32, chain: &[Process]) -> bool {
+        let held = self.0.training.locked().holders(run, rank, None);
+        held.into_iter().any(|other| is_other_training(roots, chain, other))
+    }
+
+    /// A name that was given to one training of a job is not that of another.
+    fn keep_job_unnamed(&self, pid: u32, event: &mut Event) {
+        let unnamed = event.extra.get(hello::RUN_UNNAMED).and_then(Value::as_str);
+        let Some(unnamed) = unnamed.filter(|unnamed| self.canonical(unnamed) == *unnamed) else { return };
+        let held = self.0.training.locked().holders(unnamed, event.rank.unwrap_or(0), None);
+        if held.is_empty() || held.contains(&pid) {
+            return;
+        }
+        let roots = Roots::default();
+        let chain = identity::chain(&roots, pid);
+        if held.into_iter().any(|other| is_other_training(&roots, &chain, other)) {
+            event.extra.remove(hello::RUN_UNNAMED);
+        }
+    }
+}
