@@ -67,7 +67,7 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// How long requests in flight may take after a shutdown.
     pub drain_timeout: Duration,
-    /// A further connection takes the place of an idle one. One in eight is kept for connections
+    /// A further connection takes the place of an idle one. One in four is kept for connections
     /// without a request; on the others, a further request takes the place of one that waits for
     /// its client, and is answered 503 where none does.
     pub max_connections: usize,

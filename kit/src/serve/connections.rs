@@ -25,9 +25,9 @@ use super::rarely::Rarely;
 /// too, to a client with fewer.
 const GREEDY_SHARE: usize = 4;
 /// One place in so many, and at least one, is kept for connections without a request.
-const RESERVED_PART: usize = 8;
+const RESERVED_PART: usize = 4;
 /// A connection has this long to say what it wants before it is closed for another.
-const FIRST_WORD: Duration = Duration::from_millis(25);
+const FIRST_WORD: Duration = Duration::from_millis(50);
 /// After which it is looked again whether what it said was read.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A connection of which something is still unread then will have to bear it: it may send without
