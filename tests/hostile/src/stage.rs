@@ -204,7 +204,7 @@ impl Stage {
             self.probes += 1;
             if let Err(why) = http::probe(&format!("{url}/-/healthy")).await {
                 self.probes_failed += 1;
-                eprintln!("    a probe failed: {why:#}");
+                println!("    a probe failed: {why:#}");
             }
         }
     }

@@ -167,13 +167,27 @@ fn telemetry_that_is_not_of_training_makes_no_run() {
     assert_eq!(published(&hub).pop().unwrap().run.as_deref(), Some("web"));
 }
 
+/// Holds the lock that requests wait for, from when the first resolves until the second is sent.
+fn hold(otlp: &Otlp) -> (tokio::sync::oneshot::Receiver<()>, std::sync::mpsc::Sender<()>) {
+    let (locked, is_locked) = tokio::sync::oneshot::channel();
+    let (unlock, unlocks) = std::sync::mpsc::channel();
+    let otlp = otlp.clone();
+    std::thread::spawn(move || {
+        let _state = otlp.0.state.locked();
+        locked.send(()).unwrap();
+        unlocks.recv().unwrap();
+    });
+    (is_locked, unlock)
+}
+
 /// Whoever goes away when the work has begun does not make room for more of it.
 #[tokio::test]
 async fn work_that_nobody_waits_for_keeps_its_turn() {
     let otlp = Otlp::new(hub(), &BTreeMap::new(), Roots::default());
     let body = Bytes::from(json_gauge(json!([{"asDouble": 1.0}])).to_string());
     let free = || otlp.0.decoding.available_permits();
-    let state = otlp.0.state.locked();
+    let (locked, unlock) = hold(&otlp);
+    locked.await.unwrap();
     for taken in 1..=MAX_DECODING {
         let (otlp, body) = (otlp.clone(), body.clone());
         let posted = Posted {
@@ -193,7 +207,7 @@ async fn work_that_nobody_waits_for_keeps_its_turn() {
     }
     // And what is refused meanwhile waits for none of it.
     otlp.refused(&Refused::Malformed("no message".to_owned()));
-    drop(state);
+    unlock.send(()).unwrap();
     while free() != MAX_DECODING {
         tokio::task::yield_now().await;
     }

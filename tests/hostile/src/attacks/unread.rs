@@ -1,6 +1,7 @@
 //! Connections that ask for answers again and again and read none of them, opened again when they
 //! are closed.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 
@@ -21,12 +22,10 @@ const RECEIVE_BUFFER: usize = 2048;
 
 fn hold(addr: SocketAddr, connections: usize, paths: &[&str]) -> anyhow::Result<()> {
     raise_open_files()?;
-    let asked: String = paths
-        .iter()
-        .cycle()
-        .take(REQUESTS)
-        .map(|path| format!("GET {path} HTTP/1.1\r\nhost: {addr}\r\n\r\n"))
-        .collect();
+    let mut asked = String::new();
+    for path in paths.iter().cycle().take(REQUESTS) {
+        write!(asked, "GET {path} HTTP/1.1\r\nhost: {addr}\r\n\r\n")?;
+    }
     let mut held = Vec::new();
     loop {
         for _ in 0..connections {
