@@ -80,7 +80,7 @@ fn wandb() {
     assert_eq!(file.column("mfu_reported")[0], (0, 0.41));
     assert_eq!(file.column("grad_norm")[1], (1, 1.1));
     assert_eq!(file.events[1].ts, Some(1795226734.532612));
-    assert!(file.events.iter().all(|e| e.run.as_deref() == Some("sample-run")));
+    assert!(file.events.iter().all(|e| e.run.as_deref() == Some("1onpol40")));
     let (first, last) = (&file.events[0], file.events.last().unwrap());
     assert_eq!((first.kind, last.kind, last.code, last.step), (Kind::Hello, Kind::Bye, Some(0), Some(29)));
     assert_eq!(first.extra["model"].get("name").and_then(|v| v.as_str()), Some("tiny"));

@@ -244,9 +244,14 @@ impl Records {
                 _ => {}
             }
         }
-        let name = shown.filter(|n| !n.is_empty()).or(id).map(clip);
-        self.run = name.or(self.run.take());
+        let is_there = |text: &&str| !text.is_empty();
+        let (id, shown) = (id.filter(is_there), shown.filter(is_there));
+        // Any number of runs are shown under one name.
+        self.run = id.or(shown).map(clip).or(self.run.take());
         let mut e = Event { run: self.run.clone(), ..Event::new(Kind::Hello) };
+        if let Some(title) = shown {
+            e.extra.insert("title".into(), Value::Text(clip(title)));
+        }
         describe(&config, &mut e);
         if resumed && !core::mem::replace(&mut self.begun, true) {
             e.extra.insert(hello::RESUMED.into(), Value::Bool(true));

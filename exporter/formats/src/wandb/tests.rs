@@ -104,7 +104,8 @@ fn a_run_from_hello_to_goodbye() {
         bytes(18, &[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]),
     ]));
     assert!(pushed.bad_records + pushed.unmatched == 0 && pushed.stop.is_none());
-    assert!(events.iter().all(|e| e.run.as_deref() == Some("sample-run")));
+    assert!(events.iter().all(|e| e.run.as_deref() == Some("1onpol40")));
+    assert_eq!(events[0].extra["title"].as_str(), Some("sample-run"), "others may be shown under it too");
     let kinds: Vec<_> = events.iter().map(|e| e.kind).collect();
     assert_eq!(kinds, [Kind::Hello, Kind::Step, Kind::Step, Kind::Event, Kind::Step, Kind::Bye]);
     assert_eq!(format!("{:?}", losses(&events)), "[(0, 2.5), (1, NaN), (2, inf)]");
@@ -214,7 +215,7 @@ fn nothing_is_lost_or_doubled_wherever_a_new_life_begins() {
         second.resume(at, events.last().and_then(|e| e.step));
         second.push(&data[usize::try_from(at).unwrap()..], true, &mut events);
         assert_eq!(losses(&events), want, "cut at {cut}");
-        assert!(events.iter().all(|e| e.run.as_deref() == Some("long")), "cut at {cut}");
+        assert!(events.iter().all(|e| e.run.as_deref() == Some("1onpol40")), "cut at {cut}");
     }
 }
 
