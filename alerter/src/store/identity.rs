@@ -10,7 +10,7 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sqlx::sqlite::SqliteConnection;
 
@@ -30,8 +30,8 @@ pub(super) struct Identity {
     path: PathBuf,
     place: (u64, u64),
     /// SQLite's log beside it, which holds what was committed last. It appears with the first
-    /// transaction and stays until the store is closed.
-    log: Arc<OnceLock<(u64, u64)>>,
+    /// transaction of a connection, and goes with the last connection.
+    log: Arc<Mutex<Option<(u64, u64)>>>,
 }
 
 /// Creates the file where there is none, and keeps others from reading it.
@@ -55,13 +55,13 @@ impl Identity {
         Ok(Self { path: path.to_owned(), place: (meta.dev(), meta.ino()), log: Arc::default() })
     }
 
-    /// Whether the files at the path and beside it are still those that are open.
+    /// Whether the file at the path is still the one that is open.
     pub(super) fn check(&self) -> Result<()> {
         let what = match fs::metadata(&self.path) {
             Ok(meta) if (meta.dev(), meta.ino()) != self.place => "was replaced by another file",
             // SQLite reads and writes on in its log, and everything is gone with the next start.
             Ok(meta) if meta.len() == 0 => "was emptied",
-            Ok(_) => return self.check_log(),
+            Ok(_) => return Ok(()),
             Err(err) if err.kind() == io::ErrorKind::NotFound => "was removed",
             // Not to be allowed to look is another trouble, which a transaction meets by itself.
             Err(_) => return Ok(()),
@@ -69,12 +69,19 @@ impl Identity {
         Err(StoreError::NotInPlace { path: self.path.clone(), what })
     }
 
-    fn check_log(&self) -> Result<()> {
+    /// A connection is opened, by which SQLite may begin another log.
+    pub(super) fn forget_log(&self) {
+        *self.log.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The same of the log of a connection that is open.
+    pub(super) fn check_log(&self) -> Result<()> {
         let path = with_suffix(&self.path, "-wal");
-        let what = match (fs::metadata(&path), self.log.get()) {
-            (Ok(meta), known) => {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let what = match (fs::metadata(&path), *log) {
+            (Ok(meta), _) => {
                 let place = (meta.dev(), meta.ino());
-                if *known.unwrap_or_else(|| self.log.get_or_init(|| place)) != place {
+                if *log.get_or_insert(place) != place {
                     "was replaced by another file"
                 } else if meta.len() == 0 && frames_in_log(&self.path) > 0 {
                     "was emptied"

@@ -154,6 +154,11 @@ impl Store {
         work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
     ) -> Result<T> {
         self.inner.identity.check()?;
+        if writer.kept.is_some() {
+            self.inner.identity.check_log()?;
+        } else {
+            self.inner.identity.forget_log();
+        }
         let mut open = match writer.kept.take() {
             Some(open) => open,
             None => Open::new(&writer.options).await?,

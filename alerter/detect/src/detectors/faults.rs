@@ -85,8 +85,9 @@ impl Faults {
     ) {
         let mut news = false;
         let mut active: Vec<Fault<'_>> = Vec::new();
-        for (key, c) in f.conditions.iter().filter(|(key, c)| sort.is_ours(key) && counts(now, sort, key, c))
-        {
+        // What is about the runs of one user is evidence for these, and no trouble of the node.
+        let of_node = f.conditions.iter().filter(|(key, c)| c.runs.is_none() && sort.is_ours(key));
+        for (key, c) in of_node.filter(|(key, c)| counts(now, sort, key, c)) {
             let had = self.told.get(key).copied();
             let severity = self.judge(now, sort, key, c, tenants);
             let is_new = had.is_none_or(|had| had.severity < severity) && severity > Severity::Info;
