@@ -349,14 +349,8 @@ fn links_of_others_and_pipes_are_no_checkpoints() {
             std::os::unix::fs::lchown(at(link), Some(65_534), None).unwrap();
         }
     }
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        at("latest"),
-        FileType::Fifo,
-        Mode::from_raw_mode(0o644),
-        0,
-    )
-    .unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, at("latest"), FileType::Fifo, Mode::from_raw_mode(0o644), 0)
+        .unwrap();
     b.write("checkpoint-8/trainer_state.json", 100);
     b.pass(settle().as_duration() * 2);
     let hellos = b.list.events.lock().unwrap().iter().filter(|e| e.kind == Kind::Hello).count();

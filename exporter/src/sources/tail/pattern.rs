@@ -50,8 +50,15 @@ struct Walk<'a> {
 pub(super) fn find(pattern: &str, reach: &Reach) -> Found {
     let Some((path, parts)) = parse(pattern) else { return Found::default() };
     let queue = VecDeque::from([Place { path, next: 0, payer: None }]);
-    let mut walk =
-        Walk { reach, parts, queue, shares: Shares::default(), found: Vec::new(), most: REMEMBERED, refused: None };
+    let mut walk = Walk {
+        reach,
+        parts,
+        queue,
+        shares: Shares::default(),
+        found: Vec::new(),
+        most: REMEMBERED,
+        refused: None,
+    };
     while let Some(place) = walk.queue.pop_front() {
         walk.visit(&place);
     }
