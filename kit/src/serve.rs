@@ -122,7 +122,8 @@ impl Default for Limits {
     }
 }
 
-/// Places for connections, and room for bodies and answers, as the first port that is served sets them.
+/// Places for connections, and room for bodies and answers, as the first port that is served sets
+/// them.
 #[derive(Debug, Clone, Default)]
 pub struct Capacity(Arc<OnceLock<(Arc<Connections>, Arc<Budget>)>>);
 

@@ -6,10 +6,10 @@
 //!
 //! * Nothing (`null`, `None`) counts once two such lines in a row had the number, and then on lines
 //!   of every kind until it is there again. After a single number it counts once more such lines
-//!   in a row had nothing than any loop leaves out between two reports. Where it is certain what the name means (the
-//!   configuration tells it, or the line says `loss None`) one line of any kind is enough.
-//!   Of every other metric that has a meaning here, `null` counts by the first rule too; nobody is
-//!   woken for it.
+//!   in a row had nothing than any loop leaves out between two reports. Where it is certain what
+//!   the name means (the configuration tells it, or the line says `loss None`) one line of any kind
+//!   is enough. Of every other metric that has a meaning here, `null` counts by the first rule too;
+//!   nobody is woken for it.
 //! * Not there counts once the last twenty such lines had it, and only if the rest of the line is
 //!   as it was: many loops log their first ten steps in full and then the loss of every tenth. A
 //!   number that was away and comes back must be there twenty times again.
@@ -95,8 +95,8 @@ struct LineKind {
     lines: u32,
 }
 
-/// A metric that is not watched, on the lines of one kind: a number or nothing, or the line would be
-/// of another kind.
+/// A metric that is not watched, on the lines of one kind: a number or nothing, or the line would
+/// be of another kind.
 #[derive(Debug)]
 struct Other {
     name: &'static str,

@@ -29,7 +29,8 @@ impl Training {
         self.runs.contains_key(run) || self.archive.runs.contains_key(run)
     }
 
-    /// Whether there may be a run beside this one, as [`stepwatch_wire::run_name::beside`] calls it.
+    /// Whether there may be a run beside this one, as [`stepwatch_wire::run_name::beside`] calls
+    /// it.
     pub fn has_beside(&self, run: &str) -> bool {
         let prefix = format!("{run}.");
         let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);

@@ -327,8 +327,9 @@ impl Open {
         self.next
     }
 
-    /// Which connection makes room for another: of those that have nothing unread, those without a request, or else of those that
-    /// wait for their client, one of the client with the most connections.
+    /// Which connection makes room for another: of those that have nothing unread, those without a
+    /// request, or else of those that wait for their client, one of the client with the most
+    /// connections.
     fn idlest(&self) -> Option<u64> {
         let held = per_client(self.by_id.values());
         let idle = self.by_id.iter().filter(|(_, e)| e.busy.waits_for_client());

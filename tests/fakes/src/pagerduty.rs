@@ -6,8 +6,8 @@
 //! the real service has a set of deduplication keys for each. A service that groups alerts takes
 //! each further alert into the incident that is open, and pages nobody for it. A person may merge
 //! an incident into another one: its alerts keep their keys and move there, and it is resolved,
-//! which subscribers are told as of any other, with a reason. An incident is resolved by events when
-//! all of its alerts are.
+//! which subscribers are told as of any other, with a reason. An incident is resolved by events
+//! when all of its alerts are.
 
 mod page;
 mod person;

@@ -303,8 +303,8 @@ fn address_of(key: &str) -> &str {
     key.split(' ').next().unwrap_or(key)
 }
 
-/// Whose word it is: any user of the node may listen where RAS does, and is believed about their own
-/// runs alone. `None` of whoever is believed about all.
+/// Whose word it is: any user of the node may listen where RAS does, and is believed about their
+/// own runs alone. `None` of whoever is believed about all.
 fn runs_of(cx: &Context<'_>, voice: Voice) -> Option<Value> {
     let runs = (!voice.is_trusted()).then(|| cx.hub.runs_of(voice))?;
     Some(Value::List(runs.into_iter().take(MAX_LISTED).map(Value::Text).collect()))
