@@ -33,6 +33,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use prometheus_client::registry::Registry;
+use stepwatch_kit::log_throttle::LogThrottle;
 use stepwatch_kit::{build_info, exposition};
 use stepwatch_model::time::Ts;
 use utoipa_axum::router::OpenApiRouter;
@@ -40,10 +41,9 @@ use utoipa_axum::routes;
 
 use crate::clock::wall;
 use crate::ingest::SourceTable;
-use crate::log_throttle::LogThrottle;
 use crate::runtime::RuntimeHandle;
 use crate::store::Store;
-pub(crate) use alertmanager::{MAX_ALERTS_BODY, REFUSALS_TOLD_EVERY};
+pub(crate) use alertmanager::MAX_ALERTS_BODY;
 use auth::Caller;
 pub use auth::Scope;
 use error::ApiError;
@@ -72,7 +72,7 @@ impl Api {
             sources,
             registry: Arc::new(registry),
             started: wall(),
-            refused_alerts: Arc::new(LogThrottle::new(REFUSALS_TOLD_EVERY)),
+            refused_alerts: Arc::new(LogThrottle::default()),
         }
     }
 

@@ -8,25 +8,22 @@
 //! It is no access log: reading is not in it, nor is an alert that is told again and changes
 //! nothing.
 
+pub(crate) mod entry;
 mod metrics;
 
-use core::fmt;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
 use stepwatch_model::time::{Span, Ts};
 
+pub use entry::{Door, Entry, Outcome};
 pub use metrics::AuditMetrics;
 
 use crate::clock::wall;
 use crate::errors::chain;
-use crate::notify::line;
 use crate::store::Store;
 
-/// Characters of an actor, a target, and of what is said beside them.
-const MAX_TEXT: usize = 300;
 /// Refusals written within [`REFUSALS_WITHIN`].
 const MAX_REFUSALS: u64 = 30;
 const REFUSALS_WITHIN: Span = Span::secs(60);
@@ -38,53 +35,6 @@ pub struct AuditConfig {
     pub retention: Span,
     /// Beyond it the oldest go.
     pub max_entries: u32,
-}
-
-/// The way by which somebody came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Door {
-    Api,
-    /// Our own command line, over the API.
-    Cli,
-    /// The API of Alertmanager.
-    Alertmanager,
-    Slack,
-    PagerDuty,
-    /// What operates the process: `/-/`.
-    Operator,
-    /// A signal, from the same machine.
-    Signal,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    Done,
-    /// Allowed, and nothing was left to do.
-    Unchanged,
-    /// Not allowed, not signed, not understood, or about nothing that exists.
-    Refused,
-    /// Ours is the fault.
-    Failed,
-}
-
-/// One line of the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    pub at: Ts,
-    /// `api:NAME`, `user:NAME`, `slack:U123 (alice)`; whoever it says it is where nobody is asked
-    /// who they are.
-    pub actor: String,
-    pub door: Door,
-    /// `ack`, `resolve`, `silence`, `expire`, `alerts`, `reload`, ...
-    pub action: String,
-    /// What it is about: an incident, a silence, a path.
-    pub target: String,
-    pub outcome: Outcome,
-    /// Where from; the nearest proxy if there is one.
-    pub remote: Option<IpAddr>,
-    pub detail: String,
 }
 
 /// Writes what no transaction of the engine carries. Clones share it.
@@ -106,67 +56,6 @@ struct Refusals {
 impl Default for AuditConfig {
     fn default() -> Self {
         Self { retention: Span::secs(365 * 86_400), max_entries: 100_000 }
-    }
-}
-
-impl Door {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Api => "api",
-            Self::Cli => "cli",
-            Self::Alertmanager => "alertmanager",
-            Self::Slack => "slack",
-            Self::PagerDuty => "pagerduty",
-            Self::Operator => "operator",
-            Self::Signal => "signal",
-        }
-    }
-}
-
-impl Outcome {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Unchanged => "unchanged",
-            Self::Refused => "refused",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-impl Entry {
-    /// Of something that is about to be done. What comes from outside is cut to a line of printable
-    /// characters.
-    pub fn new(door: Door, actor: &str, action: &str, target: &str) -> Self {
-        Self {
-            at: wall(),
-            actor: line(actor, MAX_TEXT),
-            door,
-            action: action.to_owned(),
-            target: line(target, MAX_TEXT),
-            outcome: Outcome::Done,
-            remote: None,
-            detail: String::new(),
-        }
-    }
-
-    pub fn from(self, remote: Option<IpAddr>) -> Self {
-        Self { remote, ..self }
-    }
-
-    pub fn saying(self, detail: &str) -> Self {
-        Self { detail: line(detail, MAX_TEXT), ..self }
-    }
-
-    pub fn came_to(self, outcome: Outcome) -> Self {
-        Self { outcome, ..self }
-    }
-}
-
-impl fmt::Display for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { actor, door, action, target, outcome, .. } = self;
-        write!(f, "{action} {target} by {actor} ({}): {}", door.as_str(), outcome.as_str())
     }
 }
 
@@ -268,13 +157,5 @@ mod tests {
         assert_eq!(entries.len() as u64, MAX_REFUSALS + 3);
         assert!(entries[1].entry.detail.starts_with("70 more were refused"), "{:?}", entries[1]);
         assert_eq!(log.metrics.unwritten_by("flood"), 70);
-    }
-
-    #[test]
-    fn what_comes_from_outside_is_one_printable_line() {
-        let e =
-            Entry::new(Door::Slack, "slack:U1 (a\nb\u{202e})", "ack", &"x".repeat(5000)).saying("a\r\n\tb");
-        assert!(!e.actor.contains(['\n', '\u{202e}']) && e.target.chars().count() <= MAX_TEXT, "{e:?}");
-        assert_eq!(e.detail, "a  b");
     }
 }

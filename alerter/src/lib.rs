@@ -26,7 +26,6 @@ mod errors;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod ingest;
-pub mod log_throttle;
 mod markup;
 pub mod metrics;
 pub mod notify;

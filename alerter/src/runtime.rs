@@ -51,7 +51,7 @@ use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
 use crate::outbox::{Feedback, Outcome};
 use crate::read_model::ReadModel;
-use crate::store::unrecorded::FAIL_OPEN_AFTER;
+use crate::store::FAIL_OPEN_AFTER;
 use crate::store::{self, Filter, Store};
 use crate::templates::Templates;
 use auditor::Auditor;

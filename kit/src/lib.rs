@@ -11,6 +11,7 @@ pub mod build_info;
 pub mod config;
 pub mod crash;
 pub mod exposition;
+pub mod log_throttle;
 pub mod logging;
 pub mod serve;
 pub mod shutdown;

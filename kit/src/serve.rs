@@ -16,7 +16,6 @@ mod connection;
 mod connections;
 mod listen;
 mod metrics;
-mod rarely;
 mod sniff;
 mod stall;
 
@@ -32,6 +31,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::log_throttle::LogThrottle;
 use crate::shutdown::Shutdown;
 use crate::web_config::WebConfig;
 
@@ -42,7 +42,6 @@ pub use connections::Client;
 use connections::Connections;
 pub use listen::{ListenAddr, bind};
 pub use metrics::ServeMetrics;
-use rarely::Rarely;
 
 /// What one client, and all of them together, may take.
 #[derive(Debug, Clone)]
@@ -213,7 +212,7 @@ pub async fn serve(
     let router = router.layer(DefaultBodyLimit::max(limits.body_bytes));
     let (open, bodies) = Capacity::of(&limits);
     let server =
-        Arc::new(Server { router, limits, web, bodies, refused_bodies: Rarely::default(), shutdown });
+        Arc::new(Server { router, limits, web, bodies, refused_bodies: LogThrottle::default(), shutdown });
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
 

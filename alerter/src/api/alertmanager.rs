@@ -37,7 +37,6 @@ use super::auth::Caller;
 use super::doc::errors::too_slow;
 use super::error::{ApiError, Reason};
 use super::view::When;
-pub(crate) use alerts::REFUSALS_TOLD_EVERY;
 use wire::{Cluster, ConfigText, Name, StatusView, VersionInfo};
 
 /// Bytes of alerts in one request: Prometheus sends 256 at once.

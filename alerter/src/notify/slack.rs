@@ -245,7 +245,9 @@ impl Bot<'_> {
         let known = attempt.memory.and_then(|m| serde_json::from_str::<Top>(m).ok());
         let Some(mut top) = known else { return self.begin(attempt).await };
         if self.is_elsewhere(&top, attempt).await {
-            return self.begin(attempt).await;
+            let begun = self.begin(attempt).await?;
+            self.leave(&top, n).await;
+            return Ok(begun);
         }
         self.channel.clone_into(&mut top.named);
         match self.edit(&top, n).await {
@@ -274,6 +276,22 @@ impl Bot<'_> {
         // It may be the same one by another name. Where that cannot be learned, rather twice than
         // in a channel that nobody reads.
         self.channel_id(attempt).await.map_or(true, |id| id != top.channel)
+    }
+
+    /// Takes the buttons from a message that is not kept up to date any more, and says where the
+    /// incident goes on. The incident was told there: what is refused here is not tried again.
+    async fn leave(&self, top: &Top, n: &Notification) {
+        let body = json!({
+            "channel": top.channel, "ts": top.ts, "text": blocks::moved_fallback(n, self.channel),
+            "blocks": blocks::moved(n, self.channel), "metadata": metadata(n, &top.key),
+        });
+        if let Err(Refusal { error, .. }) = self.write("chat.update", body).await {
+            tracing::debug!(
+                incident = n.incident,
+                error,
+                "the message in the previous channel stays as it is"
+            );
+        }
     }
 
     /// Posts the message of the incident, unless an earlier attempt at that arrived.

@@ -10,7 +10,7 @@ use super::deliver::{Courier, Done, LaneDone, attempt, sign};
 use super::destination::{Admission, Sign};
 use crate::notify::{Failure, Notifier};
 use crate::store::Claim;
-use crate::store::unrecorded::FAIL_OPEN_AFTER;
+use crate::store::FAIL_OPEN_AFTER;
 
 impl Scheduler {
     /// Sends what is held while the store refuses, and writes down what came of it when it does

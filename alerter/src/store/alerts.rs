@@ -10,18 +10,10 @@ use stepwatch_respond::effect::Effect;
 use stepwatch_respond::external::{Alert, Firing, LabelSet, fingerprint_within};
 use stepwatch_respond::silence::Silence;
 
-use super::commit::json;
-use super::rows::portions;
-use super::{Result, Store, StoreError, text_of};
-
-/// Which rows the alerts that fire have: known here, because an index of their fingerprints would
-/// cost as much as they.
-#[derive(Debug, Default)]
-pub(super) struct Rows {
-    of: BTreeMap<u64, i64>,
-    /// The highest that was given.
-    last: i64,
-}
+use super::alert_rows::AlertRows;
+use super::error::{Result, StoreError};
+use super::handle::Store;
+use super::rows::{json, portions, text_of};
 
 impl Store {
     /// Every silence that is kept. One that does not read is left out, and said so: whoever made it
@@ -60,7 +52,7 @@ impl Store {
         &self,
         tx: &mut SqliteConnection,
         effects: &[Effect],
-    ) -> Result<Option<Rows>> {
+    ) -> Result<Option<AlertRows>> {
         let mut last = BTreeMap::new();
         for (n, effect) in effects.iter().enumerate() {
             let (fingerprint, word) = match effect {
@@ -76,7 +68,7 @@ impl Store {
         let known = self.inner.alerts.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut rows = match known {
             Some(rows) => rows,
-            None => Rows::load(tx).await?,
+            None => AlertRows::load(tx).await?,
         };
         let mut words: Vec<(usize, u64, Option<&Firing>)> =
             last.into_iter().map(|(fingerprint, (n, word))| (n, fingerprint, word)).collect();
@@ -94,7 +86,7 @@ impl Store {
     }
 
     /// To be told when what [`Self::put_alerts`] did is committed.
-    pub(super) fn know(&self, rows: Option<Rows>) {
+    pub(super) fn know(&self, rows: Option<AlertRows>) {
         if rows.is_some() {
             *self.inner.alerts.lock().unwrap_or_else(PoisonError::into_inner) = rows;
         }
@@ -139,33 +131,6 @@ pub(super) async fn put_silence(tx: &mut SqliteConnection, s: &Silence) -> Resul
         .execute(tx)
         .await?;
     Ok(())
-}
-
-impl Rows {
-    /// As the table has them.
-    async fn load(connection: &mut SqliteConnection) -> Result<Self> {
-        let all = sqlx::query("SELECT id, fingerprint FROM alerts").fetch_all(connection).await?;
-        let mut rows = Self::default();
-        for row in &all {
-            let id = row.try_get("id")?;
-            rows.last = rows.last.max(id);
-            // A row that does not say which alert it is of keeps its number, and no alert from its
-            // commit.
-            let fingerprint = row.try_get("fingerprint").ok().and_then(|f| u64::from_str_radix(f, 16).ok());
-            if let Some(fingerprint) = fingerprint {
-                rows.of.insert(fingerprint, id);
-            }
-        }
-        Ok(rows)
-    }
-
-    /// The row that an alert has, or from now on.
-    fn give(&mut self, fingerprint: u64) -> i64 {
-        *self.of.entry(fingerprint).or_insert_with(|| {
-            self.last += 1;
-            self.last
-        })
-    }
 }
 
 async fn put_firing(tx: &mut SqliteConnection, firing: &[(i64, &Firing)]) -> Result<()> {

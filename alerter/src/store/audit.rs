@@ -4,10 +4,11 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{QueryBuilder, Row as _, Sqlite};
 use stepwatch_model::time::Ts;
 
-use super::read::word;
-use super::rows::portions;
-use super::{Result, Store, Who, text_of};
-use crate::audit::Entry;
+use super::error::Result;
+use super::handle::Store;
+use super::rows::{portions, text_of, word};
+use super::writer::Who;
+use crate::audit::entry::Entry;
 
 /// Entries in one answer, unless the filter says otherwise.
 const ENTRIES_DEFAULT: u32 = 100;

@@ -2,7 +2,9 @@
 
 use stepwatch_model::time::Ts;
 
-use super::{Result, Store, Who};
+use super::error::Result;
+use super::handle::Store;
+use super::writer::Who;
 
 /// A service's own name of an incident.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,10 +12,12 @@ use stepwatch_wire::Cursor;
 
 use super::alerts::put_silence;
 use super::audit::put_audit;
-use super::rows::{list, portions};
+use super::error::Result;
+use super::handle::Store;
+use super::rows::{json, list, name_of, portions, put_alive, text_of};
 use super::unrecorded::put_written;
-use super::{Durability, Result, Store, StoreError, Who, name_of, text_of};
-use crate::audit::Entry;
+use super::writer::{Durability, Who};
+use crate::audit::entry::Entry;
 
 /// Incidents that one transaction forgets: whoever has something to say waits for no more.
 const PRUNE_AT_ONCE: i64 = 500;
@@ -291,14 +293,6 @@ async fn supersede(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Resul
     Ok(())
 }
 
-/// How far time had come: the next life does not begin before it.
-pub(super) async fn put_alive(connection: &mut SqliteConnection, at: Ts) -> Result<()> {
-    let sql = "INSERT INTO meta (key, value) VALUES ('alive_at', $1) \
-               ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-    sqlx::query(sql).bind(text_of(at)).execute(connection).await?;
-    Ok(())
-}
-
 async fn put_state(tx: &mut SqliteConnection, parts: &[StatePart]) -> Result<()> {
     let kept: Vec<(&String, &Vec<u8>)> =
         parts.iter().filter_map(|(key, value)| Some((key, value.as_ref()?))).collect();
@@ -331,8 +325,4 @@ async fn put_cursors(tx: &mut SqliteConnection, cursors: &[(String, Cursor)], at
         insert.build().execute(&mut *tx).await?;
     }
     Ok(())
-}
-
-pub(super) fn json(what: &str, value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|source| StoreError::Damaged { what: what.to_owned(), source })
 }

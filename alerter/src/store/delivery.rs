@@ -8,10 +8,12 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::incident::State;
 
-use super::commit::{json, put_alive};
+use super::error::{Result, StoreError};
+use super::handle::Store;
 use super::outcome::DeliveryOutcome;
-use super::read::word;
-use super::{DeliveryState, Result, Store, StoreError, Who, text_of};
+use super::read::DeliveryState;
+use super::rows::{json, put_alive, text_of, word};
+use super::writer::Who;
 use crate::notify::Ring;
 use crate::outbox::plan::{LaneRow, is_held, plan};
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sqlx::sqlite::SqliteConnection;
 
-use super::{Result, StoreError};
+use super::error::{Result, StoreError};
 
 /// For whom the store and what lies beside it may be read: it has names, labels and what people
 /// wrote.
@@ -171,8 +171,9 @@ mod tests {
     use sqlx::sqlite::SqliteConnectOptions;
     use stepwatch_model::time::Ts;
 
+    use super::super::error::StoreError;
+    use super::super::handle::Store;
     use super::super::tests::reopen;
-    use super::super::{Store, StoreError};
     use super::*;
 
     async fn stored() -> (tempfile::TempDir, PathBuf) {

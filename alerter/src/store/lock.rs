@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Result, StoreError};
+use super::error::{Result, StoreError};
 
 #[derive(Debug)]
 pub(super) struct FileLock {

@@ -12,9 +12,12 @@ use sqlx::{ConnectOptions as _, SqlSafeStr as _};
 use tokio::sync::{Mutex, Notify};
 
 use super::busy::Busy;
+use super::error::{Result, StoreError};
+use super::filesystem;
+use super::handle::{Inner, Store};
 use super::identity::{self, Identity};
 use super::lock::FileLock;
-use super::{Inner, Result, Store, StoreError, Writer, filesystem};
+use super::writer::Writer;
 
 /// A schema version, its name and how it comes from the one before.
 type Step = (i64, &'static str, &'static str);

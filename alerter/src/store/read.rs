@@ -10,7 +10,9 @@ use stepwatch_respond::incident::{IncidentRecord, State};
 use stepwatch_respond::message::Message;
 use stepwatch_wire::Cursor;
 
-use super::{Result, Store, StoreError, name_of};
+use super::error::{Result, StoreError};
+use super::handle::Store;
+use super::rows::{name_of, word};
 
 /// Incidents in one answer, unless the filter says otherwise.
 const INCIDENTS_DEFAULT: u32 = 100;
@@ -211,10 +213,4 @@ fn delivery(row: &SqliteRow) -> Result<Delivery> {
         left_to,
         message,
     })
-}
-
-/// A column that holds the serde name of a unit variant.
-pub(super) fn word<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
-    serde_json::from_value(serde_json::Value::String(text.to_owned()))
-        .map_err(|_| StoreError::Unknown { what, found: text.to_owned() })
 }

@@ -2,7 +2,9 @@
 
 use stepwatch_model::time::Ts;
 
-use super::{Result, Store, Who};
+use super::error::Result;
+use super::handle::Store;
+use super::writer::Who;
 use crate::notify::Ring;
 
 /// Calls that are looked at, the last ones.

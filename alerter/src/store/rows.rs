@@ -1,7 +1,11 @@
-//! Many rows in few statements, which are always the same few: one that is known is not prepared
-//! again.
+//! What stands in columns, and many rows in few statements. These are always the same few: one
+//! that is known is not prepared again.
 
+use sqlx::sqlite::SqliteConnection;
 use sqlx::{Encode, QueryBuilder, Sqlite, Type};
+use stepwatch_model::time::Ts;
+
+use super::error::{Result, StoreError};
 
 /// Rows of one statement, the most first. Far below SQLite's limit of bound values.
 const SIZES: [usize; 8] = [128, 64, 32, 16, 8, 4, 2, 1];
@@ -27,6 +31,47 @@ where
         list.push_bind(value);
     }
     query.push(")");
+}
+
+pub(super) fn json(what: &str, value: &impl serde::Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|source| StoreError::Damaged { what: what.to_owned(), source })
+}
+
+/// A column that holds the serde name of a unit variant.
+pub(super) fn word<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned()))
+        .map_err(|_| StoreError::Unknown { what, found: text.to_owned() })
+}
+
+/// How far time had come: the next life does not begin before it.
+pub(super) async fn put_alive(connection: &mut SqliteConnection, at: Ts) -> Result<()> {
+    let sql = "INSERT INTO meta (key, value) VALUES ('alive_at', $1) \
+               ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+    sqlx::query(sql).bind(text_of(at)).execute(connection).await?;
+    Ok(())
+}
+
+/// RFC 3339 in UTC with milliseconds: for eyes, and its order is the order of time.
+pub(super) fn text_of(ts: Ts) -> String {
+    match jiff::Timestamp::from_millisecond(ts.0) {
+        Ok(t) => t.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string(),
+        Err(_) => ts.to_string(),
+    }
+}
+
+/// The serde name of a unit variant, as it stands in a column.
+pub(super) fn name_of(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        other => unreachable_name(&format!("{other:?}")),
+    }
+}
+
+/// Only unit variants come here, which serde writes as strings; a wrong name in a column is better
+/// than a lost page.
+fn unreachable_name(got: &str) -> String {
+    debug_assert!(false, "not a unit variant: {got}");
+    got.to_owned()
 }
 
 #[cfg(test)]

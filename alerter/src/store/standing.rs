@@ -2,7 +2,8 @@
 
 use stepwatch_respond::effect::Notification;
 
-use super::{Result, Store};
+use super::error::Result;
+use super::handle::Store;
 
 impl Store {
     /// The last message that `receiver` took of each incident that is not over, in the order of the

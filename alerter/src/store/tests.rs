@@ -1,7 +1,10 @@
 mod refusal;
 
+use std::path::Path;
+
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
+use stepwatch_model::time::Ts;
 use stepwatch_model::{Cause, Kind, Observation, Severity, Suspect, Target};
 use stepwatch_respond::effect::{Action, Effect, Notification, TimelineEntry};
 use stepwatch_respond::incident::{End, Ended, IncidentRecord, State};
@@ -9,6 +12,7 @@ use stepwatch_respond::matcher::Labels;
 use stepwatch_wire::Cursor;
 use tempfile::TempDir;
 
+use super::rows::text_of;
 use super::*;
 use crate::notify::Ring;
 use crate::notify::tests::page;

@@ -6,9 +6,9 @@
 //! with its cursor and is told what it missed, and meanwhile holds no memory but that one chunk.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Query, State};
@@ -18,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use bytes::Bytes;
+use stepwatch_kit::log_throttle::LogThrottle;
 use stepwatch_kit::serve::{Authenticated, Client, Ends};
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Event, Kind};
@@ -27,12 +28,8 @@ use super::ring::{Read, Ring, Start};
 use super::seats::{Seat, Seats};
 use crate::clock::unix_now;
 use crate::identity::peer;
-use crate::lock::Locked as _;
 use crate::reply;
 use crate::samples::Samples;
-
-/// Between two lines about readers that are refused.
-const LOG_EVERY: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone)]
 pub struct StreamConfig {
@@ -62,36 +59,23 @@ struct Readers {
     evicted: AtomicU64,
     refused: AtomicU64,
     gaps: AtomicU64,
-    /// When it was last logged that one was refused: one that is comes back at once.
-    logged: Mutex<Option<Instant>>,
-    /// The same of one that was cut off.
-    logged_cut: Mutex<Option<Instant>>,
+    /// Lines about readers that are refused: one that is comes back at once.
+    log_refused: LogThrottle,
+    log_cut: LogThrottle,
 }
 
 impl Readers {
-    /// Counts a reader that finds no place. Whether its address was logged.
-    fn refuse(&self, client: Option<Client>, now: Instant) -> bool {
+    /// Counts a reader that finds no place.
+    fn refuse(&self, client: Option<Client>) {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        if !is_due(&self.logged, now) {
-            return false;
-        }
+        let Some(count) = self.log_refused.count(1) else { return };
         let client = client.map(|client| client.to_string());
         tracing::warn!(
+            count,
             client,
             "refused a reader of the stream: too many follow it (stream.max_readers, stream.max_readers_per_address)"
         );
-        true
     }
-}
-
-/// Whether a line that anybody can cause is due; if so, the next is [`LOG_EVERY`] later.
-fn is_due(logged: &Mutex<Option<Instant>>, now: Instant) -> bool {
-    let mut logged = logged.locked();
-    let due = logged.is_none_or(|at| now.saturating_duration_since(at) >= LOG_EVERY);
-    if due {
-        *logged = Some(now);
-    }
-    due
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -155,7 +139,7 @@ async fn stream(
     let user = peer::voice_at_our_port(ends.map(|Extension(ends)| ends)).await.uid();
     let limits = (state.config.max_readers, state.config.max_readers_per_address);
     let Some(seat) = state.readers.seats.take((client, user), authenticated.is_some(), limits) else {
-        state.readers.refuse(client, Instant::now());
+        state.readers.refuse(client);
         let text = "too many readers follow the stream (stream.max_readers, stream.max_readers_per_address)";
         let again = [(RETRY_AFTER, HeaderValue::from_static("5"))];
         return (again, reply::error(StatusCode::SERVICE_UNAVAILABLE, text)).into_response();
@@ -192,9 +176,9 @@ async fn serve(
         End::Left | End::Shutdown => 0,
     };
     let is_cut = matches!(end, End::Slow | End::Behind | End::Evicted);
-    if is_cut && is_due(&state.readers.logged_cut, Instant::now()) {
+    if is_cut && let Some(count) = state.readers.log_cut.count(1) {
         let client = client.map(|client| client.to_string());
-        tracing::warn!(reason = ?end, client, "cut off a reader of the stream; it may come back with its cursor");
+        tracing::warn!(count, reason = ?end, client, "cut off a reader of the stream; it may come back with its cursor");
     }
     drop(seat);
 }
@@ -246,19 +230,5 @@ async fn send(state: &StreamState, chunks: &mpsc::Sender<Bytes>, chunk: Bytes) -
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(End::Left),
         Err(_) => Err(End::Slow),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refused_reader_is_counted_each_time_and_logged_once_a_minute() {
-        let (readers, now) = (Readers::default(), Instant::now());
-        let client = Some(Client::of([10, 0, 0, 1].into(), [192, 0, 2, 1].into()));
-        let after = |seconds| readers.refuse(client, now + Duration::from_secs(seconds));
-        assert_eq!([after(0), after(59), after(60)], [true, false, true]);
-        assert_eq!(readers.refused.load(Ordering::Relaxed), 3);
     }
 }

@@ -27,11 +27,11 @@ use tower::ServiceExt;
 
 use super::bodies::{Budget, Counted};
 use super::connections::{Busy, Client, Entered, Seat};
-use super::rarely::Rarely;
 use super::sniff::Sniffed;
 use super::stall::StallGuard;
 use super::{Authenticated, BodyShare, Ends, Limits, WebUser, browser};
 use crate::admin::PROBES;
+use crate::log_throttle::LogThrottle;
 use crate::shutdown::Shutdown;
 use crate::web_config::WebConfig;
 
@@ -43,7 +43,7 @@ pub(super) struct Server {
     pub(super) web: Option<WebConfig>,
     pub(super) bodies: Arc<Budget>,
     /// Lines about bodies that found no room.
-    pub(super) refused_bodies: Rarely,
+    pub(super) refused_bodies: LogThrottle,
     pub(super) shutdown: Shutdown,
 }
 
@@ -367,8 +367,8 @@ fn foreign(server: &Server, request: &Request<Incoming>) -> Option<String> {
 /// There is no room for the body beside those of others, or it came too slowly.
 fn no_room(server: &Server, client: Client) -> Response<Body> {
     server.limits.metrics.refused_body();
-    if server.refused_bodies.is_due() {
-        tracing::warn!(%client, "no room for a body of this client beside those of others, or it came too slowly");
+    if let Some(count) = server.refused_bodies.count(1) {
+        tracing::warn!(count, %client, "no room for a body of this client beside those of others, or it came too slowly");
     }
     let again = [(RETRY_AFTER, HeaderValue::from_static("1"))];
     let text = "no room for the body beside those of other requests, or it came too slowly; send it again\n";

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ServeMetrics;
-use super::rarely::Rarely;
+use crate::log_throttle::LogThrottle;
 
 /// A client that has requests on this share of all connections loses one that is being answered,
 /// too, to a client with fewer.
@@ -85,8 +85,8 @@ pub(super) struct Connections {
     /// How many there are, also of connections that are about to be closed for others.
     unsent: AtomicUsize,
     metrics: ServeMetrics,
-    evictions: Rarely,
-    refusals: Rarely,
+    evictions: LogThrottle,
+    refusals: LogThrottle,
     open: Mutex<Open>,
 }
 
@@ -207,7 +207,7 @@ impl Drop for Entered {
 impl Connections {
     /// With `limit` places, and room for so many bytes of answers.
     pub(super) fn new(limit: usize, answers: usize, metrics: ServeMetrics) -> Arc<Self> {
-        let (evictions, refusals) = (Rarely::default(), Rarely::default());
+        let (evictions, refusals) = (LogThrottle::default(), LogThrottle::default());
         Arc::new(Self {
             limit,
             answers,
@@ -293,8 +293,8 @@ impl Connections {
             self.evict(open, id);
         } else {
             self.metrics.refused_over_capacity();
-            if self.refusals.is_due() {
-                tracing::warn!(%client, "every place for a request is taken: one of this client was refused");
+            if let Some(count) = self.refusals.count(1) {
+                tracing::warn!(count, %client, "every place for a request is taken: one of this client was refused");
             }
         }
         victim.is_some()
@@ -304,8 +304,8 @@ impl Connections {
         let Some(Entry { client, cut, .. }) = open.by_id.remove(&id) else { return };
         cut.cancel();
         self.metrics.evicted();
-        if self.evictions.is_due() {
-            tracing::warn!(%client, "every connection is taken: one of this client was closed");
+        if let Some(count) = self.evictions.count(1) {
+            tracing::warn!(count, %client, "every connection is taken: one of this client was closed");
         }
     }
 

@@ -260,6 +260,23 @@ async fn idle_connections_make_room_for_whoever_asks() {
 }
 
 #[tokio::test]
+async fn ports_with_the_same_limits_share_the_places() {
+    let limits = Limits { max_connections: 4, ..Limits::default() };
+    let (first, second) = (start(hello(), limits.clone()).await, start(hello(), limits).await);
+    let mut idle = Vec::new();
+    for _ in 0..4 {
+        let mut stream = first.connect().await;
+        assert!(request(&mut stream, GET).await.contains("200 OK"));
+        idle.push(stream);
+    }
+    assert!(request(&mut second.connect().await, GET).await.contains("200 OK"));
+    assert_eq!(read_to_end(&mut idle[0]).await, "", "the oldest of the first port was closed");
+    assert!(request(&mut idle[3], GET).await.contains("200 OK"));
+    first.stop().await;
+    second.stop().await;
+}
+
+#[tokio::test]
 async fn bodies_that_are_held_back_make_room_for_whole_ones() {
     let limits = Limits { bodies_in_flight: 1 << 20, ..Limits::default() };
     let metrics = limits.metrics.clone();

@@ -22,7 +22,7 @@ mod steps;
 
 use std::process::ExitCode;
 
-use crate::report::Report;
+use crate::report::{Report, Step};
 use crate::shell::Workspace;
 
 const USAGE: &str = "\
@@ -86,15 +86,32 @@ fn main() -> ExitCode {
         }
     };
     let mut report = Report::new(options.full);
-    for step in &steps {
-        let passed = report.run(step, &workspace);
-        // Without its tools every later failure would be noise.
-        if !passed && step.name == steps::INSTALL {
-            break;
-        }
-    }
+    run(&steps, &workspace, &mut report);
     report.summary();
     if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs what needs no tools while they are installed, and then the rest. A person who has to
+/// install something by hand learns so after the step that was under way.
+fn run(steps: &[Step], workspace: &Workspace, report: &mut Report) {
+    let (installing, steps): (Vec<_>, Vec<_>) = steps.iter().partition(|s| s.name == steps::INSTALL);
+    let (after, before): (Vec<_>, Vec<_>) = steps.into_iter().partition(|s| s.needs_tools);
+    let installed = std::thread::scope(|threads| {
+        let mut installing = installing.first().map(|step| threads.spawn(|| step.run(workspace)));
+        for step in before {
+            report.run(step, workspace);
+            if let Some(thread) = installing.take_if(|thread| thread.is_finished())
+                && !report.add(thread.join())
+            {
+                return false;
+            }
+        }
+        installing.is_none_or(|thread| report.add(thread.join()))
+    });
+    // Without its tools every later failure would be noise.
+    if installed {
+        after.into_iter().for_each(|step| _ = report.run(step, workspace));
+    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub(crate) struct Step {
     pub(crate) about: &'static str,
     /// Only with `--full`.
     pub(crate) long: bool,
+    /// Whether it waits for what `install` installs.
+    pub(crate) needs_tools: bool,
     pub(crate) run: fn(&Workspace) -> Result<Closing, String>,
 }
 
@@ -58,22 +60,48 @@ impl Ended {
     }
 }
 
+/// A step that was run.
+pub(crate) struct Done {
+    name: &'static str,
+    about: &'static str,
+    took: Duration,
+    result: Result<Closing, String>,
+}
+
+impl Step {
+    pub(crate) fn run(&self, workspace: &Workspace) -> Done {
+        let started = Instant::now();
+        let result = (self.run)(workspace);
+        Done { name: self.name, about: self.about, took: started.elapsed(), result }
+    }
+}
+
 pub(crate) struct Report {
     full: bool,
+    began: Instant,
     done: Vec<(&'static str, Duration, Ended)>,
 }
 
 impl Report {
     pub(crate) fn new(full: bool) -> Self {
-        Self { full, done: Vec::new() }
+        Self { full, began: Instant::now(), done: Vec::new() }
     }
 
+    /// Runs a step and says how it ended; whether it passed.
     pub(crate) fn run(&mut self, step: &Step, workspace: &Workspace) -> bool {
-        println!("== {:<18} {}", step.name, step.about);
-        let _ = std::io::stdout().flush();
-        let started = Instant::now();
-        let result = (step.run)(workspace);
-        let took = started.elapsed();
+        header(step.name, step.about);
+        let done = step.run(workspace);
+        self.ended(done)
+    }
+
+    /// The same of a step that ran beside others.
+    pub(crate) fn add(&mut self, done: std::thread::Result<Done>) -> bool {
+        let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        header(done.name, done.about);
+        self.ended(done)
+    }
+
+    fn ended(&mut self, Done { name, took, result, .. }: Done) -> bool {
         match &result {
             Ok(closing) => closing.iter().for_each(|line| println!("   {line}")),
             Err(why) => println!("{why}"),
@@ -83,7 +111,7 @@ impl Report {
             println!("   --full leaves nothing out, and the step did");
         }
         println!("   {} in {}\n", ended.word(), human(took));
-        self.done.push((step.name, took, ended));
+        self.done.push((name, took, ended));
         ended != Ended::Failed
     }
 
@@ -96,11 +124,11 @@ impl Report {
         for (name, took, ended) in &self.done {
             println!("   {:<8} {name:<18} {:>8}", ended.word(), human(*took));
         }
-        println!("{}", self.verdict());
+        println!("{}", self.verdict(self.began.elapsed()));
     }
 
-    fn verdict(&self) -> String {
-        let total = human(self.done.iter().map(|(_, took, _)| *took).sum());
+    fn verdict(&self, took: Duration) -> String {
+        let total = human(took);
         let steps = self.done.len();
         let count = |is: fn(&Ended) -> bool| self.done.iter().filter(|(_, _, e)| is(e)).count();
         let failed = count(|e| *e == Ended::Failed);
@@ -118,6 +146,11 @@ impl Report {
     }
 }
 
+fn header(name: &str, about: &str) {
+    println!("== {name:<18} {about}");
+    let _ = std::io::stdout().flush();
+}
+
 fn human(d: Duration) -> String {
     let s = d.as_secs();
     if s >= 60 { format!("{}m {:02}s", s / 60, s % 60) } else { format!("{:.1}s", d.as_secs_f64()) }
@@ -130,8 +163,9 @@ mod tests {
     fn report(full: bool, results: &[Result<Closing, String>]) -> String {
         let mut report = Report::new(full);
         report.done = results.iter().map(|r| ("x", Duration::from_secs(1), Ended::of(r, full))).collect();
-        assert_eq!(report.passed(), !report.verdict().contains("FAILED"));
-        report.verdict()
+        let verdict = report.verdict(Duration::from_secs(results.len() as u64));
+        assert_eq!(report.passed(), !verdict.contains("FAILED"));
+        verdict
     }
 
     #[test]

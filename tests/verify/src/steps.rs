@@ -31,13 +31,15 @@ const PROCESS_TESTS: &[&str] = &[
 ];
 
 pub(crate) fn all() -> Vec<Step> {
-    let step = |name, about, run| Step { name, about, long: false, run };
+    let step = |name, about, run| Step { name, about, long: false, needs_tools: true, run };
+    let static_step = |name, about, run| Step { needs_tools: false, ..step(name, about, run) };
+    let long_step = |name, about, run| Step { long: true, ..step(name, about, run) };
     vec![
         step(INSTALL, "what the tests need and this machine lacks", install::all),
-        step("house", "files of at most 600 lines, functions of at most 70", house::check),
-        step("fmt", "cargo fmt --check", fmt),
-        step("clippy", "cargo clippy, warnings are errors", clippy),
-        step("doc", "cargo doc, warnings are errors", doc),
+        static_step("house", "files of at most 600 lines, functions of at most 70", house::check),
+        static_step("fmt", "cargo fmt --check", fmt),
+        static_step("clippy", "cargo clippy, warnings are errors", clippy),
+        static_step("doc", "cargo doc, warnings are errors", doc),
         step("test", "cargo test, with real peers", test),
         step("demo", "cargo demo, to its end", demo),
         step("python", "the Python client's tests", python_tests),
@@ -45,43 +47,21 @@ pub(crate) fn all() -> Vec<Step> {
         step("rules", "promtool check and test of rules/", rules),
         step("machete", "dependencies that nothing uses", machete),
         step("deny", "licences and advisories of dependencies", deny),
-        Step {
-            name: "python-real",
-            about: "the Python adapters against the frameworks themselves",
-            long: true,
-            run: real::all,
-        },
-        Step {
-            name: "fuzz",
-            about: "every fuzz target, with the sanitizers, over its corpus and beyond",
-            long: true,
-            run: fuzz::targets,
-        },
-        Step {
-            name: "api-fuzz",
-            about: "every route of the alerter against its OpenAPI document",
-            long: true,
-            run: fuzz::api,
-        },
-        Step {
-            name: "kill",
-            about: "500 rounds of kills, clocks and receivers that fail",
-            long: true,
-            run: kill,
-        },
-        Step {
-            name: "hostile",
-            about: "every attack on both programs, with its bounds",
-            long: true,
-            run: hostile,
-        },
-        Step { name: "loops", about: "end-to-end and kill tests, 20 times", long: true, run: loops },
-        Step {
-            name: "long",
-            about: "a tail at 1,000 lines a second, a driver that hangs for a minute, a million collections, 20,000 alerts and incidents",
-            long: true,
-            run: long,
-        },
+        long_step("python-real", "the Python adapters against the frameworks themselves", real::all),
+        long_step(
+            "fuzz",
+            "every fuzz target, with the sanitizers, over its corpus and beyond",
+            fuzz::targets,
+        ),
+        long_step("api-fuzz", "every route of the alerter against its OpenAPI document", fuzz::api),
+        long_step("kill", "500 rounds of kills, clocks and receivers that fail", kill),
+        long_step("hostile", "every attack on both programs, with its bounds", hostile),
+        long_step("loops", "end-to-end and kill tests, 20 times", loops),
+        long_step(
+            "long",
+            "a tail at 1,000 lines a second, a driver that hangs for a minute, a million collections, 20,000 alerts and incidents",
+            long,
+        ),
     ]
 }
 

@@ -1,6 +1,5 @@
 //! Alerts: taken from Prometheus, shown to whoever asks.
 
-use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -36,8 +35,6 @@ const MAX_INCIDENTS: u32 = 100_000;
 const MAX_MISTAKES: usize = 10;
 /// Characters of the name of an alert in one of them.
 const MAX_NAME: usize = 100;
-/// A sender tells the same again each minute: the log need not.
-pub(crate) const REFUSALS_TOLD_EVERY: Duration = Duration::from_mins(1);
 
 /// What reads, or the value that does not.
 type Posted = core::result::Result<PostableAlert, (serde_json::Value, serde_json::Error)>;

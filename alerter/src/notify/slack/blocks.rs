@@ -15,6 +15,7 @@ use stepwatch_respond::incident::Ended;
 use stepwatch_respond::message::{Fact, Message, Status};
 
 use super::buttons;
+use super::channel::{NAME_MAX, is_id};
 use crate::notify::text::{clean, line, web_link};
 
 /// Slack's limits, in characters as sent; the whole message has about 13,000.
@@ -57,6 +58,21 @@ pub(super) fn message(n: &Notification, deeds: bool) -> Value {
     );
     blocks.push(json!({"type": "context", "elements": [mrkdwn(&context)]}));
     Value::Array(blocks)
+}
+
+/// The message of an incident that is told in another channel from now on.
+pub(super) fn moved(n: &Notification, channel: &str) -> Value {
+    let mut blocks = message(n, false);
+    if let Some(blocks) = blocks.as_array_mut() {
+        blocks.insert(1, section(&moved_fallback(n, channel)));
+    }
+    blocks
+}
+
+pub(super) fn moved_fallback(n: &Notification, channel: &str) -> String {
+    let channel = if is_id(channel) { format!("<#{channel}>") } else { escape(channel, NAME_MAX) };
+    let title = escape(&n.message.title, HEADER_MAX);
+    format!("This message is out of date. The incident continues in {channel}: {title}")
 }
 
 /// One entry of the thread: what is new.
@@ -314,6 +330,16 @@ mod tests {
             "page_with_buttons",
             pretty(&message(&page("chat", 1, Action::Trigger), true))
         );
+    }
+
+    #[test]
+    fn a_message_that_is_left_says_where_it_continues_and_has_no_buttons() {
+        let n = page("chat", 1, Action::Trigger);
+        for (channel, shown) in [("#oncall", "#oncall"), ("C0ONCALL00", "<#C0ONCALL00>")] {
+            let blocks = pretty(&moved(&n, channel));
+            assert!(blocks.contains(&format!("continues in {shown}")), "{blocks}");
+            assert!(!blocks.contains("stepwatch_ack") && blocks.contains("stepwatch_link_0"), "{blocks}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::is_user_id;
 use crate::notify::SecretSource;
 
 /// Slack takes no longer name of a channel.
-const NAME_MAX: usize = 80;
+pub(super) const NAME_MAX: usize = 80;
 
 /// Tokens that are not the bot's, and what they are.
 const OTHER_TOKENS: [(&str, &str); 5] = [

@@ -265,6 +265,12 @@ async fn another_channel_is_told_anew() {
         let new: Vec<_> = posts.iter().filter(|p| p.channel == "C0ONCALL00").collect();
         let tops: Vec<_> = new.iter().filter(|p| p.is_top()).collect();
         assert_eq!((tops.len(), tops[0].edits.len(), new.len()), (1, 1, 2), "{to}: {posts:#?}");
+        let old = posts.iter().find(|p| p.channel != "C0ONCALL00").unwrap();
+        if archived {
+            assert_eq!(old.edits.len(), 0, "{to}: {old:#?}");
+        } else {
+            assert!(old.visible_text().contains(&format!("continues in {to}")), "{old:#?}");
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use sqlx::sqlite::SqliteConnectOptions;
 use stepwatch_model::time::Span;
 
 use super::*;
+use crate::store::FAIL_OPEN_AFTER;
 use crate::store::busy::Busy;
-use crate::store::unrecorded::FAIL_OPEN_AFTER;
 
 const ID: &str = "01J9ZC7Q3F8D2V4X6Y8Z0A2B4C";
 

@@ -2,9 +2,10 @@
 
 use sqlx::sqlite::SqliteConnection;
 
-use super::{Progress, Written};
+use crate::store::delivery;
+use crate::store::error::Result;
+use crate::store::held::{Progress, Written};
 use crate::store::outcome::DeliveryOutcome;
-use crate::store::{Result, delivery};
 
 /// Marks rows as their messages stand, and stood: they say when each was created, how often it was
 /// tried and when that ended, and nothing of when they were written.

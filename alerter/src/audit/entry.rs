@@ -1,0 +1,134 @@
+//! One entry of the audit log.
+
+use core::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use stepwatch_model::time::Ts;
+
+use crate::clock::wall;
+use crate::notify::line;
+
+/// Characters of an actor, a target, and of what is said beside them.
+const MAX_TEXT: usize = 300;
+
+/// The way by which somebody came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Door {
+    Api,
+    /// Our own command line, over the API.
+    Cli,
+    /// The API of Alertmanager.
+    Alertmanager,
+    Slack,
+    PagerDuty,
+    /// What operates the process: `/-/`.
+    Operator,
+    /// A signal, from the same machine.
+    Signal,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Done,
+    /// Allowed, and nothing was left to do.
+    Unchanged,
+    /// Not allowed, not signed, not understood, or about nothing that exists.
+    Refused,
+    /// Ours is the fault.
+    Failed,
+}
+
+/// One line of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub at: Ts,
+    /// `api:NAME`, `user:NAME`, `slack:U123 (alice)`; whoever it says it is where nobody is asked
+    /// who they are.
+    pub actor: String,
+    pub door: Door,
+    /// `ack`, `resolve`, `silence`, `expire`, `alerts`, `reload`, ...
+    pub action: String,
+    /// What it is about: an incident, a silence, a path.
+    pub target: String,
+    pub outcome: Outcome,
+    /// Where from; the nearest proxy if there is one.
+    pub remote: Option<IpAddr>,
+    pub detail: String,
+}
+
+impl Door {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Cli => "cli",
+            Self::Alertmanager => "alertmanager",
+            Self::Slack => "slack",
+            Self::PagerDuty => "pagerduty",
+            Self::Operator => "operator",
+            Self::Signal => "signal",
+        }
+    }
+}
+
+impl Outcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Unchanged => "unchanged",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Entry {
+    /// Of something that is about to be done. What comes from outside is cut to a line of printable
+    /// characters.
+    pub fn new(door: Door, actor: &str, action: &str, target: &str) -> Self {
+        Self {
+            at: wall(),
+            actor: line(actor, MAX_TEXT),
+            door,
+            action: action.to_owned(),
+            target: line(target, MAX_TEXT),
+            outcome: Outcome::Done,
+            remote: None,
+            detail: String::new(),
+        }
+    }
+
+    pub fn from(self, remote: Option<IpAddr>) -> Self {
+        Self { remote, ..self }
+    }
+
+    pub fn saying(self, detail: &str) -> Self {
+        Self { detail: line(detail, MAX_TEXT), ..self }
+    }
+
+    pub fn came_to(self, outcome: Outcome) -> Self {
+        Self { outcome, ..self }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { actor, door, action, target, outcome, .. } = self;
+        write!(f, "{action} {target} by {actor} ({}): {}", door.as_str(), outcome.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_from_outside_is_one_printable_line() {
+        let e =
+            Entry::new(Door::Slack, "slack:U1 (a\nb\u{202e})", "ack", &"x".repeat(5000)).saying("a\r\n\tb");
+        assert!(!e.actor.contains(['\n', '\u{202e}']) && e.target.chars().count() <= MAX_TEXT, "{e:?}");
+        assert_eq!(e.detail, "a  b");
+    }
+}

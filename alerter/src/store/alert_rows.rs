@@ -1,0 +1,44 @@
+//! Where in its table each alert stands.
+
+use std::collections::BTreeMap;
+
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteConnection;
+
+use super::error::Result;
+
+/// Which rows the alerts that fire have: known here, because an index of their fingerprints would
+/// cost as much as they.
+#[derive(Debug, Default)]
+pub(super) struct AlertRows {
+    pub(super) of: BTreeMap<u64, i64>,
+    /// The highest that was given.
+    last: i64,
+}
+
+impl AlertRows {
+    /// As the table has them.
+    pub(super) async fn load(connection: &mut SqliteConnection) -> Result<Self> {
+        let all = sqlx::query("SELECT id, fingerprint FROM alerts").fetch_all(connection).await?;
+        let mut rows = Self::default();
+        for row in &all {
+            let id = row.try_get("id")?;
+            rows.last = rows.last.max(id);
+            // A row that does not say which alert it is of keeps its number, and no alert from its
+            // commit.
+            let fingerprint = row.try_get("fingerprint").ok().and_then(|f| u64::from_str_radix(f, 16).ok());
+            if let Some(fingerprint) = fingerprint {
+                rows.of.insert(fingerprint, id);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The row that an alert has, or from now on.
+    pub(super) fn give(&mut self, fingerprint: u64) -> i64 {
+        *self.of.entry(fingerprint).or_insert_with(|| {
+            self.last += 1;
+            self.last
+        })
+    }
+}

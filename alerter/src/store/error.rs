@@ -1,0 +1,59 @@
+//! What goes wrong with the store.
+
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error(
+        "{path} is on {filesystem}, a filesystem shared between machines: SQLite's write-ahead log needs memory and locks \
+         that only a local disk gives, and would corrupt there. Put storage.sqlite on a local disk"
+    )]
+    SharedFilesystem { path: PathBuf, filesystem: &'static str },
+    #[error(
+        "{path} is in use by another stepwatch-alerter (process {holder}): one file belongs to one alerter"
+    )]
+    InUse { path: PathBuf, holder: String },
+    #[error(
+        "{path} was written by a newer stepwatch-alerter (schema {found}, this one knows {known}): run that version, or \
+         restore a backup"
+    )]
+    Newer { path: PathBuf, found: i64, known: i64 },
+    #[error("cannot migrate {path}")]
+    Migrate { path: PathBuf, source: sqlx::migrate::MigrateError },
+    #[error("cannot {action} {path}")]
+    Io { action: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("cannot open {path}")]
+    Open { path: PathBuf, source: sqlx::Error },
+    #[error("{0:?} begins the ids of more than one incident: give more characters")]
+    AmbiguousId(String),
+    #[error("{what} in the store does not read")]
+    Damaged { what: String, source: serde_json::Error },
+    #[error("{what} in the store is {found:?}, which this version does not know")]
+    Unknown { what: &'static str, found: String },
+    #[error(
+        "what was written to {path} is not there for its readers: was the file replaced? Then start again"
+    )]
+    Unseen { path: PathBuf },
+    #[error(
+        "{path} {what} while this alerter runs: nothing that is written would be found again. Put the file back, or restart"
+    )]
+    NotInPlace { path: PathBuf, what: &'static str },
+    #[error(
+        "{path} {what}, but this alerter kept its incidents here before ({beside} says so). Restore it from a backup, or start \
+         once with --new-store to begin without them"
+    )]
+    Unexpected { path: PathBuf, beside: PathBuf, what: &'static str },
+    #[error("a transaction in {path} does not end: does its disk hang?")]
+    Stalled { path: PathBuf },
+    #[error(transparent)]
+    Sql(#[from] sqlx::Error),
+}
+
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+impl StoreError {
+    /// Whether the store takes nothing, as opposed to: not this.
+    pub(super) fn is_refusal(&self) -> bool {
+        !matches!(self, Self::AmbiguousId(_) | Self::Damaged { .. } | Self::Unknown { .. })
+    }
+}

@@ -1,0 +1,99 @@
+//! The open store, as its callers hold it.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sqlx::sqlite::SqlitePool;
+use tokio::sync::{Mutex, Notify};
+
+use super::alert_rows::AlertRows;
+use super::busy::Busy;
+use super::held::Unrecorded;
+use super::identity::Identity;
+use super::lock::FileLock;
+use super::writer::{Refusal, Writer};
+
+/// A handle to the open store; clones share it.
+#[derive(Debug, Clone)]
+pub struct Store {
+    pub(super) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) path: PathBuf,
+    pub(super) identity: Identity,
+    pub(super) writer: Mutex<Writer>,
+    /// Where deliveries, and whatever is in no hurry, wait for their turn to wait for the writer.
+    pub(super) line: Mutex<()>,
+    /// Never held for long.
+    pub(super) refusal: std::sync::Mutex<Option<Refusal>>,
+    /// When the transaction under way began. Never held for long.
+    pub(super) transaction_began: std::sync::Mutex<Option<tokio::time::Instant>>,
+    /// What is sent although the store refuses. Never held for long.
+    pub(super) unrecorded: std::sync::Mutex<Unrecorded>,
+    pub(super) readers: SqlitePool,
+    /// For what is found by a key: it takes no time, and a person may wait for it.
+    pub(super) finders: SqlitePool,
+    /// Of the last commit with alerts; not known before there was one, and after one that did not
+    /// end well. Only the engine's loop commits alerts.
+    pub(super) alerts: std::sync::Mutex<Option<AlertRows>>,
+    /// Rung after a commit that put something into the outbox.
+    pub(super) posted: Notify,
+    // Last: the file is closed before another alerter may have it.
+    pub(super) _lock: FileLock,
+}
+
+pub(super) struct Reader<'a> {
+    pool: &'a SqlitePool,
+    _busy: Busy,
+}
+
+impl Deref for Reader<'_> {
+    type Target = SqlitePool;
+
+    fn deref(&self) -> &SqlitePool {
+        self.pool
+    }
+}
+
+impl Store {
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// Resolves after the next commit that put something into the outbox; at once if there was one
+    /// since the last call.
+    pub(crate) async fn posted(&self) {
+        self.inner.posted.notified().await;
+    }
+
+    /// Makes [`Store::posted`] resolve.
+    pub(crate) fn post(&self) {
+        self.inner.posted.notify_one();
+    }
+
+    pub(super) fn reader(&self) -> Reader<'_> {
+        Reader { pool: &self.inner.readers, _busy: Busy::now() }
+    }
+
+    /// To read what is found by a key.
+    pub(super) fn finder(&self) -> Reader<'_> {
+        Reader { pool: &self.inner.finders, _busy: Busy::now() }
+    }
+
+    /// Writes the log back into the database file and closes it. Dropping the last handle is safe
+    /// too, only slower to reopen.
+    pub async fn close(self) {
+        self.inner.readers.close().await;
+        self.inner.finders.close().await;
+        let mut writer = self.inner.writer.lock().await;
+        let _busy = Busy::now();
+        // After a refusal there may be none, and nothing to write back with.
+        let Some(connection) = writer.kept() else { return };
+        if let Err(err) = sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await {
+            tracing::warn!(%err, "cannot write the log back into the database file; the next start will");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Pages that are sent before they can be recorded, lane by lane: what is to be sent, what came of
+//! it, and what is to be written down of it.
+
+use std::collections::BTreeMap;
+
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Notification};
+
+use super::outcome::DeliveryOutcome;
+use crate::notify::Ring;
+
+/// Messages that are held at once.
+const MAX_HELD: usize = 10_000;
+
+/// One message.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub notification: Notification,
+    pub created_at: Ts,
+    pub ambiguous: bool,
+    /// As its row counts them.
+    pub attempts: u32,
+    /// Its number, from the first attempt on, if its receiver rings once a number.
+    pub ring: Option<Ring>,
+    pub(super) progress: Progress,
+    /// Its row is in the store.
+    pub(super) recorded: bool,
+    /// A transaction that is under way writes it down: it is not begun meanwhile.
+    pub(super) writing: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Progress {
+    /// To be sent from then on, and what came of the last attempt.
+    Waits {
+        next: Ts,
+        last: Option<Ended>,
+    },
+    Sending,
+    Done(Ended),
+}
+
+/// An attempt that is over.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ended {
+    pub(super) outcome: DeliveryOutcome,
+    pub(super) at: Ts,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// By their place in it.
+    pub(super) queue: BTreeMap<u32, Held>,
+    /// Of the notifier.
+    memory: Option<String>,
+}
+
+/// By receiver and incident.
+#[derive(Debug, Default)]
+pub(super) struct Unrecorded {
+    pub(super) lanes: BTreeMap<(String, String), Lane>,
+    /// The last number of a call, by incident and whether it is a page's: no row has it yet.
+    rings: BTreeMap<(String, bool), u32>,
+    pub(super) left_out: u64,
+}
+
+/// What one transaction writes down of a message: as it was, whenever that transaction is.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) lane: (String, String),
+    pub(super) seq: u32,
+    pub(super) idem_key: String,
+    pub(super) created_at: Ts,
+    pub(super) attempts: u32,
+    /// It is for somebody to be woken, of an incident that nothing hid when it was created.
+    pub(super) waits_loud: bool,
+    pub(super) ring: Option<Ring>,
+    pub(super) progress: Progress,
+    pub(super) memory: Option<String>,
+}
+
+impl Held {
+    pub(crate) fn new(notification: Notification, created_at: Ts) -> Self {
+        let progress = Progress::Waits { next: Ts(0), last: None };
+        let (ambiguous, recorded, writing) = (false, false, false);
+        Self { notification, created_at, ambiguous, attempts: 0, ring: None, progress, recorded, writing }
+    }
+
+    /// One whose row is in the store.
+    pub(super) fn recorded(
+        notification: Notification,
+        created_at: Ts,
+        ambiguous: bool,
+        attempts: u32,
+        ring: Option<Ring>,
+    ) -> Self {
+        Self { ambiguous, attempts, ring, recorded: true, ..Self::new(notification, created_at) }
+    }
+}
+
+impl Unrecorded {
+    pub(super) fn hold(&mut self, held: Held) -> bool {
+        let count: usize = self.lanes.values().map(|lane| lane.queue.len()).sum();
+        if count >= MAX_HELD {
+            self.left_out += 1;
+            return false;
+        }
+        let n = &held.notification;
+        let lane = self.lanes.entry((n.receiver.clone(), n.incident.clone())).or_default();
+        lane.queue.entry(n.seq).or_insert(held);
+        true
+    }
+
+    /// Lanes whose next message may be sent now, and when the next one may.
+    pub(super) fn due(&self, now: Ts) -> (Vec<(String, String)>, Option<Ts>) {
+        let (mut due, mut later) = (Vec::new(), None::<Ts>);
+        for (key, lane) in &self.lanes {
+            match lane.head().filter(|head| !head.writing).map(|head| &head.progress) {
+                Some(Progress::Waits { next, .. }) if *next <= now => due.push(key.clone()),
+                Some(Progress::Waits { next, .. }) => later = Some(later.map_or(*next, |at| at.min(*next))),
+                _ => {}
+            }
+        }
+        (due, later)
+    }
+
+    pub(super) fn begin(&mut self, key: &(String, String), now: Ts) -> Option<(Held, Option<String>)> {
+        let lane = self.lanes.get_mut(key)?;
+        let memory = lane.memory.clone();
+        let seq = lane.head()?.notification.seq;
+        let head = lane.queue.get_mut(&seq).filter(|head| !head.writing)?;
+        if !matches!(head.progress, Progress::Waits { next, .. } if next <= now) {
+            return None;
+        }
+        head.progress = Progress::Sending;
+        Some((head.clone(), memory))
+    }
+
+    pub(super) fn end(&mut self, n: &Notification, outcome: DeliveryOutcome, memory: Option<String>, at: Ts) {
+        let Some(lane) = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone())) else { return };
+        lane.memory = memory.or(lane.memory.take());
+        let Some(held) = lane.queue.get_mut(&n.seq) else { return };
+        held.attempts += u32::from(outcome.counts());
+        held.progress = match outcome {
+            DeliveryOutcome::Retry { next, ambiguous, .. } => {
+                held.ambiguous = ambiguous;
+                Progress::Waits { next, last: Some(Ended { outcome, at }) }
+            }
+            outcome => Progress::Done(Ended { outcome, at }),
+        };
+    }
+
+    pub(super) fn begin_writing(&mut self, wanted: impl Fn(&Held) -> bool) -> Vec<Written> {
+        let mut all = Vec::new();
+        for (key, lane) in &mut self.lanes {
+            for (seq, held) in lane.queue.iter_mut().filter(|(_, held)| !held.writing && wanted(held)) {
+                held.writing = true;
+                let n = &held.notification;
+                all.push(Written {
+                    lane: key.clone(),
+                    seq: *seq,
+                    idem_key: n.idem_key.clone(),
+                    created_at: held.created_at,
+                    attempts: held.attempts,
+                    waits_loud: n.action == Action::Trigger && !n.despite_quiet,
+                    ring: held.ring,
+                    progress: held.progress.clone(),
+                    memory: lane.memory.clone(),
+                });
+            }
+        }
+        all
+    }
+
+    pub(super) fn end_writing(&mut self, all: &[Written], kept: bool) {
+        for written in all {
+            let Some(lane) = self.lanes.get_mut(&written.lane) else { continue };
+            let Some(held) = lane.queue.get_mut(&written.seq) else { continue };
+            held.writing = false;
+            if kept && written.progress == Progress::Sending {
+                held.recorded = true;
+            } else if kept {
+                lane.queue.remove(&written.seq);
+            }
+        }
+        self.lanes.retain(|_, lane| !lane.queue.is_empty());
+        if self.lanes.is_empty() {
+            // Rows have all of them by now.
+            self.rings.clear();
+        }
+    }
+
+    /// Gives a call its number: after that of every row and of every other call that is held. Also
+    /// the calls of its lane of which it is not known that they arrived.
+    pub(super) fn number(&mut self, n: &Notification, of_rows: Option<Ring>) -> (Option<Ring>, Vec<Ring>) {
+        let Some(lane) = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone())) else {
+            return (of_rows, Vec::new());
+        };
+        let Some(held) = lane.queue.get_mut(&n.seq) else { return (of_rows, Vec::new()) };
+        if held.ring.is_none()
+            && let Some(ring) = of_rows
+        {
+            let last = self.rings.entry((n.incident.clone(), ring.page)).or_default();
+            *last = (*last + 1).max(ring.number);
+            held.ring = Some(Ring { number: *last, ..ring });
+        }
+        let ring = held.ring;
+        let arrived = |held: &Held| matches!(&held.progress, Progress::Done(e) if e.outcome == DeliveryOutcome::Delivered);
+        let others = lane.queue.values().filter(|other| other.notification.seq != n.seq && !arrived(other));
+        (ring, others.filter_map(|other| other.ring).collect())
+    }
+}
+
+impl Lane {
+    /// The first that is not done.
+    fn head(&self) -> Option<&Held> {
+        self.queue.values().find(|held| !matches!(held.progress, Progress::Done(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::tests::notification;
+
+    fn lane() -> (String, String) {
+        let n = notification("pd", 1, Action::Trigger);
+        (n.receiver, n.incident)
+    }
+
+    fn held(seqs: &[u32]) -> Unrecorded {
+        let mut all = Unrecorded::default();
+        for seq in seqs {
+            assert!(all.hold(Held::new(notification("pd", *seq, Action::Trigger), Ts(0))));
+        }
+        all
+    }
+
+    fn retry(next: Ts) -> DeliveryOutcome {
+        DeliveryOutcome::Retry { next, ambiguous: true, pause: None, error: "503".into() }
+    }
+
+    #[test]
+    fn a_lane_goes_in_order_and_each_message_once() {
+        let mut all = held(&[1, 2, 2]);
+        let (first, _) = all.begin(&lane(), Ts(0)).unwrap();
+        assert_eq!(first.notification.seq, 1);
+        assert!(all.begin(&lane(), Ts(0)).is_none(), "one at a time");
+        all.end(&first.notification, DeliveryOutcome::Delivered, Some("memory".into()), Ts(1));
+        let (second, memory) = all.begin(&lane(), Ts(0)).unwrap();
+        assert_eq!((second.notification.seq, memory.as_deref()), (2, Some("memory")));
+        all.end(&second.notification, retry(Ts(5)), None, Ts(2));
+        assert_eq!(all.due(Ts(4)), (vec![], Some(Ts(5))));
+        let (again, _) = all.begin(&lane(), Ts(5)).unwrap();
+        assert_eq!((again.ambiguous, again.attempts), (true, 1));
+    }
+
+    #[test]
+    fn what_is_being_written_down_is_not_begun_and_what_was_is_not_sent() {
+        let mut all = held(&[1, 2]);
+        let written = all.begin_writing(|_| true);
+        assert_eq!(written.len(), 2);
+        assert!(all.begin(&lane(), Ts(0)).is_none());
+        all.end_writing(&written, false);
+        let (first, _) = all.begin(&lane(), Ts(0)).unwrap();
+        // Recorded while it is on its way: what comes of it is written down after that.
+        let written = all.begin_writing(|held| !held.recorded);
+        all.end(&first.notification, DeliveryOutcome::Delivered, None, Ts(7));
+        all.end_writing(&written, true);
+        let rest = all.begin_writing(|held| held.recorded && held.progress != Progress::Sending);
+        assert_eq!(rest.len(), 1);
+        let ended = Ended { outcome: DeliveryOutcome::Delivered, at: Ts(7) };
+        assert_eq!((rest[0].seq, &rest[0].progress), (1, &Progress::Done(ended)));
+        all.end_writing(&rest, true);
+        assert!(all.lanes.is_empty());
+    }
+
+    #[test]
+    fn there_is_an_end_to_what_is_held() {
+        let mut all = Unrecorded::default();
+        for seq in 1..=MAX_HELD as u32 {
+            all.hold(Held::new(notification("pd", seq, Action::Trigger), Ts(0)));
+        }
+        assert!(!all.hold(Held::new(notification("pd", 0, Action::Trigger), Ts(0))));
+        assert_eq!(all.left_out, 1);
+    }
+}
