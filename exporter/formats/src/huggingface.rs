@@ -132,7 +132,7 @@ impl HuggingFace {
     }
 
     fn dict(&mut self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
-        if d.contains_key("train_runtime") {
+        if is_end(d) {
             self.lost_mean(d, line, out);
             let mut e = Event { step: self.last_step, ts: line.ts, code: Some(0), ..Event::new(Kind::Bye) };
             numbers(d, &mut e, out);
@@ -221,6 +221,13 @@ impl HuggingFace {
         }
         e
     }
+}
+
+/// Whether it is the record of the whole run. With `include_num_input_tokens_seen` every step tells
+/// `train_runtime` too, so what is told of the run alone must stand beside it.
+fn is_end(d: &BTreeMap<String, Value>) -> bool {
+    let of_the_run = ["train_loss", "train_samples_per_second"].iter().any(|k| d.contains_key(*k));
+    d.contains_key("train_runtime") && of_the_run && !d.contains_key("loss")
 }
 
 /// `Saving model checkpoint to out/checkpoint-500`, whose end is the next sign of training.
@@ -396,6 +403,33 @@ mod tests {
         assert_eq!((e[0].kind, e[0].step), (Kind::Step, Some(40)), "nothing was logged before the end");
         let e = read(&[step, &end("1.5")]);
         assert_eq!(e.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Step, Kind::Bye]);
+    }
+
+    #[test]
+    fn a_step_that_tells_the_time_since_the_start_is_no_end() {
+        let log = |step: i64, loss: &str, norm: &str| {
+            format!(
+                "{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 4.9e-05, 'epoch': 0.02, 'num_input_tokens_seen': {}, 'train_runtime': 12.3, 'train_tokens_per_second': 456.7, 'step': {step}}}",
+                step * 128
+            )
+        };
+        let end = "{'train_runtime': 172.5, 'train_samples_per_second': 5.4, 'train_steps_per_second': 0.3, 'train_loss': 1.5, 'num_input_tokens_seen': 5120, 'epoch': 1.0}";
+        let e = read(&[
+            &log(10, "2.1", "1.5"),
+            &log(20, "nan", "inf"),
+            &log(30, "'nan'", "'inf'"),
+            &log(40, "None", "1.5"),
+            end,
+        ]);
+        let seen: Vec<_> = e.iter().map(|e| (e.kind, e.step)).collect();
+        let step = |n| (Kind::Step, Some(n));
+        assert_eq!(seen, [step(10), step(20), step(30), step(40), (Kind::Bye, Some(40))]);
+        assert_eq!((e[0].m.get("loss"), e[0].m.get("train_tokens_per_second")), (Some(2.1), Some(456.7)));
+        for e in &e[1..3] {
+            assert!(e.m.get("loss").unwrap().is_nan() && e.m.get("grad_norm") == Some(f64::INFINITY));
+        }
+        assert_eq!((e[1].m.get("tokens"), &e[3].missing), (Some(128.0), &vec!["loss".to_owned()]));
+        assert_eq!((e[4].code, e[4].m.get("train_runtime")), (Some(0), Some(172.5)));
     }
 
     #[test]

@@ -66,9 +66,11 @@ const MEGATRON: &[(&str, &str)] = &[("throughput", metric::TFLOPS_REPORTED), ("b
 const UNITS: &[(&str, &str, f64)] =
     &[("(%)", "_ratio", 100.0), ("(GiB)", "_bytes", 1.0 / 1_073_741_824.0), ("(s)", "_seconds", 1.0)];
 
-/// The tags that Hugging Face ends with: seconds of the run, and a mean that is no step's loss.
-/// Where it is no number, a loss was none.
+/// The tags that Hugging Face ends with: seconds of the run, its speed, and a mean that is no
+/// step's loss. Where it is no number, a loss was none. With `include_num_input_tokens_seen` every
+/// step tells the seconds too, so they end a run only beside one of the others.
 const ENDS: &[&str] = &["train/train_runtime", "train_runtime"];
+const SPEEDS: &[&str] = &["train/train_samples_per_second", "train_samples_per_second"];
 const MEANS: &[&str] = &["train/train_loss", "train_loss"];
 
 /// What a tag means.
@@ -82,7 +84,7 @@ enum Class {
         set: &'static str,
         rest: String,
     },
-    /// Hugging Face logs it once, at the end, with means over the whole run.
+    /// Hugging Face logs it at the end, with means over the whole run, and may log it at each step.
     End,
 }
 
@@ -193,6 +195,13 @@ impl Scalars {
         values.iter().any(|(id, _)| matches!(class(id), Some(Class::Metric(name, _)) if is_main(name)))
     }
 
+    /// Whether the numbers of the whole run are among them.
+    fn ends(&self, values: &[(Id, f64)]) -> bool {
+        let mut tags = values.iter().filter_map(|(id, _)| self.tags.get(id.0));
+        let of_the_run = |t: &Tag| SPEEDS.contains(&&*t.name) || MEANS.contains(&&*t.name);
+        tags.clone().any(|t| t.class == Class::End) && tags.any(of_the_run)
+    }
+
     /// Gives out what was logged at a step. Returns how many numbers were not, because their step
     /// is no training step or there are too many tags.
     pub(crate) fn give(
@@ -208,7 +217,7 @@ impl Scalars {
         let mut evals: Vec<(&str, &str, f64)> = Vec::new();
         let mut customs: Vec<(&str, f64)> = Vec::new();
         let mut evidence = Evidence { main: false, went_back: false };
-        let ended = values.iter().any(|(id, _)| self.tags.get(id.0).is_some_and(|t| t.class == Class::End));
+        let ended = self.ends(values);
         let megatron =
             values.iter().any(|(id, _)| self.tags.get(id.0).is_some_and(|t| &*t.name == "lm loss"));
         for (id, value) in values {
@@ -467,6 +476,27 @@ mod tests {
         let events = give(&mut s, 7, &[("train/train_loss", f64::NAN), ("train/train_runtime", 60.0)]);
         assert!(events[0].m.get("loss").unwrap().is_nan(), "a step before was lost");
         assert_eq!((events[1].kind, events[1].code), (Kind::Bye, Some(0)));
+    }
+
+    #[test]
+    fn the_time_since_the_start_ends_nothing_at_a_step() {
+        for prefix in ["train/", ""] {
+            let tag = |name: &str| format!("{prefix}{name}");
+            let step = |s: &mut Scalars, n: i64, loss: f64| {
+                let (of_loss, seconds, speed) =
+                    (tag("loss"), tag("train_runtime"), tag("train_tokens_per_second"));
+                give(s, n, &[(&of_loss, loss), (&seconds, 12.3), (&speed, 456.7)])
+            };
+            let mut s = Scalars::default();
+            for (n, loss) in [(10, 2.0), (20, f64::NAN), (30, 2.0)] {
+                let events = step(&mut s, n, loss);
+                assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Step], "{prefix}");
+                assert_eq!(events[0].m.get("loss").unwrap().to_bits(), loss.to_bits(), "{prefix}");
+            }
+            let end = (tag("train_runtime"), tag("train_samples_per_second"));
+            let events = give(&mut s, 30, &[(&end.0, 60.0), (&end.1, 5.4)]);
+            assert_eq!(events.last().unwrap().kind, Kind::Bye, "{prefix}");
+        }
     }
 
     #[test]

@@ -230,6 +230,25 @@ mod tests {
     }
 
     #[test]
+    fn seconds_at_every_step_are_no_end() {
+        let seconds = |loss: &str, of: &str| {
+            format!("{loss}, \"train_runtime\": 9.5, \"train_tokens_per_second\": 456.7{of}")
+        };
+        let last = r#", "step": 30}, {"epoch": 0.3, "train_loss": 3.1, "train_runtime": 20.5, "train_samples_per_second": 5.4, "step": 30}"#;
+        let state = STATE
+            .replace("5.4962", &seconds("5.4962", ""))
+            .replace("3.355", &seconds("NaN", ""))
+            .replace("2.7981, \"step\": 30}", &seconds("2.7981", last));
+        let mut out = Vec::new();
+        reader("/out/trainer_state.json").push(state.as_bytes(), true, &mut out);
+        let seen: Vec<_> = out.iter().map(|e| (e.kind, e.step)).collect();
+        let step = |n| (Kind::Step, Some(n));
+        let end = (Kind::Bye, Some(30));
+        assert_eq!(seen, [step(10), step(20), (Kind::Eval, Some(20)), step(30), step(30), end]);
+        assert!(out[1].m.get("loss").unwrap().is_nan());
+    }
+
+    #[test]
     fn a_file_that_is_being_written() {
         for cut in 0..STATE.len() {
             let mut r = reader("/out/trainer_state.json");

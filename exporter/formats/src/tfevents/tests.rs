@@ -82,6 +82,23 @@ fn file() -> Vec<u8> {
 }
 
 #[test]
+fn seconds_at_every_step_end_no_run() {
+    let step = |n: i64, loss: f32| {
+        let tags =
+            [("train/loss", loss), ("train/train_runtime", 12.5), ("train/train_tokens_per_second", 456.0)];
+        tags.map(|(tag, value)| scalar(n, tag, value)).concat()
+    };
+    // The numbers of the run stand at its last step.
+    let end =
+        [("train/train_runtime", 60.0), ("train/train_samples_per_second", 5.0), ("train/train_loss", 2.0)];
+    let end = end.map(|(tag, value)| scalar(20, tag, value)).concat();
+    let (events, _) = push(&mut reader(), &[step(10, 2.5), step(20, f32::NAN), end].concat(), true);
+    let seen: Vec<_> = events.iter().map(|e| (e.kind, e.step)).collect();
+    assert_eq!(seen, [(Kind::Step, Some(10)), (Kind::Step, Some(20)), (Kind::Bye, Some(20))]);
+    assert!(events[1].m.get("loss").unwrap().is_nan());
+}
+
+#[test]
 fn a_step_is_gathered_from_its_records() {
     let (events, pushed) = push(&mut reader(), &file(), true);
     assert_eq!(steps(&events), [(1, 1.0), (2, 0.5), (3, 0.33333334), (4, 0.25), (5, 0.2)]);
