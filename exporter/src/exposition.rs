@@ -8,6 +8,8 @@
 mod blocks;
 mod scrape_phase;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +21,7 @@ use arc_swap::ArcSwap;
 use prometheus_client::registry::Registry;
 use rustix::time::{ClockId, clock_gettime};
 use stepwatch_kit::exposition::{Encoded, Form};
+use stepwatch_kit::log_throttle::LogThrottle;
 use stepwatch_kit::serve::ServeMetrics;
 use tokio::sync::Notify;
 
@@ -30,7 +33,7 @@ use crate::clock::unix_now;
 use crate::family::Family;
 use crate::hub::Hub;
 use crate::lock::Locked as _;
-use crate::samples::{Chunk, Sample, Samples};
+use crate::samples::{Chunk, Samples};
 use crate::schedule::Schedule;
 use crate::stream::StreamState;
 
@@ -76,6 +79,8 @@ pub static FAMILIES: &[&Family] = &[&RENDERED, &RENDER_TIME, &SERIES, &LEFT_OUT,
 const WANTED: Duration = Duration::from_mins(3);
 /// How long somebody who was not expected waits for a new page, before the last one has to do.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// Runs that a line of the log names, of those with series that the page had no room for.
+const RUNS_LOGGED: usize = 4;
 
 /// Everything that has something to say on the page.
 #[derive(Debug)]
@@ -99,6 +104,7 @@ struct Maker {
     said: [Samples; 2],
     blocks: Blocks,
     usage: Usage,
+    log: LogThrottle,
     /// When each form was last asked for.
     asked: [Option<Instant>; Form::ALL.len()],
 }
@@ -109,13 +115,14 @@ impl Maker {
         let [mut training, mut own] = [0, 1].map(|of| Samples::after(&self.said[of]));
         contents.hub.write(&mut training);
         let training = training.into_sealed();
-        let mut samples = training.clone();
-        contents.collectors.load().write(&mut samples, &mut own);
+        let mut node = Samples::default();
+        contents.collectors.load().write(&mut node, &mut own);
         contents.stream.write(&mut own);
         contents.ingest.write(&mut own);
         let max = contents.max_series.load(Ordering::Relaxed);
-        let (mut kept, series, left_out) = fit(samples, max);
-        self.left_out += left_out;
+        let Fitted { mut kept, series, left_out } = fit(training.clone(), node, max);
+        self.left_out += left_out.values().sum::<u64>();
+        self.log_left_out(&left_out, max);
         own.set(&RENDERED, &[], unix_now());
         own.maybe(&RENDER_TIME, &[], self.render_time);
         own.set(&SERIES, &[], series);
@@ -133,6 +140,16 @@ impl Maker {
         encoded
     }
 
+    fn log_left_out(&self, left_out: &BTreeMap<String, u64>, max: usize) {
+        let series = left_out.values().sum();
+        let Some(count) = self.log.count(series) else { return };
+        let mut most: Vec<_> = left_out.iter().filter(|(run, _)| !run.is_empty()).collect();
+        most.sort_by_key(|(_, series)| Reverse(**series));
+        let runs: Vec<_> = most.iter().take(RUNS_LOGGED).map(|(run, n)| format!("{run}: {n}")).collect();
+        let runs = runs.join(", ");
+        tracing::warn!(count, max, runs, "series that had no room on the page (page.max_series)");
+    }
+
     /// Puts together what scrapers will ask for, so that none of them waits for it.
     fn prepare(&mut self, page: &Encoded, wanted: &Wanted) {
         for (form, asked) in Form::ALL.into_iter().zip(&mut self.asked) {
@@ -146,30 +163,52 @@ impl Maker {
     }
 }
 
-/// As many series as there is room for, in the order in which they were written; how many, and how
-/// many were left out.
-fn fit(samples: Samples, max: usize) -> (Vec<Arc<Chunk>>, usize, u64) {
-    let (mut used, mut left_out) = (0, 0);
-    let mut kept = Vec::new();
-    for chunk in samples.into_chunks() {
-        if used + chunk.series() <= max {
-            used += chunk.series();
-            kept.push(chunk);
-            continue;
-        }
-        let fits = |sample: &&Sample| {
-            let series = sample.value.series();
-            let fits = used + series <= max;
-            if fits {
-                used += series;
-            } else {
-                left_out += series as u64;
+/// What there is room for.
+#[derive(Debug, Default)]
+struct Fitted {
+    kept: Vec<Arc<Chunk>>,
+    series: usize,
+    /// Series that were left out, by run; by no name where they are of none.
+    left_out: BTreeMap<String, u64>,
+}
+
+/// As many series as there is room for, in the order in which they were written. Those of the node
+/// come first: any user can make the others as many as they like.
+fn fit(training: Samples, node: Samples, max: usize) -> Fitted {
+    let mut fitted = Fitted::default();
+    fitted.add(node, max);
+    let node = std::mem::take(&mut fitted.kept);
+    fitted.add(training, max);
+    fitted.kept.extend(node);
+    fitted
+}
+
+impl Fitted {
+    fn add(&mut self, samples: Samples, max: usize) {
+        for chunk in samples.into_chunks() {
+            if self.series + chunk.series() <= max {
+                self.series += chunk.series();
+                self.kept.push(chunk);
+                continue;
             }
-            fits
-        };
-        kept.push(Arc::new(Chunk::new(chunk.samples().iter().filter(fits).cloned().collect())));
+            let mut part = Vec::new();
+            for sample in chunk.samples() {
+                let series = sample.value.series();
+                if self.series + series <= max {
+                    self.series += series;
+                    part.push(sample.clone());
+                    continue;
+                }
+                let run =
+                    if sample.family.labels.first() == Some(&"run") { sample.labels.get(0) } else { "" };
+                match self.left_out.get_mut(run) {
+                    Some(left_out) => *left_out += series as u64,
+                    None => _ = self.left_out.insert(run.to_owned(), series as u64),
+                }
+            }
+            self.kept.push(Arc::new(Chunk::new(part)));
+        }
     }
-    (kept, used, left_out)
 }
 
 /// This process's own use, from the real `/proc` wherever the collectors look.
@@ -314,8 +353,11 @@ mod tests {
         for i in 0..10 {
             s.set(&COUNT, &[&i.to_string(), ""], 1u64);
         }
-        let (kept, series, left_out) = fit(s, 7);
-        assert_eq!((kept[0].samples().len(), series, left_out), (7, 7, 3));
-        assert_eq!(kept[0].samples()[6].labels.get(0), "6");
+        let mut node = Samples::default();
+        node.set(&COUNT, &["node", ""], 1u64);
+        let Fitted { kept, series, left_out } = fit(s, node, 7);
+        assert_eq!((kept[0].samples().len(), series, left_out[""]), (6, 7, 4));
+        assert_eq!(kept[0].samples()[5].labels.get(0), "5");
+        assert_eq!(kept[1].samples()[0].labels.get(0), "node");
     }
 }

@@ -454,17 +454,16 @@ impl Hub {
 
     /// Writes everything that the hub knows.
     pub fn write(&self, out: &mut Samples) {
-        let now = unix_now();
-        {
-            let mut training = self.0.training.locked();
-            training.expire(now);
-            training.write(now, out);
-        }
         self.0.sources.write(out);
         self.0.drops.write(out);
         out.set(&SAVE_FAILURES, &[], self.0.save_failures.load(Ordering::Relaxed));
         for (via, taken) in Via::ALL.iter().zip(&self.0.taken) {
             out.set(&EVENTS, &[via.as_str()], taken.load(Ordering::Relaxed));
         }
+        // Last: what users send may fill the page.
+        let now = unix_now();
+        let mut training = self.0.training.locked();
+        training.expire(now);
+        training.write(now, out);
     }
 }

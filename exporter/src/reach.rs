@@ -22,6 +22,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::roots::{self, Roots};
+use crate::voice::Voice;
 use rights::{ENTERS, READS, Rights};
 
 /// File systems that are made of what the kernel says, and what it says there may be gone with the
@@ -141,6 +142,14 @@ impl Reach {
         let fixed = pattern.split(['*', '?', '[']).next().unwrap_or_default();
         let fixed = fixed.rsplit_once('/').map_or("", |(directory, _)| directory);
         Self::Below(PathBuf::from(format!("{fixed}/")))
+    }
+
+    /// Who named the path.
+    pub(crate) fn finder(&self) -> Voice {
+        match self {
+            Self::Below(_) => Voice::Exporter,
+            Self::Of(view) => Voice::User(view.user()),
+        }
     }
 
     /// What has this path, if it may be read.

@@ -214,7 +214,7 @@ impl Training {
             Kind::Eval => run.eval(&event),
             Kind::Ckpt => run.checkpoints.apply(&event, number, event.ts.unwrap_or(now).min(now)),
             Kind::Phase => phase(rank, &event, now),
-            Kind::Bye if event.rank.is_none() => run.ended(),
+            Kind::Bye if event.rank.is_none() => run.ended(&event),
             Kind::Bye
             | Kind::Hb
             | Kind::Event
@@ -385,6 +385,7 @@ impl Rank {
         let kind = event.kind;
         self.heard = now;
         self.said_bye = kind == Kind::Bye;
+        self.completed = self.said_bye && event.code == Some(0);
         if let Origin::Peer(peer) = origin {
             if !run::is_launcher(event) {
                 self.connected_once = true;

@@ -41,6 +41,16 @@ impl Voice {
         }
     }
 
+    /// Whose word it is that this one has written and another points at: of the one who may speak
+    /// for fewer runs. Of two users each may speak for runs that the other may not.
+    pub fn shown_by(self, finder: Self) -> Self {
+        match (self, finder) {
+            _ if self == finder || finder.is_trusted() => self,
+            (writer, _) if writer.is_trusted() => finder,
+            _ => Self::Unknown,
+        }
+    }
+
     /// Whose a run of this one is once `speaker` has spoken for it; `None` where it may not.
     ///
     /// What is known better counts: what root opened is that of the first user who joins it, and so
@@ -97,5 +107,21 @@ mod tests {
             assert_eq!(owner.joined_by(speaker), then, "{speaker} of a run of {owner}");
         }
         assert_eq!(Voice::of(Some(u32::MAX)), unknown);
+    }
+
+    #[test]
+    fn what_one_shows_of_another_is_the_word_of_the_less_trusted() {
+        let (ann, bob, root) = (Voice::User(4_000_001), Voice::User(4_000_002), Voice::User(0));
+        for (writer, finder, whose) in [
+            (ann, ann, ann),
+            (ann, bob, Voice::Unknown),
+            (root, bob, bob),
+            (Voice::Exporter, bob, bob),
+            (ann, root, ann),
+            (ann, Voice::Exporter, ann),
+            (Voice::Unknown, bob, Voice::Unknown),
+        ] {
+            assert_eq!(writer.shown_by(finder), whose, "{writer}, shown by {finder}");
+        }
     }
 }

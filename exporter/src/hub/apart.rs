@@ -1,4 +1,5 @@
-//! Whoever says hello for a rank of a job's run that another training holds is set apart from it.
+//! Whoever says hello for a rank of a run that another training holds is set apart from it, where the
+//! run has its name by a job or a launch, which may be one for several trainings.
 
 use std::sync::MutexGuard;
 
@@ -47,7 +48,7 @@ impl Hub {
         let by = event.extra.get(hello::RUN_BY).and_then(Value::as_str).and_then(By::parse);
         let turn = self.0.apart.turn();
         match by {
-            Some(By::Job) => self.judge(now, origin, *pid, event),
+            Some(By::Job | By::Launch) => self.judge(now, origin, *pid, event),
             Some(By::Name) => self.keep_job_unnamed(*pid, event),
             _ => {}
         }
@@ -92,7 +93,12 @@ impl Hub {
         if !self.0.apart.put(pid, run, beside) {
             return;
         }
-        tracing::info!(run, own, pid, "another training of the job has this rank; a run of its own");
+        tracing::info!(
+            run,
+            own,
+            pid,
+            "another training of the job or launch has this rank; a run of its own"
+        );
         let sources = self.0.identity.set_apart(pid, run, &own);
         self.0.apart.put_sources(sources, run, &own);
         event.extra.insert(hello::RUN_UNNAMED.into(), Value::Text(own.clone()));

@@ -69,8 +69,18 @@ fn search(roots: &Roots, peer: SocketAddr) -> Option<Holder> {
     search_in(roots, ["net/tcp", "net/tcp6"], |line| socket_of(line, peer))
 }
 
-/// The user of the socket that a datagram came from, which may be bound to any address.
-pub(crate) fn uid_of_datagram(roots: &Roots, peer: SocketAddr) -> Option<u32> {
+/// The user of the socket that a datagram came from, as the kernel says at once.
+pub(crate) fn uid_of_datagram(ends: Ends) -> Option<u32> {
+    // A socket that listens on every address does not say to which a datagram came. Those of this
+    // host send to the address that they have themselves.
+    let to = if ends.local.ip().is_unspecified() { ends.peer.ip() } else { ends.local.ip() };
+    let ends = Ends { local: SocketAddr::new(to, ends.local.port()), ..ends };
+    sock_diag::holder_of_datagram(ends).ok().flatten().map(|holder| holder.uid)
+}
+
+/// The same by the table of all sockets, which takes as long as there are sockets. The socket may
+/// be bound to any address.
+pub(crate) fn search_uid_of_datagram(roots: &Roots, peer: SocketAddr) -> Option<u32> {
     if !is_here(peer.ip()) {
         return None;
     }
@@ -190,7 +200,14 @@ mod tests {
         theirs.send_to(b"x", ours.local_addr().unwrap()).unwrap();
         let (_, from) = ours.recv_from(&mut [0]).unwrap();
         let own = rustix::process::getuid().as_raw();
-        assert_eq!(uid_of_datagram(&Roots::default(), from), Some(own));
+        assert_eq!(search_uid_of_datagram(&Roots::default(), from), Some(own));
+        let all = SocketAddr::new([0; 4].into(), ours.local_addr().unwrap().port());
+        for local in [ours.local_addr().unwrap(), all] {
+            assert_eq!(uid_of_datagram(Ends { peer: from, local }), Some(own), "{local}");
+            theirs.connect(ours.local_addr().unwrap()).unwrap();
+        }
+        let nobody = Ends { peer: "127.0.0.1:9".parse().unwrap(), local: all };
+        assert_eq!(uid_of_datagram(nobody), None);
     }
 
     proptest::proptest! {

@@ -158,7 +158,7 @@ impl Registry {
         let mut state = self.state.locked();
         let theirs = state.claims.values_mut().map(|(_, claim)| claim).filter(|claim| {
             claim.pid == Some(pid)
-                && claim.by == Some(By::Job)
+                && matches!(claim.by, Some(By::Job | By::Launch))
                 && claim.run == run
                 && !matches!(claim.kind.as_str(), "client" | "launcher")
         });

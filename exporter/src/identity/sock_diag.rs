@@ -1,5 +1,6 @@
-//! Who has the socket at the other end of a TCP connection on this host: one question to the kernel
-//! (sock_diag(7)), whose cost does not grow with the sockets that there are.
+//! Who has the socket at the other end of a TCP connection on this host, or the one that a datagram
+//! came from: one question to the kernel (sock_diag(7)), whose cost does not grow with the sockets
+//! that there are.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -19,36 +20,62 @@ const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = HEADER_BYTES + 56;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-const IPPROTO_TCP: u8 = 6;
 /// Where the answer has what it is about: behind its header, family, state and timer.
 const PORTS_AT: usize = HEADER_BYTES + 4;
 const UID_AT: usize = HEADER_BYTES + 64;
 const INODE_AT: usize = HEADER_BYTES + 68;
 
-/// Whether the kernel ever answered. Without its part for TCP it says of every socket that there is
-/// none.
-static ANSWERS: AtomicBool = AtomicBool::new(false);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Tcp = 6,
+    Udp = 17,
+}
+
+/// Whether the kernel ever answered. Without its part for the protocol it says of every socket that
+/// there is none.
+static ANSWERS_TCP: AtomicBool = AtomicBool::new(false);
+static ANSWERS_UDP: AtomicBool = AtomicBool::new(false);
 
 /// Nothing where the peer's end is not on this host, or closed; an error where the kernel does not
 /// say.
 pub(super) fn holder_of(ends: Ends) -> io::Result<Option<Holder>> {
+    ask(Protocol::Tcp, ends)
+}
+
+/// The same of the socket that would get an answer from `ends.local` to `ends.peer`. Of several
+/// that are bound to one address, which all of them must allow, it is the one that the kernel would
+/// choose.
+pub(super) fn holder_of_datagram(ends: Ends) -> io::Result<Option<Holder>> {
+    ask(Protocol::Udp, ends)
+}
+
+fn ask(protocol: Protocol, ends: Ends) -> io::Result<Option<Holder>> {
+    let answers = match protocol {
+        Protocol::Tcp => &ANSWERS_TCP,
+        Protocol::Udp => &ANSWERS_UDP,
+    };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(SOCK_DIAG))?;
     let mut socket = File::from(socket);
-    socket.write_all(&request(ends.peer, ends.local))?;
+    socket.write_all(&request(protocol, ends))?;
     let mut answer = [0; 512];
     let n = socket.read(&mut answer)?;
-    let found = read(answer.get(..n).unwrap_or_default(), ends)?;
+    let found = read(protocol, answer.get(..n).unwrap_or_default(), ends)?;
     match found {
-        Some(_) => ANSWERS.store(true, Ordering::Relaxed),
-        None if !ANSWERS.load(Ordering::Relaxed) => return Err(io::ErrorKind::NotFound.into()),
+        Some(_) => answers.store(true, Ordering::Relaxed),
+        None if !answers.load(Ordering::Relaxed) => return Err(io::ErrorKind::NotFound.into()),
         None => {}
     }
     Ok(found)
 }
 
-/// `struct inet_diag_req_v2` for the socket with the address `own`, connected with `other`.
-fn request(own: SocketAddr, other: SocketAddr) -> [u8; REQUEST_BYTES] {
+/// `struct inet_diag_req_v2` for the socket with the address `ends.peer`, connected with
+/// `ends.local`. Of datagrams the kernel takes the two the other way round.
+fn request(protocol: Protocol, ends: Ends) -> [u8; REQUEST_BYTES] {
+    let (own, other) = match protocol {
+        Protocol::Tcp => (ends.peer, ends.local),
+        Protocol::Udp => (ends.local, ends.peer),
+    };
     let mut out = [0; REQUEST_BYTES];
     let mut at = 0;
     let mut put = |bytes: &[u8]| {
@@ -63,7 +90,7 @@ fn request(own: SocketAddr, other: SocketAddr) -> [u8; REQUEST_BYTES] {
     put(&[0; 8]);
     let (own, other) = ((own.ip().to_canonical(), own.port()), (other.ip().to_canonical(), other.port()));
     let family = if own.0.is_ipv4() { AF_INET } else { AF_INET6 };
-    put(&[family, IPPROTO_TCP, 0, 0]);
+    put(&[family, protocol as u8, 0, 0]);
     // In any state.
     put(&u32::MAX.to_ne_bytes());
     put(&own.1.to_be_bytes());
@@ -87,7 +114,7 @@ fn sixteen(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-fn read(answer: &[u8], ends: Ends) -> io::Result<Option<Holder>> {
+fn read(protocol: Protocol, answer: &[u8], ends: Ends) -> io::Result<Option<Holder>> {
     let four = |at: usize| answer.get(at..at + 4).and_then(|b| b.try_into().ok());
     let number = |at: usize| four(at).map(u32::from_ne_bytes);
     let malformed = || io::Error::from(io::ErrorKind::InvalidData);
@@ -106,9 +133,11 @@ fn read(answer: &[u8], ends: Ends) -> io::Result<Option<Holder>> {
     let (uid, inode) = (number(UID_AT).ok_or_else(malformed)?, number(INODE_AT).ok_or_else(malformed)?);
     let [a, b, c, d] = four(PORTS_AT).ok_or_else(malformed)?;
     let ports = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
-    // Where there is no such connection, the answer is about whoever listens on the port. And a
-    // socket that nobody has any more has neither user nor inode.
-    let is_it = ports == [ends.peer.port(), ends.local.port()] && inode != 0;
+    // Where there is no such connection, the answer is about whoever listens on the port. A socket
+    // for datagrams need not be connected. And one that nobody has any more has neither user nor
+    // inode.
+    let connected = ports[1] == ends.local.port() || (protocol == Protocol::Udp && ports[1] == 0);
+    let is_it = ports[0] == ends.peer.port() && connected && inode != 0;
     Ok(is_it.then_some(Holder { uid, inode: inode.into() }))
 }
 
@@ -143,7 +172,8 @@ mod tests {
         #[test]
         fn any_answer_is_read(answer in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
             let ends = Ends { peer: "127.0.0.1:9".parse().unwrap(), local: "127.0.0.1:10".parse().unwrap() };
-            let _ = read(&answer, ends);
+            let _ = read(Protocol::Tcp, &answer, ends);
+            let _ = read(Protocol::Udp, &answer, ends);
         }
     }
 }

@@ -17,6 +17,9 @@ use crate::samples::Samples;
 
 /// Nobody gives a connection up who holds no more than one part in so many of all.
 const SHARE: usize = 4;
+/// But whoever holds more does to a process or user who holds less than one part in so many: a share
+/// each for a few users would be all.
+const FEW: usize = 64;
 
 #[derive(Debug, Default)]
 pub struct Counts {
@@ -71,7 +74,7 @@ impl Seat {
         let mut open = counts.open.locked();
         let mut evicted = None;
         if open.by_id.len() >= max {
-            let victim = open.victim(peer, max / SHARE)?;
+            let victim = open.victim(peer, max)?;
             if let Some(held) = open.by_id.remove(&victim) {
                 held.cut.cancel();
                 evicted = Some(Holder { uid: held.uid, pid: held.pid });
@@ -105,14 +108,14 @@ impl Drop for Seat {
 impl Open {
     /// The connection that makes room for one of `peer`: of the greediest process, or else of the
     /// greediest user.
-    fn victim(&self, peer: &Peer, share: usize) -> Option<u64> {
-        self.of_greediest(share, peer.pid, |held| held.pid)
-            .or_else(|| self.of_greediest(share, Some(peer.uid), |held| Some(held.uid)))
+    fn victim(&self, peer: &Peer, max: usize) -> Option<u64> {
+        self.of_greediest(max, peer.pid, |held| held.pid)
+            .or_else(|| self.of_greediest(max, Some(peer.uid), |held| Some(held.uid)))
     }
 
     fn of_greediest(
         &self,
-        share: usize,
+        max: usize,
         newcomer: Option<u32>,
         owner: impl Fn(&Held) -> Option<u32>,
     ) -> Option<u64> {
@@ -122,7 +125,8 @@ impl Open {
         }
         let own = newcomer.and_then(|who| held.get(&who).copied()).unwrap_or_default();
         let (greediest, count) = held.into_iter().max_by_key(|(_, count)| *count)?;
-        if count <= share || count <= own {
+        let is_less = if own < max / FEW { count > own + 1 } else { count > max / SHARE && count > own };
+        if !is_less {
             return None;
         }
         // What came last is what crowded the others out.
@@ -141,6 +145,18 @@ mod tests {
 
     fn take(counts: &Arc<Counts>, pid: u32, uid: u32) -> Option<Seat> {
         Seat::take(counts, &peer(pid, uid), 8)
+    }
+
+    #[test]
+    fn a_few_users_with_a_share_each_leave_room_for_another() {
+        let counts = Arc::<Counts>::default();
+        let take = |pid, uid| Seat::take(&counts, &peer(pid, uid), 128);
+        let held: Vec<_> = (0..128).map(|n| take(n, 1000 + n / 32).unwrap()).collect();
+        held.iter().for_each(Seat::spoke);
+        let _first = take(200, 2000).unwrap();
+        let _second = take(201, 2000).unwrap();
+        assert_eq!(held.iter().filter(|seat| seat.cut.is_cancelled()).count(), 2);
+        assert!(take(202, 2000).is_none(), "the others have no more than a share");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use stepwatch_kit::serve::ListenAddr;
+use stepwatch_kit::serve::{Ends, ListenAddr};
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Event, words};
 use tokio::net::{UdpSocket, UnixDatagram};
@@ -46,6 +46,8 @@ const GATHER: Duration = Duration::from_millis(250);
 const MAX_GATHERED: usize = 512;
 /// Ranks that numbers are gathered for at once.
 const MAX_RANKS: usize = 1024;
+/// Between two searches of the table of sockets.
+const SEARCH_EVERY: Duration = Duration::from_millis(200);
 /// After a socket failed to receive.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Begins the path of a datagram socket.
@@ -114,7 +116,7 @@ enum Socket {
 #[derive(Debug, Clone, Copy)]
 enum Sender {
     Known(Voice),
-    At(SocketAddr),
+    At(Ends),
 }
 
 /// Numbers of one rank, until it is clear that they are all of them.
@@ -135,6 +137,8 @@ struct Statsd {
     gathered: BTreeMap<Key, Gathered>,
     /// Whose each address is, until it is quiet: its port may be another's then.
     senders: BTreeMap<SocketAddr, Voice>,
+    /// When the table of all sockets may be searched again for a sender.
+    next_search: Option<Instant>,
     /// Gauges that were only ever changed by so much.
     gauges: BTreeMap<String, f64>,
     readings: Readings,
@@ -176,8 +180,8 @@ impl Socket {
     async fn recv(&self, packet: &mut [u8]) -> io::Result<(usize, Sender)> {
         match self {
             Self::Udp(socket) => {
-                let (length, from) = socket.recv_from(packet).await?;
-                Ok((length, Sender::At(from)))
+                let (length, peer) = socket.recv_from(packet).await?;
+                Ok((length, Sender::At(Ends { peer, local: socket.local_addr()? })))
             }
             Self::Unix(socket, _) => {
                 let (length, uid) = datagram::receive(socket, packet).await?;
@@ -203,6 +207,7 @@ impl Statsd {
             names: Names::new(&config.metrics),
             gathered: BTreeMap::new(),
             senders: BTreeMap::new(),
+            next_search: None,
             roots,
             gauges: BTreeMap::new(),
             readings: Readings::new(unix_now()),
@@ -257,15 +262,32 @@ impl Statsd {
     }
 
     fn voice(&mut self, sender: Sender) -> Voice {
-        let from = match sender {
+        let ends = match sender {
             Sender::Known(voice) => return voice,
-            Sender::At(from) => from,
+            Sender::At(ends) => ends,
+        };
+        if let Some(voice) = self.senders.get(&ends.peer) {
+            return *voice;
+        }
+        let Some(uid) = peer::uid_of_datagram(ends).map(Some).or_else(|| self.search(ends.peer)) else {
+            return Voice::Unknown;
         };
         if self.senders.len() >= MAX_RANKS {
             self.senders.clear();
         }
-        let find = || Voice::of(peer::uid_of_datagram(&self.roots, from));
-        *self.senders.entry(from).or_insert_with(find)
+        *self.senders.entry(ends.peer).or_insert(Voice::of(uid))
+    }
+
+    /// Nothing where the table was searched a moment ago: any user can make it long, and send from
+    /// ever new addresses.
+    fn search(&mut self, from: SocketAddr) -> Option<Option<u32>> {
+        let now = Instant::now();
+        if self.next_search.is_some_and(|at| now < at) {
+            return None;
+        }
+        let uid = peer::search_uid_of_datagram(&self.roots, from);
+        self.next_search = Some(Instant::now() + SEARCH_EVERY);
+        Some(uid)
     }
 
     fn packet(&mut self, voice: Voice, packet: &[u8]) {
@@ -280,9 +302,8 @@ impl Statsd {
     }
 
     fn line(&mut self, voice: Voice, line: &Line<'_>) {
-        let told = line.tag("run").map(|run| (words::line(run).into_owned(), voice));
-        let configured = || Some((self.config.run.clone()?, Voice::Exporter));
-        let Some((run, voice)) = told.or_else(configured) else {
+        let named = line.tag("run").map(|run| words::line(run).into_owned());
+        let Some(run) = named.or_else(|| self.config.run.clone()) else {
             return self.health.dropped("no_run", 1);
         };
         let rank = line.tag("rank").and_then(|r| r.parse().ok()).or(self.config.rank).unwrap_or(0);

@@ -17,18 +17,23 @@ use crate::voice::Voice;
 pub(super) const MAX_RANKS: usize = 6144;
 /// Of all runs of one user.
 pub(super) const MAX_RANKS_OF_USER: usize = 2048;
+/// A user has so many even where others have all of those: as many ranks as a node has, and some.
+pub(super) const RANKS_KEPT: usize = 32;
+/// Of all users together.
+pub(super) const MAX_RANKS_KEPT: usize = 1024;
 
 impl Training {
     /// Whose the run is, where it is not one that `voice` may speak for.
     pub fn not_theirs(&self, run: &str, voice: Voice, now: f64) -> Option<Voice> {
+        let is_silent = |heard: f64| now - heard > self.options.forget_after;
         let owner = match self.runs.get(run) {
-            Some(run) if run.is_over() && !run.is_connected() => return None,
+            Some(run) if run.is_completed() && !run.is_connected() => return None,
+            Some(run) if run.is_over() && !run.is_connected() && is_silent(run.heard) => return None,
             Some(run) => run.owner,
             // Of one that was not followed for want of room, or before a restart of this exporter.
             None => {
                 let past = self.archive.runs.get(run)?;
-                let silent = now - past.heard > self.options.forget_after;
-                (!past.over && !silent).then_some(past.owner)?
+                (!past.completed && !is_silent(past.heard)).then_some(past.owner)?
             }
         };
         let shared = || self.options.shared.iter().any(|pattern| pattern.matches(run));
@@ -41,9 +46,12 @@ impl Training {
             if known.owner == voice {
                 return Ok(());
             }
+            if self.not_theirs(run, voice, now).is_some() {
+                return Err(Reason::NotOwner);
+            }
             // Its goodbye was said: who comes now begins anew.
             if !(known.is_over() && !known.is_connected() && known.owner.joined_by(voice).is_none()) {
-                return self.not_theirs(run, voice, now).map_or(Ok(()), |_| Err(Reason::NotOwner));
+                return Ok(());
             }
             let name = Arc::clone(&known.name);
             self.forget(&name);
@@ -73,6 +81,9 @@ impl Training {
         for other in self.runs.values() {
             all += other.ranks.len();
             own += if other.owner == run.owner { other.ranks.len() } else { 0 };
+        }
+        if own < RANKS_KEPT {
+            return all < MAX_RANKS + MAX_RANKS_KEPT;
         }
         all < MAX_RANKS && (own < MAX_RANKS_OF_USER || run.owner == Voice::Exporter)
     }
@@ -124,7 +135,7 @@ impl Training {
             return Outcome::Dropped(reason);
         }
         if self.told.is_due(reason, voice, now) {
-            tracing::warn!(run, of = %voice, reason = reason.as_str(), "a new run is not followed: its user has a full share");
+            tracing::warn!(run, of = %voice, reason = reason.as_str(), "a new run is not followed: no run gives way to it (runs.max_runs, runs.new_per_minute)");
         }
         self.dropped(reason)
     }
@@ -169,7 +180,7 @@ impl Training {
     fn open(&mut self, name: &str, voice: Voice, now: f64) {
         let name: Arc<str> = name.into();
         let past = self.archive.runs.get(&*name);
-        let fresh = |past: &&PastRun| !past.over && now - past.heard <= self.options.forget_after;
+        let fresh = |past: &&PastRun| !past.completed && now - past.heard <= self.options.forget_after;
         let owner = past.filter(fresh).and_then(|past| past.owner.joined_by(voice)).unwrap_or(voice);
         let run = Run::new(Arc::clone(&name), owner, past, now);
         tracing::info!(run = %name, attempt = run.epoch.attempt, "following a run");

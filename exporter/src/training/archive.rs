@@ -27,9 +27,9 @@ pub(super) struct PastRun {
     /// Whose it was.
     #[serde(default)]
     pub(super) owner: Voice,
-    /// All its ranks said goodbye: it may be anybody's.
+    /// All its ranks said goodbye, and that all went well: it may be anybody's.
     #[serde(default)]
-    pub(super) over: bool,
+    pub(super) completed: bool,
     pub(super) ranks: BTreeMap<u32, PastRank>,
 }
 
@@ -99,7 +99,7 @@ mod tests {
             attempt: 2,
             heard: 1000.0,
             owner: Voice::User(1000),
-            over: false,
+            completed: false,
             ranks: [(3, rank)].into(),
         };
         Archive { runs: [("r".to_owned(), run)].into() }

@@ -35,6 +35,8 @@ pub(super) struct Rank {
     /// Has ever spoken through a connection, whose closing then means something.
     pub(super) connected_once: bool,
     pub(super) said_bye: bool,
+    /// Its goodbye said that all went well: nobody starts it again.
+    pub(super) completed: bool,
     /// What its client says it dropped.
     pub(super) client_dropped: Option<f64>,
     /// When the step was true, where the source said so.
@@ -58,6 +60,7 @@ impl Rank {
             launchers: BTreeMap::new(),
             connected_once: false,
             said_bye: false,
+            completed: false,
             client_dropped: None,
             stepped: None,
         }

@@ -476,14 +476,20 @@ impl Run {
     }
 
     /// A goodbye that names no rank, as logs print it, is that of all who cannot say their own.
-    pub(super) fn ended(&mut self) {
-        let mute = self.ranks.values_mut().filter(|r| r.connections.is_empty());
-        mute.for_each(|rank| rank.said_bye = true);
+    pub(super) fn ended(&mut self, event: &Event) {
+        for rank in self.ranks.values_mut().filter(|r| r.connections.is_empty()) {
+            (rank.said_bye, rank.completed) = (true, event.code == Some(0));
+        }
     }
 
     /// Whether every rank that was heard of said goodbye.
     pub(super) fn is_over(&self) -> bool {
         !self.ranks.is_empty() && self.ranks.values().all(|r| r.said_bye)
+    }
+
+    /// Whether it is over and all went well. After a crash its owner starts it again.
+    pub(super) fn is_completed(&self) -> bool {
+        self.is_over() && self.ranks.values().all(|r| r.completed)
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -505,7 +511,7 @@ impl Run {
             Some((*number, PastRank { attempt: rank.epoch.attempt, step, lead, pid: rank.pid }))
         }));
         let (attempt, heard) = (self.epoch.attempt, self.heard);
-        PastRun { attempt, heard, owner: self.owner, over: self.is_over(), ranks }
+        PastRun { attempt, heard, owner: self.owner, completed: self.is_completed(), ranks }
     }
 }
 

@@ -85,7 +85,8 @@ impl LoggedRefusals {
 impl Newcomer {
     /// The run that makes room: of the user with the most runs, where that is not the newcomer,
     /// any, or else one of the newcomer's own that has ended, fell silent, or never made a step
-    /// while this one brings its first.
+    /// while this one brings its first, or else any that never made one: of many users each may
+    /// hold no more than a run.
     pub(super) fn victim<'a>(self, runs: impl Iterator<Item = &'a Run> + Clone) -> Option<Arc<str>> {
         let mut held = BTreeMap::<Voice, usize>::new();
         for run in runs.clone() {
@@ -100,13 +101,16 @@ impl Newcomer {
             of.min_by(|a, b| self.worth(a).cmp(&self.worth(b)).then(by_age(a, b)))
         });
         let of_own = || {
-            let of = runs.filter(|run| run.owner == self.voice && (self.is_idle(run) || self.outdoes(run)));
+            let of = runs
+                .clone()
+                .filter(|run| run.owner == self.voice && (self.is_idle(run) || self.outdoes(run)));
             of.min_by(|a, b| {
                 let rank = |run: &Run| (!run.is_over(), !self.outdoes(run));
                 rank(a).cmp(&rank(b)).then(a.heard.total_cmp(&b.heard))
             })
         };
-        of_other.or_else(of_own).map(|run| Arc::clone(&run.name))
+        let mute = || runs.clone().filter(|run| self.outdoes(run)).min_by(|a, b| by_age(a, b));
+        of_other.or_else(of_own).or_else(mute).map(|run| Arc::clone(&run.name))
     }
 
     /// What is given up first.

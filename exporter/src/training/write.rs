@@ -1,25 +1,48 @@
 //! The page's view of the training state.
 
+use std::collections::BTreeMap;
+
 use super::Training;
 use super::families as f;
 use super::rank::Rank;
 use super::run::{Run, WINDOWS};
 use crate::samples::Samples;
+use crate::voice::Voice;
 
 impl Training {
-    /// Writes every run: first what there is once a run, then what there is once a rank, so that a
-    /// page that is full leaves out the latter.
+    /// Writes every run: of one user first what there is once a run, then what there is once a
+    /// rank, so that a page that is full leaves out the latter. Users take turns, so that whoever
+    /// has many runs and ranks fills no page at the cost of who has few.
     pub fn write(&self, now: f64, out: &mut Samples) {
         out.set(&f::RUNS, &[], self.runs.len());
-        for run in self.runs.values() {
-            write_run(run, now, out);
+        let runs = self.runs.values().map(|run| (run.owner, Part::Run(run)));
+        let ranks = self
+            .runs
+            .values()
+            .flat_map(|run| run.ranks.values().map(move |rank| (run.owner, Part::Rank(&run.name, rank))));
+        let mut turns = BTreeMap::<Voice, usize>::new();
+        let mut queue = Vec::new();
+        for (owner, part) in runs.chain(ranks) {
+            let turn = turns.entry(owner).or_default();
+            queue.push((*turn, part));
+            *turn += 1;
         }
-        for run in self.runs.values() {
-            for rank in run.ranks.values() {
-                write_rank(&run.name, rank, out);
+        if turns.len() > 1 {
+            queue.sort_by_key(|(turn, _)| *turn);
+        }
+        for (_, part) in queue {
+            match part {
+                Part::Run(run) => write_run(run, now, out),
+                Part::Rank(run, rank) => write_rank(run, rank, out),
             }
         }
     }
+}
+
+/// What is written in one turn.
+enum Part<'a> {
+    Run(&'a Run),
+    Rank(&'a str, &'a Rank),
 }
 
 fn write_run(run: &Run, now: f64, out: &mut Samples) {

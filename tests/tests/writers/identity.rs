@@ -313,6 +313,18 @@ const PACKED: &[(&str, &str)] =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_scripts_of_one_job_at_one_time_are_a_run_each() {
+    are_a_run_each(PACKED, "sweep-101").await;
+}
+
+/// `--rdzv-id=100`, as launch scripts have it that were copied.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_scripts_of_one_launch_id_at_one_time_are_a_run_each() {
+    let launched =
+        [("TORCHELASTIC_RUN_ID", "100"), ("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", "1")];
+    are_a_run_each(&launched, "train-100").await;
+}
+
+async fn are_a_run_each(variables: &[(&str, &str)], run: &str) {
     let dir = tempfile::tempdir().unwrap();
     let sources = format!("sources:\n  - tail: {{path: \"{}/*/logs/train.log\"}}\n", dir.path().display());
     let mut exporter = exporter(dir.path(), &sources).await;
@@ -320,7 +332,7 @@ async fn several_scripts_of_one_job_at_one_time_are_a_run_each() {
     seen.follow(&exporter);
     let mut writers = Vec::new();
     for name in ["a", "b", "c"] {
-        let mut writer = start(train(&exporter, &dir.path().join(name), PACKED)).await;
+        let mut writer = start(train(&exporter, &dir.path().join(name), variables)).await;
         // Its log is found before it says hello.
         writer.tell("log 1 1").await.unwrap();
         writers.push(writer);
@@ -344,10 +356,10 @@ async fn several_scripts_of_one_job_at_one_time_are_a_run_each() {
     let before = until(&exporter, "three runs", apart).await;
     let names = |rows: &[Row]| rows.iter().map(|r| r.run.clone()).collect::<Vec<_>>();
     let found = names(&before);
-    assert_eq!(found[0], "sweep-101");
-    assert!(found[1..].iter().all(|run| run.len() == "sweep-101.3fa9c1d2".len()), "{found:?}");
+    assert_eq!(found[0], run);
+    assert!(found[1..].iter().all(|own| own.len() == run.len() + ".3fa9c1d2".len()), "{found:?}");
     let text = runs(&exporter, "text").await;
-    assert!(text.contains("is rank 0 of sweep-101 while pid "), "{text}");
+    assert!(text.contains(&format!("is rank 0 of {run} while pid ")), "{text}");
     for run in &found {
         let events = seen.of(Kind::Event, run);
         assert!(events.iter().all(|e| e.name.as_deref() != Some("restart")), "{events:?}");

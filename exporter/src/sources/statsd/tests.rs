@@ -45,6 +45,19 @@ impl Bench {
 }
 
 #[test]
+fn a_line_without_a_run_is_the_word_of_who_sent_it() {
+    let mut b = Bench::new("run: a");
+    let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
+    b.statsd.packet(ann, b"loss:2|g|#step:1");
+    b.statsd.flush();
+    b.statsd.packet(bob, b"loss:nan|g|#step:2");
+    b.statsd.flush();
+    let told = b.packets(&[]);
+    assert_eq!(told.iter().map(|e| e.step).collect::<Vec<_>>(), [Some(1)]);
+    assert_eq!(b.health(&DROPPED, &["not_owner"]), Some(1.0));
+}
+
+#[test]
 fn steps_by_tag() {
     let mut b = Bench::new("");
     let told = b.packets(&[

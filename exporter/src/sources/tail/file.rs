@@ -44,6 +44,8 @@ pub(super) const RETRY_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct TailedFile {
     /// Whose share of the files it is of.
     pub(super) uid: u32,
+    /// Who named the file: a process of a user, or the configuration.
+    finder: Voice,
     content: Content,
     lines: Lines,
     store: Store,
@@ -97,6 +99,7 @@ impl TailedFile {
         };
         let mut file = Self {
             uid: candidate.owner,
+            finder: reach.finder(),
             content: Content::new(config, path, reach, begin),
             lines: Lines::new(config.reader(), unix),
             store: Store::new(state_dir, path),
@@ -359,9 +362,14 @@ impl TailedFile {
         Origin::said_by(Via::Tail, &self.labels.source, priority, self.voice())
     }
 
-    /// Whose word it is: of whoever has the file, unless the configuration names the run.
+    /// Whose word it is: of whoever has the file, unless the configuration names the run. A file
+    /// that a process was found with may be another user's, by a link, and the name of the run is
+    /// that of the process.
     pub(super) fn voice(&self) -> Voice {
-        if self.labels.is_configured() { Voice::Exporter } else { Voice::of(self.content.uid()) }
+        if self.labels.is_configured() {
+            return Voice::Exporter;
+        }
+        Voice::of(self.content.uid()).shown_by(self.finder)
     }
 
     /// Whose the file is: bye is said of a run when all its files are left.

@@ -70,13 +70,35 @@ fn a_run_that_ended_or_fell_silent_may_be_opened_by_another() {
     b.hello(ANN, "ended");
     b.by(ANN, r#"{"k":"bye","run":"ended","code":0}"#);
     b.step(ANN, "silent", 1);
+    b.hello(ANN, "crashed");
+    b.by(ANN, r#"{"k":"bye","run":"crashed","code":1}"#);
     assert_eq!(b.step(BOB, "ended", 1), Outcome::Accepted);
     assert_eq!(b.step(ANN, "ended", 2), REFUSED);
-    b.now += OPTIONS.forget_after;
+    assert_eq!(b.step(BOB, "crashed", 1), REFUSED, "it is started again");
+    b.now += OPTIONS.linger + 1.0;
+    b.training.expire(b.now);
+    assert_eq!((b.follows("crashed"), b.step(BOB, "crashed", 1)), (false, REFUSED));
+    b.now += OPTIONS.forget_after - OPTIONS.linger - 1.0;
     assert_eq!(b.step(BOB, "silent", 1), REFUSED);
     b.now += 1.0;
     b.training.expire(b.now);
-    assert_eq!(b.step(BOB, "silent", 1), Outcome::Accepted);
+    for run in ["silent", "crashed"] {
+        assert_eq!(b.step(BOB, run, 1), Outcome::Accepted, "{run}");
+    }
+}
+
+#[test]
+fn users_take_turns_on_the_page() {
+    let mut b = Bench::new();
+    for rank in 0..10 {
+        let step = format!(r#"{{"k":"step","run":"a","rank":{rank},"step":1,"m":{{"loss":2.5}}}}"#);
+        b.by(BOB, &step);
+    }
+    b.step(ANN, "z", 1);
+    let page = b.page();
+    let rows: Vec<_> = page.rows(&f::HEARTBEAT).map(|row| row.label("run").to_owned()).collect();
+    assert_eq!(rows.len(), 11);
+    assert!(rows.iter().position(|run| run == "z") < Some(3), "{rows:?}");
 }
 
 #[test]
@@ -163,6 +185,22 @@ fn silent_runs_of_others_are_not_pushed_off_by_who_has_more() {
     }
     assert_eq!(b.step(BOB, "his-4", 1), Outcome::Dropped(Reason::Runs));
     assert!(b.follows("hers"));
+}
+
+#[test]
+fn a_run_of_each_of_many_users_that_never_steps_gives_way_to_one_that_does() {
+    let mut b = Bench::with(Options { max_runs: 4, ..OPTIONS }, Archive::default());
+    for user in 10..14 {
+        b.hello(Voice::User(user), &format!("mute-{user}"));
+        b.now += 1.0;
+    }
+    assert_eq!(b.hello(ANN, "hers"), Outcome::Dropped(Reason::Runs));
+    assert_eq!(b.step(ANN, "hers", 1), Outcome::Accepted);
+    assert!(b.follows("hers") && b.follows("mute-10"));
+    for user in 10..13 {
+        b.step(Voice::User(user), &format!("mute-{user}"), 1);
+    }
+    assert_eq!(b.step(BOB, "his", 1), Outcome::Dropped(Reason::Runs), "they all train");
 }
 
 #[test]

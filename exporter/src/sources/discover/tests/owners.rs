@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use super::super::files::MAX_FILES;
 use super::*;
 use crate::reach::Refusal;
-use crate::source::{DROPPED, NOT_OWNER};
+use crate::source::{DROPPED, LAG, NOT_OWNER};
 
 const SECRET: &str = "of nobody else";
 
@@ -127,6 +127,32 @@ async fn a_log_that_is_swapped_for_a_link_is_not_read_behind_it() {
     chown(&log, Some(other()), None).unwrap();
     eventually(|| d.steps() == [5, 6]).await;
     assert!(!d.tells_secrets());
+}
+
+/// The name of the run is that of the process, and the log that of somebody else.
+#[tokio::test]
+async fn a_log_that_a_process_shows_is_not_the_word_of_its_owner() {
+    if !is_root() {
+        return;
+    }
+    let ann = 4_000_001;
+    for owner in [ann, 0] {
+        let host = Host::public();
+        host.write("old.jsonl", "{\"step\":777,\"loss\":NaN,\"timestamp\":1790000000}\n");
+        let (log, link) = (host.path("old.jsonl"), host.path("work/x.jsonl"));
+        fs::set_permissions(&log, fs::Permissions::from_mode(0o644)).unwrap();
+        chown(&log, Some(owner), None).unwrap();
+        symlink(&log, &link).unwrap();
+        lchown(&link, Some(other()), None).unwrap();
+        let named = [("TORCHELASTIC_ERROR_FILE", link.to_str().unwrap()), ("STEPWATCH_RUN", "of-ann")];
+        let _thief = host.trainer("true", &named);
+        let mut d = host.real();
+        let step = Event::parse(br#"{"v":1,"k":"step","run":"of-ann","rank":0,"step":5,"m":{"loss":1}}"#);
+        d.around.hub.publish(Origin::Http(Voice::User(ann)), step.unwrap());
+        d.look(Instant::now());
+        eventually(|| d.page().get(&LAG, &[link.to_str().unwrap(), "tail"]).is_some()).await;
+        assert_eq!(d.steps(), [5], "owned by uid {owner}");
+    }
 }
 
 /// Who writes a file of the container's image lists it by the container's root, where another file
