@@ -7,7 +7,9 @@
 //! `grad-norm` and `train/grad_norm` are one; any other named number becomes a custom metric.
 //! Seconds, ratios and counts come out, whichever of `ms`, `%` or `K` they were printed in.
 //!
-//! A step that starts again with each epoch is counted on, as far as the lines tell of epochs.
+//! A step that starts again with each epoch is counted on, as far as the lines tell of epochs. One
+//! that is printed in thousands (LeRobot's `step:12K`) is only about right: of several lines that
+//! tell the same one, the first counts, and behind it those that have lost a number.
 
 mod fields;
 mod names;
@@ -66,6 +68,8 @@ struct Position {
 struct LineValues {
     /// How good the best name of a step is, and the step.
     step: Option<(u8, i64, Option<i64>)>,
+    /// It is rounded to thousands or more.
+    rounded: bool,
     epoch: Option<f64>,
     rank: Option<u32>,
     /// It is a drawing of a bar.
@@ -198,7 +202,15 @@ impl Generic {
             Some(before) if step < before.step => return Outcome::Ignored,
             Some(_) => self.offset.saturating_add(step).min(MAX_STEP),
             None if evaluates => step,
-            None => self.counted(Position { step, of, epoch: told.epoch }),
+            None => {
+                // The numbers of a step that was told stay as they are.
+                let again = told.rounded && self.before.is_some_and(|b| b.step == step);
+                if again && !told.is_lost(line, out) {
+                    return Outcome::Ignored;
+                }
+                let step = self.counted(Position { step, of, epoch: told.epoch }, told.rounded);
+                step.saturating_add(i64::from(again))
+            }
         };
         self.has_loss |= loss.is_some() && !evaluates;
         if loss.is_some() && !evaluates && !told.bar {
@@ -243,8 +255,9 @@ impl Generic {
     }
 
     /// The step of the run: behind the epochs before, where the printed one starts again with each.
-    fn counted(&mut self, now: Position) -> i64 {
-        if let Some(before) = self.before {
+    /// A rounded one stays the same over many epochs, and does not.
+    fn counted(&mut self, now: Position, rounded: bool) -> i64 {
+        if let Some(before) = self.before.filter(|_| !rounded) {
             let epochs = now.epoch.zip(before.epoch).map_or(0.0, |(now, then)| now - then);
             let length = now.of.unwrap_or(before.step + 1).clamp(1, 1 << 40);
             if epochs >= 1.0 && now.step <= before.step {
@@ -287,6 +300,12 @@ impl LineValues {
         self.train.len() >= 2 && out.misses(&e)
     }
 
+    /// Whether the line tells that a number of training is none.
+    fn is_lost(&self, line: &Line<'_>, out: &Out<'_>) -> bool {
+        let watched = |name: &str| matches!(name, metric::LOSS | metric::GRAD_NORM);
+        self.train.iter().any(|(name, value, _)| watched(name) && !value.is_finite()) || self.lacks(line, out)
+    }
+
     /// A norm is that of the gradients where none is called so.
     fn settle(&mut self) {
         let Some((name, value, quantum)) = self.norm.take() else { return };
@@ -302,13 +321,14 @@ impl LineValues {
             match names::meaning(f.name, f.assigned) {
                 Meaning::Step(quality) => {
                     let better = self.step.is_none_or(|(before, ..)| quality > before);
-                    if let Some(step) =
-                        number::whole(f.number.value).filter(|_| better && f.unit == Unit::None)
-                    {
-                        self.step = Some((quality, step, f.of));
+                    if let Some((step, rounded)) = step_of(f, quality).filter(|_| better) {
+                        (self.step, self.rounded) = (Some((quality, step, f.of)), rounded);
                     }
                 }
-                Meaning::Epoch => self.epoch = self.epoch.or(Some(f.number.value).filter(|v| v.is_finite())),
+                Meaning::Epoch => {
+                    let by = if let Unit::Scale(by) = f.unit { by } else { 1.0 };
+                    self.epoch = self.epoch.or(Some(f.number.value * by).filter(|v| v.is_finite()));
+                }
                 Meaning::Rank => {
                     self.rank = number::whole(f.number.value).and_then(|n| u32::try_from(n).ok())
                 }
@@ -355,6 +375,17 @@ impl LineValues {
         if f.of.is_none() && numbers.iter().all(|(n, ..)| *n != name) {
             numbers.push((name, f.number.value / divisor, f.number.quantum.map(|q| q / divisor)));
         }
+    }
+}
+
+/// The step that a counter tells, and whether it is rounded. Of a batch, thousands are its size.
+fn step_of(f: &Field<'_>, quality: u8) -> Option<(i64, bool)> {
+    match f.unit {
+        Unit::None => number::whole(f.number.value).map(|step| (step, false)),
+        Unit::Scale(by) if quality > 0 => {
+            number::whole((f.number.value * by).round()).map(|step| (step, true))
+        }
+        _ => None,
     }
 }
 

@@ -24,6 +24,52 @@ fn one(line: &str) -> (Option<i64>, Vec<(String, f64)>) {
     (e.step, e.m.iter().map(|(k, v)| (k.to_owned(), v)).collect())
 }
 
+/// What LeRobot prints at a step, which it rounds to thousands from 1000 on (`format_big_number`).
+fn lerobot(step: &str, episodes: &str, loss: &str, norm: &str) -> String {
+    format!(
+        "INFO 2026-05-29 03:52:45 train.py:232 step:{step} smpl:8K ep:{episodes} epch:0.24 loss:{loss} grdn:{norm} lr:1.0e-05 updt_s:0.101 data_s:0.010"
+    )
+}
+
+#[test]
+fn a_step_in_thousands_is_rounded() {
+    let line = |step: &str, loss: &str, norm: &str| lerobot(step, "14", loss, norm);
+    let lines = [
+        line("800", "0.123", "0.5"),
+        line("1K", "0.122", "0.5"),
+        // At 1200, and at 1400, where a second loss is lost.
+        line("1K", "0.121", "0.5"),
+        line("1K", "nan", "0.5"),
+        line("2K", "0.119", "0.5"),
+        line("2K", "0.118", "inf"),
+        line("3K", "0.118", "0.5"),
+        line("1M", "nan", "nan"),
+    ];
+    let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+    for e in [read(&lines), auto(&lines)] {
+        let steps: Vec<_> = e.iter().map(|e| e.step.unwrap()).collect();
+        assert_eq!(steps, [800, 1000, 1001, 2000, 2001, 3000, 1_000_000]);
+        assert_eq!(e[1].m.get("loss"), Some(0.122), "the numbers of a step that was told stay");
+        assert!(e[2].m.get("loss").unwrap().is_nan());
+        assert_eq!(e[4].m.get("grad_norm"), Some(f64::INFINITY));
+        assert!(e[6].m.get("loss").unwrap().is_nan());
+    }
+    let lines = [line("12K", "0.2", "0.5"), line("12K", "nan", "0.5")];
+    let e = auto(&[&lines[0], &lines[1]]);
+    assert_eq!(e.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [12_000, 12_001], "joined late");
+    // A batch is no step, and is counted in thousands where it is a size.
+    assert_eq!(read(&["batch: 4K, loss: 2.5", "step: 4th, loss: 2.5"]), []);
+}
+
+#[test]
+fn a_rounded_step_does_not_begin_again_with_an_epoch() {
+    let lines = [("900", "998"), ("1K", "999"), ("1K", "1K"), ("2K", "1K"), ("2K", "3K"), ("3K", "4K")];
+    let lines: Vec<_> = lines.iter().map(|(step, episodes)| lerobot(step, episodes, "0.1", "0.5")).collect();
+    let e = read(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    let seen: Vec<_> = e.iter().map(|e| (e.step.unwrap(), e.m.get("epoch").unwrap())).collect();
+    assert_eq!(seen, [(900, 998.0), (1000, 999.0), (2000, 1000.0), (3000, 4000.0)]);
+}
+
 #[test]
 fn lines_that_people_print() {
     for (line, step, metrics) in [
