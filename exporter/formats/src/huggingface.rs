@@ -24,6 +24,8 @@ use crate::{number, python, tags, tqdm};
 const STEP_KEYS: &[&str] = &["global_step/max_steps", "global_step", "current_steps", "step", "iteration"];
 /// Counters of all tokens so far.
 const TOKEN_KEYS: &[&str] = &["num_tokens", "num_input_tokens_seen", "total_tokens", "tokens/total"];
+/// What PPO of TRL tells in place of a loss.
+const POLICY_LOSS: &str = "loss/policy_avg";
 /// More steps between two dicts than any run logs.
 const MAX_INTERVAL: f64 = 1e9;
 /// Significant digits of version 5, which drops trailing zeros.
@@ -144,6 +146,9 @@ impl HuggingFace {
         if d.contains_key("loss") && (d.contains_key("learning_rate") || d.contains_key("epoch")) {
             return Some(self.step(d, line, out));
         }
+        if let Some(d) = with_policy_loss(d) {
+            return Some(self.step(&d, line, out));
+        }
         let eval =
             d.keys().any(|k| k.starts_with("eval_") && (k.ends_with("_loss") || k.ends_with("_runtime")));
         if eval {
@@ -221,6 +226,18 @@ impl HuggingFace {
         }
         e
     }
+}
+
+/// A dict of PPO with the loss of its policy as the loss.
+fn with_policy_loss(d: &BTreeMap<String, Value>) -> Option<BTreeMap<String, Value>> {
+    let policy = d.get(POLICY_LOSS).filter(|_| !d.contains_key("loss"))?.clone();
+    let trains = ["lr", "episode"].iter().any(|k| d.contains_key(*k));
+    trains.then(|| {
+        let mut d = d.clone();
+        d.remove(POLICY_LOSS);
+        d.insert("loss".into(), policy);
+        d
+    })
 }
 
 /// Whether it is the record of the whole run. With `include_num_input_tokens_seen` every step tells
@@ -430,6 +447,40 @@ mod tests {
         }
         assert_eq!((e[1].m.get("tokens"), &e[3].missing), (Some(128.0), &vec!["loss".to_owned()]));
         assert_eq!((e[4].code, e[4].m.get("train_runtime")), (Some(0), Some(172.5)));
+    }
+
+    #[test]
+    fn the_policy_stands_for_the_loss_where_ppo_tells_none() {
+        let log = |policy: &str, then: &str| {
+            format!(
+                "{{'eps': 3, 'objective/kl': 0.5, 'objective/rlhf_reward': -0.25, 'policy/approxkl_avg': 0.01, 'loss/policy_avg': {policy}, 'loss/value_avg': 0.75, 'val/ratio': 1.0, 'lr': 2.9e-06, 'episode': 64{then}}}"
+            )
+        };
+        let bar = |n: i64| format!("  2%|▏         | {n}/500 [00:10<08:10,  1.00s/it]");
+        // The bar is drawn once the dict is printed.
+        let e = read(&[
+            &bar(0),
+            &log("-0.0123", ", 'epoch': 0.01"),
+            &bar(1),
+            &log("nan", ", 'epoch': 0.02"),
+            &bar(2),
+            &log("'nan'", ", 'epoch': '0.03'"),
+            &log("None", ", 'epoch': 0.04"),
+            &log("0.5", ""),
+        ]);
+        let steps: Vec<_> = e.iter().filter(|e| e.kind == Kind::Step).collect();
+        assert_eq!(steps.iter().map(|e| e.step.unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        let first = |name: &str| steps[0].m.get(name);
+        assert_eq!((first("loss"), first("lr"), first("epoch")), (Some(-0.0123), Some(2.9e-6), Some(0.01)));
+        assert_eq!((first("loss/value_avg"), first("objective/rlhf_reward")), (Some(0.75), Some(-0.25)));
+        assert!(steps[1].m.get("loss").unwrap().is_nan() && steps[2].m.get("loss").unwrap().is_nan());
+        assert_eq!(steps[3].missing, ["loss"]);
+        let (mut r, mut out) = (LogReader::new(None).unwrap(), Vec::new());
+        r.line(&log("-0.0123", ", 'epoch': 0.01"), &mut out);
+        assert_eq!((r.name(), out.len()), ("huggingface", 1));
+        let both = "{'loss': 1.0, 'loss/policy_avg': 2.0, 'lr': 0.1, 'epoch': 0.1}";
+        assert_eq!(read(&[both])[0].m.get("loss"), Some(1.0), "a loss of its own");
+        assert_eq!(read(&["{'loss/policy_avg': 2.0, 'epoch': 0.1}"]), []);
     }
 
     #[test]
