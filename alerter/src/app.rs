@@ -291,7 +291,10 @@ pub(crate) fn survive_limits() -> std::io::Result<()> {
 fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRequest>) {
     let (admin, reloads) = Admin::new(log);
     let store = store.clone();
-    let waits = move || store.refusal().map(|why| format!("the store to take commits: {why}"));
+    let waits = move || {
+        store.look();
+        store.refusal().map(|why| format!("the store to take commits: {why}"))
+    };
     (admin.needing(waits), reloads)
 }
 

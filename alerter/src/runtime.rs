@@ -173,6 +173,8 @@ struct Schedule {
     /// State or cursors changed since the last commit.
     commit_due: Option<Instant>,
     publish_due: Option<Instant>,
+    /// The database is looked at again then.
+    look_due: Instant,
     /// The store refused, and is asked again then.
     retry: Option<(Instant, Duration)>,
     /// For the reason that was logged last.
@@ -475,7 +477,7 @@ impl Runtime {
 
     fn wake_at(&mut self) -> Instant {
         let now = Instant::now();
-        let mut at = now + COMMIT_EVERY;
+        let mut at = self.schedule.look_due.min(now + COMMIT_EVERY);
         if let (true, Some((deadline, _))) = (self.has_room(), self.engine.next_deadline()) {
             self.clock.now();
             at = at.min(now + self.clock.until(deadline));
@@ -503,6 +505,7 @@ impl Schedule {
             commit_began: Instant::now(),
             commit_due: None,
             publish_due: None,
+            look_due: Instant::now(),
             retry: None,
             refused_for: String::new(),
         }

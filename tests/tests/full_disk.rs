@@ -326,3 +326,27 @@ async fn a_database_that_is_removed_rings_at_every_receiver_that_wakes() {
     };
     stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
 }
+
+/// Nobody writes anything for up to a minute: that the database is gone is noticed all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_alerter_misses_its_database_at_once_and_rings_after_ten_seconds() {
+    let options =
+        StackOptions { alerter: "resolve_after: 200ms\n".into(), blind: true, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    assert_eq!(readiness(&stack.alerter).await.0, 200);
+    let database = stack.dir.path().join("alerter/alerter.db");
+    let removed = Instant::now();
+    std::fs::rename(&database, database.with_extension("aside")).unwrap();
+    let (status, why) = readiness(&stack.alerter).await;
+    assert_eq!((status, why.contains("was removed")), (503, true), "{why}");
+    let fault = "The database takes nothing";
+    let pd = stack.pagerduty.wait_for(|pd| pages(pd, fault).next().is_some(), PATIENCE).await.unwrap();
+    let waited = pages(&pd, fault).next().unwrap().at - removed;
+    assert!(waited >= Duration::from_secs(10) && waited < Duration::from_secs(20), "rang after {waited:?}");
+    assert_eq!(lines(&stack.alerter, "is not in its place").len(), 1, "said once");
+
+    std::fs::rename(database.with_extension("aside"), &database).unwrap();
+    wait_ready(&stack.alerter, 200).await;
+    let over = |pd: &PagerDuty| pd.alerts.iter().all(|alert| alert.state == AlertState::Resolved);
+    stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
+}

@@ -1,6 +1,7 @@
 //! What is done about a store that goes on refusing: pages are told from memory, and memory has an
 //! end.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepwatch_model::Severity;
@@ -9,14 +10,20 @@ use stepwatch_respond::effect::{Action, Effect, Input, Notification, TimelineEnt
 use stepwatch_respond::incident::{IncidentRecord, State};
 use stepwatch_respond::route::STORE;
 
+use tokio::time::Instant;
+
 use super::Runtime;
 use super::pending::Pending;
 use crate::store::Store;
 use crate::store::unrecorded::may_precede_its_record;
 
+/// How often somebody looks whether the database is in its place.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 impl Runtime {
     /// Hands over the pages that the store has not taken for too long, its own among them.
     pub(super) fn fail_open(&mut self) {
+        self.look_at_the_store();
         self.tell_of_the_store();
         if !self.store.fails_open() {
             return;
@@ -26,6 +33,15 @@ impl Runtime {
         let ago = self.store.refused_for().unwrap_or_default();
         let since = now + Span::millis(-(ago.as_millis() as i64));
         self.pending.hand_over(&self.store, now, since);
+    }
+
+    /// A database that goes away while there is nothing to write is missed all the same.
+    fn look_at_the_store(&mut self) {
+        let now = Instant::now();
+        if now >= self.schedule.look_due {
+            self.schedule.look_due = now + LOOK_EVERY;
+            self.store.look();
+        }
     }
 
     /// A store that takes nothing, or takes something again, is told of like any other fault of

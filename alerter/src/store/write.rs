@@ -61,6 +61,18 @@ impl Store {
         failed.or_else(|| self.stalled_for().map(|_| STALLED.to_owned()))
     }
 
+    /// Looks whether the file is still in its place, because nobody else does while there is
+    /// nothing to write. If it is not, the store refuses from now on.
+    pub(crate) fn look(&self) {
+        // A transaction under way has looked by itself.
+        let Ok(writer) = self.inner.writer.try_lock() else { return };
+        let Err(err) = self.in_place(&writer) else { return };
+        if self.refusal().is_none() {
+            tracing::error!(%err, "the database is not in its place: nothing is recorded until it is");
+        }
+        self.note(Who::Prompt, Some(&err));
+    }
+
     /// For how long it has taken nothing.
     pub(crate) fn refused_for(&self) -> Option<Duration> {
         let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,12 +117,7 @@ impl Store {
         who: Who,
         work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
     ) -> Result<T> {
-        self.inner.identity.check()?;
-        if writer.kept.is_some() {
-            self.inner.identity.check_log()?;
-        } else {
-            self.inner.identity.forget_log();
-        }
+        self.in_place(writer)?;
         let mut open = match writer.kept.take() {
             Some(open) => open,
             None => Open::new(&writer.options).await?,
@@ -128,6 +135,15 @@ impl Store {
         }
         writer.kept = Some(open);
         Ok(value)
+    }
+
+    fn in_place(&self, writer: &Writer) -> Result<()> {
+        self.inner.identity.check()?;
+        if writer.kept.is_some() {
+            return self.inner.identity.check_log();
+        }
+        self.inner.identity.forget_log();
+        Ok(())
     }
 
     fn note(&self, who: Who, failed: Option<&StoreError>) {
