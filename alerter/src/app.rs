@@ -293,7 +293,7 @@ fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRe
     let store = store.clone();
     let waits = move || {
         store.look();
-        store.refusal().map(|why| format!("the store to take commits: {why}"))
+        store.refusal_in_public().map(|why| format!("the store to take commits: {why}"))
     };
     (admin.needing(waits), reloads)
 }

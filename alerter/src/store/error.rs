@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::errors::innermost;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error(
@@ -52,6 +54,23 @@ pub enum StoreError {
 pub type Result<T> = std::result::Result<T, StoreError>;
 
 impl StoreError {
+    /// What is wrong, without a path: whoever asks for readiness need not be known.
+    pub(super) fn in_public(&self) -> String {
+        match self {
+            Self::NotInPlace { path, what } => {
+                let log = path.as_os_str().as_encoded_bytes().ends_with(b"-wal");
+                format!("the database{} {what}", if log { "'s log" } else { "" })
+            }
+            Self::Unseen { .. } => "what was written is not there for its readers".into(),
+            Self::Stalled { .. } => "a transaction does not end".into(),
+            Self::SharedFilesystem { .. }
+            | Self::InUse { .. }
+            | Self::Newer { .. }
+            | Self::Unexpected { .. } => "the database is not the alerter's own".into(),
+            other => innermost(other),
+        }
+    }
+
     /// Whether the store takes nothing, as opposed to: not this.
     pub(super) fn is_refusal(&self) -> bool {
         !matches!(self, Self::AmbiguousId(_) | Self::Damaged { .. } | Self::Unknown { .. })

@@ -47,7 +47,8 @@ impl Drop for Began<'_> {
         let began = self.0.inner.transaction_began.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let (Some(since), Some(_)) = (began, stalled) {
             let mut refusal = self.0.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-            refusal.get_or_insert(Refusal { why: STALLED.into(), since, engine: false });
+            let (why, in_public) = (STALLED.into(), STALLED.into());
+            refusal.get_or_insert(Refusal { why, in_public, since, engine: false });
         }
     }
 }
@@ -58,6 +59,13 @@ impl Store {
     pub(crate) fn refusal(&self) -> Option<String> {
         let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = refusal.as_ref().map(|refusal| refusal.why.clone());
+        failed.or_else(|| self.stalled_for().map(|_| STALLED.to_owned()))
+    }
+
+    /// The same for whoever may not know where the database is.
+    pub(crate) fn refusal_in_public(&self) -> Option<String> {
+        let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = refusal.as_ref().map(|refusal| refusal.in_public.clone());
         failed.or_else(|| self.stalled_for().map(|_| STALLED.to_owned()))
     }
 
@@ -153,7 +161,8 @@ impl Store {
         match failed {
             Some(err) if engine || err.is_refusal() => {
                 let since = refusal.as_ref().map_or_else(Instant::now, |refusal| refusal.since);
-                *refusal = Some(Refusal { why: innermost(err), since, engine: engine || waits });
+                let (why, in_public) = (innermost(err), err.in_public());
+                *refusal = Some(Refusal { why, in_public, since, engine: engine || waits });
             }
             Some(_) => {}
             None if engine || !waits => *refusal = None,

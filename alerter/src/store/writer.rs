@@ -54,6 +54,8 @@ pub(super) struct Open {
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) why: String,
+    /// The same without a path.
+    pub(super) in_public: String,
     pub(super) since: Instant,
     /// What the engine decided waits for it. That anything smaller is taken then means little.
     pub(super) engine: bool,
