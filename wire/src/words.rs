@@ -52,14 +52,38 @@ fn kept(c: char) -> bool {
     c == '\n' || !(c.is_control() || is_hidden(c))
 }
 
-/// What cannot be seen, and what changes the direction of the text beside it: the soft hyphen, the
-/// bidirectional controls, zero-width characters, the byte order mark, annotations, and the plane
-/// of tags, which can spell a hidden text.
+/// What cannot be seen, or changes the direction of the text beside it. A name may not differ from
+/// another, or spell a hidden text, by such characters.
 fn is_hidden(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+    let after = HIDDEN.partition_point(|(first, _)| *first <= c);
+    after.checked_sub(1).and_then(|at| HIDDEN.get(at)).is_some_and(|(_, last)| c <= *last)
 }
+
+/// In their order. All of `Default_Ignorable_Code_Point` in
+/// <https://www.unicode.org/Public/16.0.0/ucd/DerivedCoreProperties.txt>: soft hyphen, joiners,
+/// fillers, bidirectional controls, variation selectors, tags. Besides these, separators of lines
+/// and paragraphs, which would break a line; a pattern of Braille without dots, which is blank; and
+/// marks of annotations.
+const HIDDEN: &[(char, char)] = &[
+    ('\u{ad}', '\u{ad}'),
+    ('\u{34f}', '\u{34f}'),
+    ('\u{61c}', '\u{61c}'),
+    ('\u{115f}', '\u{1160}'),
+    ('\u{17b4}', '\u{17b5}'),
+    ('\u{180b}', '\u{180f}'),
+    ('\u{200b}', '\u{200f}'),
+    ('\u{2028}', '\u{202e}'),
+    ('\u{2060}', '\u{206f}'),
+    ('\u{2800}', '\u{2800}'),
+    ('\u{3164}', '\u{3164}'),
+    ('\u{fe00}', '\u{fe0f}'),
+    ('\u{feff}', '\u{feff}'),
+    ('\u{ffa0}', '\u{ffa0}'),
+    ('\u{fff0}', '\u{fffb}'),
+    ('\u{1bca0}', '\u{1bca3}'),
+    ('\u{1d173}', '\u{1d17a}'),
+    ('\u{e0000}', '\u{e0fff}'),
+];
 
 #[cfg(test)]
 mod tests {
@@ -82,6 +106,20 @@ mod tests {
         assert!(
             matches!(clean("plain\ntext"), Cow::Borrowed(_)) && matches!(line("größer"), Cow::Borrowed(_))
         );
+    }
+
+    #[test]
+    fn two_names_do_not_differ_by_what_cannot_be_seen() {
+        let blank = "\u{34f} \u{115f} \u{1160} \u{17b4} \u{17b5} \u{180b} \u{180d} \u{180f} \u{2065} \u{2800} \
+            \u{3164} \u{fe00} \u{fe0f} \u{ffa0} \u{fff0} \u{1bca0} \u{1bca3} \u{1d173} \u{1d17a} \u{e0000} \
+            \u{e0100} \u{e0fff}";
+        for c in blank.chars().filter(|c| *c != ' ') {
+            assert_eq!(line(&format!("llama{c}")), "llama", "{:x}", u32::from(c));
+        }
+        let seen =
+            "\u{ac}\u{350}\u{115e}\u{1161}\u{17b6}\u{2801}\u{3163}\u{3165}\u{fe10}\u{ffa1}\u{fffc}\u{1d172}";
+        assert_eq!(line(seen), seen);
+        assert!(HIDDEN.windows(2).all(|pair| pair[0].1 < pair[1].0), "in their order");
     }
 
     proptest! {
