@@ -191,6 +191,13 @@ mod tests {
     }
 
     #[test]
+    fn products_of_4_bits_are_not_judged_by_the_peak_of_16() {
+        let peak_of = |dtype| Dtype::parse(dtype).and_then(|dtype| peak("NVIDIA B200", dtype));
+        assert_ne!(peak_of("fp4"), peak_of("bf16"), "as Megatron prints it");
+        assert!(peak_of("bf16").is_some());
+    }
+
+    #[test]
     fn the_frameworks_own_figure_is_kept_apart() {
         let model = llama_8b();
         let mut m = Metrics::from_iter([("mfu", 0.41), ("tokens", 152_000.0), ("step_time", 2.0)]);

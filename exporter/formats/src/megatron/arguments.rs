@@ -71,6 +71,8 @@ const OTHERS: &[&str] = &[
     "fp16",
     "fp8",
     "fp8_format",
+    "fp4",
+    "fp4_format",
     "world_size",
 ];
 
@@ -183,8 +185,11 @@ impl Arguments {
     }
 
     fn dtype(&self) -> Option<&'static str> {
-        let fp8 = ["fp8", "fp8_format"].iter().any(|k| self.is(k) || self.has_text(k));
-        match (fp8, self.is("bf16"), self.is("fp16"), self.told.contains_key("bf16")) {
+        let of = |keys: [&str; 2]| keys.iter().any(|k| self.is(k) || self.has_text(k));
+        if of(["fp4", "fp4_format"]) {
+            return Some("fp4");
+        }
+        match (of(["fp8", "fp8_format"]), self.is("bf16"), self.is("fp16"), self.told.contains_key("bf16")) {
             (true, ..) => Some("fp8"),
             (_, true, ..) => Some("bf16"),
             (_, _, true, _) => Some("fp16"),
@@ -371,6 +376,9 @@ mod tests {
     fn the_format_of_the_matrix_products() {
         let dtype = |a: &[(&str, &str)]| hello(a).extra["dtype"].as_str().map(str::to_owned).unwrap();
         assert_eq!(dtype(&[("fp8", "hybrid")]), "fp8");
+        // Beside bf16, which the rest is in.
+        assert_eq!(dtype(&[("fp4", "e2m1"), ("fp4_param", "False"), ("fp4_recipe", "nvfp4")]), "fp4");
+        assert_eq!(dtype(&[("fp4", "None"), ("fp4_recipe", "nvfp4")]), "bf16");
         assert_eq!(dtype(&[("bf16", "False"), ("fp16", "True")]), "fp16");
         assert_eq!(dtype(&[("bf16", "False")]), "fp32");
     }
