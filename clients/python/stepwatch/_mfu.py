@@ -49,7 +49,8 @@ _NAMES: Dict[str, List[str]] = {
     "nope_dim": ["qk_nope_head_dim", "qk_head_dim"],
     "rope_dim": ["qk_rope_head_dim", "qk_pos_emb_head_dim"],
     "v_dim": ["v_head_dim"],
-    "mtp_layers": ["mtp_layers", "mtp_num_layers", "num_nextn_predict_layers"],
+    # num_nextn_predict_layers of a config.json tells of layers that transformers neither builds nor trains.
+    "mtp_layers": ["mtp_layers", "mtp_num_layers"],
     "delta_key_heads": ["linear_num_key_heads"],
     "delta_value_heads": ["linear_num_value_heads"],
     "delta_key_dim": ["linear_key_head_dim"],

@@ -215,9 +215,9 @@ impl Shape {
             latent: Latent::of(f),
             delta,
             mamba,
-            mtp_layers: f
-                .number(&["mtp_layers", "mtp_num_layers", "num_nextn_predict_layers"])
-                .unwrap_or(0.0),
+            // `num_nextn_predict_layers` of a `config.json` tells of layers that DeepSeek and GLM
+            // publish; transformers neither builds nor trains them.
+            mtp_layers: f.number(&["mtp_layers", "mtp_num_layers"]).unwrap_or(0.0),
         };
         (shape, refused)
     }
