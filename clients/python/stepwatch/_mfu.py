@@ -66,6 +66,11 @@ _ACTIVATIONS = (
     "mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function", "activation", "activation_func"
 )  # fmt: skip
 
+# The square of a ReLU, which some models have behind a gate and most, every Nemotron among them, have not.
+_SQUARES = ("relu2", "relu_squared", "squared_relu")
+_SQUARES_WITH_GATES = ("bitnet",)
+_SQUARES_ALONE = ("nanochat", "persimmon", "fuyu", "arcee", "jais2", "cosmos3_edge_text")
+
 
 class _Untold(Exception):
     """A dimension that the formula needs and nobody told."""
@@ -99,6 +104,25 @@ class Model:
             self._mix = mix(fields, layers, self._has_experts(), self._has("delta"), self._has("mamba"))
         except Refused as why:
             self.refused = str(why)
+        if self.refused is None and self._lacks_gates():
+            self.refused = _gates_untold(fields)
+
+    def _lacks_gates(self) -> bool:
+        """Nothing can be counted, for want of nothing but whether there are gates."""
+        if self.gated is not None or self._counts():
+            return False
+        self.gated = True
+        try:
+            return self._counts()
+        finally:
+            self.gated = None
+
+    def _counts(self) -> bool:
+        try:
+            self._weights()
+        except (_Untold, ArithmeticError):
+            return False
+        return True
 
     def _need(self, name: str) -> float:
         value = self._values[name]
@@ -319,8 +343,23 @@ def _gated(fields: Mapping[str, Any]) -> Optional[bool]:
     for name in ("gated", "swiglu", "gated_linear_unit"):
         if isinstance(fields.get(name), bool):
             return bool(fields[name])
-    for name in _ACTIVATIONS:
-        if isinstance(fields.get(name), str):
-            gemma = str(fields.get("model_type", "")).lower().startswith("gemma")
-            return gemma or any(a in fields[name].lower() for a in ("silu", "swish", "glu"))
-    return None
+    activation, kind = _activation(fields), str(fields.get("model_type", ""))
+    if activation is None:
+        return None
+    if activation.lower() in _SQUARES:
+        alone = kind in _SQUARES_ALONE or kind.startswith("nemotron")
+        return True if kind in _SQUARES_WITH_GATES else False if alone else None
+    return kind.lower().startswith("gemma") or any(a in activation.lower() for a in ("silu", "swish", "glu"))
+
+
+def _activation(fields: Mapping[str, Any]) -> Optional[str]:
+    return next((fields[name] for name in _ACTIVATIONS if isinstance(fields.get(name), str)), None)
+
+
+def _gates_untold(fields: Mapping[str, Any]) -> Optional[str]:
+    """Why nobody knows whether there are gates although an activation is told."""
+    activation, kind = _activation(fields), str(fields.get("model_type", ""))[:32]
+    if activation is None:
+        return None
+    unknown = "of the model type %s it is not known" % kind if kind else "no model type is told"
+    return "%s does not tell whether there are gates, and %s" % (activation, unknown)

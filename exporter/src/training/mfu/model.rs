@@ -63,7 +63,9 @@ impl Model {
         };
         let (read, note) = Fields::language(&fields);
         let (shape, refused) = Shape::of(&read);
-        let refused = refused.or_else(|| shape.contradicts(read.number(&["total_params"])?));
+        let refused = refused
+            .or_else(|| shape.contradicts(read.number(&["total_params"])?))
+            .or_else(|| read.gates_untold().filter(|_| shape.lacks_gates()));
         Self {
             name: fields.get("name").and_then(Value::as_str).map(str::to_owned),
             shape,

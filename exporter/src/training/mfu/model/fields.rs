@@ -17,6 +17,21 @@ const GEMMA3: &[(&str, f64)] = &[
     ("sliding_window", 4096.0),
 ];
 
+/// Where frameworks name the activation.
+const ACTIVATIONS: &[&str] = &[
+    "mlp_hidden_act",
+    "hidden_act",
+    "hidden_activation",
+    "activation_function",
+    "activation",
+    "activation_func",
+];
+/// The square of a ReLU, which some models have behind a gate and most have not.
+const SQUARES: &[&str] = &["relu2", "relu_squared", "squared_relu"];
+const SQUARES_WITH_GATES: &[&str] = &["bitnet"];
+/// Besides every Nemotron.
+const SQUARES_ALONE: &[&str] = &["nanochat", "persimmon", "fuyu", "arcee", "jais2", "cosmos3_edge_text"];
+
 #[derive(Debug)]
 pub(super) struct Fields(BTreeMap<String, Value>);
 
@@ -95,17 +110,25 @@ impl Fields {
         if let Some(gated) = ["gated", "swiglu", "gated_linear_unit"].iter().find_map(|key| self.flag(key)) {
             return Some(gated);
         }
-        let names = [
-            "mlp_hidden_act",
-            "hidden_act",
-            "hidden_activation",
-            "activation_function",
-            "activation",
-            "activation_func",
-        ];
-        let activation = self.text(&names)?.to_ascii_lowercase();
+        let activation = self.text(ACTIVATIONS)?.to_ascii_lowercase();
+        if SQUARES.contains(&activation.as_str()) {
+            let alone = SQUARES_ALONE.contains(&self.kind()) || self.kind().starts_with("nemotron");
+            return SQUARES_WITH_GATES.contains(&self.kind()).then_some(true).or(alone.then_some(false));
+        }
         let gemma = self.kind().starts_with("gemma");
         Some(gemma || ["silu", "swish", "glu"].iter().any(|a| activation.contains(a)))
+    }
+
+    /// Why nobody knows whether there are gates although an activation is told.
+    pub(super) fn gates_untold(&self) -> Option<String> {
+        let activation = self.text(ACTIVATIONS).filter(|_| self.gated().is_none())?;
+        let kind: String = self.kind().chars().take(32).collect();
+        let unknown = if kind.is_empty() {
+            "no model type is told".to_owned()
+        } else {
+            format!("of the model type {kind} it is not known")
+        };
+        Some(format!("{activation} does not tell whether there are gates, and {unknown}"))
     }
 
     /// GPT-2 and its kin say by `"n_inner": null` that it is the usual width.

@@ -222,6 +222,12 @@ impl Shape {
         (shape, refused)
     }
 
+    /// Nothing can be counted, for want of nothing but whether there are gates.
+    pub(super) fn lacks_gates(&self) -> bool {
+        let with_gates = || Self { gated: Some(true), ..self.clone() };
+        self.weights().is_none() && with_gates().weights().is_some()
+    }
+
     /// The trainer counts so many parameters, and the dimensions that were told add up to others:
     /// they are not those of this model.
     pub(super) fn contradicts(&self, total: f64) -> Option<String> {
