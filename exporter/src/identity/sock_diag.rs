@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::net::netlink::SOCK_DIAG;

@@ -84,6 +84,10 @@ pub(super) struct Connections {
     answers: usize,
     /// How many there are, also of connections that are about to be closed for others.
     unsent: AtomicUsize,
+    /// How many connections have a request, and how many requests there are beyond the first of
+    /// their connection, each until the connection that was closed for another is really gone.
+    asking: AtomicUsize,
+    further: AtomicUsize,
     metrics: ServeMetrics,
     evictions: LogThrottle,
     refusals: LogThrottle,
@@ -137,9 +141,15 @@ pub(super) struct Entered {
 }
 
 impl Busy {
-    fn enter(&self) {
-        self.now.fetch_add(1, Ordering::Relaxed);
+    /// Whether it is the only request of its connection.
+    fn enter(&self) -> bool {
         self.begun.fetch_add(1, Ordering::Relaxed);
+        self.now.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// Whether it was the only one.
+    fn leave(&self) -> bool {
+        self.now.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
     pub(super) fn now(&self) -> usize {
@@ -200,7 +210,8 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         self.waits_for_client(false);
-        self.seat.busy.now.fetch_sub(1, Ordering::Relaxed);
+        let only = self.seat.busy.leave();
+        self.seat.connections.counts(only).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -212,6 +223,8 @@ impl Connections {
             limit,
             answers,
             unsent: AtomicUsize::new(0),
+            asking: AtomicUsize::new(0),
+            further: AtomicUsize::new(0),
             metrics,
             evictions,
             refusals,
@@ -252,6 +265,11 @@ impl Connections {
         })
     }
 
+    /// What counts a request: the only one of its connection, or a further one.
+    fn counts(&self, only: bool) -> &AtomicUsize {
+        if only { &self.asking } else { &self.further }
+    }
+
     /// How many connections may have a request at once.
     fn places(&self) -> usize {
         (self.limit - (self.limit / RESERVED_PART).max(1).min(self.limit)).max(1)
@@ -259,8 +277,7 @@ impl Connections {
 
     /// Whether a request of `client` finds a place among those of others, or is given one.
     fn has_place(&self, open: &mut Open, client: Client) -> bool {
-        let asking = open.by_id.values().filter(|e| e.busy.now() > 0).count();
-        if asking < self.places() {
+        if self.asking.load(Ordering::Relaxed) < self.places() {
             return true;
         }
         let victim = open.least_entitled(client, self.limit / GREEDY_SHARE);
@@ -269,8 +286,7 @@ impl Connections {
 
     /// The same for a further request of connection `id`.
     fn has_further_place(&self, open: &mut Open, id: u64, client: Client) -> bool {
-        let further = open.by_id.values().map(|e| e.busy.further()).sum::<usize>();
-        if further < MAX_FURTHER_REQUESTS {
+        if self.further.load(Ordering::Relaxed) < MAX_FURTHER_REQUESTS {
             return true;
         }
         let victim = open.most_further(id, client);
@@ -403,8 +419,10 @@ impl Seat {
         if let Some(entry) = open.by_id.get_mut(&self.id) {
             entry.turn = turn;
         }
+        // Within the lock, so that two that come at once see one another.
+        let only = self.busy.enter();
+        self.connections.counts(only).fetch_add(1, Ordering::Relaxed);
         drop(open);
-        self.busy.enter();
         Some(Entered { seat: Arc::clone(self), waits: AtomicBool::new(false) })
     }
 }

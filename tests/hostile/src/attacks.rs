@@ -10,6 +10,7 @@ mod logs;
 mod otlp;
 mod ras;
 mod readers;
+mod series;
 mod sites;
 mod sockets;
 mod store;
@@ -39,6 +40,7 @@ pub(crate) const ALL: &[Attack] = &[
     unread::EXPORTER,
     unread::ALERTER,
     readers::ATTACK,
+    series::ATTACK,
     sockets::ATTACK,
     logs::MANY,
     logs::SPARSE,
