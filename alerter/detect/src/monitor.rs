@@ -5,6 +5,7 @@ mod admission;
 mod baselines;
 mod node;
 mod nodes;
+mod owners;
 mod run;
 mod sources;
 mod state;

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepwatch_engine::{Engine, Refusal, SourceInput};
-use stepwatch_model::{Severity, Span, Ts};
+use stepwatch_model::{Kind, Severity, Span, Ts};
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::{Action, Effect, Notification};
 use stepwatch_wire::Event;
@@ -341,7 +341,7 @@ fn sources_of_one_exporter_may_speak_of_one_rank() {
 }
 
 #[test]
-fn a_run_is_the_first_users_until_it_is_over() {
+fn a_run_is_the_first_users_until_it_has_been_over_for_an_hour() {
     let mut w = World::new();
     w.train("r", NODE1, 0, 60);
     let mine = r#""k":"hello","run":"r","rank":1,"world":2,"uid":1001"#;
@@ -354,7 +354,78 @@ fn a_run_is_the_first_users_until_it_is_over() {
     assert_eq!(w.refused(NODE2, Refusal::OtherUser), 1, "it is known after a restart");
     w.say(NODE1, r#""k":"bye","run":"r","rank":0,"code":0"#);
     w.say(NODE2, mine);
-    assert_eq!(w.refused(NODE2, Refusal::OtherUser), 1, "the name is free");
+    assert_eq!(w.refused(NODE2, Refusal::OtherUser), 2, "it may be started again");
+    w.forward(Span::secs(3599));
+    w.nan(NODE2, "r", 1, 10);
+    assert_eq!((w.refused(NODE2, Refusal::OtherUser), w.pages()), (3, vec![]));
+    w.forward(Span::secs(1));
+    w.say(NODE2, mine);
+    w.nan(NODE2, "r", 1, 11);
+    assert_eq!(w.refused(NODE2, Refusal::OtherUser), 3, "the name is free");
+    assert!(has(&w.pages(), "r:"));
+}
+
+#[test]
+fn a_run_that_was_only_named_is_free_when_it_is_over() {
+    let mut w = World::new();
+    w.say("evil:1", r#""k":"hello","run":"r","rank":0,"world":1,"uid":7"#);
+    w.say("evil:1", r#""k":"bye","run":"r","rank":0,"code":0"#);
+    w.say(NODE1, r#""k":"hello","run":"r","rank":0,"world":1,"uid":1000"#);
+    w.step(NODE1, "r", 0, 1, "2.5");
+    w.nan(NODE1, "r", 0, 2);
+    assert_eq!(w.refused(NODE1, Refusal::OtherUser), 0);
+    assert!(has(&w.pages(), "r:"));
+}
+
+/// Whoever names a run first has it. That the other one is not heard is told to a person, once.
+#[test]
+fn two_users_of_one_run_are_a_ticket_and_not_one_for_each_record() {
+    let mut w = World::new();
+    w.say("evil:1", r#""k":"hello","run":"llama","rank":0,"world":1,"uid":7"#);
+    w.step("evil:1", "llama", 0, 1, "2.5");
+    w.say(NODE1, r#""k":"hello","run":"llama","rank":0,"world":1,"uid":1000"#);
+    assert_eq!(w.told.len(), 0, "a name alone is nobody's loss");
+    for step in 1..20 {
+        w.step(NODE1, "llama", 0, step, "2.5");
+        w.step("evil:1", "llama", 0, 1 + step, "2.5");
+        w.forward(Span::secs(10));
+        if step == 10 {
+            w.restart();
+        }
+    }
+    w.nan(NODE1, "llama", 0, 20);
+    let told = core::mem::take(&mut w.told);
+    let tickets: Vec<_> = told.iter().filter(|n| n.action == Action::Trigger).collect();
+    assert_eq!(tickets.len(), 1, "{told:#?}");
+    let message = &tickets[0].message;
+    assert_eq!((message.severity, tickets[0].page), (Severity::Ticket, false));
+    for part in
+        ["wo users report the run llama", "user 7 through evil:1", "user 1000 reports through node001:9765"]
+    {
+        assert!(message.summary.contains(part), "{}", message.summary);
+    }
+    // The liar falls silent, and the name is free: what the other says counts at once.
+    w.forward(Span::secs(600));
+    w.nan(NODE1, "llama", 0, 21);
+    let pages = w.pages();
+    assert!(has(&pages, "llama"), "{pages:#?}");
+    w.forward(Span::secs(600));
+    let open: Vec<_> = w.engine.open_incidents().filter(|i| i.kind == Kind::AlerterFault).collect();
+    assert_eq!(open.len(), 0, "{open:#?}");
+}
+
+#[test]
+fn a_source_that_disputes_every_run_is_told_of_a_few_times() {
+    let mut w = World::new();
+    for i in 0..50 {
+        w.say(NODE1, &format!(r#""k":"hello","run":"r{i}","rank":0,"uid":1000"#));
+        w.step(NODE1, &format!("r{i}"), 0, 1, "2.5");
+        w.say("evil:1", &format!(r#""k":"hello","run":"r{i}","rank":0,"uid":7"#));
+        w.step("evil:1", &format!("r{i}"), 0, 1, "2.5");
+    }
+    let tickets = w.told.iter().filter(|n| n.action == Action::Trigger).count();
+    assert!((1..=8).contains(&tickets), "{tickets}");
+    assert_eq!(w.pages(), [""; 0]);
 }
 
 #[test]

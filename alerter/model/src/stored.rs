@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Version of the stored form of every part; a part of another version is not read.
-pub const STATE_VERSION: u8 = 14;
+pub const STATE_VERSION: u8 = 15;
 
 /// A part of the state that changed: its name, and its bytes or nothing if it is gone.
 pub type StatePart = (String, Option<Vec<u8>>);

@@ -18,7 +18,7 @@ use stepwatch_wire::{Event, Kind};
 /// A node, and a rank, is a source's own until it has been silent for so long.
 const HELD: Span = Span::secs(120);
 /// A rank that its source does not speak of any more, although it speaks, is free after so long.
-const RANK_HELD: Span = Span::secs(600);
+pub(super) const RANK_HELD: Span = Span::secs(600);
 /// Runs that one source tells of at once, and ranks of them: a node runs a few at a time, and a
 /// sweep leaves hundreds behind.
 const RUNS_OF_SOURCE: usize = 512;
@@ -267,7 +267,7 @@ impl Monitor {
         event: &Event,
         out: &mut Vec<Detected>,
     ) -> Result<(), Refusal> {
-        self.is_its_users(now, source, name, event)?;
+        self.is_its_users(now, source, name, event, out)?;
         let (Some(run), Some(s)) = (self.runs.get(name), self.sources.get(source)) else { return Ok(()) };
         let t = &run.tellers;
         let stranger = !s.many_nodes && !t.is_one(source);
@@ -318,31 +318,6 @@ impl Monitor {
         Ok(())
     }
 
-    /// A run is that of the user whom the first source named, until it is over or nobody has spoken
-    /// of it for a while.
-    fn is_its_users(&mut self, now: Ts, source: &str, name: &str, event: &Event) -> Result<(), Refusal> {
-        let Some(run) = self.runs.get_mut(name) else { return Ok(()) };
-        let t = &mut run.tellers;
-        match (event.uid.filter(|_| event.kind == Kind::Hello), t.uid) {
-            (Some(uid), Some(had)) if uid != had => {
-                let free = run.state.ended.is_some() || now - run.state.last_heard >= RANK_HELD;
-                if !free {
-                    if !t.is_one(source) {
-                        t.deny(source);
-                    }
-                    return Err(Refusal::OtherUser);
-                }
-                let had = core::mem::take(t);
-                t.pass_on(now, source, uid);
-                self.release(&had);
-            }
-            (Some(_), Some(_)) => t.allow(source),
-            _ => {}
-        }
-        let denied = self.runs.get(name).is_some_and(|run| run.tellers.is_denied(source));
-        if denied { Err(Refusal::OtherUser) } else { Ok(()) }
-    }
-
     /// Whether other sources have ranks of the run.
     fn is_others(&self, now: Ts, source: &str, run: &Run) -> bool {
         run.tellers.ranks().any(|(rank, of)| of != source && self.has_rank(now, of, run, rank))
@@ -381,7 +356,7 @@ impl Monitor {
     }
 
     /// The ranks of a run are nobody's any more.
-    fn release(&mut self, tellers: &Tellers) {
+    pub(super) fn release(&mut self, tellers: &Tellers) {
         for (_, source) in tellers.ranks() {
             if let Some(s) = self.sources.get_mut(source) {
                 s.ranks = s.ranks.saturating_sub(1);
@@ -389,13 +364,17 @@ impl Monitor {
         }
     }
 
-    /// Counts the ranks of each source after a start.
+    /// Counts the ranks and disputes of each source after a start.
     pub(super) fn count_ranks(&mut self) {
         for run in self.runs.values() {
             for (_, source) in run.tellers.ranks() {
                 if let Some(s) = self.sources.get_mut(source) {
                     s.ranks += 1;
                 }
+            }
+            let disputes = run.tellers.disputed_by.as_ref();
+            if let Some(s) = disputes.and_then(|source| self.sources.get_mut(source)) {
+                s.disputes += 1;
             }
         }
     }
@@ -435,6 +414,7 @@ impl Monitor {
     }
 
     pub(super) fn forget_run(&mut self, now: Ts, name: &str, out: &mut Vec<Detected>) {
+        self.settle_dispute(now, name, "the run is forgotten", out);
         self.leave(name);
         let run = self.runs.remove(name);
         if let Some(run) = &run {

@@ -45,6 +45,9 @@ pub(super) struct Source {
     /// Ranks that it reports, of all runs.
     #[serde(skip)]
     pub(super) ranks: u32,
+    /// Runs of other users that it reports steps of, of which people were told.
+    #[serde(skip)]
+    pub(super) disputes: u32,
     #[serde(skip)]
     pub(super) looked_for_room: Ts,
     #[serde(skip)]

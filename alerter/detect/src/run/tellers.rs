@@ -3,7 +3,7 @@
 //!
 //! Only what was said; whether a source may say it is the matter of `engine/admission.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +19,10 @@ pub(crate) struct Tellers {
     /// Since when it is theirs, if it was another's before.
     pub(crate) since: Option<Ts>,
     ranks: BTreeMap<u32, u32>,
-    /// Sources that named another user.
-    denied: BTreeSet<String>,
+    /// Sources that named another user, and which.
+    denied: BTreeMap<String, u32>,
+    /// The source of another user that makes steps, of which people were told.
+    pub(crate) disputed_by: Option<String>,
 }
 
 impl Tellers {
@@ -77,15 +79,16 @@ impl Tellers {
         self.add(source);
     }
 
-    pub(crate) fn deny(&mut self, source: &str) {
-        self.denied.insert(source.to_owned());
+    pub(crate) fn deny(&mut self, source: &str, uid: u32) {
+        self.denied.insert(source.to_owned(), uid);
     }
 
     pub(crate) fn allow(&mut self, source: &str) {
         self.denied.remove(source);
     }
 
-    pub(crate) fn is_denied(&self, source: &str) -> bool {
-        !self.denied.is_empty() && self.denied.contains(source)
+    /// The user that a source named, if it is not the one whose the run is.
+    pub(crate) fn denied(&self, source: &str) -> Option<u32> {
+        self.denied.get(source).copied()
     }
 }
