@@ -352,3 +352,32 @@ async fn an_idle_alerter_misses_its_database_at_once_and_rings_after_ten_seconds
     let over = |pd: &PagerDuty| pd.alerts.iter().all(|alert| alert.state == AlertState::Resolved);
     stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
 }
+
+/// What was committed last is in SQLite's log until it is written back. Without the log an older
+/// database is left, which does not say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_removed_after_a_kill_is_missed_at_the_start() {
+    let options = StackOptions { blind: true, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
+    stack.alerter.daemon.kill().await.unwrap();
+    stack.alerter.restart(None).await.unwrap();
+    stack.alerter.ready().await.unwrap();
+    assert_eq!(state(&stack.alerter, "EarlyAlert").await.as_deref(), Some("open"), "an ordinary kill");
+    assert_eq!(fire(&stack.alerter.url(), "LateAlert").await, Some(200));
+    stack.alerter.daemon.kill().await.unwrap();
+    let log = stack.dir.path().join("alerter/alerter.db-wal");
+    let aside = log.with_extension("aside");
+    std::fs::rename(&log, &aside).unwrap();
+    let refused = format!("{:#}", stack.alerter.restart(None).await.unwrap_err());
+    assert!(refused.contains("alerter.db-wal was removed") && refused.contains("--new-store"), "{refused}");
+
+    // The start that was refused has destroyed nothing.
+    let _ = std::fs::remove_file(&log);
+    std::fs::rename(&aside, &log).unwrap();
+    stack.alerter.restart(None).await.unwrap();
+    stack.alerter.ready().await.unwrap();
+    for name in ["EarlyAlert", "LateAlert"] {
+        assert_eq!(state(&stack.alerter, name).await.as_deref(), Some("open"), "{name}");
+    }
+}

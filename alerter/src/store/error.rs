@@ -45,6 +45,11 @@ pub enum StoreError {
          once with --new-store to begin without them"
     )]
     Unexpected { path: PathBuf, beside: PathBuf, what: &'static str },
+    #[error(
+        "{path} is older than what this alerter kept in it ({beside} says so): its log {path}-wal was removed, or it is an \
+         older copy. Put the log back, or start once with --new-store to go on with what the file has"
+    )]
+    Older { path: PathBuf, beside: PathBuf },
     #[error("a transaction in {path} does not end: does its disk hang?")]
     Stalled { path: PathBuf },
     #[error(transparent)]
@@ -66,7 +71,8 @@ impl StoreError {
             Self::SharedFilesystem { .. }
             | Self::InUse { .. }
             | Self::Newer { .. }
-            | Self::Unexpected { .. } => "the database is not the alerter's own".into(),
+            | Self::Unexpected { .. }
+            | Self::Older { .. } => "the database is not the alerter's own".into(),
             other => innermost(other),
         }
     }

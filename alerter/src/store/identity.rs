@@ -5,14 +5,21 @@
 //! without a word. So each transaction first looks whether the file that is open is still the one
 //! at its path. And the database and a hidden file beside it keep the same random name, so that a
 //! start with an empty or foreign database is refused, unless the operator wants it.
+//!
+//! What was committed last is only in SQLite's log until that is written back. Whoever removes the
+//! log of a killed process leaves an older database under the same name. So both also keep a number
+//! that grows while there is something to write: in the file beside it is one that the database is
+//! known to have on the disk.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use sqlx::sqlite::SqliteConnection;
+use tokio::time::Instant;
 
 use super::error::{Result, StoreError};
 
@@ -24,6 +31,11 @@ const OWNER_ONLY: u32 = 0o600;
 /// <https://sqlite.org/walformat.html>).
 const MAX_FRAME_AT: usize = 16;
 
+/// The number is written down no more often than this, and is then at most so old.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// The digits of a number: the text is as long for each, and is written over in place.
+const DIGITS: usize = 20;
+
 /// The file that was opened.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
@@ -32,6 +44,8 @@ pub(super) struct Identity {
     /// SQLite's log beside it, which holds what was committed last. It appears with the first
     /// transaction of a connection, and goes with the last connection.
     log: Arc<Mutex<Option<(u64, u64)>>>,
+    /// When the number beside it grows again; at once after a start.
+    count_due: Arc<Mutex<Option<Instant>>>,
 }
 
 /// Creates the file where there is none, and keeps others from reading it.
@@ -52,7 +66,12 @@ pub(super) fn protect(path: &Path) -> io::Result<()> {
 impl Identity {
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let meta = fs::metadata(path)?;
-        Ok(Self { path: path.to_owned(), place: (meta.dev(), meta.ino()), log: Arc::default() })
+        Ok(Self {
+            path: path.to_owned(),
+            place: (meta.dev(), meta.ino()),
+            log: Arc::default(),
+            count_due: Arc::default(),
+        })
     }
 
     /// Whether the file at the path is still the one that is open.
@@ -67,6 +86,27 @@ impl Identity {
             Err(_) => return Ok(()),
         };
         Err(StoreError::NotInPlace { path: self.path.clone(), what })
+    }
+
+    /// Whether a transaction is to raise the number.
+    pub(super) fn wants_count(&self) -> bool {
+        let due = *self.count_due.lock().unwrap_or_else(PoisonError::into_inner);
+        due.is_none_or(|due| Instant::now() >= due)
+    }
+
+    /// The database has this number on the disk. It need not be on the disk here as well: one that
+    /// is too low asks for less.
+    pub(super) async fn count(&self, number: i64) {
+        let path = beside(&self.path);
+        let file = path.clone();
+        // A disk that hangs holds up this transaction only.
+        let written = tokio::task::spawn_blocking(move || write_number(&file, number));
+        if let Err(err) = written.await.map_err(io::Error::other).flatten() {
+            let path = path.display();
+            tracing::warn!(%err, %path, "cannot write down how far the database came: a loss of its log is not noticed");
+        }
+        let next = Instant::now() + COUNT_EVERY;
+        *self.count_due.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
     }
 
     /// A connection is opened, by which SQLite may begin another log.
@@ -111,27 +151,44 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// What the file beside the database says of it.
+struct Expected {
+    name: String,
+    number: i64,
+}
+
 /// Compares the name in the database with the one beside it; `new` gives both a new one.
 pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, new: bool) -> Result<()> {
     let beside = beside(path);
     let fail = |action, source| StoreError::Io { action, path: beside.clone(), source };
     let expected = match fs::read_to_string(&beside) {
-        Ok(text) => Some(text.trim().to_owned()),
+        Ok(text) => Some(Expected::parse(&text)),
         Err(err) if err.kind() == io::ErrorKind::NotFound => None,
         Err(err) => return Err(fail("read", err)),
     };
-    let found: Option<String> = sqlx::query_scalar("SELECT value FROM meta WHERE key = 'identity'")
-        .fetch_optional(&mut *connection)
-        .await?;
+    let sql = "SELECT value FROM meta WHERE key = 'identity'";
+    let found: Option<String> = sqlx::query_scalar(sql).fetch_optional(&mut *connection).await?;
+    let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'proof'";
+    let number: i64 = sqlx::query_scalar(sql).fetch_optional(&mut *connection).await?.unwrap_or(0);
     let known = match (expected, found) {
         _ if new => None,
-        (Some(expected), Some(found)) if expected == found => return Ok(()),
+        (Some(expected), Some(found)) if expected.name == found => {
+            if number < expected.number {
+                return Err(StoreError::Older { path: path.to_owned(), beside });
+            }
+            return Ok(());
+        }
         (Some(_), found) => {
             let what = if found.is_some() { "is another database" } else { "is empty" };
             return Err(StoreError::Unexpected { path: path.to_owned(), beside, what });
         }
-        // A new database, or one that was restored elsewhere.
-        (None, found) => found,
+        // One that was restored elsewhere.
+        (None, Some(found)) => Some(found),
+        (None, None) => {
+            let path = path.display();
+            tracing::warn!(%path, "a new database: it begins without incidents and silences. If there were any, is its volume mounted?");
+            None
+        }
     };
     let name = if let Some(name) = known {
         name
@@ -141,18 +198,41 @@ pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, ne
         let name = hex::encode(bytes);
         let sql = "INSERT INTO meta (key, value) VALUES ('identity', ?) \
                    ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-        sqlx::query(sql).bind(&name).execute(connection).await?;
+        sqlx::query(sql).bind(&name).execute(&mut *connection).await?;
+        // The file has its name without its log too, so that a log which is missed can be put back.
+        sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await?;
         name
     };
-    write(&beside, &name).map_err(|err| fail("write", err))
+    write(&beside, &name, number).map_err(|err| fail("write", err))
+}
+
+impl Expected {
+    /// Without a number that reads, any database of this name is new enough.
+    fn parse(text: &str) -> Self {
+        let mut lines = text.lines();
+        let name = lines.next().unwrap_or_default().trim().to_owned();
+        Self { name, number: lines.next().and_then(|line| line.parse().ok()).unwrap_or(0) }
+    }
+}
+
+fn number_line(number: i64) -> String {
+    format!("{number:0DIGITS$}\n")
+}
+
+/// Over the number that is there: the name stays as it is, whatever happens meanwhile.
+fn write_number(path: &Path, number: i64) -> io::Result<()> {
+    let text = fs::read_to_string(path)?;
+    let name = text.lines().next().unwrap_or_default();
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.write_all_at(format!("\n{}", number_line(number)).as_bytes(), name.len() as u64)
 }
 
 /// Whole or not at all, also when the power goes.
-fn write(path: &Path, name: &str) -> io::Result<()> {
+fn write(path: &Path, name: &str, number: i64) -> io::Result<()> {
     let draft = path.with_extension("draft");
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(OWNER_ONLY).open(&draft)?;
-    writeln!(file, "{name}")?;
+    write!(file, "{name}\n{}", number_line(number))?;
     file.sync_all()?;
     fs::rename(&draft, path)
 }
@@ -171,9 +251,10 @@ mod tests {
     use sqlx::sqlite::SqliteConnectOptions;
     use stepwatch_model::time::Ts;
 
+    use super::super::commit::Commit;
     use super::super::error::StoreError;
     use super::super::handle::Store;
-    use super::super::tests::reopen;
+    use super::super::tests::{reopen, said};
     use super::*;
 
     async fn stored() -> (tempfile::TempDir, PathBuf) {
@@ -216,6 +297,58 @@ mod tests {
             drop(Store::open_as(&path, true).await.unwrap());
             drop(reopen(&path).await);
         }
+    }
+
+    /// As after `kill -9`: what a process leaves, copied from under it.
+    fn left_behind(path: &Path, ends: &[&str]) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join(path.file_name().unwrap());
+        for end in ends {
+            fs::copy(with_suffix(path, end), with_suffix(&to, end)).unwrap();
+        }
+        fs::copy(beside(path), beside(&to)).unwrap();
+        (dir, to)
+    }
+
+    #[tokio::test]
+    async fn a_log_that_was_removed_while_nobody_looked_is_missed_at_the_next_start() {
+        let (_dir, path) = stored().await;
+        let store = reopen(&path).await;
+        let commit = Commit { effects: vec![said("01", 1, "lost?")], ..Commit::default() };
+        store.commit(&commit).await.unwrap();
+        let (_whole, whole) = left_behind(&path, &["", "-wal"]);
+        let again = Store::open(&whole).await.unwrap();
+        assert_eq!(again.timeline("01").await.unwrap().len(), 1, "an ordinary kill");
+        let (_older, older) = left_behind(&path, &[""]);
+        for _ in 0..2 {
+            let err = fails(&older).await.to_string();
+            assert!(err.contains("alerter.db-wal") && err.contains("--new-store"), "{err}");
+        }
+        // What is left is taken if the operator wants it, and from then on.
+        drop(Store::open_as(&older, true).await.unwrap());
+        drop(reopen(&older).await);
+        // What SQLite wrote back by itself is not missed.
+        drop(store);
+        let store = reopen(&path).await;
+        assert_eq!(store.timeline("01").await.unwrap().len(), 1);
+        let mut other =
+            SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(&path)).await.unwrap();
+        store.commit(&commit).await.unwrap();
+        sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut other).await.unwrap();
+        let (_back, back) = left_behind(&path, &[""]);
+        drop(Store::open(&back).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_name_without_a_number_is_enough() {
+        let (_dir, path) = stored().await;
+        let name = Expected::parse(&fs::read_to_string(beside(&path)).unwrap()).name;
+        for text in [name.clone(), format!("{name}\n"), format!("{name}\nx\n")] {
+            fs::write(beside(&path), text).unwrap();
+            let store = reopen(&path).await;
+            store.touch(Ts(1)).await.unwrap();
+        }
+        assert_eq!(fs::read_to_string(beside(&path)).unwrap().len(), name.len() + 1 + DIGITS + 1);
     }
 
     #[tokio::test]

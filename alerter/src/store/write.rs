@@ -130,16 +130,22 @@ impl Store {
             Some(open) => open,
             None => Open::new(&writer.options).await?,
         };
-        open.survive(if let Who::Engine(durability) = who { durability } else { Durability::Power }).await?;
+        let durability = if let Who::Engine(durability) = who { durability } else { Durability::Power };
+        open.survive(durability).await?;
         let tx = &mut open.connection;
         // What is read in it is then as new as what is written, also if a connection that was given
         // up commits late.
         sqlx::query("BEGIN IMMEDIATE").execute(&mut *tx).await?;
         let value = work(&mut *tx).await?;
-        let proof = if who == Who::Heart || self.refusal().is_some() { Some(prove(tx).await?) } else { None };
+        let proves = who == Who::Heart || self.refusal().is_some();
+        let counts = durability == Durability::Power && self.inner.identity.wants_count();
+        let proof = if proves || counts { Some(prove(tx).await?) } else { None };
         sqlx::query("COMMIT").execute(&mut *tx).await?;
-        if proof.is_some() && proof != self.proof().await? {
+        if proves && proof != self.proof().await? {
             return Err(StoreError::Unseen { path: self.inner.path.clone() });
+        }
+        if let Some(number) = proof.filter(|_| counts) {
+            self.inner.identity.count(number).await;
         }
         writer.kept = Some(open);
         Ok(value)
