@@ -143,7 +143,7 @@ fn read(protocol: Protocol, answer: &[u8], ends: Ends) -> io::Result<Option<Hold
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
 
     use super::*;
 

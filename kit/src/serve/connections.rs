@@ -28,6 +28,9 @@ const GREEDY_SHARE: usize = 4;
 const RESERVED_PART: usize = 4;
 /// A connection has this long to say what it wants before it is closed for another.
 const FIRST_WORD: Duration = Duration::from_millis(50);
+/// One that has an answer unread had its word, and has this long for all. Or else whoever asks and
+/// does not read would be let in so slowly that others are not let in at all.
+const FIRST_ANSWER: Duration = Duration::from_millis(10);
 /// After which it is looked again whether what it said was read.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A connection of which something is still unread then will have to bear it: it may send without
@@ -260,7 +263,8 @@ impl Connections {
         }
         let next = open.idlest().and_then(|id| open.by_id.get(&id));
         next.map_or(Duration::ZERO, |next| {
-            let left = FIRST_WORD.saturating_sub(next.since.elapsed());
+            let time = if next.busy.unsent() > 0 { FIRST_ANSWER } else { FIRST_WORD };
+            let left = time.saturating_sub(next.since.elapsed());
             if next.was_heard() { left } else { left.max(LOOK_AGAIN) }
         })
     }

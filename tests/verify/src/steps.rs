@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::report::{Closing, Step, not_run};
 use crate::shell::{Output, Workspace, cargo};
-use crate::{fuzz, house, install, real};
+use crate::{extend, fuzz, house, install, real};
 
 pub(crate) const INSTALL: &str = "install";
 
@@ -55,6 +55,7 @@ pub(crate) fn all() -> Vec<Step> {
         ),
         long_step("api-fuzz", "every route of the alerter against its OpenAPI document", fuzz::api),
         long_step("kill", "500 rounds of kills, clocks and receivers that fail", kill),
+        long_step("extend", "a new detector, as one file and one line", extend::detector),
         long_step("hostile", "every attack on both programs, with its bounds", hostile),
         long_step("loops", "end-to-end and kill tests, 20 times", loops),
         long_step(
