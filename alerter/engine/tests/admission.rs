@@ -341,7 +341,7 @@ fn sources_of_one_exporter_may_speak_of_one_rank() {
 }
 
 #[test]
-fn a_run_is_the_first_users_until_it_has_been_over_for_an_hour() {
+fn a_run_that_crashed_is_the_first_users_for_an_hour() {
     let mut w = World::new();
     w.train("r", NODE1, 0, 60);
     let mine = r#""k":"hello","run":"r","rank":1,"world":2,"uid":1001"#;
@@ -352,7 +352,8 @@ fn a_run_is_the_first_users_until_it_has_been_over_for_an_hour() {
     w.restart();
     w.say(NODE2, mine);
     assert_eq!(w.refused(NODE2, Refusal::OtherUser), 1, "it is known after a restart");
-    w.say(NODE1, r#""k":"bye","run":"r","rank":0,"code":0"#);
+    w.say(NODE1, r#""k":"bye","run":"r","rank":0,"code":1"#);
+    w.pages();
     w.say(NODE2, mine);
     assert_eq!(w.refused(NODE2, Refusal::OtherUser), 2, "it may be started again");
     w.forward(Span::secs(3599));
@@ -363,6 +364,15 @@ fn a_run_is_the_first_users_until_it_has_been_over_for_an_hour() {
     w.nan(NODE2, "r", 1, 11);
     assert_eq!(w.refused(NODE2, Refusal::OtherUser), 3, "the name is free");
     assert!(has(&w.pages(), "r:"));
+}
+
+#[test]
+fn a_run_that_completed_is_free_at_once() {
+    let mut w = World::new();
+    w.train("r", NODE1, 0, 60);
+    w.say(NODE1, r#""k":"bye","run":"r","rank":0,"code":0"#);
+    w.say(NODE2, r#""k":"hello","run":"r","rank":0,"world":1,"uid":1001"#);
+    assert_eq!(w.refused(NODE2, Refusal::OtherUser), 0);
 }
 
 #[test]

@@ -19,7 +19,7 @@ except Exception:  # not installed, or it does not import: the class still can, 
     TrainerCallback = object
 
 #: What the Trainer calls it, and what the wire does.
-_NAMES = {"learning_rate": "lr"}
+_NAMES = {"learning_rate": "lr", "loss/policy_avg": "loss"}
 #: Counters and summaries that are no metric of the step.
 _LEFT_OUT = frozenset(("total_flos", "num_input_tokens_seen", "train_runtime", "train_tokens_per_second", "step_time"))
 
@@ -37,6 +37,8 @@ class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
         self._lr: Any = None
         #: A step that is done and whose log line, with the loss, may be about to come.
         self._step: Optional[Dict[str, Any]] = None
+        #: What TRL's PPO logs of a step before that step ends.
+        self._early: Dict[str, Any] = {}
         self._save: Any = None
 
     @property
@@ -79,6 +81,8 @@ class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
         metrics: Dict[str, Any] = {"tokens": self._tokens_of(state), "lr": self._lr}
         if self._lr is None and optimizer is not None:
             metrics["lr"] = optimizer.param_groups[0].get("lr")
+        metrics.update(self._early)
+        self._early = {}
         self._step = {"step": state.global_step, "metrics": metrics, "at": time.monotonic()}
         if not control.should_log and str(getattr(args.logging_strategy, "value", "")) != "epoch":
             self._pass_on()
@@ -87,11 +91,12 @@ class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
     @quiet
     def on_log(self, args: Any, state: Any, control: Any, logs: Optional[Dict[str, Any]] = None, **_: Any) -> None:
         logs = logs or {}
+        if "loss" not in logs and "loss/policy_avg" in logs:
+            self._early = _metrics(logs)
+            return
         if self._step is None or self._step["step"] != state.global_step or "loss" not in logs:
             return  # the results of an evaluation, or the summary at the end
-        for name, value in logs.items():
-            if name not in _LEFT_OUT:
-                self._step["metrics"][_NAMES.get(name, name)] = value
+        self._step["metrics"].update(_metrics(logs))
         self._pass_on()
         self._go_on(args, state, control)
 
@@ -164,6 +169,10 @@ class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
         save, self._save = self._save, None
         if save is not None:
             save.__exit__(None, None, None)
+
+
+def _metrics(logs: Dict[str, Any]) -> Dict[str, Any]:
+    return {_NAMES.get(name, name): value for name, value in logs.items() if name not in _LEFT_OUT}
 
 
 def _run_name(args: Any) -> Optional[str]:

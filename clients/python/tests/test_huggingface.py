@@ -92,6 +92,19 @@ class WithAStandIn(Case):
         self.assertTrue(all(e["m"]["step_time"] > 0 for e in events))
         self.assertEqual([e["m"]["lr"] for e in events], [0.1, 9.0, 0.025, 9.0, 0.00625], "the rate that the step was made with")
 
+    def test_what_ppo_logs_before_its_step_ends_is_of_that_step(self):
+        receiver = self.receiver()
+        trainer = StandIn(StepwatchCallback(self.run_()), self.folder)
+        trainer.call("on_train_begin")
+        for step in (1, 2):
+            trainer.state.global_step = step
+            loss = 0.5 if step == 1 else float("nan")
+            trainer.call("on_log", logs={"loss/policy_avg": loss, "objective/kl": 0.1, "lr": 3e-6, "episode": 8 * step})
+            trainer.call("on_step_end")
+        trainer.call("on_train_end")
+        events = until(lambda: receiver.events("step")[1:] and receiver.events("step"))
+        self.assertEqual([(e["step"], str(e["m"]["loss"]).lower()) for e in events], [(1, "0.5"), (2, "nan")])
+
     def test_evaluations_and_saves_are_announced_while_they_last(self):
         receiver = self.receiver()
         run = self.run_()

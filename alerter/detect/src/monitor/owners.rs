@@ -15,11 +15,14 @@ use stepwatch_wire::{Event, Kind as EventKind};
 const DISPUTES_OF_SOURCE: u32 = 8;
 
 impl Run {
-    /// Whether another user may have it. One that made steps and is over stays its owner's: it may
+    /// Whether another user may have it. One that made steps and crashed stays its owner's: it may
     /// be started again.
     fn is_free(&self, now: Ts) -> bool {
         match &self.state.ended {
-            Some(ended) => self.state.total_steps == 0 || now - ended.at >= KEEP_ENDED,
+            Some(ended) => {
+                let completed = ended.code == 0 && !ended.silent;
+                completed || self.state.total_steps == 0 || now - ended.at >= KEEP_ENDED
+            }
             None => now - self.state.last_heard >= RANK_HELD,
         }
     }
