@@ -353,10 +353,10 @@ fn a_run_that_crashed_is_the_first_users_for_an_hour() {
     w.say(NODE2, mine);
     assert_eq!(w.refused(NODE2, Refusal::OtherUser), 1, "it is known after a restart");
     w.say(NODE1, r#""k":"bye","run":"r","rank":0,"code":1"#);
-    w.pages();
     w.say(NODE2, mine);
     assert_eq!(w.refused(NODE2, Refusal::OtherUser), 2, "it may be started again");
     w.forward(Span::secs(3599));
+    assert!(w.pages().iter().all(|page| page.contains("dead rank")), "its own end");
     w.nan(NODE2, "r", 1, 10);
     assert_eq!((w.refused(NODE2, Refusal::OtherUser), w.pages()), (3, vec![]));
     w.forward(Span::secs(1));
