@@ -269,25 +269,27 @@ impl Statsd {
         if let Some(voice) = self.senders.get(&ends.peer) {
             return *voice;
         }
-        let Some(uid) = peer::uid_of_datagram(ends).map(Some).or_else(|| self.search(ends.peer)) else {
+        let Some(voice) =
+            peer::uid_of_datagram(ends).map(|uid| Voice::of(Some(uid))).or_else(|| self.search(ends.peer))
+        else {
             return Voice::Unknown;
         };
         if self.senders.len() >= MAX_RANKS {
             self.senders.clear();
         }
-        *self.senders.entry(ends.peer).or_insert(Voice::of(uid))
+        *self.senders.entry(ends.peer).or_insert(voice)
     }
 
     /// Nothing where the table was searched a moment ago: any user can make it long, and send from
     /// ever new addresses.
-    fn search(&mut self, from: SocketAddr) -> Option<Option<u32>> {
+    fn search(&mut self, from: SocketAddr) -> Option<Voice> {
         let now = Instant::now();
         if self.next_search.is_some_and(|at| now < at) {
             return None;
         }
         let uid = peer::search_uid_of_datagram(&self.roots, from);
         self.next_search = Some(Instant::now() + SEARCH_EVERY);
-        Some(uid)
+        Some(Voice::of(uid))
     }
 
     fn packet(&mut self, voice: Voice, packet: &[u8]) {

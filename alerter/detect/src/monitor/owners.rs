@@ -3,6 +3,8 @@
 //! A hostile exporter may name a run before its owner does. It cannot be known which of two users
 //! is the owner, and the records of the second are refused; so a person is told, once.
 
+use std::collections::BTreeSet;
+
 use super::admission::{RANK_HELD, Refusal};
 use super::run::Run;
 use super::{KEEP_ENDED, Key, Monitor};
@@ -106,7 +108,7 @@ fn finding(now: Ts, source: &str, name: &str, change: Change, why: &str) -> Dete
     let scope = Scope::Own(format!("owner of {name}"));
     let context = Context {
         origin: Some(Origin::of_exporter(source.to_owned(), None)),
-        ..Context::new(scope, RunSummary::default(), Default::default(), now)
+        ..Context::new(scope, RunSummary::default(), BTreeSet::default(), now)
     };
     let finding = Finding {
         change,
