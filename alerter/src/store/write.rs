@@ -72,9 +72,12 @@ impl Store {
     /// Looks whether the file is still in its place, because nobody else does while there is
     /// nothing to write. If it is not, the store refuses from now on.
     pub(crate) fn look(&self) {
-        // A transaction under way has looked by itself.
-        let Ok(writer) = self.inner.writer.try_lock() else { return };
-        let Err(err) = self.in_place(&writer) else { return };
+        let looked = match self.inner.writer.try_lock() {
+            Ok(writer) => self.in_place(&writer),
+            // A transaction is under way, which looked for its log by itself, perhaps some time ago.
+            Err(_) => self.inner.identity.check(),
+        };
+        let Err(err) = looked else { return };
         if self.refusal().is_none() {
             tracing::error!(%err, "the database is not in its place: nothing is recorded until it is");
         }
