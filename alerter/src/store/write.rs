@@ -74,7 +74,7 @@ impl Store {
     pub(crate) fn look(&self) {
         let looked = match self.inner.writer.try_lock() {
             Ok(writer) => self.in_place(&writer),
-            // A transaction is under way, which looked for its log by itself, perhaps some time ago.
+            // A transaction is under way. It looked when it began, which may be some time ago.
             Err(_) => self.inner.identity.check(),
         };
         let Err(err) = looked else { return };

@@ -17,8 +17,8 @@ use crate::samples::Samples;
 
 /// Nobody gives a connection up who holds no more than one part in so many of all.
 const SHARE: usize = 4;
-/// But whoever holds more does to a process or user who holds less than one part in so many: a share
-/// each for a few users would be all.
+/// A process or user with less than one part in so many takes one from whoever has more: else a few
+/// users with a share each would hold all.
 const FEW: usize = 64;
 
 #[derive(Debug, Default)]

@@ -1,7 +1,8 @@
 //! Who tells of a run: the sources that were let, the first of them, whose the run is, and which
 //! source reports which rank.
 //!
-//! Only what was said; whether a source may say it is the matter of `engine/admission.rs`.
+//! Only what was said; whether a source may say it is the matter of
+//! `monitor/admission.rs`.
 
 use std::collections::BTreeMap;
 
