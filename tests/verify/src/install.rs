@@ -106,7 +106,8 @@ fn cargo_deny(w: &Workspace) -> Result<(), String> {
 
 fn from_source(w: &Workspace, program: &str, version: &str) -> Result<(), String> {
     println!("   building {program}");
-    let mut install = cargo(&["install", "--locked", "--version", version, program, "--root"]);
+    // It runs for seconds: an optimised build takes longer than it saves.
+    let mut install = cargo(&["install", "--debug", "--locked", "--version", version, program, "--root"]);
     // Not where the workspace is built: its profile is another.
     w.run(&format!("{program}-install"), install.arg(tools(w)).env_remove("CARGO_TARGET_DIR")).map(drop)
 }

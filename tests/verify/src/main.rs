@@ -20,10 +20,11 @@ mod report;
 mod rust_source;
 mod shell;
 mod steps;
+mod test;
 
 use std::process::ExitCode;
 
-use crate::report::{Report, Step};
+use crate::report::{Phase, Report, Step};
 use crate::shell::Workspace;
 
 const USAGE: &str = "\
@@ -92,14 +93,13 @@ fn main() -> ExitCode {
     if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs what needs no tools while they are installed, and then the rest. A person who has to
-/// install something by hand learns so after the step that was under way.
+/// Runs the phases. A person who has to install something by hand learns so after the step that was
+/// under way.
 fn run(steps: &[Step], workspace: &Workspace, report: &mut Report) {
-    let (installing, steps): (Vec<_>, Vec<_>) = steps.iter().partition(|s| s.name == steps::INSTALL);
-    let (after, before): (Vec<_>, Vec<_>) = steps.into_iter().partition(|s| s.needs_tools);
+    let of = |phase| steps.iter().filter(move |step| step.phase == phase);
     let installed = std::thread::scope(|threads| {
-        let mut installing = installing.first().map(|step| threads.spawn(|| step.run(workspace)));
-        for step in before {
+        let mut installing = of(Phase::Install).next().map(|step| threads.spawn(|| step.run(workspace)));
+        for step in of(Phase::Static) {
             report.run(step, workspace);
             if let Some(thread) = installing.take_if(|thread| thread.is_finished())
                 && !report.add(thread.join())
@@ -110,9 +110,19 @@ fn run(steps: &[Step], workspace: &Workspace, report: &mut Report) {
         installing.is_none_or(|thread| report.add(thread.join()))
     });
     // Without its tools every later failure would be noise.
-    if installed {
-        after.into_iter().for_each(|step| _ = report.run(step, workspace));
+    if !installed {
+        return;
     }
+    std::thread::scope(|threads| {
+        let beside: Vec<_> = of(Phase::BesideTests).collect();
+        let beside = threads.spawn(|| beside.into_iter().map(|step| step.run(workspace)).collect::<Vec<_>>());
+        of(Phase::Tests).for_each(|step| _ = report.run(step, workspace));
+        match beside.join() {
+            Ok(done) => done.into_iter().for_each(|done| _ = report.add(Ok(done))),
+            Err(panic) => _ = report.add(Err(panic)),
+        }
+    });
+    of(Phase::Alone).for_each(|step| _ = report.run(step, workspace));
 }
 
 #[cfg(test)]

@@ -17,13 +17,28 @@ pub(crate) fn not_run(what: &str) -> String {
     format!("{NOT_RUN}{what}")
 }
 
+/// When a step runs. The phases follow each other but for the first two, and the two of the tests,
+/// which run at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The tools that later phases need.
+    Install,
+    /// What needs no tools, in order.
+    Static,
+    /// The tests, which mostly wait.
+    Tests,
+    /// What bears that they run beside it, in order.
+    BesideTests,
+    /// What measures time, and the rest, in order.
+    Alone,
+}
+
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     /// Only with `--full`.
     pub(crate) long: bool,
-    /// Whether it waits for what `install` installs.
-    pub(crate) needs_tools: bool,
+    pub(crate) phase: Phase,
     pub(crate) run: fn(&Workspace) -> Result<Closing, String>,
 }
 

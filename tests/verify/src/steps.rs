@@ -4,17 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::report::{Closing, Step, not_run};
-use crate::shell::{Output, Workspace, cargo};
-use crate::{extend, fuzz, house, install, real};
-
-pub(crate) const INSTALL: &str = "install";
+use crate::report::{Closing, Phase, Step, not_run};
+use crate::shell::{Workspace, cargo};
+use crate::test::{is_closing, left_out, peers};
+use crate::{extend, fuzz, house, install, real, test};
 
 /// How often `--full` repeats the tests that race with real processes.
 const LOOPS: usize = 20;
-
-/// The package of the tests that start the programs.
-const PROGRAM_TESTS: &str = "stepwatch-tests";
 
 /// The tests that start real processes and kill them.
 const PROCESS_TESTS: &[&str] = &[
@@ -31,22 +27,27 @@ const PROCESS_TESTS: &[&str] = &[
 ];
 
 pub(crate) fn all() -> Vec<Step> {
-    let step = |name, about, run| Step { name, about, long: false, needs_tools: true, run };
-    let static_step = |name, about, run| Step { needs_tools: false, ..step(name, about, run) };
-    let long_step = |name, about, run| Step { long: true, ..step(name, about, run) };
+    use Phase::{Alone, BesideTests, Install, Static, Tests};
+    let step = |phase, name, about, run| Step { name, about, long: false, phase, run };
+    let long_step = |name, about, run| Step { long: true, ..step(Alone, name, about, run) };
     vec![
-        step(INSTALL, "what the tests need and this machine lacks", install::all),
-        static_step("house", "files of at most 600 lines, functions of at most 70", house::check),
-        static_step("fmt", "cargo fmt --check", fmt),
-        static_step("clippy", "cargo clippy, warnings are errors", clippy),
-        static_step("doc", "cargo doc, warnings are errors", doc),
-        step("test", "cargo test, with real peers", test),
-        step("demo", "cargo demo, to its end", demo),
-        step("python", "the Python client's tests", python_tests),
-        step("python-bench", "the Python client's cost in the training loop, with its limits", python_bench),
-        step("rules", "promtool check and test of rules/", rules),
-        step("machete", "dependencies that nothing uses", machete),
-        step("deny", "licences and advisories of dependencies", deny),
+        step(Install, "install", "what the tests need and this machine lacks", install::all),
+        step(Static, "house", "files of at most 600 lines, functions of at most 70", house::check),
+        step(Static, "fmt", "cargo fmt --check", fmt),
+        step(Static, "clippy", "cargo clippy, warnings are errors", clippy),
+        step(Static, "doc", "cargo doc, warnings are errors", doc),
+        step(Tests, "test", "cargo test, with real peers", test::all),
+        step(BesideTests, "rules", "promtool check and test of rules/", rules),
+        step(BesideTests, "python", "the Python client's tests", python_tests),
+        step(BesideTests, "demo", "cargo demo, to its end", demo),
+        step(
+            Alone,
+            "python-bench",
+            "the Python client's cost in the training loop, with its limits",
+            python_bench,
+        ),
+        step(Alone, "machete", "dependencies that nothing uses", machete),
+        step(Alone, "deny", "licences and advisories of dependencies", deny),
         long_step("python-real", "the Python adapters against the frameworks themselves", real::all),
         long_step(
             "fuzz",
@@ -84,56 +85,6 @@ fn clippy(w: &Workspace) -> Result<Closing, String> {
 fn doc(w: &Workspace) -> Result<Closing, String> {
     let mut command = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
     w.run("doc", command.env("RUSTDOCFLAGS", "-D warnings")).map(|_| Vec::new())
-}
-
-/// Tests that start the programs mostly wait, so that they run beside all others.
-fn test(w: &Workspace) -> Result<Closing, String> {
-    w.run("test-build", &mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
-    let run = |log: &str, packages: &[&str], after: &[&str]| {
-        let mut command = cargo(&["test", "--locked", "--no-fail-fast"]);
-        peers(w, &mut command);
-        w.run(log, command.args(packages).args(after))
-    };
-    // The step api-fuzz runs it.
-    let left: &[&str] = if w.full { &["--", "--skip", fuzz::API_TEST] } else { &[] };
-    let (programs, others) = std::thread::scope(|threads| {
-        let programs = threads.spawn(|| run("test-programs", &["-p", PROGRAM_TESTS], left));
-        let others = run("test", &["--workspace", "--exclude", PROGRAM_TESTS], &[]);
-        (programs.join().unwrap_or_else(|_| Err("the thread that ran them panicked".into())), others)
-    });
-    let (mut closing, mut failures) = (Vec::new(), Vec::new());
-    for part in [others, programs] {
-        match part {
-            Ok(out) => closing.extend(out.lines(is_closing).into_iter().chain(left_out(&out))),
-            Err(why) => failures.push(why),
-        }
-    }
-    if failures.is_empty() { Ok(closing) } else { Err(failures.join("\n")) }
-}
-
-/// What the tests may find here, and whether they may do without.
-fn peers(w: &Workspace, command: &mut Command) {
-    command.env("STEPWATCH_REQUIRE_PEERS", "1").env("STEPWATCH_PYTHON", install::python(w));
-    // Only then: the training loops of the frameworks take minutes.
-    if w.full {
-        command.env("STEPWATCH_REQUIRE_TORCH", "1");
-        command.env("STEPWATCH_TORCH_PYTHON", real::torch_python(w));
-    }
-}
-
-/// What tests say loudly that they did not do.
-fn left_out(out: &Output) -> Vec<String> {
-    let told = |l: &str| l.strip_prefix("!!! NOT TESTED: ").map(str::to_owned);
-    let mut found: Vec<_> = out.lines(|l| told(l).is_some()).iter().filter_map(|l| told(l)).collect();
-    found.sort();
-    found.dedup();
-    found.iter().map(|what| not_run(what)).collect()
-}
-
-/// The runner's closing line of each test binary that had tests, and figures that tests print on
-/// purpose.
-fn is_closing(line: &str) -> bool {
-    (line.starts_with("test result:") && !line.contains(" 0 passed; 0 failed")) || line.starts_with("figure:")
 }
 
 fn demo(w: &Workspace) -> Result<Closing, String> {
@@ -211,7 +162,7 @@ fn machete(w: &Workspace) -> Result<Closing, String> {
 fn loops(w: &Workspace) -> Result<Closing, String> {
     let mut closing = Vec::new();
     for i in 1..=LOOPS {
-        let mut command = cargo(&["test", "--quiet", "--locked", "-p", "stepwatch-tests"]);
+        let mut command = cargo(&["test", "--quiet", "--locked", "--workspace"]);
         PROCESS_TESTS.iter().for_each(|t| {
             command.args(["--test", t]);
         });
@@ -231,7 +182,7 @@ fn hostile(w: &Workspace) -> Result<Closing, String> {
 
 /// Not in a release build, which has no crash points.
 fn kill(w: &Workspace) -> Result<Closing, String> {
-    let mut command = cargo(&["test", "--locked", "-p", "stepwatch-tests", "--test", "kill", "rounds::"]);
+    let mut command = cargo(&["test", "--locked", "--workspace", "--test", "kill", "rounds::"]);
     command.args(["--", "--nocapture"]).env("STEPWATCH_LONG", "1");
     w.run("kill", &mut command).map(|out| out.lines(is_closing))
 }
@@ -280,22 +231,6 @@ mod tests {
         let names: Vec<_> = all().iter().map(|s| s.name).collect();
         let unique: BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len());
-        assert_eq!(names[0], INSTALL);
-    }
-
-    #[test]
-    fn what_tests_did_not_do_is_told_once() {
-        let out = Output::of(
-            "test a ... ok\n!!! NOT TESTED: Python cannot import torch\n!!! NOT TESTED: Python cannot import torch\n!!! a word",
-        );
-        assert_eq!(left_out(&out), [not_run("Python cannot import torch")]);
-    }
-
-    #[test]
-    fn closing_lines_leave_out_empty_binaries() {
-        assert!(is_closing("test result: ok. 10 passed; 0 failed; 0 ignored"));
-        assert!(is_closing("test result: FAILED. 0 passed; 1 failed; 0 ignored"));
-        assert!(!is_closing("test result: ok. 0 passed; 0 failed; 0 ignored"));
-        assert!(is_closing("figure: packet to page p99 12 ms"));
+        assert_eq!(names[0], "install");
     }
 }

@@ -1,0 +1,175 @@
+//! The step `test`: every test binary of the workspace, several at a time, because the tests that
+//! start the programs mostly wait.
+//!
+//! They are built by one command and started from here. A command for some packages alone would
+//! compile half of the dependencies again, with other features.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use crate::report::{Closing, not_run};
+use crate::shell::{Output, Workspace, cargo};
+use crate::{fuzz, install, real};
+
+/// The package of the tests that start the programs, below the root.
+const PROGRAM_TESTS: &str = "tests";
+/// Binaries of that package that run at once.
+const PROGRAM_LANES: usize = 2;
+
+/// A compiled test binary.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct TestBinary {
+    /// Where its package stands; cargo starts tests there.
+    package: PathBuf,
+    path: PathBuf,
+}
+
+pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
+    let build = ["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"];
+    let built = w.run("test-build", &mut cargo(&build))?;
+    let program_tests = w.root.join(PROGRAM_TESTS);
+    let mut binaries: Vec<_> =
+        built.lines(|_| true).iter().filter_map(|line| TestBinary::of_message(line)).collect();
+    binaries.sort_by_key(|b| (b.package == program_tests, b.clone()));
+    if !binaries.iter().any(|b| b.package == program_tests) {
+        return Err("cargo names no test binary that starts the programs".into());
+    }
+    let queue = Mutex::new(VecDeque::from(binaries));
+    let next = |from_the_end: bool| {
+        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if from_the_end { queue.pop_back() } else { queue.pop_front() }
+    };
+    let lane = |from_the_end: bool| {
+        std::iter::from_fn(|| next(from_the_end)).map(|b| b.run(w, &program_tests)).collect::<Vec<_>>()
+    };
+    let results = std::thread::scope(|threads| {
+        let lanes: Vec<_> = (0..PROGRAM_LANES).map(|_| threads.spawn(|| lane(true))).collect();
+        let mut results = lane(false);
+        results.push(documentation(w));
+        for lane in lanes {
+            results.extend(
+                lane.join().unwrap_or_else(|_| vec![Err("the thread that ran tests panicked".into())]),
+            );
+        }
+        results
+    });
+    let (passed, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let failures: Vec<_> = failed.into_iter().filter_map(Result::err).collect();
+    if !failures.is_empty() {
+        return Err(failures.join("\n"));
+    }
+    // Several binaries may lack the same peer.
+    let mut said = BTreeSet::new();
+    Ok(passed.into_iter().flatten().flatten().filter(|line| said.insert(line.clone())).collect())
+}
+
+/// The tests in the documentation.
+fn documentation(w: &Workspace) -> Result<Closing, String> {
+    w.run("test-doc", &mut cargo(&["test", "--workspace", "--locked", "--doc"]))
+        .map(|out| closing(&out, "doc"))
+}
+
+impl TestBinary {
+    /// The one that cargo says it has built, of a message that says so.
+    fn of_message(line: &str) -> Option<Self> {
+        let (_, profile) = line.split_once(r#""profile":{"#)?;
+        let is_test = profile.split('}').next()?.contains(r#""test":true"#);
+        let manifest = text_of(line, "manifest_path").filter(|_| is_test)?;
+        let package = Path::new(manifest).parent()?.to_owned();
+        Some(Self { package, path: text_of(line, "executable")?.into() })
+    }
+
+    /// The name without cargo's hash.
+    fn name(&self) -> String {
+        let file = self.path.file_name().unwrap_or_default().to_string_lossy();
+        file.rsplit_once('-').map_or_else(|| file.to_string(), |(name, _)| name.to_owned())
+    }
+
+    fn run(&self, w: &Workspace, program_tests: &Path) -> Result<Closing, String> {
+        let mut command = Command::new(&self.path);
+        command.current_dir(&self.package);
+        peers(w, &mut command);
+        // The step api-fuzz runs it.
+        if w.full && self.package == program_tests {
+            command.args(["--skip", fuzz::API_TEST]);
+        }
+        let package = self.package.strip_prefix(&w.root).unwrap_or(&self.package).display().to_string();
+        let name = format!("{package}/{}", self.name());
+        let log = format!("test-{}", name.replace('/', "-"));
+        w.run(&log, &mut command).map(|out| closing(&out, &name)).map_err(|why| format!("{name}: {why}"))
+    }
+}
+
+/// The value of a key of a JSON object whose value is text without escapes.
+fn text_of<'a>(json: &'a str, key: &str) -> Option<&'a str> {
+    json.split_once(&format!(r#""{key}":""#))?.1.split('"').next()
+}
+
+/// What the tests may find here, and whether they may do without.
+pub(crate) fn peers(w: &Workspace, command: &mut Command) {
+    command.env("STEPWATCH_REQUIRE_PEERS", "1").env("STEPWATCH_PYTHON", install::python(w));
+    // Only then: the training loops of the frameworks take minutes.
+    if w.full {
+        command.env("STEPWATCH_REQUIRE_TORCH", "1");
+        command.env("STEPWATCH_TORCH_PYTHON", real::torch_python(w));
+    }
+}
+
+/// The runner's closing line, what the tests measured, and what they did not do.
+fn closing(out: &Output, name: &str) -> Closing {
+    let lines = out.lines(is_closing);
+    lines.into_iter().map(|line| format!("{line} ({name})")).chain(left_out(out)).collect()
+}
+
+/// What tests say loudly that they did not do.
+pub(crate) fn left_out(out: &Output) -> Vec<String> {
+    let told = |l: &str| l.strip_prefix("!!! NOT TESTED: ").map(str::to_owned);
+    let mut found: Vec<_> = out.lines(|l| told(l).is_some()).iter().filter_map(|l| told(l)).collect();
+    found.sort();
+    found.dedup();
+    found.iter().map(|what| not_run(what)).collect()
+}
+
+/// The runner's closing line of a test binary that has tests, and figures that tests print on
+/// purpose.
+pub(crate) fn is_closing(line: &str) -> bool {
+    (line.starts_with("test result:") && !line.contains(" 0 passed; 0 failed")) || line.starts_with("figure:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_cargo_names_a_test_binary() {
+        let message = |test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","package_id":"path+file:///w/kit#0.1.0","manifest_path":"/w/kit/Cargo.toml","target":{{"kind":["lib"],"test":true}},"profile":{{"opt_level":"0","test":{test}}},"features":[],"executable":{executable},"fresh":true}}"#
+            )
+        };
+        let binary =
+            TestBinary::of_message(&message(true, r#""/w/target/debug/deps/the_kit-0a1b""#)).unwrap();
+        assert_eq!((binary.package.to_str(), binary.name().as_str()), (Some("/w/kit"), "the_kit"));
+        assert_eq!(TestBinary::of_message(&message(false, r#""/w/target/debug/kit""#)), None);
+        assert_eq!(TestBinary::of_message(&message(true, "null")), None);
+        assert_eq!(TestBinary::of_message("warning: unused"), None);
+    }
+
+    #[test]
+    fn what_tests_did_not_do_is_told_once() {
+        let out = Output::of(
+            "test a ... ok\n!!! NOT TESTED: Python cannot import torch\n!!! NOT TESTED: Python cannot import torch\n!!! a word",
+        );
+        assert_eq!(left_out(&out), [not_run("Python cannot import torch")]);
+    }
+
+    #[test]
+    fn closing_lines_leave_out_empty_binaries() {
+        assert!(is_closing("test result: ok. 10 passed; 0 failed; 0 ignored"));
+        assert!(is_closing("test result: FAILED. 0 passed; 1 failed; 0 ignored"));
+        assert!(!is_closing("test result: ok. 0 passed; 0 failed; 0 ignored"));
+        assert!(is_closing("figure: packet to page p99 12 ms"));
+    }
+}
