@@ -8,7 +8,7 @@ use crate::config::ResponderConfig;
 use crate::external::Alert;
 use crate::incident::{Ended, IncidentRecord};
 use crate::matcher::Labels;
-use stepwatch_model::{Cause, Kind, Severity, Ts};
+use stepwatch_model::{Cause, Kind, Severity, Signal, SignalUnit, Ts};
 pub use stepwatch_model::{RunSummary, number, place};
 
 pub use details::{Checkpoint, Cost, Details, Evidence, RunDetails};
@@ -333,21 +333,8 @@ fn facts(now: Ts, about: About<'_>, advice: Option<&str>, config: &ResponderConf
 }
 
 fn label_of(signal: &str) -> String {
-    match signal {
-        "grad_norm" => "Gradient norm".into(),
-        "loss" => "Loss".into(),
-        "step_time" => "Step time".into(),
-        "mfu" => "MFU".into(),
-        "tokens_per_second" => "Tokens/s".into(),
-        "unsaved_work" => "Unsaved work".into(),
-        "checkpoint_time" => "Checkpoint took".into(),
-        "data_wait" => "Waiting for data".into(),
-        "step" => "Silent for".into(),
-        "sm_clock" => "SM clock".into(),
-        "compute_time" => "Compute time against its peers".into(),
-        "ecc" => "Corrected errors in an hour".into(),
-        other => sentence(other).trim_end_matches('.').replace('_', " "),
-    }
+    let own = || sentence(signal).trim_end_matches('.').replace('_', " ");
+    Signal::find(signal).map_or_else(own, |known| known.label.to_owned())
 }
 
 fn value_against_expected(r: &IncidentRecord) -> Option<String> {
@@ -355,25 +342,11 @@ fn value_against_expected(r: &IncidentRecord) -> Option<String> {
     if r.kind == Kind::PrometheusAlert {
         return None;
     }
-    let unit = |v: f64| match r.signal.as_str() {
-        "step_time" => format!("{} s", number(v)),
-        "unsaved_work" | "checkpoint_time" | "step" if v.is_finite() => {
-            stepwatch_model::time::Span::from_secs_f64(v).to_string()
-        }
-        "mfu" | "data_wait" => format!("{:.1} %", 100.0 * v),
-        "sm_clock" => format!("{} GHz", number(v / 1e9)),
-        _ => number(v),
-    };
-    match r.signal.as_str() {
-        "" | "peers" | "source" | "process" | "report" | "gpu" | "link" | "node" | "config" | "alerter"
-        | "store" | "incidents" => None,
-        // The driver complained, and there were no peers to compare with. Of a loss it would be the
-        // event.
-        "sm_clock" if !r.value.is_finite() => None,
-        "step" => Some(format!("{} (allowed {})", unit(r.value), unit(r.expected))),
-        _ if r.expected.is_finite() => Some(format!("{} (expected {})", unit(r.value), unit(r.expected))),
-        _ => Some(unit(r.value)),
-    }
+    let unit = Signal::find(&r.signal).map_or(SignalUnit::Number, |known| known.unit);
+    let value = unit.text(r.value)?;
+    let limit = if r.kind == Kind::Hang { "allowed" } else { "expected" };
+    let expected = Some(r.expected).filter(|v| v.is_finite()).and_then(|v| unit.text(v));
+    Some(expected.map_or_else(|| value.clone(), |expected| format!("{value} ({limit} {expected})")))
 }
 
 fn checkpoint(now: Ts, r: &IncidentRecord, run: &RunSummary) -> String {
