@@ -146,6 +146,11 @@ macro_rules! kinds {
                 match self { $(Self::$name => Advice::$advice),* }
             }
 
+            /// The page of `docs/runbooks/` that explains it.
+            pub fn runbook(self) -> String {
+                format!("{}.md", self.as_str())
+            }
+
             /// A short human name for titles.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),* }
@@ -200,4 +205,19 @@ kinds! {
     AlertStorm         "alert_storm"            Alerting   OfCause   0 ByCause           "alert storm";
     AlerterFault       "alerter_fault"          Alerting   OfCause   0 ByCause           "fault of the alerter";
     PrometheusAlert    "prometheus_alert"       External   OfCause   0 ByCause           "Prometheus alert";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_runbook() {
+        let runbooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/runbooks");
+        for kind in Kind::ALL {
+            assert!(runbooks.join(kind.runbook()).is_file(), "{kind:?}");
+        }
+    }
 }

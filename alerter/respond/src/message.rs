@@ -407,7 +407,7 @@ pub fn links(r: &IncidentRecord, alert: Option<&Alert>, config: &ResponderConfig
         links.push(Link { text: RUNBOOK.into(), href: href.to_owned() });
     } else if !config.runbook_url.is_empty() {
         let base = config.runbook_url.trim_end_matches('/');
-        links.push(Link { text: RUNBOOK.into(), href: format!("{base}/{}.md", r.kind.as_str()) });
+        links.push(Link { text: RUNBOOK.into(), href: format!("{base}/{}", r.kind.runbook()) });
     }
     if let Some(base) = &config.external_url {
         let base = base.trim_end_matches('/');
