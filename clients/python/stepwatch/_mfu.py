@@ -18,7 +18,7 @@ import csv
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
-from ._mix import KEYS, SIGNS, Mix, Refused, language, mix
+from ._mix import EXPERTS, KEYS, SIGNS, Mix, Refused, even, language, mix
 from ._peaks import TABLE
 
 CONVENTIONS = ("full", "causal", "6n", "exact")
@@ -39,8 +39,8 @@ _NAMES: Dict[str, List[str]] = {
     "vocab": ["vocab", "padded_vocab_size", "vocab_size", "n_vocab"],
     "seq_len": ["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"],
     "packed_seq_len": ["packed_seq_len"],
-    "experts": ["experts", "num_experts", "n_experts", "num_local_experts", "n_routed_experts", "num_moe_experts", "n_expert"],
-    "top_k": ["top_k", "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_router_topk", "moe_top_k", "n_expert_per_token"],
+    "experts": list(EXPERTS),
+    "top_k": ["top_k", "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_router_topk", "moe_top_k", "moe_topk", "n_expert_per_token"],
     "expert_ffn": ["expert_ffn", "moe_intermediate_size", "moe_ffn_hidden_size", "moe_inter_dim"],
     "shared_experts": ["n_shared_experts", "num_shared_experts"],
     "shared_ffn": ["shared_ffn", "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"],
@@ -90,7 +90,8 @@ class Model:
             values["ffn"] = _llama_width(values["hidden"], fields) or values["ffn"]
         if fields.get("model_type") == "mamba2":
             values.update(mamba_heads=values["heads"], mamba_head_dim=values["head_dim"], mamba_state=_first(fields, ["state_size"]))
-        if values["kv_heads"] is None and fields.get("multi_query") is True:
+        # Falcon keeps a number of key heads beside it, which only its later architecture has.
+        if fields.get("multi_query") is True and fields.get("new_decoder_architecture") is not True:
             values["kv_heads"] = 1.0
         self.gated = _gated(fields)
         kind = str(fields.get("model_type", ""))
@@ -101,7 +102,7 @@ class Model:
         self._mix: Optional[Mix] = None
         try:
             layers = int(values["layers"] or 0)
-            self._mix = mix(fields, layers, self._has_experts(), self._has("delta"), self._has("mamba"))
+            self._mix = mix(fields, layers, self._has_experts(), self._latent(), self._has("delta"), self._has("mamba"))
         except Refused as why:
             self.refused = str(why)
         if self.refused is None and self._lacks_gates():
@@ -331,7 +332,7 @@ def peak(device: str, dtype: str = "bf16") -> Optional[Peak]:
 def _first(fields: Mapping[str, Any], names: List[str]) -> Optional[float]:
     for name in names:
         try:
-            value = float(fields[name])
+            value = float(even(fields[name]))
         except (KeyError, TypeError, ValueError):
             continue
         if 0 < value < float("inf") and not isinstance(fields[name], bool):

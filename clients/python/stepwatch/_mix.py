@@ -19,7 +19,13 @@ _NO_FORMULA = ("mamba", "falcon_mamba", "jamba", "rwkv", "rwkv5", "rwkv6", "rwkv
 #: Parts of keys that speak of layers which are not attention over everything.
 SIGNS = ("mamba", "ssm", "rwkv", "lightning", "recurrent", "linear_attn", "linear_num", "linear_attention", "conv_l", "attn_type", "block_type",
           "layer_pattern", "hybrid", "index_topk", "lru_width", "retention", "moe_latent", "moe_layer_start", "compress_ratio",
-         "sliding_window_size", "sliding_window_indices")  # fmt: skip
+         "sliding_window_size", "sliding_window_indices", "zero_expert", "parallel_attn_mlp", "use_cla")  # fmt: skip
+#: Dimensions of which some models have one a layer.
+_A_LAYER = ("num_attention_heads", "num_key_value_heads", "num_kv_heads", "head_dim", "hidden_size", "intermediate_size", "ffn_hidden_size",
+            "moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "moe_topk",
+            "num_shared_expert")  # fmt: skip
+#: Keys that tell how many experts there are.
+EXPERTS = ("experts", "num_experts", "n_experts", "num_local_experts", "n_routed_experts", "num_moe_experts", "n_expert")
 #: What is read here.
 KEYS = frozenset((
     "model_type", "is_encoder_decoder", "experimental_attention_variant", "hybrid_layer_pattern", "hybrid_override_pattern",
@@ -27,7 +33,7 @@ KEYS = frozenset((
     "full_attention_interval", "no_rope_layers", "no_rope_layer_interval", "window_size", "window_attn_skip_freq", "sliding_window_pattern",
     "_sliding_window_pattern", "sliding_window", "use_sliding_window", "max_window_layers", "attention_chunk_size", "moe_layer_freq",
     "mlp_layer_types", "moe_layers", "dense_layers", "first_k_dense_replace", "n_dense_layers", "mlp_only_layers", "decoder_sparse_step",
-    "interleave_moe_layer_step", "attn_output_gate", "attention_output_gate", "state_size", "intermediate_size_mlp",
+    "interleave_moe_layer_step", "moe_layer_num_skipped", "num_shared_expert", "new_decoder_architecture", "attn_output_gate", "attention_output_gate", "state_size", "intermediate_size_mlp",
 ))  # fmt: skip
 _NESTED = ("text_config", "llm_config", "language_config")
 _OTHER_PARTS = ("vision_config", "audio_config", "vision_tower", "visual")
@@ -69,13 +75,25 @@ def language(fields: Mapping[str, Any]) -> Tuple[Dict[str, Any], Optional[str]]:
         found.setdefault("moe_intermediate_size", width)
         found.setdefault("shared_expert_intermediate_size", width)
         found["intermediate_size"] = found["intermediate_size_mlp"]
+    width = even(found.get("intermediate_size"))
+    if _kind(found).startswith("hunyuan") and _experts(found) > 1 and _positive(width) is not None:
+        # Every token passes a feed-forward part beside the experts, which no key names.
+        parts = _positive(even(found.get("num_shared_expert"))) or 1.0
+        found.setdefault("shared_expert_intermediate_size", parts * float(width))
     return found, note
 
 
-def mix(fields: Mapping[str, Any], layers: int, sparse: bool, delta: bool, mamba: bool) -> Mix:
-    """``sparse``, ``delta`` and ``mamba`` say whether the dimensions of experts, linear attention and Mamba 2 are known."""
+def mix(fields: Mapping[str, Any], layers: int, sparse: bool, latent: bool, delta: bool, mamba: bool) -> Mix:
+    """The flags say whether the dimensions of experts, latent attention, linear attention and Mamba 2 are known."""
     kind = _kind(fields)
     _refuse(fields, kind, delta, mamba)
+    uneven = next((key for key in _A_LAYER if even(fields.get(key)) is _UNEVEN), None)
+    if uneven is not None:
+        raise Refused("%s differs from layer to layer" % uneven)
+    if not sparse and _experts(fields) > 1:
+        raise Refused("%g experts, and not how many of them a token passes" % _experts(fields))
+    if not latent and _positive(fields.get("kv_lora_rank")) is not None:
+        raise Refused("latent attention whose dimensions (v_head_dim and so on) are not told")
     if layers > MAX_LAYERS:
         raise Refused("%d layers are more than any model has" % layers)
     pattern = next((fields[k] for k in ("hybrid_layer_pattern", "hybrid_override_pattern") if isinstance(fields.get(k), str)), None)
@@ -251,12 +269,26 @@ def _sparse(fields: Mapping[str, Any], layers: int) -> int:
         return sum(1 for t in fields["mlp_layer_types"] if t == "sparse")
     if isinstance(fields.get("moe_layers"), (list, tuple)) and fields["moe_layers"]:
         return len(fields["moe_layers"])
-    first = max(_count(fields.get(k)) for k in ("dense_layers", "first_k_dense_replace", "n_dense_layers"))
+    first = max(_count(fields.get(k)) for k in ("dense_layers", "first_k_dense_replace", "n_dense_layers", "moe_layer_num_skipped"))
     dense = fields.get("mlp_only_layers")
     dense = dense if isinstance(dense, (list, tuple)) else ()
     every = _count(fields.get("moe_layer_freq")) or 1
     step = _count(fields.get("decoder_sparse_step")) or _count(fields.get("interleave_moe_layer_step")) or 1
     return sum(1 for i in range(layers) if i >= first and i not in dense and i % every == 0 and (i + 1) % step == 0)
+
+
+_UNEVEN = object()
+
+
+def even(value: Any) -> Any:
+    """A list of one number for all layers is that number."""
+    if not isinstance(value, (list, tuple)) or not value:
+        return value
+    return value[0] if all(v == value[0] for v in value) else _UNEVEN
+
+
+def _experts(fields: Mapping[str, Any]) -> float:
+    return next((n for n in (_positive(even(fields.get(key))) for key in EXPERTS) if n is not None), 0.0)
 
 
 def _kind(fields: Mapping[str, Any]) -> str:

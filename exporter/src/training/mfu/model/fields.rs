@@ -8,6 +8,17 @@ use stepwatch_wire::Value;
 const NESTED: &[&str] = &["text_config", "llm_config", "language_config"];
 const OTHER_PARTS: &[&str] = &["vision_config", "audio_config", "vision_tower", "visual"];
 
+/// How many experts there are.
+pub(super) const EXPERTS: &[&str] = &[
+    "experts",
+    "num_experts",
+    "n_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "num_moe_experts",
+    "n_expert",
+];
+
 /// What the class of a Gemma 3 means where its `config.json` leaves a key out.
 const GEMMA3: &[(&str, f64)] = &[
     ("num_attention_heads", 8.0),
@@ -69,6 +80,15 @@ impl Fields {
             }
             self.0.insert("intermediate_size".into(), Value::Number(dense));
         }
+        // Every token passes a feed-forward part beside the experts, which no key names.
+        let beside = self.number(&["intermediate_size"]).filter(|_| {
+            self.kind().starts_with("hunyuan") && self.number(EXPERTS).is_some_and(|experts| experts > 1.0)
+        });
+        if let Some(width) = beside {
+            let parts = self.number(&["num_shared_expert"]).unwrap_or(1.0);
+            let key = "shared_expert_intermediate_size";
+            self.0.entry(key.into()).or_insert(Value::Number(parts * width));
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Value)> {
@@ -79,10 +99,19 @@ impl Fields {
         self.0.get(key)
     }
 
-    /// A positive number, under the first of the names that has one.
+    /// A positive number, under the first of the names that has one. A list of one number for all
+    /// layers is that number.
     pub(super) fn number(&self, names: &[&str]) -> Option<f64> {
-        let mut numbers = names.iter().filter_map(|n| self.0.get(*n)?.as_f64());
+        let mut numbers = names.iter().filter_map(|n| match self.0.get(*n)? {
+            Value::List(items) if is_even(items) => items.first()?.as_f64(),
+            value => value.as_f64(),
+        });
         numbers.find(|v| v.is_finite() && *v > 0.0)
+    }
+
+    /// Whether it is a list whose entries differ.
+    pub(super) fn is_uneven(&self, key: &str) -> bool {
+        self.list(key).is_some_and(|items| !is_even(items))
     }
 
     pub(super) fn count(&self, names: &[&str]) -> usize {
@@ -154,4 +183,8 @@ impl Fields {
         let width = ((8.0 * hidden / 3.0).floor() * factor).floor();
         Some(multiple * ((width + multiple - 1.0) / multiple).floor())
     }
+}
+
+fn is_even(items: &[Value]) -> bool {
+    items.windows(2).all(|pair| pair[0] == pair[1])
 }

@@ -6,7 +6,7 @@
 
 use stepwatch_wire::Value;
 
-use super::fields::Fields;
+use super::fields::{EXPERTS, Fields};
 
 /// More layers than any model has.
 const MAX_LAYERS: usize = 4096;
@@ -108,6 +108,26 @@ const SIGNS: &[&str] = &[
     "compress_ratio",
     "sliding_window_size",
     "sliding_window_indices",
+    "zero_expert",
+    "parallel_attn_mlp",
+    "use_cla",
+];
+/// Dimensions of which some models have one a layer.
+const A_LAYER: &[&str] = &[
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_kv_heads",
+    "head_dim",
+    "hidden_size",
+    "intermediate_size",
+    "ffn_hidden_size",
+    "moe_intermediate_size",
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "moe_topk",
+    "num_shared_expert",
 ];
 /// Keys that are read here, of those that are signs.
 const READ: &[&str] = &[
@@ -147,6 +167,7 @@ pub(super) enum Span {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts {
     pub(super) experts: bool,
+    pub(super) latent: bool,
     pub(super) delta: bool,
     pub(super) mamba: bool,
 }
@@ -236,6 +257,15 @@ fn refuse(f: &Fields, parts: Parts) -> Result<(), Refused> {
         if says_something(value) && !READ.contains(&key.as_str()) && !counted {
             return Err(format!("{} speaks of layers that are not known", clip(key)));
         }
+    }
+    if let Some(key) = A_LAYER.iter().find(|key| f.is_uneven(key)) {
+        return Err(format!("{key} differs from layer to layer"));
+    }
+    if let Some(experts) = f.number(EXPERTS).filter(|n| *n > 1.0 && !parts.experts) {
+        return Err(format!("{experts} experts, and not how many of them a token passes"));
+    }
+    if f.number(&["kv_lora_rank"]).is_some() && !parts.latent {
+        return Err("latent attention whose dimensions (v_head_dim and so on) are not told".into());
     }
     Ok(())
 }
@@ -460,7 +490,7 @@ fn sparse(f: &Fields, layers: usize) -> Result<usize, Refused> {
     if let Some(listed) = f.list("moe_layers").filter(|l| !l.is_empty()) {
         return Ok(listed.len());
     }
-    let first = ["dense_layers", "first_k_dense_replace", "n_dense_layers"].map(|key| f.count(&[key]));
+    let first = ["dense_layers", "first_k_dense_replace", "n_dense_layers", "moe_layer_num_skipped"].map(|key| f.count(&[key]));
     let first = first.into_iter().max().unwrap_or(0);
     let dense = f.list("mlp_only_layers").unwrap_or_default();
     let is_dense = |i: usize| dense.iter().any(|v| v.as_f64() == Some(i as f64));

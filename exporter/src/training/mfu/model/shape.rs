@@ -1,6 +1,6 @@
 //! Dimensions of a model, and the FLOPs per token that follow.
 
-use super::fields::Fields;
+use super::fields::{EXPERTS, Fields};
 use super::mix::{Mix, Parts, Span};
 use crate::training::mfu::Convention;
 
@@ -79,15 +79,7 @@ struct Mamba {
 
 impl Experts {
     fn of(f: &Fields) -> Option<Self> {
-        let count = f.number(&[
-            "experts",
-            "num_experts",
-            "n_experts",
-            "num_local_experts",
-            "n_routed_experts",
-            "num_moe_experts",
-            "n_expert",
-        ])?;
+        let count = f.number(EXPERTS)?;
         let chosen = f.number(&[
             "top_k",
             "num_experts_per_tok",
@@ -95,6 +87,7 @@ impl Experts {
             "experts_per_token",
             "moe_router_topk",
             "moe_top_k",
+            "moe_topk",
             "n_expert_per_token",
         ])?;
         let ffn = f.number(&["expert_ffn", "moe_intermediate_size", "moe_ffn_hidden_size", "moe_inter_dim"]);
@@ -182,7 +175,13 @@ impl Shape {
         let hidden = f.number(&["hidden", "hidden_size", "d_model", "n_embd", "dim"]);
         let layers = f.number(&["layers", "n_layers", "n_layer", "num_layers", "num_hidden_layers"]);
         let (experts, delta, mamba) = (Experts::of(f), Delta::of(f), Mamba::of(f));
-        let parts = Parts { experts: experts.is_some(), delta: delta.is_some(), mamba: mamba.is_some() };
+        let latent = Latent::of(f);
+        let parts = Parts {
+            experts: experts.is_some(),
+            latent: latent.is_some(),
+            delta: delta.is_some(),
+            mamba: mamba.is_some(),
+        };
         let mix = Mix::of(f, layers.unwrap_or(0.0), parts);
         let refused = mix.as_ref().err().cloned();
         let groups = [
@@ -193,7 +192,8 @@ impl Shape {
             "num_query_groups",
             "n_query_groups",
         ];
-        let one = || (f.flag("multi_query") == Some(true)).then_some(1.0);
+        // Falcon keeps a number of key heads beside it, which only its later architecture has.
+        let one = f.flag("multi_query") == Some(true) && f.flag("new_decoder_architecture") != Some(true);
         let gates = ["attn_output_gate", "attention_output_gate"].iter().any(|g| f.flag(g) == Some(true));
         let shape = Self {
             params: f.number(&["n_params", "params", "num_params", "num_parameters", "parameters"]),
@@ -203,7 +203,7 @@ impl Shape {
             mix: mix.ok().filter(|_| layers.is_some()),
             hidden,
             heads: f.number(&["heads", "n_heads", "n_head", "num_heads", "num_attention_heads"]),
-            kv_heads: f.number(&groups).or_else(one),
+            kv_heads: if one { Some(1.0) } else { f.number(&groups) },
             head_dim: f.number(&["head_dim", "d_head", "kv_channels", "attention_head_dim", "head_size"]),
             output_gate: gates || ["qwen3_next", "qwen3_5"].iter().any(|k| f.kind().starts_with(k)),
             ffn: f.ffn(hidden),
@@ -212,7 +212,7 @@ impl Shape {
             seq_len: length,
             attended: f.number(&["packed_seq_len"]).or(length),
             experts,
-            latent: Latent::of(f),
+            latent,
             delta,
             mamba,
             // `num_nextn_predict_layers` of a `config.json` tells of layers that DeepSeek and GLM
