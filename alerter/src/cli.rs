@@ -177,7 +177,8 @@ impl CliError {
 impl Cli {
     /// Does what was asked, and returns the status to exit with.
     pub async fn main(self) -> u8 {
-        self.run_with(logging::init, &mut io::stdout(), &mut io::stderr()).await
+        self.run_with(|| logging::init(stepwatch_wire::words::clean), &mut io::stdout(), &mut io::stderr())
+            .await
     }
 
     /// `log` starts the logging of a service; commands that only answer do not log.

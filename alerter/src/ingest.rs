@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use stepwatch_kit::log_throttle::LogThrottle;
 use stepwatch_wire::{Cursor, Event};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
@@ -306,6 +307,7 @@ impl Manager {
             limits: self.limits.stream,
             out: self.out.clone(),
             metrics: self.metrics.clone(),
+            gaps: LogThrottle::default(),
         };
         let stop = CancellationToken::new();
         let task = tokio::spawn(puller.run(stop.clone()));

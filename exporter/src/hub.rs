@@ -137,7 +137,7 @@ impl Hub {
         let mut training = self.0.training.locked();
         let outcome = training.apply(now, origin, event, &mut out);
         // Still under the lock: the stream tells of a run in the order in which its state changed.
-        self.emit(out);
+        self.emit(voice, out);
         let urgent = training.is_urgent();
         drop(training);
         match &outcome {
@@ -212,7 +212,7 @@ impl Hub {
             }
             for mut event in out.drain(..) {
                 event.node.get_or_insert_with(|| self.0.node.clone());
-                records.add(&event);
+                records.add(voice, &event);
             }
         }
         waiting.extend(reading);
@@ -273,7 +273,7 @@ impl Hub {
         let mut out = Vec::new();
         let mut training = self.0.training.locked();
         training.join(now, voice, &words::line(from), &words::line(to), &mut out);
-        self.emit(out);
+        self.emit(voice, out);
     }
 
     /// Whether `voice` may speak for what it calls so; counted where it may not.
@@ -361,10 +361,10 @@ impl Hub {
         self.0.ring.mark(key)
     }
 
-    fn emit(&self, events: Vec<Event>) {
+    fn emit(&self, sender: Voice, events: Vec<Event>) {
         for mut event in events {
             event.node.get_or_insert_with(|| self.0.node.clone());
-            self.0.ring.push(&event);
+            self.0.ring.push(sender, &event);
         }
     }
 
@@ -379,11 +379,11 @@ impl Hub {
     }
 
     /// The peer closed its connection; ranks that did not say goodbye are dead.
-    pub fn closed(&self, connection: u64, process: ProcessFate) {
+    pub fn closed(&self, peer: Peer, process: ProcessFate) {
         let mut out = Vec::new();
         let mut training = self.0.training.locked();
-        training.closed(unix_now(), connection, process, &mut out);
-        self.emit(out);
+        training.closed(unix_now(), peer.connection, process, &mut out);
+        self.emit(Voice::of(Some(peer.uid)), out);
     }
 
     /// A line of its own for a source of training metrics; on the page while a clone of it lives.

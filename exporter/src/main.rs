@@ -93,7 +93,7 @@ fn check_node(setup: &Setup, options: &check::Options) -> anyhow::Result<ExitCod
 fn serve(setup: Setup) -> anyhow::Result<ExitCode> {
     stepwatch_sys::heap::share(HEAPS);
     let config = setup.config()?;
-    let log = stepwatch_kit::logging::init();
+    let log = stepwatch_kit::logging::init(stepwatch_wire::words::clean);
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     runtime.block_on(async {

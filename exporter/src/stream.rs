@@ -4,10 +4,12 @@
 //! Prometheus sees what a gauge was at a scrape; a one-step spike lives between two of them. This
 //! is the other way out: a bounded [`Ring`] in memory that any number of readers follow by cursor.
 //! It is not a log: what falls off the ring is gone, and a reader that asks for it is told how much
-//! it lost. It outlives this process, by a journal beside it.
+//! it lost. Each sender has a share of it, so that a flood of one user costs no other a record. It
+//! outlives this process, by a journal beside it.
 
 mod http;
 mod journal;
+mod lanes;
 mod ring;
 mod seats;
 
@@ -25,7 +27,7 @@ pub static EVICTED: Family = Family::counter(
     "stepwatch_exporter_stream_evicted_total",
     "",
     &[],
-    "Records that fell off the ring to make room",
+    "Records that were given up to make room, of the sender with the most",
 );
 pub static RING_RECORDS: Family =
     Family::gauge("stepwatch_exporter_stream_ring_records", "", &[], "Records in the ring");
@@ -35,13 +37,13 @@ pub static CUT: Family = Family::counter(
     "stepwatch_exporter_stream_cut_total",
     "",
     &["reason"],
-    "Readers that were cut off: slow ones that did not drain in time, behind ones that fell off the ring, evicted ones that made room for a reader with a password, a certificate or an address that followed before, refused ones over the limit of all readers or of one address",
+    "Readers that were cut off: slow ones that did not drain in time, evicted ones that made room for a reader with a password, a certificate or an address that followed before, refused ones over the limit of all readers or of one address",
 );
 pub static GAPS: Family = Family::counter(
     "stepwatch_exporter_stream_gaps_total",
     "",
     &[],
-    "Readers that were told that records between their cursor and the ring are lost",
+    "Times that a reader was told that records after its cursor are lost",
 );
 pub static JOURNAL_FAILURES: Family = Family::counter(
     "stepwatch_exporter_stream_journal_failures_total",

@@ -1,7 +1,8 @@
 //! Logs go to standard error: text on a terminal, one JSON object a line everywhere else. The
 //! filter can be changed while the program runs (`/-/log-level`).
 
-use std::io::IsTerminal;
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing_subscriber::filter::LevelFilter;
@@ -22,7 +23,10 @@ pub struct LogControl {
 
 /// Starts logging with the filter of `RUST_LOG`, or `info`. A filter that does not parse falls back
 /// to `info` and says so. In a process that already logs, the returned control is inert.
-pub fn init() -> LogControl {
+///
+/// Names from outside are among the fields: `clean` takes away what steers a terminal or cannot be
+/// seen.
+pub fn init(clean: Clean) -> LogControl {
     let wanted = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|text| !text.trim().is_empty());
     let (filter, text, rejected) = match wanted.as_deref().map(parse) {
         Some(Ok(filter)) => (filter, wanted.unwrap_or_default(), None),
@@ -31,17 +35,43 @@ pub fn init() -> LogControl {
     };
     let (layer, handle) = reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(layer);
-    let terminal = std::io::stderr().is_terminal();
+    let terminal = io::stderr().is_terminal();
     // A second initialisation (tests in one process) is not an error worth dying for.
     let _ = if terminal {
-        registry.with(fmt::layer().with_writer(std::io::stderr)).try_init()
+        registry.with(fmt::layer().with_writer(move || Cleaned(io::stderr(), clean))).try_init()
     } else {
-        registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init()
+        let layer = fmt::layer().json().flatten_event(true);
+        registry.with(layer.with_writer(move || Cleaned(io::stderr(), clean))).try_init()
     };
     if let Some(why) = rejected {
         tracing::warn!(%why, "RUST_LOG is not a filter; logging at info");
     }
     LogControl { handle, current: Arc::new(Mutex::new(text)), _layer: None }
+}
+
+/// Takes characters out of a text.
+pub type Clean = fn(&str) -> Cow<'_, str>;
+
+/// Writes lines without the characters beyond ASCII that are taken out. Those within it, the
+/// formatter escapes, and colours a terminal with them.
+struct Cleaned<W>(W, Clean);
+
+impl<W: Write> Write for Cleaned<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match std::str::from_utf8(line) {
+            Ok(text) if !text.is_ascii() => {
+                let kept = |c: &char| c.is_ascii() || !(self.1)(c.encode_utf8(&mut [0; 4])).is_empty();
+                let text: String = text.chars().filter(kept).collect();
+                self.0.write_all(text.as_bytes())?;
+            }
+            _ => self.0.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 impl LogControl {
@@ -90,6 +120,15 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_has_no_hidden_characters() {
+        let clean: Clean = |text| Cow::Owned(text.replace(['\u{9b}', '\u{202e}'], ""));
+        let mut out = Cleaned(Vec::new(), clean);
+        out.write_all("\u{1b}[31mgrö\u{202e}ßer\u{9b}2J\n".as_bytes()).unwrap();
+        out.write_all(b"\xff\n").unwrap();
+        assert_eq!(out.0, [&"\u{1b}[31mgrößer2J\n".as_bytes()[..], b"\xff\n"].concat());
+    }
 
     #[test]
     fn a_filter_is_replaced_or_kept() {

@@ -10,8 +10,11 @@ pub fn parse(text: &str) -> Option<f64> {
         b'+' => (1.0, &t[1..]),
         _ => (1.0, t),
     };
-    if body.eq_ignore_ascii_case("nan") {
+    if body.eq_ignore_ascii_case("nan") || MICROSOFT_NAN.iter().any(|nan| body.eq_ignore_ascii_case(nan)) {
         return Some(f64::NAN);
+    }
+    if let Some(word) = body.strip_prefix("1.#") {
+        return microsoft(word).map(|v| sign * v);
     }
     if body.eq_ignore_ascii_case("inf") || body.eq_ignore_ascii_case("infinity") {
         return Some(sign * f64::INFINITY);
@@ -21,6 +24,18 @@ pub fn parse(text: &str) -> Option<f64> {
         return None;
     }
     body.parse::<f64>().ok().map(|v| sign * v)
+}
+
+/// As the C library of Microsoft prints what is no number.
+const MICROSOFT_NAN: &[&str] = &["nan(ind)", "nan(snan)"];
+
+/// What its older versions print behind `1.#`, filled up with zeros.
+fn microsoft(word: &str) -> Option<f64> {
+    match word.trim_end_matches('0') {
+        "INF" => Some(f64::INFINITY),
+        "QNAN" | "SNAN" | "IND" => Some(f64::NAN),
+        _ => None,
+    }
 }
 
 /// Appends `v` as JSON. Non-finite values become strings, which strict readers survive and
@@ -180,12 +195,13 @@ mod tests {
         for (text, want) in [("1.5", 1.5), ("-2", -2.0), ("+3e-4", 3e-4), (" .5 ", 0.5), ("1E3", 1000.0)] {
             assert_eq!(parse(text), Some(want), "{text}");
         }
-        for text in ["NaN", "nan", "-nan", "NAN"] {
+        for text in ["NaN", "nan", "-nan", "NAN", "-nan(ind)", "nan(snan)", "1.#QNAN", "-1.#IND00"] {
             assert!(parse(text).is_some_and(f64::is_nan), "{text}");
         }
         assert_eq!(parse("Infinity"), Some(f64::INFINITY));
         assert_eq!(parse("-inf"), Some(f64::NEG_INFINITY));
-        for text in ["", "-", "abc", "1_000", "--1", "0x10", "1,5", "e5"] {
+        assert_eq!((parse("1.#INF"), parse("-1.#INF00")), (Some(f64::INFINITY), Some(f64::NEG_INFINITY)));
+        for text in ["", "-", "abc", "1_000", "--1", "0x10", "1,5", "e5", "1.#", "nan(x)"] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

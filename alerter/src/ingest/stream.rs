@@ -8,6 +8,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
+use stepwatch_kit::log_throttle::LogThrottle;
 use stepwatch_wire::{Cursor, Event, Kind, MAX_RECORD_BYTES, words};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +55,8 @@ pub(crate) struct Puller {
     pub limits: StreamLimits,
     pub out: mpsc::Sender<Feed>,
     pub metrics: IngestMetrics,
+    /// Lines about records that the exporter no longer had.
+    pub gaps: LogThrottle,
 }
 
 /// Why a connection is over.
@@ -232,8 +235,8 @@ impl Puller {
         }
         self.metrics.gaps.inc_by(gaps);
         self.metrics.lost.inc_by(lost);
-        if gaps > 0 {
-            tracing::warn!(source = %self.target, lost, "the exporter no longer had what came next");
+        if let Some(count) = self.gaps.count(gaps) {
+            tracing::warn!(source = %self.target, count, lost, "the exporter no longer had what came next");
         }
         let mut view = self.status.lock();
         view.cursor = cursor.or(view.cursor.take());

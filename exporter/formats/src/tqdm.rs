@@ -24,11 +24,32 @@ pub(crate) fn bar(text: &str) -> Option<Bar<'_>> {
     }
     let description = head[..head.len() - percent].trim().trim_end_matches(':');
     let (_, counts) = tail.split_once('|')?;
-    let (n, rest) = crate::number::integer(counts)?;
-    let (total, rest) = crate::number::integer(rest.strip_prefix('/')?)?;
+    let (n, rest) = count(counts)?;
+    let (total, rest) = count(rest.strip_prefix('/')?)?;
     let (timing, rest) = rest.trim_start().strip_prefix('[')?.split_once(']')?;
     let elapsed = timing.split(['<', ',']).next().and_then(clock)?;
-    Some(Bar { description, n, total, elapsed, postfix: postfix(timing), rest: rest.trim() })
+    let bar = Bar { description, n, total, elapsed, postfix: postfix(timing), rest: rest.trim() };
+    // Downloads are drawn so, too: only a trainer has values.
+    let drawn = counts.split('[').next().unwrap_or_default();
+    let is_scaled = drawn.contains(|c| c == '.' || SCALES.contains(c));
+    (!is_scaled || bar.postfix.contains('=')).then_some(bar)
+}
+
+/// By what `unit_scale=True` shortens counts, each a thousand times the one before.
+const SCALES: &str = "kMGTP";
+
+/// `500`, or shortened: `5.00`, `76.5k`, `1.50M`.
+fn count(text: &str) -> Option<(i64, &str)> {
+    let text = text.trim_start();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (shown, rest) = text.split_at(end);
+    let power = rest.chars().next().and_then(|c| SCALES.find(c));
+    if power.is_none() && !shown.contains('.') {
+        return crate::number::integer(text);
+    }
+    let factor = power.map_or(1.0, |power| 1000_f64.powi(power as i32 + 1));
+    let n = shown.parse::<f64>().ok()? * factor;
+    Some((n.round() as i64, &rest[usize::from(power.is_some())..]))
 }
 
 /// One drawing of a bar whose total nobody knows: `train: 12it [00:10,  1.15it/s, loss=2.34]`. Its
@@ -105,11 +126,30 @@ mod tests {
         assert_eq!((b.description, b.n, b.postfix), ("Epoch 0", 12, "v_num=0, loss=2.34"));
         let b = bar("Epoch 0:   1%|  | 5/1000 [00:30<10:00, v_num=5, reduced_train_loss=2.9]").unwrap();
         assert_eq!((b.n, b.postfix), (5, "v_num=5, reduced_train_loss=2.9"));
-        for text in
-            ["", "%|", "50%|", "50%||", "50%|#| 1/2", "50%|#| 1k/2k [00:01<00:01]", "12it [00:10, 1.1it/s]"]
-        {
+        for text in [
+            "",
+            "%|",
+            "50%|",
+            "50%||",
+            "50%|#| 1/2",
+            "50%|#| 1k/2k [00:01<00:01, 1.0kB/s]",
+            "12it [00:10, 1.1it/s]",
+        ] {
             assert_eq!(bar(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn reads_counts_that_are_shortened() {
+        let read = |counts: &str| {
+            bar(&format!("Training:  51%|█| {counts} [00:10<00:10, 7.6kit/s, loss=nan]"))
+                .map(|b| (b.n, b.total))
+        };
+        assert_eq!(read("76.5k/100k"), Some((76_500, 100_000)));
+        assert_eq!(read("1.50M/100M"), Some((1_500_000, 100_000_000)));
+        assert_eq!(read("5.00/10.0"), Some((5, 10)));
+        assert_eq!(read("500/1.00k"), Some((500, 1000)));
+        assert_eq!(read("500x/1.00k"), None);
     }
 
     proptest::proptest! {

@@ -124,7 +124,7 @@ impl Connection {
             closed = self.read(&seat) => closed,
         };
         if closed == Closed::ByPeer && !shutdown.is_set() {
-            self.intake.hub.closed(self.peer.connection, fate(self.peer.pid));
+            self.intake.hub.closed(self.peer, fate(self.peer.pid));
         }
     }
 

@@ -2,8 +2,8 @@
 //! connection drains.
 //!
 //! A record is sent the moment it is published; nothing here waits to fill a buffer. A reader that
-//! leaves its chunk untouched for too long, or that the ring overtakes, is cut off: it comes back
-//! with its cursor and is told what it missed, and meanwhile holds no memory but that one chunk.
+//! the ring overtakes is told what it missed and goes on. One that leaves its chunk untouched for
+//! too long is cut off: it comes back with its cursor. Meanwhile it holds no memory but that chunk.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_wire::{Cursor, Event, Kind};
 use tokio::sync::mpsc;
 
-use super::ring::{Read, Ring, Start};
+use super::ring::{Gap, Read, Ring, Start};
 use super::seats::{Seat, Seats};
 use crate::clock::unix_now;
 use crate::identity::peer;
@@ -55,7 +55,6 @@ pub struct StreamState {
 struct Readers {
     seats: Seats,
     slow: AtomicU64,
-    behind: AtomicU64,
     evicted: AtomicU64,
     refused: AtomicU64,
     gaps: AtomicU64,
@@ -88,7 +87,6 @@ struct Params {
 enum End {
     Left,
     Slow,
-    Behind,
     /// For a reader with more right to the place.
     Evicted,
     Shutdown,
@@ -99,6 +97,13 @@ impl StreamState {
         Self { ring, node, config, shutdown, readers: Arc::default() }
     }
 
+    /// Tells a reader what it does without.
+    fn gap(&self, gap: &Gap, after: u64) -> Bytes {
+        self.readers.gaps.fetch_add(1, Ordering::Relaxed);
+        let event = Event { node: Some(self.node.clone()), ..gap.event() };
+        self.ring.aside(after, &event)
+    }
+
     pub fn write(&self, out: &mut Samples) {
         let (stats, readers) = (self.ring.stats(), &self.readers);
         out.set(&super::READERS, &[], readers.seats.taken());
@@ -106,12 +111,9 @@ impl StreamState {
         out.set(&super::EVICTED, &[], stats.evicted);
         out.set(&super::RING_RECORDS, &[], stats.records);
         out.set(&super::RING_BYTES, &[], stats.bytes);
-        for (reason, count) in [
-            ("slow", &readers.slow),
-            ("behind", &readers.behind),
-            ("evicted", &readers.evicted),
-            ("refused", &readers.refused),
-        ] {
+        for (reason, count) in
+            [("slow", &readers.slow), ("evicted", &readers.evicted), ("refused", &readers.refused)]
+        {
             out.set(&super::CUT, &[reason], count.load(Ordering::Relaxed));
         }
         out.set(&super::GAPS, &[], readers.gaps.load(Ordering::Relaxed));
@@ -171,11 +173,10 @@ async fn serve(
     };
     match end {
         End::Slow => state.readers.slow.fetch_add(1, Ordering::Relaxed),
-        End::Behind => state.readers.behind.fetch_add(1, Ordering::Relaxed),
         End::Evicted => state.readers.evicted.fetch_add(1, Ordering::Relaxed),
         End::Left | End::Shutdown => 0,
     };
-    let is_cut = matches!(end, End::Slow | End::Behind | End::Evicted);
+    let is_cut = matches!(end, End::Slow | End::Evicted);
     if is_cut && let Some(count) = state.readers.log_cut.count(1) {
         let client = client.map(|client| client.to_string());
         tracing::warn!(count, reason = ?end, client, "cut off a reader of the stream; it may come back with its cursor");
@@ -188,10 +189,7 @@ async fn follow(state: &StreamState, start: Start, chunks: &mpsc::Sender<Bytes>)
     let mut head = ring.watch();
     let mut after = start.after;
     if let Some(gap) = start.gap {
-        state.readers.gaps.fetch_add(1, Ordering::Relaxed);
-        let mut event = gap.event();
-        event.node = Some(state.node.clone());
-        if let Err(end) = send(state, chunks, ring.aside(after, &event)).await {
+        if let Err(end) = send(state, chunks, state.gap(&gap, after)).await {
             return end;
         }
     }
@@ -202,7 +200,10 @@ async fn follow(state: &StreamState, start: Start, chunks: &mpsc::Sender<Bytes>)
                 after = last;
                 chunk
             }
-            Read::Behind => return End::Behind,
+            Read::Lost { gap, after: next } => {
+                after = next;
+                state.gap(&gap, after)
+            }
             Read::Nothing => {
                 tokio::select! {
                     _ = head.changed() => continue,

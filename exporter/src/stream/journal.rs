@@ -9,7 +9,7 @@
 //!
 //! Text, in batches: records as they are streamed, `@key value` for a mark, and `.` when the batch
 //! is complete. What stands behind the last `.` was being written when the process died, and no
-//! reader has seen it. Two files take turns, each with as many records as the ring.
+//! reader has seen it. Two files take turns, each with as many bytes of records as the ring.
 //!
 //! The ring holds the latest records itself and finds the others by their [`Place`] here.
 
@@ -50,6 +50,8 @@ pub(super) struct Journal {
     kernel_boot: String,
     boot: String,
     file: Arc<File>,
+    /// The file whose turn it was before, if that was in this process.
+    previous: Option<Arc<File>>,
     /// Where the next batch begins.
     end: u64,
     /// Bytes of records in the file.
@@ -87,6 +89,10 @@ impl Place {
         self.len as usize
     }
 
+    pub(super) fn is_in(&self, files: &[Arc<File>]) -> bool {
+        files.iter().any(|file| Arc::ptr_eq(file, &self.file))
+    }
+
     /// Appends the record, newline included.
     pub(super) fn read(&self, text: &mut Vec<u8>) -> io::Result<()> {
         let start = text.len();
@@ -106,6 +112,8 @@ pub(super) struct Appended {
     at: u64,
     /// Whether the mark is kept, for which there may be no room.
     pub(super) mark: bool,
+    /// A new file was begun for it: the files that have a name now.
+    pub(super) files: Option<[Arc<File>; 2]>,
 }
 
 impl Appended {
@@ -139,6 +147,7 @@ impl Journal {
             kernel_boot: kernel_boot.to_owned(),
             boot,
             file: Arc::new(file),
+            previous: None,
             end: committed.unwrap_or(0),
             written: if fresh { 0 } else { written },
             limit,
@@ -168,7 +177,8 @@ impl Journal {
         records: &[u8],
         mark: Option<Mark<'_>>,
     ) -> io::Result<Appended> {
-        if self.written > self.limit {
+        let turns = self.written > self.limit;
+        if turns {
             self.turn(first)?;
         }
         let fits = |m: &Mark<'_>| {
@@ -186,7 +196,9 @@ impl Journal {
         }
         self.batch.extend_from_slice(COMMIT.as_bytes());
         (&*self.file).write_all(&self.batch)?;
-        let appended = Appended { file: Arc::clone(&self.file), at: self.end, mark: mark.is_some() };
+        let file = Arc::clone(&self.file);
+        let files = self.previous.clone().filter(|_| turns).map(|previous| [previous, Arc::clone(&file)]);
+        let appended = Appended { file, at: self.end, mark: mark.is_some(), files };
         self.end += self.batch.len() as u64;
         self.written += records.len();
         match mark {
@@ -210,7 +222,7 @@ impl Journal {
     /// The other file's turn: it begins at record `first`.
     fn turn(&mut self, first: u64) -> io::Result<()> {
         fs::rename(&self.path, other(&self.path))?;
-        self.file = Arc::new(create(&self.path)?);
+        self.previous = Some(std::mem::replace(&mut self.file, Arc::new(create(&self.path)?)));
         (self.written, self.end) = (0, 0);
         self.begin(first)
     }

@@ -7,7 +7,6 @@
 //! default 8 MiB hold three and a half minutes, at one step a second more than an hour: longer than
 //! an alerter takes to come back.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +16,10 @@ use bytes::Bytes;
 use stepwatch_wire::{Cursor, Event, Kind, Value};
 use tokio::sync::watch;
 
-use super::journal::{Appended, Journal, Mark, Place};
+use super::journal::{Appended, Journal, Mark};
+use super::lanes::{Lanes, Piece, Taken};
 use crate::lock::Locked as _;
+use crate::voice::Voice;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -32,12 +33,6 @@ impl Default for Limits {
     }
 }
 
-/// Records handed to a reader at once: enough to catch up quickly, few enough to share the lock.
-const BATCH_RECORDS: usize = 512;
-const BATCH_BYTES: usize = 64 * 1024;
-/// Bytes of the latest records that are at hand where the ring is kept: more than readers who
-/// follow are behind.
-const AT_HAND_BYTES: usize = if cfg!(test) { 1 << 10 } else { 512 << 10 };
 /// Usual size of a record.
 const RECORD_BYTES: usize = 512;
 
@@ -46,7 +41,7 @@ pub struct Ring {
     boot: String,
     limits: Limits,
     writer: Mutex<Writer>,
-    inner: Mutex<Inner>,
+    lanes: Mutex<Lanes>,
     head: watch::Sender<u64>,
     journal_failures: AtomicU64,
 }
@@ -59,26 +54,14 @@ struct Writer {
     journal: Option<Journal>,
 }
 
-#[derive(Debug)]
-struct Inner {
-    /// Sequence number of the front record; numbers start at 1.
-    first: u64,
-    /// Those that are read back, and after them those at hand with where they are kept.
-    kept: VecDeque<Place>,
-    at_hand: VecDeque<(Bytes, Option<Place>)>,
-    /// Of all, and of those at hand.
-    bytes: usize,
-    at_hand_bytes: usize,
-}
-
 /// Records that are published together.
 #[derive(Debug)]
 pub struct Gathered<'a> {
     ring: &'a Ring,
     writer: MutexGuard<'a, Writer>,
     text: String,
-    /// Where each record ends in the text.
-    ends: Vec<usize>,
+    /// Where each record ends in the text, and whose it is.
+    ends: Vec<(usize, Voice)>,
 }
 
 /// Where a reader begins.
@@ -116,8 +99,11 @@ pub enum Read {
         last: u64,
     },
     Nothing,
-    /// The reader's next record is gone.
-    Behind,
+    /// Records after the reader's last one are gone; it goes on after this number.
+    Lost {
+        gap: Gap,
+        after: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,12 +119,11 @@ pub struct Stats {
 impl Ring {
     /// `boot` names this life of the ring in cursors: random, so that no two are the same.
     pub fn new(boot: String, limits: Limits) -> Self {
-        let inner = Inner::after(1, VecDeque::new());
         Self {
             boot,
             limits,
             writer: Mutex::new(Writer { next: 1, journal: None }),
-            inner: Mutex::new(inner),
+            lanes: Mutex::new(Lanes::after(1, std::collections::VecDeque::new())),
             head: watch::Sender::new(0),
             journal_failures: AtomicU64::new(0),
         }
@@ -150,11 +135,11 @@ impl Ring {
         let (journal, kept) = Journal::open(path, kernel_boot, boot, limits.bytes)?;
         let next = kept.first + kept.records.len() as u64;
         let boot = journal.boot().to_owned();
-        let mut inner = Inner::after(kept.first, kept.records);
-        inner.evict(limits);
+        let mut lanes = Lanes::after(kept.first, kept.records);
+        lanes.evict(limits);
         Ok(Self {
             writer: Mutex::new(Writer { next, journal: Some(journal) }),
-            inner: Mutex::new(inner),
+            lanes: Mutex::new(lanes),
             head: watch::Sender::new(next - 1),
             ..Self::new(boot, limits)
         })
@@ -164,17 +149,12 @@ impl Ring {
         &self.boot
     }
 
-    /// Appends the event, dropping the oldest records that no longer fit. Any thread; never waits
-    /// for a reader.
-    pub fn push(&self, event: &Event) {
-        self.push_all(core::slice::from_ref(event), None);
-    }
-
-    /// Appends what belongs together, and returns whether the mark is kept.
-    pub fn push_all(&self, events: &[Event], mark: Option<Mark<'_>>) -> bool {
-        let mut batch = self.batch(events.len());
-        events.iter().for_each(|event| batch.add(event));
-        batch.publish(mark)
+    /// Appends the event, dropping records that no longer fit. Any thread; never waits for a
+    /// reader.
+    pub fn push(&self, sender: Voice, event: &Event) {
+        let mut batch = self.batch(1);
+        batch.add(sender, event);
+        batch.publish(None);
     }
 
     /// Begins to gather what belongs together, about so many records. No one else can publish
@@ -222,12 +202,11 @@ impl Ring {
 
     /// Where to begin for a reader that has everything up to `cursor`, or nothing.
     pub fn start(&self, cursor: Option<&Cursor>) -> Start {
-        let inner = self.inner.locked();
-        let oldest = inner.first - 1;
-        let head = oldest + inner.len() as u64;
+        let lanes = self.lanes.locked();
+        let oldest = lanes.first() - 1;
         match cursor {
             None => Start { after: oldest, gap: None },
-            Some(c) if c.boot == self.boot && c.seq <= head => {
+            Some(c) if c.boot == self.boot && c.seq <= lanes.head() => {
                 let lost = oldest.saturating_sub(c.seq);
                 let gap = (lost > 0).then_some(Gap { lost, why: Why::FellOff });
                 Start { after: c.seq.max(oldest), gap }
@@ -240,41 +219,43 @@ impl Ring {
     }
 
     pub fn read(&self, after: u64) -> Read {
-        let taken = {
-            let inner = self.inner.locked();
-            if after + 1 < inner.first {
-                return Read::Behind;
+        let taken = self.lanes.locked().take(after);
+        let mut pieces = match taken {
+            Taken::Nothing => return Read::Nothing,
+            Taken::Lost(lost) => {
+                return Read::Lost { gap: Gap { lost, why: Why::FellOff }, after: after + lost };
             }
-            inner.take((after + 1 - inner.first) as usize)
+            Taken::Records(pieces) => pieces,
         };
-        match taken {
-            Taken::Kept(places) => {
-                let mut text = Vec::with_capacity(places.iter().map(Place::len).sum());
-                if let Err(error) = places.iter().try_for_each(|place| place.read(&mut text)) {
-                    self.forget_kept(&error);
-                    return Read::Behind;
+        let last = after + pieces.len() as u64;
+        // A record that was just published is not copied.
+        if let [Piece::Text(_)] = pieces[..]
+            && let Some(Piece::Text(chunk)) = pieces.pop()
+        {
+            return Read::Records { chunk, last };
+        }
+        let mut text = Vec::with_capacity(pieces.iter().map(Piece::len).sum());
+        for piece in &pieces {
+            let read = match piece {
+                Piece::Text(record) => {
+                    text.extend_from_slice(record);
+                    Ok(())
                 }
-                Read::Records { chunk: text.into(), last: after + places.len() as u64 }
-            }
-            Taken::AtHand(mut records) => {
-                let last = after + records.len() as u64;
-                match records.len() {
-                    0 => Read::Nothing,
-                    1 => Read::Records { chunk: records.swap_remove(0), last },
-                    _ => Read::Records { chunk: records.concat().into(), last },
-                }
+                Piece::Kept(place) => place.read(&mut text),
+            };
+            if let Err(error) = read {
+                self.forget_kept(&error);
+                return self.read(after);
             }
         }
+        Read::Records { chunk: text.into(), last }
     }
 
     /// Does without the records that cannot be read back: readers are told of a gap.
     fn forget_kept(&self, error: &io::Error) {
         tracing::error!(%error, "cannot read what was kept of the stream; records that a reader still wanted are lost");
         self.journal_failures.fetch_add(1, Ordering::Relaxed);
-        let mut inner = self.inner.locked();
-        inner.first += inner.kept.len() as u64;
-        inner.bytes = inner.at_hand_bytes;
-        inner.kept.clear();
+        self.lanes.locked().forget_kept();
     }
 
     /// Changes whenever a record is published.
@@ -283,20 +264,23 @@ impl Ring {
     }
 
     pub fn stats(&self) -> Stats {
-        let inner = self.inner.locked();
-        let evicted = inner.first - 1;
-        let records = inner.len();
-        let journal_failures = self.journal_failures.load(Ordering::Relaxed);
-        Stats { published: evicted + records as u64, evicted, records, bytes: inner.bytes, journal_failures }
+        let lanes = self.lanes.locked();
+        Stats {
+            published: lanes.head(),
+            evicted: lanes.evicted(),
+            records: lanes.records(),
+            bytes: lanes.bytes(),
+            journal_failures: self.journal_failures.load(Ordering::Relaxed),
+        }
     }
 }
 
 impl Gathered<'_> {
-    pub fn add(&mut self, event: &Event) {
+    pub fn add(&mut self, sender: Voice, event: &Event) {
         let seq = self.writer.next + self.ends.len() as u64;
         event.write_record(&self.ring.boot, seq, &mut self.text);
         self.text.push('\n');
-        self.ends.push(self.text.len());
+        self.ends.push((self.text.len(), sender));
     }
 
     /// Appends all of it; where the ring is kept, records and mark are, or after a crash neither.
@@ -315,74 +299,20 @@ impl Gathered<'_> {
         self.writer.next += self.ends.len() as u64;
         self.text.shrink_to_fit();
         let text = Bytes::from(self.text);
-        let mut inner = self.ring.inner.locked();
+        let mut lanes = self.ring.lanes.locked();
         let mut start = 0;
-        for end in self.ends {
+        for (end, sender) in self.ends {
             let place = appended.as_ref().map(|appended| appended.place(start..end));
-            inner.push(text.slice(start..end), place);
+            lanes.push(sender, text.slice(start..end), place);
             start = end;
         }
-        inner.evict(self.ring.limits);
-        drop(inner);
+        lanes.evict(self.ring.limits);
+        if let Some(files) = appended.and_then(|appended| appended.files) {
+            lanes.leave_files_but(&files);
+        }
+        drop(lanes);
         self.ring.head.send_replace(self.writer.next - 1);
         mark_is_kept
-    }
-}
-
-/// Records for a reader.
-enum Taken {
-    Kept(Vec<Place>),
-    AtHand(Vec<Bytes>),
-}
-
-impl Inner {
-    fn after(first: u64, kept: VecDeque<Place>) -> Self {
-        let bytes = kept.iter().map(Place::len).sum();
-        Self { first, kept, at_hand: VecDeque::new(), bytes, at_hand_bytes: 0 }
-    }
-
-    fn len(&self) -> usize {
-        self.kept.len() + self.at_hand.len()
-    }
-
-    fn push(&mut self, record: Bytes, place: Option<Place>) {
-        self.bytes += record.len();
-        self.at_hand_bytes += record.len();
-        self.at_hand.push_back((record, place));
-        while self.at_hand_bytes > AT_HAND_BYTES
-            && let Some((old, Some(place))) = self.at_hand.pop_front_if(|(_, place)| place.is_some())
-        {
-            self.at_hand_bytes -= old.len();
-            self.kept.push_back(place);
-        }
-    }
-
-    fn evict(&mut self, limits: Limits) {
-        while self.len() > limits.records || (self.bytes > limits.bytes && self.len() > 1) {
-            if let Some(old) = self.kept.pop_front() {
-                self.bytes -= old.len();
-            } else if let Some((old, _)) = self.at_hand.pop_front() {
-                self.bytes -= old.len();
-                self.at_hand_bytes -= old.len();
-            }
-            self.first += 1;
-        }
-    }
-
-    /// As many as are handed over at once, after the first so many.
-    fn take(&self, skip: usize) -> Taken {
-        let mut bytes = 0;
-        let mut fits = |len: usize| {
-            let is_first = bytes == 0;
-            bytes += len;
-            is_first || bytes <= BATCH_BYTES
-        };
-        if skip < self.kept.len() {
-            let places = self.kept.iter().skip(skip).take(BATCH_RECORDS);
-            return Taken::Kept(places.take_while(|place| fits(place.len())).cloned().collect());
-        }
-        let records = self.at_hand.iter().skip(skip - self.kept.len()).take(BATCH_RECORDS);
-        Taken::AtHand(records.take_while(|(r, _)| fits(r.len())).map(|(r, _)| r.clone()).collect())
     }
 }
 
@@ -415,7 +345,7 @@ mod tests {
 
     fn fill(ring: &Ring, n: i64) {
         for step in 1..=n {
-            ring.push(&Event::step("r", step));
+            ring.push(Voice::Exporter, &Event::step("r", step));
         }
     }
 
@@ -439,7 +369,7 @@ mod tests {
         let ring = ring(4, 10_000);
         fill(&ring, 10);
         assert_eq!(steps(ring.read(6)), (vec![7, 8, 9, 10], 10));
-        assert!(matches!(ring.read(5), Read::Behind));
+        let Read::Lost { gap: Gap { lost: 1, .. }, after: 6 } = ring.read(5) else { panic!() };
         let at = |seq| Cursor { boot: "b00t".into(), seq };
         assert_eq!(ring.start(Some(&at(8))), Start { after: 8, gap: None });
         assert_eq!(ring.start(None), Start { after: 6, gap: None });
@@ -463,6 +393,34 @@ mod tests {
     }
 
     #[test]
+    fn whoever_floods_the_ring_pushes_out_nobody_else() {
+        let ring = ring(100, 1_000_000);
+        let (flood, other) = (Voice::User(1), Voice::User(2));
+        for step in 1..=5 {
+            ring.push(other, &Event::step("other", step));
+            (0..1_000).for_each(|_| ring.push(flood, &Event::step("flood", 0)));
+        }
+        let (mut after, mut steps, mut lost) = (0, Vec::new(), 0);
+        loop {
+            match ring.read(after) {
+                Read::Nothing => break,
+                Read::Lost { gap, after: next } => {
+                    lost += gap.lost;
+                    after = next;
+                }
+                Read::Records { chunk, last } => {
+                    let text = String::from_utf8(chunk.to_vec()).unwrap();
+                    let events = text.lines().map(|l| Event::parse_record(l.as_bytes()).unwrap());
+                    steps.extend(events.filter_map(|e| e.step.filter(|step| *step > 0)));
+                    after = last;
+                }
+            }
+        }
+        assert_eq!(steps, [1, 2, 3, 4, 5]);
+        assert_eq!((lost, ring.stats().evicted), (5_005 - 100, 5_005 - 100));
+    }
+
+    #[test]
     fn publishing_wakes_whoever_watches() {
         let ring = ring(10, 10_000);
         let mut head = ring.watch();
@@ -479,16 +437,14 @@ mod tests {
             let ring = ring(records, 100_000);
             let (mut after, mut seen) = (0, Vec::new());
             for step in 1..=n {
-                ring.push(&Event::step("r", step));
+                ring.push(Voice::Exporter, &Event::step("r", step));
                 if step % every == 0 {
                     loop {
                         match ring.read(after) {
                             Read::Nothing => break,
-                            Read::Behind => {
-                                let start = ring.start(Some(&Cursor { boot: "b00t".into(), seq: after }));
-                                let lost = start.gap.map_or(0, |g| g.lost);
-                                seen.extend((0..lost).map(|_| None));
-                                after = start.after;
+                            Read::Lost { gap, after: next } => {
+                                seen.extend((0..gap.lost).map(|_| None));
+                                after = next;
                             }
                             read @ Read::Records { .. } => {
                                 let (steps, last) = steps(read);

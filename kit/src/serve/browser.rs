@@ -16,7 +16,8 @@ use serde::{Deserialize, Deserializer};
 #[serde(default, deny_unknown_fields)]
 pub struct WebHosts {
     /// Names, without a port, by which people reach this program in a browser. Addresses,
-    /// `localhost` and the name of the machine are among them.
+    /// `localhost` and the name of the machine, alone and in the domains in which it looks for
+    /// others, are among them.
     #[serde(deserialize_with = "names")]
     pub hosts: Vec<String>,
 }
@@ -25,8 +26,10 @@ pub struct WebHosts {
 #[derive(Debug, Clone, Default)]
 pub struct Hosts {
     names: Arc<[String]>,
-    machine: Option<Arc<str>>,
 }
+
+/// Where a machine has the domains of its network.
+const RESOLVER: &str = "/etc/resolv.conf";
 
 fn names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
     let names = Vec::<String>::deserialize(d)?;
@@ -49,30 +52,38 @@ impl Hosts {
         let linked = url
             .and_then(|u| u.split_once("://"))
             .map(|(_, rest)| name_of(rest.split(['/', '?', '#']).next().unwrap_or_default()).to_owned());
-        let names = web.hosts.iter().cloned().chain(linked).map(|n| n.to_ascii_lowercase()).collect();
-        let machine = rustix::system::uname().nodename().to_str().ok().map(|n| n.to_ascii_lowercase().into());
-        Self { names, machine }
+        let machine = rustix::system::uname().nodename().to_str().unwrap_or_default().to_owned();
+        let domains = std::fs::read_to_string(RESOLVER).unwrap_or_default();
+        let names = web.hosts.iter().cloned().chain(linked).chain(names_of(&machine, &domains));
+        Self { names: names.map(|n| n.to_ascii_lowercase()).collect() }
     }
 
     fn has(&self, authority: &str) -> bool {
         let name = name_of(authority).to_ascii_lowercase();
         // Nobody can make an address lead elsewhere.
         let is_address = name.parse::<std::net::IpAddr>().is_ok();
-        let is_machine = self.machine.as_deref().is_some_and(|machine| {
-            name == machine || name.strip_prefix(machine).is_some_and(|domain| domain.starts_with('.'))
-        });
-        is_address
-            || name == "localhost"
-            || name.ends_with(".localhost")
-            || is_machine
-            || self.names.contains(&name)
+        is_address || name == "localhost" || name.ends_with(".localhost") || self.names.contains(&name)
     }
+}
+
+/// The name of the machine, alone and in the domains that a file of the resolver names. In any
+/// other domain somebody else may have the name.
+fn names_of(machine: &str, resolver: &str) -> Vec<String> {
+    let short = machine.split('.').next().unwrap_or_default();
+    let lines = resolver.lines().map(str::split_whitespace);
+    let domains = lines
+        .filter_map(|mut words| matches!(words.next(), Some("search" | "domain")).then_some(words))
+        .flatten()
+        .map(|domain| format!("{short}.{}", domain.trim_matches('.')));
+    let own = [machine.to_owned(), short.to_owned()];
+    own.into_iter().chain(domains).filter(|name| !name.is_empty() && !short.is_empty()).collect()
 }
 
 /// An authority without its port, an IPv6 address without its brackets.
 fn name_of(authority: &str) -> &str {
-    if let Some(rest) = authority.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or_default();
+    if let Some((address, port)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        let is_address = address.parse::<std::net::Ipv6Addr>().is_ok();
+        return if is_address && (port.is_empty() || port.starts_with(':')) { address } else { authority };
     }
     authority.rsplit_once(':').map_or(authority, |(name, _)| name)
 }
@@ -140,7 +151,9 @@ mod tests {
     }
 
     fn ask_of(method: Method, headers: &[(&'static str, &str)], guarded: bool) -> Option<String> {
-        let hosts = Hosts { names: ["sw.example.com".to_owned()].into(), machine: Some("node001".into()) };
+        let machine = names_of("node001", "nameserver 10.0.0.1\nsearch cluster.example. example.org\n");
+        let names = [vec!["sw.example.com".to_owned()], machine].concat();
+        let hosts = Hosts { names: names.into() };
         let headers = headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
         refuse(&method, &Uri::from_static("/"), &headers, &hosts, guarded)
     }
@@ -160,13 +173,21 @@ mod tests {
             "localhost:1",
             "node001",
             "node001.example.org:9765",
+            "node001.cluster.example",
             "SW.example.com",
         ] {
             assert_eq!(ask(Method::GET, &[("host", host), ("user-agent", "Mozilla/5.0")]), None, "{host}");
         }
-        for host in
-            ["evil.example", "node001x.example", "sw.example.com.evil.example", "127.0.0.1.evil.example", ""]
-        {
+        for host in [
+            "evil.example",
+            "node001x.example",
+            "node001.evil.example:9765",
+            "sw.example.com.evil.example",
+            "127.0.0.1.evil.example",
+            "[::1].evil.example",
+            "[localhost]",
+            "",
+        ] {
             let refused = ask(Method::GET, &[("host", host), ("user-agent", "Mozilla/5.0")]);
             assert!(refused.unwrap().contains("web.hosts"), "{host}");
         }
@@ -174,6 +195,16 @@ mod tests {
             ask_of(Method::GET, &[("host", "any.example"), ("user-agent", "Mozilla/5.0")], false),
             None
         );
+    }
+
+    #[test]
+    fn a_machine_is_called_by_its_name_and_in_its_domains() {
+        assert_eq!(
+            names_of("gpu01.a.example", "domain b.example"),
+            ["gpu01.a.example", "gpu01", "gpu01.b.example"]
+        );
+        assert_eq!(names_of("gpu01", "options ndots:5\n#search c.example"), ["gpu01", "gpu01"]);
+        assert_eq!(names_of("", "search c.example"), Vec::<String>::new());
     }
 
     #[test]

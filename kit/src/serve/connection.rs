@@ -49,9 +49,9 @@ pub(super) struct Server {
 
 const MAX_HEADERS: usize = 100;
 /// Requests at once on one HTTP/2 connection.
-const MAX_STREAMS: u32 = 64;
+const MAX_STREAMS: u32 = 32;
 /// The header of an HTTP/2 request.
-const MAX_HTTP2_HEADER_BYTES: u32 = 16 << 10;
+const MAX_HTTP2_HEADER_BYTES: u32 = 8 << 10;
 /// Of one response on an HTTP/2 connection, waiting for its reader.
 const MAX_SEND_BYTES: usize = 256 << 10;
 /// What an HTTP/2 client may send before it is read, of one request and of all on its connection.
@@ -138,6 +138,7 @@ async fn http2<IO>(server: &Arc<Server>, io: IO, ends: Ends, seat: &Arc<Seat>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    seat.speaks_http2();
     let (shared, own) = (Arc::clone(server), Arc::clone(seat));
     let service =
         service_fn(move |request| answer(Arc::clone(&shared), (ends, own.client), enter(&own, request)));

@@ -40,6 +40,10 @@ const HEARD_AT_LAST: Duration = Duration::from_millis(250);
 /// stay in memory until it is answered, and a sender may hold its body back for long.
 pub(super) const MAX_FURTHER_REQUESTS: usize = 512;
 
+/// Connections that speak HTTP/2, one in so many of all: each holds the headers and the beginnings
+/// of many requests before any of these has a place.
+const HTTP2_PART: usize = 8;
+
 /// A port, for a socket that is connected and never sends.
 const DISCARD: u16 = 9;
 
@@ -109,6 +113,7 @@ struct Entry {
     since: Instant,
     /// Grows with each connection and each request: whose is lowest was active longest ago.
     turn: u64,
+    http2: bool,
     busy: Arc<Busy>,
     cut: CancellationToken,
 }
@@ -240,16 +245,15 @@ impl Connections {
         let mut open = self.locked();
         // Requests leave a part of the places free, so there is one to close.
         if open.by_id.len() >= self.limit
-            && let Some(id) = open.idlest()
+            && let Some(id) = open.idlest(|_| true)
         {
             self.evict(&mut open, id);
         }
         let id = open.turn();
         let (busy, cut) = (Arc::<Busy>::default(), CancellationToken::new());
-        open.by_id.insert(
-            id,
-            Entry { client, since: Instant::now(), turn: id, busy: Arc::clone(&busy), cut: cut.clone() },
-        );
+        let (since, turn) = (Instant::now(), id);
+        let entry = Entry { client, since, turn, http2: false, busy: Arc::clone(&busy), cut: cut.clone() };
+        open.by_id.insert(id, entry);
         Arc::new(Seat { connections: Arc::clone(self), id, client, busy, cut })
     }
 
@@ -261,7 +265,7 @@ impl Connections {
         if open.by_id.len() < self.limit {
             return Duration::ZERO;
         }
-        let next = open.idlest().and_then(|id| open.by_id.get(&id));
+        let next = open.idlest(|_| true).and_then(|id| open.by_id.get(&id));
         next.map_or(Duration::ZERO, |next| {
             let time = if next.busy.unsent() > 0 { FIRST_ANSWER } else { FIRST_WORD };
             let left = time.saturating_sub(next.since.elapsed());
@@ -349,10 +353,10 @@ impl Open {
 
     /// Which connection makes room for another: of those that have nothing unread, those without a
     /// request, or else of those that wait for their client, one of the client with the most
-    /// connections.
-    fn idlest(&self) -> Option<u64> {
-        let held = per_client(self.by_id.values());
-        let idle = self.by_id.iter().filter(|(_, e)| e.busy.waits_for_client());
+    /// connections. Only those count that `are` such.
+    fn idlest(&self, are: impl Fn(&Entry) -> bool) -> Option<u64> {
+        let held = per_client(self.by_id.values().filter(|e| are(e)));
+        let idle = self.by_id.iter().filter(|(_, e)| are(e) && e.busy.waits_for_client());
         let key = |e: &Entry| (!e.was_heard(), e.busy.now() > 0, usize::MAX - held[&e.client], e.turn);
         idle.min_by_key(|(_, e)| key(e)).map(|(id, _)| *id)
     }
@@ -408,6 +412,20 @@ fn per_client<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<Client, 
 }
 
 impl Seat {
+    /// The connection speaks HTTP/2: where too many do, one of these is closed for it.
+    pub(super) fn speaks_http2(&self) {
+        let mut open = self.connections.locked();
+        let places = (self.connections.limit / HTTP2_PART).max(1);
+        if open.by_id.values().filter(|e| e.http2).count() >= places
+            && let Some(id) = open.idlest(|e| e.http2)
+        {
+            self.connections.evict(&mut open, id);
+        }
+        if let Some(entry) = open.by_id.get_mut(&self.id) {
+            entry.http2 = true;
+        }
+    }
+
     /// Begins a request; nothing where there is no place for it. A probe needs none.
     pub(super) fn enter(self: &Arc<Self>, is_probe: bool) -> Option<Entered> {
         let mut open = self.connections.locked();

@@ -2,7 +2,9 @@
 
 mod bodies;
 mod exporter;
+mod flood;
 mod hello;
+mod http2;
 mod idle;
 mod invented;
 mod links;
@@ -25,6 +27,10 @@ use crate::attack::Attack;
 pub(crate) const ALL: &[Attack] = &[
     otlp::ATTACK,
     otlp::ABANDONED,
+    otlp::ATTRIBUTES,
+    http2::HEADS,
+    http2::BODIES,
+    flood::ATTACK,
     bodies::ATTACK,
     bodies::SMALL,
     hello::ATTACK,

@@ -187,9 +187,36 @@ async fn a_log_of_torchtitan() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_config_json_beside_a_checkpoint() {
-    const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "hidden_act": "silu",
-        "max_position_embeddings": 8192, "torch_dtype": "bfloat16", "transformers_version": "4.57.0"}"#;
+    // As transformers writes it: sorted, so that what it is comes late.
+    const CONFIG: &str = r#"{
+  "architectures": [
+    "LlamaForCausalLM"
+  ],
+  "attention_bias": false,
+  "attention_dropout": 0.0,
+  "bos_token_id": 128000,
+  "dtype": "bfloat16",
+  "eos_token_id": 128001,
+  "head_dim": 128,
+  "hidden_act": "silu",
+  "hidden_size": 4096,
+  "initializer_range": 0.02,
+  "intermediate_size": 14336,
+  "max_position_embeddings": 8192,
+  "mlp_bias": false,
+  "model_type": "llama",
+  "num_attention_heads": 32,
+  "num_hidden_layers": 32,
+  "num_key_value_heads": 8,
+  "pretraining_tp": 1,
+  "rms_norm_eps": 1e-05,
+  "rope_theta": 500000.0,
+  "tie_word_embeddings": false,
+  "transformers_version": "5.2.0",
+  "use_cache": false,
+  "vocab_size": 128256
+}
+"#;
     let mut log = String::new();
     for step in 1..40 {
         log += &format!(

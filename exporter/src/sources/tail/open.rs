@@ -344,9 +344,14 @@ fn beginning(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// The first bytes of a file that may not be there.
+/// The first bytes of a file that may not be there. What tells one file of JSON from another is a
+/// key, which may stand behind many others.
 pub(super) fn head(path: &Path, reach: &Reach) -> Vec<u8> {
-    reach.open(path).map_or_else(|_| Vec::new(), |file| read_head(&file, &mut [0; HEAD_BYTES]).to_vec())
+    let Ok(file) = reach.open(path) else { return Vec::new() };
+    if path.extension().is_some_and(|extension| extension == "json") {
+        return beginning(&file);
+    }
+    read_head(&file, &mut [0; HEAD_BYTES]).to_vec()
 }
 
 fn read_head<'a>(file: &File, buffer: &'a mut [u8; HEAD_BYTES]) -> &'a [u8] {

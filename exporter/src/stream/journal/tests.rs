@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::stream::{Limits, Read, Ring};
+use crate::voice::Voice;
 use stepwatch_wire::{Cursor, Event};
 
 const KERNEL: &str = "0b0t-1";
@@ -28,8 +29,9 @@ fn cursor(boot: &str, seq: u64) -> Cursor {
 }
 
 fn push(ring: &Ring, steps: Range<i64>, mark: Option<(&str, &str)>) -> bool {
-    let events: Vec<_> = steps.map(|s| Event::step("r", s)).collect();
-    ring.push_all(&events, mark.map(|(key, value)| Mark { key, value }))
+    let mut batch = ring.batch(1);
+    steps.for_each(|step| batch.add(Voice::Exporter, &Event::step("r", step)));
+    batch.publish(mark.map(|(key, value)| Mark { key, value }))
 }
 
 #[test]
@@ -37,7 +39,7 @@ fn a_reader_goes_on_by_its_cursor_over_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let ring = open(dir.path(), "one", KERNEL, LIMITS);
     assert!(push(&ring, 1..4, Some(("f", "{\"at\":3}"))));
-    ring.push(&Event::step("r", 4));
+    ring.push(Voice::Exporter, &Event::step("r", 4));
     assert!(!push(&ring, 5..6, None), "there was no mark to keep");
     drop(ring);
     let ring = open(dir.path(), "two", KERNEL, LIMITS);
@@ -128,6 +130,34 @@ fn what_is_not_at_hand_is_read_back_while_files_take_turns() {
 }
 
 #[test]
+fn the_records_of_others_hold_no_file_that_has_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { records: 1_000_000, bytes: 20_000 };
+    let ring = open(dir.path(), "one", KERNEL, limits);
+    for n in 0..2_000 {
+        let sender = if n % 100 == 0 { Voice::User(2) } else { Voice::User(1) };
+        ring.push(sender, &Event::step("r", n));
+    }
+    let (mut after, mut steps) = (0, Vec::new());
+    loop {
+        match ring.read(after) {
+            Read::Nothing => break,
+            Read::Lost { after: next, .. } => after = next,
+            Read::Records { chunk, last } => {
+                let text = String::from_utf8(chunk.to_vec()).unwrap();
+                steps.extend(text.lines().map(|l| Event::parse_record(l.as_bytes()).unwrap().step.unwrap()));
+                after = last;
+            }
+        }
+    }
+    let others: Vec<_> = steps.iter().copied().filter(|step| step % 100 == 0).collect();
+    assert_eq!(others, (0..2_000).step_by(100).collect::<Vec<_>>());
+    let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let open = files.filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(dir.path()))).count();
+    assert_eq!(open, 2, "two files take turns");
+}
+
+#[test]
 fn what_cannot_be_read_back_is_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let ring = open(dir.path(), "one", KERNEL, LIMITS);
@@ -135,10 +165,9 @@ fn what_cannot_be_read_back_is_a_gap() {
     push(&ring, 101..102, None);
     let file = OpenOptions::new().write(true).open(dir.path().join("stream.journal")).unwrap();
     file.set_len(100).unwrap();
-    assert!(matches!(ring.read(0), Read::Behind));
-    let start = ring.start(Some(&cursor("one", 0)));
-    assert!(start.gap.as_ref().is_some_and(|gap| gap.lost == start.after && gap.lost > 50), "{start:?}");
-    let Read::Records { last, .. } = ring.read(start.after) else { panic!("the rest is at hand") };
+    let Read::Lost { gap, after } = ring.read(0) else { panic!("the first are not at hand") };
+    assert!(gap.lost == after && gap.lost > 50, "{gap:?}");
+    let Read::Records { last, .. } = ring.read(after) else { panic!("the rest is at hand") };
     let stats = ring.stats();
     assert_eq!((last, stats.journal_failures), (101, 1));
     assert_eq!(stats.records as u64 + stats.evicted, 101);

