@@ -379,7 +379,11 @@ impl From<IncidentRecord> for IncidentView {
             severity: r.severity,
             state: r.state,
             signal: r.signal,
-            summary: r.summary.into(),
+            // What followed from it is no longer so once it is over.
+            summary: match r.state {
+                State::Resolved => r.summary.what().to_owned(),
+                State::Open | State::Acknowledged => r.summary.into(),
+            },
             start_step: r.start_step,
             opened_step: r.opened_step,
             detected_step: r.detected_step,

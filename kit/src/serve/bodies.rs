@@ -197,7 +197,8 @@ where
                 if !this.share.take(frame.data_ref().map_or(0, Bytes::len)) {
                     return Poll::Ready(Some(Err(this.share.refuse("no room for the body"))));
                 }
-                Poll::Ready(Some(Ok(frame)))
+                // A part is cut out of what was read of the connection, and would hold all of it.
+                Poll::Ready(Some(Ok(frame.map_data(|data| Bytes::copy_from_slice(&data)))))
             }
             Poll::Pending => {
                 if !this.share.wait(cx.waker()) {

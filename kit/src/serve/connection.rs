@@ -63,8 +63,9 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, ends: Ends, seat: &Arc<Seat>) {
     // Fails only on a socket that is gone already.
     let _ = stream.set_nodelay(true);
-    let mut next = [0];
-    if recv(&stream, &mut next, RecvFlags::PEEK | RecvFlags::DONTWAIT).is_err() {
+    let mut next = [0; 3];
+    // What speaks HTTP/2 waits for a place of its own, and is no probe.
+    if recv(&stream, &mut next, RecvFlags::PEEK | RecvFlags::DONTWAIT).is_err() || next == *b"PRI" {
         seat.busy.was_heard();
     }
     let stream = StallGuard::new(stream, server.limits.stall_timeout, Arc::clone(&seat.busy));
@@ -138,7 +139,11 @@ async fn http2<IO>(server: &Arc<Server>, io: IO, ends: Ends, seat: &Arc<Seat>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    seat.speaks_http2();
+    let place = tokio::select! {
+        () = server.shutdown.wait() => return,
+        place = timeout(server.limits.header_timeout, seat.http2_place()) => place,
+    };
+    let Ok(Some(_place)) = place else { return tracing::debug!(peer = %ends.peer, "no place for HTTP/2") };
     let (shared, own) = (Arc::clone(server), Arc::clone(seat));
     let service =
         service_fn(move |request| answer(Arc::clone(&shared), (ends, own.client), enter(&own, request)));

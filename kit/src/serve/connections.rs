@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -95,6 +96,8 @@ pub(super) struct Connections {
     /// their connection, each until the connection that was closed for another is really gone.
     asking: AtomicUsize,
     further: AtomicUsize,
+    /// Places of connections that speak HTTP/2, each taken until its connection is really gone.
+    http2: Arc<Semaphore>,
     metrics: ServeMetrics,
     evictions: LogThrottle,
     refusals: LogThrottle,
@@ -233,6 +236,7 @@ impl Connections {
             unsent: AtomicUsize::new(0),
             asking: AtomicUsize::new(0),
             further: AtomicUsize::new(0),
+            http2: Arc::new(Semaphore::new((limit / HTTP2_PART).max(1))),
             metrics,
             evictions,
             refusals,
@@ -412,18 +416,23 @@ fn per_client<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<Client, 
 }
 
 impl Seat {
-    /// The connection speaks HTTP/2: where too many do, one of these is closed for it.
-    pub(super) fn speaks_http2(&self) {
-        let mut open = self.connections.locked();
-        let places = (self.connections.limit / HTTP2_PART).max(1);
-        if open.by_id.values().filter(|e| e.http2).count() >= places
-            && let Some(id) = open.idlest(|e| e.http2)
-        {
-            self.connections.evict(&mut open, id);
+    /// A place for a connection that speaks HTTP/2, until it is dropped. Where there is none, one of
+    /// these connections is closed, and its place is waited for.
+    pub(super) async fn http2_place(&self) -> Option<OwnedSemaphorePermit> {
+        let places = Arc::clone(&self.connections.http2);
+        if places.available_permits() == 0 {
+            // Whoever waits here has said what it is, and makes room before those who have not.
+            self.busy.was_heard();
+            let mut open = self.connections.locked();
+            if let Some(id) = open.idlest(|e| e.http2) {
+                self.connections.evict(&mut open, id);
+            }
         }
-        if let Some(entry) = open.by_id.get_mut(&self.id) {
+        let place = places.acquire_owned().await.ok()?;
+        if let Some(entry) = self.connections.locked().by_id.get_mut(&self.id) {
             entry.http2 = true;
         }
+        Some(place)
     }
 
     /// Begins a request; nothing where there is no place for it. A probe needs none.
