@@ -127,7 +127,7 @@ mod tests {
         let mut out = Cleaned(Vec::new(), clean);
         out.write_all("\u{1b}[31mgrö\u{202e}ßer\u{9b}2J\n".as_bytes()).unwrap();
         out.write_all(b"\xff\n").unwrap();
-        assert_eq!(out.0, [&"\u{1b}[31mgrößer2J\n".as_bytes()[..], b"\xff\n"].concat());
+        assert_eq!(out.0, ["\u{1b}[31mgrößer2J\n".as_bytes(), b"\xff\n"].concat());
     }
 
     #[test]

@@ -32,7 +32,10 @@ pub(crate) fn detector(w: &Workspace) -> Result<Closing, String> {
 
     let directory = copy.join(DETECTORS);
     change(&directory.join(MODEL).with_extension("rs"), &directory.join("scratch.rs"), |text| {
-        Some(text.replace("UserAlert", "Scratch"))
+        // Not the kind and the topic of the same name.
+        let words: Vec<_> =
+            text.split("::UserAlert").map(|part| part.replace("UserAlert", "Scratch")).collect();
+        Some(words.join("::UserAlert"))
     })?;
     let list = directory.with_extension("rs");
     change(&list, &list, |text| {
