@@ -139,7 +139,9 @@ impl App {
         warn_if_open(addr, &config.file, web.as_ref());
         let limits = limits(&gate, &config.file, &mut registry);
         let bulkhead = Bulkhead::registered(&mut registry, PROGRAM);
-        let callbacks = start_sidelines(&store, &handle, &outbox, &metrics, changed, &audit, &stopping);
+        let (receivers, heard) = (outbox.receivers(), metrics.callbacks.clone());
+        let callbacks = Callbacks::new(store.clone(), handle.clone(), receivers, heard, audit.clone());
+        start_sidelines(&callbacks, &outbox, &metrics, changed, &stopping);
         let api = Api::new(store.clone(), handle.clone(), ingest.table(), registry);
         let router = bulkhead.before(api.router().merge(callbacks.router()));
         let (admin, reloads) = administer(&store, log);
@@ -310,21 +312,15 @@ fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
 
 /// What runs beside delivery: the words that come back, and changes of runs on their way out.
 fn start_sidelines(
-    store: &Store,
-    runtime: &RuntimeHandle,
+    callbacks: &Callbacks,
     outbox: &OutboxHandle,
     metrics: &Metrics,
     changed: mpsc::Receiver<RunChange>,
-    audit: &AuditLog,
     stopping: &Shutdown,
-) -> Callbacks {
-    let heard = metrics.callbacks.clone();
-    let receivers = outbox.receivers();
-    let callbacks = Callbacks::new(store.clone(), runtime.clone(), receivers, heard, audit.clone());
+) {
     tokio::spawn(callbacks.clone().listen(stopping.clone()));
     let dropped = metrics.runtime.changes_dropped.clone();
     tokio::spawn(changes::deliver(changed, outbox.receivers(), dropped, stopping.clone()));
-    callbacks
 }
 
 /// Asks the engine's loop whether it runs.

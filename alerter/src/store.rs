@@ -40,7 +40,7 @@ mod writer;
 pub use audit::{AuditFilter, Audited};
 pub(crate) use callbacks::Counterpart;
 pub use commit::Commit;
-pub(crate) use delivery::Claim;
+pub(crate) use delivery::{Claim, Means};
 pub use error::{Result, StoreError};
 pub use handle::Store;
 pub(crate) use outcome::DeliveryOutcome;

@@ -270,10 +270,8 @@ impl Hub {
 
     /// What was told of one run turns out to be of another, as `voice` says.
     pub fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
-        let mut out = Vec::new();
         let mut training = self.0.training.locked();
-        training.join(now, voice, &words::line(from), &words::line(to), &mut out);
-        self.emit(voice, out);
+        self.emit(voice, training.join(now, voice, &words::line(from), &words::line(to)));
     }
 
     /// Whether `voice` may speak for what it calls so; counted where it may not.

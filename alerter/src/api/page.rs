@@ -88,15 +88,14 @@ pub(super) async fn overview(State(api): State<Arc<Api>>, caller: Caller) -> Res
     if view.store_refuses {
         body.push_str("<p class=\"alarm\">The store refuses commits: nothing new is sent until it takes them. See the log.</p>");
     }
-    let columns = ["severity", "state", "run", "what", "since", "step", "told to level", "id"];
-    incident_table(&mut body, "Open incidents", &columns, &open, now, "Nothing is wrong that we can see.");
+    incident_table(&mut body, "Open incidents", &open, now, "Nothing is wrong that we can see.");
     let routing = api.runtime.read_model.routing();
     let seen = |r: &&RunSnapshot| caller.token_scope().is_none_or(|scope| scope.admits(&routing.labels(r)));
     run_table(&mut body, &view.runs.iter().filter(seen).collect::<Vec<_>>(), now);
     if caller.token_scope().is_none() {
         source_table(&mut body, &api.sources.views(), now);
     }
-    incident_table(&mut body, "Lately resolved", &columns, &closed, now, "None.");
+    incident_table(&mut body, "Lately resolved", &closed, now, "None.");
     let _ = write!(
         body,
         "<footer><p>Stepwatch {} ({}) &middot; {now}</p></footer>",
@@ -126,14 +125,7 @@ fn ago(now: Ts, at: Ts) -> String {
     format!("{} ago", Span((now - at).0.max(0)))
 }
 
-fn incident_table(
-    out: &mut String,
-    title: &str,
-    columns: &[&str],
-    records: &[IncidentRecord],
-    now: Ts,
-    empty: &str,
-) {
+fn incident_table(out: &mut String, title: &str, records: &[IncidentRecord], now: Ts, empty: &str) {
     let row = |r: &IncidentRecord| {
         vec![
             Cell::Badge(r.severity.as_str()),
@@ -148,7 +140,8 @@ fn incident_table(
             Cell::Link { href: format!("/incidents/{}", r.id), text: r.id.clone() },
         ]
     };
-    table(out, title, columns, &records.iter().map(row).collect::<Vec<_>>(), empty);
+    let columns = ["severity", "state", "run", "what", "since", "step", "told to level", "id"];
+    table(out, title, &columns, &records.iter().map(row).collect::<Vec<_>>(), empty);
 }
 
 fn run_table(out: &mut String, runs: &[&RunSnapshot], now: Ts) {

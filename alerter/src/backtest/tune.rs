@@ -127,6 +127,8 @@ impl Tune {
         let (first_step, last_step) = first.steps();
         let sample = (last_step.saturating_sub(first_step) as f64 / first.samples().max(1) as f64).max(1.0);
         let labels: Option<Vec<&Label>> = labels.map(|l| l.of(file).collect());
+        let known: Option<Vec<Wanted>> =
+            labels.as_ref().map(|all| all.iter().map(|l| Wanted::of(l, last_step)).collect());
         let wanted: Vec<Wanted> = match (&labels, now.and_then(|i| replays.get(i))) {
             (Some(labels), _) => {
                 labels.iter().filter(|l| l.counts()).map(|l| Wanted::of(l, last_step)).collect()
@@ -135,7 +137,7 @@ impl Tune {
             (None, None) => Vec::new(),
         };
         for (outcome, replay) in self.outcomes.iter_mut().zip(replays) {
-            outcome.add(&announced(replay), &wanted, labels.as_deref(), sample, last_step);
+            outcome.add(&announced(replay), &wanted, known.as_deref(), sample);
         }
     }
 
@@ -220,14 +222,8 @@ impl Outcome {
         }
     }
 
-    fn add(
-        &mut self,
-        all: &[Announced],
-        wanted: &[Wanted],
-        labels: Option<&[&Label]>,
-        sample: f64,
-        last: i64,
-    ) {
+    /// `known` are the labels of the file, where it has any.
+    fn add(&mut self, all: &[Announced], wanted: &[Wanted], known: Option<&[Wanted]>, sample: f64) {
         let pages = all.iter().filter(|a| a.page).count();
         self.pages += pages;
         self.tickets += all.len() - pages;
@@ -237,8 +233,8 @@ impl Outcome {
             self.found += usize::from(opened.is_some());
             self.delays.push(opened.map_or(f64::INFINITY, |at| at.saturating_sub(w.start).max(0) as f64));
         }
-        let Some(labels) = labels else { return };
-        let belongs = |a: &Announced| labels.iter().any(|l| Wanted::of(l, last).is(a, sample));
+        let Some(known) = known else { return };
+        let belongs = |a: &Announced| known.iter().any(|w| w.is(a, sample));
         let wrong = |page| all.iter().filter(|a| a.page == page && !belongs(a)).count();
         *self.false_pages.get_or_insert(0) += wrong(true);
         *self.false_tickets.get_or_insert(0) += wrong(false);

@@ -46,33 +46,25 @@ pub(super) fn references(file: &File, errors: &mut Vec<String>) {
     for (i, policy) in file.policies.iter().enumerate() {
         levels(&format!("policies[{i}]"), policy, &receivers, errors);
     }
+    // Who is told, by a policy or by name.
+    let destination = |at: &str, policy: Option<&str>, notify: &[String], errors: &mut Vec<String>| {
+        known(&format!("{at}.notify[]"), "receiver", notify.iter().map(String::as_str), &receivers, errors);
+        known(&format!("{at}.policy"), "policy", policy, &policies, errors);
+        if policy.is_some() && !notify.is_empty() {
+            errors.push(format!("{at}: has both policy and notify, expected one of them"));
+        }
+    };
     incidents::each_route("routes", &file.routes, &mut |at, route| {
-        destination(at, route.policy.as_deref(), &route.notify, &policies, &receivers, errors);
+        destination(at, route.policy.as_deref(), &route.notify, errors);
     });
     for (i, team) in file.teams.iter().enumerate() {
         let at = format!("teams[{i}]");
-        destination(&at, team.policy.as_deref(), &team.notify, &policies, &receivers, errors);
+        destination(&at, team.policy.as_deref(), &team.notify, errors);
         let fallback = team.fallback.iter().map(String::as_str);
         known(&format!("{at}.fallback[]"), "receiver", fallback, &receivers, errors);
     }
     known("fallback[]", "receiver", file.fallback.iter().map(String::as_str), &receivers, errors);
     incidents::check(file, errors);
-}
-
-/// Who is told, by a policy or by name.
-fn destination(
-    at: &str,
-    policy: Option<&str>,
-    notify: &[String],
-    policies: &BTreeSet<&str>,
-    receivers: &BTreeSet<&str>,
-    errors: &mut Vec<String>,
-) {
-    known(&format!("{at}.notify[]"), "receiver", notify.iter().map(String::as_str), receivers, errors);
-    known(&format!("{at}.policy"), "policy", policy, policies, errors);
-    if policy.is_some() && !notify.is_empty() {
-        errors.push(format!("{at}: has both policy and notify, expected one of them"));
-    }
 }
 
 fn levels(at: &str, policy: &Policy, receivers: &BTreeSet<&str>, errors: &mut Vec<String>) {

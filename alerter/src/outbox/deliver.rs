@@ -20,7 +20,7 @@ use super::metrics::OutboxMetrics;
 use crate::backoff::{self, PAGE_PAUSE_MAX, Random, retry_after};
 use crate::errors::chain;
 use crate::notify::{Attempt, Failure, FailureClass, Notifier, Receipt};
-use crate::store::{Claim, DeliveryOutcome, Store, StoreError};
+use crate::store::{Claim, DeliveryOutcome, Means, Store, StoreError};
 use crate::watchdog::Watchdog;
 
 /// The whole of one attempt. A notifier may make several requests, each with a limit of its own.
@@ -100,8 +100,8 @@ impl Courier {
         incident: String,
     ) -> Done {
         let now = (self.clock)();
-        let (wakes, numbered) = (notifier.wakes(), notifier.rings());
-        let claim = self.store.claim_numbered(&incident, &receiver, wakes, numbered, now);
+        let means = Means { wakes: notifier.wakes(), numbered: notifier.rings() };
+        let claim = self.store.claim_by(&incident, &receiver, means, now);
         let sign = match self.unless_stalled(claim).await {
             Ok(Some(claim)) => {
                 let claim = self.reworded(claim, now).await;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Effect, Input, Notification};
 use stepwatch_respond::external::Told;
 use stepwatch_respond::message::Message;
@@ -98,7 +97,7 @@ impl Runtime {
     pub(super) fn command(&mut self, command: Command) {
         let now = self.clock.now();
         match command {
-            Command::Act { incident, by, action, reply } => self.act(now, &incident, &by, &action, reply),
+            Command::Act { incident, by, action, reply } => self.act(&incident, &by, &action, reply),
             Command::Outside(command) => self.outside(command),
             Command::Calendar { schedule, text } => {
                 let input = Input::Calendar { schedule: &schedule, text: text.as_deref() };
@@ -144,7 +143,7 @@ impl Runtime {
         }
     }
 
-    fn act(&mut self, now: Ts, id: &str, by: &str, action: &IncidentAction, reply: oneshot::Sender<Answer>) {
+    fn act(&mut self, id: &str, by: &str, action: &IncidentAction, reply: oneshot::Sender<Answer>) {
         let mut before = self.engine.incident(id).cloned().map(Box::new);
         if matches!(action, IncidentAction::Reopen) {
             before = self.engine.resolved_still_firing().find(|r| r.id == id).cloned().map(Box::new);
@@ -155,7 +154,7 @@ impl Runtime {
             return;
         }
         let known = self.pending.effects.len();
-        self.engine.handle(now, action.input(id, by), &mut self.pending.effects);
+        self.engine.handle(self.clock.now(), action.input(id, by), &mut self.pending.effects);
         let after = self.pending.effects[known..].iter().rev().find_map(|e| match e {
             Effect::Incident(record) if record.id == id => Some(record.clone()),
             _ => None,

@@ -39,6 +39,15 @@ pub(crate) struct DueLane {
     pub since: Ts,
 }
 
+/// How a receiver is reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Means {
+    /// It wakes somebody.
+    pub wakes: bool,
+    /// A call gets its number before it is sent.
+    pub numbered: bool,
+}
+
 /// A row marked as being sent, with all its sender needs to know.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
@@ -229,16 +238,15 @@ impl Store {
         wakes: bool,
         now: Ts,
     ) -> Result<Option<Claim>> {
-        self.claim_numbered(incident, receiver, wakes, false, now).await
+        self.claim_by(incident, receiver, Means { wakes, numbered: false }, now).await
     }
 
-    /// The same; where its calls are `numbered`, a call gets its number before it is sent.
-    pub(crate) async fn claim_numbered(
+    /// The same, for a receiver that is reached by these means.
+    pub(crate) async fn claim_by(
         &self,
         incident: &str,
         receiver: &str,
-        wakes: bool,
-        numbered: bool,
+        means: Means,
         now: Ts,
     ) -> Result<Option<Claim>> {
         self.write(Who::InTurn, async |tx| {
@@ -259,7 +267,7 @@ impl Store {
             if standing != State::Resolved && is_held(&lane, heard) {
                 return Ok(None);
             }
-            let plan = plan(&lane, standing, wakes, heard);
+            let plan = plan(&lane, standing, means.wakes, heard);
             for row in &lane[..plan.superseded] {
                 let why = if hidden { "hidden before it could be told" } else { "already acknowledged" };
                 let sql =
@@ -274,7 +282,7 @@ impl Store {
                     let searches = head.lane.ambiguous && memory.is_none();
                     let neighbour = if searches { neighbour(tx, receiver).await? } else { None };
                     let mut notification = head.lane.notification;
-                    let (ring, unsure) = if numbered {
+                    let (ring, unsure) = if means.numbered {
                         rings(tx, &notification, head.ring).await?
                     } else {
                         (None, Vec::new())

@@ -520,7 +520,8 @@ async fn a_call_is_numbered_before_it_is_sent() {
     store.commit(&effects(begun)).await.unwrap();
     let ring = |number| Some(Ring { number, page: true });
     let claim = async |receiver| {
-        store.claim_numbered(&n.incident, receiver, true, true, Ts(9)).await.unwrap().unwrap()
+        let means = Means { wakes: true, numbered: true };
+        store.claim_by(&n.incident, receiver, means, Ts(9)).await.unwrap().unwrap()
     };
     let one = claim("one").await;
     assert_eq!((one.ring, one.unsure.len()), (ring(1), 0));

@@ -19,6 +19,7 @@ use stepwatch_wire::{Event, Value};
 use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
 use crate::{number, time};
+use maps::Found;
 use titan::Titan;
 
 /// Counters of all tokens so far.
@@ -54,7 +55,7 @@ impl Format for Jsonl {
         let Ok(v @ Value::Map(_)) = Value::parse(line.text.as_bytes()) else { return Outcome::Unmatched };
         if !self.keys.is_empty() {
             let Some(step) = self.told(&v, line, out) else {
-                return self.give(&v, None, None, line, out);
+                return self.give(&v, Found::default(), line, out);
             };
             if step.m.is_empty() && !out.has_nothing(None) && self.knows_all(&v) {
                 let outcome = out.bare(step.clone());
@@ -63,31 +64,25 @@ impl Format for Jsonl {
                 }
             }
             let says = !step.m.is_empty() || step.ts.is_some() || out.has_nothing(Some(metric::LOSS));
-            return self.give(&v, says.then_some(step), None, line, out);
+            return self.give(&v, Found { step: says.then_some(step), ..Found::default() }, line, out);
         }
         if let Some(record) = titan::Record::of(&v) {
             return self.titan.read(&record, out);
         }
-        let found = maps::found(&v, line, out);
+        let mut found = maps::found(&v, line, out);
         if found.progress {
             return Outcome::Ignored;
         }
-        if let Some(bare) = found.bare {
+        if let Some(bare) = found.bare.take() {
             return out.bare(bare);
         }
-        self.give(&v, found.step, found.eval, line, out)
+        self.give(&v, found, line, out)
     }
 }
 
 impl Jsonl {
-    fn give(
-        &mut self,
-        v: &Value,
-        step: Option<Event>,
-        eval: Option<Event>,
-        line: &Line<'_>,
-        out: &mut Out<'_>,
-    ) -> Outcome {
+    fn give(&mut self, v: &Value, found: Found, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let Found { step, eval, .. } = found;
         let end = maps::finished(v, line);
         let matched = step.is_some() || eval.is_some() || end.is_some();
         if let Some(mut step) = step {

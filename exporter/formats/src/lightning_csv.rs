@@ -8,7 +8,7 @@
 use crate::file_format::{Chunk, FileFormat, Pushed};
 use crate::format::Out;
 use crate::number;
-use crate::scalars::{Id, Printed, Scalars};
+use crate::scalars::{Gathered, Id, Printed, Scalars};
 
 /// Columns that are read.
 const MAX_COLUMNS: usize = 2048;
@@ -55,7 +55,7 @@ impl LightningCsv {
             .iter()
             .filter_map(|(i, id)| Some((*id, stepwatch_wire::num::parse(cell(*i))?)))
             .collect();
-        pushed.unmatched += self.scalars.give(step, None, &values, Printed::AsText, out);
+        pushed.unmatched += self.scalars.give(&Gathered { step, ts: None, values }, Printed::AsText, out);
     }
 }
 

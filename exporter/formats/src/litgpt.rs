@@ -24,10 +24,17 @@ pub(crate) struct LitGpt {
     saving: Saving,
 }
 
+/// How a line begins, and the rest of it.
+struct Head<'t> {
+    iteration: i64,
+    step: i64,
+    rest: &'t str,
+}
+
 impl Format for LitGpt {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
-        if let Some((iteration, step, rest)) = head(line.text) {
-            return self.step(iteration, step, rest, line, out);
+        if let Some(head) = head(line.text) {
+            return self.step(&head, line, out);
         }
         let last_step = self.before.map(|(_, step)| step);
         if last_step.is_some() && line.text == "Validating ..." {
@@ -53,7 +60,8 @@ impl Format for LitGpt {
 }
 
 impl LitGpt {
-    fn step(&mut self, iteration: i64, step: i64, rest: &str, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+    fn step(&mut self, head: &Head<'_>, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let Head { iteration, step, rest } = *head;
         let mut e = line.step(step);
         let loss = value(rest, "loss").and_then(|v| out.metric(&mut e, metric::LOSS, v, 1.0));
         if loss.is_none() && !out.has_nothing(Some(metric::LOSS)) {
@@ -89,8 +97,7 @@ impl LitGpt {
     }
 }
 
-/// Iteration, step and the rest of a line.
-fn head(text: &str) -> Option<(i64, i64, &str)> {
+fn head(text: &str) -> Option<Head<'_>> {
     let text = match text.strip_prefix("Epoch ").or_else(|| text.strip_prefix("Ep ")) {
         Some(rest) => number::integer(rest)?.1.trim_start().strip_prefix('|')?.trim_start(),
         None => text,
@@ -100,7 +107,7 @@ fn head(text: &str) -> Option<(i64, i64, &str)> {
     let word = rest.get(..5).filter(|w| w.eq_ignore_ascii_case("step "))?;
     let (step, rest) = number::integer(&rest[word.len()..])?;
     let rest = rest.trim_start().strip_prefix([':', '|'])?;
-    (rest.contains("iter time:") && step >= 0).then_some((iteration, step, rest))
+    (rest.contains("iter time:") && step >= 0).then_some(Head { iteration, step, rest })
 }
 
 /// What stands behind `loss`, `loss train:`, `loss train (curr):`.

@@ -37,8 +37,7 @@ pub(crate) struct Olmo {
 #[derive(Debug)]
 enum Record {
     Step(Box<Step>),
-    /// One event for each evaluation set, and what the evaluation as a whole is called.
-    Eval(String, Vec<Event>),
+    Eval(Sets),
 }
 
 #[derive(Debug)]
@@ -50,6 +49,16 @@ struct Step {
     given: bool,
 }
 
+/// The sets of one evaluation.
+#[derive(Debug)]
+struct Sets {
+    step: Option<i64>,
+    /// What the evaluation as a whole is called.
+    whole: String,
+    /// One for each set.
+    events: Vec<Event>,
+}
+
 impl Step {
     fn open(event: Event, given: bool) -> Record {
         Record::Step(Box::new(Self { event, nothing: Vec::new(), given }))
@@ -59,6 +68,28 @@ impl Step {
     fn nothing(&mut self, key: &str) {
         let named = tags::canonical(key).map(|(name, _)| name);
         self.nothing.extend(named.filter(|name| !self.nothing.contains(name)));
+    }
+}
+
+impl Sets {
+    fn open(step: Option<i64>, whole: String) -> Record {
+        Record::Eval(Self { step, whole, events: Vec::new() })
+    }
+
+    /// Takes `c4_en-validation/CE loss`, `eval/pile-validation/CrossEntropyLoss`, `hellaswag
+    /// (length-normalized accuracy)`.
+    fn take(&mut self, key: &str, n: Number<'_>, line: &Line<'_>, out: &mut Out<'_>) {
+        let key = key.strip_prefix("eval/").unwrap_or(key);
+        let (set, name) = key.rsplit_once('/').unwrap_or((&self.whole, key));
+        let at = self.events.iter().position(|e| e.name.as_deref() == Some(set));
+        let at = at.unwrap_or_else(|| {
+            if self.events.len() < MAX_SETS {
+                self.events.push(line.eval(self.step, set));
+            }
+            self.events.len() - 1
+        });
+        let name = tags::canonical(name).map_or(name, |(ours, _)| ours);
+        out.value(&mut self.events[at], name, n.value);
     }
 }
 
@@ -105,14 +136,12 @@ impl Olmo {
             && !matches!(self.open, Some(Record::Eval(..)))
         {
             self.close(out);
-            self.open = Some(Record::Eval(String::new(), Vec::new()));
+            self.open = Some(Sets::open(self.last_step, String::new()));
         }
         match (&mut self.open, n) {
             (Some(Record::Step(s)), Some(n)) => of_step(key, n, &mut s.event, out),
             (Some(Record::Step(s)), None) => s.nothing(key),
-            (Some(Record::Eval(name, sets)), Some(n)) => {
-                of_set(key, n, name, sets, self.last_step, line, out);
-            }
+            (Some(Record::Eval(sets)), Some(n)) => sets.take(key, n, line, out),
             (Some(Record::Eval(..)), None) => {}
             (None, _) => return false,
         }
@@ -132,9 +161,9 @@ impl Olmo {
                 }
                 news
             }
-            Some(Record::Eval(_, sets)) => {
-                let some = !sets.is_empty();
-                sets.into_iter().for_each(|e| out.push(e));
+            Some(Record::Eval(Sets { events, .. })) => {
+                let some = !events.is_empty();
+                events.into_iter().for_each(|e| out.push(e));
                 some
             }
             None => false,
@@ -162,7 +191,7 @@ impl Olmo {
         }
         if let Some(name) = text.strip_prefix("Finished ").and_then(|t| t.split_once(" evals in ")) {
             self.pause.end(self.last_step, line, out);
-            self.open = Some(Record::Eval(name.0.to_owned(), Vec::new()));
+            self.open = Some(Sets::open(self.last_step, name.0.to_owned()));
             return Outcome::Ignored;
         }
         let begins = text.starts_with("Running evaluation for '")
@@ -235,30 +264,6 @@ fn of_step(key: &str, n: Number<'_>, e: &mut Event, out: &mut Out<'_>) {
             out.number(e, name, n.value / divisor, n.quantum.map(|q| q / divisor));
         }
     }
-}
-
-/// `c4_en-validation/CE loss`, `eval/pile-validation/CrossEntropyLoss`, `hellaswag
-/// (length-normalized accuracy)`.
-fn of_set(
-    key: &str,
-    n: Number<'_>,
-    whole: &str,
-    sets: &mut Vec<Event>,
-    step: Option<i64>,
-    line: &Line<'_>,
-    out: &mut Out<'_>,
-) {
-    let key = key.strip_prefix("eval/").unwrap_or(key);
-    let (set, name) = key.rsplit_once('/').unwrap_or((whole, key));
-    let at = sets.iter().position(|e| e.name.as_deref() == Some(set));
-    let at = at.unwrap_or_else(|| {
-        if sets.len() < MAX_SETS {
-            sets.push(line.eval(step, set));
-        }
-        sets.len() - 1
-    });
-    let name = tags::canonical(name).map_or(name, |(ours, _)| ours);
-    out.value(&mut sets[at], name, n.value);
 }
 
 fn checkpoint(text: &str, last_step: Option<i64>, line: &Line<'_>) -> Option<Event> {

@@ -109,6 +109,14 @@ struct Tag {
     last_step: i64,
 }
 
+/// What was logged at a step.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    pub(crate) step: i64,
+    pub(crate) ts: Option<f64>,
+    pub(crate) values: Vec<(Id, f64)>,
+}
+
 /// How the numbers stand in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Printed {
@@ -202,16 +210,11 @@ impl Scalars {
         tags.clone().any(|t| t.class == Class::End) && tags.any(of_the_run)
     }
 
-    /// Gives out what was logged at a step. Returns how many numbers were not, because their step
+    /// Gives out what was gathered. Returns how many numbers were not, because their step
     /// is no training step or there are too many tags.
-    pub(crate) fn give(
-        &mut self,
-        step: i64,
-        ts: Option<f64>,
-        values: &[(Id, f64)],
-        printed: Printed,
-        out: &mut Out<'_>,
-    ) -> u64 {
+    pub(crate) fn give(&mut self, gathered: &Gathered, printed: Printed, out: &mut Out<'_>) -> u64 {
+        let Gathered { step, ts, values } = gathered;
+        let (step, ts) = (*step, *ts);
         self.find_loss(values);
         let mut e = Event { step: Some(step), ts, ..Event::new(Kind::Step) };
         let mut evals: Vec<(&str, &str, f64)> = Vec::new();
@@ -379,7 +382,7 @@ mod tests {
         let ids: Vec<_> = values.iter().filter_map(|(t, v)| Some((scalars.id(t)?, *v))).collect();
         let mut resolution = Resolution::default();
         let mut out = Out::new(&mut events, &mut resolution, None);
-        scalars.give(step, Some(5.0), &ids, Printed::Binary, &mut out);
+        scalars.give(&Gathered { step, ts: Some(5.0), values: ids }, Printed::Binary, &mut out);
         events
     }
 

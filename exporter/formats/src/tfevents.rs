@@ -32,7 +32,7 @@ use stepwatch_wire::{Event, Kind, Value};
 use crate::file_format::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
 use crate::format::Out;
 use crate::protobuf::Malformed;
-use crate::scalars::{Id, Printed, Scalars};
+use crate::scalars::{Gathered, Printed, Scalars};
 use group::Group;
 use record::{Content, Scalar};
 use samples::Samples;
@@ -67,14 +67,6 @@ pub(crate) struct TfEvents {
     /// A set of hyperparameters was logged: its results are scalars at step 0, of no training.
     hparams: bool,
     damaged: bool,
-}
-
-/// Numbers of the step that is being gathered.
-#[derive(Debug, Default)]
-struct Gathered {
-    step: i64,
-    ts: Option<f64>,
-    values: Vec<(Id, f64)>,
 }
 
 /// What stands at the beginning of some bytes.
@@ -181,10 +173,10 @@ impl TfEvents {
 
     fn record(&mut self, data: &[u8], pushed: &mut Pushed, out: &mut Out<'_>) {
         match record::event(data) {
-            Ok(record::Event { step, wall_time, content: Content::Summary(summary) }) => {
+            Ok(event @ record::Event { content: Content::Summary(summary), .. }) => {
                 for value in record::values(summary) {
                     match value.and_then(|v| record::scalar(v)) {
-                        Ok(Some(scalar)) => self.scalar(step, wall_time, &scalar, pushed, out),
+                        Ok(Some(scalar)) => self.scalar(&event, &scalar, pushed, out),
                         Ok(None) => {}
                         Err(Malformed) => {
                             pushed.bad_records += 1;
@@ -207,12 +199,12 @@ impl TfEvents {
 
     fn scalar(
         &mut self,
-        step: i64,
-        ts: Option<f64>,
+        of: &record::Event<'_>,
         scalar: &Scalar<'_>,
         pushed: &mut Pushed,
         out: &mut Out<'_>,
     ) {
+        let (step, ts) = (of.step, of.wall_time);
         if scalar.other_plugin {
             self.hparams |= scalar.tag.starts_with("_hparams_/");
             if self.not_scalar.len() < MAX_PLUGIN_TAGS {
@@ -224,44 +216,37 @@ impl TfEvents {
         if let Some(name) = samples::name(scalar.tag) {
             pushed.unmatched += self.samples.push(samples::Value { name: name.into(), step, ts, value });
             while let Some(v) = self.samples.pop() {
-                self.gather(v.step, v.ts, &v.name, v.value, pushed, out);
+                self.gather(&v, pushed, out);
             }
         } else {
-            let tag = self.group.alone(scalar.tag);
-            self.gather(step, ts, &tag, value, pushed, out);
+            let name = self.group.alone(scalar.tag);
+            self.gather(&samples::Value { name, step, ts, value }, pushed, out);
         }
     }
 
-    fn gather(
-        &mut self,
-        step: i64,
-        ts: Option<f64>,
-        tag: &str,
-        value: f64,
-        pushed: &mut Pushed,
-        out: &mut Out<'_>,
-    ) {
-        let Some(id) = self.scalars.id(tag) else { return };
-        if step != self.gathered.step || self.gathered.values.len() >= MAX_GATHERED {
+    fn gather(&mut self, v: &samples::Value<impl AsRef<str>>, pushed: &mut Pushed, out: &mut Out<'_>) {
+        let Some(id) = self.scalars.id(v.name.as_ref()) else { return };
+        if v.step != self.gathered.step || self.gathered.values.len() >= MAX_GATHERED {
             self.flush(pushed, out);
         }
         if self.gathered.values.is_empty() {
-            (self.gathered.step, self.gathered.ts) = (step, ts);
+            (self.gathered.step, self.gathered.ts) = (v.step, v.ts);
         }
-        self.gathered.values.push((id, value));
+        self.gathered.values.push((id, v.value));
     }
 
     /// Gives out what was gathered. The record being read, if there is one, is not consumed yet, so
     /// the position ends before it.
     fn flush(&mut self, pushed: &mut Pushed, out: &mut Out<'_>) {
-        let Gathered { step, ts, values } = &mut self.gathered;
-        if !values.is_empty() {
-            pushed.unmatched += if self.hparams && *step == 0 && !self.scalars.any_main(values) {
-                values.len() as u64
+        let gathered = &mut self.gathered;
+        if !gathered.values.is_empty() {
+            let result = self.hparams && gathered.step == 0 && !self.scalars.any_main(&gathered.values);
+            pushed.unmatched += if result {
+                gathered.values.len() as u64
             } else {
-                self.scalars.give(*step, *ts, values, Printed::Binary, out)
+                self.scalars.give(gathered, Printed::Binary, out)
             };
-            values.clear();
+            gathered.values.clear();
             self.settle();
         }
     }

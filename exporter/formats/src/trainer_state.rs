@@ -12,7 +12,7 @@ use crate::file_format::{Chunk, FileFormat, Pushed};
 use crate::format::Out;
 use crate::json_scan::{Items, Members};
 use crate::number;
-use crate::scalars::{Id, Printed, Scalars};
+use crate::scalars::{Gathered, Id, Printed, Scalars};
 
 #[derive(Debug)]
 pub(crate) struct TrainerState {
@@ -77,7 +77,7 @@ impl TrainerState {
             .collect();
         let nulls = entry.iter().filter(|(_, v)| **v == Value::Null).map(|(key, _)| key.as_str());
         self.scalars.nulls(nulls, &values, out);
-        pushed.unmatched += self.scalars.give(step, None, &values, Printed::AsText, out);
+        pushed.unmatched += self.scalars.give(&Gathered { step, ts: None, values }, Printed::AsText, out);
     }
 
     fn checkpoint(&mut self, step: Option<i64>, out: &mut Out<'_>) {

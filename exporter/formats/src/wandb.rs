@@ -63,12 +63,16 @@ enum Piece<'a> {
     Partial,
     /// Nothing more is in this block.
     Padding,
-    Data {
-        data: &'a [u8],
-        first: bool,
-        last: bool,
-    },
+    Data(Part<'a>),
     Bad,
+}
+
+/// What a piece has of a record.
+#[derive(Debug)]
+struct Part<'a> {
+    data: &'a [u8],
+    first: bool,
+    last: bool,
 }
 
 impl WandbLog {
@@ -91,7 +95,8 @@ impl WandbLog {
     }
 
     /// Takes a piece in. True if the record is complete, or was.
-    fn take(&mut self, data: &[u8], first: bool, last: bool, pushed: &mut Pushed, out: &mut Out<'_>) {
+    fn take(&mut self, part: &Part<'_>, pushed: &mut Pushed, out: &mut Out<'_>) {
+        let Part { data, first, last } = *part;
         if first {
             // Its writer died between the pieces of the one before.
             pushed.bad_records += u64::from(matches!(self.record, Assembly::Taking(_)));
@@ -149,9 +154,9 @@ impl FileFormat for WandbLog {
             match piece(rest, left) {
                 Piece::Partial => break,
                 Piece::Padding => rest = self.advance(rest, left),
-                Piece::Data { data, first, last } => {
-                    self.take(data, first, last, &mut pushed, out);
-                    rest = self.advance(rest, PIECE_HEADER_BYTES + data.len());
+                Piece::Data(part) => {
+                    self.take(&part, &mut pushed, out);
+                    rest = self.advance(rest, PIECE_HEADER_BYTES + part.data.len());
                 }
                 Piece::Bad => match self.skip_block(rest, left, chunk.at_rest) {
                     Some(after) => {
@@ -200,5 +205,5 @@ fn piece(bytes: &[u8], left: usize) -> Piece<'_> {
     if crc.finalize() != u32::from_le_bytes([c0, c1, c2, c3]) {
         return Piece::Bad;
     }
-    Piece::Data { data, first: matches!(kind, 1 | 2), last: matches!(kind, 1 | 4) }
+    Piece::Data(Part { data, first: matches!(kind, 1 | 2), last: matches!(kind, 1 | 4) })
 }

@@ -16,6 +16,25 @@ use crate::roots::Roots;
 /// Of a run beside that of its job, whose note has been forgotten.
 const KEPT: &str = "it was a run of its own before, beside that of its job";
 
+/// A process that says it is a rank.
+struct Claimant {
+    roots: Roots,
+    rank: u32,
+    /// The process and those that it is below.
+    chain: Vec<Process>,
+}
+
+impl Claimant {
+    fn new(pid: u32, rank: u32) -> Self {
+        let roots = Roots::default();
+        Self { rank, chain: identity::chain(&roots, pid), roots }
+    }
+
+    fn is_other_than(&self, holder: u32) -> bool {
+        is_other_training(&self.roots, &self.chain, holder)
+    }
+}
+
 impl Hub {
     /// Puts an event to the run that its process or source is set apart to.
     pub(crate) fn set_apart(&self, origin: &Origin, event: &mut Event) {
@@ -71,12 +90,11 @@ impl Hub {
             }
             held
         };
-        let roots = Roots::default();
-        let chain = identity::chain(&roots, pid);
-        let known = self.known_beside(&roots, &run, rank, &chain);
-        let other = held.iter().copied().find(|other| is_other_training(&roots, &chain, *other));
+        let claimant = Claimant::new(pid, rank);
+        let known = self.known_beside(&run, &claimant);
+        let other = held.iter().copied().find(|other| claimant.is_other_than(*other));
         let beside = known.or_else(|| {
-            let own = self.new_beside(&roots, &run, rank, &chain, other?)?;
+            let own = self.new_beside(&run, &claimant, other?)?;
             let note = format!(
                 "pid {pid} said that it is rank {rank} of {called} while pid {} was: a run of its own",
                 other?
@@ -106,47 +124,41 @@ impl Hub {
     }
 
     /// The run beside `run` that the process has, or an ancestor of it: a launcher.
-    fn known_beside(&self, roots: &Roots, run: &str, rank: u32, chain: &[Process]) -> Option<Beside> {
+    fn known_beside(&self, run: &str, claimant: &Claimant) -> Option<Beside> {
+        let chain = &claimant.chain;
         let marks = (0..chain.len()).filter_map(|at| run_name::marks(&chain[at..]));
         let mut names = marks.flat_map(|m| [m.process, m.ranks].map(|mark| run_name::beside(run, &mark)));
-        let own = names
-            .find(|name| self.0.training.locked().knows(name) && !self.is_held(roots, name, rank, chain))?;
+        let own = names.find(|name| self.0.training.locked().knows(name) && !self.is_held(name, claimant))?;
         let note = self.0.apart.note(&own).unwrap_or_else(|| KEPT.to_owned());
         Some(Beside { run: own, note })
     }
 
     /// All ranks that one launcher started are of one run, unless it started `other` as well.
-    fn new_beside(
-        &self,
-        roots: &Roots,
-        run: &str,
-        rank: u32,
-        chain: &[Process],
-        other: u32,
-    ) -> Option<String> {
-        let (ours, theirs) = (run_name::marks(chain)?, run_name::marks(&identity::chain(roots, other)));
+    fn new_beside(&self, run: &str, claimant: &Claimant, other: u32) -> Option<String> {
+        let ours = run_name::marks(&claimant.chain)?;
+        let theirs = run_name::marks(&identity::chain(&claimant.roots, other));
         let shared = run_name::beside(run, &ours.ranks);
         let one = theirs.is_some_and(|theirs| theirs.ranks == ours.ranks);
-        let own = one || self.is_held(roots, &shared, rank, chain);
+        let own = one || self.is_held(&shared, claimant);
         Some(if own { run_name::beside(run, &ours.process) } else { shared })
     }
 
-    fn is_held(&self, roots: &Roots, run: &str, rank: u32, chain: &[Process]) -> bool {
-        let held = self.0.training.locked().holders(run, rank, None);
-        held.into_iter().any(|other| is_other_training(roots, chain, other))
+    fn is_held(&self, run: &str, claimant: &Claimant) -> bool {
+        let held = self.0.training.locked().holders(run, claimant.rank, None);
+        held.into_iter().any(|other| claimant.is_other_than(other))
     }
 
     /// A name that was given to one training of a job is not that of another.
     fn keep_job_unnamed(&self, pid: u32, event: &mut Event) {
         let unnamed = event.extra.get(hello::RUN_UNNAMED).and_then(Value::as_str);
         let Some(unnamed) = unnamed.filter(|unnamed| self.canonical(unnamed) == *unnamed) else { return };
-        let held = self.0.training.locked().holders(unnamed, event.rank.unwrap_or(0), None);
+        let rank = event.rank.unwrap_or(0);
+        let held = self.0.training.locked().holders(unnamed, rank, None);
         if held.is_empty() || held.contains(&pid) {
             return;
         }
-        let roots = Roots::default();
-        let chain = identity::chain(&roots, pid);
-        if held.into_iter().any(|other| is_other_training(&roots, &chain, other)) {
+        let claimant = Claimant::new(pid, rank);
+        if held.into_iter().any(|other| claimant.is_other_than(other)) {
             event.extra.remove(hello::RUN_UNNAMED);
         }
     }

@@ -159,23 +159,21 @@ type Arrival = (Option<Extension<Ends>>, Option<Extension<BodyShare>>);
 async fn take(
     State(door): State<Door>,
     Path(run): Path<String>,
-    ends: Option<Extension<Ends>>,
-    share: Option<Extension<BodyShare>>,
+    arrival: Arrival,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    door.take(run, (ends, share), &headers, body).await
+    door.take(run, arrival, &headers, body).await
 }
 
 async fn take_below(
     State(door): State<Door>,
     Path((run, _)): Path<(String, String)>,
-    ends: Option<Extension<Ends>>,
-    share: Option<Extension<BodyShare>>,
+    arrival: Arrival,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    door.take(run, (ends, share), &headers, body).await
+    door.take(run, arrival, &headers, body).await
 }
 
 impl Door {

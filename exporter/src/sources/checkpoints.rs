@@ -136,6 +136,7 @@ struct Watched {
 /// One entry.
 #[derive(Debug, Clone)]
 struct Checkpoint {
+    path: PathBuf,
     state: State,
     look: Look,
     /// By its name, or by a mark beside it.
@@ -317,7 +318,8 @@ impl Watched {
         };
         let finished = !temporary && self.known.iter().any(was_temporary);
         let since = if self.seen { unix } else { look.modified };
-        let checkpoint = self.known.entry(key.clone()).or_insert(Checkpoint {
+        let checkpoint = self.known.entry(key.clone()).or_insert_with(|| Checkpoint {
+            path: path.clone(),
             state: State::Writing,
             look,
             temporary: *temporary,
@@ -348,11 +350,11 @@ impl Watched {
             };
         self.marked |= whole && look.marked && tracked.is_none();
         if whole {
-            self.whole(key, path);
+            self.whole(key);
         } else if news && self.seen {
-            self.publish(CkptPhase::Start, key, path, unix, None);
+            self.publish(CkptPhase::Start, key, unix, None);
         } else if still >= GIVEN_UP_AFTER {
-            self.give_up(key, path, unix);
+            self.give_up(key, unix);
         }
     }
 
@@ -365,20 +367,20 @@ impl Watched {
         }
     }
 
-    fn whole(&mut self, key: &(i64, String), path: &Path) {
+    fn whole(&mut self, key: &(i64, String)) {
         let Some(checkpoint) = self.known.get_mut(key) else { return };
         (checkpoint.state, checkpoint.size) = (State::Whole, Some(checkpoint.look.bytes));
         let ts = checkpoint.look.modified;
         if self.seen {
-            self.publish(CkptPhase::End, key, path, ts, None);
+            self.publish(CkptPhase::End, key, ts, None);
         }
     }
 
-    fn give_up(&mut self, key: &(i64, String), path: &Path, unix: f64) {
+    fn give_up(&mut self, key: &(i64, String), unix: f64) {
         let Some(checkpoint) = self.known.get_mut(key).filter(|c| c.state == State::Writing) else { return };
         checkpoint.state = State::GivenUp;
         let text = format!("{} stopped growing at {} bytes and is not whole", key.1, checkpoint.look.bytes);
-        self.publish(CkptPhase::Fail, key, path, unix, Some(text));
+        self.publish(CkptPhase::Fail, key, unix, Some(text));
     }
 
     /// Of what was there before us only the last whole one is told: how old it is counts, and one
@@ -387,14 +389,15 @@ impl Watched {
         let whole = self.known.iter().rev().find(|(_, c)| c.state == State::Whole);
         let writing = self.known.iter().rev().take_while(|(_, c)| c.state != State::Whole).last();
         if let Some((key, c)) = whole {
-            self.publish(CkptPhase::End, key, &self.config.path.join(&key.1), c.look.modified, None);
+            self.publish(CkptPhase::End, key, c.look.modified, None);
         }
         if let Some((key, c)) = writing.filter(|(_, c)| c.state == State::Writing) {
-            self.publish(CkptPhase::Start, key, &self.config.path.join(&key.1), c.since, None);
+            self.publish(CkptPhase::Start, key, c.since, None);
         }
     }
 
-    fn publish(&self, phase: CkptPhase, key: &(i64, String), path: &Path, ts: f64, text: Option<String>) {
+    fn publish(&self, phase: CkptPhase, key: &(i64, String), ts: f64, text: Option<String>) {
+        let Some(c) = self.known.get(key) else { return };
         let mut event = Event {
             run: Some(self.run.clone()),
             step: layout::name(&key.1).and_then(layout::Name::step),
@@ -403,8 +406,8 @@ impl Watched {
             text,
             ..Event::new(Kind::Ckpt)
         };
-        event.extra.insert("path".into(), Value::Text(path.to_string_lossy().into_owned()));
-        if let Some(c) = self.known.get(key).filter(|_| phase == CkptPhase::End) {
+        event.extra.insert("path".into(), Value::Text(c.path.to_string_lossy().into_owned()));
+        if phase == CkptPhase::End {
             event.extra.insert("bytes".into(), Value::Number(c.look.bytes as f64));
             if c.look.modified > c.since {
                 event.extra.insert("seconds".into(), Value::Number(c.look.modified - c.since));
@@ -412,7 +415,7 @@ impl Watched {
         }
         let name: Arc<str> = Arc::from(self.config.path.to_string_lossy());
         let origin = Origin::source(Via::Checkpoints, &name, Priority::Log);
-        let model = (phase == CkptPhase::End).then(|| model::hello(path, &self.reach)).flatten();
+        let model = (phase == CkptPhase::End).then(|| model::hello(&c.path, &self.reach)).flatten();
         if let Some(hello) = model {
             self.sink.publish(origin.clone(), Event { run: event.run.clone(), ts: event.ts, ..hello });
         }
@@ -461,6 +464,7 @@ pub(crate) fn report_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Resu
     if let Some(listed) = watched.list()?.into_iter().rfind(|listed| !listed.name.temporary) {
         let look = Look::at(&watched.reach.find(&listed.path)?);
         let checkpoint = Checkpoint {
+            path: listed.path,
             state: State::Whole,
             look,
             temporary: false,

@@ -232,15 +232,8 @@ impl Tail {
             if !followed.insert(find::real(&candidate.path)) {
                 continue;
             }
-            let file = TailedFile::new(
-                &self.config,
-                &candidate,
-                &self.reach,
-                &self.state_dir,
-                &*self.sink,
-                now,
-                unix,
-            );
+            let mut file = TailedFile::new(&self.config, &candidate, &self.reach, &self.state_dir, unix);
+            file.resume(&*self.sink, now);
             self.files.insert(candidate.path, file);
         }
         took

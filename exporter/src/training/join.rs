@@ -12,19 +12,21 @@ use crate::voice::Voice;
 impl Training {
     /// Whoever reads the stream is told that the run is over under its old name, and who its ranks
     /// are under the new one. `by` must have a say in both.
-    pub fn join(&mut self, now: f64, by: Voice, from: &str, to: &str, out: &mut Vec<Event>) {
+    pub fn join(&mut self, now: f64, by: Voice, from: &str, to: &str) -> Vec<Event> {
+        let mut out = Vec::new();
         if from == to {
-            return;
+            return out;
         }
         if let Some((run, owner)) =
             [from, to].into_iter().find_map(|run| Some((run, self.not_theirs(run, by, now)?)))
         {
-            return self.refuse(run, owner, by, now);
+            self.refuse(run, owner, by, now);
+            return out;
         }
         if let Some(past) = self.archive.runs.remove(from) {
             self.archive.runs.entry(to.to_owned()).or_insert(past);
         }
-        let Some(mut run) = self.runs.remove(from) else { return };
+        let Some(mut run) = self.runs.remove(from) else { return out };
         tracing::info!(run = from, to, "a run goes on under the name that one of its sources was given");
         self.urgent = true;
         for (number, rank) in run.ranks.iter().filter(|(_, rank)| !rank.said_bye) {
@@ -48,6 +50,7 @@ impl Training {
             run.name = Arc::clone(&to);
             self.runs.insert(to, run);
         }
+        out
     }
 }
 

@@ -123,7 +123,8 @@ impl MetricDedup {
     }
 
     /// Takes out of an event what is known of its step as exactly or better.
-    pub(super) fn sift(&mut self, names: &mut Names, step: i64, by: Priority, event: &mut Event) -> Sifted {
+    pub(super) fn sift(&mut self, names: &mut Names, by: Priority, event: &mut Event) -> Sifted {
+        let Some(step) = event.step else { return Sifted::default() };
         self.measures_time |= event.m.get(metric::STEP_TIME).is_some();
         let (mut known, mut better, mut others) = (0, 0, 0);
         for range in self.ranges.iter().filter(|r| r.holds(step)) {
@@ -176,7 +177,8 @@ impl MetricDedup {
 
     /// Notes what an event tells, and takes out of it what was worked out from it and had been told
     /// before.
-    pub(super) fn note(&mut self, names: &mut Names, step: i64, by: Priority, event: &mut Event, s: &Sifted) {
+    pub(super) fn note(&mut self, names: &mut Names, by: Priority, event: &mut Event, s: &Sifted) {
+        let Some(step) = event.step else { return };
         if s.known != 0 {
             let all: Vec<Box<str>> = event.m.iter().map(|(name, _)| Box::from(name)).collect();
             let again = |bit: Bits| s.known & bit != 0 && !is_parted(bit, by);
@@ -266,11 +268,11 @@ mod tests {
                 event.m.set(name, *v);
             }
             let list = |e: &Event| e.m.iter().map(|(n, _)| n).collect::<Vec<_>>().join(" ");
-            let sifted = self.told.sift(&mut self.names, step, by, &mut event);
+            let sifted = self.told.sift(&mut self.names, by, &mut event);
             if sifted.nothing_new {
                 return (String::new(), None);
             }
-            self.told.note(&mut self.names, step, by, &mut event, &sifted);
+            self.told.note(&mut self.names, by, &mut event, &sifted);
             let page = list(&event);
             let streamed = MetricDedup::for_stream(&mut event, &sifted);
             (page, streamed.then(|| list(&event)))
@@ -330,9 +332,9 @@ mod tests {
         let (mut names, mut told) = (Names::default(), MetricDedup::default());
         let mut missing = |step: i64, by: Priority, text: &str| {
             let mut e = Event::parse(text.replace("STEP", &step.to_string()).as_bytes()).unwrap();
-            let sifted = told.sift(&mut names, step, by, &mut e);
+            let sifted = told.sift(&mut names, by, &mut e);
             if !sifted.nothing_new {
-                told.note(&mut names, step, by, &mut e, &sifted);
+                told.note(&mut names, by, &mut e, &sifted);
             }
             (e.missing.len(), sifted.nothing_new)
         };

@@ -358,7 +358,7 @@ impl Run {
         if cx.source == Priority::Telemetry {
             rank.stale.look(event);
         }
-        let sifted = rank.told.sift(&mut self.names, step, cx.source, event);
+        let sifted = rank.told.sift(&mut self.names, cx.source, event);
         if sifted.nothing_new {
             return Stepped::dropped(Reason::Duplicate);
         }
@@ -372,7 +372,7 @@ impl Run {
             prefer: cx.convention,
         };
         let mfu = mfu::enrich(&mut event.m, setting);
-        rank.told.note(&mut self.names, step, cx.source, event, &sifted);
+        rank.told.note(&mut self.names, cx.source, event, &sifted);
         rank.record_step(&event.m, &event.t, sifted.corrects(metric::STEP_TIME));
         let at = At { attempt: rank.epoch.attempt, step, rank: number, now: cx.now };
         let restart = restarted.then(|| self.restarted(number, restarted_from.or(last), event));

@@ -22,10 +22,9 @@ pub fn write(dir: &Path, clean: &Clean, seeds: u64) -> anyhow::Result<Vec<PathBu
     for fault in faults::all() {
         for size in fault.sizes {
             for seed in 0..seeds {
-                let name = format!("{}-{size}-{seed:02}", fault.name);
-                let (file, truth) = one(dir, &name, clean, &fault, *size, seed)?;
+                let (file, truth) = one(dir, clean, &fault, *size, seed)?;
+                truths.insert(crate::replay::name(&file), truth);
                 files.push(file);
-                truths.insert(name, truth);
             }
         }
     }
@@ -33,14 +32,8 @@ pub fn write(dir: &Path, clean: &Clean, seeds: u64) -> anyhow::Result<Vec<PathBu
     Ok(files)
 }
 
-fn one(
-    dir: &Path,
-    name: &str,
-    clean: &Clean,
-    fault: &Fault,
-    size: f64,
-    seed: u64,
-) -> anyhow::Result<(PathBuf, Truth)> {
+fn one(dir: &Path, clean: &Clean, fault: &Fault, size: f64, seed: u64) -> anyhow::Result<(PathBuf, Truth)> {
+    let name = format!("{}-{size}-{seed:02}", fault.name);
     // The clean series of a seed is the same at every size: what differs along a curve is the size
     // alone.
     let random = &mut Random::of(fault.name, seed);

@@ -1,5 +1,7 @@
 //! How a fault begins, what can be seen of it, and how it ends.
 
+use core::ops::Range;
+
 use super::job::{Effect, Numeric, State};
 use super::kind::{Family, Kind};
 use super::layout::GPUS;
@@ -33,7 +35,7 @@ impl Victim {
         self.slot * GPUS + self.gpu
     }
 
-    fn ranks(self) -> core::ops::Range<usize> {
+    fn ranks(self) -> Range<usize> {
         self.slot * GPUS..(self.slot + 1) * GPUS
     }
 }
@@ -71,23 +73,23 @@ impl World {
 
     /// Writes down what happened, for the scorer alone.
     fn note(&mut self, kind: Kind, victim: Victim, culprit: Culprit, seconds: f64) {
-        self.note_of(kind, victim, culprit, 0.0, seconds);
+        self.note_of(kind, victim, culprit, 0.0..seconds);
     }
 
     /// The same of what begins only in a while.
-    fn note_of(&mut self, kind: Kind, victim: Victim, culprit: Culprit, after: f64, seconds: f64) {
+    fn note_of(&mut self, kind: Kind, victim: Victim, culprit: Culprit, seconds: Range<f64>) {
         let j = &self.jobs[victim.job];
         self.truths.push(Truth {
             run: j.name.to_owned(),
             kind,
             culprit,
-            onset: self.ts(after),
-            until: self.ts(after + seconds),
+            onset: self.ts(seconds.start),
+            until: self.ts(seconds.end),
             nodes: j.slots.len(),
         });
     }
 
-    fn node_of(&self, victim: Victim, ranks: core::ops::Range<usize>) -> Culprit {
+    fn node_of(&self, victim: Victim, ranks: Range<usize>) -> Culprit {
         let ranks = ranks.map(|r| r as u32).collect();
         Culprit::Node { node: self.nodes[victim.node].name.clone(), ranks }
     }

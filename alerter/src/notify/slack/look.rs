@@ -11,14 +11,12 @@ use stepwatch_respond::effect::Notification;
 use super::{Bot, Top, channel};
 use crate::notify::{Attempt, Failure, FailureClass};
 
-/// Messages a page and pages read when looking for one that may have arrived. A channel with more
-/// traffic than that between two attempts gets a second copy.
-const HISTORY_PAGE: &str = "200";
-const HISTORY_PAGES_MAX: usize = 5;
+/// What is read when looking for a message that may have arrived. A channel with more traffic than
+/// that between two attempts gets a second copy.
+const MESSAGES: Listing = Listing { key: "messages", page: "200", pages_max: 5 };
 
-/// Channels a page, and pages: beyond so many a channel is known by its id only.
-const CHANNELS_PAGE: &str = "999";
-const CHANNELS_PAGES_MAX: usize = 20;
+/// Beyond so many a channel is known by its id only.
+const CHANNELS: Listing = Listing { key: "channels", page: "999", pages_max: 20 };
 
 /// How much earlier than the message's own time its copy may be dated: clocks differ, ours by hours
 /// when it was set wrongly, and a copy that is not found is posted twice. What is read is bounded
@@ -28,6 +26,16 @@ const HISTORY_MARGIN_SECONDS: f64 = 86_400.0;
 /// A time after which no message is: without one, Slack may begin at the oldest message and not at
 /// the newest, and what is looked for is among the newest.
 const LATEST: &str = "9999999999.999999";
+
+/// A list that Slack gives page by page.
+#[derive(Clone, Copy)]
+struct Listing {
+    /// Where its items stand in an answer.
+    key: &'static str,
+    /// Items a page.
+    page: &'static str,
+    pages_max: usize,
+}
 
 /// Not being allowed to look counts as not found: rather twice than never. What fails for the
 /// moment is looked for again later.
@@ -75,9 +83,9 @@ impl Bot<'_> {
         key: &str,
     ) -> Result<Option<String>, Failure> {
         let mut query = query.to_vec();
-        query.extend([("include_all_metadata", "true"), ("limit", HISTORY_PAGE)]);
+        query.push(("include_all_metadata", "true"));
         let ours = |m: &Value| m["metadata"]["event_payload"]["idem_key"].as_str() == Some(key);
-        let found = self.find(method, &query, HISTORY_PAGES_MAX, "messages", ours).await?;
+        let found = self.find(method, &query, MESSAGES, ours).await?;
         Ok(found.and_then(|m| m["ts"].as_str().map(str::to_owned)))
     }
 
@@ -94,9 +102,9 @@ impl Bot<'_> {
         let name = self.channel.trim_start_matches('#');
         let mut refused = Vec::new();
         for kind in ["public_channel", "private_channel"] {
-            let query = [("types", kind), ("exclude_archived", "true"), ("limit", CHANNELS_PAGE)];
+            let query = [("types", kind), ("exclude_archived", "true")];
             let named = |c: &Value| c["name"].as_str() == Some(name);
-            match self.find("conversations.list", &query, CHANNELS_PAGES_MAX, "channels", named).await {
+            match self.find("conversations.list", &query, CHANNELS, named).await {
                 Ok(found) => {
                     if let Some(id) = found.and_then(|c| c["id"].as_str().map(str::to_owned)) {
                         return Ok(id);
@@ -119,18 +127,17 @@ impl Bot<'_> {
         &self,
         method: &str,
         query: &[(&str, &str)],
-        pages: usize,
-        list: &str,
+        list: Listing,
         wanted: impl Fn(&Value) -> bool,
     ) -> Result<Option<Value>, Failure> {
         let mut cursor = String::new();
-        for _ in 0..pages {
-            let mut query = query.to_vec();
+        for _ in 0..list.pages_max {
+            let mut query = [query, &[("limit", list.page)]].concat();
             if !cursor.is_empty() {
                 query.push(("cursor", &cursor));
             }
             let page = self.get(method, &query).await.map_err(|refusal| refusal.failure)?;
-            let items = page[list].as_array().map(Vec::as_slice).unwrap_or_default();
+            let items = page[list.key].as_array().map(Vec::as_slice).unwrap_or_default();
             if let Some(found) = items.iter().find(|item| wanted(item)) {
                 return Ok(Some(found.clone()));
             }

@@ -22,8 +22,8 @@ pub(super) struct Samples {
 
 /// A value and its place.
 #[derive(Debug, PartialEq)]
-pub(super) struct Value {
-    pub(super) name: Box<str>,
+pub(super) struct Value<Name = Box<str>> {
+    pub(super) name: Name,
     /// Samples at first, the step when it is given out.
     pub(super) step: i64,
     pub(super) ts: Option<f64>,

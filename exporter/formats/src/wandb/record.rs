@@ -9,7 +9,7 @@ use super::{Out, Pushed};
 use crate::absent::Absent;
 use crate::number::{self, Resolution};
 use crate::protobuf::{Malformed, Message};
-use crate::scalars::{Printed, Scalars};
+use crate::scalars::{Gathered, Printed, Scalars};
 
 /// Keys under which trainers log their own step; W&B's `_step` only counts calls of `log`.
 const STEP_KEYS: &[&str] = &["train/global_step", "trainer/global_step", "global_step"];
@@ -228,7 +228,7 @@ impl Records {
         self.own_step |= own.is_some();
         (self.last_step, self.last_ts) = (Some(step), ts.or(self.last_ts));
         self.scalars.nulls(nulls.iter().map(String::as_str), &values, out);
-        pushed.unmatched += self.scalars.give(step, ts, &values, Printed::Binary, out);
+        pushed.unmatched += self.scalars.give(&Gathered { step, ts, values }, Printed::Binary, out);
         Ok(())
     }
 

@@ -26,7 +26,7 @@ mod tests;
 mod work;
 
 use aer::{Aer, Severity};
-use judge::Judge;
+use judge::{Judge, Look};
 use work::Work;
 
 pub const ABOUT: &str = "PCIe links of GPUs, network cards and NVMe disks: speed, width, errors";
@@ -254,12 +254,13 @@ impl PciReader {
             self.devices.iter().map(|d| (d.address.as_str(), Link::read(&d.dir))).collect();
         self.work.forget();
         for device in &self.devices {
+            let look = Look { now, cx, device };
             let link = links[device.address.as_str()];
             write(device, link, out);
             if device.judged {
                 let upstream = links.get(device.upstream.as_str()).copied().unwrap_or_default();
                 let at_work = || self.work.is_at_work(now, cx, &device.address);
-                let degraded = self.judge.link(now, cx, device, link, upstream, at_work);
+                let degraded = self.judge.link(look, link, upstream, at_work);
                 for (what, is) in degraded {
                     out.maybe(&DEGRADED, &[&device.address, what], is);
                 }
@@ -270,7 +271,7 @@ impl PciReader {
                 for (name, count) in errors.happened() {
                     out.set(&AER, &[&device.address, severity.as_str(), name], count);
                 }
-                self.judge.errors(now, cx, device, severity, errors.total);
+                self.judge.errors(look, severity, errors.total);
             }
         }
         Ok(())

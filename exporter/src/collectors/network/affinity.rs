@@ -254,32 +254,35 @@ mod tests {
             symlink(self.0.path().join(to), at).unwrap();
         }
 
-        fn gpu(&self, n: u32, below: &str, pci: &str, numa: i32) -> String {
+        /// The address of a device is the last part of its path.
+        fn gpu(&self, n: u32, path: &str, numa: i32) -> String {
+            let pci = path.rsplit('/').next().unwrap();
             let uuid = format!("GPU-0000000{n}-0000-0000-0000-000000000000");
             self.write(
                 &format!("proc/driver/nvidia/gpus/{pci}/information"),
                 &format!("Model: H100\nGPU UUID: {uuid}\nBus Location: {pci}\nDevice Minor: {n}\n"),
             );
-            self.write(&format!("sys/devices/{below}/{pci}/numa_node"), &numa.to_string());
-            self.link(&format!("sys/bus/pci/devices/{pci}"), &format!("sys/devices/{below}/{pci}"));
+            self.write(&format!("sys/devices/{path}/numa_node"), &numa.to_string());
+            self.link(&format!("sys/bus/pci/devices/{pci}"), &format!("sys/devices/{path}"));
             uuid
         }
 
-        fn nic(&self, name: &str, below: &str, pci: &str, numa: i32, board: &str) {
-            let device = format!("sys/devices/{below}/{pci}");
+        fn nic(&self, name: &str, path: &str, numa: i32, board: &str) {
+            let device = format!("sys/devices/{path}");
+            let pci = path.rsplit('/').next().unwrap();
             self.write(&format!("{device}/numa_node"), &numa.to_string());
             self.write(&format!("{device}/infiniband/{name}/board_id"), board);
             self.write(
                 &format!("{device}/infiniband/{name}/node_guid"),
                 &format!("a088:c203:0000:{}", &pci[5..7]),
             );
-            self.port(name, below, pci, ["4: ACTIVE", "5: LinkUp"]);
+            self.port(name, path, ["4: ACTIVE", "5: LinkUp"]);
             self.link(&format!("{device}/infiniband/{name}/device"), &device);
             self.link(&format!("sys/class/infiniband/{name}"), &format!("{device}/infiniband/{name}"));
         }
 
-        fn port(&self, name: &str, below: &str, pci: &str, [state, physical]: [&str; 2]) {
-            let port = format!("sys/devices/{below}/{pci}/infiniband/{name}/ports/1");
+        fn port(&self, name: &str, path: &str, [state, physical]: [&str; 2]) {
+            let port = format!("sys/devices/{path}/infiniband/{name}/ports/1");
             for (file, text) in [("state", state), ("phys_state", physical), ("link_layer", "InfiniBand")] {
                 self.write(&format!("{port}/{file}"), text);
             }
@@ -316,18 +319,17 @@ mod tests {
     /// Two sockets; a switch with a GPU and a NIC, one below another switch, and a NIC for storage.
     fn node() -> (Node, [String; 2]) {
         let node = Node(tempfile::tempdir().unwrap());
-        let near = node.gpu(0, &format!("{SWITCH}/0000:17:00.0"), "0000:18:00.0", 0);
-        let far = node.gpu(1, "pci0000:97/0000:97:01.0", "0000:98:00.0", 1);
-        node.nic("mlx5_0", &format!("{SWITCH}/0000:17:01.0"), "0000:1a:00.0", 0, "MT_CX7");
+        let near = node.gpu(0, &format!("{SWITCH}/0000:17:00.0/0000:18:00.0"), 0);
+        let far = node.gpu(1, "pci0000:97/0000:97:01.0/0000:98:00.0", 1);
+        node.nic("mlx5_0", &format!("{SWITCH}/0000:17:01.0/0000:1a:00.0"), 0, "MT_CX7");
         node.nic(
             "mlx5_1",
-            &format!("{SWITCH}/0000:17:02.0/0000:1c:00.0/0000:1d:00.0"),
-            "0000:1e:00.0",
+            &format!("{SWITCH}/0000:17:02.0/0000:1c:00.0/0000:1d:00.0/0000:1e:00.0"),
             0,
             "MT_CX7",
         );
-        node.nic("mlx5_9", "pci0000:50/0000:50:01.0", "0000:51:00.0", 0, "MT_CX7");
-        node.nic("mlx5_3", "pci0000:60/0000:60:01.0", "0000:61:00.0", 0, "MT_STORAGE");
+        node.nic("mlx5_9", "pci0000:50/0000:50:01.0/0000:51:00.0", 0, "MT_CX7");
+        node.nic("mlx5_3", "pci0000:60/0000:60:01.0/0000:61:00.0", 0, "MT_STORAGE");
         (node, [near, far])
     }
 
@@ -360,12 +362,12 @@ mod tests {
         assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_9"]);
         // The reboot that comes of it, after which the kernel also counts the others anew.
         std::fs::remove_file(node.0.path().join("sys/class/infiniband/mlx5_9")).unwrap();
-        node.nic("mlx5_1", "pci0000:50/0000:50:01.0", "0000:51:00.0", 0, "MT_CX7");
+        node.nic("mlx5_1", "pci0000:50/0000:50:01.0/0000:51:00.0", 0, "MT_CX7");
         let mut reader = self::reader(&Config::default());
         assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_1"]);
         // One that is down after it keeps its rail as well, though nobody remembers that it was
         // ever up.
-        node.port("mlx5_1", "pci0000:50/0000:50:01.0", "0000:51:00.0", ["1: DOWN", "2: Polling"]);
+        node.port("mlx5_1", "pci0000:50/0000:50:01.0/0000:51:00.0", ["1: DOWN", "2: Polling"]);
         let mut reader = self::reader(&Config::default());
         assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_1"]);
     }
@@ -375,8 +377,7 @@ mod tests {
         let (node, _) = node();
         node.port(
             "mlx5_1",
-            &format!("{SWITCH}/0000:17:02.0/0000:1c:00.0/0000:1d:00.0"),
-            "0000:1e:00.0",
+            &format!("{SWITCH}/0000:17:02.0/0000:1c:00.0/0000:1d:00.0/0000:1e:00.0"),
             ["1: DOWN", "3: Disabled"],
         );
         std::fs::remove_file(node.0.path().join("sys/class/infiniband/mlx5_3")).unwrap();
@@ -405,9 +406,9 @@ mod tests {
     #[test]
     fn a_virtual_machine_tells_little() {
         let node = Node(tempfile::tempdir().unwrap());
-        let gpu = node.gpu(0, "pci0000:00", "0000:00:1e.0", -1);
-        node.nic("rdmap0s6", "pci0000:00", "0000:00:06.0", -1, "");
-        node.nic("rdmap16s6", "pci0000:10", "0000:10:06.0", -1, "");
+        let gpu = node.gpu(0, "pci0000:00/0000:00:1e.0", -1);
+        node.nic("rdmap0s6", "pci0000:00/0000:00:06.0", -1, "");
+        node.nic("rdmap16s6", "pci0000:10/0000:10:06.0", -1, "");
         let page = node.bench().collect(&mut reader(&Config::default()));
         assert_eq!(page.get(&AFFINITY, &[&gpu, "rdmap0s6", "", "node", "0"]), Some(1.0));
         assert_eq!(page.get(&AFFINITY, &[&gpu, "rdmap16s6", "", "sys", "1"]), Some(1.0));
@@ -448,7 +449,7 @@ mod tests {
         node.link("sys/class/net/eth0", &format!("{device}/net/eth0"));
         let mut reader = reader(&Config::default());
         assert!(matches!(reader.probe(&node.bench().context()), Ok(Support::Unsupported(_))));
-        node.gpu(0, "pci0000:00", "0000:00:06.0", 0);
+        node.gpu(0, "pci0000:00/0000:00:06.0", 0);
         assert_eq!(reader.probe(&node.bench().context()).unwrap(), Support::Supported("1 rails".into()));
     }
 }

@@ -178,6 +178,14 @@ pub struct DiskReader {
     not_live: Vec<String>,
 }
 
+/// What answered.
+struct Answers {
+    /// File systems, by where they are mounted.
+    disks: BTreeMap<String, Disk>,
+    /// The file system of each directory.
+    places: BTreeMap<String, String>,
+}
+
 /// A file system at one moment.
 #[derive(Debug)]
 struct Disk {
@@ -200,14 +208,7 @@ impl DiskReader {
         }
     }
 
-    /// File systems that answered, by where they are mounted, and the file system of each
-    /// directory.
-    fn look(
-        &mut self,
-        now: Instant,
-        mounts: &[Mount],
-        directories: &[String],
-    ) -> (BTreeMap<String, Disk>, BTreeMap<String, String>) {
+    fn look(&mut self, now: Instant, mounts: &[Mount], directories: &[String]) -> Answers {
         let local = self.wanted.file_systems(mounts);
         let mut paths: Vec<_> = local.iter().map(|m| (rooms::key(m), m.path.clone())).collect();
         paths.extend(directories.iter().map(|dir| (dir.clone(), dir.into())));
@@ -237,7 +238,7 @@ impl DiskReader {
             let fill = self.fills.entry(name.clone()).or_default();
             disk.rate = fill.note(now, disk.room.used, self.config.window.into());
         }
-        (disks, places)
+        Answers { disks, places }
     }
 
     fn write(disks: &BTreeMap<String, Disk>, out: &mut Samples) {
@@ -281,11 +282,11 @@ impl Collector for DiskReader {
         let mounts = table::read(cx.roots)?;
         let runs = cx.hub.checkpoints();
         let directories = directories(cx, &runs);
-        let (disks, places) = self.look(Instant::now(), &mounts, &directories);
-        Self::write(&disks, out);
-        self.report_read_only(cx, &mounts, &disks, out);
-        self.report_filling(cx, &disks);
-        self.checkpoints(cx, &runs, &disks, &places, out);
+        let answers = self.look(Instant::now(), &mounts, &directories);
+        Self::write(&answers.disks, out);
+        self.report_read_only(cx, &mounts, &answers.disks, out);
+        self.report_filling(cx, &answers.disks);
+        self.checkpoints(cx, &runs, &answers, out);
         self.end_filling(cx, &mounts, &runs);
         devices::block(cx.roots, out);
         let controllers = devices::nvme(cx.roots, out);

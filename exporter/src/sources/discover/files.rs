@@ -62,6 +62,13 @@ struct Share {
     written: SystemTime,
 }
 
+/// The processes that run, and who reads what others print, where somebody does.
+struct Running<'a> {
+    roots: &'a Roots,
+    tree: &'a Tree,
+    readers: Option<Readers>,
+}
+
 /// A tail; it ends when this is dropped.
 struct Followed {
     seen: Instant,
@@ -179,11 +186,11 @@ impl Files {
         let mut found: BTreeMap<(PathBuf, u32), Wanted> = BTreeMap::new();
         let roots = &self.around.roots;
         let piped = trainers.iter().any(|trainer| pipes::has_output(roots, trainer.pid));
-        let readers = piped.then(|| Readers::among(roots, tree.pids()));
+        let running = Running { roots, tree, readers: piped.then(|| Readers::among(roots, tree.pids())) };
         for (trainer, view) in trainers.iter().filter_map(|t| Some((t, t.view.as_ref()?))) {
             let left = left.entry(view.user()).or_insert(MAX_DESCRIPTORS);
             let had_room = *left > 0;
-            for file in files(roots, tree, readers.as_ref(), trainer, view, left) {
+            for file in files(&running, trainer, view, left) {
                 let rank = file.rank;
                 // What several ranks write is nobody's alone.
                 found
@@ -298,14 +305,8 @@ fn prefer_own(one: Wanted, among: &mut BTreeMap<PathBuf, Wanted>) {
 
 /// What a trainer, its children and whoever reads its output write, and what it leaves when it
 /// fails.
-fn files(
-    roots: &Roots,
-    tree: &Tree,
-    readers: Option<&Readers>,
-    trainer: &Trainer,
-    view: &Arc<View>,
-    left: &mut usize,
-) -> Vec<Wanted> {
+fn files(running: &Running<'_>, trainer: &Trainer, view: &Arc<View>, left: &mut usize) -> Vec<Wanted> {
+    let Running { roots, tree, readers } = running;
     let id = &trainer.identity;
     let own = processes::written(roots, trainer.pid, left);
     let known = |files: &[OpenFile], rank: &dyn Fn(&OpenFile) -> Option<u32>| {
@@ -323,7 +324,7 @@ fn files(
         }
     }
     // `| tee` gives the file a descriptor of its own.
-    for reader in readers.map(|r| r.of(roots, trainer.pid)).unwrap_or_default() {
+    for reader in readers.as_ref().map(|r| r.of(roots, trainer.pid)).unwrap_or_default() {
         let copied = processes::written(roots, reader, left).into_iter();
         files.extend(copied.map(|f| trainer.wants(f.path, None, view)));
     }

@@ -81,13 +81,12 @@ pub(super) struct TailedFile {
 }
 
 impl TailedFile {
+    /// It is resumed before anything else.
     pub(super) fn new(
         config: &TailConfig,
         candidate: &Candidate,
         reach: &Reach,
         state_dir: &Path,
-        sink: &dyn Sink,
-        now: Instant,
         unix: f64,
     ) -> Self {
         let path = candidate.path.as_path();
@@ -97,7 +96,7 @@ impl TailedFile {
             From::Auto if is_over(path, reach, unix) => Begin::End,
             From::Auto => Begin::Start,
         };
-        let mut file = Self {
+        Self {
             uid: candidate.owner,
             finder: reach.finder(),
             content: Content::new(config, path, reach, begin),
@@ -122,14 +121,12 @@ impl TailedFile {
             unmatched: 0,
             complained: false,
             save_failed: false,
-        };
-        file.resume(sink, now);
-        file
+        }
     }
 
     /// Goes on where an earlier life of the exporter stopped, or begins; either way knowing what
     /// the parser must know of before.
-    fn resume(&mut self, sink: &dyn Sink, now: Instant) {
+    pub(super) fn resume(&mut self, sink: &dyn Sink, now: Instant) {
         let path = self.content.path().to_owned();
         let kept = sink.mark(self.store.key()).and_then(|text| state::parse(text.as_bytes(), &path));
         let filed = self.store.load(&path);

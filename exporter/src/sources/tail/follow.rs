@@ -245,7 +245,8 @@ impl Follower {
     }
 
     fn find(&self, path: &Path, position: &Position, now: Instant) -> Option<Open> {
-        Open::resume(path, &self.reach, position, self.recognise, self.last_step, now)
+        let how = How { begin: Begin::Start, recognise: self.recognise };
+        Open::new(path, &self.reach, how, now).ok()?.resumed(position, self.last_step)
     }
 
     /// Looks for lost files under other names in the same directory.

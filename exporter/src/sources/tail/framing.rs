@@ -37,6 +37,22 @@ pub(super) struct Counts {
     pub(super) skipped_bytes: u64,
 }
 
+/// How far a file is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cursor {
+    /// The next byte to read.
+    pub(super) offset: u64,
+    /// Length of the file when it was opened.
+    pub(super) backlog_end: u64,
+}
+
+impl Cursor {
+    /// What ends here was in the file before we were.
+    pub(super) fn in_backlog(self) -> bool {
+        self.offset <= self.backlog_end
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     /// Read, but not yet ended by a newline.
@@ -62,14 +78,13 @@ impl Lines {
     pub(super) fn split(
         &mut self,
         mut chunk: &[u8],
-        offset: &mut u64,
-        backlog_end: u64,
+        at: &mut Cursor,
         counts: &mut Counts,
         out: &mut dyn Take,
     ) {
         while let Some(end) = memchr::memchr2(b'\n', b'\r', chunk) {
-            *offset += end as u64 + 1;
-            let backlog = *offset <= backlog_end;
+            at.offset += end as u64 + 1;
+            let backlog = at.in_backlog();
             if self.partial.is_empty() && !self.skipping && end <= MAX_LINE_BYTES {
                 give(&chunk[..end], backlog, out);
             } else {
@@ -79,7 +94,7 @@ impl Lines {
             chunk = &chunk[end + 1..];
         }
         self.add(chunk, counts);
-        *offset += chunk.len() as u64;
+        at.offset += chunk.len() as u64;
     }
 
     /// Adds to the line being read, as far as a line may go.
@@ -122,15 +137,8 @@ impl Records {
         counts.damaged += 1;
     }
 
-    /// Offers everything that is pending, which ends at `offset`.
-    pub(super) fn push(
-        &mut self,
-        at_rest: bool,
-        offset: u64,
-        backlog_end: u64,
-        counts: &mut Counts,
-        out: &mut dyn Take,
-    ) {
+    /// Offers everything that is pending, which ends at `at`.
+    pub(super) fn push(&mut self, at_rest: bool, at: Cursor, counts: &mut Counts, out: &mut dyn Take) {
         let mut events = Vec::new();
         let mut done = 0;
         loop {
@@ -140,7 +148,7 @@ impl Records {
             counts.unmatched += pushed.unmatched;
             counts.oversized += pushed.oversized;
             if let Some(why) = pushed.stop {
-                tracing::warn!(why, offset, "a tailed file cannot be read any further");
+                tracing::warn!(why, offset = at.offset, "a tailed file cannot be read any further");
                 self.give_up(counts);
             }
             if pushed.consumed == 0 || self.stopped || done == self.pending.len() {
@@ -155,8 +163,8 @@ impl Records {
         if self.stopped {
             self.pending = Vec::new();
         }
-        if offset > self.muted_to {
-            events.into_iter().for_each(|e| out.event(e, offset <= backlog_end));
+        if at.offset > self.muted_to {
+            events.into_iter().for_each(|e| out.event(e, at.in_backlog()));
         }
     }
 }

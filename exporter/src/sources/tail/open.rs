@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use stepwatch_formats::{FileKind, FileReader, kind_of};
 
-use super::framing::{Counts, Lines, Records, Take};
+use super::framing::{Counts, Cursor, Lines, Records, Take};
 use super::state::{Fingerprint, Position};
 use crate::reach::Reach;
 
@@ -49,12 +49,9 @@ pub(super) struct Open {
     pub(super) uid: u32,
     /// The first bytes, at most [`HEAD_BYTES`].
     head: Vec<u8>,
-    /// The next byte to read.
-    offset: u64,
+    at: Cursor,
     /// Zeros that were read last.
     zeros: u64,
-    /// Length of the file when it was opened.
-    backlog_end: u64,
     /// When it was last seen to grow.
     pub(super) grew: Instant,
     /// How it was stamped when it was last found to be read to its end.
@@ -84,9 +81,8 @@ impl Open {
             dev: meta.dev(),
             uid: meta.uid(),
             head,
-            offset: 0,
+            at: Cursor { offset: 0, backlog_end: meta.len() },
             zeros: 0,
-            backlog_end: meta.len(),
             grew: now,
             seen: None,
             content: reader.map_or_else(
@@ -104,7 +100,7 @@ impl Open {
     fn begin_at_end(&mut self, len: u64) {
         match &mut self.content {
             Content::Lines(lines) => {
-                self.offset = len;
+                self.at.offset = len;
                 // The end may be inside a line, whose rest alone means nothing.
                 let mut last = [0];
                 let read = len.checked_sub(1).and_then(|at| self.file.read_at(&mut last, at).ok());
@@ -116,31 +112,23 @@ impl Open {
         }
     }
 
-    /// The file under `path`, if it is the one that was read before.
-    pub(super) fn resume(
-        path: &Path,
-        reach: &Reach,
-        position: &Position,
-        recognise: bool,
-        last_step: Option<i64>,
-        now: Instant,
-    ) -> Option<Self> {
-        let mut this = Self::new(path, reach, How { begin: Begin::Start, recognise }, now).ok()?;
-        let same = this.ino == position.ino
-            && this.backlog_end >= position.offset
-            && Fingerprint::of(this.head.get(..position.head.len)?) == position.head;
-        this.offset = position.offset;
-        match &mut this.content {
+    /// Goes on at `position`, if this is the file that was read before.
+    pub(super) fn resumed(mut self, position: &Position, last_step: Option<i64>) -> Option<Self> {
+        let same = self.ino == position.ino
+            && self.at.backlog_end >= position.offset
+            && Fingerprint::of(self.head.get(..position.head.len)?) == position.head;
+        self.at.offset = position.offset;
+        match &mut self.content {
             Content::Lines(lines) => lines.skipping = position.skipping,
             Content::Records(records) => records.reader.resume(position.offset, last_step),
         }
-        same.then_some(this)
+        same.then_some(self)
     }
 
     /// Where a later life goes on, once everything that was given out is published.
     pub(super) fn position(&self) -> Position {
         let (offset, skipping) = match &self.content {
-            Content::Lines(lines) => (self.offset - lines.partial.len() as u64, lines.skipping),
+            Content::Lines(lines) => (self.at.offset - lines.partial.len() as u64, lines.skipping),
             Content::Records(records) => (records.reader.position(), false),
         };
         Position { ino: self.ino, head: Fingerprint::of(&self.head), offset, skipping }
@@ -166,14 +154,14 @@ impl Open {
     /// The complete lines in the last `limit` bytes before what was read and not taken.
     pub(super) fn context(&self, limit: usize) -> Vec<String> {
         match &self.content {
-            Content::Lines(lines) => self.lines_before(self.offset - lines.partial.len() as u64, limit),
+            Content::Lines(lines) => self.lines_before(self.at.offset - lines.partial.len() as u64, limit),
             Content::Records(_) => Vec::new(),
         }
     }
 
     /// The last lines of the file as it was when it was opened, or as it is now.
     pub(super) fn ending(&self, limit: usize, as_it_is: bool) -> Vec<String> {
-        let end = if as_it_is { self.file.metadata().map_or(0, |m| m.len()) } else { self.backlog_end };
+        let end = if as_it_is { self.file.metadata().map_or(0, |m| m.len()) } else { self.at.backlog_end };
         match &self.content {
             Content::Lines(_) => self.lines_before(end, limit),
             Content::Records(_) => Vec::new(),
@@ -205,7 +193,7 @@ impl Open {
             self.head.clear();
             self.head.extend_from_slice(head);
         }
-        len < self.offset || !same
+        len < self.at.offset || !same
     }
 
     /// Reads up to the budget. True if there is more.
@@ -218,27 +206,27 @@ impl Open {
     ) -> io::Result<bool> {
         let meta = self.file.metadata()?;
         let len = meta.len();
-        if len == self.offset && !self.was_written(&meta) {
+        if len == self.at.offset && !self.was_written(&meta) {
             self.rest(counts, now, out);
             return Ok(false);
         }
         if let Content::Records(records) = &self.content {
-            if records.stopped || (self.offset == 0 && len == records.muted_to) {
+            if records.stopped || (self.at.offset == 0 && len == records.muted_to) {
                 return Ok(false);
             }
         }
         if self.was_cut(len) {
             counts.truncations += 1;
             self.begin_anew();
-        } else if len == self.offset {
+        } else if len == self.at.offset {
             self.rest(counts, now, out);
             return Ok(false);
         }
-        let budget = BUDGET_BYTES.min((self.wanted_from().unwrap_or(len) - self.offset) as usize);
+        let budget = BUDGET_BYTES.min((self.wanted_from().unwrap_or(len) - self.at.offset) as usize);
         if buffer.len() < budget {
             buffer.resize(budget, 0);
         }
-        let n = self.file.read_at(&mut buffer[..budget], self.offset)?;
+        let n = self.file.read_at(&mut buffer[..budget], self.at.offset)?;
         if n > 0 {
             self.grew = now;
         }
@@ -248,38 +236,38 @@ impl Open {
         match &mut self.content {
             Content::Lines(lines) if nothing => {
                 // No line goes on behind a hole.
-                lines.end_line(self.offset <= self.backlog_end, out);
-                let next = self.after_zeros(self.offset + n as u64, len);
-                counts.skipped_bytes += next - self.offset;
-                self.offset = next;
+                lines.end_line(self.at.in_backlog(), out);
+                let next = self.after_zeros(self.at.offset + n as u64, len);
+                counts.skipped_bytes += next - self.at.offset;
+                self.at.offset = next;
                 return Ok(next < len && n > 0);
             }
             Content::Records(records) if self.zeros >= MAX_ZEROS => {
                 tracing::warn!(
-                    offset = self.offset,
+                    offset = self.at.offset,
                     "zeros in the place of records: the rest of the file is not read"
                 );
                 records.give_up(counts);
-                counts.skipped_bytes += len - self.offset;
+                counts.skipped_bytes += len - self.at.offset;
                 return Ok(false);
             }
-            Content::Lines(lines) => lines.split(chunk, &mut self.offset, self.backlog_end, counts, out),
+            Content::Lines(lines) => lines.split(chunk, &mut self.at, counts, out),
             Content::Records(records) => {
-                self.offset += n as u64;
+                self.at.offset += n as u64;
                 records.rested = false;
                 records.pending.extend_from_slice(chunk);
                 // What is gathered of the unwanted must not come with the wanted.
-                let last_unwanted = self.offset == records.muted_to;
-                records.push(last_unwanted, self.offset, self.backlog_end, counts, out);
+                let last_unwanted = self.at.offset == records.muted_to;
+                records.push(last_unwanted, self.at, counts, out);
             }
         }
-        Ok(self.offset < len && n > 0)
+        Ok(self.at.offset < len && n > 0)
     }
 
     /// Where what is wanted begins, while it is before that.
     fn wanted_from(&self) -> Option<u64> {
         match &self.content {
-            Content::Records(records) => Some(records.muted_to).filter(|from| self.offset < *from),
+            Content::Records(records) => Some(records.muted_to).filter(|from| self.at.offset < *from),
             Content::Lines(_) => None,
         }
     }
@@ -289,12 +277,12 @@ impl Open {
         let Content::Records(records) = &mut self.content else { return };
         if !records.rested && !records.stopped && now.duration_since(self.grew) >= REST {
             records.rested = true;
-            records.push(true, self.offset, self.backlog_end, counts, out);
+            records.push(true, self.at, counts, out);
         }
     }
 
     fn begin_anew(&mut self) {
-        (self.offset, self.backlog_end) = (0, 0);
+        self.at = Cursor { offset: 0, backlog_end: 0 };
         match &mut self.content {
             Content::Lines(lines) => *lines = Lines::default(),
             Content::Records(records) => {
@@ -309,8 +297,8 @@ impl Open {
     /// Gives out what has no end and will not get one.
     pub(super) fn end(&mut self, counts: &mut Counts, out: &mut dyn Take) {
         match &mut self.content {
-            Content::Lines(lines) => lines.end_line(self.offset <= self.backlog_end, out),
-            Content::Records(records) => records.push(true, self.offset, self.backlog_end, counts, out),
+            Content::Lines(lines) => lines.end_line(self.at.in_backlog(), out),
+            Content::Records(records) => records.push(true, self.at, counts, out),
         }
     }
 

@@ -100,18 +100,19 @@ impl Checker {
             "header" => self.text(&format!("{at}/text"), &b["text"], MAX_HEADER, &["plain_text"]),
             "section" => self.section(at, b),
             "context" => {
-                self.list(at, b, "elements", MAX_CONTEXT_ELEMENTS, |c, at, e| match e["type"].as_str() {
+                let each = |c: &mut Self, at: &str, e: &Value| match e["type"].as_str() {
                     Some("image") => c.image(at, e),
                     _ => c.text(at, e, MAX_SECTION, &["mrkdwn", "plain_text"]),
-                });
+                };
+                self.list(&format!("{at}/elements"), &b["elements"], MAX_CONTEXT_ELEMENTS, each);
             }
             "actions" => {
-                self.list(at, b, "elements", MAX_ACTIONS, Self::element);
+                self.list(&format!("{at}/elements"), &b["elements"], MAX_ACTIONS, Self::element);
                 self.unique_actions(at, b);
             }
             "image" => self.image(at, b),
             "divider" => {}
-            "rich_text" => self.list(at, b, "elements", MAX_BLOCKS, |_, _, _| {}),
+            "rich_text" => self.list(&format!("{at}/elements"), &b["elements"], MAX_BLOCKS, |_, _, _| {}),
             other => self.wrong(&format!("{at}/type"), &format!("unsupported type: {other}")),
         }
     }
@@ -138,7 +139,7 @@ impl Checker {
             self.text(&format!("{at}/text"), &b["text"], MAX_SECTION, &["mrkdwn", "plain_text"]);
         }
         if !b["fields"].is_null() {
-            self.list(at, b, "fields", MAX_FIELDS, |c, at, f| {
+            self.list(&format!("{at}/fields"), &b["fields"], MAX_FIELDS, |c, at, f| {
                 c.text(at, f, MAX_FIELD, &["mrkdwn", "plain_text"]);
             });
         }
@@ -205,12 +206,11 @@ impl Checker {
         }
     }
 
-    fn list(&mut self, at: &str, b: &Value, key: &str, max: usize, each: impl Fn(&mut Self, &str, &Value)) {
-        let at = format!("{at}/{key}");
-        match b[key].as_array() {
-            None => self.wrong(&at, "missing required field"),
-            Some(items) if items.is_empty() => self.wrong(&at, "must have at least 1 item"),
-            Some(items) if items.len() > max => self.wrong(&at, &format!("no more than {max} items allowed")),
+    fn list(&mut self, at: &str, list: &Value, max: usize, each: impl Fn(&mut Self, &str, &Value)) {
+        match list.as_array() {
+            None => self.wrong(at, "missing required field"),
+            Some(items) if items.is_empty() => self.wrong(at, "must have at least 1 item"),
+            Some(items) if items.len() > max => self.wrong(at, &format!("no more than {max} items allowed")),
             Some(items) => {
                 for (i, item) in items.iter().enumerate() {
                     each(self, &format!("{at}/{i}"), item);

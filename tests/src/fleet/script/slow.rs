@@ -166,7 +166,7 @@ impl World {
             self.garbage(v, seconds);
             return self.in_secs(seconds, Do::Stop { job: v.job, seconds: 60.0, swap: None });
         }
-        self.note_of(Kind::StageImbalance, v, Culprit::Software { first: None }, 60.5, seconds);
+        self.note_of(Kind::StageImbalance, v, Culprit::Software { first: None }, 60.5..60.5 + seconds);
         let stage = self.noise.index(stages);
         self.stop_by_hand(v.job, 60.0, None);
         self.in_secs(60.5, Do::Unbalance { job: v.job, stage, factor });

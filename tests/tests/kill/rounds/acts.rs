@@ -8,7 +8,7 @@ use stepwatch_tests::{Random, Stack};
 
 use super::World;
 use super::blows::{Blow, begin_life};
-use super::case::{Case, Hush, Source};
+use super::case::{Acked, Case, Hush, Source};
 use super::people::{ANN, JANE, People, Said};
 
 /// Seconds of a silence that outlasts everything here, whatever is done to the clocks; and of one
@@ -210,7 +210,8 @@ impl Hands<'_> {
                 };
                 let (life, requests) = (self.life.load(Ordering::SeqCst), self.requests());
                 self.tally.answers += 1;
-                self.cases[i].answered(&said, ANN, life, requests, act == Act::AckInSlack);
+                let acked = Acked { by: ANN.into(), life, requests, in_slack: act == Act::AckInSlack };
+                self.cases[i].answered(&said, acked);
                 said
             }
             Act::AckInPagerDuty => {

@@ -107,11 +107,11 @@ impl Case {
         }
     }
 
-    /// Takes note of what came of an answer; `requests` is what PagerDuty has seen.
-    pub(super) fn answered(&mut self, said: &Said, by: &str, life: u32, requests: usize, in_slack: bool) {
+    /// Takes note of what came of an answer, which is `acked` if it was taken.
+    pub(super) fn answered(&mut self, said: &Said, acked: Acked) {
         self.ever_answered = true;
         match said {
-            Some((200, _)) => self.acked = Some(Acked { by: by.into(), life, requests, in_slack }),
+            Some((200, _)) => self.acked = Some(acked),
             // Closed meanwhile, or there is no button any more.
             Some((404 | 409, _)) => {}
             Some(_) | None => self.unsure = true,

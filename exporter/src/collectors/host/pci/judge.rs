@@ -32,6 +32,14 @@ const TELL_SECONDS: f64 = 600.0;
 const CORRECTED_PER_MINUTE: u64 = 600;
 const CORRECTED: &str = "corrected errors";
 
+/// A device at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look<'a> {
+    pub(super) now: f64,
+    pub(super) cx: &'a Context<'a>,
+    pub(super) device: &'a Device,
+}
+
 #[derive(Debug)]
 pub(super) struct Judge {
     limits: [Limit; 1],
@@ -74,13 +82,12 @@ impl Judge {
     /// `at_work` is asked of a GPU whose link is slow.
     pub(super) fn link(
         &mut self,
-        now: f64,
-        cx: &Context<'_>,
-        device: &Device,
+        look: Look<'_>,
         link: Link,
         upstream: Link,
         at_work: impl FnOnce() -> bool,
     ) -> [(&'static str, Option<bool>); 2] {
+        let Look { now, device, .. } = look;
         let standings = self.devices.entry(device.address.clone()).or_default();
         let width = weaker(link.max_width, upstream.max_width);
         let speed = weaker(link.max_speed, upstream.max_speed);
@@ -104,31 +111,19 @@ impl Judge {
         }
         let level = if matches!(device.kind, DeviceKind::Nvme) { Level::Warn } else { Level::Error };
         let is = (!faults.is_empty()).then(|| (level, format!("runs at {}", faults.join(" and "))));
-        let change = standings.degraded.report(
-            now,
-            State::Degraded,
-            is,
-            "is as wide and as fast as it should be again",
-        );
-        report(now, cx, device, change);
+        let well = "is as wide and as fast as it should be again";
+        report(look, standings.degraded.report(now, State::Degraded, is, well));
         [("width", narrow), ("speed", slow)]
     }
 
-    pub(super) fn errors(
-        &mut self,
-        now: f64,
-        cx: &Context<'_>,
-        device: &Device,
-        severity: Severity,
-        total: u64,
-    ) {
+    pub(super) fn errors(&mut self, look: Look<'_>, severity: Severity, total: u64) {
+        let Look { now, cx, device } = look;
         let standings = self.devices.entry(device.address.clone()).or_default();
         if severity == Severity::Correctable {
             standings.rates.take(now, &self.limits, &[(CORRECTED, total)]);
             let excesses = standings.rates.excesses(now, &self.limits);
             let is = excesses.first().map(|worst| (worst.limit.level, worst.text()));
-            let change = standings.errors.report(now, State::Errors, is, "has few errors again");
-            report(now, cx, device, change);
+            report(look, standings.errors.report(now, State::Errors, is, "has few errors again"));
             return;
         }
         let uncorrected = standings.uncorrected.entry(severity).or_default();
@@ -151,7 +146,8 @@ fn weaker<T: PartialOrd>(device: Option<T>, upstream: Option<T>) -> Option<T> {
     }
 }
 
-fn report(now: f64, cx: &Context<'_>, device: &Device, change: Option<Change>) {
+fn report(look: Look<'_>, change: Option<Change>) {
+    let Look { now, cx, device } = look;
     let Some(change) = change else { return };
     let hint = match device.kind {
         DeviceKind::Bridge => "everything behind this bridge shares it",

@@ -8,7 +8,7 @@ use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::devices::Controller;
-use super::{CHECKPOINTS_LAST, CHECKPOINTS_LEFT, DIRECTORY, Disk, DiskReader, READ_ONLY, rooms};
+use super::{Answers, CHECKPOINTS_LAST, CHECKPOINTS_LEFT, DIRECTORY, Disk, DiskReader, READ_ONLY, rooms};
 use crate::clock::unix_now;
 use crate::collector::Context;
 use crate::collectors::storage::mounts::table::Mount;
@@ -115,10 +115,10 @@ impl DiskReader {
         &mut self,
         cx: &Context<'_>,
         runs: &[CheckpointPlace],
-        disks: &BTreeMap<String, Disk>,
-        places: &BTreeMap<String, String>,
+        answers: &Answers,
         out: &mut Samples,
     ) {
+        let Answers { disks, places } = answers;
         for place in runs {
             let Some(dir) = rooms::directory(place) else { continue };
             let Some((mount, disk)) = places.get(&dir).and_then(|name| disks.get_key_value(name)) else {

@@ -81,10 +81,10 @@ impl Node {
         panic!("file systems did not answer");
     }
 
-    /// At so many seconds from the start of the test, back when negative.
-    fn checkpoint(&self, run: &str, path: &str, step: i64, at: f64, bytes: u64) {
+    /// One of llama, at so many seconds from the start of the test, back when negative.
+    fn checkpoint(&self, path: &str, step: i64, at: f64, bytes: u64) {
         let mut event = Event {
-            run: Some(run.into()),
+            run: Some("llama".into()),
             step: Some(step),
             ts: Some(self.start + at),
             ckpt: Some(stepwatch_wire::CkptPhase::End),
@@ -105,8 +105,8 @@ impl Node {
 #[test]
 fn file_systems_each_once_and_where_checkpoints_go() {
     let mut node = Node::new(&Config::default());
-    node.checkpoint("llama", "/ckpt/llama/iter_100", 100, -600.0, 200 * GB);
-    node.checkpoint("llama", "/ckpt/llama/iter_200", 200, 0.0, 200 * GB);
+    node.checkpoint("/ckpt/llama/iter_100", 100, -600.0, 200 * GB);
+    node.checkpoint("/ckpt/llama/iter_200", 200, 0.0, 200 * GB);
     // A symbolic link: the directory is on the network.
     node.room("/ckpt/llama", "/mnt/nfs/llama", 500);
     let page = node.page(4);
@@ -133,7 +133,7 @@ fn file_systems_each_once_and_where_checkpoints_go() {
 #[test]
 fn a_checkpoint_that_will_not_fit_is_told_of_until_it_does() {
     let mut node = Node::new(&Config::default());
-    node.checkpoint("llama", "/scratch/ckpt/iter_100", 100, -600.0, 200 * GB);
+    node.checkpoint("/scratch/ckpt/iter_100", 100, -600.0, 200 * GB);
     node.room("/scratch/ckpt", "/scratch/ckpt", 199);
     node.room("/scratch", "/scratch", 199);
     node.page(3);
@@ -164,7 +164,7 @@ fn a_disk_that_fills_is_told_of_before_it_is_full() {
         let fresh =
             |disks: &BTreeMap<String, Disk>| disks.get("/scratch").is_some_and(|d| d.room.free == free * GB);
         for _ in 0..100 {
-            let (disks, _) = node.reader.look(now, &table, &[]);
+            let disks = node.reader.look(now, &table, &[]).disks;
             if fresh(&disks) {
                 node.reader.report_filling(&node.bench.context(), &disks);
                 return (disks["/scratch"].rate, node.told());
