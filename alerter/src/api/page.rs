@@ -127,11 +127,12 @@ fn ago(now: Ts, at: Ts) -> String {
 
 fn incident_table(out: &mut String, title: &str, records: &[IncidentRecord], now: Ts, empty: &str) {
     let row = |r: &IncidentRecord| {
+        let view = IncidentView::from(r.clone());
         vec![
             Cell::Badge(r.severity.as_str()),
-            Cell::Badge(IncidentView::from(r.clone()).standing()),
+            Cell::Badge(view.standing()),
             Cell::Text(r.place()),
-            Cell::Text(format!("{}: {}", r.title(), r.summary)),
+            Cell::Text(format!("{}: {}", view.title, view.summary)),
             Cell::Number(ago(now, r.opened_at)),
             Cell::number(r.start_step),
             r.quiet
