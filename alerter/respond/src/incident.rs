@@ -2,16 +2,14 @@
 
 pub mod audit;
 mod closed;
-mod correlation;
+pub(crate) mod correlator;
 mod delivery_failure;
 mod dispatch;
 mod due;
 mod escalation;
 mod fabric;
 mod finding;
-pub(crate) mod flap_history;
 mod id;
-mod index;
 mod inhibited;
 pub mod inhibition;
 pub mod labels;
@@ -25,6 +23,7 @@ mod put_off;
 mod record;
 mod renotify_policy;
 mod reopen;
+mod report;
 mod resolution;
 mod rolled_up;
 mod self_monitoring;

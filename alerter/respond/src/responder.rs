@@ -159,7 +159,7 @@ impl Responder {
             self.dirty.extend([Key::FlapHistory, Key::Storms]);
         }
         self.dirty
-            .extend(core::mem::take(&mut self.manager.flap_history.changed).into_iter().map(Key::Memory));
+            .extend(self.manager.correlator.flap_history_mut().take_changed().into_iter().map(Key::Memory));
     }
 
     /// What is fed back of these runs may have changed: those that the incident is about, and was.
@@ -174,8 +174,8 @@ impl Responder {
     pub fn take_run_incidents(&mut self) -> impl Iterator<Item = RunIncidents> {
         let runs = core::mem::take(&mut self.changed_runs).into_iter();
         runs.map(|run| RunIncidents {
-            notified: self.manager.is_told_of(&run),
-            standstill_or_slowness: self.manager.standstill_or_slowness(&run),
+            notified: self.manager.correlator.is_told_of(&self.manager.open, &run),
+            standstill_or_slowness: self.manager.correlator.standstill_or_slowness(&self.manager.open, &run),
             run,
         })
     }

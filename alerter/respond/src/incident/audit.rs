@@ -58,7 +58,7 @@ impl Manager {
             if hider.is_some_and(|by| self.leads_to(&by.record.id, id)) {
                 flaw("it hides what hides it");
             }
-            if i.subjects.iter().any(|s| self.by_subject.get(s) != Some(id)) {
+            if !self.correlator.is_alone(id, i) {
                 flaw("another incident is open of the same thing");
             }
         }

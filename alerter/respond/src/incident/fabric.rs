@@ -4,7 +4,7 @@
 //! it is no chance, each has an incident of its own; the one that makes them so many brings them
 //! together. What has paged by then, or is in somebody's hands, stays what it is.
 
-use super::correlation::may_be_one;
+use super::correlator::may_be_one;
 use super::manager::Manager;
 use super::open::{Incident, MAX_SUSPECTS};
 use super::{End, Ended, IncidentRecord, State};
@@ -24,7 +24,7 @@ impl Manager {
         let n = so_many(context.fabric.len());
         for node in &context.fabric {
             let subject = Subject { scope: Scope::Node(node.clone()), cause: Cause::Hardware };
-            let Some(other) = self.find(&subject).filter(|other| other != id) else { continue };
+            let Some(other) = self.correlator.find(&subject).filter(|other| other != id) else { continue };
             let (Some(had), Some(i)) = (self.open.get(&other), self.open.get(id)) else { continue };
             if !had.goes_with_others(now) || !may_be_one(i, &subject, &had.record.labels) {
                 continue;
@@ -44,7 +44,7 @@ impl Manager {
             }
             i.record.suspects.extend(suspects);
             i.record.suspects.truncate(MAX_SUSPECTS);
-            self.by_subject.insert(subject, id.to_owned());
+            self.correlator.answers_for(id, &subject);
             self.finish(id, tx.out);
         }
     }

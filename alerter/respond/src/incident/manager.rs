@@ -1,28 +1,28 @@
 //! The open incidents: findings in, notifications out.
 //!
 //! A run, and a node, has at most one open incident a cause; what turns out to be one fault of both
-//! is one incident ([`super::correlation`]). It opens with the first raised finding, follows the
+//! is one incident ([`super::correlator`]). It opens with the first raised finding, follows the
 //! most severe one, and resolves when every kind that raised it has been clear for the hold time.
 //! Each return within the hold, and each incident that follows a resolved one of the same cause
 //! within an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
 
-use super::open::Incident;
+use super::open::{Incident, Open};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::closed::Closed;
-use super::flap_history::FlapHistory;
-use super::index::Index;
+use super::correlator::Correlator;
 use super::inhibition::Inhibition;
+use super::report::{Report, View};
 use super::storm::Storms;
-use super::{State, labels};
+use super::{IncidentRecord, State, labels};
 use crate::config::ResponderConfig;
 use crate::external::{External, LabelSet};
 use crate::matcher::{Labels, all_hold};
 use crate::oncall::OnCall;
 use crate::route::Router;
 use crate::silence::Silences;
-use stepwatch_model::{Cause, Context, Finding, Kind, Scope, Subject, Ts};
+use stepwatch_model::{Scope, Subject, Ts};
 
 #[derive(Debug, Default)]
 pub(crate) struct Manager {
@@ -30,17 +30,14 @@ pub(crate) struct Manager {
     pub(super) router: Router,
     /// Shared with whoever shows it.
     pub(crate) oncall: Arc<OnCall>,
-    pub(crate) open: BTreeMap<String, Incident>,
+    pub(crate) open: Open,
     /// Resolved by hand, and still firing.
     pub(crate) closed: Closed,
-    pub(crate) flap_history: FlapHistory,
     pub(crate) storms: Storms,
     pub(crate) silences: Silences,
     pub(super) inhibition: Inhibition,
-    pub(super) index: Index,
+    pub(crate) correlator: Correlator,
     pub(crate) external: External,
-    /// Which incident answers for a subject.
-    pub(super) by_subject: BTreeMap<Subject, String>,
     /// What is hidden by a silence or an incident.
     pub(super) hidden: BTreeMap<String, BTreeSet<String>>,
     /// Incidents that changed since the last look; gone ones are not in `open`.
@@ -75,10 +72,9 @@ impl Manager {
         Arc::make_mut(&mut self.oncall).configure(config.oncall.clone());
         self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
         self.inhibition = Inhibition::new(&config);
-        self.index = Index::new(&config.group_by);
+        self.correlator.configure(&config.group_by, &self.open);
         for (id, i) in &self.open {
             self.inhibition.note(id, i);
-            self.index.note(id, i);
         }
         self.silences.configure(config.silences.clone(), &config.maintenance, &config.oncall.time_intervals);
         self.external.configure(config.alerts.clone());
@@ -93,14 +89,11 @@ impl Manager {
             self.touched.push(id.clone());
             return self.closed.keep(id, incident);
         }
-        for subject in &incident.subjects {
-            self.by_subject.insert(subject.clone(), id.clone());
-        }
+        self.correlator.add(&id, &incident);
         if let Some(quiet) = &incident.record.quiet {
             self.hidden.entry(quiet.by.clone()).or_default().insert(id.clone());
         }
         self.inhibition.note(&id, &incident);
-        self.index.note(&id, &incident);
         self.touched.push(id.clone());
         self.open.insert(id, incident);
     }
@@ -108,15 +101,6 @@ impl Manager {
     /// To be called when all that was stored is taken in.
     pub(crate) fn restored(&mut self) {
         self.inhibition.restored();
-    }
-
-    /// Why a run stands still, or is slow, if it does: the kind that is raised of it.
-    pub(crate) fn standstill_or_slowness(&self, run: &str) -> Option<Kind> {
-        [Cause::Progress, Cause::Speed].into_iter().find_map(|cause| {
-            let subject = Subject { scope: Scope::Run(run.to_owned()), cause };
-            let i = self.open.get(self.by_subject.get(&subject)?)?;
-            i.raised.keys().filter(|(s, _)| *s == subject).map(|(_, kind)| *kind).min()
-        })
     }
 
     /// The runs that an open incident is about.
@@ -130,13 +114,15 @@ impl Manager {
         named.into_iter().chain(i.subjects.iter().filter_map(of_run)).collect()
     }
 
-    pub(super) fn find(&self, subject: &Subject) -> Option<String> {
-        self.by_subject.get(subject).cloned()
+    /// What the parts may read.
+    pub(super) fn view(&self, now: Ts) -> View<'_> {
+        View { now, config: &self.config, open: &self.open, external: &self.external }
     }
 
-    /// The labels of what a finding would open.
-    pub(super) fn labels_of(&self, context: &Context, v: &Finding) -> Labels {
-        labels::of(&self.blank(Ts(0), context, v, 0), &context.run, self.router.teams())
+    /// The labels of what a report would open.
+    pub(super) fn labels_of(&self, report: Report<'_>) -> Labels {
+        let record = IncidentRecord::opened_by(report, Ts(0), String::new(), 0);
+        labels::of(&record, &report.context.run, self.router.teams())
     }
 
     /// Brings the labels up to what is known of the incident.
@@ -144,7 +130,7 @@ impl Manager {
         if let Some(i) = self.open.get_mut(id) {
             i.record.labels = labels::of(&i.record, &i.summary, self.router.teams());
             self.inhibition.note(id, i);
-            self.index.note(id, i);
+            self.correlator.note(id, i);
         }
     }
 }

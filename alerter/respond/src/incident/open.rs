@@ -11,6 +11,9 @@ use stepwatch_model::{Cause, Context, Finding, Kind, Origin, RunSummary, Scope, 
 /// Suspects kept an incident, and nodes.
 pub(super) const MAX_SUSPECTS: usize = 8;
 
+/// By their ids.
+pub(crate) type Open = BTreeMap<String, Incident>;
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Incident {
     pub(crate) record: IncidentRecord,

@@ -58,7 +58,7 @@ impl Manager {
     /// none.
     pub(crate) fn alerts_of(&self, group: &Scope, kind: Kind) -> Option<&BTreeSet<u64>> {
         let subject = Subject { scope: group.clone(), cause: kind.cause() };
-        let open = self.find(&subject).and_then(|id| self.open.get(&id));
+        let open = self.correlator.find(&subject).and_then(|id| self.open.get(&id));
         let closed = || self.closed.find(&subject).and_then(|id| self.closed.get(&id));
         open.or_else(closed).map(|i| &i.alerts)
     }
@@ -66,7 +66,7 @@ impl Manager {
     /// Other alerts fire than before: what was silenced may not be any more.
     pub(crate) fn alerts_changed(&mut self, tx: &mut Tx<'_>, group: &str, cause: Cause) {
         let subject = Subject { scope: Scope::Alert(group.to_owned()), cause };
-        let Some(id) = self.find(&subject) else { return };
+        let Some(id) = self.correlator.find(&subject) else { return };
         if self.open.get(&id).is_some_and(|i| i.record.quiet.is_some()) {
             self.reevaluate_suppression(tx, &id);
         }

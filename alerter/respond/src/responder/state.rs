@@ -9,7 +9,7 @@ use stepwatch_model::{
 
 use super::{Key, Responder};
 use crate::config::ResponderConfig;
-use crate::incident::flap_history::FlapHistoryRow;
+use crate::incident::correlator::flap_history::FlapHistoryRow;
 
 /// What the names of the parts of memories begin with.
 const MEMORY: &str = "memory/";
@@ -32,8 +32,8 @@ impl Responder {
             }
             Key::Storms => encode(&self.manager.storms),
             Key::Calendar(name) => self.manager.oncall.stored_calendar(name).as_ref().and_then(encode),
-            Key::FlapHistory => encode(&self.manager.flap_history.row()),
-            Key::Memory(subject) => self.manager.flap_history.memory(subject).and_then(encode),
+            Key::FlapHistory => encode(&self.manager.correlator.flap_history().row()),
+            Key::Memory(subject) => self.manager.correlator.flap_history().memory(subject).and_then(encode),
         }
     }
 
@@ -65,8 +65,10 @@ impl Responder {
                 }
             }
             _ if name == "storms" => manager.storms = decode(bytes)?,
-            _ if name == "flap_history" => manager.flap_history.restore(decode::<FlapHistoryRow>(bytes)?),
-            _ if name.starts_with(MEMORY) => manager.flap_history.remember(decode(bytes)?),
+            _ if name == "flap_history" => {
+                manager.correlator.flap_history_mut().restore(decode::<FlapHistoryRow>(bytes)?)
+            }
+            _ if name.starts_with(MEMORY) => manager.correlator.flap_history_mut().remember(decode(bytes)?),
             _ => return None,
         }
         Some(())
