@@ -10,8 +10,6 @@ mod escalation;
 mod fabric;
 mod finding;
 mod id;
-mod inhibited;
-pub mod inhibition;
 pub mod labels;
 mod lane;
 pub(crate) mod manager;
@@ -27,9 +25,8 @@ mod report;
 mod resolution;
 mod rolled_up;
 mod self_monitoring;
-mod silenced;
-mod storm;
 mod suppression;
+pub(crate) mod suppressor;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -39,6 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::matcher::Labels;
 use stepwatch_model::{Cause, Kind, Scope, Sentence, Severity, Span, Subject, Suspect, Ts};
+pub use suppressor::inhibition;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

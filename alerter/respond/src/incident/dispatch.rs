@@ -16,7 +16,6 @@ use crate::config::Level;
 use crate::effect::{Action, Effect, Notification, Path};
 use crate::effect::{by_actor, timeline};
 use crate::message::{self, About, Message, Reason, Status, Why};
-use crate::silence::Phase;
 use stepwatch_model::{Scope, Severity, Span, Ts};
 
 /// A finding about a step this long ago is read from a backlog, whose end may tell that it is over.
@@ -64,7 +63,7 @@ impl Manager {
         (i.counted, i.calm) = (false, false);
         self.climb(tx, id, why);
         // Hidden from the first moment on, also while its first word waits.
-        if let Some(quiet) = self.kept_quiet(now, id) {
+        if let Some(quiet) = self.suppressor.kept_quiet(self.view(now), id) {
             self.suppress(tx, id, quiet);
         }
     }
@@ -82,7 +81,7 @@ impl Manager {
             }
             // What a person asks for is told whatever hides it.
             if why.because != Reason::Escalated {
-                match self.suppressor_of(tx, id) {
+                match self.what_hides(tx, id) {
                     Some(quiet) => return self.suppress(tx, id, quiet),
                     None => why = self.reason_after_suppression(tx, id, why),
                 }
@@ -150,7 +149,7 @@ impl Manager {
         let (recipients, found) = self.recipients(now, i, level);
         let Some(i) = self.open.get_mut(id) else { return };
         i.record.level = i.record.level.max(path.level);
-        let silences = self.silences.all().filter(|s| s.phase(now) == Phase::Active).count();
+        let silences = self.suppressor.active_silences(now);
         if silences > 0 {
             path.asked.push(format!("silences that do not match: {silences}"));
         }

@@ -7,22 +7,20 @@
 //! within an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
 
 use super::open::{Incident, Open};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::closed::Closed;
 use super::correlator::Correlator;
-use super::inhibition::Inhibition;
 use super::report::{Report, View};
-use super::storm::Storms;
+use super::suppressor::Suppressor;
 use super::{IncidentRecord, State, labels};
 use crate::config::ResponderConfig;
 use crate::external::{External, LabelSet};
 use crate::matcher::{Labels, all_hold};
 use crate::oncall::OnCall;
 use crate::route::Router;
-use crate::silence::Silences;
-use stepwatch_model::{Scope, Subject, Ts};
+use stepwatch_model::{Kind, Scope, Subject, Ts};
 
 #[derive(Debug, Default)]
 pub(crate) struct Manager {
@@ -33,13 +31,9 @@ pub(crate) struct Manager {
     pub(crate) open: Open,
     /// Resolved by hand, and still firing.
     pub(crate) closed: Closed,
-    pub(crate) storms: Storms,
-    pub(crate) silences: Silences,
-    pub(super) inhibition: Inhibition,
     pub(crate) correlator: Correlator,
+    pub(crate) suppressor: Suppressor,
     pub(crate) external: External,
-    /// What is hidden by a silence or an incident.
-    pub(super) hidden: BTreeMap<String, BTreeSet<String>>,
     /// Incidents that changed since the last look; gone ones are not in `open`.
     pub(crate) touched: Vec<String>,
 }
@@ -71,12 +65,8 @@ impl Manager {
         // through matches nothing, and what no route matches goes to every receiver.
         Arc::make_mut(&mut self.oncall).configure(config.oncall.clone());
         self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
-        self.inhibition = Inhibition::new(&config);
         self.correlator.configure(&config.group_by, &self.open);
-        for (id, i) in &self.open {
-            self.inhibition.note(id, i);
-        }
-        self.silences.configure(config.silences.clone(), &config.maintenance, &config.oncall.time_intervals);
+        self.suppressor.configure(&config, &self.open);
         self.external.configure(config.alerts.clone());
         self.config = config;
         // What they wait for may be another time now.
@@ -90,17 +80,14 @@ impl Manager {
             return self.closed.keep(id, incident);
         }
         self.correlator.add(&id, &incident);
-        if let Some(quiet) = &incident.record.quiet {
-            self.hidden.entry(quiet.by.clone()).or_default().insert(id.clone());
-        }
-        self.inhibition.note(&id, &incident);
+        self.suppressor.add(&id, &incident);
         self.touched.push(id.clone());
         self.open.insert(id, incident);
     }
 
     /// To be called when all that was stored is taken in.
     pub(crate) fn restored(&mut self) {
-        self.inhibition.restored();
+        self.suppressor.restored();
     }
 
     /// The runs that an open incident is about.
@@ -112,6 +99,15 @@ impl Manager {
         };
         let named = Some(i.record.run.clone()).filter(|run| !run.is_empty());
         named.into_iter().chain(i.subjects.iter().filter_map(of_run)).collect()
+    }
+
+    /// The alerts that were ever in the incident of a group, by what makes each one; none if it has
+    /// none.
+    pub(crate) fn alerts_of(&self, group: &Scope, kind: Kind) -> Option<&BTreeSet<u64>> {
+        let subject = Subject { scope: group.clone(), cause: kind.cause() };
+        let open = self.correlator.find(&subject).and_then(|id| self.open.get(&id));
+        let closed = || self.closed.find(&subject).and_then(|id| self.closed.get(&id));
+        open.or_else(closed).map(|i| &i.alerts)
     }
 
     /// What the parts may read.
@@ -129,8 +125,8 @@ impl Manager {
     pub(super) fn relabel(&mut self, id: &str) {
         if let Some(i) = self.open.get_mut(id) {
             i.record.labels = labels::of(&i.record, &i.summary, self.router.teams());
-            self.inhibition.note(id, i);
             self.correlator.note(id, i);
+            self.suppressor.note(id, i);
         }
     }
 }

@@ -44,7 +44,7 @@ impl Manager {
         if let Some(quiet) = &gone.record.quiet {
             self.no_longer_hidden(tx, id, quiet);
         }
-        self.inhibition.forget(id);
+        self.suppressor.remove(id);
         // Last: what it hid must not find it.
         self.release(tx, id);
         Some(gone)

@@ -3,7 +3,7 @@
 use super::labels::ORIGIN;
 use super::manager::Manager;
 use super::open::Incident;
-use super::storm::{Crowd, NAMED, Tally};
+use super::suppressor::storm::{Crowd, NAMED, Tally};
 use super::{Hidden, IncidentRecord, Quiet, State};
 use crate::effect::Action;
 use crate::effect::Tx;
@@ -29,10 +29,7 @@ impl Manager {
         if !counts || i.is_page_of_known_run(now) {
             return None;
         }
-        let team = i.record.labels.get("team").map(|team| format!(" of team {team}")).unwrap_or_default();
-        let way = format!("{} by {}{team}", i.record.severity.as_str(), i.ladders.routes());
-        let reporter = i.origin.as_ref().map(|origin| &origin.reporter);
-        let crowd = self.storms.crowd(now, &way, reporter, &self.config.storm);
+        let crowd = self.suppressor.crowd(now, i, &self.config.storm);
         self.open.get_mut(id)?.counted = true;
         let by = self.roll_up(tx, id, &crowd?)?;
         Some(Quiet { why: Hidden::RolledUp, by, until: None, words: "told as one of many".into() })
@@ -131,7 +128,7 @@ impl Manager {
     /// Whoever takes a storm takes what is in it.
     pub(super) fn ack_members(&mut self, tx: &mut Tx<'_>, storm: &str, by: &str) {
         if self.open.get(storm).is_some_and(|i| i.storm.is_some()) {
-            for id in self.hidden_by(storm) {
+            for id in self.suppressor.hidden_by(storm) {
                 self.ack(tx, &id, by);
             }
         }

@@ -30,7 +30,7 @@ impl Responder {
                 let kept = self.manager.open.get(id).or_else(|| self.manager.closed.get(id));
                 kept.and_then(encode)
             }
-            Key::Storms => encode(&self.manager.storms),
+            Key::Storms => encode(self.manager.suppressor.storms()),
             Key::Calendar(name) => self.manager.oncall.stored_calendar(name).as_ref().and_then(encode),
             Key::FlapHistory => encode(&self.manager.correlator.flap_history().row()),
             Key::Memory(subject) => self.manager.correlator.flap_history().memory(subject).and_then(encode),
@@ -64,7 +64,7 @@ impl Responder {
                     self.dirty.insert(Key::Calendar(name.to_owned()));
                 }
             }
-            _ if name == "storms" => manager.storms = decode(bytes)?,
+            _ if name == "storms" => manager.suppressor.restore_storms(decode(bytes)?),
             _ if name == "flap_history" => {
                 manager.correlator.flap_history_mut().restore(decode::<FlapHistoryRow>(bytes)?)
             }
