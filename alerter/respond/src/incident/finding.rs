@@ -6,7 +6,7 @@ use super::open::Incident;
 use super::renotify_policy::{MAX_ALERTS, is_news};
 use super::report::Report;
 use super::transition::{self, Novelty, Transition};
-use super::{End, Ended, IncidentRecord, State, labels};
+use super::{End, Ended, IncidentRecord, State};
 use crate::effect::Tx;
 use crate::effect::timeline;
 use crate::effect::{Action, Effect};
@@ -44,7 +44,7 @@ impl Manager {
                 if let Some(id) = own.filter(|id| !self.makes_room(tx, id, report)) {
                     return self.update(tx, &id, report);
                 }
-                let labels = || self.labels_of(report);
+                let labels = || self.dispatcher.labels_of(report);
                 if let Some(id) = self.hang_that_was(context, v) {
                     tx.out.push(timeline(now, &id, format!("also {}: {}", v.kind.title(), v.why)));
                 } else if let Some(id) = self.correlator.correlated(self.view(now), report, &labels) {
@@ -59,7 +59,7 @@ impl Manager {
                 }
             }
             Change::Note => {
-                let labels = || self.labels_of(report);
+                let labels = || self.dispatcher.labels_of(report);
                 let correlated = || self.correlator.correlated(self.view(now), report, &labels);
                 match own.or_else(|| self.hang_that_was(context, v)).or_else(correlated) {
                     Some(id) => {
@@ -120,7 +120,7 @@ impl Manager {
         if gives_way {
             let end = i.end().unwrap_or_else(|| End::of(Ended::Clear));
             let words = format!("over; {} is another trouble", v.kind.title());
-            self.resolve(tx, id, "engine", end, &words);
+            self.resolve(tx, id, end, &words);
         }
         gives_way
     }
@@ -151,7 +151,7 @@ impl Manager {
         let Report { subject, context, finding: v } = report;
         let id = self.correlator.next_id(now, subject);
         let mut record = IncidentRecord::opened_by(report, now, id, 0);
-        record.labels = labels::of(&record, &context.run, self.router.teams());
+        record.labels = self.dispatcher.labels(&record, &context.run);
         record.state = State::Resolved;
         record.resolved_at = Some(now);
         record.end_step = Some(v.step);
@@ -182,14 +182,14 @@ impl Manager {
         let (transition, leads) = (transition::classify(i, v, new), transition::leads(i, v));
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
         i.record.suspect(v, leads || weighed && !(context.is_node() && i.falls()));
-        let fabric = i.fabric(context, v);
+        let links = i.links_down(context, v);
         if leads {
-            i.record.follow(v, fabric.as_ref().map(Sentence::from));
+            i.record.follow(v, links.as_ref().map(Sentence::from));
         } else if v.kind != had_kind {
             tx.out.push(timeline(now, id, format!("also {}: {}", v.kind.title(), v.why)));
         }
-        if let Some(why) = fabric.filter(|_| !weighed) {
-            i.record.suspect_fabric(why);
+        if let Some(why) = links.filter(|_| !weighed) {
+            i.record.suspect_switch(why);
         }
         match transition {
             Transition::Raise => self.raise(tx, id, had_severity, v),
@@ -241,7 +241,7 @@ impl Manager {
             }
             return;
         }
-        if self.ack_ends(i).is_some_and(|at| at <= now) {
+        if i.ack_ends(&self.config).is_some_and(|at| at <= now) {
             return self.ack_expired(tx, id);
         }
         let Some(i) = self.open.get_mut(id) else { return };
@@ -305,10 +305,10 @@ impl Manager {
                 Some(end) => (end.clone(), end.after(lasted)),
                 None => (End::of(Ended::Clear), format!("resolved by itself after {lasted}")),
             };
-            self.resolve(tx, id, "engine", end, &words);
+            self.resolve(tx, id, end, &words);
             return;
         }
-        if self.ack_expires(i).is_some_and(|at| at <= now) {
+        if i.ack_expires(&self.config).is_some_and(|at| at <= now) {
             self.ack_expired(tx, id);
         }
         match self.open.get(id).filter(|i| i.record.next_at.is_some_and(|at| at <= now)) {

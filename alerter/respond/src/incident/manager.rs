@@ -1,38 +1,41 @@
 //! The open incidents: findings in, notifications out.
 //!
+//! Only the manager changes an incident. Which findings are one, why one is told to nobody and who
+//! is told of it, it asks its three parts, which own what they need for the answer and read the
+//! open incidents. No part knows another one, or the manager.
+//!
 //! A run, and a node, has at most one open incident a cause; what turns out to be one fault of both
 //! is one incident ([`super::correlator`]). It opens with the first raised finding, follows the
 //! most severe one, and resolves when every kind that raised it has been clear for the hold time.
 //! Each return within the hold, and each incident that follows a resolved one of the same cause
 //! within an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
 
-use super::open::{Incident, Open};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
+use super::State;
 use super::closed::Closed;
 use super::correlator::Correlator;
-use super::report::{Report, View};
+use super::dispatcher::Dispatcher;
+use super::open::{Incident, Open};
+use super::report::View;
 use super::suppressor::Suppressor;
-use super::{IncidentRecord, State, labels};
 use crate::config::ResponderConfig;
-use crate::external::{External, LabelSet};
-use crate::matcher::{Labels, all_hold};
-use crate::oncall::OnCall;
-use crate::route::Router;
+use crate::external::External;
 use stepwatch_model::{Kind, Scope, Subject, Ts};
 
 #[derive(Debug, Default)]
 pub(crate) struct Manager {
     pub(crate) config: ResponderConfig,
-    pub(super) router: Router,
-    /// Shared with whoever shows it.
-    pub(crate) oncall: Arc<OnCall>,
     pub(crate) open: Open,
     /// Resolved by hand, and still firing.
     pub(crate) closed: Closed,
+    /// Which findings are one incident.
     pub(crate) correlator: Correlator,
+    /// Why an incident is told to nobody.
     pub(crate) suppressor: Suppressor,
+    /// Who is told of it.
+    pub(crate) dispatcher: Dispatcher,
+    /// What other programs tell of; the parts read it.
     pub(crate) external: External,
     /// Incidents that changed since the last look; gone ones are not in `open`.
     pub(crate) touched: Vec<String>,
@@ -40,33 +43,15 @@ pub(crate) struct Manager {
 
 impl Manager {
     pub(crate) fn new(config: ResponderConfig) -> Self {
-        let mut book = Self::default();
-        book.configure(config);
-        book
-    }
-
-    /// The team of an alert with these labels: the one that it names, or else the first under
-    /// `teams` whose matchers hold. Empty of none.
-    pub(crate) fn team_of(&self, labels: &LabelSet) -> String {
-        if let Some(named) = labels.get("team") {
-            return named.to_owned();
-        }
-        let teams = self.router.teams();
-        if teams.is_empty() {
-            return String::new();
-        }
-        let labels = labels.to_labels();
-        let found = teams.iter().find(|(matchers, _)| all_hold(matchers, &labels));
-        found.map(|(_, team)| team.name.clone()).unwrap_or_default()
+        let mut manager = Self::default();
+        manager.configure(config);
+        manager
     }
 
     pub(crate) fn configure(&mut self, config: ResponderConfig) {
-        // The alerter refuses a configuration whose matchers do not parse; a route that slipped
-        // through matches nothing, and what no route matches goes to every receiver.
-        Arc::make_mut(&mut self.oncall).configure(config.oncall.clone());
-        self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
         self.correlator.configure(&config.group_by, &self.open);
         self.suppressor.configure(&config, &self.open);
+        self.dispatcher.configure(&config);
         self.external.configure(config.alerts.clone());
         self.config = config;
         // What they wait for may be another time now.
@@ -115,16 +100,10 @@ impl Manager {
         View { now, config: &self.config, open: &self.open, external: &self.external }
     }
 
-    /// The labels of what a report would open.
-    pub(super) fn labels_of(&self, report: Report<'_>) -> Labels {
-        let record = IncidentRecord::opened_by(report, Ts(0), String::new(), 0);
-        labels::of(&record, &report.context.run, self.router.teams())
-    }
-
     /// Brings the labels up to what is known of the incident.
     pub(super) fn relabel(&mut self, id: &str) {
         if let Some(i) = self.open.get_mut(id) {
-            i.record.labels = labels::of(&i.record, &i.summary, self.router.teams());
+            i.record.labels = self.dispatcher.labels(&i.record, &i.summary);
             self.correlator.note(id, i);
             self.suppressor.note(id, i);
         }

@@ -1,7 +1,7 @@
 //! An open incident: what it is about, who was told of it, and what holds it open.
 
-use super::escalation::Ladders;
-use super::lane::{Lane, News};
+use super::dispatcher::escalation::Ladders;
+use super::dispatcher::lane::{Lane, News};
 use super::suppressor::storm::Tally;
 use super::{Hidden, IncidentRecord, State};
 use crate::matcher::Labels;

@@ -49,7 +49,8 @@ impl Incident {
             _ if known => false,
             Scope::Node(_) if of_another => true,
             Scope::Node(node) => {
-                self.record.nodes.iter().any(|other| other != node) && !self.is_known_to_be_fabric(context, v)
+                self.record.nodes.iter().any(|other| other != node)
+                    && !self.is_expected_of_its_switch(context, v)
             }
             Scope::Run(_) => of_another,
             Scope::Alert(_) | Scope::Own(_) | Scope::Storm(_) => false,
@@ -136,7 +137,7 @@ impl IncidentRecord {
 
     /// Takes over what the leading finding says, or what it means beside the others of its kind.
     /// The onset stays the earliest.
-    pub(super) fn follow(&mut self, v: &Finding, fabric: Option<Sentence>) {
+    pub(super) fn follow(&mut self, v: &Finding, links: Option<Sentence>) {
         if v.severity > self.severity {
             self.severity = v.severity;
             self.detected_step = v.step;
@@ -149,7 +150,7 @@ impl IncidentRecord {
         }
         self.signal = v.signal.clone().into_owned();
         (self.value, self.score) = (v.value, v.score);
-        self.summary = fabric.unwrap_or_else(|| v.why.clone());
+        self.summary = links.unwrap_or_else(|| v.why.clone());
         self.end_step = None;
     }
 

@@ -46,7 +46,7 @@ impl Manager {
         // Whoever closes a storm wants to hear no more of what is in it.
         self.ack_members(tx, id, by);
         let end = End { by: Some(by.to_owned()), reopens_at, ..End::of(Ended::Person) };
-        let gone = self.resolve(tx, id, by, end, &format!("resolved by {by}{back}"));
+        let gone = self.resolve(tx, id, end, &format!("resolved by {by}{back}"));
         for ((subject, kind), severity) in raised {
             self.correlator.flap_history_mut().close(now, &subject, kind, severity);
         }

@@ -19,16 +19,11 @@ const TOLD_AGAIN: Span = Span::secs(900);
 
 impl Manager {
     /// Ends it; what it was.
-    pub(super) fn resolve(
-        &mut self,
-        tx: &mut Tx<'_>,
-        id: &str,
-        actor: &str,
-        end: End,
-        reason: &str,
-    ) -> Option<Incident> {
+    pub(super) fn resolve(&mut self, tx: &mut Tx<'_>, id: &str, end: End, reason: &str) -> Option<Incident> {
         let now = tx.now;
         let i = self.open.get_mut(id)?;
+        let actor = end.by.as_deref().unwrap_or("engine");
+        tx.out.push(by_actor(now, id, actor, reason.to_owned()));
         i.record.end = Some(end);
         i.record.state = State::Resolved;
         i.record.resolved_at = Some(now);
@@ -36,7 +31,6 @@ impl Manager {
         if i.record.end_step.is_none() {
             i.record.end_step = i.summary.last_step;
         }
-        tx.out.push(by_actor(now, id, actor, reason.to_owned()));
         self.notify_all(tx, id, Action::Resolve, Why::new(Reason::Resolved, reason));
         self.finish(id, tx.out);
         let gone = self.open.remove(id)?;
@@ -91,7 +85,7 @@ impl Manager {
                 self.finish(&id, tx.out);
             } else {
                 let reason = if by_hand { "the run was stopped" } else { "the run ended" };
-                self.resolve(tx, &id, "engine", End::of(Ended::RunEnded), reason);
+                self.resolve(tx, &id, End::of(Ended::RunEnded), reason);
             }
         }
         let why = if by_hand { "the run was stopped" } else { "the run ended" };
@@ -136,7 +130,7 @@ impl Manager {
                 self.finish(&id, tx.out);
             } else {
                 let reason = format!("stale: {silent}; it may still hold");
-                self.resolve(tx, &id, "engine", End::stale(heard), &reason);
+                self.resolve(tx, &id, End::stale(heard), &reason);
             }
         }
         self.closed_without(tx, &silent, |s| s.scope == *scope);
@@ -228,7 +222,7 @@ impl Manager {
         };
         let over = had.record.kind.title();
         let reason = format!("{over} over; {} is told as a ticket", had.left());
-        self.resolve(tx, id, "engine", End::of(Ended::Replaced), &reason);
+        self.resolve(tx, id, End::of(Ended::Replaced), &reason);
         let new = self.correlator.next_id(now, &subject);
         let incident = had.without_its_page(now, new.clone(), kind, severity);
         let words = format!("opened as {}: {}", severity.as_str(), incident.record.summary);

@@ -5,9 +5,9 @@
 //! incident that is hidden is looked at anew at least every [`LOOK_AGAIN`], whoever forgot to say
 //! that it ended.
 
+use super::dispatcher::{Recipient, Word};
 use super::manager::Manager;
 use super::suppressor::MAX_CHAIN;
-use super::targets::Recipient;
 use super::{Hidden, Quiet};
 use crate::effect::{Action, Effect, TimelineEntry, Tx, by_actor, timeline};
 use crate::message::{Reason, Why};
@@ -156,9 +156,10 @@ impl Manager {
             let whom =
                 if receivers.is_empty() { "nobody had been told".into() } else { receivers.join(", ") };
             tx.out.push(by_actor(now, id, "engine", format!("reminder ({whom}): {words}")));
+            let why = Why::from(words);
             for receiver in receivers.into_iter().filter(|_| n < MAX_REMINDERS) {
                 let to = Recipient::known(receiver, Vec::new());
-                self.send(tx, id, to, Action::Update, &Why::from(words.clone()));
+                self.send(tx, id, to, Word { action: Action::Update, why: &why });
             }
             self.finish(id, tx.out);
         }

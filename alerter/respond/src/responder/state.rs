@@ -1,7 +1,5 @@
 //! The stored form of the responder: one part an incident.
 
-use std::sync::Arc;
-
 use stepwatch_model::{
     Scope, Subject,
     stored::{StatePart, decode, encode},
@@ -31,7 +29,9 @@ impl Responder {
                 kept.and_then(encode)
             }
             Key::Storms => encode(self.manager.suppressor.storms()),
-            Key::Calendar(name) => self.manager.oncall.stored_calendar(name).as_ref().and_then(encode),
+            Key::Calendar(name) => {
+                self.manager.dispatcher.oncall().stored_calendar(name).as_ref().and_then(encode)
+            }
             Key::FlapHistory => encode(&self.manager.correlator.flap_history().row()),
             Key::Memory(subject) => self.manager.correlator.flap_history().memory(subject).and_then(encode),
         }
@@ -60,7 +60,7 @@ impl Responder {
         match name.split_once('/') {
             Some(("incident", id)) => manager.restore(id.to_owned(), decode(bytes)?),
             Some(("calendar", name)) => {
-                if !Arc::make_mut(&mut manager.oncall).restore_calendar(name, decode(bytes)?) {
+                if !manager.dispatcher.oncall_mut().restore_calendar(name, decode(bytes)?) {
                     self.dirty.insert(Key::Calendar(name.to_owned()));
                 }
             }

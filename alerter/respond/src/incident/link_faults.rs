@@ -32,7 +32,7 @@ impl Manager {
             let (raised, known) = (had.raised.clone(), had.known.clone());
             let (nodes, suspects) = (had.record.nodes.clone(), had.record.suspects.clone());
             let reason = format!("links of {n} nodes went down at once: told as one with {id}");
-            self.resolve(tx, &other, "engine", End::of(Ended::Replaced), &reason);
+            self.resolve(tx, &other, End::of(Ended::Replaced), &reason);
             let Some(i) = self.open.get_mut(id) else { return };
             i.raised.extend(raised);
             i.known.extend(known);
@@ -65,7 +65,7 @@ impl Incident {
     }
 
     /// Whoever knows of pages of this switch expects more of them.
-    pub(super) fn is_known_to_be_fabric(&self, context: &Context, v: &Finding) -> bool {
+    pub(super) fn is_expected_of_its_switch(&self, context: &Context, v: &Finding) -> bool {
         let paged = |scope: &&Scope| matches!(scope, Scope::Node(n) if context.fabric.contains(n));
         let others = self.paged.iter().filter(|s| **s != context.scope).filter(paged).count();
         v.kind == Kind::LinkFault && others >= EXPECTED
@@ -73,7 +73,7 @@ impl Incident {
 
     /// What a finding means beside those of the other nodes, if it is of a link: what they share is
     /// to blame.
-    pub(super) fn fabric(&self, context: &Context, v: &Finding) -> Option<Observation> {
+    pub(super) fn links_down(&self, context: &Context, v: &Finding) -> Option<Observation> {
         if v.kind != Kind::LinkFault || self.links_of(context).take(2).count() < 2 {
             return None;
         }
@@ -109,7 +109,7 @@ impl Incident {
 
 impl IncidentRecord {
     /// What the links of several nodes share is the first suspect.
-    pub(super) fn suspect_fabric(&mut self, links: Observation) {
+    pub(super) fn suspect_switch(&mut self, links: Observation) {
         if self.kind == Kind::LinkFault {
             self.suspects.retain(|had| had.target != Target::Switch);
             self.suspects.insert(0, Suspect::new(Target::Switch, links));
