@@ -2,36 +2,29 @@
 
 pub mod audit;
 mod closed;
-mod correlation;
-mod delivery_failure;
+pub(crate) mod correlator;
+pub(crate) mod delivery_failure;
 mod dispatch;
+pub(crate) mod dispatcher;
 mod due;
-mod escalation;
-mod fabric;
 mod finding;
-pub(crate) mod flap_history;
 mod id;
-mod index;
-mod inhibited;
-pub mod inhibition;
 pub mod labels;
-mod lane;
+mod link_faults;
 pub(crate) mod manager;
 mod open;
 mod operator_actions;
 mod origin;
 mod partial_resolve;
-mod put_off;
 mod record;
 mod renotify_policy;
 mod reopen;
+mod report;
 mod resolution;
 mod rolled_up;
 mod self_monitoring;
-mod silenced;
-mod storm;
 mod suppression;
-mod targets;
+pub(crate) mod suppressor;
 #[cfg(test)]
 mod tests;
 mod transition;
@@ -40,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::matcher::Labels;
 use stepwatch_model::{Cause, Kind, Scope, Sentence, Severity, Span, Subject, Suspect, Ts};
+pub use suppressor::inhibition;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -17,6 +17,7 @@ use crate::effect::by_actor;
 use crate::effect::{Action, Effect, Input, Notification};
 use crate::incident::IncidentRecord;
 use crate::incident::audit::Flaw;
+use crate::incident::delivery_failure::Undelivered;
 use crate::incident::manager::Manager;
 use crate::message::{Message, Why};
 use crate::oncall::OnCall;
@@ -109,13 +110,16 @@ impl Responder {
             }
             Input::Calendar { schedule, text } => self.calendar(now, schedule, text),
             Input::Unreached { incident, receiver, waited, error } => {
-                self.manager.unreached(&mut Tx::new(now, out), incident, receiver, waited, error);
+                let what = Undelivered { incident, receiver, error };
+                self.manager.unreached(&mut Tx::new(now, out), what, waited);
             }
             Input::PutOff { incident, receiver, wait, error } => {
-                self.manager.put_off(&mut Tx::new(now, out), incident, receiver, wait, error);
+                let what = Undelivered { incident, receiver, error };
+                self.manager.put_off(&mut Tx::new(now, out), what, wait);
             }
             Input::Failed { incident, receiver, action, error } => {
-                self.manager.failed(&mut Tx::new(now, out), incident, receiver, action, error);
+                let what = Undelivered { incident, receiver, error };
+                self.manager.failed(&mut Tx::new(now, out), what, action);
             }
             Input::Silence { plan } => self.silence(&mut Tx::new(now, out), plan),
             Input::ExpireSilence { id } => self.expire_silence(&mut Tx::new(now, out), id),
@@ -159,7 +163,7 @@ impl Responder {
             self.dirty.extend([Key::FlapHistory, Key::Storms]);
         }
         self.dirty
-            .extend(core::mem::take(&mut self.manager.flap_history.changed).into_iter().map(Key::Memory));
+            .extend(self.manager.correlator.flap_history_mut().take_changed().into_iter().map(Key::Memory));
     }
 
     /// What is fed back of these runs may have changed: those that the incident is about, and was.
@@ -174,8 +178,8 @@ impl Responder {
     pub fn take_run_incidents(&mut self) -> impl Iterator<Item = RunIncidents> {
         let runs = core::mem::take(&mut self.changed_runs).into_iter();
         runs.map(|run| RunIncidents {
-            notified: self.manager.is_told_of(&run),
-            standstill_or_slowness: self.manager.standstill_or_slowness(&run),
+            notified: self.manager.correlator.is_told_of(&self.manager.open, &run),
+            standstill_or_slowness: self.manager.correlator.standstill_or_slowness(&self.manager.open, &run),
             run,
         })
     }
@@ -199,7 +203,7 @@ impl Responder {
     /// Replaces the configuration; open incidents keep their level.
     pub fn reconfigure(&mut self, config: ResponderConfig) {
         // What is stored of a calendar that nobody asks for any more goes with it.
-        self.dirty.extend(self.manager.oncall.known_calendars().into_iter().map(Key::Calendar));
+        self.dirty.extend(self.manager.dispatcher.oncall().known_calendars().into_iter().map(Key::Calendar));
         self.manager.configure(config);
         self.settle();
     }
@@ -220,7 +224,8 @@ impl Responder {
 
     /// Open pages of teams that name nobody, where nobody else may be told of them either.
     pub fn homeless(&self) -> Vec<String> {
-        self.manager.homeless()
+        let homeless = self.manager.open.values().filter(|i| i.is_homeless());
+        homeless.map(|i| i.record.id.clone()).collect()
     }
 
     /// Sees to it that those people are told all the same.
@@ -282,7 +287,7 @@ impl Responder {
 
     /// What is not a calendar changes nothing: whoever reads it has looked at it before.
     fn calendar(&mut self, now: Ts, schedule: &str, text: Option<&str>) {
-        let oncall = Arc::make_mut(&mut self.manager.oncall);
+        let oncall = self.manager.dispatcher.oncall_mut();
         let taken = match text {
             Some(text) => oncall.read_calendar(schedule, text, now).is_ok(),
             None => oncall.calendar_stands(schedule, now),
@@ -294,7 +299,7 @@ impl Responder {
 
     /// Who is on call when.
     pub fn oncall(&self) -> &Arc<OnCall> {
-        &self.manager.oncall
+        self.manager.dispatcher.oncall()
     }
 }
 

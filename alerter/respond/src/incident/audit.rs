@@ -7,6 +7,7 @@
 
 use super::manager::Manager;
 use super::open::Incident;
+use super::suppressor::leads_to;
 use super::{Hidden, State};
 use stepwatch_model::{Severity, Span, Ts};
 
@@ -52,13 +53,13 @@ impl Manager {
             let explained_by = i.record.quiet.as_ref().filter(|q| q.why == Hidden::Inhibited);
             let hider = explained_by.and_then(|q| self.open.get(&q.by));
             let stays = i.resolve_at.is_none_or(|at| at > now);
-            if stays && hider.is_some_and(|by| self.is_hidden_for_nothing(now, by)) {
+            if stays && hider.is_some_and(|by| self.suppressor.is_hidden_for_nothing(self.view(now), by)) {
                 flaw("what hides it is silenced, and nobody has that");
             }
-            if hider.is_some_and(|by| self.leads_to(&by.record.id, id)) {
+            if hider.is_some_and(|by| leads_to(&self.open, &by.record.id, id)) {
                 flaw("it hides what hides it");
             }
-            if i.subjects.iter().any(|s| self.by_subject.get(s) != Some(id)) {
+            if !self.correlator.is_alone(id, i) {
                 flaw("another incident is open of the same thing");
             }
         }

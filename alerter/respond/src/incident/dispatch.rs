@@ -4,20 +4,16 @@
 //! `update_min_interval`: how far apart news of it are. `remind_every`: how long a page may go
 //! unanswered before it is told again. Pages, acknowledgements and ends wait for nothing.
 
-use super::lane::News;
-use crate::effect::Tx;
-
-use super::escalation::{Due, Ladders, Pace, Round};
+use super::dispatcher::escalation::{Due, Ladders, Pace};
+use super::dispatcher::lane::News;
+use super::dispatcher::{Call, Recipient, Word};
 use super::manager::Manager;
-use super::targets::Recipient;
 use super::{Hidden, State};
 use crate::advice;
 use crate::config::Level;
-use crate::effect::{Action, Effect, Notification, Path};
-use crate::effect::{by_actor, timeline};
-use crate::message::{self, About, Message, Reason, Status, Why};
-use crate::silence::Phase;
-use stepwatch_model::{Scope, Severity, Span, Ts};
+use crate::effect::{Action, Effect, Notification, Path, Tx, timeline};
+use crate::message::{Message, Reason, Why};
+use stepwatch_model::{Severity, Span, Ts};
 
 /// A finding about a step this long ago is read from a backlog, whose end may tell that it is over.
 const LATE: Span = Span::secs(120);
@@ -25,9 +21,6 @@ const LATE: Span = Span::secs(120);
 const BACKLOG: Span = Span::secs(10);
 /// Rounds told at one moment: a ladder of waits of nothing has an end, and a mistake of ours too.
 const MAX_ROUNDS: usize = 1000;
-
-/// Why a storm takes its way.
-const OF_STORM: &str = "that of the incidents in it";
 
 impl Manager {
     /// Tells the people of its routes, from the first level on. Nobody is told of an annotation.
@@ -53,7 +46,7 @@ impl Manager {
         i.ladders = if i.storm.is_some() && !i.ladders.is_empty() {
             i.ladders.restarted(from)
         } else {
-            let ways = self.router.ways(&self.config, &i.record.labels);
+            let ways = self.dispatcher.ways(&self.config, &i.record.labels);
             for way in &ways {
                 let levels = way.levels.len();
                 let what = format!("route: {} ({}), levels: {levels}", way.route, way.because);
@@ -64,7 +57,7 @@ impl Manager {
         (i.counted, i.calm) = (false, false);
         self.climb(tx, id, why);
         // Hidden from the first moment on, also while its first word waits.
-        if let Some(quiet) = self.kept_quiet(now, id) {
+        if let Some(quiet) = self.suppressor.kept_quiet(self.view(now), id) {
             self.suppress(tx, id, quiet);
         }
     }
@@ -72,7 +65,6 @@ impl Manager {
     /// Notifies every level that is due.
     pub(super) fn climb(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
         let now = tx.now;
-        let pace = self.pace(id);
         let mut why = why.clone();
         let unheard = self.open.get(id).is_some_and(|i| i.record.level == 0);
         for _ in 0..MAX_ROUNDS {
@@ -82,14 +74,16 @@ impl Manager {
             }
             // What a person asks for is told whatever hides it.
             if why.because != Reason::Escalated {
-                match self.suppressor_of(tx, id) {
+                match self.what_hides(tx, id) {
                     Some(quiet) => return self.suppress(tx, id, quiet),
                     None => why = self.reason_after_suppression(tx, id, why),
                 }
             }
             let Some(i) = self.open.get_mut(id) else { return };
+            let pace = Pace::of(i, &self.config);
             let Some(due) = i.ladders.due(now, pace) else { break };
-            self.round(tx, id, due, &why, unheard);
+            let reason = if unheard { why.clone() } else { due.reason(now, i, &why) };
+            self.round(tx, id, &due, &reason);
         }
         self.fall_back(tx, id, &why);
         if let Some(i) = self.open.get_mut(id) {
@@ -98,112 +92,60 @@ impl Manager {
     }
 
     /// One level is due: told, or passed over if its condition does not hold.
-    fn round(&mut self, tx: &mut Tx<'_>, id: &str, due: Due, why: &Why, unheard: bool) {
+    fn round(&mut self, tx: &mut Tx<'_>, id: &str, due: &Due, why: &Why) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
-        let (level, asked) = match &due.what {
-            Round::Level(level) => {
-                let (holds, asked) = self.may_tell(now, i, &level.condition);
-                if !holds {
-                    let what =
-                        format!("level {} of {} passed over: {}", due.level, due.route, asked.join(", "));
-                    tx.out.push(timeline(now, id, what));
-                    let pace = self.pace(id);
-                    if let Some(i) = self.open.get_mut(id) {
-                        i.ladders.pass_over(now, &due.route, pace);
-                    }
-                    return;
+        match self.dispatcher.call(self.view(now), i, due) {
+            Ok(call) => self.notify_level(tx, id, call, why),
+            Err(asked) => {
+                let words = format!("level {} of {} passed over: {}", due.level, due.route, asked.join(", "));
+                tx.out.push(timeline(now, id, words));
+                if let Some(i) = self.open.get_mut(id) {
+                    let pace = Pace::of(i, &self.config);
+                    i.ladders.pass_over(now, &due.route, pace);
                 }
-                (level.clone(), asked)
             }
-            Round::Reminder(levels) => {
-                let may = levels.iter().rev().find(|l| self.may_tell(now, i, &l.condition).0);
-                let Some(level) = may.or(levels.last()) else { return };
-                (level.clone(), self.may_tell(now, i, &level.condition).1)
-            }
-        };
-        let told = due.level > i.record.level || due.is_again();
-        let says_more =
-            [Reason::Escalated, Reason::ReceiverFailed, Reason::SilenceEnded, Reason::InhibitionEnded];
-        let own = unheard || !told || says_more.contains(&why.because);
-        let why = if own { why.clone() } else { due.why(now - i.record.opened_at) };
-        let path = self.path(id, due.level, due.repeat, &due.route, asked);
-        self.notify_level(tx, id, &level, path, &why);
+        }
     }
 
-    /// How a level is reached, but for whom it names.
-    fn path(&self, id: &str, level: u32, again: u32, route: &str, asked: Vec<String>) -> Path {
-        let labels = self.open.get(id).map(|i| &i.record.labels);
-        // A reload may have taken the route away since.
-        let way =
-            labels.and_then(|l| self.router.ways(&self.config, l).into_iter().find(|w| w.route == route));
-        // A storm takes the way of what is in it, which its own labels need not lead to.
-        let storm = self.open.get(id).is_some_and(|i| i.storm.is_some());
-        let of_others = || (if storm { OF_STORM.to_owned() } else { String::new() }, None);
-        let (matched, policy) = way.map_or_else(of_others, |way| (way.because, way.policy));
-        Path { route: route.to_owned(), matched, policy, level, again, chosen: Vec::new(), asked }
-    }
-
-    fn notify_level(&mut self, tx: &mut Tx<'_>, id: &str, level: &Level, mut path: Path, why: &Why) {
+    fn notify_level(&mut self, tx: &mut Tx<'_>, id: &str, call: Call, why: &Why) {
         let now = tx.now;
+        let Call { level, mut path } = call;
         let Some(i) = self.open.get(id) else { return };
-        let (recipients, found) = self.recipients(now, i, level);
+        let (recipients, found) = self.dispatcher.recipients(self.view(now), i, &level);
         let Some(i) = self.open.get_mut(id) else { return };
         i.record.level = i.record.level.max(path.level);
-        let silences = self.silences.all().filter(|s| s.phase(now) == Phase::Active).count();
+        let silences = self.suppressor.active_silences(now);
         if silences > 0 {
             path.asked.push(format!("silences that do not match: {silences}"));
         }
         let asked =
             if path.asked.is_empty() { String::new() } else { format!("; {}", path.asked.join(", ")) };
         let found = found.join(", ");
-        let left = recipients.iter().filter_map(|r| Some((&r.receiver, self.left_to(id, &r.receiver, why)?)));
-        let left: Vec<String> = left.map(|(receiver, who)| format!("; {receiver}: {who} repeats")).collect();
-        let left = left.concat();
+        let repeats = |to: &Recipient| {
+            let who = i.left_to(&self.config, &to.receiver, why)?;
+            Some(format!("; {}: {who} repeats", to.receiver))
+        };
+        let left: String = recipients.iter().filter_map(repeats).collect();
         let what = format!("level {} notified ({found}): {}{left}{asked}", path.level, why.words);
         tx.out.push(timeline(now, id, what));
         let called: Vec<String> = recipients.iter().map(|r| r.receiver.clone()).collect();
         for mut recipient in recipients {
             let chosen = recipient.path.take().unwrap_or_default().chosen;
             recipient.path = Some(Path { chosen, ..path.clone() });
-            self.send(tx, id, recipient, Action::Trigger, why);
+            self.send(tx, id, recipient, Word { action: Action::Trigger, why });
         }
-        self.show(tx, id, &called, &format!("{}; told now: {found}", why.words), why.because);
+        let shown = Why::new(why.because, format!("{}; told now: {found}", why.words));
+        self.show(tx, id, &called, &shown);
     }
 
     /// Shows a call in the threads of those whom it is not for.
-    pub(super) fn show(
-        &mut self,
-        tx: &mut Tx<'_>,
-        id: &str,
-        called: &[String],
-        words: &str,
-        because: Reason,
-    ) {
+    fn show(&mut self, tx: &mut Tx<'_>, id: &str, called: &[String], why: &Why) {
         let Some(i) = self.open.get(id) else { return };
         let shows = |receiver: &String| self.config.threads.contains(receiver) && !called.contains(receiver);
-        let lanes = i.lanes.iter().filter(|(receiver, _)| shows(receiver));
-        let lanes: Vec<_> = lanes.map(|(receiver, lane)| (receiver.clone(), lane.users.clone())).collect();
-        for (receiver, users) in lanes {
-            let to = Recipient::known(receiver, users);
-            self.send(tx, id, to, Action::Update, &Why::new(because, words));
+        for to in i.told(shows) {
+            self.send(tx, id, to, Word { action: Action::Update, why });
         }
-    }
-
-    /// Who goes on about the call that this receiver had, if calling it once more rings nobody:
-    /// nobody has answered since, and it is about the same.
-    fn left_to(&self, id: &str, receiver: &str, why: &Why) -> Option<&String> {
-        let again = [
-            Reason::Escalated,
-            Reason::Repeated,
-            Reason::StillFiring,
-            Reason::ReceiverFailed,
-            Reason::SilenceEnded,
-            Reason::InhibitionEnded,
-        ];
-        let lane = self.open.get(id)?.lanes.get(receiver)?;
-        let stands = lane.seq > 0 && !lane.answered && again.contains(&why.because);
-        self.config.repeated_by.get(receiver).filter(|_| stands)
     }
 
     /// A page whose every level was passed over is told all the same; of anything else it is said
@@ -223,68 +165,32 @@ impl Manager {
         }
         let notify = i.ladders.last().flat_map(|l| l.notify.clone()).collect();
         let level = Level { notify, ..Level::default() };
-        let nobody = vec!["no condition of any level holds: the last level is told all the same".to_owned()];
-        let path = self.path(id, 1, 0, &i.ladders.routes(), nobody);
-        self.notify_level(tx, id, &level, path, why);
+        let asked = vec!["no condition of any level holds: the last level is told all the same".to_owned()];
+        let path = self.dispatcher.path(&self.config, i, &i.ladders.routes());
+        let path = Path { level: 1, again: 0, asked, ..path };
+        self.notify_level(tx, id, Call { level, path }, why);
     }
 
-    pub(super) fn pace(&self, id: &str) -> Pace {
-        let page = self.open.get(id).is_some_and(|i| i.record.severity == Severity::Page);
-        Pace { page, remind_every: self.config.remind_every }
-    }
-
-    pub(super) fn send(&mut self, tx: &mut Tx<'_>, id: &str, to: Recipient, action: Action, why: &Why) {
-        let now = tx.now;
-        let Recipient { receiver, users, path } = to;
-        let left_to = self.left_to(id, &receiver, why).filter(|_| action == Action::Trigger).cloned();
+    pub(super) fn send(&mut self, tx: &mut Tx<'_>, id: &str, to: Recipient, word: Word<'_>) {
+        let Word { action, why } = word;
+        let Some(i) = self.open.get_mut(id) else { return };
+        let left_to = i.left_to(&self.config, &to.receiver, why).filter(|_| action == Action::Trigger);
+        let left_to = left_to.cloned();
+        i.note_sent(tx.now, &to, word);
         let mut why = why.clone();
         if let Some(who) = &left_to {
             why.words = format!("{}; {who} repeats", why.words);
         }
-        let slack_ids = users.iter().filter_map(|name| self.oncall.user(name)?.slack_id.clone()).collect();
-        let Some(i) = self.open.get_mut(id) else { return };
-        i.told_at = Some(now);
-        let lane = i.lanes.entry(receiver.clone()).or_default();
-        lane.seq += 1;
-        let news = action == Action::Update && why.because != Reason::Unacknowledged;
-        lane.answered = action == Action::Ack || lane.answered && news;
-        if !users.is_empty() {
-            lane.users.clone_from(&users);
-        }
-        let seq = lane.seq;
-        let (page, despite_quiet) = (i.record.severity == Severity::Page, i.record.quiet.is_some());
-        let Some(message) = self.words(now, id, action, &why) else { return };
-        tx.out.push(Effect::Notify(Box::new(Notification {
-            incident: id.to_owned(),
-            seq,
-            action,
-            idem_key: format!("{id}/{receiver}/{seq}"),
-            page,
-            users,
-            slack_ids,
-            path,
-            despite_quiet,
-            left_to,
-            message,
-            receiver,
-        })));
+        let Some(i) = self.open.get(id) else { return };
+        let word = Word { action, why: &why };
+        let notification = self.dispatcher.notification(self.view(tx.now), i, to, word);
+        tx.out.push(Effect::Notify(Box::new(Notification { left_to, ..notification })));
     }
 
     /// What is to be said of an open incident as it is at `now`.
     pub(crate) fn words(&self, now: Ts, id: &str, action: Action, why: &Why) -> Option<Message> {
         let i = self.open.get(id)?;
-        let status = match action {
-            Action::Resolve => Status::Resolved,
-            _ if i.record.state == State::Acknowledged => Status::Acknowledged,
-            _ => Status::Firing,
-        };
-        let alert = i.subjects.iter().find_map(|subject| match &subject.scope {
-            Scope::Alert(key) => self.external.spokesman(key),
-            _ => None,
-        });
-        let alert = alert.map(AsRef::as_ref);
-        let about = About { record: &i.record, run: &i.summary, alert, holds: i.holds() };
-        Some(message::compose(now, about, status, why, &self.config))
+        Some(i.message(self.view(now), Word { action, why }))
     }
 
     /// To everyone who was told of the incident. News wait until the last word is old enough, and
@@ -302,9 +208,8 @@ impl Manager {
             }
         }
         i.news = None;
-        let lanes = i.lanes.iter().map(|(receiver, lane)| (receiver.clone(), lane.users.clone()));
-        for (receiver, users) in lanes.collect::<Vec<_>>() {
-            self.send(tx, id, Recipient::known(receiver, users), action, &why);
+        for to in i.told(|_| true) {
+            self.send(tx, id, to, Word { action, why: &why });
         }
     }
 
@@ -331,48 +236,6 @@ impl Manager {
         let why =
             if i.record.level == 0 { Why::first() } else { Why::new(Reason::StillFiring, "still firing") };
         self.climb(tx, id, &why);
-    }
-
-    /// A receiver will never take it: the next level is due now, unless it only stood in for
-    /// another, or would wake somebody for what is not a page.
-    pub(crate) fn failed(&mut self, tx: &mut Tx<'_>, id: &str, receiver: &str, action: Action, error: &str) {
-        let now = tx.now;
-        tx.out.push(by_actor(now, id, receiver, format!("{} failed for good: {error}", action.as_str())));
-        let Some(i) = self.open.get(id) else { return };
-        if action != Action::Trigger || i.record.state != State::Open {
-            return;
-        }
-        let why = Why::new(Reason::ReceiverFailed, format!("{receiver} could not be reached: {error}"));
-        let page = i.record.severity == Severity::Page;
-        let wakes = i.ladders.upcoming().flat_map(|l| &l.notify).any(|item| self.config.wakes(item));
-        // A page that rang elsewhere need not ring sooner because a chat does not show it.
-        let rang =
-            !self.config.wakes(receiver) && i.lanes.keys().any(|o| o != receiver && self.config.wakes(o));
-        let may_hurry = (page && !rang || !page && !wakes) && !self.stood_in(now, id, receiver);
-        let Some(i) = self.open.get_mut(id) else { return };
-        if may_hurry && i.ladders.hurry(now) {
-            self.climb(tx, id, &why);
-        } else if i.record.quiet.is_none() {
-            self.notify_fallback(tx, id, receiver, &why);
-        }
-        self.finish(id, tx.out);
-    }
-}
-
-impl Due {
-    fn why(&self, waited: Span) -> Why {
-        let level = self.level;
-        match (&self.what, self.repeat) {
-            (_, 0) => {
-                Why::new(Reason::Escalated, format!("escalated to level {level}: no answer for {waited}"))
-            }
-            (Round::Level(_), n) => {
-                Why::new(Reason::Repeated, format!("level {level} again ({n}): no answer for {waited}"))
-            }
-            (Round::Reminder(_), n) => {
-                Why::new(Reason::StillFiring, format!("level {level} again ({n}): no answer for {waited}"))
-            }
-        }
     }
 }
 

@@ -1,18 +1,18 @@
 //! What a finding does to the open incidents: it opens one, joins one, or ends one.
 
-use super::flap_history::FLAP_MEMORY;
+use super::correlator::flap_history::FLAP_MEMORY;
 use super::manager::Manager;
-use super::open::{Incident, MAX_SUSPECTS, sick};
+use super::open::Incident;
 use super::renotify_policy::{MAX_ALERTS, is_news};
+use super::report::Report;
 use super::transition::{self, Novelty, Transition};
-use super::{End, Ended, IncidentRecord, State, id, labels};
+use super::{End, Ended, IncidentRecord, State};
 use crate::effect::Tx;
 use crate::effect::timeline;
 use crate::effect::{Action, Effect};
-use crate::matcher::Labels;
 use crate::message::{Reason, Why};
 use std::collections::{BTreeMap, BTreeSet};
-use stepwatch_model::{Cause, Change, Context, Finding, Kind, Sentence, Severity, Subject, Ts};
+use stepwatch_model::{Cause, Change, Context, Finding, Kind, Sentence, Severity, Subject};
 
 impl Manager {
     pub(crate) fn finding(&mut self, tx: &mut Tx<'_>, context: &Context, v: &Finding) {
@@ -22,44 +22,46 @@ impl Manager {
 
     pub(super) fn take(&mut self, tx: &mut Tx<'_>, context: &Context, v: &Finding) {
         let now = tx.now;
-        let subject = Subject { scope: context.scope.clone(), cause: v.kind.cause() };
+        let subject = &Subject { scope: context.scope.clone(), cause: v.kind.cause() };
+        let report = Report { subject, context, finding: v };
         if !v.change.ends() {
-            self.let_go(tx, &subject);
+            self.let_go(tx, subject);
         }
-        let own = self.find(&subject);
+        let own = self.correlator.find(subject);
         if own.is_none()
-            && let Some(id) = self.closed.find(&subject)
+            && let Some(id) = self.closed.find(subject)
         {
-            return self.while_closed(tx, &id, &subject, context, v);
+            return self.while_closed(tx, &id, report);
         }
         match v.change {
             Change::Clear | Change::Lapse => {
-                self.flap_history.reopen(&subject, v.kind);
+                self.correlator.flap_history_mut().reopen(subject, v.kind);
                 if let Some(id) = own {
-                    self.clear(tx, &id, &subject, context, v);
+                    self.clear(tx, &id, report);
                 }
             }
             Change::Raise | Change::Another | Change::More => {
-                if let Some(id) = own.filter(|id| !self.makes_room(tx, id, &subject, v)) {
-                    return self.update(tx, &id, &subject, context, v);
+                if let Some(id) = own.filter(|id| !self.makes_room(tx, id, report)) {
+                    return self.update(tx, &id, report);
                 }
+                let labels = || self.dispatcher.labels_of(report);
                 if let Some(id) = self.hang_that_was(context, v) {
                     tx.out.push(timeline(now, &id, format!("also {}: {}", v.kind.title(), v.why)));
-                } else if let Some(id) = self.kin(now, context, v) {
-                    self.join(tx, &id, &subject, context, v);
-                    self.absorb(tx, &id, context);
-                } else if let Some(id) = self.grouped(context, v) {
+                } else if let Some(id) = self.correlator.correlated(self.view(now), report, &labels) {
+                    self.join(tx, &id, report);
+                } else if let Some(id) = self.correlator.grouped(self.view(now), report, &labels) {
                     // Only its labels bring it here: whoever has the rest in hand knows nothing of
                     // it.
-                    let context = Context { apart: true, ..context.clone() };
-                    self.join(tx, &id, &subject, &context, v);
-                    self.absorb(tx, &id, &context);
+                    let context = &Context { apart: true, ..context.clone() };
+                    self.join(tx, &id, Report { context, ..report });
                 } else {
-                    self.create(tx, subject, context, v);
+                    self.create(tx, report);
                 }
             }
             Change::Note => {
-                match own.or_else(|| self.hang_that_was(context, v)).or_else(|| self.kin(now, context, v)) {
+                let labels = || self.dispatcher.labels_of(report);
+                let correlated = || self.correlator.correlated(self.view(now), report, &labels);
+                match own.or_else(|| self.hang_that_was(context, v)).or_else(correlated) {
                     Some(id) => {
                         tx.out.push(timeline(now, &id, format!("also seen: {}", v.why)));
                         if let Some(i) = self.open.get_mut(&id).filter(|_| !v.suspects.is_empty()) {
@@ -67,24 +69,25 @@ impl Manager {
                         }
                         self.finish(&id, tx.out);
                     }
-                    None => self.annotate(tx, context, v),
+                    None => self.annotate(tx, report),
                 }
             }
         }
     }
 
     /// The step that ends a hang is a long one: that is the hang, not a second fault.
-    pub(super) fn hang_that_was(&self, context: &Context, v: &Finding) -> Option<String> {
+    fn hang_that_was(&self, context: &Context, v: &Finding) -> Option<String> {
         let stall = v.kind == Kind::Stall && !v.change.ends();
         let hang = Subject { scope: context.scope.clone(), cause: Cause::Progress };
-        if stall { self.find(&hang).or_else(|| self.closed.find(&hang)) } else { None }
+        if stall { self.correlator.find(&hang).or_else(|| self.closed.find(&hang)) } else { None }
     }
 
-    pub(super) fn create(&mut self, tx: &mut Tx<'_>, subject: Subject, context: &Context, v: &Finding) {
+    fn create(&mut self, tx: &mut Tx<'_>, report: Report<'_>) {
         let now = tx.now;
-        let flaps = self.flap_history.flaps(now, &subject);
-        let record = self.record(now, context, v, flaps);
-        let id = record.id.clone();
+        let Report { subject, context, finding: v } = report;
+        let flaps = self.correlator.flap_history_mut().flaps(now, subject);
+        let id = self.correlator.next_id(now, subject);
+        let record = IncidentRecord::opened_by(report, now, id.clone(), flaps);
         let again = if flaps > 0 {
             format!(" (came back {flaps} times within {FLAP_MEMORY})")
         } else {
@@ -98,7 +101,7 @@ impl Manager {
             paged: (v.severity == Severity::Page).then(|| context.scope.clone()).into_iter().collect(),
             alerts: context.came.iter().copied().take(MAX_ALERTS).collect(),
             origin: context.origin.clone(),
-            ..Incident::new(record, context.run.clone(), BTreeSet::from([subject]))
+            ..Incident::new(record, context.run.clone(), BTreeSet::from([subject.clone()]))
         };
         self.restore(id.clone(), incident);
         self.announce(tx, &id, v.ts, &Why::first());
@@ -107,7 +110,8 @@ impl Manager {
 
     /// An incident that is over and only waits whether it comes back gives way to another trouble
     /// that is as severe: nobody who was told of the first knows of the second. True if it did.
-    pub(super) fn makes_room(&mut self, tx: &mut Tx<'_>, id: &str, subject: &Subject, v: &Finding) -> bool {
+    fn makes_room(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) -> bool {
+        let Report { subject, finding: v, .. } = report;
         let Some(i) = self.open.get(id) else { return false };
         let gives_way = i.resolve_at.is_some()
             && i.raised.is_empty()
@@ -116,40 +120,38 @@ impl Manager {
         if gives_way {
             let end = i.end().unwrap_or_else(|| End::of(Ended::Clear));
             let words = format!("over; {} is another trouble", v.kind.title());
-            self.resolve(tx, id, "engine", end, &words);
+            self.resolve(tx, id, end, &words);
         }
         gives_way
     }
 
     /// What was two things is one fault: whoever knows of the incident learns of the other.
-    pub(super) fn join(
-        &mut self,
-        tx: &mut Tx<'_>,
-        id: &str,
-        subject: &Subject,
-        context: &Context,
-        v: &Finding,
-    ) {
+    fn join(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) {
+        let Report { subject, context, finding: v } = report;
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
         i.subjects.insert(subject.clone());
-        self.by_subject.insert(subject.clone(), id.to_owned());
+        self.correlator.answers_for(id, subject);
         let told = |i: &Incident| i.lanes.values().map(|l| l.seq).sum::<u32>();
         let before = told(i);
         let how = if context.apart { "the same labels of group_by" } else { "one fault" };
         tx.out.push(timeline(now, id, format!("{} of {}: {how}", v.kind.title(), subject.scope.name())));
-        self.update(tx, id, subject, context, v);
+        self.update(tx, id, report);
         if self.open.get(id).is_some_and(|i| before > 0 && told(i) == before) {
             let reason = format!("also {} of {}: {}", v.kind.title(), subject.scope.name(), v.why);
             self.notify_all(tx, id, Action::Update, reason);
             self.finish(id, tx.out);
         }
+        self.absorb(tx, id, context);
     }
 
-    pub(super) fn annotate(&mut self, tx: &mut Tx<'_>, context: &Context, v: &Finding) {
+    /// It is told to nobody, and is over as soon as it is noted.
+    fn annotate(&mut self, tx: &mut Tx<'_>, report: Report<'_>) {
         let now = tx.now;
-        let mut record = self.record(now, context, v, 0);
-        record.labels = labels::of(&record, &context.run, self.router.teams());
+        let Report { subject, context, finding: v } = report;
+        let id = self.correlator.next_id(now, subject);
+        let mut record = IncidentRecord::opened_by(report, now, id, 0);
+        record.labels = self.dispatcher.labels(&record, &context.run);
         record.state = State::Resolved;
         record.resolved_at = Some(now);
         record.end_step = Some(v.step);
@@ -160,57 +162,11 @@ impl Manager {
         tx.out.push(Effect::Incident(Box::new(record)));
     }
 
-    pub(super) fn record(&mut self, now: Ts, context: &Context, v: &Finding, flaps: u32) -> IncidentRecord {
-        self.flap_history.counter += 1;
-        self.blank(now, context, v, flaps)
-    }
-
-    pub(super) fn blank(&self, now: Ts, context: &Context, v: &Finding, flaps: u32) -> IncidentRecord {
-        let mut suspects = v.suspects.clone();
-        suspects.truncate(MAX_SUSPECTS);
-        IncidentRecord {
-            id: id::new(now, context.scope.name(), v.kind.cause(), self.flap_history.counter),
-            run: context.run.name.clone(),
-            nodes: sick(context, v),
-            cause: v.kind.cause(),
-            kind: v.kind,
-            severity: v.severity,
-            state: State::Open,
-            signal: v.signal.clone().into_owned(),
-            start_step: v.start_step,
-            opened_step: v.step,
-            detected_step: v.step,
-            end_step: None,
-            value: v.value,
-            expected: v.expected,
-            score: v.score,
-            summary: v.why.clone(),
-            suspects,
-            opened_at: now,
-            resolved_at: None,
-            acked_by: None,
-            acked_at: None,
-            level: 0,
-            next_at: None,
-            flaps,
-            labels: Labels::new(),
-            quiet: None,
-            end: None,
-            named: None,
-            asked_anew_at: None,
-        }
-    }
-
-    pub(super) fn update(
-        &mut self,
-        tx: &mut Tx<'_>,
-        id: &str,
-        subject: &Subject,
-        context: &Context,
-        v: &Finding,
-    ) {
+    pub(super) fn update(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) {
+        let Report { subject, context, finding: v } = report;
         let now = tx.now;
-        let weighed = !context.is_node() || self.standstill_or_slowness(&context.run.name).is_some();
+        let weighed = !context.is_node()
+            || self.correlator.standstill_or_slowness(&self.open, &context.run.name).is_some();
         let Some(i) = self.open.get_mut(id) else { return };
         let another = i.is_of_another_device(subject, context, v)
             || i.pages_at_last(subject, v)
@@ -221,19 +177,19 @@ impl Manager {
         let new = Novelty { another, elsewhere, more, kind: i.is_news(subject, v.kind) };
         i.hears_of(context);
         i.meet(now, context, v);
-        self.holds(tx, id, subject, context, v);
+        self.holds(tx, id, report);
         let Some(i) = self.open.get_mut(id) else { return };
         let (transition, leads) = (transition::classify(i, v, new), transition::leads(i, v));
         let (had_severity, had_kind) = (i.record.severity, i.record.kind);
         i.record.suspect(v, leads || weighed && !(context.is_node() && i.falls()));
-        let fabric = i.fabric(context, v);
+        let links = i.links_down(context, v);
         if leads {
-            i.record.follow(v, fabric.as_ref().map(Sentence::from));
+            i.record.follow(v, links.as_ref().map(Sentence::from));
         } else if v.kind != had_kind {
             tx.out.push(timeline(now, id, format!("also {}: {}", v.kind.title(), v.why)));
         }
-        if let Some(why) = fabric.filter(|_| !weighed) {
-            i.record.suspect_fabric(why);
+        if let Some(why) = links.filter(|_| !weighed) {
+            i.record.suspect_switch(why);
         }
         match transition {
             Transition::Raise => self.raise(tx, id, had_severity, v),
@@ -285,7 +241,7 @@ impl Manager {
             }
             return;
         }
-        if self.ack_ends(i).is_some_and(|at| at <= now) {
+        if i.ack_ends(&self.config).is_some_and(|at| at <= now) {
             return self.ack_expired(tx, id);
         }
         let Some(i) = self.open.get_mut(id) else { return };
@@ -301,14 +257,8 @@ impl Manager {
         self.notify_all(tx, id, Action::Update, why);
     }
 
-    pub(super) fn clear(
-        &mut self,
-        tx: &mut Tx<'_>,
-        id: &str,
-        subject: &Subject,
-        context: &Context,
-        v: &Finding,
-    ) {
+    fn clear(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) {
+        let Report { subject, context, finding: v } = report;
         let now = tx.now;
         let hold_base = self.config.resolve_after;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -331,7 +281,7 @@ impl Manager {
             i.record.end_step = Some(v.step);
             tx.out.push(timeline(now, id, format!("{over}; resolves if it stays so for {hold}")));
         } else if i.raised.keys().all(|(s, _)| s != subject) {
-            self.flap_history.resolved(now, subject, i.record.flaps);
+            self.correlator.flap_history_mut().resolved(now, subject, i.record.flaps);
             let then = if i.falls() {
                 i.resolve_at = Some(now + hold);
                 format!(", which is told as a ticket if it stays so for {hold}")
@@ -355,10 +305,10 @@ impl Manager {
                 Some(end) => (end.clone(), end.after(lasted)),
                 None => (End::of(Ended::Clear), format!("resolved by itself after {lasted}")),
             };
-            self.resolve(tx, id, "engine", end, &words);
+            self.resolve(tx, id, end, &words);
             return;
         }
-        if self.ack_expires(i).is_some_and(|at| at <= now) {
+        if i.ack_expires(&self.config).is_some_and(|at| at <= now) {
             self.ack_expired(tx, id);
         }
         match self.open.get(id).filter(|i| i.record.next_at.is_some_and(|at| at <= now)) {

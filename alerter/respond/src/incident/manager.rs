@@ -1,86 +1,57 @@
 //! The open incidents: findings in, notifications out.
 //!
+//! Only the manager changes an incident. Which findings are one, why one is told to nobody and who
+//! is told of it, it asks its three parts, which own what they need for the answer and read the
+//! open incidents. No part knows another one, or the manager.
+//!
 //! A run, and a node, has at most one open incident a cause; what turns out to be one fault of both
-//! is one incident ([`super::correlation`]). It opens with the first raised finding, follows the
+//! is one incident ([`super::correlator`]). It opens with the first raised finding, follows the
 //! most severe one, and resolves when every kind that raised it has been clear for the hold time.
 //! Each return within the hold, and each incident that follows a resolved one of the same cause
 //! within an hour, doubles the hold: a condition that comes and goes is one incident, not twenty.
 
-use super::open::Incident;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
+use super::State;
 use super::closed::Closed;
-use super::flap_history::FlapHistory;
-use super::index::Index;
-use super::inhibition::Inhibition;
-use super::storm::Storms;
-use super::{State, labels};
+use super::correlator::Correlator;
+use super::dispatcher::Dispatcher;
+use super::open::{Incident, Open};
+use super::report::View;
+use super::suppressor::Suppressor;
 use crate::config::ResponderConfig;
-use crate::external::{External, LabelSet};
-use crate::matcher::{Labels, all_hold};
-use crate::oncall::OnCall;
-use crate::route::Router;
-use crate::silence::Silences;
-use stepwatch_model::{Cause, Context, Finding, Kind, Scope, Subject, Ts};
+use crate::external::External;
+use stepwatch_model::{Kind, Scope, Subject, Ts};
 
 #[derive(Debug, Default)]
 pub(crate) struct Manager {
     pub(crate) config: ResponderConfig,
-    pub(super) router: Router,
-    /// Shared with whoever shows it.
-    pub(crate) oncall: Arc<OnCall>,
-    pub(crate) open: BTreeMap<String, Incident>,
+    pub(crate) open: Open,
     /// Resolved by hand, and still firing.
     pub(crate) closed: Closed,
-    pub(crate) flap_history: FlapHistory,
-    pub(crate) storms: Storms,
-    pub(crate) silences: Silences,
-    pub(super) inhibition: Inhibition,
-    pub(super) index: Index,
+    /// Which findings are one incident.
+    pub(crate) correlator: Correlator,
+    /// Why an incident is told to nobody.
+    pub(crate) suppressor: Suppressor,
+    /// Who is told of it.
+    pub(crate) dispatcher: Dispatcher,
+    /// What other programs tell of; the parts read it.
     pub(crate) external: External,
-    /// Which incident answers for a subject.
-    pub(super) by_subject: BTreeMap<Subject, String>,
-    /// What is hidden by a silence or an incident.
-    pub(super) hidden: BTreeMap<String, BTreeSet<String>>,
     /// Incidents that changed since the last look; gone ones are not in `open`.
     pub(crate) touched: Vec<String>,
 }
 
 impl Manager {
     pub(crate) fn new(config: ResponderConfig) -> Self {
-        let mut book = Self::default();
-        book.configure(config);
-        book
-    }
-
-    /// The team of an alert with these labels: the one that it names, or else the first under
-    /// `teams` whose matchers hold. Empty of none.
-    pub(crate) fn team_of(&self, labels: &LabelSet) -> String {
-        if let Some(named) = labels.get("team") {
-            return named.to_owned();
-        }
-        let teams = self.router.teams();
-        if teams.is_empty() {
-            return String::new();
-        }
-        let labels = labels.to_labels();
-        let found = teams.iter().find(|(matchers, _)| all_hold(matchers, &labels));
-        found.map(|(_, team)| team.name.clone()).unwrap_or_default()
+        let mut manager = Self::default();
+        manager.configure(config);
+        manager
     }
 
     pub(crate) fn configure(&mut self, config: ResponderConfig) {
-        // The alerter refuses a configuration whose matchers do not parse; a route that slipped
-        // through matches nothing, and what no route matches goes to every receiver.
-        Arc::make_mut(&mut self.oncall).configure(config.oncall.clone());
-        self.router = Router::new(&config.routes, &config.teams).unwrap_or_default();
-        self.inhibition = Inhibition::new(&config);
-        self.index = Index::new(&config.group_by);
-        for (id, i) in &self.open {
-            self.inhibition.note(id, i);
-            self.index.note(id, i);
-        }
-        self.silences.configure(config.silences.clone(), &config.maintenance, &config.oncall.time_intervals);
+        self.correlator.configure(&config.group_by, &self.open);
+        self.suppressor.configure(&config, &self.open);
+        self.dispatcher.configure(&config);
         self.external.configure(config.alerts.clone());
         self.config = config;
         // What they wait for may be another time now.
@@ -93,30 +64,15 @@ impl Manager {
             self.touched.push(id.clone());
             return self.closed.keep(id, incident);
         }
-        for subject in &incident.subjects {
-            self.by_subject.insert(subject.clone(), id.clone());
-        }
-        if let Some(quiet) = &incident.record.quiet {
-            self.hidden.entry(quiet.by.clone()).or_default().insert(id.clone());
-        }
-        self.inhibition.note(&id, &incident);
-        self.index.note(&id, &incident);
+        self.correlator.add(&id, &incident);
+        self.suppressor.add(&id, &incident);
         self.touched.push(id.clone());
         self.open.insert(id, incident);
     }
 
     /// To be called when all that was stored is taken in.
     pub(crate) fn restored(&mut self) {
-        self.inhibition.restored();
-    }
-
-    /// Why a run stands still, or is slow, if it does: the kind that is raised of it.
-    pub(crate) fn standstill_or_slowness(&self, run: &str) -> Option<Kind> {
-        [Cause::Progress, Cause::Speed].into_iter().find_map(|cause| {
-            let subject = Subject { scope: Scope::Run(run.to_owned()), cause };
-            let i = self.open.get(self.by_subject.get(&subject)?)?;
-            i.raised.keys().filter(|(s, _)| *s == subject).map(|(_, kind)| *kind).min()
-        })
+        self.suppressor.restored();
     }
 
     /// The runs that an open incident is about.
@@ -130,21 +86,26 @@ impl Manager {
         named.into_iter().chain(i.subjects.iter().filter_map(of_run)).collect()
     }
 
-    pub(super) fn find(&self, subject: &Subject) -> Option<String> {
-        self.by_subject.get(subject).cloned()
+    /// The alerts that were ever in the incident of a group, by what makes each one; none if it has
+    /// none.
+    pub(crate) fn alerts_of(&self, group: &Scope, kind: Kind) -> Option<&BTreeSet<u64>> {
+        let subject = Subject { scope: group.clone(), cause: kind.cause() };
+        let open = self.correlator.find(&subject).and_then(|id| self.open.get(&id));
+        let closed = || self.closed.find(&subject).and_then(|id| self.closed.get(&id));
+        open.or_else(closed).map(|i| &i.alerts)
     }
 
-    /// The labels of what a finding would open.
-    pub(super) fn labels_of(&self, context: &Context, v: &Finding) -> Labels {
-        labels::of(&self.blank(Ts(0), context, v, 0), &context.run, self.router.teams())
+    /// What the parts may read.
+    pub(super) fn view(&self, now: Ts) -> View<'_> {
+        View { now, config: &self.config, open: &self.open, external: &self.external }
     }
 
     /// Brings the labels up to what is known of the incident.
     pub(super) fn relabel(&mut self, id: &str) {
         if let Some(i) = self.open.get_mut(id) {
-            i.record.labels = labels::of(&i.record, &i.summary, self.router.teams());
-            self.inhibition.note(id, i);
-            self.index.note(id, i);
+            i.record.labels = self.dispatcher.labels(&i.record, &i.summary);
+            self.correlator.note(id, i);
+            self.suppressor.note(id, i);
         }
     }
 }

@@ -1,15 +1,19 @@
 //! An open incident: what it is about, who was told of it, and what holds it open.
 
-use super::IncidentRecord;
-use super::escalation::Ladders;
-use super::lane::{Lane, News};
-use super::storm::Tally;
+use super::dispatcher::escalation::Ladders;
+use super::dispatcher::lane::{Lane, News};
+use super::suppressor::storm::Tally;
+use super::{Hidden, IncidentRecord, State};
+use crate::matcher::Labels;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use stepwatch_model::{Cause, Context, Finding, Kind, Origin, RunSummary, Scope, Severity, Subject, Ts};
 
 /// Suspects kept an incident, and nodes.
 pub(super) const MAX_SUSPECTS: usize = 8;
+
+/// By their ids.
+pub(crate) type Open = BTreeMap<String, Incident>;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Incident {
@@ -72,6 +76,23 @@ impl Incident {
             outlived_its_run: false,
             origin: None,
         }
+    }
+}
+
+impl Incident {
+    pub(super) fn is_acknowledged(&self) -> bool {
+        self.record.state == State::Acknowledged
+    }
+
+    pub(super) fn is_hushed(&self) -> bool {
+        let silenced = self.record.quiet.as_ref().is_some_and(|quiet| quiet.why == Hidden::Silenced);
+        silenced && !self.is_acknowledged()
+    }
+
+    /// Whether all who told of it have a say of something with these labels: who may tell alerts of
+    /// some runs only must not keep quiet what is wrong with others.
+    pub(super) fn has_a_say(&self, labels: &Labels) -> bool {
+        self.subjects.iter().all(|subject| super::has_a_say(subject, labels))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What people do with an incident: take it, give it back, call for more, close it, remark on it.
 
 use super::State;
-use super::escalation::Ladders;
+use super::dispatcher::escalation::{Ladders, Pace};
 use super::manager::Manager;
 use super::open::Incident;
 use crate::effect::Action;
@@ -39,8 +39,8 @@ impl Manager {
             return;
         }
         self.find_ways(now, id);
-        let pace = self.pace(id);
         let Some(i) = self.open.get_mut(id) else { return };
+        let pace = Pace::of(i, &self.config);
         i.record.reopen();
         i.ladders.resume(now, pace);
         i.record.next_at = i.ladders.next_at();
@@ -73,7 +73,7 @@ impl Manager {
     fn find_ways(&mut self, now: Ts, id: &str) {
         self.relabel(id);
         let Some(i) = self.open.get_mut(id).filter(|i| i.ladders.is_empty()) else { return };
-        i.ladders = Ladders::new(now, self.router.ways(&self.config, &i.record.labels));
+        i.ladders = Ladders::new(now, self.dispatcher.ways(&self.config, &i.record.labels));
     }
 
     /// Whoever took it has not ended it for too long: from the first level on again.

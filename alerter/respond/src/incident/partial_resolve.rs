@@ -7,9 +7,10 @@
 
 use super::manager::Manager;
 use super::open::Incident;
+use super::report::Report;
 use crate::effect::Tx;
 use crate::effect::timeline;
-use stepwatch_model::{Context, Finding, Scope, Sentence, Severity, Span, Subject, Suspect};
+use stepwatch_model::{Finding, Scope, Sentence, Severity, Span, Subject, Suspect};
 
 /// The hold doubles at most this often.
 const MAX_DOUBLINGS: u32 = 5;
@@ -17,14 +18,8 @@ const MAX_DOUBLINGS: u32 = 5;
 impl Manager {
     /// It counts from now on. What was over and comes back is not over; what is less than a page
     /// brings none back and keeps none open.
-    pub(super) fn holds(
-        &mut self,
-        tx: &mut Tx<'_>,
-        id: &str,
-        subject: &Subject,
-        context: &Context,
-        v: &Finding,
-    ) {
+    pub(super) fn holds(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) {
+        let Report { subject, context, finding: v } = report;
         let now = tx.now;
         let base = self.config.resolve_after;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -52,8 +47,8 @@ impl Manager {
     /// whoever has that knows nothing of what comes now.
     pub(super) fn let_go(&mut self, tx: &mut Tx<'_>, subject: &Subject) {
         let now = tx.now;
-        let Some(id) = self.find(subject) else { return };
-        let over_at = self.flap_history.over_at(subject);
+        let Some(id) = self.correlator.find(subject) else { return };
+        let over_at = self.correlator.flap_history().over_at(subject);
         let base = self.config.resolve_after;
         let Some(i) = self.open.get_mut(&id) else { return };
         let others = !i.raised.is_empty() && i.raised.keys().all(|(s, _)| s != subject);
@@ -68,7 +63,7 @@ impl Manager {
         if i.subjects.iter().all(|s| s.scope != subject.scope) {
             i.paged.remove(&subject.scope);
         }
-        self.by_subject.remove(subject);
+        self.correlator.let_go(subject);
         let words = format!(
             "{} of {} was over: it is no part any more",
             subject.cause.as_str(),

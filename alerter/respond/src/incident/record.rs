@@ -2,8 +2,10 @@
 
 use super::labels::ALERTNAME;
 use super::open::{Incident, MAX_SUSPECTS, sick};
+use super::report::Report;
 use super::{IncidentRecord, State};
-use stepwatch_model::{Context, Finding, RunSummary, Scope, Sentence, Ts};
+use crate::matcher::Labels;
+use stepwatch_model::{Context, Finding, Kind, RunSummary, Scope, Sentence, Severity, Ts};
 
 /// Nothing is added to what is said of a suspect at such length.
 const MAX_WHY: usize = 400;
@@ -47,7 +49,8 @@ impl Incident {
             _ if known => false,
             Scope::Node(_) if of_another => true,
             Scope::Node(node) => {
-                self.record.nodes.iter().any(|other| other != node) && !self.is_known_to_be_fabric(context, v)
+                self.record.nodes.iter().any(|other| other != node)
+                    && !self.is_expected_of_its_switch(context, v)
             }
             Scope::Run(_) => of_another,
             Scope::Alert(_) | Scope::Own(_) | Scope::Storm(_) => false,
@@ -65,6 +68,61 @@ impl Incident {
 }
 
 impl IncidentRecord {
+    /// Of which nothing is known but what it is.
+    pub(super) fn new(id: String, opened_at: Ts, kind: Kind, severity: Severity) -> Self {
+        Self {
+            id,
+            run: String::new(),
+            nodes: Vec::new(),
+            cause: kind.cause(),
+            kind,
+            severity,
+            state: State::Open,
+            signal: String::new(),
+            start_step: 0,
+            opened_step: 0,
+            detected_step: 0,
+            end_step: None,
+            value: f64::NAN,
+            expected: f64::NAN,
+            score: f64::NAN,
+            summary: Sentence::default(),
+            suspects: Vec::new(),
+            opened_at,
+            resolved_at: None,
+            acked_by: None,
+            acked_at: None,
+            level: 0,
+            next_at: None,
+            flaps: 0,
+            labels: Labels::new(),
+            quiet: None,
+            end: None,
+            named: None,
+            asked_anew_at: None,
+        }
+    }
+
+    /// What a report opens, which has come back so often.
+    pub(super) fn opened_by(report: Report<'_>, now: Ts, id: String, flaps: u32) -> Self {
+        let Report { context, finding: v, .. } = report;
+        Self {
+            run: context.run.name.clone(),
+            nodes: sick(context, v),
+            signal: v.signal.clone().into_owned(),
+            start_step: v.start_step,
+            opened_step: v.step,
+            detected_step: v.step,
+            value: v.value,
+            expected: v.expected,
+            score: v.score,
+            summary: v.why.clone(),
+            suspects: v.suspects.iter().take(MAX_SUSPECTS).cloned().collect(),
+            flaps,
+            ..Self::new(id, now, v.kind, v.severity)
+        }
+    }
+
     /// Whoever took it did not take this.
     pub(super) fn reopen(&mut self) {
         self.state = State::Open;
@@ -79,7 +137,7 @@ impl IncidentRecord {
 
     /// Takes over what the leading finding says, or what it means beside the others of its kind.
     /// The onset stays the earliest.
-    pub(super) fn follow(&mut self, v: &Finding, fabric: Option<Sentence>) {
+    pub(super) fn follow(&mut self, v: &Finding, links: Option<Sentence>) {
         if v.severity > self.severity {
             self.severity = v.severity;
             self.detected_step = v.step;
@@ -92,7 +150,7 @@ impl IncidentRecord {
         }
         self.signal = v.signal.clone().into_owned();
         (self.value, self.score) = (v.value, v.score);
-        self.summary = fabric.unwrap_or_else(|| v.why.clone());
+        self.summary = links.unwrap_or_else(|| v.why.clone());
         self.end_step = None;
     }
 

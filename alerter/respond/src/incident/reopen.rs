@@ -2,13 +2,14 @@
 
 use super::manager::Manager;
 use super::open::Incident;
+use super::report::Report;
 use super::{End, Ended};
 use crate::effect::Effect;
 use crate::effect::Tx;
 use crate::effect::{by_actor, timeline};
 use crate::message::{Reason, Why};
 use std::collections::{BTreeMap, BTreeSet};
-use stepwatch_model::{Change, Context, Finding, Kind, Scope, Severity, Subject, Ts};
+use stepwatch_model::{Change, Kind, Scope, Severity, Subject, Ts};
 
 impl Incident {
     /// What is over is no part of it any more: a run that stopped and trains on elsewhere would
@@ -45,9 +46,9 @@ impl Manager {
         // Whoever closes a storm wants to hear no more of what is in it.
         self.ack_members(tx, id, by);
         let end = End { by: Some(by.to_owned()), reopens_at, ..End::of(Ended::Person) };
-        let gone = self.resolve(tx, id, by, end, &format!("resolved by {by}{back}"));
+        let gone = self.resolve(tx, id, end, &format!("resolved by {by}{back}"));
         for ((subject, kind), severity) in raised {
-            self.flap_history.close(now, &subject, kind, severity);
+            self.correlator.flap_history_mut().close(now, &subject, kind, severity);
         }
         if let Some(gone) = gone.filter(|_| fires) {
             self.closed.keep(id.to_owned(), gone);
@@ -55,22 +56,16 @@ impl Manager {
     }
 
     /// Something is said of what a person resolved.
-    pub(super) fn while_closed(
-        &mut self,
-        tx: &mut Tx<'_>,
-        id: &str,
-        subject: &Subject,
-        context: &Context,
-        v: &Finding,
-    ) {
+    pub(super) fn while_closed(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) {
+        let Report { subject, context, finding: v } = report;
         let now = tx.now;
-        let known = self.flap_history.is_closed(subject, v);
+        let known = self.correlator.flap_history().is_closed(subject, v);
         let Some(i) = self.closed.all.get_mut(id) else { return };
         let key = (subject.clone(), v.kind);
         match v.change {
             Change::Note => tx.out.push(timeline(now, id, format!("also seen: {}", v.why))),
             Change::Clear | Change::Lapse => {
-                self.flap_history.reopen(subject, v.kind);
+                self.correlator.flap_history_mut().reopen(subject, v.kind);
                 if i.raised.remove(&key).is_some() {
                     let how = if v.change == Change::Lapse { "stale" } else { "over" };
                     tx.out.push(timeline(now, id, format!("{} {how}: {}", v.kind.title(), v.why)));
@@ -83,7 +78,7 @@ impl Manager {
                 let why = Why::new(Reason::Reopened, format!("reopened: {}", v.why.what()));
                 tx.out.push(timeline(now, id, format!("reopened: {}", v.why)));
                 self.open_again(now, id);
-                self.update(tx, id, subject, context, v);
+                self.update(tx, id, report);
                 if !worse {
                     self.rings_anew(tx, id, &why);
                 }
@@ -153,7 +148,7 @@ impl Manager {
     pub(super) fn open_again(&mut self, now: Ts, id: &str) {
         let Some(mut i) = self.closed.take(id) else { return };
         for (subject, kind) in i.raised.keys() {
-            self.flap_history.reopen(subject, *kind);
+            self.correlator.flap_history_mut().reopen(subject, *kind);
         }
         i.keep_what_fires();
         i.record.ask_anew(now);

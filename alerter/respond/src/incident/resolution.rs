@@ -3,10 +3,9 @@
 use crate::effect::Tx;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::index::Place;
 use super::manager::Manager;
 use super::open::Incident;
-use super::{End, Ended, IncidentRecord, State, id as ids};
+use super::{End, Ended, IncidentRecord, State};
 use crate::effect::Action;
 use crate::effect::{by_actor, timeline};
 use crate::message::{Holds, Reason, Why};
@@ -20,16 +19,11 @@ const TOLD_AGAIN: Span = Span::secs(900);
 
 impl Manager {
     /// Ends it; what it was.
-    pub(super) fn resolve(
-        &mut self,
-        tx: &mut Tx<'_>,
-        id: &str,
-        actor: &str,
-        end: End,
-        reason: &str,
-    ) -> Option<Incident> {
+    pub(super) fn resolve(&mut self, tx: &mut Tx<'_>, id: &str, end: End, reason: &str) -> Option<Incident> {
         let now = tx.now;
         let i = self.open.get_mut(id)?;
+        let actor = end.by.as_deref().unwrap_or("engine");
+        tx.out.push(by_actor(now, id, actor, reason.to_owned()));
         i.record.end = Some(end);
         i.record.state = State::Resolved;
         i.record.resolved_at = Some(now);
@@ -37,20 +31,14 @@ impl Manager {
         if i.record.end_step.is_none() {
             i.record.end_step = i.summary.last_step;
         }
-        let flaps = i.record.flaps;
-        tx.out.push(by_actor(now, id, actor, reason.to_owned()));
         self.notify_all(tx, id, Action::Resolve, Why::new(Reason::Resolved, reason));
         self.finish(id, tx.out);
         let gone = self.open.remove(id)?;
-        for subject in &gone.subjects {
-            self.by_subject.remove(subject);
-            self.flap_history.resolved(now, subject, flaps);
-        }
+        self.correlator.remove(now, id, &gone);
         if let Some(quiet) = &gone.record.quiet {
             self.no_longer_hidden(tx, id, quiet);
         }
-        self.inhibition.forget(id);
-        self.index.forget(id);
+        self.suppressor.remove(id);
         // Last: what it hid must not find it.
         self.release(tx, id);
         Some(gone)
@@ -68,7 +56,7 @@ impl Manager {
     ) {
         let now = tx.now;
         let scope = Scope::Run(run.to_owned());
-        for id in self.of_run(run) {
+        for id in self.correlator.of_run(run) {
             let Some(i) = self.open.get_mut(&id) else { continue };
             let unanswered = i.record.severity == Severity::Page && i.record.state == State::Open;
             if i.outlives(&scope) {
@@ -97,12 +85,12 @@ impl Manager {
                 self.finish(&id, tx.out);
             } else {
                 let reason = if by_hand { "the run was stopped" } else { "the run ended" };
-                self.resolve(tx, &id, "engine", End::of(Ended::RunEnded), reason);
+                self.resolve(tx, &id, End::of(Ended::RunEnded), reason);
             }
         }
         let why = if by_hand { "the run was stopped" } else { "the run ended" };
         self.closed_without(tx, why, |s| s.scope == scope);
-        self.flap_history.forget(&scope);
+        self.correlator.flap_history_mut().forget(&scope);
     }
 
     /// A run that is over has its node's trouble no more, and another has: whoever answers for that
@@ -131,13 +119,9 @@ impl Manager {
     /// Nothing was heard of it for so long that it is forgotten.
     pub(crate) fn forgotten(&mut self, tx: &mut Tx<'_>, scope: &Scope, heard: Ts) {
         let now = tx.now;
-        let first = Subject { scope: scope.clone(), cause: Cause::FIRST };
-        let of = self.by_subject.range(first..).take_while(|(s, _)| s.scope == *scope);
-        // Each once, in the order of their ids.
-        let ids: BTreeSet<String> = of.map(|(_, id)| id.clone()).collect();
         let what = if matches!(scope, Scope::Run(_)) { "run" } else { "node" };
         let silent = format!("nothing has been heard of the {what} since {heard}");
-        for id in ids {
+        for id in self.correlator.of_scope(scope) {
             if let Some(i) = self.open.get_mut(&id)
                 && i.outlives(scope)
             {
@@ -146,11 +130,11 @@ impl Manager {
                 self.finish(&id, tx.out);
             } else {
                 let reason = format!("stale: {silent}; it may still hold");
-                self.resolve(tx, &id, "engine", End::stale(heard), &reason);
+                self.resolve(tx, &id, End::stale(heard), &reason);
             }
         }
         self.closed_without(tx, &silent, |s| s.scope == *scope);
-        self.flap_history.forget(scope);
+        self.correlator.flap_history_mut().forget(scope);
     }
 
     /// What was known of these could not be read: none of their detectors will say that it is over.
@@ -187,7 +171,7 @@ impl Manager {
     pub(crate) fn heard_again(&mut self, tx: &mut Tx<'_>, run: &str) {
         let subject = Subject { scope: Scope::Run(run.to_owned()), cause: Cause::Progress };
         self.closed_without(tx, &format!("{run} is heard again"), |s| *s == subject);
-        if let Some(id) = self.find(&subject) {
+        if let Some(id) = self.correlator.find(&subject) {
             self.ends_untold(tx, &id, &format!("{run} is heard again"), |s| *s == subject);
         }
     }
@@ -238,9 +222,8 @@ impl Manager {
         };
         let over = had.record.kind.title();
         let reason = format!("{over} over; {} is told as a ticket", had.left());
-        self.resolve(tx, id, "engine", End::of(Ended::Replaced), &reason);
-        self.flap_history.counter += 1;
-        let new = ids::new(now, subject.scope.name(), subject.cause, self.flap_history.counter);
+        self.resolve(tx, id, End::of(Ended::Replaced), &reason);
+        let new = self.correlator.next_id(now, &subject);
         let incident = had.without_its_page(now, new.clone(), kind, severity);
         let words = format!("opened as {}: {}", severity.as_str(), incident.record.summary);
         tx.out.push(timeline(now, &new, words));
@@ -251,11 +234,7 @@ impl Manager {
 
     /// A new attempt is judged afresh, whatever was closed by hand before.
     pub(crate) fn run_restarted(&mut self, run: &str) {
-        self.flap_history.reopen_all(&Scope::Run(run.to_owned()));
-    }
-
-    fn of_run(&self, run: &str) -> Vec<String> {
-        self.index.at(&Place::Run(run.to_owned())).cloned().collect()
+        self.correlator.flap_history_mut().reopen_all(&Scope::Run(run.to_owned()));
     }
 }
 
@@ -322,31 +301,15 @@ impl Incident {
             nodes.retain(|node| subjects.iter().any(|s| s.scope.name() == node));
         }
         let record = IncidentRecord {
-            id,
+            run: self.record.run,
             nodes,
-            kind,
-            cause: kind.cause(),
-            severity,
-            state: State::Open,
-            signal: String::new(),
-            end_step: None,
-            value: f64::NAN,
-            expected: f64::NAN,
-            score: f64::NAN,
+            start_step: self.record.start_step,
+            opened_step: self.record.opened_step,
+            detected_step: self.record.detected_step,
             summary,
             suspects,
-            opened_at: now,
-            resolved_at: None,
-            acked_by: None,
-            acked_at: None,
-            level: 0,
-            next_at: None,
-            flaps: 0,
-            quiet: None,
-            end: None,
-            named: None,
-            asked_anew_at: None,
-            ..self.record
+            labels: self.record.labels,
+            ..IncidentRecord::new(id, now, kind, severity)
         };
         let known = self.known.into_iter().filter(|(subject, _)| subjects.contains(subject)).collect();
         Self {

@@ -1,20 +1,16 @@
 //! Which open incidents are told as one, and that one.
 
-use super::index::Place;
 use super::labels::ORIGIN;
 use super::manager::Manager;
 use super::open::Incident;
-use super::storm::{Crowd, NAMED, Tally};
-use super::{Hidden, IncidentRecord, Quiet, State, id};
+use super::suppressor::storm::{Crowd, NAMED, Tally};
+use super::{Hidden, IncidentRecord, Quiet, State};
 use crate::effect::Action;
 use crate::effect::Tx;
 use crate::effect::timeline;
-use crate::matcher::Labels;
 use crate::message::{Reason, Why};
 use std::collections::BTreeSet;
-use stepwatch_model::{
-    Kind, Observation, RunSummary, Scope, Sentence, Severity, Subject, Suspect, Target, Ts,
-};
+use stepwatch_model::{Kind, Observation, RunSummary, Scope, Subject, Suspect, Target, Ts};
 
 impl Manager {
     /// The incident is about to be told for the first time: what it is rolled up in, if there are
@@ -33,10 +29,7 @@ impl Manager {
         if !counts || i.is_page_of_known_run(now) {
             return None;
         }
-        let team = i.record.labels.get("team").map(|team| format!(" of team {team}")).unwrap_or_default();
-        let way = format!("{} by {}{team}", i.record.severity.as_str(), i.ladders.routes());
-        let reporter = i.origin.as_ref().map(|origin| &origin.reporter);
-        let crowd = self.storms.crowd(now, &way, reporter, &self.config.storm);
+        let crowd = self.suppressor.crowd(now, i, &self.config.storm);
         self.open.get_mut(id)?.counted = true;
         let by = self.roll_up(tx, id, &crowd?)?;
         Some(Quiet { why: Hidden::RolledUp, by, until: None, words: "told as one of many".into() })
@@ -48,7 +41,7 @@ impl Manager {
         let key = &crowd.key;
         let subject = Subject { scope: Scope::Storm(key.clone()), cause: Kind::AlertStorm.cause() };
         let within = self.config.storm.within;
-        let (storm, begins) = match self.find(&subject) {
+        let (storm, begins) = match self.correlator.find(&subject) {
             Some(storm) => (storm, false),
             None => (self.begin_storm(now, id, crowd, &subject)?, true),
         };
@@ -98,9 +91,13 @@ impl Manager {
         let (severity, ladders) = (i.record.severity, i.ladders.clone());
         let team = i.record.labels.get("team").map(|team| ("team".to_owned(), team.clone()));
         let origin = crowd.origin.clone().map(|origin| (ORIGIN.to_owned(), origin));
-        self.flap_history.counter += 1;
-        let id = id::new(now, subject.scope.name(), subject.cause, self.flap_history.counter);
-        let record = storm_record(now, id.clone(), severity, f64::from(crowd.limit));
+        let id = self.correlator.next_id(now, subject);
+        let record = IncidentRecord {
+            signal: "incidents".into(),
+            value: 0.0,
+            expected: f64::from(crowd.limit),
+            ..IncidentRecord::new(id.clone(), now, Kind::AlertStorm, severity)
+        };
         let summary =
             RunSummary { labels: team.into_iter().chain(origin).collect(), ..RunSummary::default() };
         let incident = Incident {
@@ -128,53 +125,12 @@ impl Manager {
         self.finish(storm, tx.out);
     }
 
-    /// Whether somebody is told of an open incident of a run by its name; `None` if there is none.
-    pub(crate) fn is_told_of(&self, run: &str) -> Option<bool> {
-        let open = self.index.at(&Place::Run(run.to_owned())).filter_map(|id| self.open.get(id));
-        let alone = open.map(|i| i.record.quiet.as_ref().is_none_or(|quiet| quiet.why != Hidden::RolledUp));
-        alone.reduce(|a, b| a || b)
-    }
-
     /// Whoever takes a storm takes what is in it.
     pub(super) fn ack_members(&mut self, tx: &mut Tx<'_>, storm: &str, by: &str) {
         if self.open.get(storm).is_some_and(|i| i.storm.is_some()) {
-            for id in self.hidden_by(storm) {
+            for id in self.suppressor.hidden_by(storm) {
                 self.ack(tx, &id, by);
             }
         }
-    }
-}
-
-fn storm_record(now: Ts, id: String, severity: Severity, limit: f64) -> IncidentRecord {
-    IncidentRecord {
-        id,
-        run: String::new(),
-        nodes: Vec::new(),
-        cause: Kind::AlertStorm.cause(),
-        kind: Kind::AlertStorm,
-        severity,
-        state: State::Open,
-        signal: "incidents".into(),
-        start_step: 0,
-        opened_step: 0,
-        detected_step: 0,
-        end_step: None,
-        value: 0.0,
-        expected: limit,
-        score: f64::NAN,
-        summary: Sentence::default(),
-        suspects: Vec::new(),
-        opened_at: now,
-        resolved_at: None,
-        acked_by: None,
-        acked_at: None,
-        level: 0,
-        next_at: None,
-        flaps: 0,
-        labels: Labels::new(),
-        quiet: None,
-        end: None,
-        named: None,
-        asked_anew_at: None,
     }
 }

@@ -14,7 +14,8 @@ impl Manager {
         let now = tx.now;
         let scope = Scope::Own(check.to_owned());
         let subject = Subject { scope: scope.clone(), cause: Kind::AlerterFault.cause() };
-        let known = self.find(&subject).and_then(|id| self.open.get(&id)).filter(|i| !i.raised.is_empty());
+        let known =
+            self.correlator.find(&subject).and_then(|id| self.open.get(&id)).filter(|i| !i.raised.is_empty());
         let known = known.is_some() || self.closed.find(&subject).is_some();
         let change = match fault {
             Some(_) if known => return,

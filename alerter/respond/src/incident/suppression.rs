@@ -5,36 +5,24 @@
 //! incident that is hidden is looked at anew at least every [`LOOK_AGAIN`], whoever forgot to say
 //! that it ended.
 
-use crate::effect::{Effect, TimelineEntry, Tx, timeline};
-use std::collections::BTreeSet;
-
+use super::dispatcher::{Recipient, Word};
 use super::manager::Manager;
+use super::suppressor::MAX_CHAIN;
 use super::{Hidden, Quiet};
+use crate::effect::{Action, Effect, TimelineEntry, Tx, by_actor, timeline};
 use crate::message::{Reason, Why};
-use stepwatch_model::{Span, Ts};
+use stepwatch_model::{Cause, Scope, Span, Subject};
 
 /// How long a hidden incident is hidden without being looked at.
 const LOOK_AGAIN: Span = Span::secs(300);
+/// Incidents of one silence about whose end somebody is reminded; the others have it in their
+/// history.
+const MAX_REMINDERS: usize = 20;
 
 impl Manager {
-    /// What hides the incident at `now`, if anything does; for one that is about to be told.
-    pub(super) fn suppressor_of(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Quiet> {
-        let now = tx.now;
-        self.kept_quiet(now, id).or_else(|| self.rolls_up(tx, id))
-    }
-
-    /// The silence, or the incident, that keeps it quiet.
-    pub(super) fn kept_quiet(&self, now: Ts, id: &str) -> Option<Quiet> {
-        let i = self.open.get(id)?;
-        if let Some(hush) = self.silenced(now, i) {
-            return Some(Quiet {
-                why: Hidden::Silenced,
-                by: hush.id.clone(),
-                until: Some(hush.until),
-                words: hush.words(),
-            });
-        }
-        self.inhibited(now, id)
+    /// What hides an incident that is about to be told, if anything does.
+    pub(super) fn what_hides(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Quiet> {
+        self.suppressor.kept_quiet(self.view(tx.now), id).or_else(|| self.rolls_up(tx, id))
     }
 
     /// Tells nobody for now.
@@ -67,12 +55,7 @@ impl Manager {
 
     /// It is over, hidden as it was.
     pub(super) fn no_longer_hidden(&mut self, tx: &mut Tx<'_>, id: &str, had: &Quiet) {
-        if let Some(hidden) = self.hidden.get_mut(&had.by) {
-            hidden.remove(id);
-            if hidden.is_empty() {
-                self.hidden.remove(&had.by);
-            }
-        }
+        self.suppressor.show(id, &had.by);
         if had.why == Hidden::RolledUp {
             self.left_storm(tx, &had.by);
         }
@@ -84,7 +67,7 @@ impl Manager {
             self.no_longer_hidden(tx, id, &had);
         }
         if let Some(quiet) = quiet {
-            self.hidden.entry(quiet.by).or_default().insert(id.to_owned());
+            self.suppressor.hide(id, &quiet.by);
         }
     }
 
@@ -94,7 +77,7 @@ impl Manager {
         // What resolves at this moment is told to nobody any more.
         let Some(i) = self.open.get(id).filter(|i| i.resolve_at.is_none_or(|at| at > now)) else { return };
         let had = i.record.quiet.clone();
-        match self.suppressor_of(tx, id) {
+        match self.what_hides(tx, id) {
             Some(quiet) => self.suppress(tx, id, quiet),
             None if had.is_some() => self.unsuppress(tx, id),
             None => return,
@@ -121,13 +104,9 @@ impl Manager {
 
     /// What `by` hid may be told.
     pub(super) fn release(&mut self, tx: &mut Tx<'_>, by: &str) {
-        for id in self.hidden_by(by) {
+        for id in self.suppressor.hidden_by(by) {
             self.reevaluate_suppression(tx, &id);
         }
-    }
-
-    pub(super) fn hidden_by(&self, by: &str) -> BTreeSet<String> {
-        self.hidden.get(by).cloned().unwrap_or_default()
     }
 
     /// Silences came, went or changed: every open incident is looked at.
@@ -136,5 +115,54 @@ impl Manager {
             self.reevaluate_suppression(tx, &id);
         }
         self.explain_others(tx);
+    }
+
+    /// Hides what new sources explain, and shows what former ones did.
+    pub(crate) fn explain_others(&mut self, tx: &mut Tx<'_>) {
+        // Each look may change what the next one explains; what is left is looked at with the next
+        // finding or input.
+        for _ in 0..MAX_CHAIN {
+            for place in self.suppressor.take_changed() {
+                for target in self.suppressor.targets_at(&place) {
+                    self.reevaluate_suppression(tx, &target);
+                }
+            }
+        }
+    }
+
+    /// Other alerts fire than before: what was silenced may not be any more.
+    pub(crate) fn alerts_changed(&mut self, tx: &mut Tx<'_>, group: &str, cause: Cause) {
+        let subject = Subject { scope: Scope::Alert(group.to_owned()), cause };
+        let Some(id) = self.correlator.find(&subject) else { return };
+        if self.open.get(&id).is_some_and(|i| i.record.quiet.is_some()) {
+            self.reevaluate_suppression(tx, &id);
+        }
+    }
+
+    /// Tells those who rely on a silence that it is about to end; false if it keeps nothing quiet.
+    pub(crate) fn remind_of_silence(&mut self, tx: &mut Tx<'_>, silence: &str) -> bool {
+        let now = tx.now;
+        let Some(s) = self.suppressor.silences().get(silence) else { return false };
+        let (left, by) = (s.ends_at - now, s.created_by.clone());
+        let chosen = self.suppressor.silences().config().remind.clone();
+        let hidden = self.suppressor.hidden_by(silence);
+        for (n, id) in hidden.iter().enumerate() {
+            let Some(i) = self.open.get(id) else { continue };
+            // Whoever has heard nothing yet hears of the incident as such when the silence ends,
+            // not of its silence first.
+            let knows = |receiver: &&String| chosen.is_empty() || chosen.contains(receiver);
+            let receivers: Vec<String> = i.lanes.keys().filter(knows).cloned().collect();
+            let words = format!("still firing, and the silence of {by} ends in {left}: it will be told then");
+            let whom =
+                if receivers.is_empty() { "nobody had been told".into() } else { receivers.join(", ") };
+            tx.out.push(by_actor(now, id, "engine", format!("reminder ({whom}): {words}")));
+            let why = Why::from(words);
+            for receiver in receivers.into_iter().filter(|_| n < MAX_REMINDERS) {
+                let to = Recipient::known(receiver, Vec::new());
+                self.send(tx, id, to, Word { action: Action::Update, why: &why });
+            }
+            self.finish(id, tx.out);
+        }
+        !hidden.is_empty()
     }
 }

@@ -5,6 +5,7 @@ mod alerts;
 mod answers;
 mod calls;
 mod closed;
+mod correlation;
 mod ends;
 mod escalation;
 mod fallback;

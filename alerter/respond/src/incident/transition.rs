@@ -71,14 +71,13 @@ mod tests {
     use stepwatch_model::{Context, Kind, RunSummary, Scope, Ts};
 
     use super::*;
-    use crate::incident::manager::Manager;
+    use crate::incident::IncidentRecord;
     use crate::incident::tests::raised;
 
     fn incident(kind: Kind, severity: Severity, state: State) -> Incident {
         let run = RunSummary { name: "llama".into(), ..RunSummary::default() };
         let context = Context::new(Scope::Run("llama".into()), run, BTreeSet::new(), Ts(0));
-        let mut record = Manager::default().blank(Ts(0), &context, &raised(Ts(0), kind, severity), 0);
-        record.state = state;
+        let record = IncidentRecord { state, ..IncidentRecord::new(String::new(), Ts(0), kind, severity) };
         Incident::new(record, context.run, BTreeSet::new())
     }
 

@@ -148,7 +148,7 @@ impl Responder {
             .or_else(|| JOB_LABELS.iter().find_map(|name| directory.run_of_job(labels.get(name)?)))
             .or_else(|| directory.run_on(&node))
             .unwrap_or_default();
-        About { run, node, team: self.manager.team_of(labels) }
+        About { run, node, team: self.manager.dispatcher.team_of(labels) }
     }
 }
 

@@ -10,20 +10,20 @@ use stepwatch_model::{Span, Ts};
 
 impl Responder {
     pub fn silences(&self) -> &Silences {
-        &self.manager.silences
+        self.manager.suppressor.silences()
     }
 
     /// What a wish for a silence comes to, or why it is refused; `fresh` is an id that no silence
     /// has.
     pub fn plan_silence(&self, now: Ts, wanted: Wanted, fresh: &str) -> Result<Plan, Refusal> {
-        self.manager.silences.plan(wanted, fresh, now)
+        self.manager.suppressor.silences().plan(wanted, fresh, now)
     }
 
     /// Takes back what was stored, before the engine is told anything.
     pub fn restore_silences(&mut self, now: Ts, stored: impl IntoIterator<Item = Silence>) {
         for silence in stored {
             let id = silence.id.clone();
-            self.manager.silences.put(silence);
+            self.manager.suppressor.silences_mut().put(silence);
             self.wait_for_silence(now, &id);
         }
     }
@@ -31,17 +31,17 @@ impl Responder {
     pub(super) fn silence(&mut self, tx: &mut Tx<'_>, plan: &Plan) {
         let now = tx.now;
         if let Some(old) = &plan.replaces {
-            self.manager.silences.expire(old, now);
+            self.manager.suppressor.silences_mut().expire(old, now);
             self.keep_silence(tx, old);
         }
-        self.manager.silences.put(plan.silence.clone());
+        self.manager.suppressor.silences_mut().put(plan.silence.clone());
         self.keep_silence(tx, &plan.silence.id);
         self.manager.reconsider(tx);
     }
 
     pub(super) fn expire_silence(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
-        if self.manager.silences.expire(id, now).is_some() {
+        if self.manager.suppressor.silences_mut().expire(id, now).is_some() {
             self.keep_silence(tx, id);
             self.manager.reconsider(tx);
         }
@@ -50,14 +50,14 @@ impl Responder {
     /// Something is due about a silence, or was while we were away.
     pub(super) fn tick_silence(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
-        match self.manager.silences.due(id, now) {
+        match self.manager.suppressor.silences().due(id, now) {
             Some(Due::Remind) => {
                 if self.manager.remind_of_silence(tx, id) {
-                    self.manager.silences.mark_reminded(id, now);
+                    self.manager.suppressor.silences_mut().mark_reminded(id, now);
                     return self.keep_silence(tx, id);
                 }
             }
-            Some(Due::Forget) => self.manager.silences.forget(id),
+            Some(Due::Forget) => self.manager.suppressor.silences_mut().forget(id),
             Some(Due::Begins | Due::Ends) | None => self.manager.reconsider(tx),
         }
         self.wait_for_silence(now, id);
@@ -65,14 +65,14 @@ impl Responder {
 
     fn keep_silence(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
-        if let Some(silence) = self.manager.silences.get(id) {
+        if let Some(silence) = self.manager.suppressor.silences().get(id) {
             tx.out.push(Effect::Silence(Box::new(silence.clone())));
         }
         self.wait_for_silence(now, id);
     }
 
     fn wait_for_silence(&mut self, now: Ts, id: &str) {
-        let next = self.manager.silences.next(id, now).map(|(at, _)| at);
+        let next = self.manager.suppressor.silences().next(id, now).map(|(at, _)| at);
         self.timers.set(&Key::Silence(id.to_owned()), next);
     }
 
@@ -85,9 +85,11 @@ impl Responder {
         (reason, last_progress): (&str, Ts),
     ) {
         let now = tx.now;
-        let max = self.manager.silences.config().max_planned_restart;
+        let max = self.manager.suppressor.silences().config().max_planned_restart;
         let length = seconds.map_or(max, |s| Span::from_secs_f64(s.clamp(0.0, max.as_secs_f64())));
-        if let Some(silence) = self.manager.silences.planned(run, length, reason, last_progress, now) {
+        if let Some(silence) =
+            self.manager.suppressor.silences().planned(run, length, reason, last_progress, now)
+        {
             self.silence(tx, &Plan { silence, replaces: None });
         }
     }
@@ -95,7 +97,7 @@ impl Responder {
     /// A run that makes steps in a new attempt is back: what it planned is over.
     pub(super) fn back_from_restart(&mut self, tx: &mut Tx<'_>, run: &str, attempt_at: Ts) {
         let now = tx.now;
-        let planned = self.manager.silences.planned_of(run);
+        let planned = self.manager.suppressor.silences().planned_of(run);
         let Some(planned) = planned.filter(|s| s.phase(now) == Phase::Active && attempt_at > s.starts_at)
         else {
             return;
@@ -107,7 +109,7 @@ impl Responder {
     /// A silence may be of one incident only: when the last that it matches resolves, it is over.
     pub(super) fn expire_on_resolve(&mut self, tx: &mut Tx<'_>, from: usize) {
         let now = tx.now;
-        if tx.out.len() == from || !self.manager.silences.any_expires_on_resolve() {
+        if tx.out.len() == from || !self.manager.suppressor.silences().any_expires_on_resolve() {
             return;
         }
         let resolved = |e: &Effect| match e {
@@ -117,8 +119,7 @@ impl Responder {
         let gone: Vec<IncidentRecord> = tx.out.iter().skip(from).filter_map(resolved).collect();
         for record in gone {
             let ended: Vec<String> = self
-                .manager
-                .silences
+                .silences()
                 .all()
                 .filter(|s| s.expire_on_resolve && s.phase(now) == Phase::Active && s.matches(&record.labels))
                 .filter(|s| {

@@ -1,7 +1,5 @@
 //! The stored form of the responder: one part an incident.
 
-use std::sync::Arc;
-
 use stepwatch_model::{
     Scope, Subject,
     stored::{StatePart, decode, encode},
@@ -9,7 +7,7 @@ use stepwatch_model::{
 
 use super::{Key, Responder};
 use crate::config::ResponderConfig;
-use crate::incident::flap_history::FlapHistoryRow;
+use crate::incident::correlator::flap_history::FlapHistoryRow;
 
 /// What the names of the parts of memories begin with.
 const MEMORY: &str = "memory/";
@@ -30,10 +28,12 @@ impl Responder {
                 let kept = self.manager.open.get(id).or_else(|| self.manager.closed.get(id));
                 kept.and_then(encode)
             }
-            Key::Storms => encode(&self.manager.storms),
-            Key::Calendar(name) => self.manager.oncall.stored_calendar(name).as_ref().and_then(encode),
-            Key::FlapHistory => encode(&self.manager.flap_history.row()),
-            Key::Memory(subject) => self.manager.flap_history.memory(subject).and_then(encode),
+            Key::Storms => encode(self.manager.suppressor.storms()),
+            Key::Calendar(name) => {
+                self.manager.dispatcher.oncall().stored_calendar(name).as_ref().and_then(encode)
+            }
+            Key::FlapHistory => encode(&self.manager.correlator.flap_history().row()),
+            Key::Memory(subject) => self.manager.correlator.flap_history().memory(subject).and_then(encode),
         }
     }
 
@@ -60,13 +60,15 @@ impl Responder {
         match name.split_once('/') {
             Some(("incident", id)) => manager.restore(id.to_owned(), decode(bytes)?),
             Some(("calendar", name)) => {
-                if !Arc::make_mut(&mut manager.oncall).restore_calendar(name, decode(bytes)?) {
+                if !manager.dispatcher.oncall_mut().restore_calendar(name, decode(bytes)?) {
                     self.dirty.insert(Key::Calendar(name.to_owned()));
                 }
             }
-            _ if name == "storms" => manager.storms = decode(bytes)?,
-            _ if name == "flap_history" => manager.flap_history.restore(decode::<FlapHistoryRow>(bytes)?),
-            _ if name.starts_with(MEMORY) => manager.flap_history.remember(decode(bytes)?),
+            _ if name == "storms" => manager.suppressor.restore_storms(decode(bytes)?),
+            _ if name == "flap_history" => {
+                manager.correlator.flap_history_mut().restore(decode::<FlapHistoryRow>(bytes)?)
+            }
+            _ if name.starts_with(MEMORY) => manager.correlator.flap_history_mut().remember(decode(bytes)?),
             _ => return None,
         }
         Some(())

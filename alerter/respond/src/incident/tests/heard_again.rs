@@ -60,7 +60,7 @@ fn a_silence_that_is_gone_without_a_word_hides_nothing_for_long() {
     let mut w = World::new(two_levels());
     let silence = w.silence("run=\"r\"", Span::secs(86_400));
     w.raise("r", Kind::Hang, Page);
-    w.engine.manager().silences.forget(&silence);
+    w.engine.manager().suppressor.silences_mut().forget(&silence);
     w.forward(Span::secs(299));
     w.expect(&[]);
     w.forward(Span::secs(1));
@@ -130,7 +130,7 @@ fn a_silence_that_is_gone_without_a_word_is_noticed_before_the_next_level_is_due
     let mut w = World::new(config);
     let id = w.raise("r", Kind::Hang, Page);
     let silence = w.silence("run=\"r\"", Span::secs(86_400));
-    w.engine.manager().silences.forget(&silence);
+    w.engine.manager().suppressor.silences_mut().forget(&silence);
     w.forward(Span::secs(300));
     assert_eq!(w.records[&id].quiet, None, "{:#?}", w.history);
     assert_eq!(w.records[&id].next_at, Some(START + Span::secs(3600)));

@@ -9,9 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::open::Incident;
-use super::{Hidden, State};
 use crate::config::{InhibitRule, ResponderConfig};
+use crate::incident::open::Incident;
 use crate::matcher::{Labels, Matcher, all_hold};
 use stepwatch_model::{Kind, Severity};
 
@@ -32,17 +31,17 @@ const BUILT_IN: [BuiltIn; 2] = [
     },
 ];
 /// Incidents that explain one another in a row.
-pub(super) const MAX_CHAIN: usize = 32;
+pub(in crate::incident) const MAX_CHAIN: usize = 32;
 
 struct BuiltIn {
-    pub(super) name: &'static str,
-    pub(super) source: &'static [&'static str],
-    pub(super) target: &'static [&'static str],
-    pub(super) equal: &'static str,
+    name: &'static str,
+    source: &'static [&'static str],
+    target: &'static [&'static str],
+    equal: &'static str,
 }
 
 /// Which rule, and the values that must be equal.
-pub(super) type Place = (usize, Vec<String>);
+pub(in crate::incident) type Place = (usize, Vec<String>);
 
 /// The rules, and who is a source or a target of which.
 #[derive(Debug, Default)]
@@ -59,17 +58,17 @@ pub(super) struct Inhibition {
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) name: String,
-    pub(super) source: Vec<Matcher>,
-    pub(super) target: Vec<Matcher>,
-    pub(super) equal: Vec<String>,
+    source: Vec<Matcher>,
+    target: Vec<Matcher>,
+    equal: Vec<String>,
 }
 
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Roles {
-    pub(super) source: Vec<Place>,
+    source: Vec<Place>,
     pub(super) target: Vec<Place>,
     /// It is silenced, and nobody has it.
-    pub(super) hushed: bool,
+    hushed: bool,
 }
 
 impl Inhibition {
@@ -127,8 +126,12 @@ impl Inhibition {
         self.of.insert(id.to_owned(), roles);
     }
 
-    pub(super) fn forget(&mut self, id: &str) {
-        self.take(id);
+    pub(super) fn is_source(&self, place: &Place, id: &str) -> bool {
+        self.sources.get(place).is_some_and(|ids| ids.contains(id))
+    }
+
+    pub(super) fn is_target(&self, place: &Place, id: &str) -> bool {
+        self.targets.get(place).is_some_and(|ids| ids.contains(id))
     }
 
     /// What the incidents explain has been looked at before: they are stored after that.
@@ -136,6 +139,7 @@ impl Inhibition {
         self.changed.clear();
     }
 
+    /// It is open no more; what it was.
     pub(super) fn take(&mut self, id: &str) -> Roles {
         let roles = self.of.remove(id).unwrap_or_default();
         for (index, places) in [(&mut self.sources, &roles.source), (&mut self.targets, &roles.target)] {
@@ -153,7 +157,7 @@ impl Inhibition {
 }
 
 impl Rule {
-    pub(super) fn new(rule: &InhibitRule) -> Result<Self, String> {
+    fn new(rule: &InhibitRule) -> Result<Self, String> {
         let parse = |texts: &[String]| texts.iter().map(|t| Matcher::parse(t)).collect::<Result<Vec<_>, _>>();
         let (source, target) = (parse(&rule.source_matchers)?, parse(&rule.target_matchers)?);
         if source.is_empty() || target.is_empty() {
@@ -182,25 +186,4 @@ fn as_of(labels: &Labels, kind: Kind, severity: Severity) -> Labels {
     labels.insert("kind".into(), kind.as_str().into());
     labels.insert("cause".into(), kind.cause().as_str().into());
     labels
-}
-
-impl Incident {
-    pub(super) fn is_acknowledged(&self) -> bool {
-        self.record.state == State::Acknowledged
-    }
-
-    pub(super) fn is_hushed(&self) -> bool {
-        let silenced = self.record.quiet.as_ref().is_some_and(|quiet| quiet.why == Hidden::Silenced);
-        silenced && !self.is_acknowledged()
-    }
-
-    /// Whether all who told of it have a say of something with these labels: who may tell alerts of
-    /// some runs only must not keep quiet what is wrong with others.
-    pub(super) fn has_a_say(&self, labels: &Labels) -> bool {
-        self.subjects.iter().all(|subject| super::has_a_say(subject, labels))
-    }
-}
-
-pub(super) fn is_at(index: &BTreeMap<Place, BTreeSet<String>>, place: &Place, id: &str) -> bool {
-    index.get(place).is_some_and(|ids| ids.contains(id))
 }

@@ -18,7 +18,7 @@ use crate::config::Storm;
 use stepwatch_model::{Kind, Reporter, Span, Ts};
 
 /// Incidents that a roll-up names one by one.
-pub(super) const NAMED: usize = 8;
+pub(in crate::incident) const NAMED: usize = 8;
 /// Ways that are counted at once: a way is a route and a severity, and perhaps an origin.
 const MAX_WAYS: usize = 16_384;
 /// Users of one exporter that may each have as many incidents as one origin has, before all of them
@@ -27,29 +27,29 @@ const USERS: u32 = 3;
 
 /// What an incident that stands for many knows of them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Tally {
+pub(in crate::incident) struct Tally {
     /// Ever, and open still.
-    pub(super) total: u32,
-    pub(super) open: u32,
-    pub(super) kinds: BTreeMap<Kind, u32>,
-    pub(super) joined_at: Ts,
+    pub(in crate::incident) total: u32,
+    pub(in crate::incident) open: u32,
+    pub(in crate::incident) kinds: BTreeMap<Kind, u32>,
+    pub(in crate::incident) joined_at: Ts,
     /// How many had ever been in it when somebody last took it.
-    pub(super) taken: u32,
+    pub(in crate::incident) taken: u32,
 }
 
 /// Those that are too many together: by what they are counted, and how many are told one by one.
 #[derive(Debug, Clone)]
-pub(super) struct Crowd {
-    pub(super) key: String,
-    pub(super) limit: u32,
+pub(in crate::incident) struct Crowd {
+    pub(in crate::incident) key: String,
+    pub(in crate::incident) limit: u32,
     /// Where all of them come from, in words.
-    pub(super) origin: Option<String>,
+    pub(in crate::incident) origin: Option<String>,
 }
 
 /// When incidents were announced, by severity, way and origin; no more of them than make a storm.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Storms {
-    pub(super) recent: BTreeMap<String, VecDeque<Ts>>,
+    recent: BTreeMap<String, VecDeque<Ts>>,
 }
 
 impl Storms {
@@ -94,14 +94,14 @@ impl Storms {
     }
 
     /// Whether one more would be too many.
-    pub(super) fn is_full(&self, now: Ts, crowd: &Crowd, config: &Storm) -> bool {
+    fn is_full(&self, now: Ts, crowd: &Crowd, config: &Storm) -> bool {
         let times = self.recent.get(&crowd.key);
         let recent = times.map_or(0, |times| times.iter().filter(|at| now - **at <= config.within).count());
         recent >= crowd.limit as usize
     }
 
     /// Counts one more; true if there are too many.
-    pub(super) fn count(&mut self, now: Ts, crowd: &Crowd, config: &Storm) -> bool {
+    fn count(&mut self, now: Ts, crowd: &Crowd, config: &Storm) -> bool {
         if self.recent.len() >= MAX_WAYS && !self.recent.contains_key(&crowd.key) {
             let fresh = |times: &VecDeque<Ts>| times.back().is_some_and(|at| now - *at <= config.within);
             self.recent.retain(|_, times| fresh(times));
@@ -120,11 +120,11 @@ impl Storms {
 
 impl Tally {
     /// Whether so many have joined since somebody took it as they took.
-    pub(super) fn has_doubled(&self) -> bool {
+    pub(in crate::incident) fn has_doubled(&self) -> bool {
         self.taken > 0 && self.total >= self.taken.saturating_mul(2)
     }
 
-    pub(super) fn words(&self, within: Span, origin: Option<&str>) -> String {
+    pub(in crate::incident) fn words(&self, within: Span, origin: Option<&str>) -> String {
         let mut kinds: Vec<_> = self.kinds.iter().map(|(kind, n)| (*n, kind.title())).collect();
         kinds.sort_by_key(|(n, title)| (core::cmp::Reverse(*n), *title));
         let kinds: Vec<_> = kinds.iter().map(|(n, title)| format!("{n} × {title}")).collect();

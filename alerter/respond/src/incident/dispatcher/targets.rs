@@ -1,22 +1,34 @@
 //! Who an item of a level means at a moment, and whether a level may be told at it.
 
-use super::manager::Manager;
-use super::open::Incident;
-use crate::config::{Condition, Level};
+use super::Dispatcher;
+use super::escalation::{Due, Round};
+use crate::config::{Condition, Level, ResponderConfig};
 use crate::effect::Path;
+use crate::incident::open::Incident;
+use crate::incident::report::View;
 use stepwatch_model::Ts;
+
+/// Why a storm takes its way.
+const OF_STORM: &str = "that of the incidents in it";
 
 /// Somebody to be told, by a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Recipient {
-    pub(super) receiver: String,
+pub(in crate::incident) struct Recipient {
+    pub(in crate::incident) receiver: String,
     pub(super) users: Vec<String>,
-    pub(super) path: Option<Path>,
+    pub(in crate::incident) path: Option<Path>,
+}
+
+/// A level whose round it is, and how it was reached, but for whom it names.
+#[derive(Debug)]
+pub(in crate::incident) struct Call {
+    pub(in crate::incident) level: Level,
+    pub(in crate::incident) path: Path,
 }
 
 impl Recipient {
     /// One who was told before, and whom it was for.
-    pub(super) fn known(receiver: String, users: Vec<String>) -> Self {
+    pub(in crate::incident) fn known(receiver: String, users: Vec<String>) -> Self {
         Self { receiver, users, path: None }
     }
 
@@ -37,13 +49,52 @@ impl Recipient {
     }
 }
 
-impl Manager {
+impl Dispatcher {
+    /// Whom a round is for, or what was asked if it is passed over.
+    pub(in crate::incident) fn call(
+        &self,
+        view: View<'_>,
+        i: &Incident,
+        due: &Due,
+    ) -> Result<Call, Vec<String>> {
+        let may_tell = |level: &Level| self.may_tell(view, i, &level.condition);
+        let (level, asked) = match &due.what {
+            Round::Level(level) => match may_tell(level) {
+                (true, asked) => (level, asked),
+                (false, asked) => return Err(asked),
+            },
+            Round::Reminder(levels) => {
+                let may = levels.iter().rev().find(|level| may_tell(level).0);
+                let level = may.or(levels.last()).ok_or_else(Vec::new)?;
+                (level, may_tell(level).1)
+            }
+        };
+        let path = self.path(view.config, i, &due.route);
+        let path = Path { level: due.level, again: due.repeat, asked, ..path };
+        Ok(Call { level: level.clone(), path })
+    }
+
+    /// How the ladder of a route came to be climbed.
+    pub(in crate::incident) fn path(&self, config: &ResponderConfig, i: &Incident, route: &str) -> Path {
+        // A reload may have taken the route away since.
+        let way = self.router.ways(config, &i.record.labels).into_iter().find(|way| way.route == route);
+        // A storm takes the way of what is in it, which its own labels need not lead to.
+        let of_others = || (if i.storm.is_some() { OF_STORM.to_owned() } else { String::new() }, None);
+        let (matched, policy) = way.map_or_else(of_others, |way| (way.because, way.policy));
+        Path { route: route.to_owned(), matched, policy, ..Path::default() }
+    }
+
     /// The receivers of a level, each once, and how they were found. Items that mean nobody leave
     /// it to the others; if they all do, whoever is nearest is told.
-    pub(super) fn recipients(&self, now: Ts, i: &Incident, level: &Level) -> (Vec<Recipient>, Vec<String>) {
-        let (mut all, mut found) = self.meant(now, &level.notify);
+    pub(in crate::incident) fn recipients(
+        &self,
+        view: View<'_>,
+        i: &Incident,
+        level: &Level,
+    ) -> (Vec<Recipient>, Vec<String>) {
+        let (mut all, mut found) = self.meant(view.now, &level.notify);
         if all.is_empty() && !level.notify.is_empty() {
-            let nearest = self.nearest(now, i, |_| true);
+            let nearest = self.nearest(view, i, |_| true);
             found.push(match nearest.to.as_slice() {
                 [] => "and nobody is left who may be told".to_owned(),
                 _ => format!("so {}", nearest.words),
@@ -84,14 +135,9 @@ impl Manager {
         (all, found)
     }
 
-    /// Dollars an hour that the incident burns, if a price is known.
-    fn burns(&self, i: &Incident) -> Option<f64> {
-        Some(self.config.cost_per_gpu_hour? * f64::from(i.summary.gpus))
-    }
-
     /// What was asked, and whether a level of this condition may be told. What cannot be answered
     /// holds: nobody is left out for it.
-    pub(super) fn may_tell(&self, now: Ts, i: &Incident, condition: &Condition) -> (bool, Vec<String>) {
+    fn may_tell(&self, view: View<'_>, i: &Incident, condition: &Condition) -> (bool, Vec<String>) {
         let mut asked = Vec::new();
         let mut all = true;
         let mut ask = |holds: Option<bool>, words: String| {
@@ -106,13 +152,15 @@ impl Manager {
             ask(Some(i.record.severity == severity), format!("severity {}", severity.as_str()));
         }
         if let Some(interval) = &condition.during {
-            ask(self.oncall.within(interval, now), format!("during {interval}"));
+            ask(self.oncall.within(interval, view.now), format!("during {interval}"));
         }
         if let Some(interval) = &condition.outside {
-            ask(self.oncall.within(interval, now).map(|within| !within), format!("outside {interval}"));
+            ask(self.oncall.within(interval, view.now).map(|within| !within), format!("outside {interval}"));
         }
         if let Some(dollars) = condition.burn_over {
-            ask(self.burns(i).map(|burns| burns > dollars), format!("burns more than ${dollars}/h"));
+            // What it burns is known where a price is.
+            let burns = view.config.cost_per_gpu_hour.map(|cost| cost * f64::from(i.summary.gpus));
+            ask(burns.map(|burns| burns > dollars), format!("burns more than ${dollars}/h"));
         }
         (all, asked)
     }

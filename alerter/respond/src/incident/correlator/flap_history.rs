@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use stepwatch_model::{Cause, Change, Finding, Kind, Scope, Severity, Span, Subject, Ts};
 
 /// How long a resolved incident counts against the next one of its subject.
-pub(super) const FLAP_MEMORY: Span = Span::secs(3600);
+pub(crate) const FLAP_MEMORY: Span = Span::secs(3600);
 
 /// What survives apart from the incidents themselves.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FlapHistory {
-    pub(super) counter: u64,
+    counter: u64,
     memory: BTreeMap<Subject, Memory>,
     /// The same by age, so that what is forgotten is found without looking through the rest.
     by_age: BTreeSet<(Ts, Subject)>,
     /// What is not as it was stored: each memory is stored for itself, because in a storm there are
     /// thousands.
-    pub(crate) changed: BTreeSet<Subject>,
+    changed: BTreeSet<Subject>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -41,8 +41,19 @@ pub(crate) struct FlapHistoryRow {
 }
 
 impl FlapHistory {
+    /// A number that no incident had before.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    /// Those of which the memory changed since this was called before.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<Subject> {
+        core::mem::take(&mut self.changed)
+    }
+
     /// How often the subject was sick within the last hour.
-    pub(super) fn flaps(&mut self, now: Ts, subject: &Subject) -> u32 {
+    pub(crate) fn flaps(&mut self, now: Ts, subject: &Subject) -> u32 {
         self.forget_old(now);
         let fresh = self.memory.get(subject).filter(|m| now - m.at < FLAP_MEMORY);
         fresh.map_or(0, |m| m.flaps + 1)
@@ -62,16 +73,16 @@ impl FlapHistory {
         }
     }
 
-    pub(super) fn resolved(&mut self, now: Ts, subject: &Subject, flaps: u32) {
+    pub(crate) fn resolved(&mut self, now: Ts, subject: &Subject, flaps: u32) {
         self.of(now, subject).flaps = flaps;
     }
 
     /// When the subject was last known to be over, if that is not so long ago that it is forgotten.
-    pub(super) fn over_at(&self, subject: &Subject) -> Option<Ts> {
+    pub(crate) fn over_at(&self, subject: &Subject) -> Option<Ts> {
         self.memory.get(subject).map(|m| m.at)
     }
 
-    pub(super) fn close(&mut self, now: Ts, subject: &Subject, kind: Kind, severity: Severity) {
+    pub(crate) fn close(&mut self, now: Ts, subject: &Subject, kind: Kind, severity: Severity) {
         self.of(now, subject).closed.insert(kind, severity);
     }
 
@@ -85,12 +96,12 @@ impl FlapHistory {
         memory
     }
 
-    pub(super) fn is_closed(&self, subject: &Subject, v: &Finding) -> bool {
+    pub(crate) fn is_closed(&self, subject: &Subject, v: &Finding) -> bool {
         let closed = self.memory.get(subject).and_then(|m| m.closed.get(&v.kind));
         v.change != Change::Another && closed.is_some_and(|severity| v.severity <= *severity)
     }
 
-    pub(super) fn reopen(&mut self, subject: &Subject, kind: Kind) {
+    pub(crate) fn reopen(&mut self, subject: &Subject, kind: Kind) {
         if let Some(m) = self.memory.get_mut(subject)
             && m.closed.remove(&kind).is_some()
         {
@@ -101,7 +112,7 @@ impl FlapHistory {
     }
 
     /// It is judged afresh, whatever was closed by hand before.
-    pub(super) fn reopen_all(&mut self, scope: &Scope) {
+    pub(crate) fn reopen_all(&mut self, scope: &Scope) {
         for (subject, m) in of_scope(&mut self.memory, scope).filter(|(_, m)| !m.closed.is_empty()) {
             m.closed.clear();
             self.changed.insert(subject.clone());
@@ -109,7 +120,7 @@ impl FlapHistory {
         }
     }
 
-    pub(super) fn forget(&mut self, scope: &Scope) {
+    pub(crate) fn forget(&mut self, scope: &Scope) {
         let gone: Vec<Subject> = of_scope(&mut self.memory, scope).map(|(s, _)| s.clone()).collect();
         for subject in gone {
             if let Some(m) = self.memory.remove(&subject) {

@@ -6,71 +6,79 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Level;
+use crate::config::{Level, ResponderConfig};
+use crate::incident::open::Incident;
+use crate::message::{Reason, Why};
 use crate::route::Way;
-use stepwatch_model::{Span, Ts};
+use stepwatch_model::{Severity, Span, Ts};
 
 /// The ladders of an incident, one a way.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Ladders(Vec<Ladder>);
+pub(in crate::incident) struct Ladders(Vec<Ladder>);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Ladder {
-    pub(super) route: String,
-    pub(super) levels: Vec<Level>,
+struct Ladder {
+    route: String,
+    levels: Vec<Level>,
     /// The next to notify.
-    pub(super) at: usize,
+    at: usize,
     /// How often the level before has been repeated.
-    pub(super) repeats: u32,
-    pub(super) next: Option<Ts>,
-    pub(super) reminders: u32,
+    repeats: u32,
+    next: Option<Ts>,
+    reminders: u32,
     /// A person asked for it: told even where nothing more would be.
-    pub(super) forced: bool,
+    forced: bool,
 }
 
 /// What the rounds after this one depend on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub(in crate::incident) struct Pace {
     /// Never given up while nobody answers.
-    pub(super) page: bool,
+    pub(in crate::incident) page: bool,
     /// After the last level of a page, the last level is told again this often, or at its own pace
     /// if that is slower.
-    pub(super) remind_every: Span,
+    pub(in crate::incident) remind_every: Span,
+}
+
+impl Pace {
+    pub(in crate::incident) fn of(i: &Incident, config: &ResponderConfig) -> Self {
+        Self { page: i.record.severity == Severity::Page, remind_every: config.remind_every }
+    }
 }
 
 /// One round that is due.
 #[derive(Debug, PartialEq)]
-pub(super) struct Due {
+pub(in crate::incident) struct Due {
     /// From 1.
-    pub(super) level: u32,
-    pub(super) repeat: u32,
-    pub(super) what: Round,
-    pub(super) route: String,
+    pub(in crate::incident) level: u32,
+    pub(in crate::incident) repeat: u32,
+    pub(in crate::incident) what: Round,
+    pub(in crate::incident) route: String,
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Round {
+pub(in crate::incident) enum Round {
     Level(Level),
     /// The last of these that may be told.
     Reminder(Vec<Level>),
 }
 
 impl Ladders {
-    pub(super) fn new(from: Ts, ways: Vec<Way>) -> Self {
+    pub(in crate::incident) fn new(from: Ts, ways: Vec<Way>) -> Self {
         Self(ways.into_iter().map(|way| Ladder::new(from, way.route, way.levels)).collect())
     }
 
     /// From the first level on once more.
-    pub(super) fn restarted(&self, from: Ts) -> Self {
+    pub(in crate::incident) fn restarted(&self, from: Ts) -> Self {
         Self(self.0.iter().map(|l| Ladder::new(from, l.route.clone(), l.levels.clone())).collect())
     }
 
-    pub(super) fn next_at(&self) -> Option<Ts> {
+    pub(in crate::incident) fn next_at(&self) -> Option<Ts> {
         self.0.iter().filter_map(|l| l.next).min()
     }
 
     /// The round that has been due longest, if any, and moves on.
-    pub(super) fn due(&mut self, now: Ts, pace: Pace) -> Option<Due> {
+    pub(in crate::incident) fn due(&mut self, now: Ts, pace: Pace) -> Option<Due> {
         self.0
             .iter_mut()
             .filter(|l| l.next.is_some_and(|at| at <= now))
@@ -79,64 +87,64 @@ impl Ladders {
     }
 
     /// The level told last may not be told now: neither is it repeated.
-    pub(super) fn pass_over(&mut self, now: Ts, route: &str, pace: Pace) {
+    pub(in crate::incident) fn pass_over(&mut self, now: Ts, route: &str, pace: Pace) {
         self.0.iter_mut().filter(|l| l.route == route).for_each(|l| l.pass_over(now, pace));
     }
 
     /// Nothing is left but reminders.
-    pub(super) fn is_exhausted(&self) -> bool {
+    pub(in crate::incident) fn is_exhausted(&self) -> bool {
         self.0.iter().all(|l| l.at >= l.levels.len())
     }
 
     /// There is nobody to tell.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::incident) fn is_empty(&self) -> bool {
         self.0.iter().all(|l| l.levels.is_empty())
     }
 
     /// The longest that anybody on any level waits for the next word.
-    pub(super) fn longest_pause(&self) -> Span {
+    pub(in crate::incident) fn longest_pause(&self) -> Span {
         self.0.iter().flat_map(|l| &l.levels).map(|level| level.after).max().unwrap_or_default()
     }
 
     /// Which ways they are.
-    pub(super) fn routes(&self) -> String {
+    pub(in crate::incident) fn routes(&self) -> String {
         self.0.iter().map(|l| l.route.as_str()).collect::<Vec<_>>().join(" and ")
     }
 
     /// The last levels, one a ladder.
-    pub(super) fn last(&self) -> impl Iterator<Item = &Level> {
+    pub(in crate::incident) fn last(&self) -> impl Iterator<Item = &Level> {
         self.0.iter().filter_map(|l| l.levels.last())
     }
 
     /// All there are.
-    pub(super) fn levels(&self) -> impl Iterator<Item = &Level> {
+    pub(in crate::incident) fn levels(&self) -> impl Iterator<Item = &Level> {
         self.0.iter().flat_map(|l| &l.levels)
     }
 
     /// Those that are due next, one a ladder.
-    pub(super) fn upcoming(&self) -> impl Iterator<Item = &Level> {
+    pub(in crate::incident) fn upcoming(&self) -> impl Iterator<Item = &Level> {
         self.0.iter().filter_map(|l| l.levels.get(l.at))
     }
 
     /// The levels that have been due.
-    pub(super) fn told(&self) -> impl Iterator<Item = &Level> {
+    pub(in crate::incident) fn told(&self) -> impl Iterator<Item = &Level> {
         self.0.iter().flat_map(|l| l.levels.iter().take(l.at))
     }
 
     /// Who has answered hears no more.
-    pub(super) fn stop(&mut self) {
+    pub(in crate::incident) fn stop(&mut self) {
         self.0.iter_mut().for_each(|l| (l.next, l.forced) = (None, false));
     }
 
     /// Goes on where it stopped, one wait later.
-    pub(super) fn resume(&mut self, now: Ts, pace: Pace) {
+    pub(in crate::incident) fn resume(&mut self, now: Ts, pace: Pace) {
         for l in &mut self.0 {
             l.next = l.after_current(now, pace).or_else(|| Some(now + l.levels.get(l.at)?.after));
         }
     }
 
     /// Makes the next level due now; false when there is none.
-    pub(super) fn hurry(&mut self, now: Ts) -> bool {
+    pub(in crate::incident) fn hurry(&mut self, now: Ts) -> bool {
         let mut any = false;
         for ladder in &mut self.0 {
             any |= ladder.hurry(now);
@@ -145,15 +153,30 @@ impl Ladders {
     }
 
     /// Makes the last levels due now once more.
-    pub(super) fn force(&mut self, now: Ts) {
+    pub(in crate::incident) fn force(&mut self, now: Ts) {
         self.0.iter_mut().for_each(|l| (l.next, l.forced) = (Some(now), true));
     }
 }
 
 impl Due {
-    /// Whether somebody was told of it before.
-    pub(super) fn is_again(&self) -> bool {
-        self.repeat > 0
+    /// Why this level is told, of an incident that somebody was told of before: because nobody has
+    /// answered, unless what is given says more than that or the level is not new.
+    pub(in crate::incident) fn reason(&self, now: Ts, i: &Incident, given: &Why) -> Why {
+        let says_more =
+            [Reason::Escalated, Reason::ReceiverFailed, Reason::SilenceEnded, Reason::InhibitionEnded];
+        let told = self.level > i.record.level || self.repeat > 0;
+        if !told || says_more.contains(&given.because) {
+            return given.clone();
+        }
+        let (level, waited) = (self.level, now - i.record.opened_at);
+        let again = |n| format!("level {level} again ({n}): no answer for {waited}");
+        match (&self.what, self.repeat) {
+            (_, 0) => {
+                Why::new(Reason::Escalated, format!("escalated to level {level}: no answer for {waited}"))
+            }
+            (Round::Level(_), n) => Why::new(Reason::Repeated, again(n)),
+            (Round::Reminder(_), n) => Why::new(Reason::StillFiring, again(n)),
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Where the open incidents are: by run, by node and by what they have in common, so that whoever
-//! looks for the kin of one does not look through all of them.
+//! looks for what is one fault does not look through all of them.
 //!
 //! Only candidates come from here; whether one is meant is asked of the incident itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::open::Incident;
+use crate::incident::open::Incident;
 use stepwatch_model::Kind;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

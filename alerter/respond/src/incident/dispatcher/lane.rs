@@ -6,22 +6,22 @@ use stepwatch_model::Ts;
 
 /// What one receiver has been told.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Lane {
-    pub(super) seq: u32,
+pub(in crate::incident) struct Lane {
+    pub(in crate::incident) seq: u32,
     /// Whom it was for.
-    pub(super) users: Vec<String>,
+    pub(in crate::incident) users: Vec<String>,
     /// Somebody has answered since it was last called. Not stored: after a restart, whoever was
     /// called is taken to be called still.
     #[serde(skip)]
-    pub(super) answered: bool,
+    pub(in crate::incident) answered: bool,
     /// The last word that was put off when it went on without this receiver.
     #[serde(skip)]
-    pub(super) put_off: u32,
+    pub(in crate::incident) put_off: u32,
 }
 
 /// News that waits for its turn.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct News {
-    pub(super) at: Ts,
-    pub(super) why: Why,
+pub(in crate::incident) struct News {
+    pub(in crate::incident) at: Ts,
+    pub(in crate::incident) why: Why,
 }

@@ -4,7 +4,7 @@
 //! it is no chance, each has an incident of its own; the one that makes them so many brings them
 //! together. What has paged by then, or is in somebody's hands, stays what it is.
 
-use super::correlation::may_be_one;
+use super::correlator::may_be_one;
 use super::manager::Manager;
 use super::open::{Incident, MAX_SUSPECTS};
 use super::{End, Ended, IncidentRecord, State};
@@ -24,7 +24,7 @@ impl Manager {
         let n = so_many(context.fabric.len());
         for node in &context.fabric {
             let subject = Subject { scope: Scope::Node(node.clone()), cause: Cause::Hardware };
-            let Some(other) = self.find(&subject).filter(|other| other != id) else { continue };
+            let Some(other) = self.correlator.find(&subject).filter(|other| other != id) else { continue };
             let (Some(had), Some(i)) = (self.open.get(&other), self.open.get(id)) else { continue };
             if !had.goes_with_others(now) || !may_be_one(i, &subject, &had.record.labels) {
                 continue;
@@ -32,7 +32,7 @@ impl Manager {
             let (raised, known) = (had.raised.clone(), had.known.clone());
             let (nodes, suspects) = (had.record.nodes.clone(), had.record.suspects.clone());
             let reason = format!("links of {n} nodes went down at once: told as one with {id}");
-            self.resolve(tx, &other, "engine", End::of(Ended::Replaced), &reason);
+            self.resolve(tx, &other, End::of(Ended::Replaced), &reason);
             let Some(i) = self.open.get_mut(id) else { return };
             i.raised.extend(raised);
             i.known.extend(known);
@@ -44,7 +44,7 @@ impl Manager {
             }
             i.record.suspects.extend(suspects);
             i.record.suspects.truncate(MAX_SUSPECTS);
-            self.by_subject.insert(subject, id.to_owned());
+            self.correlator.answers_for(id, &subject);
             self.finish(id, tx.out);
         }
     }
@@ -65,7 +65,7 @@ impl Incident {
     }
 
     /// Whoever knows of pages of this switch expects more of them.
-    pub(super) fn is_known_to_be_fabric(&self, context: &Context, v: &Finding) -> bool {
+    pub(super) fn is_expected_of_its_switch(&self, context: &Context, v: &Finding) -> bool {
         let paged = |scope: &&Scope| matches!(scope, Scope::Node(n) if context.fabric.contains(n));
         let others = self.paged.iter().filter(|s| **s != context.scope).filter(paged).count();
         v.kind == Kind::LinkFault && others >= EXPECTED
@@ -73,7 +73,7 @@ impl Incident {
 
     /// What a finding means beside those of the other nodes, if it is of a link: what they share is
     /// to blame.
-    pub(super) fn fabric(&self, context: &Context, v: &Finding) -> Option<Observation> {
+    pub(super) fn links_down(&self, context: &Context, v: &Finding) -> Option<Observation> {
         if v.kind != Kind::LinkFault || self.links_of(context).take(2).count() < 2 {
             return None;
         }
@@ -109,7 +109,7 @@ impl Incident {
 
 impl IncidentRecord {
     /// What the links of several nodes share is the first suspect.
-    pub(super) fn suspect_fabric(&mut self, links: Observation) {
+    pub(super) fn suspect_switch(&mut self, links: Observation) {
         if self.kind == Kind::LinkFault {
             self.suspects.retain(|had| had.target != Target::Switch);
             self.suspects.insert(0, Suspect::new(Target::Switch, links));

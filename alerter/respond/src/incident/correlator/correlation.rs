@@ -1,0 +1,190 @@
+//! Which open incident a new finding belongs to although it is not about the same thing: a GPU that
+//! fell off the bus, the rank that died of it and the run that stands are one fault, whichever
+//! is told first.
+//!
+//! Nothing here depends on the order in which the two came. That the node was sick shortly before
+//! the run stopped, or said so while the run stood, is what makes them one.
+
+use std::collections::BTreeSet;
+
+use super::Correlator;
+use super::index::Place;
+use crate::incident::has_a_say;
+use crate::incident::open::Incident;
+use crate::incident::report::{Report, View};
+use crate::matcher::Labels;
+use stepwatch_model::{Cause, Context, Finding, Kind, Scope, Severity, Span, Subject, Ts};
+
+/// How long before a run stopped its node may have been sick for it to be the reason.
+const BEFORE_STANDSTILL: Span = Span::secs(600);
+/// A slow run is noticed later than one that stands.
+const BEFORE_SLOWNESS: Span = Span::secs(1800);
+/// Nodes of one run that fall sick within this time of each other do so of one reason.
+const TOGETHER: Span = Span::secs(600);
+/// Things that one incident may answer for, however many have the labels of `group_by` in common.
+const MAX_SUBJECTS: usize = 256;
+
+impl Correlator {
+    /// The open incident that is one fault with what is reported. `labels` makes those that an
+    /// incident of its own would have.
+    pub(in crate::incident) fn correlated(
+        &self,
+        view: View<'_>,
+        report: Report<'_>,
+        labels: &dyn Fn() -> Labels,
+    ) -> Option<String> {
+        let candidates = self.candidates(report);
+        if candidates.is_empty() {
+            return None;
+        }
+        let labels = labels();
+        let mut correlated: Vec<&Incident> = candidates
+            .into_iter()
+            .filter_map(|id| view.open.get(id))
+            .filter(|i| i.is_correlated(view.now, report) && may_be_one(i, report.subject, &labels))
+            .collect();
+        // The one that is worst, then the one that has waited longest.
+        correlated.sort_by_key(|i| (core::cmp::Reverse(i.record.severity), i.record.opened_at));
+        correlated.first().map(|i| i.record.id.clone())
+    }
+
+    /// Those that can be one fault with it, which are few of many that may be open; in the order of
+    /// their ids.
+    fn candidates(&self, report: Report<'_>) -> BTreeSet<&String> {
+        let Report { context, finding: v, .. } = report;
+        let run = (!context.run.name.is_empty()).then(|| Place::Run(context.run.name.clone()));
+        let links = (v.kind == Kind::LinkFault).then_some(Place::Links);
+        let nodes = context.nodes.iter().cloned().map(Place::Node);
+        let places = run.into_iter().chain(links).chain(nodes);
+        let mut ids: BTreeSet<&String> = places.flat_map(|place| self.index.at(&place)).collect();
+        // A node may hit several runs, of which its incident names one.
+        let scopes = context.nodes.iter().cloned().map(Scope::Node);
+        let scopes = scopes.chain([Scope::Run(context.run.name.clone())]);
+        let cause = v.kind.cause();
+        ids.extend(scopes.filter_map(|scope| self.by_subject.get(&Subject { scope, cause })));
+        ids
+    }
+
+    /// The oldest open incident that has all labels of `group_by` in common with what the report
+    /// would open.
+    pub(in crate::incident) fn grouped(
+        &self,
+        view: View<'_>,
+        report: Report<'_>,
+        labels: &dyn Fn() -> Labels,
+    ) -> Option<String> {
+        let names = &view.config.group_by;
+        let own = matches!(report.context.scope, Scope::Own(_));
+        if names.is_empty() || report.finding.severity == Severity::Info || own {
+            return None;
+        }
+        let labels = labels();
+        let same = |i: &&Incident| {
+            let equal =
+                |name: &String| labels.get(name).is_some_and(|v| i.record.labels.get(name) == Some(v));
+            let room = i.subjects.len() < MAX_SUBJECTS;
+            room && may_be_one(i, report.subject, &labels)
+                && i.storm.is_none()
+                && i.record.severity > Severity::Info
+                && names.iter().all(equal)
+        };
+        let values = names.iter().map(|name| labels.get(name).cloned()).collect::<Option<Vec<_>>>()?;
+        let mut alike = self.index.at(&Place::Group(values)).filter_map(|id| view.open.get(id));
+        alike.find(same).map(|i| i.record.id.clone())
+    }
+}
+
+impl Incident {
+    fn is_correlated(&self, now: Ts, report: Report<'_>) -> bool {
+        let Report { context, finding: v, .. } = report;
+        let cause = v.kind.cause();
+        if self.is_told_by_an_alert(context, cause) {
+            return true;
+        }
+        match &context.scope {
+            Scope::Alert(_) => self.tells_of(context, cause) || physical(cause) && self.hits(now, context, v),
+            Scope::Run(_) if self.went_dark(context, cause) => true,
+            Scope::Run(run) => {
+                let before = match cause {
+                    Cause::Progress => BEFORE_STANDSTILL,
+                    Cause::Speed => BEFORE_SLOWNESS,
+                    _ => return false,
+                };
+                let recent = self.node_at.is_some_and(|at| at + before >= context.well_at);
+                let free = self.record.run.is_empty() || self.record.run == *run;
+                recent
+                    && free
+                    && self.is_physical()
+                    && context.nodes.iter().any(|n| self.record.nodes.contains(n))
+            }
+            Scope::Own(_) | Scope::Storm(_) => false,
+            Scope::Node(_) if !physical(cause) => false,
+            Scope::Node(_) => self.hits(now, context, v) || self.shares_a_switch(now, context, v),
+        }
+    }
+
+    /// An alert of another program told of it before our own detectors did.
+    fn is_told_by_an_alert(&self, context: &Context, cause: Cause) -> bool {
+        let alert = self.subjects.iter().any(|s| s.cause == cause && matches!(s.scope, Scope::Alert(_)));
+        let same = match &context.scope {
+            Scope::Run(run) => self.record.run == *run,
+            Scope::Node(node) => self.record.nodes.contains(node),
+            _ => false,
+        };
+        alert && same
+    }
+
+    /// Our own detectors told of what an alert tells of.
+    fn tells_of(&self, context: &Context, cause: Cause) -> bool {
+        self.subjects.iter().any(|s| {
+            s.cause == cause
+                && match &s.scope {
+                    Scope::Run(run) => *run == context.run.name,
+                    Scope::Node(node) => context.nodes.contains(node),
+                    _ => false,
+                }
+        })
+    }
+
+    /// The run of the node is hit already.
+    fn hits(&self, now: Ts, context: &Context, v: &Finding) -> bool {
+        if context.run.name.is_empty() || self.record.run != context.run.name {
+            return false;
+        }
+        let of_run = |cause| Subject { scope: Scope::Run(context.run.name.clone()), cause };
+        let stands = self.subjects.contains(&of_run(Cause::Progress));
+        let slow = self.subjects.contains(&of_run(Cause::Speed)) && v.kind != Kind::NodeFault;
+        let others = self.is_physical() && self.node_at.is_some_and(|at| now - at <= TOGETHER);
+        stands || slow && now - self.record.opened_at <= BEFORE_SLOWNESS || others
+    }
+
+    /// A node that fell silent, and the run that stopped as it did.
+    fn went_dark(&self, context: &Context, cause: Cause) -> bool {
+        let of_run =
+            |cause| self.raised.keys().any(|(s, kind)| s.scope == context.scope && kind.cause() == cause);
+        let of_the_dark = || self.record.nodes.iter().any(|n| context.dark.contains(n));
+        match cause {
+            _ if context.dark.is_empty() => false,
+            // An exporter that went away long before is another story.
+            Cause::Progress => of_run(Cause::Telemetry) && of_the_dark(),
+            Cause::Telemetry => {
+                let sick = self.is_physical() && self.record.run == context.run.name;
+                of_run(Cause::Progress) || sick && of_the_dark()
+            }
+            _ => false,
+        }
+    }
+
+    fn is_physical(&self) -> bool {
+        self.subjects.iter().any(|s| physical(s.cause))
+    }
+}
+
+/// Whether nobody who tells of the one goes beyond their limits with the other.
+pub(crate) fn may_be_one(i: &Incident, subject: &Subject, labels: &Labels) -> bool {
+    has_a_say(subject, &i.record.labels) && i.has_a_say(labels)
+}
+
+fn physical(cause: Cause) -> bool {
+    matches!(cause, Cause::Hardware | Cause::Node)
+}

@@ -1,0 +1,121 @@
+//! Who is told in the place of a receiver that does not take what it is told.
+//!
+//! Nearest first: the incident's own receivers, the `fallback` of its team, then whoever the router
+//! says is left. A page goes on until somebody is told whom it wakes. What is not a page never goes
+//! to a receiver that wakes: it waits for the one that refused it.
+
+use super::Dispatcher;
+use super::targets::Recipient;
+use crate::config::Level;
+use crate::incident::State;
+use crate::incident::open::Incident;
+use crate::incident::report::View;
+use stepwatch_model::Severity;
+
+/// Whoever may be told in the place of others, and who may not because it would wake them.
+#[derive(Debug, Default)]
+pub(in crate::incident) struct Nearest {
+    pub(in crate::incident) to: Vec<Recipient>,
+    spared: Vec<String>,
+    /// Which of them these are.
+    pub(super) words: String,
+}
+
+impl Dispatcher {
+    /// The nearest of those who have not been told, for a receiver that fails; `None` if nobody need
+    /// be.
+    pub(in crate::incident) fn fallback(
+        &self,
+        view: View<'_>,
+        i: &Incident,
+        receiver: &str,
+    ) -> Option<Nearest> {
+        if i.record.severity == Severity::Page && i.rang_elsewhere(view, receiver) {
+            // That one has somebody told in its place itself, if need be.
+            return None;
+        }
+        Some(self.nearest(view, i, |name| !i.lanes.contains_key(name)))
+    }
+
+    /// Whether the next level may be told at once because a receiver failed for good: not if it only
+    /// stood in for another, or if that would wake somebody for what is not a page.
+    pub(in crate::incident) fn may_hurry(&self, view: View<'_>, i: &Incident, receiver: &str) -> bool {
+        let may = if i.record.severity == Severity::Page {
+            // A page that rang elsewhere need not ring sooner because a chat does not show it.
+            !i.rang_elsewhere(view, receiver)
+        } else {
+            !i.ladders.upcoming().flat_map(|level| &level.notify).any(|item| view.config.wakes(item))
+        };
+        may && !self.stood_in(view, i, receiver)
+    }
+
+    /// The nearest of those who are `wanted`.
+    pub(super) fn nearest(&self, view: View<'_>, i: &Incident, wanted: impl Fn(&str) -> bool) -> Nearest {
+        let page = i.record.severity == Severity::Page;
+        let config = view.config;
+        // Where nothing is known to wake anybody, anything may.
+        let calls = |name: &str| config.waking.is_empty() || config.wakes(name);
+        let mut nearest = Nearest::default();
+        for stage in self.router.instead(config, &i.record.labels, i.ladders.levels()) {
+            for mut recipient in self.meant(view.now, &stage.names).0 {
+                let name = &recipient.receiver;
+                if !wanted(name) || nearest.to.iter().any(|r| r.receiver == *name) {
+                    continue;
+                }
+                if !page && config.wakes(name) {
+                    nearest.spared.push(name.clone());
+                    continue;
+                }
+                recipient.instead(if stage.everybody {
+                    "everybody who had not been told".to_owned()
+                } else {
+                    stage.words.clone()
+                });
+                nearest.to.push(recipient);
+            }
+            nearest.words = stage.words;
+            if !nearest.to.is_empty() && (!page || nearest.to.iter().any(|r| calls(&r.receiver))) {
+                break;
+            }
+        }
+        nearest
+    }
+
+    /// Whether it was told in the place of another: no level that was due means it. All others were
+    /// told together with it, so that nobody has to be called sooner because it does not exist.
+    pub(in crate::incident) fn stood_in(&self, view: View<'_>, i: &Incident, receiver: &str) -> bool {
+        let of_nobody = i.lanes.get(receiver).is_some_and(|lane| lane.users.is_empty());
+        let means_it =
+            |level: &Level| self.recipients(view, i, level).0.iter().any(|to| to.receiver == receiver);
+        let mut levels = i.ladders.told().peekable();
+        of_nobody && levels.peek().is_some() && !levels.any(means_it)
+    }
+}
+
+impl Incident {
+    /// It is a page of a team that names nobody, and nobody else may be told of it either.
+    pub(crate) fn is_homeless(&self) -> bool {
+        self.record.severity == Severity::Page
+            && self.record.state == State::Open
+            && self.lanes.is_empty()
+            && self.ladders.routes().starts_with(crate::route::NOBODY)
+    }
+
+    /// Whether a receiver that wakes nobody fails, and another one that wakes somebody was told.
+    fn rang_elsewhere(&self, view: View<'_>, receiver: &str) -> bool {
+        let wakes = |name: &str| view.config.wakes(name);
+        !wakes(receiver) && self.lanes.keys().any(|other| other != receiver && wakes(other))
+    }
+}
+
+impl Nearest {
+    /// What the history says where nobody is left to tell.
+    pub(in crate::incident) fn waits(&self, receiver: &str) -> String {
+        let why = match self.spared.as_slice() {
+            [] => "nobody is left who may be told of it".to_owned(),
+            [one] => format!("{one} wakes somebody, which only a page may"),
+            many => format!("{} wake somebody, which only a page may", many.join(" and ")),
+        };
+        format!("{why}: it waits for {receiver}, and in the list of incidents")
+    }
+}

@@ -1,0 +1,134 @@
+//! The part that knows why an open incident is told to nobody: a silence, an incident that explains
+//! it, or the storm that it is one of.
+
+mod inhibited;
+pub mod inhibition;
+mod silenced;
+pub(crate) mod storm;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::open::{Incident, Open};
+use super::report::View;
+use super::{Hidden, Quiet};
+use crate::config::{ResponderConfig, Storm};
+use crate::silence::{Phase, Silences};
+pub(super) use inhibited::leads_to;
+pub(super) use inhibition::MAX_CHAIN;
+use inhibition::{Inhibition, Place};
+use stepwatch_model::Ts;
+use storm::{Crowd, Storms};
+
+#[derive(Debug, Default)]
+pub(crate) struct Suppressor {
+    silences: Silences,
+    inhibition: Inhibition,
+    storms: Storms,
+    /// What is hidden by a silence or an incident.
+    hidden: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Suppressor {
+    pub(super) fn configure(&mut self, config: &ResponderConfig, open: &Open) {
+        self.inhibition = Inhibition::new(config);
+        for (id, i) in open {
+            self.inhibition.note(id, i);
+        }
+        self.silences.configure(config.silences.clone(), &config.maintenance, &config.oncall.time_intervals);
+    }
+
+    /// An incident is open from now on.
+    pub(super) fn add(&mut self, id: &str, i: &Incident) {
+        if let Some(quiet) = &i.record.quiet {
+            self.hide(id, &quiet.by);
+        }
+        self.inhibition.note(id, i);
+    }
+
+    /// Takes note of what an open incident is now.
+    pub(super) fn note(&mut self, id: &str, i: &Incident) {
+        self.inhibition.note(id, i);
+    }
+
+    /// An incident is resolved.
+    pub(super) fn remove(&mut self, id: &str) {
+        self.inhibition.take(id);
+    }
+
+    /// To be called when all that was stored is taken in.
+    pub(super) fn restored(&mut self) {
+        self.inhibition.restored();
+    }
+
+    /// The silence, or the incident, that keeps an incident quiet.
+    pub(super) fn kept_quiet(&self, view: View<'_>, id: &str) -> Option<Quiet> {
+        let i = view.open.get(id)?;
+        if let Some(hush) = self.silenced(view, i) {
+            return Some(Quiet {
+                why: Hidden::Silenced,
+                by: hush.id.clone(),
+                until: Some(hush.until),
+                words: hush.words(),
+            });
+        }
+        self.inhibited(view, id)
+    }
+
+    /// Counts an incident that is about to be told; the crowd that it is too many of, if it is.
+    pub(super) fn crowd(&mut self, now: Ts, i: &Incident, config: &Storm) -> Option<Crowd> {
+        let team = i.record.labels.get("team").map(|team| format!(" of team {team}")).unwrap_or_default();
+        let way = format!("{} by {}{team}", i.record.severity.as_str(), i.ladders.routes());
+        let reporter = i.origin.as_ref().map(|origin| &origin.reporter);
+        self.storms.crowd(now, &way, reporter, config)
+    }
+
+    /// `by` hides an incident from now on.
+    pub(super) fn hide(&mut self, id: &str, by: &str) {
+        self.hidden.entry(by.to_owned()).or_default().insert(id.to_owned());
+    }
+
+    /// `by` hides it no more.
+    pub(super) fn show(&mut self, id: &str, by: &str) {
+        if let Some(hidden) = self.hidden.get_mut(by) {
+            hidden.remove(id);
+            if hidden.is_empty() {
+                self.hidden.remove(by);
+            }
+        }
+    }
+
+    pub(super) fn hidden_by(&self, by: &str) -> BTreeSet<String> {
+        self.hidden.get(by).cloned().unwrap_or_default()
+    }
+
+    /// Where other incidents may be explained than when this was called before.
+    pub(super) fn take_changed(&mut self) -> Vec<Place> {
+        core::mem::take(&mut self.inhibition.changed)
+    }
+
+    /// Those that may be explained there.
+    pub(super) fn targets_at(&self, place: &Place) -> BTreeSet<String> {
+        self.inhibition.targets.get(place).cloned().unwrap_or_default()
+    }
+
+    /// How many silences hold now.
+    pub(super) fn active_silences(&self, now: Ts) -> usize {
+        self.silences.all().filter(|s| s.phase(now) == Phase::Active).count()
+    }
+
+    pub(crate) fn silences(&self) -> &Silences {
+        &self.silences
+    }
+
+    pub(crate) fn silences_mut(&mut self) -> &mut Silences {
+        &mut self.silences
+    }
+
+    pub(crate) fn storms(&self) -> &Storms {
+        &self.storms
+    }
+
+    pub(crate) fn restore_storms(&mut self, storms: Storms) {
+        self.storms = storms;
+    }
+}

@@ -1,0 +1,73 @@
+//! Which open incidents are hidden by another one.
+
+use super::Suppressor;
+use super::inhibition::MAX_CHAIN;
+use crate::incident::open::{Incident, Open};
+use crate::incident::report::View;
+use crate::incident::{Hidden, Quiet};
+use stepwatch_model::Kind;
+
+impl Suppressor {
+    /// The incident that explains this one, if one is open.
+    pub(super) fn inhibited(&self, view: View<'_>, id: &str) -> Option<Quiet> {
+        let target = view.open.get(id)?;
+        if matches!(target.record.kind, Kind::AlertStorm | Kind::AlerterFault) {
+            return None;
+        }
+        let inhibition = &self.inhibition;
+        for place in inhibition.of.get(id).into_iter().flat_map(|roles| &roles.target) {
+            let rule = &inhibition.rules[place.0];
+            let explains = |i: &&Incident| {
+                let other = &i.record;
+                other.id != id
+                    && other.severity >= target.record.severity
+                    && !(inhibition.is_source(place, id) && inhibition.is_target(place, &other.id))
+                    && !leads_to(view.open, &other.id, id)
+                    && i.has_a_say(&target.record.labels)
+                    && self.may_explain(view, i)
+            };
+            let sources = inhibition.sources.get(place).into_iter().flatten();
+            let sources =
+                sources.filter_map(|other| view.open.get(other)).filter(explains).map(|i| &i.record);
+            let best = sources.min_by_key(|other| (core::cmp::Reverse(other.severity), &other.id));
+            if let Some(by) = best {
+                let words = format!("{} explains it (rule {})", by.kind.title(), rule.name);
+                return Some(Quiet { why: Hidden::Inhibited, by: by.id.clone(), until: None, words });
+            }
+        }
+        None
+    }
+
+    /// Whether somebody is told of it, or has it. Asked of the silences themselves: that one begins
+    /// or ends counts at once, whichever incident is looked at first.
+    fn may_explain(&self, view: View<'_>, i: &Incident) -> bool {
+        let is_told = |i: &Incident| i.is_acknowledged() || self.silenced(view, i).is_none();
+        is_told(i) && (i.is_acknowledged() || storm_of(view.open, i).is_none_or(is_told))
+    }
+
+    /// An open incident is hidden by what explains nothing: when silences were asked last, and now.
+    pub(in crate::incident) fn is_hidden_for_nothing(&self, view: View<'_>, by: &Incident) -> bool {
+        let was_hushed = by.is_hushed() || storm_of(view.open, by).is_some_and(Incident::is_hushed);
+        was_hushed && !self.may_explain(view, by)
+    }
+}
+
+/// Whether `from` is hidden by `to`, over however many steps: it must not hide it in turn.
+pub(in crate::incident) fn leads_to(open: &Open, from: &str, to: &str) -> bool {
+    let mut at = from;
+    for _ in 0..MAX_CHAIN {
+        let quiet = open.get(at).and_then(|i| i.record.quiet.as_ref());
+        match quiet.filter(|q| q.why == Hidden::Inhibited) {
+            Some(quiet) if quiet.by == to => return true,
+            Some(quiet) => at = &quiet.by,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// What it is told as one of many of.
+fn storm_of<'a>(open: &'a Open, i: &Incident) -> Option<&'a Incident> {
+    let quiet = i.record.quiet.as_ref().filter(|quiet| quiet.why == Hidden::RolledUp)?;
+    open.get(&quiet.by)
+}

@@ -1,0 +1,48 @@
+//! Silences, seen from the incidents that they keep quiet.
+
+use std::sync::Arc;
+
+use super::Suppressor;
+use crate::external::Alert;
+use crate::incident::labels::OURS;
+use crate::incident::open::Incident;
+use crate::incident::report::View;
+use crate::silence::SilencedBy;
+use stepwatch_model::Scope;
+
+impl Suppressor {
+    /// The silence that keeps an incident quiet now.
+    ///
+    /// Alerts of other programs are silenced one by one, as Alertmanager does it: what they make
+    /// together is quiet when each of them that fires is.
+    pub(super) fn silenced(&self, view: View<'_>, i: &Incident) -> Option<SilencedBy> {
+        if self.silences.is_idle(view.now) {
+            return None;
+        }
+        let alerts: Vec<&Arc<Alert>> = i
+            .raised
+            .keys()
+            .filter_map(|(subject, _)| if let Scope::Alert(key) = &subject.scope { Some(key) } else { None })
+            .flat_map(|key| view.external.members(key))
+            .collect();
+        let only_alerts = i.raised.keys().all(|(subject, _)| matches!(subject.scope, Scope::Alert(_)));
+        if alerts.is_empty() || !only_alerts {
+            return self.silences.silenced(&i.record.labels, view.now);
+        }
+        let mut first: Option<SilencedBy> = None;
+        for alert in alerts {
+            // Its own severity may have another name than ours: a silence may use either.
+            let (mut theirs, mut ours) = (i.record.labels.clone(), alert.labels.to_labels());
+            theirs.extend(ours.clone());
+            for name in OURS {
+                ours.extend(i.record.labels.get(*name).map(|value| ((*name).to_owned(), value.clone())));
+            }
+            let silenced = |labels| self.silences.silenced(labels, view.now);
+            let hush = silenced(&theirs).or_else(|| silenced(&ours))?;
+            if first.as_ref().is_none_or(|f| hush.until < f.until) {
+                first = Some(hush);
+            }
+        }
+        first
+    }
+}

@@ -1,0 +1,158 @@
+//! Which findings are one incident.
+
+use std::collections::BTreeSet;
+
+use super::raised;
+use crate::config::ResponderConfig;
+use crate::effect::Tx;
+use crate::incident::manager::Manager;
+use stepwatch_model::{Cause, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Subject, Ts};
+
+/// A finding: how many seconds after the beginning, about whom, and what.
+type Told = (i64, Context, Kind, Severity);
+
+fn at(seconds: i64) -> Ts {
+    Ts(1_795_227_416_000) + Span::secs(seconds)
+}
+
+fn named(name: &str) -> RunSummary {
+    RunSummary { name: name.into(), ..RunSummary::default() }
+}
+
+fn set(nodes: &[&str]) -> BTreeSet<String> {
+    nodes.iter().map(|n| (*n).to_owned()).collect()
+}
+
+/// A run on `n1` and `n2` that was well at this second.
+fn run(name: &str, well: i64) -> Context {
+    Context::new(Scope::Run(name.into()), named(name), set(&["n1", "n2"]), at(well))
+}
+
+/// A node, and the run that it hits, or none.
+fn node(name: &str, run: &str) -> Context {
+    Context::new(Scope::Node(name.into()), named(run), set(&[name]), at(0))
+}
+
+fn finding((seconds, _, kind, severity): &Told) -> Finding {
+    raised(at(*seconds), *kind, *severity)
+}
+
+fn book(story: &[Told]) -> Manager {
+    let mut book = Manager::new(ResponderConfig::default());
+    for told in story {
+        book.finding(&mut Tx::new(at(told.0), &mut Vec::new()), &told.1, &finding(told));
+    }
+    book
+}
+
+const TICKET: Severity = Severity::Ticket;
+const PAGE: Severity = Severity::Page;
+
+/// Whether two findings are one incident.
+fn one(first: Told, second: Told) -> bool {
+    book(&[first, second]).open.len() == 1
+}
+
+#[test]
+fn a_run_that_stops_or_slows_down_on_a_node_that_was_sick_shortly_before() {
+    let sick = |of: &str| (0, node("n1", of), Kind::GpuFault, TICKET);
+    let hang = |well| (well + 300, run("a", well), Kind::Hang, PAGE);
+    assert!(one(sick(""), hang(600)) && !one(sick(""), hang(601)));
+    let slow = |well| (well + 60, run("a", well), Kind::ThroughputDrop, TICKET);
+    assert!(one(sick(""), slow(1800)) && !one(sick(""), slow(1801)));
+    assert!(one(sick("a"), hang(600)) && !one(sick("b"), hang(600)), "it is another run's");
+    assert!(!one(sick(""), (10, run("a", 5), Kind::LossSpike, PAGE)), "no GPU makes the loss jump");
+    assert!(!one((0, node("n9", ""), Kind::GpuFault, TICKET), hang(60)), "a node of none of its ranks");
+    assert!(!one((0, node("n1", ""), Kind::ConfigDrift, TICKET), hang(60)), "that stops no run");
+}
+
+#[test]
+fn a_node_that_is_sick_under_a_run_that_stopped_or_slowed_down_shortly_before() {
+    let sick = |seconds, kind, of: &str| (seconds, node("n1", of), kind, TICKET);
+    let hang = || (0, run("a", -300), Kind::Hang, PAGE);
+    assert!(one(hang(), sick(5000, Kind::GpuFault, "a")), "it still stands");
+    assert!(one(hang(), sick(5000, Kind::NodeFault, "a")));
+    assert!(!one(hang(), sick(5, Kind::GpuFault, "b")) && !one(hang(), sick(5, Kind::GpuFault, "")));
+    assert!(!one(hang(), sick(5, Kind::ConfigDrift, "a")));
+    let slow = || (0, run("a", -60), Kind::ThroughputDrop, TICKET);
+    assert!(one(slow(), sick(1800, Kind::Throttle, "a")) && !one(slow(), sick(1801, Kind::Throttle, "a")));
+    assert!(!one(slow(), sick(5, Kind::NodeFault, "a")), "a host has troubles that slow nothing down");
+}
+
+#[test]
+fn nodes_of_one_run_that_fall_sick_together() {
+    let sick = |seconds, name: &str, of: &str| (seconds, node(name, of), Kind::GpuFault, TICKET);
+    assert!(one(sick(0, "n1", "a"), sick(600, "n2", "a")) && !one(sick(0, "n1", "a"), sick(601, "n2", "a")));
+    assert!(!one(sick(0, "n1", "a"), sick(5, "n2", "b")) && !one(sick(0, "n1", ""), sick(5, "n2", "")));
+    assert!(!one((0, node("n1", "a"), Kind::ConfigDrift, TICKET), sick(5, "n2", "a")));
+}
+
+#[test]
+fn links_that_go_down_together_whoever_uses_them() {
+    let of = |name: &str, fabric: &[&str]| Context { fabric: set(fabric), ..node(name, "") };
+    let all = ["n1", "n2", "n3"];
+    let first = || (0, of("n1", &[]), Kind::LinkFault, TICKET);
+    let then = |seconds, fabric, severity| (seconds, of("n3", fabric), Kind::LinkFault, severity);
+    assert!(one(first(), then(60, &all, TICKET)) && !one(first(), then(61, &all, TICKET)));
+    assert!(!one(first(), then(5, &[], TICKET)), "that both are down is chance");
+    assert!(!one(first(), then(5, &["n2", "n3", "n4"], TICKET)), "others went down with it");
+    assert!(!one(first(), then(5, &all, Severity::Info)));
+    assert!(!one((0, node("n1", ""), Kind::GpuFault, TICKET), then(5, &all, TICKET)));
+}
+
+#[test]
+fn what_each_was_told_of_alone_becomes_one_unless_somebody_has_it() {
+    let of = |name: &str, fabric: &[&str]| Context { fabric: set(fabric), ..node(name, "") };
+    let down = |seconds, context, severity| (seconds, context, Kind::LinkFault, severity);
+    let third = || down(2, of("n3", &["n1", "n2", "n3"]), TICKET);
+    let story = |how| vec![down(0, of("n1", &[]), how), down(1, of("n2", &[]), how)];
+    let nodes = |book: &Manager| book.open.values().map(|i| i.record.nodes.join(" ")).collect::<Vec<_>>();
+    let mut book = Manager::new(ResponderConfig::default());
+    let tell = |book: &mut Manager, told: Told| {
+        book.finding(&mut Tx::new(at(told.0), &mut Vec::new()), &told.1, &finding(&told));
+    };
+    story(TICKET).into_iter().chain([third()]).for_each(|told| tell(&mut book, told));
+    assert_eq!(nodes(&book), ["n1 n3 n2"]);
+    let mut book = Manager::new(ResponderConfig::default());
+    story(TICKET).into_iter().for_each(|told| tell(&mut book, told));
+    let second = book.open.keys().last().cloned().unwrap_or_default();
+    book.ack(&mut Tx::new(at(1), &mut Vec::new()), &second, "alice");
+    tell(&mut book, third());
+    assert_eq!(book.open.len(), 2);
+    let mut book = Manager::new(ResponderConfig::default());
+    story(PAGE).into_iter().chain([third()]).for_each(|told| tell(&mut book, told));
+    let mut open = nodes(&book);
+    open.sort();
+    assert_eq!(open, ["n1 n3", "n2"], "what has paged stays, and the next joins the first");
+}
+
+#[test]
+fn a_node_that_fell_silent_and_the_run_that_stopped_as_it_did() {
+    let dark = |nodes: &[&str]| Context { lost: set(&["n1"]), dark: set(nodes), ..run("a", 0) };
+    let lost = |nodes| (60, dark(nodes), Kind::SourceLost, TICKET);
+    let hang = |nodes| (180, dark(nodes), Kind::Hang, PAGE);
+    assert!(one(lost(&["n1"]), hang(&["n1"])) && one(hang(&["n1"]), lost(&["n1"])));
+    assert!(!one(lost(&[]), hang(&[])) && !one(hang(&[]), lost(&[])), "an exporter alone");
+    assert!(!one(lost(&["n1"]), hang(&["n2"])), "another exporter was away before");
+    assert!(!one(lost(&["n1"]), (180, dark(&["n1"]), Kind::LossSpike, PAGE)));
+    let sick = |name: &str, of: &str| (0, node(name, of), Kind::GpuFault, PAGE);
+    assert!(one(sick("n1", "a"), lost(&["n1"])) && !one(sick("n1", "a"), lost(&[])));
+    assert!(!one(sick("n2", "a"), lost(&["n1"])) && !one(sick("n1", "b"), lost(&["n1"])));
+}
+
+#[test]
+fn of_several_the_worst_then_the_oldest() {
+    let ecc = |seconds, name: &str| (seconds, node(name, "a"), Kind::EccTrend, TICKET);
+    let lost = (601, node("n2", "a"), Kind::GpuFault, PAGE);
+    let hang = |well| (1500, run("a", well), Kind::Hang, PAGE);
+    for (story, heir) in
+        [(vec![ecc(0, "n1"), lost, hang(600)], "n2"), (vec![ecc(0, "n1"), ecc(601, "n2"), hang(600)], "n1")]
+    {
+        let book = book(&story);
+        assert_eq!(book.open.len(), 2);
+        let hang = Subject { scope: Scope::Run("a".into()), cause: Cause::Progress };
+        let heirs: Vec<_> = book.open.values().filter(|i| i.subjects.contains(&hang)).collect();
+        assert_eq!(heirs.len(), 1);
+        assert!(heirs[0].record.nodes.contains(&heir.to_owned()), "{:?}", heirs[0].record);
+    }
+}
