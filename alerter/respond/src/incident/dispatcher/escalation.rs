@@ -20,6 +20,9 @@ pub(in crate::incident) struct Ladders(Vec<Ladder>);
 struct Ladder {
     route: String,
     levels: Vec<Level>,
+    /// Since when an answer is waited for.
+    #[serde(default)]
+    since: Ts,
     /// The next to notify.
     at: usize,
     /// How often the level before has been repeated.
@@ -54,6 +57,8 @@ pub(in crate::incident) struct Due {
     pub(in crate::incident) repeat: u32,
     pub(in crate::incident) what: Round,
     pub(in crate::incident) route: String,
+    /// Since when an answer is waited for.
+    pub(in crate::incident) since: Ts,
 }
 
 #[derive(Debug, PartialEq)]
@@ -139,6 +144,7 @@ impl Ladders {
     /// Goes on where it stopped, one wait later.
     pub(in crate::incident) fn resume(&mut self, now: Ts, pace: Pace) {
         for l in &mut self.0 {
+            l.since = now;
             l.next = l.after_current(now, pace).or_else(|| Some(now + l.levels.get(l.at)?.after));
         }
     }
@@ -168,7 +174,8 @@ impl Due {
         if !told || says_more.contains(&given.because) {
             return given.clone();
         }
-        let (level, waited) = (self.level, now - i.record.opened_at);
+        // An incident that was reopened, or whose answer was taken back, waits from then on.
+        let (level, waited) = (self.level, now - self.since.max(i.record.opened_at));
         let again = |n| format!("level {level} again ({n}): no answer for {waited}");
         match (&self.what, self.repeat) {
             (_, 0) => {
@@ -183,7 +190,7 @@ impl Due {
 impl Ladder {
     fn new(from: Ts, route: String, levels: Vec<Level>) -> Self {
         let next = levels.first().map(|l| from + l.after);
-        Self { route, levels, at: 0, repeats: 0, next, reminders: 0, forced: false }
+        Self { route, levels, since: from, at: 0, repeats: 0, next, reminders: 0, forced: false }
     }
 
     fn due(&mut self, now: Ts, pace: Pace) -> Option<Due> {
@@ -199,11 +206,13 @@ impl Ladder {
                 repeat: self.repeats,
                 what,
                 route: self.route.clone(),
+                since: self.since,
             });
         }
         let Some(level) = self.levels.get(self.at) else { return self.remind(now, pace) };
         let what = Round::Level(level.clone());
-        let due = Due { level: self.at as u32 + 1, repeat: 0, what, route: self.route.clone() };
+        let (level, route, since) = (self.at as u32 + 1, self.route.clone(), self.since);
+        let due = Due { level, repeat: 0, what, route, since };
         self.at += 1;
         self.repeats = 0;
         self.next = self.after_current(now, pace);
@@ -221,6 +230,7 @@ impl Ladder {
             repeat: last.repeat + self.reminders,
             what: Round::Reminder(self.levels.clone()),
             route: self.route.clone(),
+            since: self.since,
         })
     }
 

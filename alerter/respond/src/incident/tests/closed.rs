@@ -53,6 +53,9 @@ fn it_comes_back_as_the_same_incident_and_rings_by_its_policy() {
     assert!(w.has_said("reopened: still firing 10m after cli:alice resolved it"));
     w.forward(Span::secs(300));
     w.expect(&[("phone", Trigger, Reason::StillFiring)]);
+    w.forward(Span::secs(300));
+    assert_eq!(w.sent[0].message.reason, "level 2 again (1): no answer for 10m", "since it came back");
+    w.news();
     // And once more.
     resolve(&mut w, &id);
     w.news();
