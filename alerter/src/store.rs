@@ -24,6 +24,7 @@ mod filesystem;
 mod handle;
 mod held;
 mod identity;
+mod index;
 mod lock;
 mod open;
 mod outcome;
