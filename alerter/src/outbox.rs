@@ -23,6 +23,7 @@ mod metrics;
 pub(crate) mod plan;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod unopened;
 mod unrecorded;
 
 use std::collections::{BTreeMap, BTreeSet};

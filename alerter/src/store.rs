@@ -44,6 +44,7 @@ pub use commit::Commit;
 pub(crate) use delivery::Claim;
 pub use error::{Result, StoreError};
 pub use handle::Store;
+pub(crate) use identity::hidden_beside;
 pub(crate) use outcome::DeliveryOutcome;
 pub use read::{Delivery, DeliveryState, Filter};
 pub(crate) use writer::FAIL_OPEN_AFTER;

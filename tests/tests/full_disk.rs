@@ -412,10 +412,11 @@ async fn an_index_that_is_emptied_kills_nobody_and_rings() {
     assert_eq!(state(&stack.alerter, "EarlyAlert").await.as_deref(), Some("open"));
 }
 
+/// Everything is gone, for those who look and for the next start, which tells so before it ends.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_emptied_rings() {
+async fn a_database_that_is_emptied_rings_and_rings_once_more_where_the_next_start_refuses_it() {
     let options = StackOptions { blind: true, ..StackOptions::default() };
-    let stack = Stack::start_with(options).await.unwrap();
+    let mut stack = Stack::start_with(options).await.unwrap();
     assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
     wait_sent(&stack.alerter).await;
     wait_idle(&stack).await;
@@ -424,6 +425,51 @@ async fn a_database_that_is_emptied_rings() {
         cut(&stack, end, 0);
     }
     rings_unrecorded(&stack, since, "the database was emptied").await;
+    // As by the signal that is the end of whoever uses SQLite at that very moment.
+    stack.alerter.daemon.kill().await.unwrap();
+    for _ in 0..2 {
+        let refused = format!("{:#}", stack.alerter.restart(None).await.unwrap_err());
+        assert!(refused.contains("is empty") && refused.contains("--new-store"), "{refused}");
+        stack.pagerduty.with(|pd| {
+            let told: Vec<&Page> = pages(pd, "does not start").collect();
+            assert!(told.len() == 1 && told[0].summary.contains("is empty"), "{told:#?}");
+            let alert = pd.alerts_of(&told[0].dedup_key).next().unwrap();
+            assert_eq!(alert.log.len(), 1, "told once, {:#?}", alert.log);
+        });
+    }
+}
+
+/// A receiver that does not answer holds up a start that is refused for ten seconds, and no other
+/// receiver.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_is_refused_ends_although_a_receiver_hangs() {
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let receivers = format!(
+        "  - name: deaf\n    wakes: true\n    webhook: {{url: \"http://{}/\", secret_file: pd}}\n",
+        deaf.local_addr().unwrap()
+    );
+    let options = StackOptions { blind: true, receivers, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    assert_eq!(stack.alerter.daemon.terminate().await.unwrap().code(), Some(0));
+    cut(&stack, "", 0);
+    let began = Instant::now();
+    let refused = format!("{:#}", stack.alerter.restart(None).await.unwrap_err());
+    let took = began.elapsed();
+    assert!(refused.contains("is empty"), "{refused}");
+    assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(20), "it took {took:?}");
+    let pd = stack.pagerduty.with(|pd| pages(pd, "does not start").next().map(|page| page.at)).unwrap();
+    assert!(pd - began < Duration::from_secs(5), "{:?}", pd - began);
+}
+
+/// Another alerter has the database, and does its work.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_alerter_on_a_database_rings_nobody() {
+    let options = StackOptions { blind: true, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    // The first one runs on.
+    let refused = format!("{:#}", stack.alerter.restart(None).await.unwrap_err());
+    assert!(refused.contains("is in use by another"), "{refused}");
+    assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 0);
 }
 
 /// SQLite still writes to a log that was cut short, and nothing of that can be read.

@@ -231,11 +231,16 @@ fn write(path: &Path, name: &str, number: i64) -> io::Result<()> {
     fs::rename(&draft, path)
 }
 
-/// Hidden, so that whoever removes `alerter.db*` leaves it.
 fn beside(path: &Path) -> PathBuf {
+    hidden_beside(path, "identity")
+}
+
+/// Hidden, so that whoever removes `alerter.db*` leaves it.
+pub(crate) fn hidden_beside(path: &Path, end: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(".identity");
+    name.push(".");
+    name.push(end);
     path.with_file_name(name)
 }
 
