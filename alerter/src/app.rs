@@ -38,6 +38,7 @@ use crate::config::{Config, File};
 use crate::errors::chain;
 use crate::ingest::{self, Ingest};
 use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
+use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
 use crate::store::{Store, StoreError};
@@ -102,10 +103,30 @@ pub struct App {
 
 impl App {
     /// Starts everything. The service runs as soon as this returns; [`App::run`] keeps it running.
+    /// If it is the store that does not let it start, people are told first.
     pub async fn start(options: Options, log: LogControl) -> Result<Self, StartError> {
         let config = Config::load(&options.config)?;
         let web = options.web_config.as_deref().map(WebConfig::load).transpose()?;
         config.log_warnings();
+        let unopened = Unopened {
+            database: config.file.storage.sqlite.clone(),
+            engine: config.engine.clone(),
+            receivers: config.receivers.clone(),
+            templates: Arc::clone(&config.templates),
+        };
+        let started = Self::start_as(config, web, options, log).await;
+        if let Err(StartError::Store(err)) = &started {
+            unopened.tell(err, wall()).await;
+        }
+        started
+    }
+
+    async fn start_as(
+        config: Config,
+        web: Option<WebConfig>,
+        options: Options,
+        log: LogControl,
+    ) -> Result<Self, StartError> {
         let store = Store::open_as(&config.file.storage.sqlite, options.new_store).await?;
         let listener = serve::bind(options.listen.as_ref().unwrap_or(&config.file.listen)).await?;
         let addr = listener.local_addr()?;

@@ -23,6 +23,7 @@ mod metrics;
 pub(crate) mod plan;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod unopened;
 mod unrecorded;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,11 +38,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-use self::deliver::{Courier, Done};
+use self::deliver::{Courier, Done, STORE_RETRY};
 use self::destination::{Admission, Destination, Sign};
 use crate::backoff::{Random, random};
 use crate::notify::Notifier;
-use crate::store::{Result, Store};
+use crate::store::{Result, Store, StoreError};
 use crate::watchdog::Watchdog;
 
 pub use self::deliver::Reword;
@@ -54,6 +55,8 @@ const REFUSED_AGAIN: Duration = Duration::from_mins(2);
 const TICKET_REFUSED_AGAIN: Duration = Duration::from_mins(30);
 /// How often it looks without being woken.
 const SWEEP: Duration = Duration::from_secs(5);
+/// How long one look may take: a disk may hang, and what is sent from memory does not wait for it.
+const LOOK_MAX: Duration = Duration::from_secs(10);
 
 /// How long messages on their way may take to arrive when the program stops.
 const DRAIN_MAX: Duration = Duration::from_secs(12);
@@ -304,9 +307,20 @@ impl Scheduler {
         let now = Instant::now();
         self.next_look = now + SWEEP;
         self.send_unrecorded(now).await;
-        match self.start_due(now).await {
+        let clock = (self.courier.clock)();
+        if let Err(err) = self.revive(clock, now).await {
+            self.courier.store_error("try refused pages again", &err);
+        }
+        let path = self.courier.store.path().to_owned();
+        let started = tokio::time::timeout(LOOK_MAX, self.start_due(clock, now)).await;
+        let started = started.unwrap_or(Err(StoreError::Stalled { path }));
+        self.courier.store.note_read(started.as_ref().err());
+        match started {
             Ok(()) => self.beat(now),
-            Err(err) => self.courier.store_error("look for due messages", &err),
+            Err(err) => {
+                self.courier.store_error("look for due messages", &err);
+                self.next_look = self.next_look.min(now + STORE_RETRY);
+            }
         }
     }
 
@@ -369,12 +383,10 @@ impl Scheduler {
         Ok(())
     }
 
-    async fn start_due(&mut self, now: Instant) -> Result<()> {
+    async fn start_due(&mut self, clock: Ts, now: Instant) -> Result<()> {
         let store = self.courier.store.clone();
-        let clock = (self.courier.clock)();
         self.start_reminders(now);
         self.start_summaries(clock, now);
-        self.revive(clock, now).await?;
         let depth = store.queue_depth().await?;
         let age = depth.oldest_page.map_or(0.0, |since| (clock - since).as_secs_f64());
         self.courier.metrics.queue(depth.undone, age);

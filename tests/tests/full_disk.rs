@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -75,6 +76,45 @@ async fn wait_sent(alerter: &Alerter) {
         (exposition::value(&page, "stepwatch_alerter_outbox_depth", &[])? == 0.0).then_some(())
     };
     poll_until("nothing to be left to send", PATIENCE, sent).await.unwrap();
+}
+
+/// Makes a file of the database shorter under whoever has it open.
+fn cut(stack: &Stack, end: &str, length: u64) {
+    let file = stack.dir.path().join(format!("alerter/alerter.db{end}"));
+    File::options().write(true).open(file).unwrap().set_len(length).unwrap();
+}
+
+/// Waits until nothing was written for longer than the alerter waits with what is in no hurry.
+/// Whoever uses SQLite at the moment when its index is cut short is killed.
+async fn wait_idle(stack: &Stack) {
+    let log = stack.dir.path().join("alerter/alerter.db-wal");
+    let idle = async || {
+        let written = log.metadata().ok()?.modified().ok()?;
+        (written.elapsed().ok()? > Duration::from_secs(3)).then_some(())
+    };
+    poll_until("nothing to be written", PATIENCE, idle).await.unwrap();
+}
+
+/// What is told now is not recorded, and rings all the same after ten seconds; so does the fault of
+/// the database.
+async fn rings_unrecorded(stack: &Stack, since: Instant, why: &str) {
+    assert_eq!(fire(&stack.alerter.url(), "LateAlert").await, Some(503));
+    let said = wait_ready(&stack.alerter, 503).await;
+    assert!(said.contains(why), "{said}");
+    let both = ["LateAlert", "The database takes nothing"];
+    let rang = |pd: &PagerDuty| both.iter().all(|what| pages(pd, what).count() == 1);
+    let pd = stack.pagerduty.wait_for(rang, PATIENCE).await.unwrap();
+    for what in both {
+        let page = pages(&pd, what).next().unwrap();
+        let waited = page.at - since;
+        assert!(
+            waited >= Duration::from_secs(10) && waited < Duration::from_secs(20),
+            "{what} after {waited:?}"
+        );
+        assert!(page.summary.contains("Not recorded: the store refuses"), "{}", page.summary);
+    }
+    let said = wait_ready(&stack.alerter, 503).await;
+    assert!(said.contains(why), "{said}");
 }
 
 fn lines(alerter: &Alerter, what: &str) -> Vec<String> {
@@ -351,6 +391,121 @@ async fn an_idle_alerter_misses_its_database_at_once_and_rings_after_ten_seconds
     wait_ready(&stack.alerter, 200).await;
     let over = |pd: &PagerDuty| pd.alerts.iter().all(|alert| alert.state == AlertState::Resolved);
     stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
+}
+
+/// SQLite maps this file, and whoever touches what is mapped and not there is killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_is_emptied_kills_nobody_and_rings() {
+    let options = StackOptions { blind: true, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
+    wait_sent(&stack.alerter).await;
+    wait_idle(&stack).await;
+    let since = Instant::now();
+    cut(&stack, "-shm", 0);
+    rings_unrecorded(&stack, since, "the database's index was cut short").await;
+    let ended = stack.alerter.daemon.terminate().await.unwrap();
+    assert!(ended.success(), "{ended}");
+    // Nothing was lost but what was never recorded.
+    stack.alerter.restart(None).await.unwrap();
+    stack.alerter.ready().await.unwrap();
+    assert_eq!(state(&stack.alerter, "EarlyAlert").await.as_deref(), Some("open"));
+}
+
+/// Everything is gone, for those who look and for the next start, which tells so before it ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_emptied_rings_and_rings_once_more_where_the_next_start_refuses_it() {
+    let options = StackOptions { blind: true, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
+    wait_sent(&stack.alerter).await;
+    wait_idle(&stack).await;
+    let since = Instant::now();
+    for end in ["", "-wal", "-shm"] {
+        cut(&stack, end, 0);
+    }
+    rings_unrecorded(&stack, since, "the database was emptied").await;
+    // As by the signal that is the end of whoever uses SQLite at that very moment.
+    stack.alerter.daemon.kill().await.unwrap();
+    for _ in 0..2 {
+        let refused = format!("{:#}", stack.alerter.restart(None).await.unwrap_err());
+        assert!(refused.contains("is empty") && refused.contains("--new-store"), "{refused}");
+        stack.pagerduty.with(|pd| {
+            let told: Vec<&Page> = pages(pd, "does not start").collect();
+            assert!(told.len() == 1 && told[0].summary.contains("is empty"), "{told:#?}");
+            let alert = pd.alerts_of(&told[0].dedup_key).next().unwrap();
+            assert_eq!(alert.log.len(), 1, "told once, {:#?}", alert.log);
+        });
+    }
+}
+
+/// A receiver that does not answer holds up a start that is refused for ten seconds, and no other
+/// receiver.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_is_refused_ends_although_a_receiver_hangs() {
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let receivers = format!(
+        "  - name: deaf\n    wakes: true\n    webhook: {{url: \"http://{}/\", secret_file: pd}}\n",
+        deaf.local_addr().unwrap()
+    );
+    let options = StackOptions { blind: true, receivers, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    assert_eq!(stack.alerter.daemon.terminate().await.unwrap().code(), Some(0));
+    cut(&stack, "", 0);
+    let began = Instant::now();
+    let refused = format!("{:#}", stack.alerter.restart(None).await.unwrap_err());
+    let took = began.elapsed();
+    assert!(refused.contains("is empty"), "{refused}");
+    assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(20), "it took {took:?}");
+    let pd = stack.pagerduty.with(|pd| pages(pd, "does not start").next().map(|page| page.at)).unwrap();
+    assert!(pd - began < Duration::from_secs(5), "{:?}", pd - began);
+}
+
+/// Another alerter has the database, and does its work.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_alerter_on_a_database_rings_nobody() {
+    let options = StackOptions { blind: true, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    // The first one runs on.
+    let refused = format!("{:#}", stack.alerter.restart(None).await.unwrap_err());
+    assert!(refused.contains("is in use by another"), "{refused}");
+    assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 0);
+}
+
+/// SQLite still writes to a log that was cut short, and nothing of that can be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_cut_short_rings_after_ten_seconds() {
+    let options = StackOptions { blind: true, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
+    wait_sent(&stack.alerter).await;
+    wait_idle(&stack).await;
+    let since = Instant::now();
+    cut(&stack, "-wal", 100);
+    rings_unrecorded(&stack, since, "the database's log was cut short").await;
+}
+
+/// Half of the database is gone: what is left of it is in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_cannot_be_read_takes_nothing_and_rings() {
+    let switch = FakePulse::start().await;
+    let alerter = format!("watchdog: {{url: \"{}{}\", interval: 5s}}\n", switch.url(), Pulse::PATH);
+    let options = StackOptions { alerter, blind: true, ..StackOptions::default() };
+    let mut stack = Stack::start_with(options).await.unwrap();
+    assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
+    wait_sent(&stack.alerter).await;
+    // All of it is written back into the file.
+    stack.alerter.daemon.terminate().await.unwrap();
+    stack.alerter.restart(None).await.unwrap();
+    stack.alerter.ready().await.unwrap();
+    let since = Instant::now();
+    cut(&stack, "", 4096);
+    let said = wait_ready(&stack.alerter, 503).await;
+    assert!(said.contains("malformed"), "{said}");
+    let before = switch.with(|s| s.beats.len());
+    rings_unrecorded(&stack, since, "malformed").await;
+    let beats = switch.with(|s| s.beats.len());
+    assert!(beats <= before + 1, "of those that were on their way one may arrive: {before}, {beats}");
 }
 
 /// What was committed last is in SQLite's log until it is written back. Without the log an older

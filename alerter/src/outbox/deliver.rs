@@ -46,7 +46,7 @@ const REMIND_SOONER: u32 = 4;
 const REMIND_AT_ONCE: usize = 64;
 
 /// How long to wait before telling the store again what it could not write down.
-const STORE_RETRY: Duration = Duration::from_secs(1);
+pub(super) const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// How often the same trouble with the store is logged.
 const SAID_AGAIN: Duration = Duration::from_mins(1);

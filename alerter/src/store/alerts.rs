@@ -20,7 +20,7 @@ impl Store {
     /// is told of what it hid.
     pub async fn load_silences(&self) -> Result<Vec<Silence>> {
         let sql = "SELECT id, record FROM silences ORDER BY id";
-        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()).await?;
+        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
         let readable = rows.into_iter().filter_map(|(id, record)| {
             let silence = serde_json::from_str(&record);
             silence
@@ -34,7 +34,7 @@ impl Store {
     /// whoever told of it tells of it again.
     pub async fn load_alerts(&self) -> Result<Vec<Firing>> {
         let sql = "SELECT id, labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms FROM alerts ORDER BY id";
-        let rows = sqlx::query(sql).fetch_all(&*self.reader()).await?;
+        let rows = sqlx::query(sql).fetch_all(&*self.reader()?).await?;
         let readable = rows.iter().filter_map(|row| {
             let firing = firing_of(row);
             let id: Option<i64> = row.try_get("id").ok();

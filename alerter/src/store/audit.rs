@@ -65,7 +65,7 @@ impl Store {
         }
         query.push(" ORDER BY seq DESC LIMIT ");
         query.push_bind(i64::from(filter.limit.unwrap_or(ENTRIES_DEFAULT)));
-        let rows = query.build().fetch_all(&*self.reader()).await?;
+        let rows = query.build().fetch_all(&*self.reader()?).await?;
         rows.iter().map(entry).collect()
     }
 

@@ -18,7 +18,7 @@ impl Store {
     /// Whether a word of this id was acted upon.
     pub(crate) async fn was_heard(&self, service: &str, id: &str) -> Result<bool> {
         let sql = "SELECT COUNT(*) FROM callbacks WHERE service = $1 AND id = $2";
-        let count: i64 = sqlx::query_scalar(sql).bind(service).bind(id).fetch_one(&*self.finder()).await?;
+        let count: i64 = sqlx::query_scalar(sql).bind(service).bind(id).fetch_one(&*self.finder()?).await?;
         Ok(count > 0)
     }
 
@@ -38,7 +38,7 @@ impl Store {
     pub(crate) async fn counterpart(&self, service: &str, id: &str) -> Result<Option<Counterpart>> {
         let sql = "SELECT incident, spoke_ms FROM counterparts WHERE service = $1 AND id = $2";
         let row: Option<(String, i64)> =
-            sqlx::query_as(sql).bind(service).bind(id).fetch_optional(&*self.finder()).await?;
+            sqlx::query_as(sql).bind(service).bind(id).fetch_optional(&*self.finder()?).await?;
         Ok(row.map(|(incident, spoke)| Counterpart { incident, spoke_at: Ts(spoke) }))
     }
 
@@ -60,7 +60,7 @@ impl Store {
     pub(crate) async fn merged_into(&self, service: &str, target: &str) -> Result<Vec<String>> {
         let sql = "SELECT DISTINCT incident FROM counterparts WHERE service = $1 AND merged_into = $2 \
                    ORDER BY incident";
-        Ok(sqlx::query_scalar(sql).bind(service).bind(target).fetch_all(&*self.finder()).await?)
+        Ok(sqlx::query_scalar(sql).bind(service).bind(target).fetch_all(&*self.finder()?).await?)
     }
 
     /// Keeps that a person merged what the service calls `source` into `target`, with all that was

@@ -1,6 +1,7 @@
 //! One batch of the engine, kept in one transaction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{QueryBuilder, Sqlite};
@@ -12,7 +13,7 @@ use stepwatch_wire::Cursor;
 
 use super::alerts::put_silence;
 use super::audit::put_audit;
-use super::error::Result;
+use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::rows::{json, list, name_of, portions, put_alive, text_of};
 use super::unrecorded::put_written;
@@ -21,6 +22,9 @@ use crate::audit::entry::Entry;
 
 /// Incidents that one transaction forgets: whoever has something to say waits for no more.
 const PRUNE_AT_ONCE: i64 = 500;
+
+/// How long a commit waits to see that its pages can be read.
+const FIND_MAX: Duration = Duration::from_secs(5);
 
 /// What one batch of inputs led to. All of it is kept, or none.
 #[derive(Debug, Clone, Default)]
@@ -82,7 +86,10 @@ impl Store {
             stepwatch_kit::crash::point("store.before_commit");
             Ok(rows)
         });
-        let written = written.await;
+        let written = match written.await {
+            Ok(rows) => self.find(&posts, commit.at).await.map(|()| rows),
+            Err(err) => Err(err),
+        };
         self.end_writing(&early, written.is_ok());
         self.know(written?);
         self.now_recorded(&posts);
@@ -91,6 +98,23 @@ impl Store {
             self.post();
         }
         Ok(())
+    }
+
+    /// Looks, as the outbox does, for pages that were just recorded. If they cannot be found, they
+    /// are as good as not recorded.
+    async fn find(&self, posts: &[&Notification], at: Ts) -> Result<()> {
+        let calls = posts.iter().filter(|n| n.page && n.action == Action::Trigger);
+        let receivers: BTreeSet<&str> = calls.map(|n| n.receiver.as_str()).collect();
+        let found = tokio::time::timeout(FIND_MAX, async {
+            for receiver in receivers {
+                // By the connections that no long list keeps busy.
+                self.lanes_due(self.finder()?, receiver, at, 1).await?;
+            }
+            Ok(())
+        });
+        let found =
+            found.await.unwrap_or_else(|_| Err(StoreError::Stalled { path: self.inner.path.clone() }));
+        found.inspect_err(|err| self.note_read(Some(err)))
     }
 
     /// Forgets what ended before `before`: resolved incidents with their history and deliveries,

@@ -9,7 +9,7 @@ use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::incident::State;
 
 use super::error::{Result, StoreError};
-use super::handle::Store;
+use super::handle::{Reader, Store};
 use super::outcome::DeliveryOutcome;
 use super::read::DeliveryState;
 use super::rows::{json, put_alive, text_of, word};
@@ -140,7 +140,7 @@ impl Store {
     pub(crate) async fn unreported(&self) -> Result<Vec<Unreported>> {
         let sql = "SELECT idem_key, incident, receiver, action, state, error FROM outbox \
                    WHERE reported = 0 AND state IN ('delivered', 'failed') ORDER BY done_at, seq";
-        let rows = sqlx::query(sql).fetch_all(&*self.reader()).await?;
+        let rows = sqlx::query(sql).fetch_all(&*self.reader()?).await?;
         rows.iter()
             .map(|row| {
                 let failed = row.try_get::<&str, _>("state")? == "failed";
@@ -160,13 +160,23 @@ impl Store {
     pub(crate) async fn waiting_receivers(&self) -> Result<Vec<String>> {
         let sql =
             "SELECT DISTINCT receiver FROM outbox WHERE state IN ('pending', 'attempting', 'ambiguous')";
-        Ok(sqlx::query_scalar(sql).fetch_all(&*self.reader()).await?)
+        Ok(sqlx::query_scalar(sql).fetch_all(&*self.reader()?).await?)
     }
 
     /// Lanes of a receiver that may be tried now: those with a page first, then those that wait
     /// longest. Only the head of a lane is ever deferred, so that the largest wait in a lane is
     /// the lane's.
     pub(crate) async fn due_lanes(&self, receiver: &str, now: Ts, limit: usize) -> Result<Vec<DueLane>> {
+        self.lanes_due(self.reader()?, receiver, now, limit).await
+    }
+
+    pub(super) async fn lanes_due(
+        &self,
+        reader: Reader<'_>,
+        receiver: &str,
+        now: Ts,
+        limit: usize,
+    ) -> Result<Vec<DueLane>> {
         let sql = format!(
             "SELECT o.incident, MAX(o.page) AS page, MIN(o.created_ms) AS since_ms FROM outbox o \
              LEFT JOIN incidents i ON i.id = o.incident \
@@ -181,7 +191,7 @@ impl Store {
             .bind((now + PAGE_WAIT_MAX).0)
             .bind(limit as i64)
             .bind((now + WAIT_MAX).0)
-            .fetch_all(&*self.reader())
+            .fetch_all(&*reader)
             .await?;
         Ok(rows
             .into_iter()
@@ -194,7 +204,7 @@ impl Store {
         let sql = "SELECT MIN(lane_ms) FROM (SELECT MAX(next_ms) AS lane_ms FROM outbox \
                    WHERE state IN ('pending', 'attempting', 'ambiguous') GROUP BY receiver, incident) AS waiting \
                    WHERE lane_ms > $1";
-        let next: Option<i64> = sqlx::query_scalar(sql).bind(now.0).fetch_one(&*self.reader()).await?;
+        let next: Option<i64> = sqlx::query_scalar(sql).bind(now.0).fetch_one(&*self.reader()?).await?;
         Ok(next.map(Ts))
     }
 
@@ -206,11 +216,11 @@ impl Store {
              LEFT JOIN incidents i ON i.id = o.incident WHERE o.state IN ('pending', 'attempting', 'ambiguous')"
         );
         let (undone, oldest): (i64, Option<i64>) =
-            sqlx::query_as(AssertSqlSafe(sql)).fetch_one(&*self.reader()).await?;
+            sqlx::query_as(AssertSqlSafe(sql)).fetch_one(&*self.reader()?).await?;
         let sql = format!(
             "SELECT MIN({SINCE}) FROM outbox o JOIN incidents i ON i.id = o.incident WHERE {REFUSED}"
         );
-        let refused: Option<i64> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&*self.reader()).await?;
+        let refused: Option<i64> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&*self.reader()?).await?;
         let oldest = oldest.into_iter().chain(refused).min();
         Ok(QueueDepth { undone: undone as u64, oldest_page: oldest.map(Ts) })
     }
@@ -366,7 +376,7 @@ impl Store {
              ORDER BY since_ms"
         );
         let rows: Vec<(String, String, String, i64, String, bool)> =
-            sqlx::query_as(AssertSqlSafe(sql)).bind(before.0).fetch_all(&*self.reader()).await?;
+            sqlx::query_as(AssertSqlSafe(sql)).bind(before.0).fetch_all(&*self.reader()?).await?;
         let page = |(idem_key, incident, receiver, since, error, nobody)| Unreached {
             idem_key,
             incident,
@@ -386,7 +396,7 @@ impl Store {
     /// The time of the last [`Store::touch`] or commit; `None` if there was none.
     pub(crate) async fn alive_at(&self) -> Result<Option<Ts>> {
         let sql = "SELECT value FROM meta WHERE key = 'alive_at'";
-        let text: Option<String> = sqlx::query_scalar(sql).fetch_optional(&*self.reader()).await?;
+        let text: Option<String> = sqlx::query_scalar(sql).fetch_optional(&*self.reader()?).await?;
         let at = text.and_then(|t| t.parse::<jiff::Timestamp>().ok());
         Ok(at.map(|t| Ts(t.as_millisecond())))
     }
@@ -412,7 +422,7 @@ impl Store {
     /// Until when receivers asked to be left alone, of those that did and whose time is not over.
     pub(crate) async fn pauses(&self, now: Ts) -> Result<Vec<(String, Ts)>> {
         let sql = "SELECT key, value FROM meta WHERE key LIKE 'pause/%'";
-        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()).await?;
+        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
         let until = |text: &str| text.parse::<i64>().ok().map(Ts);
         let pauses = rows.iter().filter_map(|(key, value)| Some((key.strip_prefix(PAUSE)?, until(value)?)));
         Ok(pauses
@@ -425,7 +435,7 @@ impl Store {
     pub(crate) async fn answered(&self, incident: &str) -> Result<bool> {
         let sql = "SELECT state FROM incidents WHERE id = $1";
         let state: Option<String> =
-            sqlx::query_scalar(sql).bind(incident).fetch_optional(&*self.reader()).await?;
+            sqlx::query_scalar(sql).bind(incident).fetch_optional(&*self.reader()?).await?;
         Ok(state.is_some_and(|s| s != "open"))
     }
 }

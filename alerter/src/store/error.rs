@@ -41,6 +41,12 @@ pub enum StoreError {
     )]
     NotInPlace { path: PathBuf, what: &'static str },
     #[error(
+        "{path} was cut short while this alerter runs: SQLite would not survive to use it, and is not used any more. Restart"
+    )]
+    IndexCut { path: PathBuf },
+    #[error("nothing is written to {path}: {why}")]
+    Unreadable { path: PathBuf, why: String },
+    #[error(
         "{path} {what}, but this alerter kept its incidents here before ({beside} says so). Restore it from a backup, or start \
          once with --new-store to begin without them"
     )]
@@ -50,7 +56,7 @@ pub enum StoreError {
          older copy. Put the log back, or start once with --new-store to go on with what the file has"
     )]
     Older { path: PathBuf, beside: PathBuf },
-    #[error("a transaction in {path} does not end: does its disk hang?")]
+    #[error("what is asked of {path} does not end: does its disk hang?")]
     Stalled { path: PathBuf },
     #[error(transparent)]
     Sql(#[from] sqlx::Error),
@@ -63,11 +69,20 @@ impl StoreError {
     pub(super) fn in_public(&self) -> String {
         match self {
             Self::NotInPlace { path, what } => {
-                let log = path.as_os_str().as_encoded_bytes().ends_with(b"-wal");
-                format!("the database{} {what}", if log { "'s log" } else { "" })
+                let ends = |end: &[u8]| path.as_os_str().as_encoded_bytes().ends_with(end);
+                let part = if ends(b"-wal") {
+                    "'s log"
+                } else if ends(b"-shm") {
+                    "'s index"
+                } else {
+                    ""
+                };
+                format!("the database{part} {what}")
             }
+            Self::IndexCut { .. } => "the database's index was cut short".into(),
+            Self::Unreadable { why, .. } => why.clone(),
             Self::Unseen { .. } => "what was written is not there for its readers".into(),
-            Self::Stalled { .. } => "a transaction does not end".into(),
+            Self::Stalled { .. } => "what is asked of the database does not end".into(),
             Self::SharedFilesystem { .. }
             | Self::InUse { .. }
             | Self::Newer { .. }

@@ -2,13 +2,14 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::{Mutex, Notify};
 
 use super::alert_rows::AlertRows;
 use super::busy::Busy;
+use super::error::{Result, StoreError};
 use super::held::Unrecorded;
 use super::identity::Identity;
 use super::lock::FileLock;
@@ -29,6 +30,10 @@ pub(super) struct Inner {
     pub(super) line: Mutex<()>,
     /// Never held for long.
     pub(super) refusal: std::sync::Mutex<Option<Refusal>>,
+    /// That what waits to be sent cannot be read. Never held for long.
+    pub(super) unreadable: std::sync::Mutex<Option<Refusal>>,
+    /// SQLite is not used again.
+    pub(super) abandoned: OnceLock<()>,
     /// When the transaction under way began. Never held for long.
     pub(super) transaction_began: std::sync::Mutex<Option<tokio::time::Instant>>,
     /// What is sent although the store refuses. Never held for long.
@@ -74,18 +79,31 @@ impl Store {
         self.inner.posted.notify_one();
     }
 
-    pub(super) fn reader(&self) -> Reader<'_> {
-        Reader { pool: &self.inner.readers, _busy: Busy::now() }
+    pub(super) fn reader(&self) -> Result<Reader<'_>> {
+        self.may_read()?;
+        Ok(Reader { pool: &self.inner.readers, _busy: Busy::now() })
     }
 
     /// To read what is found by a key.
-    pub(super) fn finder(&self) -> Reader<'_> {
-        Reader { pool: &self.inner.finders, _busy: Busy::now() }
+    pub(super) fn finder(&self) -> Result<Reader<'_>> {
+        self.may_read()?;
+        Ok(Reader { pool: &self.inner.finders, _busy: Busy::now() })
+    }
+
+    /// Keeps what SQLite has open until this process ends: to close it would use it.
+    pub(super) fn abandon(&self, why: &StoreError) {
+        if matches!(why, StoreError::IndexCut { .. }) && self.inner.abandoned.set(()).is_ok() {
+            tracing::error!(%why, "the database is not used again until a restart");
+            std::mem::forget(Arc::clone(&self.inner));
+        }
     }
 
     /// Writes the log back into the database file and closes it. Dropping the last handle is safe
     /// too, only slower to reopen.
     pub async fn close(self) {
+        if self.usable().is_err() {
+            return;
+        }
         self.inner.readers.close().await;
         self.inner.finders.close().await;
         let mut writer = self.inner.writer.lock().await;

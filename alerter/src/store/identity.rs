@@ -12,24 +12,21 @@
 //! known to have on the disk.
 
 use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::sqlite::SqliteConnection;
 use tokio::time::Instant;
 
 use super::error::{Result, StoreError};
+use super::index::Index;
 
 /// For whom the store and what lies beside it may be read: it has names, labels and what people
 /// wrote.
 const OWNER_ONLY: u32 = 0o600;
-
-/// Where the index of SQLite's log has the number of its last frame (`mxFrame` in
-/// <https://sqlite.org/walformat.html>).
-const MAX_FRAME_AT: usize = 16;
 
 /// The number is written down no more often than this, and is then at most so old.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -37,15 +34,16 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 const DIGITS: usize = 20;
 
 /// The file that was opened.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Identity {
     path: PathBuf,
     place: (u64, u64),
     /// SQLite's log beside it, which holds what was committed last. It appears with the first
     /// transaction of a connection, and goes with the last connection.
-    log: Arc<Mutex<Option<(u64, u64)>>>,
+    log: Mutex<Option<(u64, u64)>>,
+    pub(super) index: Index,
     /// When the number beside it grows again; at once after a start.
-    count_due: Arc<Mutex<Option<Instant>>>,
+    count_due: Mutex<Option<Instant>>,
 }
 
 /// Creates the file where there is none, and keeps others from reading it.
@@ -69,8 +67,9 @@ impl Identity {
         Ok(Self {
             path: path.to_owned(),
             place: (meta.dev(), meta.ino()),
-            log: Arc::default(),
-            count_due: Arc::default(),
+            log: Mutex::default(),
+            index: Index::of(with_suffix(path, "-shm")),
+            count_due: Mutex::default(),
         })
     }
 
@@ -114,19 +113,23 @@ impl Identity {
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The same of the log of a connection that is open.
+    /// The same of the log of a connection that is open, which must have all that was written to it.
     pub(super) fn check_log(&self) -> Result<()> {
         let path = with_suffix(&self.path, "-wal");
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        // Somebody else may write the log back meanwhile: then the index says another thing after.
+        let needed = self.index.log_needs();
         let what = match (fs::metadata(&path), *log) {
             (Ok(meta), _) => {
                 let place = (meta.dev(), meta.ino());
                 if *log.get_or_insert(place) != place {
                     "was replaced by another file"
-                } else if meta.len() == 0 && frames_in_log(&self.path) > 0 {
+                } else if meta.len() >= needed || self.index.log_needs() != needed {
+                    return Ok(());
+                } else if meta.len() == 0 {
                     "was emptied"
                 } else {
-                    return Ok(());
+                    "was cut short"
                 }
             }
             (Err(err), Some(_)) if err.kind() == io::ErrorKind::NotFound => "was removed",
@@ -134,15 +137,6 @@ impl Identity {
         };
         Err(StoreError::NotInPlace { path, what })
     }
-}
-
-/// How many pages SQLite believes to be in its log, by the index that it shares with other
-/// processes. After a checkpoint that empties the log there are none.
-fn frames_in_log(path: &Path) -> u32 {
-    let mut header = [0; MAX_FRAME_AT + 4];
-    let read = fs::File::open(with_suffix(path, "-shm")).and_then(|mut index| index.read_exact(&mut header));
-    let number = header.last_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-    if read.is_ok() { number } else { 0 }
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -237,11 +231,16 @@ fn write(path: &Path, name: &str, number: i64) -> io::Result<()> {
     fs::rename(&draft, path)
 }
 
-/// Hidden, so that whoever removes `alerter.db*` leaves it.
 fn beside(path: &Path) -> PathBuf {
+    hidden_beside(path, "identity")
+}
+
+/// Hidden, so that whoever removes `alerter.db*` leaves it.
+pub(crate) fn hidden_beside(path: &Path, end: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(".identity");
+    name.push(".");
+    name.push(end);
     path.with_file_name(name)
 }
 

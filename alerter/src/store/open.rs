@@ -1,7 +1,7 @@
 //! Opening: the right place, alone, at the right schema.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
@@ -92,6 +92,8 @@ impl Store {
             writer,
             line,
             refusal,
+            unreadable: std::sync::Mutex::default(),
+            abandoned: OnceLock::new(),
             transaction_began: std::sync::Mutex::default(),
             unrecorded,
             readers,

@@ -83,14 +83,14 @@ impl Store {
     /// The parts the engine is restored from.
     pub async fn load_state(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let sql = "SELECT key, value FROM engine_state ORDER BY key";
-        Ok(sqlx::query_as(sql).fetch_all(&*self.reader()).await?)
+        Ok(sqlx::query_as(sql).fetch_all(&*self.reader()?).await?)
     }
 
     /// Where to go on reading each source. One that does not read is left out: its source is read
     /// from the oldest record it still has, which repeats some and loses none.
     pub async fn load_cursors(&self) -> Result<Vec<(String, Cursor)>> {
         let sql = "SELECT source, cursor FROM cursors ORDER BY source";
-        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()).await?;
+        let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
         let readable = rows.into_iter().filter_map(|(source, text)| {
             let cursor = text.parse().ok();
             if cursor.is_none() {
@@ -134,7 +134,7 @@ impl Store {
         }
         query.push(" ORDER BY opened_at DESC, id DESC LIMIT ");
         query.push_bind(i64::from(filter.limit.unwrap_or(INCIDENTS_DEFAULT)));
-        let rows = query.build().fetch_all(&*self.reader()).await?;
+        let rows = query.build().fetch_all(&*self.reader()?).await?;
         rows.iter().map(incident).collect()
     }
 
@@ -146,7 +146,7 @@ impl Store {
         // By the index: whatever begins with it lies between it and the last text that does.
         let sql = "SELECT id, record FROM incidents WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT 2";
         let last = format!("{id}{}", char::MAX);
-        let rows = sqlx::query(sql).bind(id).bind(last).fetch_all(&*self.finder()).await?;
+        let rows = sqlx::query(sql).bind(id).bind(last).fetch_all(&*self.finder()?).await?;
         match rows.as_slice() {
             [] => Ok(None),
             [one] => incident(one).map(Some),
@@ -160,7 +160,7 @@ impl Store {
     pub async fn timeline(&self, id: &str) -> Result<Vec<TimelineEntry>> {
         let sql = "SELECT at_ms, actor, what, suppressed FROM timeline WHERE incident = $1 ORDER BY seq";
         let rows: Vec<(i64, String, String, Option<String>)> =
-            sqlx::query_as(sql).bind(id).fetch_all(&*self.finder()).await?;
+            sqlx::query_as(sql).bind(id).fetch_all(&*self.finder()?).await?;
         let entry = |(at, actor, what, suppressed)| TimelineEntry {
             incident: id.to_owned(),
             at: Ts(at),
@@ -175,7 +175,7 @@ impl Store {
     pub async fn deliveries(&self, id: &str) -> Result<Vec<Delivery>> {
         let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error, notification, ring \
                    FROM outbox WHERE incident = $1 ORDER BY created_ms, receiver, seq";
-        let rows = sqlx::query(sql).bind(id).fetch_all(&*self.finder()).await?;
+        let rows = sqlx::query(sql).bind(id).fetch_all(&*self.finder()?).await?;
         rows.iter().map(delivery).collect()
     }
 }

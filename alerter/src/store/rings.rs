@@ -16,7 +16,7 @@ impl Store {
         let sql = "SELECT ring, page FROM outbox WHERE incident = $1 AND ring IS NOT NULL \
                    ORDER BY ring DESC, page LIMIT $2";
         let query = sqlx::query_as(sql).bind(incident).bind(RINGS_MAX);
-        let rows: Vec<(i64, bool)> = query.fetch_all(&*self.finder()).await?;
+        let rows: Vec<(i64, bool)> = query.fetch_all(&*self.finder()?).await?;
         Ok(rows.into_iter().map(|(number, page)| Ring { number: number as u32, page }).collect())
     }
 
@@ -25,7 +25,7 @@ impl Store {
         let sql = "SELECT MAX(created_ms) FROM outbox WHERE incident = $1 AND ring = $2 AND page = $3";
         let query = sqlx::query_scalar(sql).bind(incident);
         let query = query.bind(i64::from(ring.number)).bind(i64::from(ring.page));
-        let at: Option<i64> = query.fetch_one(&*self.finder()).await?;
+        let at: Option<i64> = query.fetch_one(&*self.finder()?).await?;
         Ok(at.map(Ts))
     }
 

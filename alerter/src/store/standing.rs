@@ -23,7 +23,7 @@ impl Store {
             .bind(receiver)
             .bind(after)
             .bind(limit as i64)
-            .fetch_all(&*self.reader())
+            .fetch_all(&*self.reader()?)
             .await?;
         // One that does not read was told of when it was claimed.
         Ok(rows.into_iter().map(|(id, text)| (id, serde_json::from_str(&text).ok())).collect())

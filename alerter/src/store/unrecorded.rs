@@ -11,6 +11,7 @@
 mod written;
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Action, Notification};
@@ -24,6 +25,9 @@ use super::held::{Held, Progress, Unrecorded, Written};
 use super::outcome::DeliveryOutcome;
 use super::writer::{FAIL_OPEN_AFTER, Who};
 use crate::notify::Ring;
+
+/// How long a page from memory waits for what the store knows of its lane.
+const READ_MAX: Duration = Duration::from_secs(2);
 
 impl Store {
     fn unrecorded<T>(&self, act: impl FnOnce(&mut Unrecorded) -> T) -> T {
@@ -88,7 +92,7 @@ impl Store {
         let (held, memory) = self.unrecorded(|all| all.begin(lane, now))?;
         let memory = match memory {
             // What cannot be read is not known.
-            None => self.memory_of(&lane.1, &lane.0).await.unwrap_or_default(),
+            None => soon(self.memory_of(&lane.1, &lane.0)).await.flatten(),
             known => known,
         };
         Some((held, memory))
@@ -101,7 +105,7 @@ impl Store {
         // What cannot be read is not known. The number that comes of it is that of a first call.
         let first = n.calls().then_some(Ring { number: 1, page: n.page });
         let had = held.ring.map(|ring| ring.number);
-        let (of_rows, mut unsure) = self.rings_of_rows(n, had).await.unwrap_or((first, Vec::new()));
+        let (of_rows, mut unsure) = soon(self.rings_of_rows(n, had)).await.unwrap_or((first, Vec::new()));
         let (ring, of_held) = self.unrecorded(|all| all.number(n, of_rows));
         unsure.extend(of_held.into_iter().filter(|ring| !unsure.contains(ring)).collect::<Vec<_>>());
         (ring, unsure)
@@ -162,7 +166,7 @@ impl Store {
                    AND o.action = 'trigger' AND o.state IN ('pending', 'ambiguous') AND i.state = 'open' \
                    AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1) ORDER BY o.seq";
         let rows: Vec<(String, String, i64, i64, Option<i64>)> =
-            sqlx::query_as(sql).bind(incident).bind(receiver).fetch_all(&*self.reader()).await?;
+            sqlx::query_as(sql).bind(incident).bind(receiver).fetch_all(&*self.reader()?).await?;
         let held = |(text, state, attempts, created, ring): (String, String, i64, i64, Option<i64>)| {
             let notification: Notification = serde_json::from_str(&text).ok()?;
             let (ambiguous, attempts) = (state == "ambiguous", attempts as u32);
@@ -174,14 +178,14 @@ impl Store {
 
     /// As `rings`, of what is committed.
     async fn rings_of_rows(&self, n: &Notification, had: Option<u32>) -> Result<(Option<Ring>, Vec<Ring>)> {
-        let mut connection = self.reader().acquire().await?;
+        let mut connection = self.reader()?.acquire().await?;
         delivery::rings(&mut connection, n, had).await
     }
 
     /// What the notifier remembers of a lane.
     async fn memory_of(&self, incident: &str, receiver: &str) -> Result<Option<String>> {
         let sql = "SELECT memory FROM lanes WHERE incident = $1 AND receiver = $2";
-        Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(&*self.finder()).await?)
+        Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(&*self.finder()?).await?)
     }
 
     /// Writes down what became of rows while the store refused.
@@ -195,6 +199,11 @@ impl Store {
         self.end_writing(&all, done.is_ok());
         done
     }
+}
+
+/// What can be read at once: a page does not wait for a disk that hangs.
+async fn soon<T>(read: impl Future<Output = Result<T>>) -> Option<T> {
+    tokio::time::timeout(READ_MAX, read).await.ok()?.ok()
 }
 
 /// Whether a message is one that wakes somebody, or tells of the answer to or the end of what did.

@@ -8,9 +8,9 @@
 //!
 //! The first transaction after a failure proves itself, and so does every sign of life: another
 //! connection must read what it wrote. The store refuses ([`Store::refusal`]) until then, and while
-//! a transaction does not end.
+//! a transaction does not end, and while what waits to be sent cannot be read.
 
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::sqlite::SqliteConnection;
@@ -57,25 +57,31 @@ impl Store {
     /// Why the store takes nothing, if it does not: since a transaction failed, until one did not,
     /// or because one does not end.
     pub(crate) fn refusal(&self) -> Option<String> {
-        let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = refusal.as_ref().map(|refusal| refusal.why.clone());
-        failed.or_else(|| self.stalled_for().map(|_| STALLED.to_owned()))
+        self.refused(|refusal| &refusal.why)
     }
 
     /// The same for whoever may not know where the database is.
     pub(crate) fn refusal_in_public(&self) -> Option<String> {
-        let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = refusal.as_ref().map(|refusal| refusal.in_public.clone());
+        self.refused(|refusal| &refusal.in_public)
+    }
+
+    fn refused(&self, words: impl Fn(&Refusal) -> &String) -> Option<String> {
+        let of = |slot: &Mutex<Option<Refusal>>| {
+            slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|refusal| words(refusal).clone())
+        };
+        let failed = of(&self.inner.refusal).or_else(|| of(&self.inner.unreadable));
         failed.or_else(|| self.stalled_for().map(|_| STALLED.to_owned()))
     }
 
     /// Looks whether the file is still in its place, because nobody else does while there is
     /// nothing to write. If it is not, the store refuses from now on.
     pub(crate) fn look(&self) {
-        let looked = match self.inner.writer.try_lock() {
-            Ok(writer) => self.in_place(&writer),
+        let looked = if let Ok(writer) = self.inner.writer.try_lock() {
+            self.in_place(&writer)
+        } else {
             // A transaction is under way. It looked when it began, which may be some time ago.
-            Err(_) => self.inner.identity.check(),
+            let usable = self.usable();
+            self.inner.identity.check().and(usable)
         };
         let Err(err) = looked else { return };
         if self.refusal().is_none() {
@@ -86,8 +92,39 @@ impl Store {
 
     /// For how long it has taken nothing.
     pub(crate) fn refused_for(&self) -> Option<Duration> {
-        let refusal = self.inner.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        refusal.as_ref().map(|refusal| refusal.since.elapsed()).max(self.stalled_for())
+        let of = |slot: &Mutex<Option<Refusal>>| {
+            let refusal = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            refusal.as_ref().map(|refusal| refusal.since.elapsed())
+        };
+        of(&self.inner.refusal).max(of(&self.inner.unreadable)).max(self.stalled_for())
+    }
+
+    /// Takes note of what came of reading what is to be sent. While that cannot be read, the engine
+    /// can write nothing: a page would be recorded and reach nobody.
+    pub(crate) fn note_read(&self, failed: Option<&StoreError>) {
+        let mut unreadable = self.inner.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        *unreadable = failed.map(|err| {
+            let since = unreadable.as_ref().map_or_else(Instant::now, |refusal| refusal.since);
+            let (why, in_public) = (innermost(err), err.in_public());
+            let says = |why: String| format!("it cannot be read: {why}");
+            Refusal { why: says(why), in_public: says(in_public), since, engine: false }
+        });
+    }
+
+    /// Whether SQLite can be used, and this process lives on. If not, it never is again.
+    pub(super) fn usable(&self) -> Result<()> {
+        self.inner.identity.index.check_length().inspect_err(|err| self.abandon(err))
+    }
+
+    /// Whether what is read would not be the end of this process.
+    pub(super) fn may_read(&self) -> Result<()> {
+        let usable = self.usable();
+        if usable.is_ok() {
+            return usable;
+        }
+        let why = self.inner.identity.check().and(usable);
+        self.note(Who::Prompt, why.as_ref().err());
+        why
     }
 
     /// Whether a transaction does not end.
@@ -129,10 +166,29 @@ impl Store {
         work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
     ) -> Result<T> {
         self.in_place(writer)?;
+        if matches!(who, Who::Engine(_)) {
+            self.readable()?;
+        }
         let mut open = match writer.kept.take() {
             Some(open) => open,
             None => Open::new(&writer.options).await?,
         };
+        let done = self.whole(&mut open, who, work).await;
+        if done.is_ok() {
+            writer.kept = Some(open);
+        } else if self.usable().is_err() {
+            // To close it would use it.
+            std::mem::forget(open);
+        }
+        done
+    }
+
+    async fn whole<T>(
+        &self,
+        open: &mut Open,
+        who: Who,
+        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
+    ) -> Result<T> {
         let durability = if let Who::Engine(durability) = who { durability } else { Durability::Power };
         open.survive(durability).await?;
         let tx = &mut open.connection;
@@ -150,17 +206,31 @@ impl Store {
         if let Some(number) = proof.filter(|_| counts) {
             self.inner.identity.count(number).await;
         }
-        writer.kept = Some(open);
         Ok(value)
     }
 
     fn in_place(&self, writer: &Writer) -> Result<()> {
-        self.inner.identity.check()?;
+        let usable = self.usable();
+        self.inner.identity.check().and(usable)?;
         if writer.kept.is_some() {
+            self.inner.identity.index.check().inspect_err(|err| self.abandon(err))?;
             return self.inner.identity.check_log();
         }
         self.inner.identity.forget_log();
+        if self.inner.readers.size() == 0 && self.inner.finders.size() == 0 {
+            self.inner.identity.index.forget();
+        }
         Ok(())
+    }
+
+    fn readable(&self) -> Result<()> {
+        let unreadable = self.inner.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        match unreadable.as_ref() {
+            None => Ok(()),
+            Some(refusal) => {
+                Err(StoreError::Unreadable { path: self.inner.path.clone(), why: refusal.in_public.clone() })
+            }
+        }
     }
 
     fn note(&self, who: Who, failed: Option<&StoreError>) {
@@ -182,7 +252,7 @@ impl Store {
     /// What [`prove`] wrote last, as others see it.
     async fn proof(&self) -> Result<Option<i64>> {
         let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'proof'";
-        Ok(sqlx::query_scalar(sql).fetch_optional(&*self.finder()).await?)
+        Ok(sqlx::query_scalar(sql).fetch_optional(&*self.finder()?).await?)
     }
 }
 

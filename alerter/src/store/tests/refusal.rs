@@ -8,6 +8,10 @@ const BREAK: &str = "CREATE TABLE creditors (id INTEGER PRIMARY KEY); \
     CREATE TRIGGER owing AFTER INSERT ON timeline BEGIN INSERT INTO owed VALUES (1); END";
 const MEND: &str = "DROP TRIGGER owing";
 
+fn paged(seq: u32) -> Effect {
+    Effect::Notify(Box::new(page("pd", seq, Action::Trigger)))
+}
+
 async fn told(store: &Store) -> Vec<String> {
     store.timeline("01").await.unwrap().into_iter().map(|entry| entry.what).collect()
 }
@@ -106,4 +110,30 @@ async fn a_file_that_was_replaced_is_noticed() {
     let err = store.touch(Ts(2)).await.unwrap_err();
     assert!(matches!(err, StoreError::NotInPlace { .. }), "{err}");
     assert!(store.refusal().unwrap().contains("replaced"));
+}
+
+#[tokio::test]
+async fn a_store_of_which_what_is_to_be_sent_cannot_be_read_takes_nothing_of_the_engine() {
+    let (_dir, store) = open().await;
+    store.note_read(Some(&StoreError::Sql(sqlx::Error::PoolTimedOut)));
+    let why = store.refusal().unwrap();
+    assert!(why.contains("cannot be read"), "{why}");
+    let err = store.commit(&effects(vec![said("01", 1, "late")])).await.unwrap_err().to_string();
+    assert!(err.contains("cannot be read"), "{err}");
+    // Whatever is no page is taken, and says nothing of those.
+    store.touch(Ts(1)).await.unwrap();
+    assert!(store.refusal().is_some());
+    store.note_read(None);
+    store.commit(&effects(vec![said("01", 1, "late")])).await.unwrap();
+    assert_eq!((store.refusal(), told(&store).await.len()), (None, 1));
+}
+
+#[tokio::test]
+async fn a_page_that_nobody_would_find_again_is_not_taken() {
+    let (_dir, store) = open().await;
+    store.commit(&effects(vec![paged(1)])).await.unwrap();
+    store.inner.finders.close().await;
+    store.commit(&effects(vec![said("01", 1, "no page")])).await.unwrap();
+    store.commit(&effects(vec![paged(2)])).await.unwrap_err();
+    assert!(store.refusal().unwrap().contains("cannot be read"));
 }
