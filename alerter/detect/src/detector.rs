@@ -1,11 +1,82 @@
-//! What a detector is: of the samples of a run, of the passing of time, or of a node.
+//! What a detector is: of the samples of a run, of the passing of time, or of a node. And what each
+//! is shown.
 
+use crate::detectors::draft::Draft;
 use crate::detectors::shared::Shared;
 use crate::node::{NodeState, Tenants};
 use crate::run::RunState;
 use crate::sample::{Extra, StepSample};
-use stepwatch_model::Finding;
 use stepwatch_model::time::Ts;
+use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
+
+/// A sample, and what the detectors have found in it.
+#[derive(Debug)]
+pub struct JudgedStep<'a> {
+    pub sample: &'a StepSample,
+    pub out: &'a mut Vec<Finding>,
+}
+
+impl JudgedStep<'_> {
+    pub fn raise(&mut self, draft: Draft, severity: Severity) {
+        self.out.push(draft.finding(self.sample, Change::Raise, severity));
+    }
+
+    pub fn clear(&mut self, draft: Draft) {
+        self.out.push(draft.finding(self.sample, Change::Clear, Severity::Info));
+    }
+
+    pub fn note(&mut self, draft: Draft) {
+        self.out.push(draft.finding(self.sample, Change::Note, Severity::Info));
+    }
+}
+
+/// A run as it is at a moment.
+#[derive(Debug, Clone, Copy)]
+pub struct RunView<'a> {
+    pub now: Ts,
+    pub run: &'a RunState,
+}
+
+impl RunView<'_> {
+    /// A finding about the run, at the step where it stands.
+    pub fn finding(self, kind: Kind, signal: &'static str, change: Change, severity: Severity) -> Finding {
+        Finding { change, severity, ..blank(kind, signal, self.now, self.run.last_step) }
+    }
+}
+
+/// A node as it is at a moment, and the runs that use it.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeView<'a> {
+    pub now: Ts,
+    pub node: &'a NodeState,
+    pub tenants: Tenants<'a>,
+}
+
+impl NodeView<'_> {
+    /// A finding about the node, at the step where the run stands that uses it.
+    pub fn finding(self, kind: Kind, signal: &'static str, change: Change, severity: Severity) -> Finding {
+        let step = self.tenants.first().and_then(|t| t.last_step);
+        Finding { change, severity, ..blank(kind, signal, self.now, step) }
+    }
+}
+
+fn blank(kind: Kind, signal: &'static str, ts: Ts, step: Option<i64>) -> Finding {
+    let step = step.unwrap_or(0);
+    Finding {
+        change: Change::Note,
+        kind,
+        severity: Severity::Info,
+        signal: signal.into(),
+        step,
+        ts,
+        start_step: step,
+        value: 0.0,
+        expected: 0.0,
+        score: 0.0,
+        why: Sentence::default(),
+        suspects: Vec::new(),
+    }
+}
 
 /// A detector of one run's steps. O(1) state, no clock: everything it knows is in `self` and in the
 /// samples.
@@ -13,9 +84,9 @@ pub trait StepDetector {
     type Config;
 
     /// Takes the next sample of the run. Steps rise within an attempt; a new attempt may start
-    /// lower. `shared` holds what is already known of this sample, and what the detectors
+    /// lower. `shared` holds what is already known of this sample, and `step` what the detectors
     /// listed before have found in it.
-    fn step(&mut self, c: &Self::Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>);
+    fn step(&mut self, c: &Self::Config, step: &mut JudgedStep<'_>, shared: &mut Shared);
 
     /// Takes what is told beside the samples; most detectors have no use for it.
     fn extra(&mut self, _c: &Self::Config, _e: &Extra<'_>, _shared: &Shared, _out: &mut Vec<Finding>) {}
@@ -28,9 +99,9 @@ pub trait StepDetector {
 pub trait ClockDetector {
     type Config;
 
-    /// Judges the run as it is at `now`; called when its deadline is due and when the run changed
-    /// in a way that matters.
-    fn look(&mut self, c: &Self::Config, now: Ts, run: &RunState, out: &mut Vec<Finding>);
+    /// Judges the run; called when its deadline is due and when the run changed in a way that
+    /// matters.
+    fn look(&mut self, c: &Self::Config, view: RunView<'_>, out: &mut Vec<Finding>);
 
     /// When it wants to look next if nothing else happens.
     fn deadline(&self, c: &Self::Config, run: &RunState) -> Option<Ts>;
@@ -40,16 +111,8 @@ pub trait ClockDetector {
 pub trait NodeDetector {
     type Config;
 
-    /// Judges the node as it is at `now`; called when something new was read of it and when its
-    /// deadline is due.
-    fn look(
-        &mut self,
-        c: &Self::Config,
-        now: Ts,
-        node: &NodeState,
-        tenants: Tenants<'_>,
-        out: &mut Vec<Finding>,
-    );
+    /// Judges the node; called when something new was read of it and when its deadline is due.
+    fn look(&mut self, c: &Self::Config, view: NodeView<'_>, out: &mut Vec<Finding>);
 
     /// When it wants to look next if nothing else happens.
     fn deadline(&self, c: &Self::Config, node: &NodeState) -> Option<Ts>;

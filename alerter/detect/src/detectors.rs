@@ -12,8 +12,8 @@ pub(crate) mod testing;
 mod tests;
 
 use self::shared::{Shared, Speed};
-use crate::detector::{ClockDetector, NodeDetector, StepDetector};
-use crate::node::{NodeState, Tenants};
+use crate::detector::{ClockDetector, JudgedStep, NodeDetector, NodeView, RunView, StepDetector};
+use crate::node::NodeState;
 use crate::registry::detectors;
 use crate::run::RunState;
 use crate::sample::{Extra, StepSample};

@@ -56,6 +56,14 @@ pub enum Input<'a> {
     SourceGone { source: &'a str },
 }
 
+/// A record of a source's stream, as it came in.
+#[derive(Debug, Clone, Copy)]
+struct Record<'a> {
+    now: Ts,
+    source: &'a str,
+    event: &'a Event,
+}
+
 #[derive(Debug, Default)]
 pub struct Monitor {
     config: Arc<DetectorsConfig>,
@@ -104,7 +112,7 @@ impl Monitor {
     /// Takes one input that happened at `now`.
     pub fn handle(&mut self, now: Ts, input: Input<'_>, out: &mut Vec<Detected>) {
         match input {
-            Input::Event { source, event } => self.event(now, source, event, out),
+            Input::Event { source, event } => self.event(Record { now, source, event }, out),
             Input::SourceUp { source, many_nodes } => {
                 self.is_up(now, source, many_nodes);
                 self.each_run_of(now, source, out, |run| run.state.source_up(now, source))
@@ -131,8 +139,9 @@ impl Monitor {
         }
     }
 
-    fn event(&mut self, now: Ts, source: &str, event: &Event, out: &mut Vec<Detected>) {
-        if !self.admits(now, source, event, out) {
+    fn event(&mut self, record: Record<'_>, out: &mut Vec<Detected>) {
+        let Record { now, event, .. } = record;
+        if !self.admits(record, out) {
             return;
         }
         if matches!(event.kind, EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health) {
@@ -141,10 +150,10 @@ impl Monitor {
         let Some(name) = event.run.as_deref() else { return };
         // Nearly all events are steps of runs that are known: one look-up serves them.
         let ended = match event.kind {
-            EventKind::Step => self.take(now, name, source, event, out),
+            EventKind::Step => self.take(record, name, out),
             _ => None,
         };
-        let Some(ended) = ended.or_else(|| self.introduce(now, name, source, event, out)) else { return };
+        let Some(ended) = ended.or_else(|| self.introduce(record, name, out)) else { return };
         if (ended || event.kind == EventKind::Step) && !self.unmoved.is_empty() && self.unmoved.remove(name) {
             out.push(Detected::HeardAgain { run: name.to_owned() });
         }
@@ -153,38 +162,26 @@ impl Monitor {
         }
     }
 
-    /// Lets a run take an event; whether it is over, if it is known.
-    fn take(
-        &mut self,
-        now: Ts,
-        name: &str,
-        source: &str,
-        event: &Event,
-        out: &mut Vec<Detected>,
-    ) -> Option<bool> {
+    /// Lets a run take a record. Gives whether the run is over, if the run is known.
+    fn take(&mut self, record: Record<'_>, name: &str, out: &mut Vec<Detected>) -> Option<bool> {
+        let Record { now, source, event } = record;
         self.with_run(now, name, out, |run, findings| run.event(now, source, event, findings))
     }
 
-    /// The same for an event of a run that may be new, or say more than a step.
-    fn introduce(
-        &mut self,
-        now: Ts,
-        name: &str,
-        source: &str,
-        event: &Event,
-        out: &mut Vec<Detected>,
-    ) -> Option<bool> {
+    /// The same where the run may be new, or the event may be more than a step.
+    fn introduce(&mut self, record: Record<'_>, name: &str, out: &mut Vec<Detected>) -> Option<bool> {
+        let event = record.event;
         if !self.runs.contains_key(name) {
             if event.kind == EventKind::Bye {
                 return None;
             }
-            self.runs.insert(name.to_owned(), Run::new(name, now, &self.config));
-            self.told_by(source, name, event);
+            self.runs.insert(name.to_owned(), Run::new(name, record.now, &self.config));
+            self.told_by(record, name);
         }
         if event.kind == EventKind::Event {
             self.planned_restart(name, event, out);
         }
-        self.take(now, name, source, event, out)
+        self.take(record, name, out)
     }
 
     /// A run that ended well takes its incidents with it.

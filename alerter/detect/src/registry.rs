@@ -55,7 +55,8 @@ macro_rules! detectors {
 
             pub fn step(&mut self, s: &StepSample, out: &mut Vec<Finding>) {
                 self.shared.observe(s);
-                $(self.$field.step(&self.config.$field, s, &mut self.shared, out);)*
+                let mut step = JudgedStep { sample: s, out };
+                $(self.$field.step(&self.config.$field, &mut step, &mut self.shared);)*
             }
 
             pub fn extra(&mut self, e: &Extra<'_>, out: &mut Vec<Finding>) {
@@ -71,7 +72,8 @@ macro_rules! detectors {
             }
 
             pub fn look(&mut self, now: Ts, run: &RunState, out: &mut Vec<Finding>) {
-                $(self.$cfield.look(&self.config.$cfield, now, run, out);)*
+                let view = RunView { now, run };
+                $(self.$cfield.look(&self.config.$cfield, view, out);)*
             }
 
             pub fn deadline(&self, run: &RunState) -> Option<Ts> {
@@ -102,8 +104,8 @@ macro_rules! detectors {
                 self.config = Arc::clone(config);
             }
 
-            pub fn look(&mut self, now: Ts, node: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
-                $(self.$nfield.look(&self.config.$nfield, now, node, tenants, out);)*
+            pub fn look(&mut self, view: NodeView<'_>, out: &mut Vec<Finding>) {
+                $(self.$nfield.look(&self.config.$nfield, view, out);)*
             }
 
             pub fn deadline(&self, node: &NodeState) -> Option<Ts> {

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::layers::{Layers, Limits, out_of_place, suspect};
 use super::shared::Shared;
-use crate::detector::StepDetector;
-use crate::sample::{Extra, Reading, StepSample};
+use crate::detector::{JudgedStep, StepDetector};
+use crate::sample::{Extra, Reading};
 use crate::stats::latch::Latch;
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
 
@@ -106,7 +106,7 @@ fn finding(
 impl StepDetector for ActivationShift {
     type Config = Config;
 
-    fn step(&mut self, _: &Config, _: &StepSample, _: &mut Shared, _: &mut Vec<Finding>) {}
+    fn step(&mut self, _: &Config, _: &mut JudgedStep<'_>, _: &mut Shared) {}
 
     fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Finding>) {
         let Extra::Readings(readings) = e else { return };

@@ -12,7 +12,8 @@ use core::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Storage;
 
-use crate::detector::ClockDetector;
+use super::draft::Measured;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::{RunState, Save, median};
 use crate::stats::latch::Latch;
 use stepwatch_model::number;
@@ -63,7 +64,8 @@ impl CkptSlow {
         Some(k.in_progress? + Span::from_secs_f64(Self::limit(c, usual, c.running)))
     }
 
-    fn judge_running(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn judge_running(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let RunView { now, run: f } = view;
         let since = f.checkpoints.in_progress;
         if Self::due(c, f).is_none_or(|due| now < due) || self.told == since {
             return;
@@ -78,10 +80,11 @@ impl CkptSlow {
             Span::from_secs_f64(usual),
         );
         let why = Sentence::from(why).and(at_risk(f));
-        out.push(finding(now, f, Change::Raise, secs, usual, why));
+        out.push(finding(view, Change::Raise, Measured { value: secs, expected: usual }, why));
     }
 
-    fn judge_ended(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn judge_ended(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let f = view.run;
         let saves: Vec<Save> = f.checkpoints.saves.iter().copied().collect();
         let Some((last, before)) = saves.split_last() else { return };
         if self.judged == Some(last.at) {
@@ -92,12 +95,13 @@ impl CkptSlow {
             return;
         }
         let usual = usual(last, before);
+        let measured = Measured { value: last.secs, expected: usual };
         if last.secs > Self::limit(c, usual, c.times) {
             self.latch.raise(Severity::Ticket);
-            out.push(finding(now, f, Change::Raise, last.secs, usual, sentence(last, usual, f)));
+            out.push(finding(view, Change::Raise, measured, sentence(last, usual, f)));
         } else if self.latch.clear() {
             let why = format!("a checkpoint took {}, as usual", Span::from_secs_f64(last.secs));
-            out.push(finding(now, f, Change::Clear, last.secs, usual, why));
+            out.push(finding(view, Change::Clear, measured, why));
         }
     }
 }
@@ -130,18 +134,20 @@ fn at_risk(f: &RunState) -> String {
 impl ClockDetector for CkptSlow {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
+        let f = view.run;
         if f.ended.is_some() {
             if self.latch.clear() {
-                out.push(finding(now, f, Change::Clear, 0.0, 0.0, "the run ended".to_owned()));
+                let none = Measured { value: 0.0, expected: 0.0 };
+                out.push(finding(view, Change::Clear, none, "the run ended"));
             }
             return;
         }
-        self.judge_ended(c, now, f, out);
-        self.judge_running(c, now, f, out);
+        self.judge_ended(c, view, out);
+        self.judge_running(c, view, out);
     }
 
     fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
@@ -149,30 +155,17 @@ impl ClockDetector for CkptSlow {
     }
 }
 
-fn finding(
-    now: Ts,
-    f: &RunState,
-    change: Change,
-    secs: f64,
-    usual: f64,
-    why: impl Into<Sentence>,
-) -> Finding {
+fn finding(view: RunView<'_>, change: Change, m: Measured, why: impl Into<Sentence>) -> Finding {
     let storage = Suspect::new(Target::Storage(Storage::SlowCheckpoints), Observation::CheckpointSlower);
     let raises = change == Change::Raise;
-    let step = f.last_step.unwrap_or(0);
+    let severity = if raises { Severity::Ticket } else { Severity::Info };
     Finding {
-        change,
-        kind: Kind::CkptSlow,
-        severity: if raises { Severity::Ticket } else { Severity::Info },
-        signal: "checkpoint_time".into(),
-        step,
-        ts: now,
-        start_step: step,
-        value: secs,
-        expected: usual,
-        score: if usual > 0.0 { secs / usual } else { 0.0 },
+        value: m.value,
+        expected: m.expected,
+        score: if m.expected > 0.0 { m.value / m.expected } else { 0.0 },
         why: why.into(),
         suspects: if raises { vec![storage] } else { Vec::new() },
+        ..view.finding(Kind::CkptSlow, "checkpoint_time", change, severity)
     }
 }
 
@@ -191,8 +184,8 @@ mod tests {
         let mut f = RunState::new("r", Ts(0));
         for s in saves {
             f.checkpoints.saves.push_back(*s);
-            detector.look(&c, s.at, &f, &mut out);
-            detector.look(&c, s.at, &f, &mut out);
+            detector.look(&c, RunView { now: s.at, run: &f }, &mut out);
+            detector.look(&c, RunView { now: s.at, run: &f }, &mut out);
         }
         out.into_iter().map(|v| (v.change, v.why.to_string())).collect()
     }
@@ -226,14 +219,14 @@ mod tests {
         let (c, mut detector, mut out) = (Config::default(), CkptSlow::default(), Vec::new());
         let mut f = RunState::new("r", Ts(0));
         f.checkpoints.saves.extend((0..3).map(|i| save(i, 100.0, None)));
-        detector.look(&c, Ts(0), &f, &mut out);
+        detector.look(&c, RunView { now: Ts(0), run: &f }, &mut out);
         f.checkpoints.in_progress = Some(Ts(1_000_000));
         let due = detector.deadline(&c, &f).unwrap();
         assert_eq!(due, Ts(1_300_000));
-        detector.look(&c, Ts(due.0 - 1), &f, &mut out);
+        detector.look(&c, RunView { now: Ts(due.0 - 1), run: &f }, &mut out);
         assert!(out.is_empty());
-        detector.look(&c, due, &f, &mut out);
-        detector.look(&c, due + Span::secs(60), &f, &mut out);
+        detector.look(&c, RunView { now: due, run: &f }, &mut out);
+        detector.look(&c, RunView { now: due + Span::secs(60), run: &f }, &mut out);
         assert_eq!((out.len(), detector.deadline(&c, &f)), (1, None));
         assert!(
             out[0].why.starts_with("a checkpoint has been running for 5m, 1m 40s is usual"),

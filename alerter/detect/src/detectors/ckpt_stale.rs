@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::ClockDetector;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::RunState;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
@@ -48,24 +48,20 @@ impl CkptStale {
         Some((at(c.ticket_at, floor), at(c.page_at, 2.0 * floor)))
     }
 
-    fn clear(&mut self, now: Ts, f: &RunState, why: &str, out: &mut Vec<Finding>) {
+    fn clear(&mut self, view: RunView<'_>, why: &str, out: &mut Vec<Finding>) {
         if self.raised.take().is_some() {
-            out.push(finding(now, f, Change::Clear, Severity::Info, why.to_owned()));
+            out.push(finding(view, Change::Clear, Severity::Info, why.to_owned()));
         }
     }
 
-    fn failure(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn failure(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let f = view.run;
         let Some((at, text)) = f.checkpoints.failure.as_ref().filter(|_| c.enabled) else { return };
         if self.failure_told != Some(*at) {
             self.failure_told = Some(*at);
             self.raised = self.raised.max(Some(Severity::Ticket));
-            out.push(finding(
-                now,
-                f,
-                Change::Raise,
-                Severity::Ticket,
-                Sentence::from(format!("a checkpoint failed: {text}")).and_perhaps(at_risk(f)),
-            ));
+            let why = Sentence::from(format!("a checkpoint failed: {text}")).and_perhaps(at_risk(f));
+            out.push(finding(view, Change::Raise, Severity::Ticket, why));
         }
     }
 }
@@ -73,15 +69,16 @@ impl CkptStale {
 impl ClockDetector for CkptStale {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
+        let f = view.run;
         if f.ended.is_some() {
-            self.clear(now, f, "the run ended", out);
+            self.clear(view, "the run ended", out);
             return;
         }
-        self.failure(c, now, f, out);
+        self.failure(c, view, out);
         let work = f.checkpoints.work;
         let severity = match Self::due(c, f) {
             Some((_, page)) if work >= page => Some(Severity::Page),
@@ -91,9 +88,9 @@ impl ClockDetector for CkptStale {
         match severity {
             Some(s) if self.raised.is_none_or(|had| had < s) => {
                 self.raised = Some(s);
-                out.push(finding(now, f, Change::Raise, s, sentence(now, f)));
+                out.push(finding(view, Change::Raise, s, sentence(view)));
             }
-            None if f.checkpoints.failure.is_none() => self.clear(now, f, "a checkpoint was written", out),
+            None if f.checkpoints.failure.is_none() => self.clear(view, "a checkpoint was written", out),
             _ => {}
         }
     }
@@ -103,7 +100,8 @@ impl ClockDetector for CkptStale {
     }
 }
 
-fn sentence(now: Ts, f: &RunState) -> Sentence {
+fn sentence(view: RunView<'_>) -> Sentence {
+    let RunView { now, run: f } = view;
     let c = &f.checkpoints;
     let what = match c.in_progress {
         Some(since) => format!("a checkpoint has been running for {}", now - since).into(),
@@ -118,21 +116,15 @@ fn at_risk(f: &RunState) -> Option<String> {
     c.last_at.map(|_| format!("{} of work would be lost", Span::from_secs_f64(c.work)))
 }
 
-fn finding(now: Ts, f: &RunState, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
-    let c = &f.checkpoints;
+fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    let (f, c) = (view.run, &view.run.checkpoints);
     let expected = c.usual_interval().unwrap_or(0.0);
     Finding {
-        change,
-        kind: Kind::CkptStale,
-        severity,
-        signal: "unsaved_work".into(),
-        step: f.last_step.unwrap_or(0),
-        ts: now,
         start_step: c.last_step.or(f.last_step).unwrap_or(0),
         value: c.work,
         expected,
         score: if expected > 0.0 { c.work / expected } else { 0.0 },
         why: why.into(),
-        suspects: Vec::new(),
+        ..view.finding(Kind::CkptStale, "unsaved_work", change, severity)
     }
 }

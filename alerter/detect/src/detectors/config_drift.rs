@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
 
-use crate::detector::ClockDetector;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::{RunState, Setup, Variant};
 use crate::stats::latch::Latch;
 use stepwatch_model::time::{Span, Ts};
@@ -104,7 +104,8 @@ impl ConfigDrift {
         f.setups.changed_at.map_or(stepped, |changed| changed.max(stepped)) + LOOKED_AGAIN
     }
 
-    fn judge(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn judge(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let RunView { now, run: f } = view;
         let groups = [f.setups.of(false), f.setups.of(true)];
         let mut all: Vec<Difference<'_>> = groups.iter().flat_map(|variants| differences(variants)).collect();
         let counts_at = self.absence_counts_at(now, f);
@@ -125,10 +126,10 @@ impl ConfigDrift {
             if self.latch.clear() {
                 let what = if harmless.is_empty() { "again" } else { "in all that matters" };
                 let why = format!("the nodes of the run agree {what}");
-                out.push(finding(now, f, Change::Clear, Severity::Info, why));
+                out.push(finding(view, Change::Clear, Severity::Info, why));
             }
             if !harmless.is_empty() {
-                out.push(finding(now, f, Change::Note, Severity::Info, sentence(f, &harmless)));
+                out.push(finding(view, Change::Note, Severity::Info, sentence(f, &harmless)));
             }
             return;
         }
@@ -136,7 +137,7 @@ impl ConfigDrift {
         if !waits {
             self.absent = all.iter().filter(|d| d.is_absence).map(|d| d.key.to_owned()).collect();
         }
-        let mut v = finding(now, f, Change::Raise, Severity::Ticket, sentence(f, &all));
+        let mut v = finding(view, Change::Raise, Severity::Ticket, sentence(f, &all));
         v.value = all.len() as f64;
         for d in &all {
             for node in d.nodes.iter().chain(d.even.into_iter().flatten()).take(NAMED) {
@@ -229,13 +230,14 @@ fn sentence(f: &RunState, all: &[Difference<'_>]) -> Sentence {
 impl ClockDetector for ConfigDrift {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let RunView { now, run: f } = view;
         if f.attempt_steps > 0 && self.stepped.is_none_or(|(attempt, _)| attempt != f.attempt) {
             self.stepped = Some((f.attempt, now));
         }
         if self.deadline(c, f).is_some_and(|at| at <= now) {
             self.told = f.setups.changed_at;
-            self.judge(c, now, f, out);
+            self.judge(c, view, out);
         }
     }
 
@@ -245,20 +247,6 @@ impl ClockDetector for ConfigDrift {
     }
 }
 
-fn finding(now: Ts, f: &RunState, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
-    let step = f.last_step.unwrap_or(0);
-    Finding {
-        change,
-        kind: Kind::ConfigDrift,
-        severity,
-        signal: "config".into(),
-        step,
-        ts: now,
-        start_step: step,
-        value: 0.0,
-        expected: 0.0,
-        score: 0.0,
-        why: why.into(),
-        suspects: Vec::new(),
-    }
+fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    Finding { why: why.into(), ..view.finding(Kind::ConfigDrift, "config", change, severity) }
 }

@@ -10,9 +10,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::draft::Measured;
 use super::shared::Shared;
-use crate::detector::StepDetector;
-use crate::sample::{Extra, Parts, StepSample};
+use crate::detector::{JudgedStep, StepDetector};
+use crate::sample::{Extra, Parts};
 use crate::stats::block::Blocks;
 use crate::stats::cusum::Cusum;
 use crate::stats::hit_window::HitWindow;
@@ -117,6 +118,21 @@ struct Waited {
     several: bool,
 }
 
+impl Waited {
+    fn of(p: &Parts<'_>, wait: f64, step_time: f64) -> Self {
+        Self {
+            step: p.step,
+            ts: p.ts,
+            share: (wait / step_time).min(1.0),
+            second: 0.0,
+            step_time,
+            rank: p.rank,
+            told: true,
+            several: false,
+        }
+    }
+}
+
 impl Default for Waits {
     fn default() -> Self {
         Self {
@@ -139,53 +155,42 @@ impl Default for Waits {
 }
 
 impl Waits {
-    fn take(&mut self, c: &Config, p: &Parts<'_>, wait: f64, step_time: f64, out: &mut Vec<Finding>) {
-        if p.attempt != self.attempt {
-            self.restart(p);
+    fn take(&mut self, c: &Config, attempt: u32, new: Waited, out: &mut Vec<Finding>) {
+        if attempt != self.attempt {
+            self.restart(attempt);
         }
-        if p.step <= self.newest.saturating_sub(RING as i64) {
+        if new.step <= self.newest.saturating_sub(RING as i64) {
             return; // too late: its step was judged without it
         }
-        let share = (wait / step_time).min(1.0);
-        let at = p.step.rem_euclid(RING as i64) as usize;
-        if self.ring[at].told && self.ring[at].step == p.step {
+        let at = new.step.rem_euclid(RING as i64) as usize;
+        if self.ring[at].told && self.ring[at].step == new.step {
             let w = &mut self.ring[at];
-            if w.rank == p.rank {
+            if w.rank == new.rank {
                 return;
             }
             w.several = true;
-            if share > w.share || share == w.share && p.rank < w.rank {
+            if new.share > w.share || new.share == w.share && new.rank < w.rank {
                 w.second = w.share;
-                (w.share, w.step_time, w.rank) = (share, step_time, p.rank);
+                (w.share, w.step_time, w.rank) = (new.share, new.step_time, new.rank);
             } else {
-                w.second = w.second.max(share);
+                w.second = w.second.max(new.share);
             }
             return;
         }
-        let new = Waited {
-            step: p.step,
-            ts: p.ts,
-            share,
-            step_time,
-            second: 0.0,
-            rank: p.rank,
-            told: true,
-            several: false,
-        };
-        let from = self.newest.max(p.step.saturating_sub(RING as i64 * 2));
-        for step in from.saturating_add(1)..=p.step {
+        let from = self.newest.max(new.step.saturating_sub(RING as i64 * 2));
+        for step in from.saturating_add(1)..=new.step {
             let slot = &mut self.ring[step.rem_euclid(RING as i64) as usize];
             let old = core::mem::take(slot);
             if old.told {
                 self.judge(c, &old, out);
             }
         }
-        self.newest = self.newest.max(p.step);
+        self.newest = self.newest.max(new.step);
         self.ring[at] = new;
     }
 
-    fn restart(&mut self, p: &Parts<'_>) {
-        self.attempt = p.attempt;
+    fn restart(&mut self, attempt: u32) {
+        self.attempt = attempt;
         self.ring = [Waited::default(); RING];
         self.newest = i64::MIN;
         self.blocks.clear();
@@ -203,7 +208,7 @@ impl Waits {
             let (usual, scale) = (self.base.location(), self.base.scale());
             let excess = (share - usual - 0.5 * c.rise) / scale;
             self.cusum.add(block.first, excess.min(CAP), 0.5, 3.0 * H);
-            self.judge_rise(c, w, share, usual, out);
+            self.judge_rise(c, w, Measured { value: share, expected: usual }, out);
         }
         self.judge_level(c, w, out);
         if self.cusum.value() < 0.5 * H {
@@ -211,7 +216,8 @@ impl Waits {
         }
     }
 
-    fn judge_rise(&mut self, c: &Config, w: &Waited, share: f64, usual: f64, out: &mut Vec<Finding>) {
+    fn judge_rise(&mut self, c: &Config, w: &Waited, m: Measured, out: &mut Vec<Finding>) {
+        let (share, usual) = (m.value, m.expected);
         let up = self.cusum.value() > H && share - usual > c.rise;
         if !up && !self.rising.is_raised() {
             self.since = None;
@@ -227,17 +233,18 @@ impl Waits {
                 percent(share - usual),
             );
             let why = Sentence::from(why).and_perhaps(self.whom());
-            out.push(self.finding(w, Change::Raise, share, usual, why));
+            out.push(self.finding(w, Change::Raise, m, why));
         }
         if share - usual < CLEAR * c.rise && self.rising.clear() {
             self.cusum.reset();
             let why = format!("steps wait {} of their time for data again", percent(share));
-            self.clear(w, share, usual, why, out);
+            self.clear(w, m, why, out);
         }
     }
 
     fn judge_level(&mut self, c: &Config, w: &Waited, out: &mut Vec<Finding>) {
         let usual = self.base.location();
+        let m = Measured { value: usual, expected: 0.0 };
         if self.n == SETTLED
             && usual > c.level
             && !self.rising.is_raised()
@@ -249,17 +256,17 @@ impl Waits {
                 number(self.step_time),
                 percent(usual),
             );
-            out.push(self.finding(w, Change::Raise, usual, 0.0, why));
+            out.push(self.finding(w, Change::Raise, m, why));
         } else if usual < 0.8 * c.level && self.level.clear() {
             let why = format!("steps wait {} of their time for data", percent(usual));
-            self.clear(w, usual, 0.0, why, out);
+            self.clear(w, m, why, out);
         }
     }
 
     /// Two conditions of one kind: the last one to end ends the incident.
-    fn clear(&self, w: &Waited, share: f64, usual: f64, why: impl Into<Sentence>, out: &mut Vec<Finding>) {
+    fn clear(&self, w: &Waited, m: Measured, why: impl Into<Sentence>, out: &mut Vec<Finding>) {
         if !self.rising.is_raised() && !self.level.is_raised() {
-            out.push(self.finding(w, Change::Clear, share, usual, why));
+            out.push(self.finding(w, Change::Clear, m, why));
         }
     }
 
@@ -274,14 +281,7 @@ impl Waits {
         }
     }
 
-    fn finding(
-        &self,
-        w: &Waited,
-        change: Change,
-        share: f64,
-        usual: f64,
-        why: impl Into<Sentence>,
-    ) -> Finding {
+    fn finding(&self, w: &Waited, change: Change, m: Measured, why: impl Into<Sentence>) -> Finding {
         let raises = change == Change::Raise;
         Finding {
             change,
@@ -291,8 +291,8 @@ impl Waits {
             step: w.step,
             ts: w.ts,
             start_step: if self.rising.is_raised() { self.cusum.onset() } else { w.step },
-            value: share,
-            expected: usual,
+            value: m.value,
+            expected: m.expected,
             score: self.cusum.value() / H,
             why: why.into(),
             suspects: if raises && self.whom().is_none() { vec![loading()] } else { Vec::new() },
@@ -317,13 +317,13 @@ fn percent(share: f64) -> String {
 impl StepDetector for DataWait {
     type Config = Config;
 
-    fn step(&mut self, _: &Config, _: &StepSample, _: &mut Shared, _: &mut Vec<Finding>) {}
+    fn step(&mut self, _: &Config, _: &mut JudgedStep<'_>, _: &mut Shared) {}
 
     fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Finding>) {
         let Extra::Parts(p) = e else { return };
         let step_time = p.step_time.filter(|t| t.is_finite() && *t > 0.0 && c.enabled);
-        if let Some((step_time, wait)) = step_time.and_then(|t| Some((t, wait(c, p)?))) {
-            self.0.get_or_insert_default().take(c, p, wait, step_time, out);
+        if let Some(new) = step_time.and_then(|t| Some(Waited::of(p, wait(c, p)?, t))) {
+            self.0.get_or_insert_default().take(c, p.attempt, new, out);
         }
     }
 }

@@ -15,19 +15,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    pub fn raise(self, s: &StepSample, severity: Severity) -> Finding {
-        self.finding(s, Change::Raise, severity)
-    }
-
-    pub fn clear(self, s: &StepSample) -> Finding {
-        self.finding(s, Change::Clear, Severity::Info)
-    }
-
-    pub fn note(self, s: &StepSample) -> Finding {
-        self.finding(s, Change::Note, Severity::Info)
-    }
-
-    fn finding(self, s: &StepSample, change: Change, severity: Severity) -> Finding {
+    pub(crate) fn finding(self, s: &StepSample, change: Change, severity: Severity) -> Finding {
         Finding {
             change,
             kind: self.kind,
@@ -43,4 +31,11 @@ impl Draft {
             suspects: Vec::new(),
         }
     }
+}
+
+/// A value, and what it should have been.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    pub(super) value: f64,
+    pub(super) expected: f64,
 }

@@ -12,9 +12,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::faults::of_node;
-use crate::detector::NodeDetector;
-use crate::node::{Gpu, NodeState, Tenants, words};
+use crate::detector::{NodeDetector, NodeView};
+use crate::node::{Gpu, NodeState, words};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect};
 
@@ -120,8 +119,9 @@ impl EccTrend {
         false
     }
 
-    fn tell(&self, now: Ts, f: &NodeState, tenants: Tenants<'_>) -> Finding {
-        let mut v = of_node(Kind::EccTrend, "ecc", now, Change::Raise, Severity::Ticket, tenants);
+    fn report(&self, view: NodeView<'_>) -> Finding {
+        let f = view.node;
+        let mut v = view.finding(Kind::EccTrend, "ecc", Change::Raise, Severity::Ticket);
         let sick = self.gpus.iter().filter_map(|(uuid, w)| Some((uuid, w, w.sick.as_ref()?)));
         for (uuid, w, (_, why)) in sick {
             let gpu = words::gpu_of(f, uuid, "");
@@ -142,10 +142,11 @@ impl EccTrend {
 impl NodeDetector for EccTrend {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
+        let NodeView { now, node: f, .. } = view;
         let mut news = false;
         for (uuid, gpu) in f.gpus.iter().filter(|(uuid, _)| f.gpus.is_there(uuid)) {
             if self.gpus.get(uuid).is_none_or(|w| w.readings != gpu.readings) {
@@ -164,10 +165,10 @@ impl NodeDetector for EccTrend {
         });
         if news {
             self.raised = true;
-            out.push(self.tell(now, f, tenants));
+            out.push(self.report(view));
         } else if self.raised && self.gpus.values().all(|w| w.sick.is_none()) {
             self.raised = false;
-            let mut v = of_node(Kind::EccTrend, "ecc", now, Change::Clear, Severity::Info, tenants);
+            let mut v = view.finding(Kind::EccTrend, "ecc", Change::Clear, Severity::Info);
             v.why = match gone {
                 Some((why, read)) => {
                     (v.change, v.ts) = (Change::Lapse, read);

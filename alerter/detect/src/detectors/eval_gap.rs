@@ -15,8 +15,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::shared::{PRINTED, Shared};
-use crate::detector::StepDetector;
-use crate::sample::{Eval, Extra, StepSample};
+use crate::detector::{JudgedStep, StepDetector};
+use crate::sample::{Eval, Extra};
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use crate::stats::robust::Robust;
@@ -240,8 +240,8 @@ impl EvalGap {
 impl StepDetector for EvalGap {
     type Config = Config;
 
-    fn step(&mut self, _: &Config, s: &StepSample, _: &mut Shared, _: &mut Vec<Finding>) {
-        let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
+    fn step(&mut self, _: &Config, step: &mut JudgedStep<'_>, _: &mut Shared) {
+        let Some(loss) = step.sample.loss.filter(|v| v.is_finite()) else { return };
         self.trained = self.trained.saturating_add(1);
         self.train += (loss - self.train) * TRAIN_RATE.max(1.0 / f64::from(self.trained));
     }

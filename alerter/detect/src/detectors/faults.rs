@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::node::{Condition, Key, Level, NodeState, Tenants, words};
+use crate::detector::NodeView;
+use crate::node::{Condition, Key, Level, NodeState, words};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity, Suspect};
 
@@ -30,7 +31,7 @@ pub(super) trait Sort {
 
     fn is_ours(&self, key: &Key) -> bool;
 
-    fn severity(&self, now: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity;
+    fn severity(&self, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity;
 
     /// When a fault that still holds may become worse, if it is told at once.
     fn rises_at(&self, key: &Key, c: &Condition) -> Option<Ts>;
@@ -75,21 +76,15 @@ struct Fault<'a> {
 }
 
 impl Faults {
-    pub(super) fn look<S: Sort>(
-        &mut self,
-        now: Ts,
-        sort: &S,
-        f: &NodeState,
-        tenants: Tenants<'_>,
-        out: &mut Vec<Finding>,
-    ) {
+    pub(super) fn look<S: Sort>(&mut self, sort: &S, view: NodeView<'_>, out: &mut Vec<Finding>) {
+        let NodeView { now, node: f, .. } = view;
         let mut news = false;
         let mut active: Vec<Fault<'_>> = Vec::new();
         // What is about the runs of one user is evidence for these, and no trouble of the node.
         let of_node = f.conditions.iter().filter(|(key, c)| c.runs.is_none() && sort.is_ours(key));
         for (key, c) in of_node.filter(|(key, c)| counts(now, sort, key, c)) {
             let had = self.told.get(key).copied();
-            let severity = self.judge(now, sort, key, c, tenants);
+            let severity = self.judge(sort, view, key, c);
             let is_new = had.is_none_or(|had| had.severity < severity) && severity > Severity::Info;
             news |= is_new;
             let is_another = is_new && self.is_another(key, c, severity);
@@ -102,8 +97,8 @@ impl Faults {
             (Reverse((a.severity, a.c.level)), !a.is_another, a.c.caused_by.is_some(), a.c.first)
         });
         if active.first().is_none_or(|a| a.severity == Severity::Info) {
-            self.over(now, sort, f, tenants, out);
-            return self.note(now, sort, f, &active, tenants, out);
+            self.over(sort, view, out);
+            return self.note(sort, view, &active, out);
         }
         // What is worth no word by itself, such as a reset, is no part of the trouble.
         active.retain(|a| a.severity > Severity::Info || a.c.level > Level::Info);
@@ -115,34 +110,27 @@ impl Faults {
             let change =
                 if self.raised.is_some() && root.is_another { Change::Another } else { Change::Raise };
             self.raised = Some(root.severity);
-            let mut v = finding::<S>(root.c.began.min(now), change, root.severity, tenants);
+            let mut v = finding::<S>(view, root.c.began.min(now), change, root.severity);
             v.value = if root.key.number > 0 { root.key.number as f64 } else { f64::from(root.c.times) };
             v.score = active.len() as f64;
-            v.why = sentence(now, sort, f, &active, tenants);
+            v.why = sentence(sort, view, &active);
             v.suspects = suspects(f, &active);
             out.push(v);
         }
     }
 
-    fn judge<S: Sort>(
-        &mut self,
-        now: Ts,
-        sort: &S,
-        key: &Key,
-        c: &Condition,
-        tenants: Tenants<'_>,
-    ) -> Severity {
-        let due = sort.rises_at(key, c).is_none_or(|at| at <= now);
+    fn judge<S: Sort>(&mut self, sort: &S, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity {
+        let due = sort.rises_at(key, c).is_none_or(|at| at <= view.now);
         match self.told.get_mut(key) {
             // A run that comes to a node which is known to be sick is not news of the node.
             Some(told) if told.times == c.times && (told.settled || !due) => told.severity,
             Some(told) => {
-                told.severity = told.severity.max(sort.severity(now, key, c, tenants));
+                told.severity = told.severity.max(sort.severity(view, key, c));
                 (told.times, told.settled) = (c.times, due);
                 told.severity
             }
             None => {
-                let severity = sort.severity(now, key, c, tenants);
+                let severity = sort.severity(view, key, c);
                 self.told.insert(key.clone(), Told { severity, times: c.times, settled: due });
                 severity
             }
@@ -185,50 +173,37 @@ impl Faults {
         });
     }
 
-    fn over<S: Sort>(
-        &mut self,
-        now: Ts,
-        sort: &S,
-        f: &NodeState,
-        tenants: Tenants<'_>,
-        out: &mut Vec<Finding>,
-    ) {
+    fn over<S: Sort>(&mut self, sort: &S, view: NodeView<'_>, out: &mut Vec<Finding>) {
         if self.raised.take().is_none() {
             return;
         }
+        let NodeView { now, node: f, .. } = view;
         let lapsed = |c: &Condition| c.lapsed && c.over == Some(now);
         let ours = f.conditions.iter().filter(|(key, c)| sort.is_ours(key) && lapsed(c));
         let unheard = (now - f.last_heard > SILENT).then_some(f.last_heard);
         out.push(if let Some(since) = ours.map(|(_, c)| c.last).max().or(unheard) {
-            let mut v = finding::<S>(since, Change::Lapse, Severity::Info, tenants);
+            let mut v = finding::<S>(view, since, Change::Lapse, Severity::Info);
             v.why = format!("{} has not spoken of it since {since}", f.name).into();
             v
         } else {
-            let mut v = finding::<S>(now, Change::Clear, Severity::Info, tenants);
+            let mut v = finding::<S>(view, now, Change::Clear, Severity::Info);
             v.why = format!("{} has no more to report", f.name).into();
             v
         });
     }
 
-    /// What is nobody's work is kept for whoever looks later.
-    fn note<S: Sort>(
-        &mut self,
-        now: Ts,
-        sort: &S,
-        f: &NodeState,
-        active: &[Fault<'_>],
-        tenants: Tenants<'_>,
-        out: &mut Vec<Finding>,
-    ) {
+    /// Notes the faults that need no work, for whoever looks at the node later.
+    fn note<S: Sort>(&mut self, sort: &S, view: NodeView<'_>, active: &[Fault<'_>], out: &mut Vec<Finding>) {
+        let now = view.now;
         self.noted.retain(|_, at| now - *at < NOTE_EVERY);
         for fault in active {
             if self.noted.contains_key(fault.key) || self.noted.len() >= MAX_NOTED {
                 continue;
             }
             self.noted.insert(fault.key.clone(), now);
-            let mut v = finding::<S>(fault.c.began.min(now), Change::Note, Severity::Info, tenants);
-            v.why = sentence(now, sort, f, core::slice::from_ref(fault), tenants);
-            v.suspects = suspects(f, core::slice::from_ref(fault));
+            let mut v = finding::<S>(view, fault.c.began.min(now), Change::Note, Severity::Info);
+            v.why = sentence(sort, view, core::slice::from_ref(fault));
+            v.suspects = suspects(view.node, core::slice::from_ref(fault));
             out.push(v);
         }
     }
@@ -249,13 +224,8 @@ fn counts<S: Sort>(now: Ts, sort: &S, key: &Key, c: &Condition) -> bool {
     c.holds() || c.once && c.over.is_none() && now < c.last + sort.lasts(key, c)
 }
 
-fn sentence<S: Sort>(
-    now: Ts,
-    sort: &S,
-    f: &NodeState,
-    active: &[Fault<'_>],
-    tenants: Tenants<'_>,
-) -> Sentence {
+fn sentence<S: Sort>(sort: &S, view: NodeView<'_>, active: &[Fault<'_>]) -> Sentence {
+    let f = view.node;
     let [root, others @ ..] = active else { return Sentence::default() };
     let mut why = Sentence::from(words::happened(f, root.key, root.c));
     let others = others.get(..NAMED).unwrap_or(others);
@@ -270,7 +240,7 @@ fn sentence<S: Sort>(
     if beyond > 0 {
         why.add(format_args!("and {beyond} more"));
     }
-    why.add(words::hit(f, tenants, now));
+    why.add(words::hit(view));
     let strongest = active.iter().min_by_key(|a| Reverse(stepwatch_model::remedy::effort(&a.c.action)));
     let advice = |a: &Fault<'_>| sort.advice(a.key, a.c).or_else(|| words::advice(f, a.c));
     why.and_perhaps(strongest.and_then(advice))
@@ -286,32 +256,6 @@ fn suspects(f: &NodeState, active: &[Fault<'_>]) -> Vec<Suspect> {
     suspects
 }
 
-fn finding<S: Sort>(at: Ts, change: Change, severity: Severity, tenants: Tenants<'_>) -> Finding {
-    of_node(S::KIND, S::SIGNAL, at, change, severity, tenants)
-}
-
-/// A finding about a node, at the step that the run stands at which uses it.
-pub(super) fn of_node(
-    kind: Kind,
-    signal: &'static str,
-    at: Ts,
-    change: Change,
-    severity: Severity,
-    tenants: Tenants<'_>,
-) -> Finding {
-    let step = tenants.first().and_then(|t| t.last_step).unwrap_or(0);
-    Finding {
-        change,
-        kind,
-        severity,
-        signal: signal.into(),
-        step,
-        ts: at,
-        start_step: step,
-        value: 0.0,
-        expected: 0.0,
-        score: 0.0,
-        why: Sentence::default(),
-        suspects: Vec::new(),
-    }
+fn finding<S: Sort>(view: NodeView<'_>, at: Ts, change: Change, severity: Severity) -> Finding {
+    Finding { ts: at, ..view.finding(S::KIND, S::SIGNAL, change, severity) }
 }

@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::ClockDetector;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::RunState;
 use crate::run::failures::failures;
 use stepwatch_model::time::Ts;
@@ -40,7 +40,8 @@ pub struct FirstFailure {
 impl ClockDetector for FirstFailure {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let f = view.run;
         if !c.enabled || self.told.is_none() && f.deaths.is_empty() {
             return;
         }
@@ -48,7 +49,7 @@ impl ClockDetector for FirstFailure {
         let over = f.deaths.is_empty() || f.ended.as_ref().is_some_and(|e| e.well());
         if over {
             if self.told.take().is_some() {
-                out.push(finding(now, f, Change::Clear, Severity::Info, "the run goes on or was ended"));
+                out.push(finding(view, Change::Clear, Severity::Info, "the run goes on or was ended"));
             }
             return;
         }
@@ -65,7 +66,7 @@ impl ClockDetector for FirstFailure {
             first.text
         );
         let why = Sentence::from(why).and("read its log, the others followed").naming(first.place.clone());
-        let mut v = finding(now, f, Change::Raise, Severity::Ticket, why);
+        let mut v = finding(view, Change::Raise, Severity::Ticket, why);
         v.value = all.len() as f64;
         v.suspects = vec![Suspect::new(
             first.place.clone(),
@@ -80,22 +81,8 @@ impl ClockDetector for FirstFailure {
     }
 }
 
-fn finding(now: Ts, f: &RunState, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
-    let step = f.last_step.unwrap_or(0);
-    Finding {
-        change,
-        kind: Kind::FirstFailure,
-        severity,
-        signal: "process".into(),
-        step,
-        ts: now,
-        start_step: step,
-        value: 0.0,
-        expected: 0.0,
-        score: 1.0,
-        why: why.into(),
-        suspects: Vec::new(),
-    }
+fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    Finding { score: 1.0, why: why.into(), ..view.finding(Kind::FirstFailure, "process", change, severity) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::reported::{About, Ends, Reported};
-use crate::detector::ClockDetector;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::{RunState, Topic};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Finding, Kind, Severity};
@@ -34,9 +34,9 @@ pub struct FlightRecorderDump {
 impl ClockDetector for FlightRecorderDump {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
         if c.enabled {
-            self.reported.look(now, f, ABOUT, |_| Severity::Ticket, out);
+            self.reported.look(view, ABOUT, |_| Severity::Ticket, out);
         }
     }
 

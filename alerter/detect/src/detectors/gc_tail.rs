@@ -13,14 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared, Source};
-use crate::detector::StepDetector;
-use crate::sample::StepSample;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::block::{BLOCK, Blocks};
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use crate::stats::trend::kendall;
 use stepwatch_model::number;
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -98,7 +97,7 @@ impl Tail {
 }
 
 impl GcTail {
-    fn judge(&mut self, c: &Config, s: &StepSample, g: &Growth, usual: f64, out: &mut Vec<Finding>) {
+    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, g: &Growth, usual: f64) {
         let grown = g.steady && g.to > g.from * (1.0 + c.growth) && self.cost > c.cost;
         if grown && self.latch.raise(Severity::Ticket) {
             let why = format!(
@@ -110,13 +109,13 @@ impl GcTail {
             );
             let why =
                 Sentence::from(why).and(format_args!("they cost {:.1} % of the time", 100.0 * self.cost));
-            out.push(finding(g, usual, why).raise(s, Severity::Ticket));
+            step.raise(finding(g, usual, why), Severity::Ticket);
         }
         // Growth slows down long before it ends: only a fall ends the incident.
         self.flat = if g.to < g.from { self.flat.saturating_add(1) } else { 0 };
         if self.flat >= FLAT && self.latch.clear() {
             let why = format!("slow steps are {:.0} % above the usual one again", 100.0 * g.to);
-            out.push(finding(g, usual, why).clear(s));
+            step.clear(finding(g, usual, why));
         }
     }
 }
@@ -144,7 +143,7 @@ fn finding(g: &Growth, usual: f64, why: impl Into<Sentence>) -> Draft {
 impl StepDetector for GcTail {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
         let enabled = c.enabled && shared.speed.source() == Source::StepTime;
         let Some(timing) = shared.speed.now.filter(|_| enabled) else { return };
         let Some(ratio) = timing.ratio.filter(|r| *r < STALL) else { return };
@@ -153,8 +152,8 @@ impl StepDetector for GcTail {
         if !slow || timing.expected_pause {
             return;
         }
-        if let Some(growth) = self.tail.get_or_insert_default().add(c, s.step, ratio - 1.0) {
-            self.judge(c, s, &growth, timing.seconds / ratio, out);
+        if let Some(growth) = self.tail.get_or_insert_default().add(c, step.sample.step, ratio - 1.0) {
+            self.judge(c, step, &growth, timing.seconds / ratio);
         }
     }
 }
@@ -163,6 +162,7 @@ impl StepDetector for GcTail {
 mod tests {
     use super::*;
     use crate::detectors::testing::{Noise, healthy, judge, raised};
+    use crate::sample::StepSample;
 
     /// A slow step every 10 to 20, `excess(step)` above the usual.
     fn tail(excess: impl Fn(f64) -> f64) -> Vec<StepSample> {

@@ -15,10 +15,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::shared::Shared;
-use crate::detector::StepDetector;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::glob;
-use crate::sample::{Extra, Reading, StepSample};
-use crate::stats::series::{Limits, News, Series};
+use crate::sample::{Extra, Reading};
+use crate::stats::series::{Limits, News, Point, Series};
 use stepwatch_model::number;
 use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
 
@@ -145,7 +145,8 @@ impl Watched {
             self.series.restart();
             return core::mem::take(&mut self.raised).then(|| Said::Over("the run restarted".to_owned()));
         }
-        match self.series.add(r.step, r.ts, r.value, r.quantum, limits)? {
+        let point = Point { at: r.step, ts: r.ts, value: r.value, quantum: r.quantum };
+        match self.series.add(point, limits)? {
             News::Shift { up, .. } if !self.direction.takes(up) => None,
             News::Shift { large, value, expected, z, onset, .. } => {
                 let severity =
@@ -270,7 +271,7 @@ impl StepDetector for Generic {
         });
     }
 
-    fn step(&mut self, _: &Config, _: &StepSample, _: &mut Shared, _: &mut Vec<Finding>) {}
+    fn step(&mut self, _: &Config, _: &mut JudgedStep<'_>, _: &mut Shared) {}
 
     fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Finding>) {
         if let Extra::Readings(readings) = e {
@@ -285,6 +286,7 @@ impl StepDetector for Generic {
 mod tests {
     use super::*;
     use crate::detectors::testing::{Noise, open, raised};
+    use crate::sample::StepSample;
     use proptest::prelude::*;
     use stepwatch_model::time::Ts;
 

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::conditions::Incident;
 
 use super::faults::{Faults, Sort};
-use crate::detector::NodeDetector;
-use crate::node::{Condition, Key, Level, NodeState, Tenants, Topic};
+use crate::detector::{NodeDetector, NodeView};
+use crate::node::{Condition, Key, Level, NodeState, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Finding, Kind, Severity};
 
@@ -75,7 +75,8 @@ pub(crate) fn lately(now: Ts, f: &NodeState) -> Vec<i64> {
 
 impl GpuFault {
     /// Remembers whose runs fail on which GPU.
-    fn count(&mut self, now: Ts, f: &NodeState, tenants: Tenants<'_>) {
+    fn count(&mut self, view: NodeView<'_>) {
+        let NodeView { now, node: f, tenants } = view;
         if let Some(tenant) = tenants.first() {
             for (key, _) in f.conditions.iter().filter(|(key, c)| is_either(key) && c.last == now) {
                 if self.fresh.len() < MAX_GPUS {
@@ -137,12 +138,12 @@ impl Sort for Rules<'_> {
             || key.topic == Topic::Hw && key.row().is_some_and(|row| row.incident == Incident::GpuFault)
     }
 
-    fn severity(&self, _: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
+    fn severity(&self, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity {
         if key.topic == Topic::Xid && key.name == "xid" && APPLICATION.contains(&key.number) {
             return if self.is_suspect(key) { Severity::Ticket } else { Severity::Info };
         }
         match c.level {
-            Level::Error if !tenants.is_empty() => Severity::Page,
+            Level::Error if !view.tenants.is_empty() => Severity::Page,
             Level::Error | Level::Warn => Severity::Ticket,
             Level::Info => Severity::Info,
         }
@@ -169,13 +170,13 @@ impl Sort for Rules<'_> {
 impl NodeDetector for GpuFault {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
-        self.count(now, f, tenants);
+        self.count(view);
         let mut faults = core::mem::take(&mut self.faults);
-        faults.look(now, &Rules { config: c, of: self }, f, tenants, out);
+        faults.look(&Rules { config: c, of: self }, view, out);
         self.faults = faults;
     }
 

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared};
-use crate::detector::StepDetector;
-use crate::sample::{StepSample, rounding};
+use crate::detector::{JudgedStep, StepDetector};
+use crate::sample::rounding;
 use crate::stats::latch::Latch;
 use crate::stats::robust::Robust;
 use stepwatch_model::number;
-use stepwatch_model::{Finding, Kind, Severity};
+use stepwatch_model::{Kind, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -65,17 +65,17 @@ impl GradLevelShift {
         }
     }
 
-    fn judge(&mut self, c: &Config, s: &StepSample, out: &mut Vec<Finding>) {
+    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>) {
         let apart = self.fast.location() - self.slow;
         if apart < 0.5 * c.ratio.ln() {
-            self.onset = s.step;
+            self.onset = step.sample.step;
         }
-        let printed = || self.fast.location().exp() - self.slow.exp() > PRINTED * s.q.grad_norm;
+        let printed = || self.fast.location().exp() - self.slow.exp() > PRINTED * step.sample.q.grad_norm;
         let far = apart > c.ratio.ln() && apart > c.sigmas * self.fast.scale() && printed();
         if far && self.latch.raise(Severity::Ticket) {
-            out.push(self.finding("has settled at").raise(s, Severity::Ticket));
+            step.raise(self.finding("has settled at"), Severity::Ticket);
         } else if apart < c.clear_ratio.ln() && self.latch.clear() {
-            out.push(self.finding("is at").clear(s));
+            step.clear(self.finding("is at"));
         }
     }
 }
@@ -83,7 +83,8 @@ impl GradLevelShift {
 impl StepDetector for GradLevelShift {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
+        let s = step.sample;
         let Some(norm) = s.grad_norm.filter(|g| g.is_finite() && *g > 0.0) else { return };
         if !c.enabled || s.interval == 0 || shared.schedule.warming_up() {
             return;
@@ -95,7 +96,7 @@ impl StepDetector for GradLevelShift {
         self.n = self.n.saturating_add(1);
         self.slow += (self.fast.location() - self.slow) * SLOW.max(1.0 / f64::from(self.n));
         if self.n >= SETTLED {
-            self.judge(c, s, out);
+            self.judge(c, step);
         }
     }
 }

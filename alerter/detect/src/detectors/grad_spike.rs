@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared};
-use crate::detector::StepDetector;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{StepSample, rounding};
 use crate::stats::attempt::Attempts;
 use crate::stats::cadence::Cadence;
@@ -35,7 +35,7 @@ use crate::stats::latch::Latch;
 use crate::stats::lower::LowerScale;
 use crate::stats::robust::{Deviation, Robust};
 use stepwatch_model::number;
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -331,8 +331,8 @@ impl GradSpike {
         }
     }
 
-    fn tell(&mut self, c: &Config, s: &StepSample, r: &Reading, shared: &Shared, out: &mut Vec<Finding>) {
-        let judged = self.judge(c, s, r, shared).and_then(|(severity, why)| match severity {
+    fn publish(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading, shared: &Shared) {
+        let judged = self.judge(c, step.sample, r, shared).and_then(|(severity, why)| match severity {
             // Gradients are still finding their level: what would page later is worth a look now.
             Severity::Page if shared.schedule.warming_up() => Some((Severity::Ticket, why)),
             _ if shared.schedule.warming_up() => None,
@@ -340,7 +340,7 @@ impl GradSpike {
         });
         if let Some((severity, why)) = judged {
             if self.spike.raise(severity) {
-                out.push(self.finding(Kind::GradSpike, r, why).raise(s, severity));
+                step.raise(self.finding(Kind::GradSpike, r, why), severity);
             }
         }
         if let Some(severity) = self.judge_rate(c, shared) {
@@ -352,13 +352,13 @@ impl GradSpike {
                     number((self.long_rate * MEMORY).round()),
                 );
                 let why = Sentence::from(why).and(format!("now {}", number(r.norm)));
-                out.push(self.finding(Kind::GradInstability, r, why).raise(s, severity));
+                step.raise(self.finding(Kind::GradInstability, r, why), severity);
             }
         }
     }
 
-    /// Ends what has ended, and notes the lone spike once it is known to be alone.
-    fn settle(&mut self, c: &Config, s: &StepSample, r: &Reading, out: &mut Vec<Finding>) {
+    /// Ends the incidents that are over, and notes a lone spike once no other has followed it.
+    fn settle(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading) {
         if self.since_hit == WINDOW && !self.spike.is_raised() && self.spikes.of(WINDOW + 1) > 0 {
             let why = format!(
                 "grad norm {} at step {}, {}x its usual {}, and back at once",
@@ -370,26 +370,26 @@ impl GradSpike {
             let mut f = self.finding(Kind::GradSpike, r, why);
             (f.value, f.expected) = (self.peak, self.peak_expected);
             f.score = (self.peak / self.peak_expected).ln() / self.base.scale();
-            out.push(f.note(s));
+            step.note(f);
         }
         if self.quiet >= c.clear_after && self.spike.clear() {
             let why = format!("grad norm back at {} for {} samples", number(r.norm), self.quiet);
-            out.push(self.finding(Kind::GradSpike, r, why).clear(s));
+            step.clear(self.finding(Kind::GradSpike, r, why));
         }
         if self.rate < 0.4 * c.unstable_ticket && self.unstable.clear() {
             let why = format!("grad norm steady again at {}", number(r.expected()));
-            out.push(self.finding(Kind::GradInstability, r, why).clear(s));
+            step.clear(self.finding(Kind::GradInstability, r, why));
         }
     }
 
     /// A new attempt is judged afresh.
-    fn close(&mut self, s: &StepSample, r: &Reading, out: &mut Vec<Finding>) {
+    fn close(&mut self, step: &mut JudgedStep<'_>, r: &Reading) {
         (self.since_hit, self.quiet) = (u32::MAX, u32::MAX);
         for (was, kind) in
             [(self.spike.clear(), Kind::GradSpike), (self.unstable.clear(), Kind::GradInstability)]
         {
             if was {
-                out.push(self.finding(kind, r, "the run restarted".to_owned()).clear(s));
+                step.clear(self.finding(kind, r, "the run restarted".to_owned()));
             }
         }
     }
@@ -415,7 +415,8 @@ impl GradSpike {
 impl StepDetector for GradSpike {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
+        let s = step.sample;
         // Zero is what trainers print when they do not compute the norm.
         let Some(norm) = s.grad_norm.filter(|g| g.is_finite() && *g > 0.0) else { return };
         if !c.enabled || s.interval == 0 {
@@ -437,15 +438,15 @@ impl StepDetector for GradSpike {
             let (upward, interval) = (self.lower.sigmas(dev.d), beat.interval);
             let r = Reading { norm, location, dev, upward, interval, quantum: s.q.grad_norm };
             if restarted {
-                self.close(s, &r, out);
+                self.close(step, &r);
             }
             if self.vote(c, s, &r) {
                 if self.since_hit == 0 {
                     shared.coupling.grad_hit(s.step);
                 }
-                self.tell(c, s, &r, shared, out);
+                self.publish(c, step, &r, shared);
             }
-            self.settle(c, s, &r, out);
+            self.settle(c, step, &r);
             self.follow_level(&r);
         }
         self.learn(x, self.floor(norm, s.q.grad_norm));
@@ -532,7 +533,8 @@ mod tests {
         let (mut detector, mut shared) = (GradSpike::default(), Shared::default());
         for s in wild(1000, true) {
             shared.observe(&s);
-            detector.step(&Config::default(), &s, &mut shared, &mut Vec::new());
+            let mut step = JudgedStep { sample: &s, out: &mut Vec::new() };
+            detector.step(&Config::default(), &mut step, &mut shared);
         }
         let (upward, hits) = (detector.upward.of(64), detector.hits.of(64));
         assert!(upward >= 8 && hits <= upward / 2, "{hits} of all, {upward} of the lower half");

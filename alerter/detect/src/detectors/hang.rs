@@ -28,7 +28,7 @@
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Unit;
 
-use crate::detector::ClockDetector;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::{Rank, RunState, Topic, phase_class};
 use crate::sample::StepClass;
 use stepwatch_model::time::{Span, Ts};
@@ -190,11 +190,12 @@ impl Hang {
 impl ClockDetector for Hang {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let RunView { now, run: f } = view;
         if let Some((_, at)) = self.raised {
             if f.last_progress > at || f.ended.as_ref().is_some_and(|e| !e.silent) {
                 self.raised = None;
-                out.push(finding(now, f, Change::Clear, Severity::Info, Span::ZERO, "the run moves again"));
+                out.push(finding(view, Change::Clear, Severity::Info, "the run moves again"));
                 return;
             }
         }
@@ -209,9 +210,8 @@ impl ClockDetector for Hang {
         }
         self.raised = Some((severity, self.raised.map_or(now, |(_, at)| at)));
         let idle = now - f.last_progress;
-        let why = sentence(f, idle, &due);
-        let mut v = finding(now, f, Change::Raise, severity, idle, why);
-        v.expected = due.allowed.as_secs_f64();
+        let mut v = finding(view, Change::Raise, severity, sentence(f, idle, &due));
+        (v.value, v.expected) = (idle.as_secs_f64(), due.allowed.as_secs_f64());
         v.score = idle.as_secs_f64() / due.allowed.as_secs_f64().max(1e-3);
         v.suspects = suspects(now, f);
         out.push(v);
@@ -287,27 +287,6 @@ fn suspects(now: Ts, f: &RunState) -> Vec<Suspect> {
     Vec::new()
 }
 
-fn finding(
-    now: Ts,
-    f: &RunState,
-    change: Change,
-    severity: Severity,
-    idle: Span,
-    why: impl Into<Sentence>,
-) -> Finding {
-    let step = f.last_step.unwrap_or(0);
-    Finding {
-        change,
-        kind: Kind::Hang,
-        severity,
-        signal: "step".into(),
-        step,
-        ts: now,
-        start_step: step,
-        value: idle.as_secs_f64(),
-        expected: 0.0,
-        score: 0.0,
-        why: why.into(),
-        suspects: Vec::new(),
-    }
+fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    Finding { why: why.into(), ..view.finding(Kind::Hang, "step", change, severity) }
 }

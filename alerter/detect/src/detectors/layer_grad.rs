@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::layers::{Layers, Limits, Out, out_of_place, suspect};
 use super::shared::Shared;
-use crate::detector::StepDetector;
-use crate::sample::{Extra, Reading, StepSample};
+use crate::detector::{JudgedStep, StepDetector};
+use crate::sample::{Extra, Reading};
 use crate::stats::latch::Latch;
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};
 
@@ -55,10 +55,10 @@ pub struct LayerGrad {
 }
 
 impl LayerGrad {
-    /// Names the layer in what goes wrong now.
-    fn explain(&mut self, s: &StepSample, out: &mut [Finding]) {
-        let fresh = self.all.is_fresh(s.step);
-        for v in out.iter_mut().filter(|v| EXPLAINED.contains(&v.kind)) {
+    /// Adds the layer, as a suspect, to what was found in this step.
+    fn explain(&mut self, step: &mut JudgedStep<'_>) {
+        let fresh = self.all.is_fresh(step.sample.step);
+        for v in step.out.iter_mut().filter(|v| EXPLAINED.contains(&v.kind)) {
             match v.change {
                 Change::Raise | Change::Another | Change::More => {
                     if self.open.is_empty() {
@@ -152,9 +152,9 @@ fn finding(r: &Reading<'_>, change: Change, first: &Out, why: impl Into<Sentence
 impl StepDetector for LayerGrad {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, _: &mut Shared, out: &mut Vec<Finding>) {
-        if c.enabled && !out.is_empty() {
-            self.explain(s, out);
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, _: &mut Shared) {
+        if c.enabled && !step.out.is_empty() {
+            self.explain(step);
         }
     }
 

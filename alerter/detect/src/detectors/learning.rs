@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared};
-use crate::detector::StepDetector;
-use crate::sample::{StepSample, rounding};
+use crate::detector::{JudgedStep, StepDetector};
+use crate::sample::rounding;
 use crate::stats::attempt::Attempts;
 use crate::stats::latch::Latch;
 use crate::stats::plateau::{Fall, GROWTH, Pace};
 use stepwatch_model::number;
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -118,14 +118,8 @@ impl Learning {
         }
     }
 
-    fn judge_learning(
-        &mut self,
-        c: &Config,
-        s: &StepSample,
-        first: f64,
-        first_step: i64,
-        out: &mut Vec<Finding>,
-    ) {
+    fn judge_learning(&mut self, c: &Config, step: &mut JudgedStep<'_>, first: f64, first_step: i64) {
+        let s = step.sample;
         let least = first * (1.0 - c.share);
         if !self.checked && s.step - first_step >= c.steps {
             self.checked = true;
@@ -143,23 +137,23 @@ impl Learning {
                     number(self.smooth),
                     number(first)
                 );
-                out.push(self.finding(Kind::NoLearning, first_step, least, why).raise(s, Severity::Ticket));
+                step.raise(self.finding(Kind::NoLearning, first_step, least, why), Severity::Ticket);
             }
         }
         let falling = self.smooth < least || self.smooth < self.highest * (1.0 - c.share);
         if self.latch.is_raised() && falling && self.latch.clear() {
             let why = format!("loss is falling: {} from {}", number(self.smooth), number(self.highest));
-            out.push(self.finding(Kind::NoLearning, first_step, least, why).clear(s));
+            step.clear(self.finding(Kind::NoLearning, first_step, least, why));
         }
     }
 
-    fn judge_plateau(&mut self, c: &Config, s: &StepSample, out: &mut Vec<Finding>) {
+    fn judge_plateau(&mut self, c: &Config, step: &mut JudgedStep<'_>) {
         if self.n < self.check_at {
             return;
         }
         // A loss that is printed more coarsely than what it should fall by cannot show that it
         // fell.
-        if c.plateau_share * self.smooth < PRINTED * s.q.loss {
+        if c.plateau_share * self.smooth < PRINTED * step.sample.q.loss {
             return;
         }
         let before = core::mem::replace(&mut self.at_check, self.smooth);
@@ -174,11 +168,12 @@ impl Learning {
                 number(self.smooth),
                 self.n
             );
-            out.push(self.finding(Kind::Plateau, s.step, expected, why).note(s));
+            step.note(self.finding(Kind::Plateau, step.sample.step, expected, why));
         }
     }
 
-    fn judge_fall(&mut self, c: &Config, s: &StepSample, loss: f64, out: &mut Vec<Finding>) {
+    fn judge_fall(&mut self, c: &Config, step: &mut JudgedStep<'_>, loss: f64) {
+        let s = step.sample;
         if self.attempts.restarted(s.attempt) {
             self.fall.clear();
         }
@@ -199,10 +194,10 @@ impl Learning {
             && self.flat.raise(Severity::Ticket)
         {
             self.flat_at = pace.level;
-            out.push(self.plateau(c, &pace, &flat(&pace, self.n)).raise(s, Severity::Ticket));
+            step.raise(self.plateau(c, &pace, &flat(&pace, self.n)), Severity::Ticket);
         } else if pace.level < self.flat_at - worth && self.flat.clear() {
             let why = format!("loss falls again: {} from {}", number(pace.level), number(self.flat_at));
-            out.push(self.plateau(c, &pace, &why).clear(s));
+            step.clear(self.plateau(c, &pace, &why));
         }
     }
 
@@ -224,7 +219,8 @@ fn flat(pace: &Pace, samples: u32) -> String {
 impl StepDetector for Learning {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
+        let s = step.sample;
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
         if !c.enabled || s.interval == 0 {
             return;
@@ -234,11 +230,11 @@ impl StepDetector for Learning {
         self.smooth +=
             (loss - if self.n == 1 { 0.0 } else { self.smooth }) * RATE.max(1.0 / f64::from(self.n));
         self.highest = self.highest.max(self.smooth);
-        self.judge_learning(c, s, first, first_step, out);
-        self.judge_plateau(c, s, out);
+        self.judge_learning(c, step, first, first_step);
+        self.judge_plateau(c, step);
         // A spike is another matter, and no part of a curve that falls.
         if !shared.coupling.loss_is_hot(s.step) {
-            self.judge_fall(c, s, loss, out);
+            self.judge_fall(c, step, loss);
         }
     }
 }
@@ -247,6 +243,7 @@ impl StepDetector for Learning {
 mod tests {
     use super::*;
     use crate::detectors::testing::{Noise, healthy, judge, open, raised};
+    use crate::sample::StepSample;
     use stepwatch_model::Change;
 
     fn with_loss(n: i64, loss: impl Fn(f64) -> f64) -> Vec<StepSample> {

@@ -15,8 +15,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::faults::{Faults, Sort};
-use crate::detector::NodeDetector;
-use crate::node::{Condition, Key, Level, NodeState, Tenants, Topic};
+use crate::detector::{NodeDetector, NodeView};
+use crate::node::{Condition, Key, Level, NodeState, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Finding, Kind, Severity};
 
@@ -49,12 +49,12 @@ impl Sort for Config {
         key.topic == Topic::Link
     }
 
-    fn severity(&self, now: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
+    fn severity(&self, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity {
         let carries = !c.medium.is_empty() || c.level == Level::Error;
-        let long = c.holds() && now >= c.first + self.page_after;
+        let long = c.holds() && view.now >= c.first + self.page_after;
         match c.level {
             Level::Info => Severity::Info,
-            _ if c.medium == "ethernet" || tenants.is_empty() => Severity::Ticket,
+            _ if c.medium == "ethernet" || view.tenants.is_empty() => Severity::Ticket,
             _ if c.state == "drop" && c.level == Level::Error => Severity::Page,
             _ if key.is_link_down(c) && carries && long => Severity::Page,
             _ => Severity::Ticket,
@@ -73,9 +73,9 @@ impl Sort for Config {
 impl NodeDetector for LinkFault {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
         if c.enabled {
-            self.faults.look(now, c, f, tenants, out);
+            self.faults.look(c, view, out);
         }
     }
 

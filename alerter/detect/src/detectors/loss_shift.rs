@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 use super::draft::Draft;
 use super::loss_spike::unit;
 use super::shared::{PRINTED, Shared};
-use crate::detector::StepDetector;
-use crate::sample::{StepSample, rounding};
+use crate::detector::{JudgedStep, StepDetector};
+use crate::sample::rounding;
 use crate::stats::block::{Block, Blocks};
 use crate::stats::cadence::Cadence;
 use crate::stats::cusum::Cusum;
 use crate::stats::latch::Latch;
 use stepwatch_model::number;
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -73,7 +73,7 @@ pub struct LossShift {
 }
 
 impl LossShift {
-    fn block(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Finding>) {
+    fn block(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: Block) {
         self.n = self.n.saturating_add(1);
         if self.n == 1 {
             (self.m, self.last, self.s) = (b.median, b.median, FIRST_SCALE * b.median.abs());
@@ -82,10 +82,10 @@ impl LossShift {
         let d = b.median - self.m;
         self.cusum.add(b.first, (d / self.s).clamp(-CAP, CAP), DRIFT, 3.0 * c.h);
         if self.n > QUIET {
-            self.judge(c, s, b.median, out);
+            self.judge(c, step, b.median);
         }
         self.last = b.median;
-        self.learn(c, d, s.q.loss);
+        self.learn(c, d, step.sample.q.loss);
     }
 
     fn learn(&mut self, c: &Config, d: f64, quantum: f64) {
@@ -103,9 +103,9 @@ impl LossShift {
         }
     }
 
-    fn judge(&mut self, c: &Config, s: &StepSample, b: f64, out: &mut Vec<Finding>) {
+    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: f64) {
         let held = b.min(self.last) - self.m;
-        let printed = PRINTED * s.q.loss;
+        let printed = PRINTED * step.sample.q.loss;
         let least = |rise: f64| (rise * unit(self.m)).max(c.sigmas * self.s).max(printed);
         let severity = if self.cusum.value() <= c.h || held < least(c.ticket_rise) {
             None
@@ -115,23 +115,16 @@ impl LossShift {
             Some(Severity::Page)
         };
         if self.latch.is_raised() {
-            return self.follow(c, s, b, severity, out);
+            return self.follow(c, step, b, severity);
         }
         let Some(severity) = severity.filter(|s| self.latch.raise(*s)) else { return };
         (self.onset, self.expected, self.open_for) = (self.cusum.onset(), self.m, 0);
-        out.push(self.finding(b, self.sentence(b)).raise(s, severity));
+        step.raise(self.finding(b, self.sentence(b)), severity);
     }
 
-    fn follow(
-        &mut self,
-        c: &Config,
-        s: &StepSample,
-        b: f64,
-        severity: Option<Severity>,
-        out: &mut Vec<Finding>,
-    ) {
+    fn follow(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: f64, severity: Option<Severity>) {
         self.open_for += 1;
-        let near = (0.5 * c.ticket_rise * unit(self.m)).max(PRINTED * s.q.loss);
+        let near = (0.5 * c.ticket_rise * unit(self.m)).max(PRINTED * step.sample.q.loss);
         let back = b.max(self.last) - self.expected < near;
         let accepted = self.open_for >= c.accept_after;
         if back || accepted {
@@ -140,9 +133,9 @@ impl LossShift {
             self.latch.clear();
             self.cusum.reset();
             self.m = b;
-            out.push(self.finding(b, format!("{why} {}", number(b))).clear(s));
+            step.clear(self.finding(b, format!("{why} {}", number(b))));
         } else if severity.is_some_and(|s| self.latch.raise(s)) {
-            out.push(self.finding(b, self.sentence(b)).raise(s, Severity::Page));
+            step.raise(self.finding(b, self.sentence(b)), Severity::Page);
         }
     }
 
@@ -167,7 +160,8 @@ impl LossShift {
 impl StepDetector for LossShift {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, _: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, _: &mut Shared) {
+        let s = step.sample;
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
         if !c.enabled || s.interval == 0 {
             return;
@@ -178,7 +172,7 @@ impl StepDetector for LossShift {
             self.cusum.reset();
         }
         if let Some(b) = self.blocks.add(s.step, loss) {
-            self.block(c, s, b, out);
+            self.block(c, step, b);
         }
     }
 }
@@ -187,6 +181,7 @@ impl StepDetector for LossShift {
 mod tests {
     use super::*;
     use crate::detectors::testing::{Noise, healthy, judge, open, raised};
+    use crate::sample::StepSample;
 
     /// A small batch: heavy noise, and a blip every few hundred steps.
     fn noisy(seed: u64, n: i64, rise: f64) -> Vec<StepSample> {

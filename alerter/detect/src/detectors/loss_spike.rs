@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared};
-use crate::detector::StepDetector;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{StepSample, rounding};
 use crate::stats::attempt::Attempts;
 use crate::stats::cadence::{Beat, Cadence};
@@ -38,7 +38,7 @@ use crate::stats::hit_window::HitWindow;
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use stepwatch_model::number;
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -353,9 +353,9 @@ impl LossSpike {
         }
     }
 
-    fn tell(&mut self, c: &Config, s: &StepSample, r: &Reading, shared: &Shared, out: &mut Vec<Finding>) {
+    fn publish(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading, shared: &Shared) {
         if !self.spike.is_raised() {
-            self.onset = if self.cusum.value() > 0.0 { self.cusum.onset() } else { s.step };
+            self.onset = if self.cusum.value() > 0.0 { self.cusum.onset() } else { step.sample.step };
         }
         let Some((severity, why)) = self.judge(c, r) else { return };
         let mut why = Sentence::from(why);
@@ -367,15 +367,15 @@ impl LossSpike {
             (self.open_for, self.peak) = (0, r.loss);
         }
         if self.spike.raise(severity) {
-            if shared.coupling.grad_spiked_before(s.step, r.interval) {
+            if shared.coupling.grad_spiked_before(step.sample.step, r.interval) {
                 why.add("the gradient spiked just before");
             }
-            out.push(self.finding(c, Kind::LossSpike, r, why).raise(s, severity));
+            step.raise(self.finding(c, Kind::LossSpike, r, why), severity);
         }
     }
 
     /// What becomes of an open episode: it ends, it turns out to last, or its level is accepted.
-    fn follow(&mut self, c: &Config, s: &StepSample, r: &Reading, out: &mut Vec<Finding>) {
+    fn follow(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading) {
         if !self.spike.is_raised() {
             return;
         }
@@ -387,11 +387,11 @@ impl LossSpike {
         if self.calm >= c.clear_after {
             let why = format!("loss is back at {} after {} samples", number(self.f), self.open_for);
             let why = Sentence::from(why).and(format!("it peaked at {}", number(self.peak)));
-            self.close(s, r, why, out);
+            self.close(step, r, why);
         } else if self.open_for >= c.diverged_after && over < r.rise(c.ticket_rise)
             || self.open_for >= c.accept_after
         {
-            self.accept(c, s, r, out);
+            self.accept(c, step, r);
         } else if self.open_for == c.diverged_after && self.diverged.raise(Severity::Page) {
             let why = format!(
                 "loss has not come back in {} samples: {} where it was {}",
@@ -402,23 +402,23 @@ impl LossSpike {
             let advice = format!("roll back to a checkpoint before step {}", self.onset);
             let why = Sentence::from(why).and(advice);
             self.spike.raise(Severity::Page);
-            out.push(self.finding(c, Kind::Divergence, r, why).raise(s, Severity::Page));
+            step.raise(self.finding(c, Kind::Divergence, r, why), Severity::Page);
         }
     }
 
     /// The loss has settled higher than it was: the baseline starts there.
-    fn accept(&mut self, c: &Config, s: &StepSample, r: &Reading, out: &mut Vec<Finding>) {
+    fn accept(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading) {
         let why = format!(
             "loss stays at {}, {} above what it was: taken as the new level",
             number(self.f),
             number(self.f - self.expected)
         );
-        out.push(self.finding(c, Kind::LossShift, r, why.clone()).note(s));
+        step.note(self.finding(c, Kind::LossShift, r, why.clone()));
         (self.m, self.best) = (self.f, self.f);
-        self.close(s, r, why, out);
+        self.close(step, r, why);
     }
 
-    fn close(&mut self, s: &StepSample, r: &Reading, why: impl Into<Sentence>, out: &mut Vec<Finding>) {
+    fn close(&mut self, step: &mut JudgedStep<'_>, r: &Reading, why: impl Into<Sentence>) {
         let why = why.into();
         for (latch, kind) in [(&mut self.spike, Kind::LossSpike), (&mut self.diverged, Kind::Divergence)] {
             if latch.clear() {
@@ -431,7 +431,7 @@ impl LossSpike {
                     score: 0.0,
                     why: why.clone(),
                 };
-                out.push(finding.clear(s));
+                step.clear(finding);
             }
         }
         self.cusum.reset();
@@ -443,7 +443,8 @@ impl LossSpike {
 impl StepDetector for LossSpike {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
+        let s = step.sample;
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
         if !c.enabled || s.interval == 0 {
             return;
@@ -453,7 +454,7 @@ impl StepDetector for LossSpike {
         if restarted {
             // A new attempt is judged afresh.
             let r = self.read(beat, loss, s.q.loss);
-            self.close(s, &r, "the run restarted".to_owned(), out);
+            self.close(step, &r, "the run restarted".to_owned());
         }
         if restarted || beat.changed {
             self.start_again();
@@ -465,8 +466,8 @@ impl StepDetector for LossSpike {
         self.update(c, s, &r);
         shared.coupling.set_loss_heat(s.step, r.interval, self.cusum.value() / c.h);
         if self.n > QUIET {
-            self.tell(c, s, &r, shared, out);
-            self.follow(c, s, &r, out);
+            self.publish(c, step, &r, shared);
+            self.follow(c, step, &r);
         }
     }
 }

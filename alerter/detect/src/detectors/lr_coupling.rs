@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared};
-use crate::detector::StepDetector;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::StepSample;
 use crate::stats::attempt::Attempts;
 use crate::stats::block::{BLOCK, Blocks};
@@ -21,7 +21,7 @@ use crate::stats::latch::Latch;
 use crate::stats::median::{Window, median};
 use crate::stats::trend::Rising;
 use stepwatch_model::number;
-use stepwatch_model::{Cause, Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
+use stepwatch_model::{Cause, Change, Kind, Observation, Sentence, Severity, Suspect, Target};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -93,7 +93,7 @@ impl LrCoupling {
         }
     }
 
-    fn judge(&mut self, c: &Config, s: &StepSample, lr: f64, out: &mut Vec<Finding>) {
+    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, lr: f64) {
         let trend = self.losses.kendall();
         // Neither does it rise, nor has it come down from a rise.
         if trend < TREND && (trend > 0 || !self.latch.is_raised()) {
@@ -105,7 +105,8 @@ impl LrCoupling {
         // How far a block is from its neighbour, apart from where they go.
         let mut apart: Vec<f32> = losses.windows(2).map(|w| (w[1] - w[0]).abs() as f32).collect();
         let scale = median(&mut apart);
-        let least = (c.rise * (before.abs() / 10.0).max(1.0)).max(3.0 * scale).max(PRINTED * s.q.loss);
+        let least =
+            (c.rise * (before.abs() / 10.0).max(1.0)).max(3.0 * scale).max(PRINTED * step.sample.q.loss);
         let rise = now - before;
         if trend >= TREND && rise > least && self.latch.raise(Severity::Ticket) {
             self.onset = self.first;
@@ -117,18 +118,15 @@ impl LrCoupling {
                 number(lr),
                 number(self.highest),
             );
-            out.push(
-                self.finding(now, before, f64::from(trend) / f64::from(TREND), why)
-                    .raise(s, Severity::Ticket),
-            );
+            step.raise(self.finding(now, before, f64::from(trend) / f64::from(TREND), why), Severity::Ticket);
         } else if trend <= 0 {
-            self.settle(s, now, before, "loss no longer rises", out);
+            self.settle(step, now, before, "loss no longer rises");
         }
     }
 
-    fn settle(&mut self, s: &StepSample, now: f64, before: f64, why: &str, out: &mut Vec<Finding>) {
+    fn settle(&mut self, step: &mut JudgedStep<'_>, now: f64, before: f64, why: &str) {
         if self.latch.clear() {
-            out.push(self.finding(now, before, 0.0, why.to_owned()).clear(s));
+            step.clear(self.finding(now, before, 0.0, why.to_owned()));
         }
     }
 
@@ -137,13 +135,13 @@ impl LrCoupling {
         self.losses.clear();
     }
 
-    /// Names a change of the rate in what went wrong after it.
-    fn accuse(&self, c: &Config, s: &StepSample, out: &mut [Finding]) {
-        let Some((from, to, at)) = self.rose.filter(|(.., at)| s.step.saturating_sub(*at) <= c.suspect_for)
-        else {
-            return;
-        };
-        for v in out.iter_mut().filter(|v| v.change == Change::Raise && v.kind.cause() == Cause::Numerics) {
+    /// Adds a change of the rate, as a suspect, to the findings that came after it.
+    fn accuse(&self, c: &Config, step: &mut JudgedStep<'_>) {
+        let is_lately = |at: i64| step.sample.step.saturating_sub(at) <= c.suspect_for;
+        let Some((from, to, at)) = self.rose.filter(|(.., at)| is_lately(*at)) else { return };
+        for v in
+            step.out.iter_mut().filter(|v| v.change == Change::Raise && v.kind.cause() == Cause::Numerics)
+        {
             let had = v.suspects.iter().any(|had| had.target == Target::LearningRate);
             if v.start_step >= at && !had {
                 let (value, expected, before) = (to.into(), from.into(), v.start_step - at);
@@ -157,7 +155,8 @@ impl LrCoupling {
 impl StepDetector for LrCoupling {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
+        let s = step.sample;
         if !c.enabled || s.interval == 0 {
             return;
         }
@@ -166,21 +165,21 @@ impl StepDetector for LrCoupling {
         let restarted = self.attempts.restarted(s.attempt);
         if restarted {
             self.begin_anew();
-            self.settle(s, f64::NAN, f64::NAN, "the run restarted", out);
+            self.settle(step, f64::NAN, f64::NAN, "the run restarted");
         }
         if let Some(lr) = s.lr.filter(|lr| lr.is_finite() && *lr >= 0.0) {
             let first_warm_up = shared.schedule.warming_up() && s.attempt == 0;
             self.rate(s, lr, first_warm_up);
         }
-        if !out.is_empty() {
-            self.accuse(c, s, out);
+        if !step.out.is_empty() {
+            self.accuse(c, step);
         }
         let (Some(loss), Some(lr)) = (s.loss.filter(|v| v.is_finite()), self.rates.last()) else {
             return;
         };
         if shared.schedule.warming_up() || lr < c.high * self.highest {
             self.begin_anew();
-            return self.settle(s, loss, f64::NAN, "the learning rate has come down", out);
+            return self.settle(step, loss, f64::NAN, "the learning rate has come down");
         }
         if let Some(block) = self.blocks.add(s.step, loss) {
             if self.losses.window().is_empty() {
@@ -188,7 +187,7 @@ impl StepDetector for LrCoupling {
             }
             self.losses.push(block.median);
             if self.losses.window().is_full() {
-                self.judge(c, s, lr, out);
+                self.judge(c, step, lr);
             }
         }
     }

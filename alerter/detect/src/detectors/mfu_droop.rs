@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared, Source, Standard};
-use crate::detector::StepDetector;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{StepSample, rounding};
 use crate::stats::block::Block;
 use crate::stats::cusum::Cusum;
@@ -36,7 +36,7 @@ use crate::stats::robust::Robust;
 use crate::stats::trend;
 use stepwatch_model::number;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -167,7 +167,7 @@ impl Default for MfuDroop {
 
 impl MfuDroop {
     /// `grain`: how finely the signal is printed, as a share of its value.
-    fn block(&mut self, c: &Config, s: &StepSample, b: Block, grain: f64, out: &mut Vec<Finding>) {
+    fn block(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: Block, grain: f64) {
         self.grain = grain;
         self.held.rotate_left(1);
         self.held[HELD - 1] = b.median as f32;
@@ -185,8 +185,9 @@ impl MfuDroop {
         self.history.push(b.median);
         let score = ((b.median - self.reference() - DRIFT) / self.level.scale()).clamp(-CAP, CAP);
         self.cusum.add(b.first, score, 0.0, 3.0 * c.h);
-        self.slow_since = if self.cusum.value() > 0.0 { self.slow_since.or(Some(s.ts)) } else { None };
-        self.judge(c, s, b, out);
+        self.slow_since =
+            if self.cusum.value() > 0.0 { self.slow_since.or(Some(step.sample.ts)) } else { None };
+        self.judge(c, step, b);
         self.learn(c, b);
     }
 
@@ -273,24 +274,24 @@ impl MfuDroop {
         0.5 * self.grain
     }
 
-    fn judge(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Finding>) {
+    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: Block) {
         let rise = self.rise();
         self.slow_for = if rise > c.ticket { self.slow_for.saturating_add(1) } else { 0 };
-        let lasted = self.slow_since.map_or(Span::ZERO, |since| s.ts - since);
+        let lasted = self.slow_since.map_or(Span::ZERO, |since| step.sample.ts - since);
         if let Some(severity) =
             self.severity(c, rise, b).and_then(|severity| Self::patient(c, severity, lasted))
         {
             self.peak = self.peak.max(rise);
             self.better = 0;
-            self.tell(s, b, severity, out);
+            self.publish(step, b, severity);
         } else if self.latch.is_raised() {
-            self.maybe_clear(c, s, b, out);
+            self.maybe_clear(c, step, b);
         } else {
             self.peak = 0.0;
         }
     }
 
-    fn tell(&mut self, s: &StepSample, b: Block, severity: Severity, out: &mut Vec<Finding>) {
+    fn publish(&mut self, step: &mut JudgedStep<'_>, b: Block, severity: Severity) {
         let fresh = !self.latch.is_raised();
         if !self.latch.raise(severity) {
             return;
@@ -300,7 +301,7 @@ impl MfuDroop {
             let rises: Vec<f64> = self.history.iter().map(|b| b - self.reference()).collect();
             self.kind = if trend::is_step(&rises) { Kind::ThroughputDrop } else { Kind::MfuDroop };
         }
-        out.push(self.finding(b.median, self.sentence()).raise(s, severity));
+        step.raise(self.finding(b.median, self.sentence()), severity);
     }
 
     fn sentence(&self) -> String {
@@ -338,21 +339,21 @@ impl MfuDroop {
         .and(price)
     }
 
-    fn maybe_clear(&mut self, c: &Config, s: &StepSample, b: Block, out: &mut Vec<Finding>) {
+    fn maybe_clear(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: Block) {
         self.peak = self.peak.max(self.rise());
         let gone = b.median - self.reference() < c.clear * self.peak.max(c.ticket);
         self.better = if gone { self.better + 1 } else { 0 };
-        if self.better == 1 && self.worst() > SUDDEN * self.peak && self.count_cure(c, s, b) {
-            out.push(self.finding(b.median, self.habit()).raise(s, Severity::Ticket));
+        if self.better == 1 && self.worst() > SUDDEN * self.peak && self.count_cure(c, step.sample, b) {
+            step.raise(self.finding(b.median, self.habit()), Severity::Ticket);
         }
         if self.better >= 2 {
             self.cusum.reset();
         }
         let wait = if self.cycles.n >= CYCLES { self.cycles.length * 3 / 2 } else { 0 };
-        let over = s.step.saturating_sub(self.cycles.cured) >= wait;
+        let over = step.sample.step.saturating_sub(self.cycles.cured) >= wait;
         if self.better >= 2 && over && self.latch.clear() {
             let why = format!("the usual step is back at {}", number(self.source.value(b.median)));
-            out.push(self.finding(b.median, why).clear(s));
+            step.clear(self.finding(b.median, why));
             self.peak = 0.0;
         }
     }
@@ -390,7 +391,7 @@ impl MfuDroop {
 impl StepDetector for MfuDroop {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
         if !c.enabled {
             return;
         }
@@ -400,7 +401,7 @@ impl StepDetector for MfuDroop {
         }
         if let Some(block) = shared.speed.block {
             let grain = shared.speed.now.map_or(0.0, |timing| timing.grain);
-            self.block(c, s, block, grain, out);
+            self.block(c, step, block, grain);
             shared.speed.settled = self.settled();
         }
     }

@@ -9,10 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::Shared;
-use crate::detector::StepDetector;
-use crate::sample::StepSample;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::latch::Latch;
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -55,15 +54,15 @@ impl MfuImplausible {
 impl StepDetector for MfuImplausible {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, _: &mut Shared, out: &mut Vec<Finding>) {
-        let Some(mfu) = s.computed_mfu.filter(|v| v.is_finite() && c.enabled) else { return };
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, _: &mut Shared) {
+        let Some(mfu) = step.sample.computed_mfu.filter(|v| v.is_finite() && c.enabled) else { return };
         let above = mfu > c.ratio;
         if above == self.latch.is_raised() {
             self.other = 0;
             return;
         }
         if self.other == 0 && above {
-            self.onset = s.step;
+            self.onset = step.sample.step;
         }
         self.other += 1;
         if self.other < c.samples {
@@ -77,9 +76,9 @@ impl StepDetector for MfuImplausible {
                 100.0 * c.ratio,
                 c.samples
             );
-            out.push(self.finding(c, mfu, why).raise(s, Severity::Ticket));
+            step.raise(self.finding(c, mfu, why), Severity::Ticket);
         } else if self.latch.clear() {
-            out.push(self.finding(c, mfu, format!("MFU is {percent:.1} %, which can be")).clear(s));
+            step.clear(self.finding(c, mfu, format!("MFU is {percent:.1} %, which can be")));
         }
     }
 }
@@ -88,6 +87,7 @@ impl StepDetector for MfuImplausible {
 mod tests {
     use super::*;
     use crate::detectors::testing::{healthy, judge, open, raised};
+    use crate::sample::StepSample;
 
     fn with_mfu(mfu: impl Fn(usize) -> Option<f64>) -> Vec<StepSample> {
         let mut run = healthy(5, 400);

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::conditions::{Incident, Pages};
 
 use super::faults::{Faults, Sort};
-use crate::detector::NodeDetector;
-use crate::node::{Condition, Key, Level, NodeState, Tenants, Topic};
+use crate::detector::{NodeDetector, NodeView};
+use crate::node::{Condition, Key, Level, NodeState, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Finding, Kind, Severity};
 
@@ -60,11 +60,11 @@ impl Sort for Config {
         key.topic == Topic::Hw && key.row().is_none_or(|row| row.incident == Incident::NodeFault)
     }
 
-    fn severity(&self, now: Ts, key: &Key, c: &Condition, tenants: Tenants<'_>) -> Severity {
-        let lasted = c.once || now >= self.pages_at(key, c);
+    fn severity(&self, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity {
+        let lasted = c.once || view.now >= self.pages_at(key, c);
         let evidence = pages(key) == Pages::Never;
         match c.level {
-            Level::Error if lasted && !tenants.is_empty() && !evidence => Severity::Page,
+            Level::Error if lasted && !view.tenants.is_empty() && !evidence => Severity::Page,
             Level::Error | Level::Warn => Severity::Ticket,
             Level::Info => Severity::Info,
         }
@@ -86,9 +86,9 @@ fn pages(key: &Key) -> Pages {
 impl NodeDetector for NodeFault {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
         if c.enabled {
-            self.faults.look(now, c, f, tenants, out);
+            self.faults.look(c, view, out);
         }
     }
 

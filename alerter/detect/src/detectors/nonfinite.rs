@@ -24,14 +24,14 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
+use super::draft::{Draft, Measured};
 use super::shared::Shared;
-use crate::detector::StepDetector;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::StepSample;
 use crate::stats::hit_window::HitWindow;
 use crate::stats::latch::Latch;
 use stepwatch_model::number;
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -115,8 +115,7 @@ pub struct Nonfinite {
 struct Trouble {
     severity: Severity,
     signal: &'static str,
-    value: f64,
-    expected: f64,
+    measured: Measured,
     score: f64,
     what: What,
 }
@@ -201,8 +200,10 @@ impl Nonfinite {
         Some(Trouble {
             severity: Severity::Page,
             signal: "loss",
-            value: s.loss.unwrap_or(f64::NAN),
-            expected: self.last_loss.unwrap_or(f64::NAN),
+            measured: Measured {
+                value: s.loss.unwrap_or(f64::NAN),
+                expected: self.last_loss.unwrap_or(f64::NAN),
+            },
             score: f64::from(self.bad_losses),
             what: What::Loss {
                 value: s.loss.filter(|v| !v.is_finite()),
@@ -231,8 +232,7 @@ impl Nonfinite {
         Some(Trouble {
             severity: Severity::Page,
             signal: "grad_norm",
-            value: g,
-            expected: f64::NAN,
+            measured: Measured { value: g, expected: f64::NAN },
             score: f64::from(count),
             what: What::Grad { value: g, samples: count },
         })
@@ -255,8 +255,7 @@ impl Nonfinite {
         Some(Trouble {
             severity,
             signal: "loss_scale",
-            value: scale,
-            expected: scale * self.halvings.exp2(),
+            measured: Measured { value: scale, expected: scale * self.halvings.exp2() },
             score: self.halvings,
             what: What::Scale { scale, halvings: self.halvings },
         })
@@ -279,8 +278,7 @@ impl Nonfinite {
         Some(Trouble {
             severity,
             signal: "skipped_iterations",
-            value: self.skipped,
-            expected: 0.0,
+            measured: Measured { value: self.skipped, expected: 0.0 },
             score: self.skipped / c.skipped_ticket,
             what: What::Skipped { share: self.skipped },
         })
@@ -301,8 +299,7 @@ impl Nonfinite {
         (known && self.zeros >= c.zero_samples && self.level > ABOVE_ZERO * s.q.loss).then(|| Trouble {
             severity: Severity::Page,
             signal: "loss",
-            value: loss,
-            expected: self.level,
+            measured: Measured { value: loss, expected: self.level },
             score: f64::from(self.zeros),
             what: What::Zero { samples: self.zeros, level: self.level },
         })
@@ -334,58 +331,50 @@ impl Nonfinite {
         (before > f64::from(c.constant_samples) && log_chance < CONSTANT_CHANCE.ln()).then(|| Trouble {
             severity: Severity::Page,
             signal: "loss",
-            value: loss,
-            expected: f64::NAN,
+            measured: Measured { value: loss, expected: f64::NAN },
             score: -log_chance,
             what: What::Constant { loss, samples: n },
         })
     }
 
-    fn tell(&mut self, s: &StepSample, t: Trouble, out: &mut Vec<Finding>) {
+    fn publish(&mut self, step: &mut JudgedStep<'_>, t: Trouble) {
         let loss_news = t.signal == "loss" && self.latch.is_raised() && !self.loss_told;
         if !self.latch.is_raised() {
-            self.onset = self.isolated.unwrap_or(s.step);
+            self.onset = self.isolated.unwrap_or(step.sample.step);
         }
         self.isolated = None;
         self.loss_told |= t.signal == "loss";
         if self.latch.raise(t.severity) || loss_news {
-            out.push(
-                self.finding(t.signal, t.value, t.expected, t.score, t.what.sentence()).raise(s, t.severity),
-            );
+            step.raise(self.finding(t.signal, t.measured, t.score, t.what.sentence()), t.severity);
         }
     }
 
-    fn finding(
-        &self,
-        signal: &'static str,
-        value: f64,
-        expected: f64,
-        score: f64,
-        why: impl Into<Sentence>,
-    ) -> Draft {
+    fn finding(&self, signal: &'static str, m: Measured, score: f64, why: impl Into<Sentence>) -> Draft {
         Draft {
             kind: Kind::Nonfinite,
             signal,
             start_step: self.onset,
-            value,
-            expected,
+            value: m.value,
+            expected: m.expected,
             score,
             why: why.into(),
         }
     }
 
-    fn settle(&mut self, c: &Config, s: &StepSample, out: &mut Vec<Finding>) {
+    fn settle(&mut self, c: &Config, step: &mut JudgedStep<'_>) {
         if self.finite >= c.clear_after && self.latch.clear() {
             self.loss_told = false;
             let why = format!("loss and gradients finite again for {} samples", self.finite);
-            out.push(self.finding("loss", s.loss.unwrap_or(f64::NAN), f64::NAN, 0.0, why).clear(s));
+            let m = Measured { value: step.sample.loss.unwrap_or(f64::NAN), expected: f64::NAN };
+            step.clear(self.finding("loss", m, 0.0, why));
         }
-        if let Some(step) = self.isolated.filter(|_| self.finite >= GRAD_WINDOW) {
+        if let Some(at) = self.isolated.filter(|_| self.finite >= GRAD_WINDOW) {
             self.isolated = None;
-            self.onset = step;
-            let why = Sentence::from(format!("one non-finite gradient norm at step {step}"))
+            self.onset = at;
+            let why = Sentence::from(format!("one non-finite gradient norm at step {at}"))
                 .and(format_args!("the {GRAD_WINDOW} samples after it are finite"));
-            out.push(self.finding("grad_norm", f64::INFINITY, f64::NAN, 1.0, why).note(s));
+            let m = Measured { value: f64::INFINITY, expected: f64::NAN };
+            step.note(self.finding("grad_norm", m, 1.0, why));
         }
     }
 }
@@ -393,7 +382,8 @@ impl Nonfinite {
 impl StepDetector for Nonfinite {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
+        let s = step.sample;
         if !c.enabled {
             return;
         }
@@ -405,7 +395,7 @@ impl StepDetector for Nonfinite {
             self.equal = 0;
             // A new attempt is judged afresh: what was bad before it says nothing about it.
             self.finite = c.clear_after;
-            self.settle(c, s, out);
+            self.settle(c, step);
             self.finite = 0;
         }
         self.samples = self.samples.saturating_add(u32::from(!s.adds));
@@ -424,13 +414,13 @@ impl StepDetector for Nonfinite {
         match troubles.into_iter().flatten().max_by_key(|t| t.severity) {
             Some(t) => {
                 self.finite = 0;
-                self.tell(s, t, out);
+                self.publish(step, t);
             }
             None if bad => self.finite = 0,
             None if s.interval > 0 && !s.adds => self.finite = self.finite.saturating_add(1),
             None => {}
         }
-        self.settle(c, s, out);
+        self.settle(c, step);
     }
 }
 

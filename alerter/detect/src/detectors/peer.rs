@@ -13,10 +13,9 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::faults::of_node;
-use crate::detector::NodeDetector;
+use crate::detector::{NodeDetector, NodeView};
 use crate::node::peer_metrics::Outlier;
-use crate::node::{NodeState, Tenants, words};
+use crate::node::{NodeState, words};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Finding, Kind, Severity, Suspect, Target};
 
@@ -65,9 +64,10 @@ pub(crate) fn suspect(f: &NodeState, o: &Outlier<'_>) -> Suspect {
     Suspect::new(target(f, o.device), o.seen())
 }
 
-fn tell(now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &[Outlier<'_>]) -> Option<Finding> {
+fn report(view: NodeView<'_>, out: &[Outlier<'_>]) -> Option<Finding> {
+    let f = view.node;
     let worst = out.iter().max_by(|a, b| a.sign.drift.level().total_cmp(&b.sign.drift.level()))?;
-    let mut v = of_node(Kind::Peer, "peers", now, Change::Raise, Severity::Ticket, tenants);
+    let mut v = view.finding(Kind::Peer, "peers", Change::Raise, Severity::Ticket);
     (v.value, v.expected) = (worst.sign.drift.excess(), 0.0);
     v.score = worst.sign.drift.level();
     v.why = format!("{} of {}: {}", device(f, worst), f.name, worst.seen()).into();
@@ -75,7 +75,7 @@ fn tell(now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &[Outlier<'_>]) -> Op
     if out.len() > 1 {
         v.why.add(format_args!("{} more readings of the node are out of line", out.len() - 1));
     }
-    v.why.add(words::hit(f, tenants, now));
+    v.why.add(words::hit(view));
     v.suspects = out.iter().take(NAMED).map(|o| suspect(f, o)).collect();
     Some(v)
 }
@@ -83,7 +83,8 @@ fn tell(now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &[Outlier<'_>]) -> Op
 impl NodeDetector for Peer {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
+        let NodeView { now, node: f, tenants } = view;
         let compared = !tenants.is_empty() || self.told.is_empty();
         if !c.enabled || compared && self.readings == f.vitals.readings {
             return;
@@ -106,9 +107,9 @@ impl NodeDetector for Peer {
         }
         let had_told = core::mem::replace(&mut self.told, found.iter().map(key).collect());
         if news {
-            out.extend(tell(now, f, tenants, &found));
+            out.extend(report(view, &found));
         } else if had && found.is_empty() {
-            let mut v = of_node(Kind::Peer, "peers", now, Change::Clear, Severity::Info, tenants);
+            let mut v = view.finding(Kind::Peer, "peers", Change::Clear, Severity::Info);
             let gone = had_told.iter().find(|(device, _)| !f.vitals.is_there(device));
             v.why = match gone {
                 _ if tenants.is_empty() => {

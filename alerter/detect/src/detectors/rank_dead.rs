@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::ClockDetector;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::RunState;
 use crate::run::failures::{Failure, failures};
 use stepwatch_model::time::{Span, Ts};
@@ -46,15 +46,16 @@ impl RankDead {
 impl ClockDetector for RankDead {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
+        let RunView { now, run: f } = view;
         let stopped = f.ended.as_ref().is_some_and(|e| e.well());
         if self.raised.is_some() && (f.deaths.is_empty() || stopped) {
             self.raised = None;
             let why = if stopped { "the run was ended" } else { "the run goes on" };
-            out.push(finding(now, f, Change::Clear, Severity::Info, why));
+            out.push(finding(view, Change::Clear, Severity::Info, why));
         }
         let Some(page_at) = Self::page_at(c, f).filter(|_| !stopped) else { return };
         let severity = if now >= page_at { Severity::Page } else { Severity::Ticket };
@@ -62,7 +63,7 @@ impl ClockDetector for RankDead {
             return;
         }
         self.raised = Some(severity);
-        let mut v = finding(now, f, Change::Raise, severity, sentence(now, f));
+        let mut v = finding(view, Change::Raise, severity, sentence(view));
         v.suspects = first_deaths(f);
         out.push(v);
     }
@@ -75,7 +76,8 @@ impl ClockDetector for RankDead {
     }
 }
 
-fn sentence(now: Ts, f: &RunState) -> Sentence {
+fn sentence(view: RunView<'_>) -> Sentence {
+    let RunView { now, run: f } = view;
     let failures = failures(f);
     let Some(first) = failures.first() else { return Sentence::default() };
     let known = f.ranks.len().max(f.deaths.len());
@@ -92,25 +94,13 @@ fn first_deaths(f: &RunState) -> Vec<Suspect> {
     failures(f).into_iter().take(NAMED).map(Failure::died).collect()
 }
 
-/// A note: the end of a run that nobody spoke of.
-pub(crate) fn silent_end(now: Ts, f: &RunState, why: impl Into<Sentence>) -> Finding {
-    finding(now, f, Change::Note, Severity::Info, why)
+/// A note that the run ended and nobody said so.
+pub(crate) fn silent_end(view: RunView<'_>, why: impl Into<Sentence>) -> Finding {
+    finding(view, Change::Note, Severity::Info, why)
 }
 
-fn finding(now: Ts, f: &RunState, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
-    let step = f.last_step.unwrap_or(0);
-    Finding {
-        change,
-        kind: Kind::RankDead,
-        severity,
-        signal: "process".into(),
-        step,
-        ts: now,
-        start_step: step,
-        value: f.deaths.len() as f64,
-        expected: 0.0,
-        score: f.deaths.len() as f64,
-        why: why.into(),
-        suspects: Vec::new(),
-    }
+fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    let dead = view.run.deaths.len() as f64;
+    let why = why.into();
+    Finding { value: dead, score: dead, why, ..view.finding(Kind::RankDead, "process", change, severity) }
 }

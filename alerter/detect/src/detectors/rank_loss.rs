@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::ClockDetector;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::RunState;
 use crate::run::rank_loss::Stray;
 use stepwatch_model::time::Ts;
@@ -69,11 +69,11 @@ pub(crate) fn seen(s: &Stray, times: Option<u32>) -> Observation {
 }
 
 impl RankLoss {
-    fn raise(&mut self, c: &Config, now: Ts, f: &RunState, s: &Stray, times: u32, out: &mut Vec<Finding>) {
+    fn raise(&mut self, c: &Config, view: RunView<'_>, s: &Stray, times: u32) -> Finding {
         let again = times >= c.repeats;
         let severity = if again { Severity::Ticket } else { Severity::Info };
         self.raised = Some(self.raised.map_or(severity, |had| had.max(severity)));
-        let place = f.rank_target(s.rank);
+        let place = view.run.rank_target(s.rank);
         let rest = if again {
             format!(
                 ", and it was out of line in {times} steps, with another batch each time: it may compute wrongly without any error; replay a batch \
@@ -82,31 +82,31 @@ impl RankLoss {
         } else {
             ": its batch, or its GPU".to_owned()
         };
-        let mut v =
-            finding(now, s.step, Change::Raise, severity, format!("{place}: {}{rest}", seen(s, None)));
+        let mut v = finding(view, Change::Raise, severity, format!("{place}: {}{rest}", seen(s, None)));
+        (v.step, v.start_step) = (s.step, s.step);
         (v.value, v.expected, v.score) = (s.loss, s.others, f64::from(times));
         v.suspects = vec![Suspect::new(place, seen(s, None))];
-        out.push(v);
+        v
     }
 }
 
 impl ClockDetector for RankLoss {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
+        let f = view.run;
         let last = f.losses.last_stray();
         if let Some((s, times)) = worst(f).filter(|_| last.is_some() && last != self.seen) {
             self.seen = last;
-            return self.raise(c, now, f, &s, times, out);
+            return out.push(self.raise(c, view, &s, times));
         }
         let gone = last.is_none_or(|(step, _)| f.last_step.is_some_and(|now| now > step + MEMORY));
         if gone && self.raised.take().is_some() {
-            let step = f.last_step.unwrap_or(0);
-            let why = "the losses of the ranks agree again".to_owned();
-            out.push(finding(now, step, Change::Clear, Severity::Info, why));
+            let why = "the losses of the ranks agree again";
+            out.push(finding(view, Change::Clear, Severity::Info, why));
         }
     }
 
@@ -115,21 +115,8 @@ impl ClockDetector for RankLoss {
     }
 }
 
-fn finding(now: Ts, step: i64, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
-    Finding {
-        change,
-        kind: Kind::RankLoss,
-        severity,
-        signal: "loss".into(),
-        step,
-        ts: now,
-        start_step: step,
-        value: 0.0,
-        expected: 0.0,
-        score: 0.0,
-        why: why.into(),
-        suspects: Vec::new(),
-    }
+fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    Finding { why: why.into(), ..view.finding(Kind::RankLoss, "loss", change, severity) }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::detector::RunView;
 use crate::run::failures::course;
 use crate::run::{Report, RunState, Topic};
 use stepwatch_model::time::{Span, Ts};
@@ -39,27 +40,28 @@ pub(super) struct Reported {
 impl Reported {
     pub(super) fn look(
         &mut self,
-        now: Ts,
-        f: &RunState,
+        view: RunView<'_>,
         about: About,
         severity: impl Fn(&Report) -> Severity,
         out: &mut Vec<Finding>,
     ) {
+        let f = view.run;
         let told = self.told;
         for report in f.reports.of(about.topic).filter(|r| told.is_none_or(|told| r.at > told)) {
             self.told = Some(report.at);
             let severity = severity(report);
             let change = if severity == Severity::Info { Change::Note } else { Change::Raise };
             self.raised |= change == Change::Raise;
-            let mut v = finding(now, f, about.kind, change, severity, sentence(f, about, report));
+            let mut v = finding(view, about.kind, change, severity);
+            v.why = sentence(f, about, report);
             v.suspects = suspects(f, about.topic);
             out.push(v);
         }
-        if self.raised && self.is_over(now, f, about) {
+        if self.raised && self.is_over(view, about) {
             self.raised = false;
             let ended = f.ended.is_some();
             let silent = self.told.filter(|_| !ended && matches!(about.ends, Ends::After(_)));
-            let mut v = finding(now, f, about.kind, Change::Clear, Severity::Info, "");
+            let mut v = finding(view, about.kind, Change::Clear, Severity::Info);
             v.why = match silent {
                 Some(since) => format!("nothing more was said of it since {since}").into(),
                 None if ended => "the run ended".into(),
@@ -72,7 +74,8 @@ impl Reported {
         }
     }
 
-    fn is_over(&self, now: Ts, f: &RunState, about: About) -> bool {
+    fn is_over(&self, view: RunView<'_>, about: About) -> bool {
+        let RunView { now, run: f } = view;
         if f.ended.as_ref().is_some_and(|e| e.well() && !e.silent) {
             return true;
         }
@@ -124,27 +127,6 @@ fn reported(r: &Report) -> Observation {
     Observation::Reported { words: r.text.clone(), course: course(&r.text) }
 }
 
-fn finding(
-    now: Ts,
-    f: &RunState,
-    kind: Kind,
-    change: Change,
-    severity: Severity,
-    why: impl Into<Sentence>,
-) -> Finding {
-    let step = f.last_step.unwrap_or(0);
-    Finding {
-        change,
-        kind,
-        severity,
-        signal: "report".into(),
-        step,
-        ts: now,
-        start_step: step,
-        value: 1.0,
-        expected: 0.0,
-        score: 1.0,
-        why: why.into(),
-        suspects: Vec::new(),
-    }
+fn finding(view: RunView<'_>, kind: Kind, change: Change, severity: Severity) -> Finding {
+    Finding { value: 1.0, score: 1.0, ..view.finding(kind, "report", change, severity) }
 }

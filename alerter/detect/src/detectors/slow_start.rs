@@ -11,13 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared, Standard};
-use crate::detector::StepDetector;
-use crate::sample::StepSample;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::block::Block;
 use crate::stats::latch::Latch;
 use stepwatch_model::number;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -71,22 +70,20 @@ impl SlowStart {
         self.sigma += (spread - self.sigma) * RATE.max(1.0 / f64::from(self.blocks));
     }
 
-    fn judge(&mut self, c: &Config, s: &StepSample, standard: Standard, grain: f64, out: &mut Vec<Finding>) {
+    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, standard: Standard, grain: f64) {
         let above = |held: f32| f64::from(held) - standard.slowness;
         let least = c.ticket.ln_1p().max(c.sigmas * self.sigma).max(PRINTED * grain);
         let slow = self.held.iter().all(|h| above(*h) >= least);
-        self.since = if slow { self.since.or(Some(s.ts)) } else { None };
-        let lasted = self.since.is_some_and(|since| s.ts - since >= c.ticket_after);
+        self.since = if slow { self.since.or(Some(step.sample.ts)) } else { None };
+        let lasted = self.since.is_some_and(|since| step.sample.ts - since >= c.ticket_after);
         let rise = above(crate::stats::median::median(&mut self.held.clone()) as f32);
         if lasted && self.blocks <= GROWN && self.latch.raise(Severity::Ticket) {
-            out.push(
-                finding(standard, self.first_step, rise, sentence(standard, rise)).raise(s, Severity::Ticket),
-            );
+            step.raise(finding(standard, self.first_step, rise, sentence(standard, rise)), Severity::Ticket);
         }
         let gone = self.held.iter().all(|h| above(*h) < c.clear * c.ticket);
         if gone && self.latch.clear() {
             let why = "the usual step is what runs of this configuration need".to_owned();
-            out.push(finding(standard, self.first_step, rise, why).clear(s));
+            step.clear(finding(standard, self.first_step, rise, why));
         }
     }
 }
@@ -122,14 +119,14 @@ fn finding(standard: Standard, start_step: i64, rise: f64, why: impl Into<Senten
 impl StepDetector for SlowStart {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
         let Some(block) = shared.speed.block.filter(|_| c.enabled) else { return };
         self.learn(block);
         let standard = shared.speed.standard.filter(|standard| standard.source == shared.speed.source());
         let judged = self.blocks >= YOUNG && (self.blocks <= GROWN || self.latch.is_raised());
         if let Some(standard) = standard.filter(|_| judged) {
             let grain = shared.speed.now.map_or(0.0, |timing| timing.grain);
-            self.judge(c, s, standard, grain, out);
+            self.judge(c, step, standard, grain);
         }
     }
 }
@@ -140,6 +137,7 @@ mod tests {
     use crate::detectors::Detectors;
     use crate::detectors::shared::Source;
     use crate::detectors::testing::{healthy, open, raised};
+    use stepwatch_model::Finding;
 
     /// A run of `seconds` a step, where runs before it held 2.
     fn run(seconds: f64, later: f64) -> Vec<Finding> {

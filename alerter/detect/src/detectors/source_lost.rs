@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::ClockDetector;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::{Lost, RunState};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
@@ -50,7 +50,8 @@ impl SourceLost {
 impl ClockDetector for SourceLost {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let RunView { now, run: f } = view;
         let severity = match Self::due(c, f) {
             Some((_, Some(page))) if now >= page => Some(Severity::Page),
             Some((ticket, _)) if now >= ticket => Some(Severity::Ticket),
@@ -60,11 +61,11 @@ impl ClockDetector for SourceLost {
         match (severity, self.raised) {
             (Some(s), raised) if raised.is_none_or(|r| r < s) => {
                 self.raised = Some(s);
-                out.push(finding(now, f, Change::Raise, s, sentence(now, f)));
+                out.push(finding(view, Change::Raise, s, sentence(view)));
             }
             (None, Some(_)) => {
                 self.raised = None;
-                let mut v = finding(now, f, Change::Clear, Severity::Info, "");
+                let mut v = finding(view, Change::Clear, Severity::Info, "");
                 v.why = match f.ended {
                     Some(_) => "the run ended".into(),
                     None if f.live.is_empty() => {
@@ -91,7 +92,8 @@ impl ClockDetector for SourceLost {
     }
 }
 
-fn sentence(now: Ts, f: &RunState) -> Sentence {
+fn sentence(view: RunView<'_>) -> Sentence {
+    let RunView { now, run: f } = view;
     let Some((source, first)) = f.lost.iter().min_by_key(|(_, l)| l.since) else {
         return Sentence::default();
     };
@@ -130,21 +132,13 @@ fn suspect(source: &str, lost: &Lost) -> Suspect {
     }
 }
 
-fn finding(now: Ts, f: &RunState, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
-    let step = f.last_step.unwrap_or(0);
-    let suspects = f.lost.iter().take(NAMED).map(|(source, lost)| suspect(source, lost)).collect();
+fn finding(view: RunView<'_>, change: Change, severity: Severity, why: impl Into<Sentence>) -> Finding {
+    let lost = &view.run.lost;
     Finding {
-        change,
-        kind: Kind::SourceLost,
-        severity,
-        signal: "source".into(),
-        step,
-        ts: now,
-        start_step: step,
-        value: f.lost.len() as f64,
-        expected: 0.0,
-        score: f.lost.len() as f64,
+        value: lost.len() as f64,
+        score: lost.len() as f64,
         why: why.into(),
-        suspects,
+        suspects: lost.iter().take(NAMED).map(|(source, lost)| suspect(source, lost)).collect(),
+        ..view.finding(Kind::SourceLost, "source", change, severity)
     }
 }

@@ -12,13 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::{PAUSE, Shared, Source, Timing};
-use crate::detector::StepDetector;
-use crate::sample::StepSample;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::attempt::Attempts;
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use stepwatch_model::number;
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -62,7 +61,8 @@ impl Stall {
         self.lengths.iter().filter(|l| (l / seconds - 1.0).abs() < TOLERANCE).count()
     }
 
-    fn stalled(&mut self, s: &StepSample, seconds: f64, usual: f64, out: &mut Vec<Finding>) {
+    fn stalled(&mut self, step: &mut JudgedStep<'_>, seconds: f64, usual: f64) {
+        let s = step.sample;
         let equal = self.equal(seconds) + 1;
         self.lengths.push(seconds);
         let (long, times) = (number(seconds), number(seconds / usual));
@@ -79,7 +79,7 @@ impl Stall {
         let news = self.latch.raise(Severity::Ticket);
         let finding = self.finding(seconds, usual, why);
         if news || equal == EQUAL {
-            out.push(finding.raise(s, Severity::Ticket));
+            step.raise(finding, Severity::Ticket);
         }
     }
 
@@ -95,37 +95,37 @@ impl Stall {
         }
     }
 
-    fn settle(&mut self, c: &Config, s: &StepSample, seconds: f64, usual: f64, out: &mut Vec<Finding>) {
+    fn settle(&mut self, c: &Config, step: &mut JudgedStep<'_>, seconds: f64, usual: f64) {
         if self.usual_for >= c.clear_after && self.latch.clear() {
             let why = format!("steps take {} s again", number(seconds));
-            out.push(self.finding(seconds, usual, why).clear(s));
+            step.clear(self.finding(seconds, usual, why));
         }
     }
 
-    fn judge(&mut self, c: &Config, s: &StepSample, t: Timing, out: &mut Vec<Finding>) {
+    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, t: Timing) {
         let Some(ratio) = t.ratio else { return };
         self.usual_for = if ratio < PAUSE { self.usual_for.saturating_add(1) } else { 0 };
         let seconds = t.seconds;
         let usual = seconds / ratio;
         let long = ratio >= c.ratio && seconds - usual >= c.lost_seconds;
         if long && !t.expected_pause && self.samples >= SETTLED {
-            self.stalled(s, seconds, usual, out);
+            self.stalled(step, seconds, usual);
         }
-        self.settle(c, s, seconds, usual, out);
+        self.settle(c, step, seconds, usual);
     }
 }
 
 impl StepDetector for Stall {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
         let Some(timing) = shared.speed.now else { return };
-        if self.attempts.restarted(s.attempt) {
+        if self.attempts.restarted(step.sample.attempt) {
             self.samples = 0;
         }
         self.samples = self.samples.saturating_add(1);
         if c.enabled && shared.speed.source() == Source::StepTime {
-            self.judge(c, s, timing, out);
+            self.judge(c, step, timing);
         }
     }
 }
@@ -134,7 +134,7 @@ impl StepDetector for Stall {
 mod tests {
     use super::*;
     use crate::detectors::testing::{healthy, judge, open, raised};
-    use crate::sample::StepClass;
+    use crate::sample::{StepClass, StepSample};
 
     fn stalled(at: &[(i64, f64)]) -> Vec<StepSample> {
         let mut run = healthy(91, 1500);

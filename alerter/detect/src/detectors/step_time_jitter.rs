@@ -9,13 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
 use super::shared::{PAUSE, PRINTED, Shared, Source};
-use crate::detector::StepDetector;
-use crate::sample::StepSample;
+use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::hit_window::HitWindow;
 use crate::stats::latch::Latch;
 use stepwatch_model::number;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Finding, Kind, Sentence, Severity};
+use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -79,7 +78,8 @@ impl StepTimeJitter {
 impl StepDetector for StepTimeJitter {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, s: &StepSample, shared: &mut Shared, out: &mut Vec<Finding>) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
+        let s = step.sample;
         let enabled = c.enabled && shared.speed.source() == Source::StepTime;
         let Some(timing) = shared.speed.now.filter(|_| enabled) else { return };
         let Some(ratio) = timing.ratio.filter(|_| !timing.expected_pause) else { return };
@@ -108,11 +108,11 @@ impl StepDetector for StepTimeJitter {
                 );
                 let still = format!("the usual step is still {} s", number(usual));
                 let why = Sentence::from(why).and(still);
-                out.push(self.finding(usual, why).raise(s, Severity::Ticket));
+                step.raise(self.finding(usual, why), Severity::Ticket);
             }
         } else if self.fast < 0.4 * c.cost && self.latch.clear() {
             let why = "step times are steady again".to_owned();
-            out.push(self.finding(usual, why).clear(s));
+            step.clear(self.finding(usual, why));
         }
     }
 }

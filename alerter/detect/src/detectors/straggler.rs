@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::detector::ClockDetector;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::RunState;
 use crate::run::rank_compute_time::SEEN;
 use stepwatch_model::time::{Span, Ts};
@@ -103,8 +103,8 @@ enum Picture {
 }
 
 impl Straggler {
-    fn judge(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
-        let s = &f.sections;
+    fn judge(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let (f, s) = (view.run, &view.run.sections);
         let slow = persistent(c, s, &self.named);
         let few = slow.len() <= (s.members.len() / 4).max(1);
         if !slow.is_empty() {
@@ -113,14 +113,14 @@ impl Straggler {
             self.named = slow;
             if news || self.told.is_none_or(|t| t.picture < picture) {
                 let why = if few { who(f, &self.named) } else { split(s, &self.named).into() };
-                self.tell(c, now, f, picture, why, out);
+                out.push(self.report(c, view, picture, why));
             }
             return;
         }
         self.named.clear();
         if let Some(rotation) = rotating(c, s, self.rotates()) {
             if !self.rotates() {
-                self.tell(c, now, f, Picture::Rotating, rotation.words(s), out);
+                out.push(self.report(c, view, Picture::Rotating, rotation.words(s)));
             }
             return;
         }
@@ -130,21 +130,22 @@ impl Straggler {
             return;
         }
         if self.told.take().is_some() {
-            let mut v = finding(now, f, Change::Clear, Severity::Info);
+            let mut v = finding(view, Change::Clear, Severity::Info);
             v.why = "the ranks compute equally long again".into();
             out.push(v);
         }
-        self.stage(c, now, f, out);
+        self.stage(c, view, out);
     }
 
-    fn stage(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn stage(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let RunView { now, run: f } = view;
         let full = f.sections.groups.values().all(|g| g.peak.len() >= SEEN);
         let longest = f.sections.longest_stage().filter(|_| full && !self.staged);
         let Some((stage, ratio)) = longest.filter(|(_, ratio)| *ratio > 1.10) else { return };
         self.staged = true;
         let severity = if ratio > c.stage { Severity::Ticket } else { Severity::Info };
         let change = if severity == Severity::Info { Change::Note } else { Change::Raise };
-        let mut v = finding(now, f, change, severity);
+        let mut v = finding(view, change, severity);
         (v.value, v.score) = (ratio, ratio);
         let seen = Observation::StageSlower { stage, value: ratio.into() };
         v.why = seen.to_string().into();
@@ -155,22 +156,15 @@ impl Straggler {
         }
     }
 
-    fn tell(
-        &mut self,
-        c: &Config,
-        now: Ts,
-        f: &RunState,
-        picture: Picture,
-        why: Sentence,
-        out: &mut Vec<Finding>,
-    ) {
+    fn report(&mut self, c: &Config, view: RunView<'_>, picture: Picture, why: Sentence) -> Finding {
+        let RunView { now, run: f } = view;
         let had = self.told.filter(|t| t.picture == picture);
         let since = had.map_or(now, |t| t.since);
         let page = picture == Picture::Persistent && now >= since + c.page_after && self.is_costly(c, f);
         let severity = if page { Severity::Page } else { Severity::Ticket };
         self.told =
             Some(Told { picture, severity: had.map_or(severity, |t| t.severity.max(severity)), since });
-        let mut v = finding(now, f, Change::Raise, severity);
+        let mut v = finding(view, Change::Raise, severity);
         v.why = why;
         v.suspects = suspects(f, picture, &self.named);
         if let Some((_, worst)) = worst(f, &self.named) {
@@ -180,7 +174,7 @@ impl Straggler {
         } else if let Some(Rotation { lost, .. }) = rotating(c, &f.sections, self.rotates()) {
             (v.value, v.score) = (1.0 + lost, lost / c.rotating);
         }
-        out.push(v);
+        v
     }
 
     fn is_costly(&self, c: &Config, f: &RunState) -> bool {
@@ -197,7 +191,8 @@ impl Straggler {
 impl ClockDetector for Straggler {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
+        let RunView { now, run: f } = view;
         if !c.enabled || f.ended.is_some() {
             return;
         }
@@ -206,11 +201,11 @@ impl ClockDetector for Straggler {
                 return;
             }
             self.judged = f.sections.judged;
-            self.judge(c, now, f, out);
+            self.judge(c, view, out);
         }
         let due = self.deadline(c, f).is_some_and(|at| at <= now);
         if due && self.is_costly(c, f) {
-            self.tell(c, now, f, Picture::Persistent, who(f, &self.named), out);
+            out.push(self.report(c, view, Picture::Persistent, who(f, &self.named)));
         }
     }
 
@@ -220,20 +215,13 @@ impl ClockDetector for Straggler {
     }
 }
 
-fn finding(now: Ts, f: &RunState, change: Change, severity: Severity) -> Finding {
-    let step = f.sections.last.or(f.last_step).unwrap_or(0);
+fn finding(view: RunView<'_>, change: Change, severity: Severity) -> Finding {
+    let step = view.run.sections.last.or(view.run.last_step).unwrap_or(0);
     Finding {
-        change,
-        kind: Kind::Straggler,
-        severity,
-        signal: "compute_time".into(),
         step,
-        ts: now,
         start_step: step,
         value: 1.0,
         expected: 1.0,
-        score: 0.0,
-        why: Sentence::default(),
-        suspects: Vec::new(),
+        ..view.finding(Kind::Straggler, "compute_time", change, severity)
     }
 }

@@ -17,9 +17,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use stepwatch_model::{Num, Slowed};
 
-use super::faults::of_node;
-use crate::detector::NodeDetector;
-use crate::node::{Gpu, Level, NodeState, Tenants, words};
+use crate::detector::{NodeDetector, NodeView};
+use crate::node::{Gpu, Level, NodeState, words};
 use crate::stats::hit_window::HitWindow;
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect};
@@ -68,9 +67,9 @@ struct Watch {
 
 impl Throttle {
     /// The faster of its two groups of peers.
-    fn peers(c: &Config, f: &NodeState, uuid: &str, tenants: Tenants<'_>) -> Option<f64> {
-        let here = f.gpus.loaded_clock(uuid).filter(|(_, n)| *n >= c.peers);
-        let elsewhere = tenants.iter().filter_map(|t| t.peer_clock).find(|(_, n)| *n + 1 >= c.peers);
+    fn peers(c: &Config, view: NodeView<'_>, uuid: &str) -> Option<f64> {
+        let here = view.node.gpus.loaded_clock(uuid).filter(|(_, n)| *n >= c.peers);
+        let elsewhere = view.tenants.iter().filter_map(|t| t.peer_clock).find(|(_, n)| *n + 1 >= c.peers);
         [here, elsewhere].into_iter().flatten().map(|(clock, _)| clock).max_by(f64::total_cmp)
     }
 
@@ -97,8 +96,8 @@ impl Throttle {
         news
     }
 
-    /// Lets go of what can no longer be seen to be fast again; gives why, in words.
-    /// Why, and when it was last read if it is not any more.
+    /// Stops watching GPUs that cannot be seen to be fast again. Gives the reason in words, and when
+    /// a GPU that is gone was read last.
     fn let_go(&mut self, f: &NodeState) -> Option<(String, Option<Ts>)> {
         let mut why = None;
         self.gpus.retain(|uuid, watch| {
@@ -117,8 +116,9 @@ impl Throttle {
         why
     }
 
-    fn tell(&self, now: Ts, f: &NodeState, tenants: Tenants<'_>) -> Finding {
-        let mut v = of_node(Kind::Throttle, "sm_clock", now, Change::Raise, Severity::Ticket, tenants);
+    fn report(&self, view: NodeView<'_>) -> Finding {
+        let f = view.node;
+        let mut v = view.finding(Kind::Throttle, "sm_clock", Change::Raise, Severity::Ticket);
         let slow: Vec<(&String, &Watch)> = self.gpus.iter().filter(|(_, w)| w.raised).collect();
         for (uuid, watch) in &slow {
             let Some(gpu) = f.gpus.get(uuid) else { continue };
@@ -144,7 +144,7 @@ impl Throttle {
             }
             v.suspects.push(words::suspect(f, key, c));
         }
-        v.why.add(words::hit(f, tenants, now));
+        v.why.add(words::hit(view));
         v
     }
 }
@@ -169,14 +169,15 @@ fn slowness(gpu: &Gpu, watch: &Watch) -> Observation {
 impl NodeDetector for Throttle {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &NodeState, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
         if !c.enabled {
             return;
         }
+        let f = view.node;
         let mut news = false;
         for (uuid, gpu) in f.gpus.iter().filter(|(uuid, _)| f.gpus.is_there(uuid)) {
             if self.gpus.get(uuid).is_none_or(|w| w.readings != gpu.readings) {
-                let peers = Self::peers(c, f, uuid, tenants);
+                let peers = Self::peers(c, view, uuid);
                 news |= self.vote(c, uuid, gpu, peers);
             }
         }
@@ -186,10 +187,10 @@ impl NodeDetector for Throttle {
         let slow = complained || self.gpus.values().any(|w| w.raised);
         if news {
             self.raised = true;
-            out.push(self.tell(now, f, tenants));
+            out.push(self.report(view));
         } else if self.raised && !slow {
             self.raised = false;
-            let mut v = of_node(Kind::Throttle, "sm_clock", now, Change::Clear, Severity::Info, tenants);
+            let mut v = view.finding(Kind::Throttle, "sm_clock", Change::Clear, Severity::Info);
             let fast = || format!("the GPUs of {} are as fast as their peers again", f.name);
             let (why, read) = gone.unwrap_or_else(|| (fast(), None));
             v.why = why.into();

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::reported::{About, Ends, Reported};
-use crate::detector::ClockDetector;
+use crate::detector::{ClockDetector, RunView};
 use crate::run::{Report, RunState, Topic};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Finding, Kind, Severity};
@@ -40,9 +40,9 @@ impl UserAlert {
 impl ClockDetector for UserAlert {
     type Config = Config;
 
-    fn look(&mut self, c: &Config, now: Ts, f: &RunState, out: &mut Vec<Finding>) {
+    fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
         if c.enabled {
-            self.reported.look(now, f, Self::about(c), severity, out);
+            self.reported.look(view, Self::about(c), severity, out);
         }
     }
 

@@ -9,7 +9,7 @@
 use super::nodes::MAX_NODES;
 use super::run::Run;
 use super::sources::Source;
-use super::{Key, MAX_RUNS, Monitor};
+use super::{Key, MAX_RUNS, Monitor, Record};
 use crate::run::Tellers;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Detected, NO_RUN, Scope};
@@ -142,10 +142,10 @@ impl Source {
 }
 
 impl Monitor {
-    /// Whether a source may say this; counted if not.
-    pub(super) fn admits(&mut self, now: Ts, source: &str, event: &Event, out: &mut Vec<Detected>) -> bool {
-        let Err(why) = self.admission(now, source, event, out) else { return true };
-        if let Some(s) = self.sources.get_mut(source) {
+    /// Whether a source may say this; a refusal is counted.
+    pub(super) fn admits(&mut self, record: Record<'_>, out: &mut Vec<Detected>) -> bool {
+        let Err(why) = self.admission(record, out) else { return true };
+        if let Some(s) = self.sources.get_mut(record.source) {
             s.refused.count(why);
         }
         false
@@ -159,20 +159,15 @@ impl Monitor {
             .map(|(name, s)| (name.as_str(), &s.refused))
     }
 
-    fn admission(
-        &mut self,
-        now: Ts,
-        source: &str,
-        event: &Event,
-        out: &mut Vec<Detected>,
-    ) -> Result<(), Refusal> {
+    fn admission(&mut self, record: Record<'_>, out: &mut Vec<Detected>) -> Result<(), Refusal> {
+        let Record { now, source, event } = record;
         if !self.sources.contains_key(source) {
             self.sources.insert(source.to_owned(), Source::default());
         }
         let Some(s) = self.sources.get_mut(source) else { return Ok(()) };
         s.heard_at = now;
         if let Some(node) = event.node.as_deref().filter(|node| !node.is_empty() && !s.is_at(node)) {
-            self.claim(now, source, node, event)?;
+            self.claim(record, node)?;
         }
         let Some(name) = event.run.as_deref().filter(|_| !is_of_node(event.kind)) else { return Ok(()) };
         let Some(run) = self.runs.get(name) else {
@@ -183,13 +178,14 @@ impl Monitor {
         if event.uid.is_none() && rank_of(event).is_some_and(|rank| run.tellers.of(rank) == Some(source)) {
             return Ok(());
         }
-        self.may_join(now, source, name, event, out)?;
-        self.told_by(source, name, event);
+        self.may_join(record, name, out)?;
+        self.told_by(record, name);
         Ok(())
     }
 
-    /// A source names a node: it is its own, or becomes so.
-    fn claim(&mut self, now: Ts, source: &str, node: &str, event: &Event) -> Result<(), Refusal> {
+    /// A source names a node: the node is the source's own, or becomes it.
+    fn claim(&mut self, record: Record<'_>, node: &str) -> Result<(), Refusal> {
+        let Record { now, source, event } = record;
         let Some(s) = self.sources.get_mut(source) else { return Ok(()) };
         if s.many_nodes && self.owners.get(node).is_some_and(|owner| owner == source) {
             return Ok(());
@@ -247,7 +243,7 @@ impl Monitor {
         }
     }
 
-    /// A run that is not known.
+    /// Whether a source may report a run that is not known yet.
     fn may_begin(&mut self, now: Ts, source: &str, out: &mut Vec<Detected>) -> Result<(), Refusal> {
         let Some(s) = self.sources.get(source) else { return Ok(()) };
         let (own, all) = (!s.many_nodes && s.runs.len() >= RUNS_OF_SOURCE, self.runs.len() >= MAX_RUNS);
@@ -258,16 +254,10 @@ impl Monitor {
         Ok(())
     }
 
-    /// A run that others may tell of, or that the source tells more of.
-    fn may_join(
-        &mut self,
-        now: Ts,
-        source: &str,
-        name: &str,
-        event: &Event,
-        out: &mut Vec<Detected>,
-    ) -> Result<(), Refusal> {
-        self.is_its_users(now, source, name, event, out)?;
+    /// Whether a source may report a run that is known, and this rank of it.
+    fn may_join(&mut self, record: Record<'_>, name: &str, out: &mut Vec<Detected>) -> Result<(), Refusal> {
+        self.is_its_users(record, name, out)?;
+        let Record { now, source, event } = record;
         let (Some(run), Some(s)) = (self.runs.get(name), self.sources.get(source)) else { return Ok(()) };
         let t = &run.tellers;
         let stranger = !s.many_nodes && !t.is_one(source);
@@ -332,8 +322,9 @@ impl Monitor {
         s.is_alive(now) && !s.displaced && !gone && f.ranks.get(&rank).is_some_and(here)
     }
 
-    /// A source is one of those that tell of a run.
-    pub(super) fn told_by(&mut self, source: &str, name: &str, event: &Event) {
+    /// Notes that a source reports a run.
+    pub(super) fn told_by(&mut self, record: Record<'_>, name: &str) {
+        let Record { source, event, .. } = record;
         let Some(run) = self.runs.get_mut(name) else { return };
         let t = &mut run.tellers;
         match rank_of(event) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{Event, Kind as EventKind};
 
+use crate::detector::NodeView;
 use crate::detectors::{DetectorsConfig, NodeDetectors};
 use crate::node::{FORGET_AFTER, NodeState, Peers, Tenants};
 use crate::run::Setup;
@@ -69,7 +70,7 @@ impl Node {
     /// Lets the detectors look.
     pub fn look(&mut self, now: Ts, tenants: Tenants<'_>, out: &mut Vec<Finding>) {
         self.state.age(now);
-        self.detectors.look(now, &self.state, tenants, out);
+        self.detectors.look(NodeView { now, node: &self.state, tenants }, out);
     }
 
     pub fn deadline(&self) -> Ts {

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 
 use super::admission::{RANK_HELD, Refusal};
 use super::run::Run;
-use super::{KEEP_ENDED, Key, Monitor};
+use super::{KEEP_ENDED, Key, Monitor, Record};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Context, Detected, Finding, Kind, Origin, RunSummary, Scope, Severity};
-use stepwatch_wire::{Event, Kind as EventKind};
+use stepwatch_wire::Kind as EventKind;
 
 /// Runs of others that one source disputes at once. It may invent as many as there are, and the
 /// first say what it does.
@@ -35,12 +35,11 @@ impl Monitor {
     /// nobody has spoken of it.
     pub(super) fn is_its_users(
         &mut self,
-        now: Ts,
-        source: &str,
+        record: Record<'_>,
         name: &str,
-        event: &Event,
         out: &mut Vec<Detected>,
     ) -> Result<(), Refusal> {
+        let Record { now, source, event } = record;
         let Some(run) = self.runs.get_mut(name) else { return Ok(()) };
         let told = event.uid.filter(|_| event.kind == EventKind::Hello);
         let (Some(uid), Some(had)) = (told.or(run.tellers.denied(source)), run.tellers.uid) else {
@@ -59,7 +58,7 @@ impl Monitor {
                 self.dirty.insert(Key::Run(name.to_owned()));
             }
             if event.kind == EventKind::Step {
-                self.dispute(now, source, name, (had, uid), out);
+                self.dispute(record, name, uid, out);
             }
             return Err(Refusal::OtherUser);
         }
@@ -74,16 +73,16 @@ impl Monitor {
     /// Steps of another user are refused: whoever waits for a page of that run would wait in vain.
     /// The first user may be the liar, so those who look after the alerter are told, and not
     /// whoever the labels of the run name.
-    fn dispute(&mut self, now: Ts, source: &str, name: &str, users: (u32, u32), out: &mut Vec<Detected>) {
+    fn dispute(&mut self, record: Record<'_>, name: &str, uid: u32, out: &mut Vec<Detected>) {
+        let Record { now, source, .. } = record;
         let Some(run) = self.runs.get_mut(name).filter(|run| run.tellers.disputed_by.is_none()) else {
             return;
         };
-        let Some(s) = self.sources.get_mut(source).filter(|s| s.disputes < DISPUTES_OF_SOURCE) else {
-            return;
-        };
+        let few = self.sources.get_mut(source).filter(|s| s.disputes < DISPUTES_OF_SOURCE);
+        let (Some(had), Some(s)) = (run.tellers.uid, few) else { return };
         s.disputes += 1;
         run.tellers.disputed_by = Some(source.to_owned());
-        let (first, (had, uid)) = (run.tellers.first().unwrap_or_default(), users);
+        let first = run.tellers.first().unwrap_or_default();
         let why = format!(
             "two users report the run {name}: user {had} through {first} came first, and what user {uid} \
              reports through {source} is refused and pages nobody; rename one of the two runs, or find out who invents it"

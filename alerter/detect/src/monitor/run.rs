@@ -9,11 +9,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_event, names::metric};
 
+use crate::detector::RunView;
 use crate::detectors::shared::Standard;
-use crate::detectors::{Detectors, DetectorsConfig};
-use crate::run::align::{Align, Arrival, Samples};
+use crate::detectors::{Detectors, DetectorsConfig, rank_dead};
+use crate::run::align::{Align, Arrival, Samples, StepReport};
 use crate::run::signals::{Left, Place, Signals};
-use crate::run::{MAX_RANKS, RunState, Tellers, Told, phase_class};
+use crate::run::{Death, MAX_RANKS, RunState, Tellers, Told, phase_class};
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use stepwatch_model::Finding;
 use stepwatch_model::Origin;
@@ -112,7 +113,8 @@ impl Run {
             // A socket closed by a process that lives on is odd, not a death: if the run stops,
             // that will show.
             EventKind::Event if e.name.as_deref() == Some(exporter_event::RANK_DEAD) && !process_lives(e) => {
-                self.state.died(now, at, e.rank.unwrap_or(0), e.text.clone().unwrap_or_default(), false);
+                let text = e.text.clone().unwrap_or_default();
+                self.state.died(e.rank.unwrap_or(0), Death { at: now, when: at, text }, false);
             }
             EventKind::Event => self.state.reports.take(now, self.state.total_steps, e),
             EventKind::Xid | EventKind::Link | EventKind::Hw | EventKind::Health | EventKind::Gap => {}
@@ -128,7 +130,7 @@ impl Run {
         }
         let after = f.last_step.map_or_else(String::new, |step| format!(" after step {step}"));
         let why = format!("the log of the run ended{after} without a word: it is taken for over");
-        out.push(crate::detectors::rank_dead::silent_end(now, f, why));
+        out.push(rank_dead::silent_end(RunView { now, run: f }, why));
     }
 
     /// Takes over changed settings.
@@ -179,7 +181,8 @@ impl Run {
             Arrival::Stale => return self.counters.stale += 1,
         }
         let (values, mut ready) = (self.align.read(e), Samples::default());
-        let known = !self.align.take(at, rank, step, e.ts.is_some(), values, &mut ready);
+        let report = StepReport { step, ts: at, told: e.ts.is_some(), rank, values };
+        let known = !self.align.take(report, &mut ready);
         let strays = values.loss().is_some_and(|loss| self.state.told_loss(rank, step, loss));
         for sample in ready.iter_mut() {
             self.judge(now, sample, out);

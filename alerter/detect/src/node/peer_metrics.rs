@@ -58,56 +58,45 @@ pub struct Vital {
     pub prior: f64,
 }
 
-const fn vital(
-    of: Of,
-    name: &'static str,
-    words: &'static str,
-    scale: Scale,
-    low: bool,
-    (floor, gate, prior): (f64, f64, f64),
-) -> Vital {
-    Vital { of, name, words, scale, low, floor, gate, prior }
-}
-
 /// ln 5: five times the rate that matters, where the peers have none.
 const MANY: f64 = 1.6;
 
+/// Of a ratio the low side is bad, of anything else the high one.
+const fn vital(of: Of, name: &'static str, words: &'static str, scale: Scale, prior: f64) -> Vital {
+    let (low, floor, gate) = match scale {
+        Scale::Ratio => (true, 0.008, 0.05),
+        Scale::Plain => (false, 2.0, 12.0),
+        Scale::Rate(_) => (false, 0.2, MANY),
+    };
+    Vital { of, name, words, scale, low, floor, gate, prior }
+}
+
 pub static VITALS: [Vital; 20] = [
-    vital(Of::Gpu, "sm_clock_hertz", "SM clock", Scale::Ratio, true, (0.008, 0.05, 1.5)),
-    vital(Of::Gpu, "memory_clock_hertz", "memory clock", Scale::Ratio, true, (0.008, 0.05, 1.5)),
-    vital(Of::Gpu, "power_limit_watts", "power limit", Scale::Ratio, true, (0.008, 0.05, 1.5)),
-    vital(Of::Gpu, "temperature_celsius", "temperature", Scale::Plain, false, (2.0, 12.0, 1.5)),
-    vital(Of::Gpu, "memory_temperature_celsius", "memory temperature", Scale::Plain, false, (2.0, 12.0, 1.5)),
-    vital(Of::Gpu, "ecc_corrected", "corrected memory errors", Scale::Rate(0.02), false, (0.2, MANY, 2.5)),
-    vital(
-        Of::Gpu,
-        "ecc_uncorrected",
-        "uncorrected memory errors",
-        Scale::Rate(0.001),
-        false,
-        (0.2, MANY, 3.0),
-    ),
-    vital(Of::Gpu, "pcie_replays", "PCIe replays", Scale::Rate(1.0), false, (0.2, MANY, 1.5)),
-    vital(Of::Gpu, "nvlink_errors", "NVLink errors", Scale::Rate(0.1), false, (0.2, MANY, 2.0)),
-    vital(Of::Port, "rate_bytes_per_second", "link speed", Scale::Ratio, true, (0.008, 0.05, 2.0)),
-    vital(Of::Port, "errors", "errors", Scale::Rate(0.1), false, (0.2, MANY, 2.0)),
-    vital(Of::Port, "link_downed", "link downs", Scale::Rate(0.001), false, (0.2, MANY, 2.0)),
-    vital(Of::Port, "symbol_errors", "symbol errors", Scale::Rate(0.1), false, (0.2, MANY, 2.0)),
-    vital(Of::Port, "link_error_recoveries", "link recoveries", Scale::Rate(0.01), false, (0.2, MANY, 2.0)),
-    vital(Of::Port, "transmit_discards", "discarded packets", Scale::Rate(1.0), false, (0.2, MANY, 2.0)),
-    vital(Of::Port, "out_of_sequence", "packets out of sequence", Scale::Rate(1.0), false, (0.2, MANY, 2.0)),
-    vital(Of::Port, "ack_timeouts", "acknowledgement timeouts", Scale::Rate(0.1), false, (0.2, MANY, 2.0)),
-    vital(
-        Of::Port,
-        "retransmitted_packets",
-        "retransmitted packets",
-        Scale::Rate(1.0),
-        false,
-        (0.2, MANY, 2.0),
-    ),
-    vital(Of::Port, "receive_drops", "dropped packets", Scale::Rate(1.0), false, (0.2, MANY, 2.0)),
+    vital(Of::Gpu, "sm_clock_hertz", "SM clock", Scale::Ratio, 1.5),
+    vital(Of::Gpu, "memory_clock_hertz", "memory clock", Scale::Ratio, 1.5),
+    vital(Of::Gpu, "power_limit_watts", "power limit", Scale::Ratio, 1.5),
+    vital(Of::Gpu, "temperature_celsius", "temperature", Scale::Plain, 1.5),
+    vital(Of::Gpu, "memory_temperature_celsius", "memory temperature", Scale::Plain, 1.5),
+    vital(Of::Gpu, "ecc_corrected", "corrected memory errors", Scale::Rate(0.02), 2.5),
+    vital(Of::Gpu, "ecc_uncorrected", "uncorrected memory errors", Scale::Rate(0.001), 3.0),
+    vital(Of::Gpu, "pcie_replays", "PCIe replays", Scale::Rate(1.0), 1.5),
+    vital(Of::Gpu, "nvlink_errors", "NVLink errors", Scale::Rate(0.1), 2.0),
+    vital(Of::Port, "rate_bytes_per_second", "link speed", Scale::Ratio, 2.0),
+    vital(Of::Port, "errors", "errors", Scale::Rate(0.1), 2.0),
+    vital(Of::Port, "link_downed", "link downs", Scale::Rate(0.001), 2.0),
+    vital(Of::Port, "symbol_errors", "symbol errors", Scale::Rate(0.1), 2.0),
+    vital(Of::Port, "link_error_recoveries", "link recoveries", Scale::Rate(0.01), 2.0),
+    vital(Of::Port, "transmit_discards", "discarded packets", Scale::Rate(1.0), 2.0),
+    vital(Of::Port, "out_of_sequence", "packets out of sequence", Scale::Rate(1.0), 2.0),
+    vital(Of::Port, "ack_timeouts", "acknowledgement timeouts", Scale::Rate(0.1), 2.0),
+    vital(Of::Port, "retransmitted_packets", "retransmitted packets", Scale::Rate(1.0), 2.0),
+    vital(Of::Port, "receive_drops", "dropped packets", Scale::Rate(1.0), 2.0),
     // Evidence of who waits, and no fault.
-    vital(Of::Port, "transmit_bytes", "traffic", Scale::Rate(1e6), true, (0.2, f64::INFINITY, 0.0)),
+    Vital {
+        low: true,
+        gate: f64::INFINITY,
+        ..vital(Of::Port, "transmit_bytes", "traffic", Scale::Rate(1e6), 0.0)
+    },
 ];
 
 /// The peers of one vital: what is usual, and how far they differ.

@@ -3,9 +3,10 @@
 use stepwatch_model::{Fault, Observation, Said, Slowed, Suspect, Target};
 use stepwatch_wire::conditions::NodeCondition;
 
+use super::NodeState;
 use super::conditions::{Condition, Key, Topic};
-use super::{NodeState, Tenants};
-use stepwatch_model::time::{Span, Ts};
+use crate::detector::NodeView;
+use stepwatch_model::time::Span;
 
 /// What exporters call ranks that do not join a collective.
 pub(crate) const RAS_STUCK: &str = NodeCondition::RasStuck.name();
@@ -86,8 +87,9 @@ pub(crate) fn suspect(f: &NodeState, key: &Key, c: &Condition) -> Suspect {
     Suspect::new(target, Observation::Fault { fault: fault(key, c), slowed: Slowed::read(&c.text) })
 }
 
-/// Who is hit.
-pub(crate) fn hit(f: &NodeState, tenants: Tenants<'_>, now: Ts) -> String {
+/// Which run is hit, and where it stands.
+pub(crate) fn hit(view: NodeView<'_>) -> String {
+    let NodeView { now, node: f, tenants } = view;
     let job = f.jobs.first();
     let Some(t) = tenants.first() else {
         return job.map_or_else(

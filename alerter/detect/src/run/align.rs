@@ -41,7 +41,7 @@ pub(crate) struct Align {
     /// its time.
     since: Option<(i64, Ts)>,
     /// A step that waits for the leader, or for its end.
-    pending: Option<Pending>,
+    pending: Option<StepReport>,
     signals: [Signal; SIGNALS],
     units: Units,
     /// Somebody tells how fast the run is: nothing need be worked out from the times of the
@@ -49,14 +49,15 @@ pub(crate) struct Align {
     measured: bool,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Pending {
-    step: i64,
-    ts: Ts,
-    /// The report told its time; otherwise it is that of its arrival.
-    told: bool,
-    rank: u32,
-    values: Values,
+/// What a rank reports of a step.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct StepReport {
+    pub(crate) step: i64,
+    pub(crate) ts: Ts,
+    /// The report carried `ts`; otherwise that is when it arrived.
+    pub(crate) told: bool,
+    pub(crate) rank: u32,
+    pub(crate) values: Values,
 }
 
 /// What a report makes: one sample, nearly always, so nothing need be put on the heap.
@@ -116,74 +117,67 @@ impl Align {
         Values::of(e, &mut self.units)
     }
 
-    /// Takes a rank's report of a step, whose time it `told`; pushes the samples it makes. False if
-    /// it said nothing that was not known.
-    pub(crate) fn take(
-        &mut self,
-        at: Ts,
-        rank: u32,
-        step: i64,
-        told: bool,
-        mut values: Values,
-        out: &mut Samples,
-    ) -> bool {
-        self.measured |= values.tells_speed();
+    /// Takes a report; pushes the samples it makes. False if it said nothing that was not known.
+    pub(crate) fn take(&mut self, mut report: StepReport, out: &mut Samples) -> bool {
+        let StepReport { step, ts, rank, .. } = report;
+        self.measured |= report.values.tells_speed();
         let judged = self.last.is_some_and(|(last, _)| step <= last);
         if judged || self.pending.as_ref().is_some_and(|p| step < p.step) {
-            return self.add(at, rank, step, values, out);
+            return self.add(&report, out);
         }
         let leads = self.accepts_leader(rank);
-        if values.nonfinite() && !leads {
-            out.push(values.alarm().sample(step, at, 0));
+        if report.values.nonfinite() && !leads {
+            out.push(report.values.alarm().sample(step, ts, 0));
         }
         if let Some(p) = self.pending.take_if(|p| p.step < step) {
             self.leader_missed += i64::from(self.leader.is_some());
-            self.emit(p.rank, p.step, p.ts, p.told, p.values, out);
+            self.emit(p, out);
         }
-        if values.leads() && leads {
+        if report.values.leads() && leads {
             let waited = self.pending.take();
             if let Some(p) = waited.as_ref().filter(|p| p.rank == rank) {
-                values.fill(&p.values);
+                report.values.fill(&p.values);
             }
             self.leader = Some(rank);
             self.leader_missed = 0;
-            self.emit(rank, step, at, told, values, out);
+            self.emit(report, out);
             if let Some(p) = waited.filter(|p| p.rank != rank) {
-                self.add(p.ts, p.rank, step, p.values, out);
+                self.add(&p, out);
             }
             return true;
         }
         // Without a leader nobody knows who will report the loss: wait for the step to end.
         match &mut self.pending {
-            Some(p) if p.rank == rank => return p.values.fill(&values),
+            Some(p) if p.rank == rank => return p.values.fill(&report.values),
             Some(p) => {
-                if values.leads() && !p.values.leads() || rank < p.rank && !p.values.leads() {
-                    (p.rank, p.values) = (rank, values);
+                if report.values.leads() && !p.values.leads() || rank < p.rank && !p.values.leads() {
+                    (p.rank, p.values) = (rank, report.values);
                 }
             }
-            None => self.pending = Some(Pending { step, ts: at, told, rank, values }),
+            None => self.pending = Some(report),
         }
         true
     }
 
     /// What a report adds to a step that has been judged.
-    fn add(&mut self, at: Ts, rank: u32, step: i64, values: Values, out: &mut Samples) -> bool {
-        let mut fresh = values;
+    fn add(&mut self, report: &StepReport, out: &mut Samples) -> bool {
+        let StepReport { step, ts, rank, .. } = *report;
+        let mut fresh = report.values;
         for (i, signal) in self.signals.iter().enumerate() {
             if !signal.takes(rank, step) {
                 fresh.forget(i);
             }
         }
         // A NaN is news of its own, from whatever rank, and of a step that had a number before.
-        let alarm = values.without(&fresh).alarm();
+        let alarm = report.values.without(&fresh).alarm();
         if alarm.nonfinite() {
-            out.push(alarm.sample(step, at, 0));
+            out.push(alarm.sample(step, ts, 0));
         }
         if fresh.is_empty() {
             return alarm.nonfinite();
         }
         let interval = self.mark(rank, step, &fresh).unwrap_or(1);
-        out.push(StepSample { adds: true, ..fresh.sample(step, at, interval) });
+        out.push(StepSample { adds: true, ..fresh.sample(step, ts, interval) });
         true
     }
 
@@ -220,15 +214,17 @@ impl Align {
         }
     }
 
-    fn emit(&mut self, rank: u32, step: i64, at: Ts, told: bool, mut values: Values, out: &mut Samples) {
+    fn emit(&mut self, mut report: StepReport, out: &mut Samples) {
+        let StepReport { step, ts, told, rank, .. } = report;
+        let values = &mut report.values;
         let interval = self.last.map_or(1, |(last, _)| step.saturating_sub(last)).max(1);
         if !self.measured {
             let before = self.last.and_then(|(_, before)| before).filter(|_| told);
-            values.set_step_time(before.and_then(|before| self.worked_out(before, step, at, interval)));
+            values.set_step_time(before.and_then(|before| self.worked_out(before, step, ts, interval)));
         }
-        self.last = Some((step, told.then_some(at)));
-        self.mark(rank, step, &values);
-        out.push(values.sample(step, at, interval));
+        self.last = Some((step, told.then_some(ts)));
+        self.mark(rank, step, values);
+        out.push(values.sample(step, ts, interval));
     }
 }
 
@@ -252,7 +248,8 @@ mod tests {
         let (mut align, mut out) = (Align::default(), Samples::default());
         for (rank, step, m) in reports {
             let values = align.read(&event(*step, m));
-            align.take(Ts(*step), *rank, *step, false, values, &mut out);
+            let (rank, step) = (*rank, *step);
+            align.take(StepReport { step, ts: Ts(step), told: false, rank, values }, &mut out);
         }
         let has = |s: &mut StepSample| match (s.loss.is_some(), s.grad_norm.is_some()) {
             (true, true) => "both",
@@ -317,7 +314,8 @@ mod tests {
         let (mut align, mut out) = (Align::default(), Samples::default());
         for (step, at) in (1..).zip(times) {
             let values = align.read(&event(step, &[L]));
-            align.take(Ts::from_secs_f64(at), 0, step, true, values, &mut out);
+            let ts = Ts::from_secs_f64(at);
+            align.take(StepReport { step, ts, told: true, rank: 0, values }, &mut out);
         }
         let timed = out.iter_mut().filter_map(|s| Some((s.step, s.step_time?, s.q.step_time)));
         let three = |v: f64| (v * 1000.0).round() / 1000.0;

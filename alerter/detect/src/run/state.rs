@@ -383,7 +383,8 @@ impl RunState {
         if failed {
             let last_words = e.text.as_deref().map(|t| format!(": {t}")).unwrap_or_default();
             let when = e.ts.map_or(now, Ts::from_secs_f64);
-            self.died(now, when, rank, format!("exited with code {code}{last_words}"), true);
+            let text = format!("exited with code {code}{last_words}");
+            self.died(rank, Death { at: now, when, text }, true);
         }
         if failed || self.worst_code == 0 {
             self.worst_code = code;
@@ -401,15 +402,15 @@ impl RunState {
         self.ranks.iter().filter(move |(n, r)| !r.stale && **n < world).map(|(n, r)| (*n, r))
     }
 
-    /// `told`: somebody knows how, and it was not only seen that it is gone.
-    pub(crate) fn died(&mut self, now: Ts, when: Ts, rank: u32, text: String, told: bool) {
+    /// `told`: somebody said how the rank died; otherwise it was only seen to be gone.
+    pub(crate) fn died(&mut self, rank: u32, death: Death, told: bool) {
         self.steps_since_death = 0;
         // A rank may die again in a later life.
         let news = self.deaths.get(&rank).is_none_or(|d| d.at < self.last_progress);
         if news && self.deaths.len() < MAX_DEATHS {
-            self.deaths.insert(rank, Death { at: now, when, text });
-        } else if let Some(death) = self.deaths.get_mut(&rank).filter(|_| told) {
-            (death.text, death.when) = (text, death.when.min(when));
+            self.deaths.insert(rank, death);
+        } else if let Some(had) = self.deaths.get_mut(&rank).filter(|_| told) {
+            (had.text, had.when) = (death.text, had.when.min(death.when));
         }
     }
 

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::block::Blocks;
+use super::block::{Block, Blocks};
 use super::calendar::Calendar;
 use super::hit_window::HitWindow;
 use super::level::Level;
@@ -56,6 +56,17 @@ struct Shift {
     blocks: u32,
 }
 
+/// A value of a series.
+#[derive(Debug, Clone, Copy)]
+pub struct Point {
+    /// Where it stands, by whatever the caller counts.
+    pub at: i64,
+    pub ts: Ts,
+    pub value: f64,
+    /// How finely it was printed.
+    pub quantum: f64,
+}
+
 /// What a shift must be to be large.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -84,9 +95,8 @@ pub enum News {
 }
 
 impl Series {
-    /// Takes a value at `at`, which counts whatever the caller counts by, and `ts`. `quantum`: how
-    /// finely it was printed.
-    pub fn add(&mut self, at: i64, ts: Ts, value: f64, quantum: f64, limits: Limits) -> Option<News> {
+    pub fn add(&mut self, point: Point, limits: Limits) -> Option<News> {
+        let Point { at, ts, value, quantum } = point;
         if !value.is_finite() {
             let news = self.numbers >= SOUND && !self.broken;
             self.broken = true;
@@ -106,10 +116,11 @@ impl Series {
         if self.level.is_warm() && doubt > LEAST * self.level.scale() {
             return None;
         }
-        self.judge(block.first, block.median, share, quantum, limits)
+        self.judge(block, share, quantum, limits)
     }
 
-    fn judge(&mut self, at: i64, x: f64, share: f64, quantum: f64, limits: Limits) -> Option<News> {
+    fn judge(&mut self, block: Block, share: f64, quantum: f64, limits: Limits) -> Option<News> {
+        let x = block.median;
         let floor = (FLOOR * x.abs()).max(rounding(quantum)).max(OF_SPREAD * self.spread);
         let value = x + share;
         if let Some(s) = &mut self.shift {
@@ -130,7 +141,7 @@ impl Series {
             }
             return None;
         }
-        let r = self.level.add(at, x, floor, H)?;
+        let r = self.level.add(block.first, x, floor, H)?;
         let up = r.up > 1.0;
         let out = if up { r.d } else { -r.d };
         if !(up || r.down > 1.0) || out < LEAST * self.level.scale() || out < PRINTED * quantum {
@@ -163,7 +174,8 @@ mod tests {
         (0..minutes)
             .filter(|i| {
                 let ts = Ts(1_795_219_200_000 + i * 60_000);
-                let news = series.add(*i, ts, value(*i) + 0.3 * noise.normal(), 0.0, LIMITS);
+                let value = value(*i) + 0.3 * noise.normal();
+                let news = series.add(Point { at: *i, ts, value, quantum: 0.0 }, LIMITS);
                 matches!(news, Some(News::Shift { large: true, .. })) && *i >= skip * 1440
             })
             .collect()
@@ -184,8 +196,8 @@ mod tests {
             let (mut series, mut noise) = (Series::default(), Noise::new(4));
             (0..2000)
                 .filter_map(|i| {
-                    let x = noise.normal() + if i > 1000 { 9.0 } else { 0.0 };
-                    series.add(i * scale, Ts(i), x, 0.0, LIMITS).map(|_| i)
+                    let value = noise.normal() + if i > 1000 { 9.0 } else { 0.0 };
+                    series.add(Point { at: i * scale, ts: Ts(i), value, quantum: 0.0 }, LIMITS).map(|_| i)
                 })
                 .collect::<Vec<_>>()
         };
