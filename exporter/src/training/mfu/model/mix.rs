@@ -490,7 +490,8 @@ fn sparse(f: &Fields, layers: usize) -> Result<usize, Refused> {
     if let Some(listed) = f.list("moe_layers").filter(|l| !l.is_empty()) {
         return Ok(listed.len());
     }
-    let first = ["dense_layers", "first_k_dense_replace", "n_dense_layers", "moe_layer_num_skipped"].map(|key| f.count(&[key]));
+    let first = ["dense_layers", "first_k_dense_replace", "n_dense_layers", "moe_layer_num_skipped"]
+        .map(|key| f.count(&[key]));
     let first = first.into_iter().max().unwrap_or(0);
     let dense = f.list("mlp_only_layers").unwrap_or_default();
     let is_dense = |i: usize| dense.iter().any(|v| v.as_f64() == Some(i as f64));
