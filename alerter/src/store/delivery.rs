@@ -12,6 +12,7 @@ use super::error::{Result, StoreError};
 use super::handle::{Reader, Store};
 use super::outcome::DeliveryOutcome;
 use super::read::DeliveryState;
+use super::rings::Means;
 use super::rows::{json, put_alive, text_of, word};
 use super::writer::Who;
 use crate::notify::Ring;
@@ -37,15 +38,6 @@ pub(crate) struct DueLane {
     pub page: bool,
     /// When the oldest of it was put in.
     pub since: Ts,
-}
-
-/// How a receiver is reached.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Means {
-    /// It wakes somebody.
-    pub wakes: bool,
-    /// A call gets its number before it is sent.
-    pub numbered: bool,
 }
 
 /// A row marked as being sent, with all its sender needs to know.

@@ -7,6 +7,15 @@ use super::handle::Store;
 use super::writer::Who;
 use crate::notify::Ring;
 
+/// How a receiver is reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Means {
+    /// It wakes somebody.
+    pub wakes: bool,
+    /// A call gets its number before it is sent.
+    pub numbered: bool,
+}
+
 /// Calls that are looked at, the last ones.
 const RINGS_MAX: i64 = 32;
 

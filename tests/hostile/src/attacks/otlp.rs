@@ -49,7 +49,7 @@ fn attributes(target: &Target) -> anyhow::Result<()> {
         let metric = [message(1, b"loss"), message(data, point)].concat();
         message(1, &message(2, &message(2, &metric)))
     };
-    let buckets = message(1, &message(6, &[0; 3_900_000]));
+    let buckets = message(1, &message(6, &vec![0; 3_900_000]));
     let exemplars = message(1, &message(5, &[]).repeat(1_300_000));
     let mut bombs = Vec::new();
     for bomb in [metric(5, &point), metric(9, &buckets), metric(5, &exemplars)] {

@@ -22,8 +22,8 @@ pub(in crate::incident) struct Nearest {
 }
 
 impl Dispatcher {
-    /// The nearest of those who have not been told, for a receiver that fails; `None` if nobody need
-    /// be.
+    /// The nearest of those who have not been told, for a receiver that fails; `None` if nobody
+    /// need be.
     pub(in crate::incident) fn fallback(
         &self,
         view: View<'_>,
@@ -37,8 +37,8 @@ impl Dispatcher {
         Some(self.nearest(view, i, |name| !i.lanes.contains_key(name)))
     }
 
-    /// Whether the next level may be told at once because a receiver failed for good: not if it only
-    /// stood in for another, or if that would wake somebody for what is not a page.
+    /// Whether the next level may be told at once because a receiver failed for good: not if it
+    /// only stood in for another, or if that would wake somebody for what is not a page.
     pub(in crate::incident) fn may_hurry(&self, view: View<'_>, i: &Incident, receiver: &str) -> bool {
         let may = if i.record.severity == Severity::Page {
             // A page that rang elsewhere need not ring sooner because a chat does not show it.
