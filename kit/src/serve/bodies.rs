@@ -197,8 +197,7 @@ where
                 if !this.share.take(frame.data_ref().map_or(0, Bytes::len)) {
                     return Poll::Ready(Some(Err(this.share.refuse("no room for the body"))));
                 }
-                // A part is cut out of what was read of the connection, and would hold all of it.
-                Poll::Ready(Some(Ok(frame.map_data(|data| Bytes::copy_from_slice(&data)))))
+                Poll::Ready(Some(Ok(frame)))
             }
             Poll::Pending => {
                 if !this.share.wait(cx.waker()) {

@@ -13,7 +13,7 @@ use axum::http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
 use axum::response::IntoResponse;
 use bytes::Buf;
-use http_body_util::Limited;
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -338,11 +338,16 @@ async fn route(
         return closing(too_large(server.limits.body_bytes));
     }
     let share = server.bodies.share(client);
-    let limits = &server.limits;
+    let (limits, version) = (&server.limits, request.version());
     let mut request = request.map(|body| {
         // For a larger one there would never be room, so its handler is told that it is too large.
         let body = Limited::new(body, limits.body_bytes.min(server.bodies.limit_per_client()));
-        Body::new(Counted::new(body, Arc::clone(&share), Arc::clone(entered), limits.body_timeout))
+        let body = Counted::new(body, Arc::clone(&share), Arc::clone(entered), limits.body_timeout);
+        if version != Version::HTTP_2 {
+            return Body::new(body);
+        }
+        // A frame is cut out of what was read of its connection, and would hold all of that.
+        Body::new(body.map_frame(|frame| frame.map_data(|data| Bytes::copy_from_slice(&data))))
     });
     request.extensions_mut().insert(ConnectInfo(ends.peer));
     request.extensions_mut().insert(ends);
