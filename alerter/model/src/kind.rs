@@ -86,13 +86,13 @@ pub enum Class {
     Level,
     /// It learns too little.
     Learning,
-    /// It learns by heart.
+    /// The evaluation loss parts from the training loss.
     Gap,
     /// Single steps are long.
     Pause,
     /// The length of steps scatters.
     Uneven,
-    /// All other kinds of one cause are of one class.
+    /// It has no class of its own: all such kinds of one cause are one class.
     OfCause,
 }
 

@@ -153,7 +153,7 @@ impl Replay {
 
     /// Whether the run went on all the while before an event: more steps lie before it than before
     /// any other, and it took their time. A recording may leave out most of its steps, as an
-    /// export does that is thinned; then its gaps are no silence.
+    /// export does that is thinned; then its gaps are no silence. Nor is a time that is made up.
     fn moved(&mut self, event: &Event, at: Ts) -> bool {
         let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else {
             return false;
@@ -167,7 +167,8 @@ impl Replay {
         let usual = median(&self.paces);
         let thinned = steps > self.longest_stride && self.longest_stride > 0;
         self.longest_stride = self.longest_stride.max(steps);
-        let moved = thinned && usual.is_some_and(|usual| pace <= THINNED * usual);
+        let untimed = event.ts.is_none() && event.m.get(metric::STEP_TIME).is_none();
+        let moved = untimed || thinned && usual.is_some_and(|usual| pace <= THINNED * usual);
         if self.paces.len() == STEP_TIMES {
             self.paces.pop_front();
         }

@@ -165,7 +165,7 @@ impl Lanes {
         self.lanes.retain(|_, lane| lane.len() > 0);
     }
 
-    /// Does without the records that are read back.
+    /// Gives up the records that only the journal has: it cannot be read.
     pub(super) fn forget_kept(&mut self) {
         for lane in self.lanes.values_mut() {
             let bytes: usize = lane.kept.iter().map(|(_, place)| place.len()).sum();

@@ -1,4 +1,4 @@
-//! What the learning rate has to do with it.
+//! A learning rate that is too high: the loss rises while the rate is at its height.
 //!
 //! * A ticket: the loss has been rising while the learning rate stands at its height (80 % of its
 //!   maximum or more, after the warm-up). Over 32 blocks of 8 samples Kendall's S against time is

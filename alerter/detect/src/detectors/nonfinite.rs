@@ -47,7 +47,7 @@ pub struct Config {
     pub skipped_page: f64,
     /// Identical losses in a row, at least.
     pub constant_samples: u32,
-    /// RankLosses of exactly zero in a row.
+    /// Losses of exactly zero in a row.
     pub zero_samples: u32,
     /// Finite samples in a row that end the incident.
     pub clear_after: u32,

@@ -39,7 +39,7 @@ impl Default for Config {
     }
 }
 
-/// HitWindow of the last 8 that make a ticket: with a reason, and without.
+/// Hits among the last 8 looks that make a ticket: with a reason, and without.
 const WITH_REASON: u32 = 6;
 const WITHOUT: u32 = 8;
 /// At most so many of them end it.

@@ -15,7 +15,7 @@ use stepwatch_model::time::Ts;
 
 /// Keys kept of a setup.
 const MAX_KEYS: usize = 128;
-/// ConfigGroups kept: that of the node, and those of the runs that it sees.
+/// Setups that are kept: that of the node, and those of the runs that it sees.
 const MAX_SETUPS: usize = 8;
 /// What stands beside the keys of a setup.
 const NO_KEYS: [&str; 4] = ["fingerprint", "part", "parts", "again"];

@@ -1,5 +1,5 @@
-//! What kind of trouble an incident is, as the person who has it on the desk would sort it: what
-//! one knows of, and what is news.
+//! Whether people who have acknowledged an incident are notified again when another kind joins it:
+//! not if that kind is the ordinary course of what they know.
 //!
 //! Kinds of one nature are one trouble seen by several detectors, or its ordinary course: gradients
 //! explode and the loss follows, a run that stands has ranks that died. Another nature asks for

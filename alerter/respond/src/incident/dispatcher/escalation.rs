@@ -21,7 +21,6 @@ struct Ladder {
     route: String,
     levels: Vec<Level>,
     /// Since when an answer is waited for.
-    #[serde(default)]
     since: Ts,
     /// The next to notify.
     at: usize,
