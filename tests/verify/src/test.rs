@@ -17,6 +17,8 @@ use crate::{fuzz, install, real};
 const PROGRAM_TESTS: &str = "tests";
 /// Binaries of that package that run at once.
 const PROGRAM_LANES: usize = 2;
+/// Those of them that measure how long something takes, and run when nothing else does.
+const TIMED: &[&str] = &["latency"];
 
 /// A compiled test binary.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,7 +38,9 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
     if !binaries.iter().any(|b| b.package == program_tests) {
         return Err("cargo names no test binary that starts the programs".into());
     }
-    let queue = Mutex::new(VecDeque::from(binaries));
+    let (timed, untimed): (Vec<_>, Vec<_>) =
+        binaries.into_iter().partition(|b| b.package == program_tests && TIMED.contains(&&*b.name()));
+    let queue = Mutex::new(VecDeque::from(untimed));
     let next = |from_the_end: bool| {
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
         if from_the_end { queue.pop_back() } else { queue.pop_front() }
@@ -55,7 +59,8 @@ pub(crate) fn all(w: &Workspace) -> Result<Closing, String> {
         }
         results
     });
-    let (passed, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let timed = timed.iter().map(|b| b.run(w, &program_tests));
+    let (passed, failed): (Vec<_>, Vec<_>) = results.into_iter().chain(timed).partition(Result::is_ok);
     let failures: Vec<_> = failed.into_iter().filter_map(Result::err).collect();
     if !failures.is_empty() {
         return Err(failures.join("\n"));
