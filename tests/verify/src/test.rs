@@ -25,6 +25,8 @@ const TIMED: &[&str] = &["latency"];
 struct TestBinary {
     /// Where its package stands; cargo starts tests there.
     package: PathBuf,
+    /// What the package is called; cargo says so to tests.
+    package_name: String,
     path: PathBuf,
 }
 
@@ -83,7 +85,11 @@ impl TestBinary {
         let is_test = profile.split('}').next()?.contains(r#""test":true"#);
         let manifest = text_of(line, "manifest_path").filter(|_| is_test)?;
         let package = Path::new(manifest).parent()?.to_owned();
-        Some(Self { package, path: text_of(line, "executable")?.into() })
+        // `path+file:///w/kit#stepwatch-kit@0.1.0`, or without a name where the directory has it.
+        let (_, id) = text_of(line, "package_id")?.split_once('#')?;
+        let directory = || package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let package_name = id.split_once('@').map_or_else(directory, |(name, _)| name.to_owned());
+        Some(Self { path: text_of(line, "executable")?.into(), package_name, package })
     }
 
     /// The name without cargo's hash.
@@ -95,6 +101,7 @@ impl TestBinary {
     fn run(&self, w: &Workspace, program_tests: &Path) -> Result<Closing, String> {
         let mut command = Command::new(&self.path);
         command.current_dir(&self.package);
+        command.env("CARGO_MANIFEST_DIR", &self.package).env("CARGO_PKG_NAME", &self.package_name);
         peers(w, &mut command);
         // The step api-fuzz runs it.
         if w.full && self.package == program_tests {
@@ -102,7 +109,9 @@ impl TestBinary {
         }
         let package = self.package.strip_prefix(&w.root).unwrap_or(&self.package).display().to_string();
         let name = format!("{package}/{}", self.name());
-        let log = format!("test-{}", name.replace('/', "-"));
+        // With the hash: a library and a program may have one name.
+        let file = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let log = format!("test-{}-{file}", package.replace('/', "-"));
         w.run(&log, &mut command).map(|out| closing(&out, &name)).map_err(|why| format!("{name}: {why}"))
     }
 }
@@ -151,12 +160,13 @@ mod tests {
     fn a_message_of_cargo_names_a_test_binary() {
         let message = |test: bool, executable: &str| {
             format!(
-                r#"{{"reason":"compiler-artifact","package_id":"path+file:///w/kit#0.1.0","manifest_path":"/w/kit/Cargo.toml","target":{{"kind":["lib"],"test":true}},"profile":{{"opt_level":"0","test":{test}}},"features":[],"executable":{executable},"fresh":true}}"#
+                r#"{{"reason":"compiler-artifact","package_id":"path+file:///w/kit#stepwatch-kit@0.1.0","manifest_path":"/w/kit/Cargo.toml","target":{{"kind":["lib"],"test":true}},"profile":{{"opt_level":"0","test":{test}}},"features":[],"executable":{executable},"fresh":true}}"#
             )
         };
         let binary =
             TestBinary::of_message(&message(true, r#""/w/target/debug/deps/the_kit-0a1b""#)).unwrap();
         assert_eq!((binary.package.to_str(), binary.name().as_str()), (Some("/w/kit"), "the_kit"));
+        assert_eq!(binary.package_name, "stepwatch-kit");
         assert_eq!(TestBinary::of_message(&message(false, r#""/w/target/debug/kit""#)), None);
         assert_eq!(TestBinary::of_message(&message(true, "null")), None);
         assert_eq!(TestBinary::of_message("warning: unused"), None);
