@@ -7,8 +7,8 @@ use stepwatch_fakes::PagerDuty;
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Crowd, Stack, StackOptions, crowd, say};
 
-/// Incidents measured in a round. Those of all rounds, and the crowd, are less than the 512 runs that
-/// an exporter may report.
+/// Incidents measured in a round. Those of all rounds, and the crowd, are less than the 512 runs
+/// that an exporter may report.
 const INCIDENTS: usize = 150;
 /// A machine that is busy with something else gets another chance; every round is printed.
 const ROUNDS: usize = 3;

@@ -416,8 +416,8 @@ fn per_client<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<Client, 
 }
 
 impl Seat {
-    /// A place for a connection that speaks HTTP/2, until it is dropped. Where there is none, one of
-    /// these connections is closed, and its place is waited for.
+    /// A place for a connection that speaks HTTP/2, until it is dropped. Where there is none, one
+    /// of these connections is closed, and its place is waited for.
     pub(super) async fn http2_place(&self) -> Option<OwnedSemaphorePermit> {
         let places = Arc::clone(&self.connections.http2);
         if places.available_permits() == 0 {
