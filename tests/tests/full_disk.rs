@@ -95,6 +95,16 @@ async fn wait_idle(stack: &Stack) {
     poll_until("nothing to be written", PATIENCE, idle).await.unwrap();
 }
 
+/// A stack that has paged for `EarlyAlert` and writes nothing now.
+async fn start_idle() -> Stack {
+    let options = StackOptions { blind: true, ..StackOptions::default() };
+    let stack = Stack::start_with(options).await.unwrap();
+    assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
+    wait_sent(&stack.alerter).await;
+    wait_idle(&stack).await;
+    stack
+}
+
 /// What is told now is not recorded, and rings all the same after ten seconds; so does the fault of
 /// the database.
 async fn rings_unrecorded(stack: &Stack, since: Instant, why: &str) {
@@ -396,11 +406,7 @@ async fn an_idle_alerter_misses_its_database_at_once_and_rings_after_ten_seconds
 /// SQLite maps this file, and whoever touches what is mapped and not there is killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_that_is_emptied_kills_nobody_and_rings() {
-    let options = StackOptions { blind: true, ..StackOptions::default() };
-    let mut stack = Stack::start_with(options).await.unwrap();
-    assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
-    wait_sent(&stack.alerter).await;
-    wait_idle(&stack).await;
+    let mut stack = start_idle().await;
     let since = Instant::now();
     cut(&stack, "-shm", 0);
     rings_unrecorded(&stack, since, "the database's index was cut short").await;
@@ -415,11 +421,7 @@ async fn an_index_that_is_emptied_kills_nobody_and_rings() {
 /// Everything is gone, for those who look and for the next start, which tells so before it ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_emptied_rings_and_rings_once_more_where_the_next_start_refuses_it() {
-    let options = StackOptions { blind: true, ..StackOptions::default() };
-    let mut stack = Stack::start_with(options).await.unwrap();
-    assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
-    wait_sent(&stack.alerter).await;
-    wait_idle(&stack).await;
+    let mut stack = start_idle().await;
     let since = Instant::now();
     for end in ["", "-wal", "-shm"] {
         cut(&stack, end, 0);
@@ -475,11 +477,7 @@ async fn a_second_alerter_on_a_database_rings_nobody() {
 /// SQLite still writes to a log that was cut short, and nothing of that can be read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_is_cut_short_rings_after_ten_seconds() {
-    let options = StackOptions { blind: true, ..StackOptions::default() };
-    let stack = Stack::start_with(options).await.unwrap();
-    assert_eq!(fire(&stack.alerter.url(), "EarlyAlert").await, Some(200));
-    wait_sent(&stack.alerter).await;
-    wait_idle(&stack).await;
+    let stack = start_idle().await;
     let since = Instant::now();
     cut(&stack, "-wal", 100);
     rings_unrecorded(&stack, since, "the database's log was cut short").await;

@@ -6,7 +6,8 @@
 //! early. Each piece is weighed alike:
 //!
 //! ```text
-//! score = strength + 1·[began in the ten minutes before] + 1/(place in the order of onsets) + 2·(1 − share of nodes that have it) + prior(kind)
+//! score = strength + 1·[began in the ten minutes before] + 1/(place in the order of onsets)
+//!       + 2·(1 − share of nodes that have it) + prior(kind)
 //! ```
 //!
 //! `strength` is 1 of what was told, and ln(1 + S/h) of a statistic that stands at S with its bound

@@ -113,7 +113,8 @@ impl Identity {
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The same of the log of a connection that is open, which must have all that was written to it.
+    /// The same of the log of a connection that is open, which must have all that was written to
+    /// it.
     pub(super) fn check_log(&self) -> Result<()> {
         let path = with_suffix(&self.path, "-wal");
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);

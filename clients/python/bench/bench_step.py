@@ -41,12 +41,15 @@ P99_TARGET_US = 10.0
 EMPTY_P99_US = 2.5
 # The most by which the targets are wider on a machine that is slower than that.
 MOST_SLACK = 6.0
-# What the median call may cost of a peer that only takes the time and appends to a deque, on any machine.
+# What the median call may cost of a peer that only takes the time and appends to a deque, on any
+# machine.
 PEER_RATIO = 2.5
 LATENCY_P99_TARGET_MS = 50.0
-#: With --check a row that misses a target is measured again: other work on the machine comes and goes, a slow client stays slow.
+#: With --check a row that misses a target is measured again: other work on the machine comes and
+#: goes, a slow client stays slow.
 ATTEMPTS = 3
-#: How often a row is measured that says nothing, because the machine had no time, and how long is waited before.
+#: How often a row is measured that says nothing, because the machine had no time, and how long is
+#: waited before.
 BUSY_ATTEMPTS = 6
 BUSY_PAUSE = 5.0
 SHORTEST_STEP, LONGEST_STEP = 0.0002, 0.001

@@ -17,8 +17,8 @@ try:
 except ImportError:
     numpy = None  # type: ignore[assignment]
 
-#: Abraham Lincoln, the Gettysburg Address (1863); the Declaration of Independence (1776); William Shakespeare, sonnets 18, 29, 116
-#: (1609). In the public domain.
+#: Abraham Lincoln, the Gettysburg Address (1863); the Declaration of Independence (1776); William
+#: Shakespeare, sonnets 18, 29, 116 (1609). In the public domain.
 TEXT = """\
 Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived in Liberty, and dedicated to the
 proposition that all men are created equal. Now we are engaged in a great civil war, testing whether that nation, or any nation so

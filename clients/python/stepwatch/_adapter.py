@@ -19,7 +19,8 @@ log = logging.getLogger("stepwatch")
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
-#: What frameworks and people call the metrics that detectors know by name; without a prefix, in lower case, with underscores.
+#: What frameworks and people call the metrics that detectors know by name; without a prefix, in
+#: lower case, with underscores.
 _KNOWN = {
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -110,7 +111,8 @@ class Training:
         """Without ``signals`` SIGTERM is the framework's business: it would find our handler, and keep it beside its own."""
         about.update(self._about)
         if self.run is None:
-            # A name that the environment gives comes before the framework's: whoever launched the job reports under it, too.
+            # A name that the environment gives comes before the framework's: whoever launched the
+            # job reports under it, too.
             own = about.pop("name", None)
             self.run = Run(own or (None if _run_name.given(os.environ) else name), **about)
         else:
@@ -131,7 +133,8 @@ class Training:
             return
         self.resume()
         self.cancel()
-        # After an exception the device may never answer again: what has not landed by now is given up.
+        # After an exception the device may never answer again: what has not landed by now is given
+        # up.
         self._flight.poll(wait=not code, give_up=bool(code))
         if self._own:
             run, self.run = self.run, None
@@ -149,7 +152,8 @@ class Training:
         now = time.monotonic() if at is None else at
         before, self._last = self._last, now
         if before is not None and before >= now:
-            # It is said to have ended before the one before it (frameworks call back from threads): nobody knows how long it took.
+            # It is said to have ended before the one before it (frameworks call back from threads):
+            # nobody knows how long it took.
             before, self._last = None, before
         phases = run.take_phases()
         run.mark(step)
@@ -171,7 +175,7 @@ class Training:
         """Passes on what has landed meanwhile."""
         self._flight.poll()
 
-    # -- what the loop is in the middle of -----------------------------------------------------------------------------------
+    # -- what the loop is in the middle of ---------------------------------------------------------
 
     def wait(self, name: str = "data") -> None:
         """The loop now waits for something that is part of the next step."""

@@ -16,22 +16,26 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
 
-#: Bytes copied at once, and what a pipe holds: the command does not wait when we are not scheduled for a moment.
+#: Bytes copied at once, and what a pipe holds: the command does not wait when we are not scheduled
+#: for a moment.
 BLOCK = 64 * 1024
 PIPE_SIZE = 1024 * 1024
-#: Seconds without output after which a pipe is given up that somebody the command left behind still holds, and seconds in all.
+#: Seconds without output after which a pipe is given up that somebody the command left behind still
+#: holds, and seconds in all.
 DRAIN = 0.1
 DRAIN_LIMIT = 2.0
-#: Seconds after which we look ourselves whether the command has ended, should nothing have woken us.
+#: Seconds after which we look ourselves whether the command has ended, should nothing have woken
+#: us.
 LOOK = 1.0
-#: Seconds after which the witness is asked whether it got a signal, too (whoever signals many does it one by one), and seconds that it
-#: has to answer.
+#: Seconds after which the witness is asked whether it got a signal, too (whoever signals many does
+#: it one by one), and seconds that it has to answer.
 GRACE = 0.05
 TESTIMONY = 2.0
 #: Its answer, among the numbers of signals.
 ANSWER = 0
 
-#: What is passed on. SIGKILL and SIGSTOP nobody can, and the rest (children, timers, faults) is not meant for the command.
+#: What is passed on. SIGKILL and SIGSTOP nobody can, and the rest (children, timers, faults) is not
+#: meant for the command.
 FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -51,7 +55,8 @@ class Child:
     def __init__(self, command: List[str], env: Dict[str, str]) -> None:
         """Raises OSError when the command cannot be run."""
         _open_standard()
-        # Who ignores a signal (nohup, a shell's background job) wants the command to ignore it, and it does.
+        # Who ignores a signal (nohup, a shell's background job) wants the command to ignore it, and
+        # it does.
         self._handled = [n for n in FORWARDED if signal.getsignal(n) not in (signal.SIG_IGN, None)]
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         self._witness = Witness(self._handled, self._mask)
@@ -79,7 +84,8 @@ class Child:
                 os.close(channel.end)
 
     def _before_exec(self) -> None:
-        # A signal that came meanwhile does to the command what it would have done just after its start.
+        # A signal that came meanwhile does to the command what it would have done just after its
+        # start.
         for number in self._handled:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -90,7 +96,8 @@ class Child:
         for end in (woken, wake):
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # A signal that comes just before a system call would not interrupt it: its handler would wait until the command ends.
+        # A signal that comes just before a system call would not interrupt it: its handler would
+        # wait until the command ends.
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         ended, end = os.pipe()
         for channel in self._channels:
@@ -107,7 +114,7 @@ class Child:
         self._witness.dismiss()
         return status
 
-    # -- signals: handlers run in the main thread ----------------------------------------------------------------------------
+    # -- signals: handlers run in the main thread --------------------------------------------------
 
     def _forward(self, number: int, frame: Any) -> None:
         if self._process.returncode is not None:
@@ -210,7 +217,8 @@ class Channel:
                 wait.register(self._target, select.POLLOUT)
                 wait.poll()
             except OSError as e:
-                # A full disk is not the end of the training run; a reader that has gone is the end of its output.
+                # A full disk is not the end of the training run; a reader that has gone is the end
+                # of its output.
                 return e.errno != errno.EPIPE
         return True
 
@@ -267,7 +275,8 @@ class Witness:
                     os.write(self._ask, b"?")
                     self._questions += 1
                     question = self._questions
-                # Not long: the handler of another signal, which may come meanwhile, reads here, too.
+                # Not long: the handler of another signal, which may come meanwhile, reads here,
+                # too.
                 if select.select([self._reports], [], [], GRACE / 5)[0]:
                     self._hear(os.read(self._reports, 256))
             except BlockingIOError:

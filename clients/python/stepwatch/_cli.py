@@ -10,7 +10,8 @@ from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from ._version import __version__
 
-#: What sysexits.h calls EX_USAGE, and every program of ours answers to arguments that it does not understand.
+#: What sysexits.h calls EX_USAGE, and every program of ours answers to arguments that it does not
+#: understand.
 USAGE = 64
 
 #: Name of the command: its module, and what it does.

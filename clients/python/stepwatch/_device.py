@@ -34,7 +34,8 @@ class DeviceValue:
             event.record()
             return cls(there, event)
         except Exception:
-            # A device without pinned copies: read one step later, when the value has been computed anyway.
+            # A device without pinned copies: read one step later, when the value has been computed
+            # anyway.
             return cls(value.clone(), deferred=True)
 
     def landed(self, newest: bool) -> bool:

@@ -43,7 +43,8 @@ class Builder:
         self._told: Set[str] = set()
 
     def _event(self, kind: str, at: float) -> Dict[str, Any]:
-        # The offset is taken now and not once: the wall clock of a node is stepped and slewed while a run lasts for weeks.
+        # The offset is taken now and not once: the wall clock of a node is stepped and slewed while
+        # a run lasts for weeks.
         ts = round(at + time.time() - time.monotonic(), 6)
         event: Dict[str, Any] = {"v": 1, "k": kind, "ts": ts}
         event.update(self._head)

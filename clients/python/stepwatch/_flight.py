@@ -10,7 +10,8 @@ from typing import Any, Callable, Deque, Dict, Protocol, Set, Tuple
 
 log = logging.getLogger("stepwatch")
 
-#: Reports whose values may be on their way; the values of an older one are given up (the report itself is made).
+#: Reports whose values may be on their way; the values of an older one are given up (the report
+#: itself is made).
 MAX_IN_FLIGHT = 64
 #: Metrics that cannot be read and are told of by name.
 MAX_TOLD = 32

@@ -35,7 +35,8 @@ SIZE = 256
 SUFFIX = ".hb"
 #: Pages read from one folder.
 MAX_PAGES = 4096
-#: Seconds after its last beat for which the page of a dead process is kept for whoever comes to look.
+#: Seconds after its last beat for which the page of a dead process is kept for whoever comes to
+#: look.
 KEPT = 3600.0
 #: Phase names kept encoded.
 MAX_NAMES = 64
@@ -100,7 +101,8 @@ class Page:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             os.fchmod(fd, 0o644)  # the umask is for files, and this is for the exporter to read
-            # Written before it is mapped: where shared memory is full this fails, and a store into the mapping would kill us.
+            # Written before it is mapped: where shared memory is full this fails, and a store into
+            # the mapping would kill us.
             if os.write(fd, first.ljust(SIZE, b"\0")) != SIZE:
                 raise OSError("shared memory is full")
             mapped = memoryview(mmap.mmap(fd, SIZE))
@@ -126,7 +128,8 @@ class Page:
                     pass
 
     def _unmap(self) -> None:
-        # Not closed: another thread may be in the middle of a write. The mapping goes with the last reference.
+        # Not closed: another thread may be in the middle of a write. The mapping goes with the last
+        # reference.
         self._write_with(_NoWriters)
 
     def after_fork(self) -> None:
@@ -252,7 +255,8 @@ def read(path: str) -> Optional[Beat]:
         page = os.pread(fd, SIZE, 0)
         for _ in range(_TRIES):
             before, page = page, os.pread(fd, SIZE, 0)
-            # Two copies that agree were not being written; of a process that was stopped while it wrote the number stays odd.
+            # Two copies that agree were not being written; of a process that was stopped while it
+            # wrote the number stays odd.
             if before == page and (len(page) != SIZE or page[8] % 2 == 0):
                 break
     except OSError:

@@ -27,7 +27,8 @@ class Identity(NamedTuple):
     world: Optional[int]
     local_rank: Optional[int]
     job: Optional[str]
-    #: How often the launcher says it has restarted us; the exporter counts for itself and takes this as a hint.
+    #: How often the launcher says it has restarted us; the exporter counts for itself and takes
+    #: this as a hint.
     attempt: Optional[int]
 
 

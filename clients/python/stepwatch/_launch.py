@@ -31,7 +31,8 @@ QUEUE_LIMIT = 4 * QUEUED
 #: Seconds for the last output and the goodbye to leave.
 EXIT_WAIT = 0.25
 
-#: What helps to find out why a run failed and costs nothing; only where nobody has decided otherwise.
+#: What helps to find out why a run failed and costs nothing; only where nobody has decided
+#: otherwise.
 DEFAULTS = {
     "PYTHONUNBUFFERED": "1",  # what was printed before a crash is seen
     "PYTHONFAULTHANDLER": "1",  # a segmentation fault prints where Python was
@@ -40,7 +41,8 @@ DEFAULTS = {
 }
 #: Commands that start processes on other machines, where a file of ours is not.
 _REMOTE = frozenset("srun mpirun mpiexec ssh pdsh sbatch kubectl docker podman ray".split())
-#: Not empty and the same on every machine. Transformers sends its content as a token, which nobody asks for.
+#: Not empty and the same on every machine. Transformers sends its content as a token, which nobody
+#: asks for.
 _ANY_TOKEN = "/proc/sys/kernel/ostype"
 
 DESCRIPTION = """\
@@ -113,7 +115,8 @@ def environment(
     """What the command gets: ours, and what makes it report."""
     name = named.run
     env = dict(outer, STEPWATCH_RUN=name)
-    # A job that is submitted from here inherits both, and must not take our name for one that somebody gave it.
+    # A job that is submitted from here inherits both, and must not take our name for one that
+    # somebody gave it.
     env[_run_name.NAMED_BY] = "" if named.by == "name" else named.by
     if options.job:
         env["STEPWATCH_JOB_ID"] = options.job
@@ -146,7 +149,8 @@ def kubeflow(url: str, name: str) -> Optional[str]:
     return "%s://%s%s/v1/kubeflow/%s" % (parts.scheme, parts.netloc, path, urllib.parse.quote(name, safe=""))
 
 
-#: Options of launchers that say what all their nodes have in common: the variables that their ranks will find it in.
+#: Options of launchers that say what all their nodes have in common: the variables that their ranks
+#: will find it in.
 _COMMON = {
     "--rdzv-id": "TORCHELASTIC_RUN_ID",
     "--master-addr": "MASTER_ADDR",

@@ -23,7 +23,8 @@ log = logging.getLogger("stepwatch")
 MAX_BYTES = 6 * 1024
 #: Whose elements are the blocks of a model.
 _CONTAINERS = frozenset(("ModuleList", "ModuleDict"))
-#: What wrappers put into the names of modules: DDP and FSDP, torch.compile, activation checkpointing, Lightning and DeepSpeed.
+#: What wrappers put into the names of modules: DDP and FSDP, torch.compile, activation
+#: checkpointing, Lightning and DeepSpeed.
 _WRAPPERS = frozenset(("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module", "_forward_module"))
 
 Layers = Union[str, Pattern[str], Sequence[Union[str, Pattern[str]]]]
@@ -104,7 +105,7 @@ class LayerStats:
             log.warning("stepwatch: no activations of %d layers: they are inside of compiled code", compiled)
         self._run.event("layer_stats", level="info", layers=kept, left_out=found - kept, compiled=compiled, every=self._every)
 
-    # -- a sample ------------------------------------------------------------------------------------------------------------
+    # -- a sample ----------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Looks at the step that comes."""

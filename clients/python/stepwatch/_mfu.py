@@ -49,7 +49,8 @@ _NAMES: Dict[str, List[str]] = {
     "nope_dim": ["qk_nope_head_dim", "qk_head_dim"],
     "rope_dim": ["qk_rope_head_dim", "qk_pos_emb_head_dim"],
     "v_dim": ["v_head_dim"],
-    # num_nextn_predict_layers of a config.json tells of layers that transformers neither builds nor trains.
+    # num_nextn_predict_layers of a config.json tells of layers that transformers neither builds nor
+    # trains.
     "mtp_layers": ["mtp_layers", "mtp_num_layers"],
     "delta_key_heads": ["linear_num_key_heads"],
     "delta_value_heads": ["linear_num_value_heads"],
@@ -66,7 +67,8 @@ _ACTIVATIONS = (
     "mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function", "activation", "activation_func"
 )  # fmt: skip
 
-# The square of a ReLU, which some models have behind a gate and most, every Nemotron among them, have not.
+# The square of a ReLU, which some models have behind a gate and most, every Nemotron among them,
+# have not.
 _SQUARES = ("relu2", "relu_squared", "squared_relu")
 _SQUARES_WITH_GATES = ("bitnet",)
 _SQUARES_ALONE = ("nanochat", "persimmon", "fuyu", "arcee", "jais2", "cosmos3_edge_text")

@@ -13,7 +13,8 @@ from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
 from ._sender import Sender
 from ._wire import MAX_TEXT, text
 
-#: Bytes of one stream that wait for the receiver; also what is split into lines in one TICK, so a flood costs a bounded share of a core.
+#: Bytes of one stream that wait for the receiver; also what is split into lines in one TICK, so a
+#: flood costs a bounded share of a core.
 BUFFER_LIMIT = 256 * 1024
 #: Seconds for which output is gathered before it is sent.
 TICK = 0.1
@@ -183,7 +184,7 @@ class _Output:
         return True
 
 
-# -- last words --------------------------------------------------------------------------------------------------------------
+# -- last words ------------------------------------------------------------------------------------
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 #: What launchers put before a line: "[rank0]: ", "[default3]:", "worker-0: ".

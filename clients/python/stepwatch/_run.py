@@ -23,8 +23,8 @@ from ._version import __version__
 
 log = logging.getLogger("stepwatch")
 
-#: Parts of a step: timed into its ``t``. Any other phase is announced instead, because it keeps the next step waiting; in both
-#: places its time would be counted twice.
+#: Parts of a step: timed into its ``t``. Any other phase is announced instead, because it keeps the
+#: next step waiting; in both places its time would be counted twice.
 IN_STEP = frozenset(
     "data data_wait data_time data_loading dataloader h2d fwd forward bwd backward fwd_bwd forward_backward loss comm allreduce all_reduce grad_sync"
     " clip grad_clip optim optimizer optimizer_step zero_grad log logging".split()
@@ -179,7 +179,7 @@ class Run:
         except Exception as e:
             log.warning("stepwatch: nothing will be reported: %r", e)
 
-    # -- the training loop ---------------------------------------------------------------------------------------------------
+    # -- the training loop -------------------------------------------------------------------------
 
     def step(self, step: Any, t: Optional[Mapping[str, Any]] = None, **metrics: Any) -> None:
         """Reports an optimizer step that is done. Costs about a microsecond: give it floats you have, never ``.item()`` for it.
@@ -258,7 +258,7 @@ class Run:
         self._builder.about.update(about)
         self._sender.greet()
 
-    # -- timings, shared with phases and checkpoints -------------------------------------------------------------------------
+    # -- timings, shared with phases and checkpoints -----------------------------------------------
 
     def enter(self, block: Any) -> None:
         self._open.append(block)
@@ -274,7 +274,7 @@ class Run:
             phases[block.name] = phases.get(block.name, 0.0) + seconds
         return float(seconds)
 
-    # -- the end -------------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     @property
     def connected(self) -> Optional[str]:

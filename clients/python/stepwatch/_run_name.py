@@ -52,7 +52,8 @@ class Named(NamedTuple):
     run: str
     by: str
     why: str
-    #: What it would be called if nobody had given it a name: what joins it to what else is known of its job.
+    #: What it would be called if nobody had given it a name: what joins it to what else is known of
+    #: its job.
     unnamed: str
     job: Optional[Job]
     #: How often launchers and schedulers say that they restarted it.
@@ -260,7 +261,7 @@ def told(named: Named, name: Any = None) -> Dict[str, Any]:
     return {"run_by": named.by, "run_why": named.why, "run_unnamed": named.unnamed}
 
 
-# -- this process ------------------------------------------------------------------------------------------------------------
+# -- this process ----------------------------------------------------------------------------------
 
 
 def here(env: Optional[Mapping[str, str]] = None, argv: Optional[Sequence[str]] = None) -> Named:

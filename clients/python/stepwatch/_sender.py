@@ -26,23 +26,28 @@ from ._wire import encode
 
 log = logging.getLogger("stepwatch")
 
-#: Events kept while nobody takes them: at 20 steps a second a restart of the exporter of 50 s loses nothing.
+#: Events kept while nobody takes them: at 20 steps a second a restart of the exporter of 50 s loses
+#: nothing.
 QUEUE_LIMIT = 1024
 #: Events kept apart until they are complete (a checkpoint whose size is being measured).
 ASIDE_LIMIT = 16
 #: Seconds between two looks at the queue: the mean delay of an event is half of it.
 POLL = 0.02
-#: Seconds that leaving the ``with`` block or the process waits for the last events: 50 ms is the promise, a busy machine wakes us late.
+#: Seconds that leaving the ``with`` block or the process waits for the last events: 50 ms is the
+#: promise, a busy machine wakes us late.
 EXIT_WAIT = 0.03
-#: Seconds that it may wait instead while nothing but a busy machine holds them up: a lost goodbye is a false alarm of a dead rank.
+#: Seconds that it may wait instead while nothing but a busy machine holds them up: a lost goodbye
+#: is a false alarm of a dead rank.
 EXIT_WAIT_FLOWING = 0.25
 #: Seconds that the thread itself goes on trying after that, while the process lives.
 LINGER = 2.0
 #: Seconds before each further attempt to connect; the last repeats.
 BACKOFF = (0.2, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-#: Seconds that a connection must have lasted for its loss to be news: younger ones back off, or we would spin on a broken receiver.
+#: Seconds that a connection must have lasted for its loss to be news: younger ones back off, or we
+#: would spin on a broken receiver.
 STABLE = 1.0
-#: Seconds for which a lost way is given the chance to come back before a lesser one is taken; the queue holds that long.
+#: Seconds for which a lost way is given the chance to come back before a lesser one is taken; the
+#: queue holds that long.
 PATIENCE = 3.0
 #: Longest pause between two tries at a receiver that is alive and full.
 MAX_FULL_WAIT = 0.25
@@ -54,7 +59,8 @@ GOODBYE = "bye"
 Item = Tuple[int, float, str, Any, Any, Any]
 
 _live: "weakref.WeakSet[Sender]" = weakref.WeakSet()
-# An instance of our own: the global generator belongs to the training run, whose results must not depend on us.
+# An instance of our own: the global generator belongs to the training run, whose results must not
+# depend on us.
 _jitter = random.Random()
 
 
@@ -115,7 +121,7 @@ class Sender:
         self._wake = threading.Lock()
         self._wake.acquire()
 
-    # -- any thread ----------------------------------------------------------------------------------------------------------
+    # -- any thread --------------------------------------------------------------------------------
 
     def start(self) -> None:
         if not self._ways:
@@ -196,7 +202,7 @@ class Sender:
         self._reset()
         self.queue = collections.deque(maxlen=0) if closed else _StartsOnAppend(self, self.queue)
 
-    # -- the thread ----------------------------------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------
 
     def _loop(self) -> None:
         sweep()
@@ -211,7 +217,8 @@ class Sender:
                 self.queue = collections.deque(maxlen=0)  # what a closed run is told goes nowhere
                 return
             self._wake.acquire(timeout=pause)
-            # Nearly every look finds nothing, as a step takes seconds: such a look must cost next to nothing.
+            # Nearly every look finds nothing, as a step takes seconds: such a look must cost next
+            # to nothing.
             while not self.queue and self._deadline is None and time.monotonic() < self._quiet_until:
                 self._wake.acquire(timeout=POLL)
                 self._page.beat()

@@ -89,7 +89,8 @@ _forking = threading.local()
 
 
 def _before_fork() -> None:
-    # Until the child has its own disposition a SIGTERM to it waits: ours would swallow it there, and wake the parent's thread.
+    # Until the child has its own disposition a SIGTERM to it waits: ours would swallow it there,
+    # and wake the parent's thread.
     try:
         if signal.getsignal(signal.SIGTERM) is _on_signal:
             _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

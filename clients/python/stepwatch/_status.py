@@ -12,7 +12,8 @@ from typing import Any, Dict, List, Optional
 from . import _heartbeat
 from ._heartbeat import Beat
 
-#: The sending thread looks every 20 ms. When it has not run for this long, something keeps the interpreter, or the process.
+#: The sending thread looks every 20 ms. When it has not run for this long, something keeps the
+#: interpreter, or the process.
 STALLED = 5.0
 
 _COLUMNS = ("RUN", "RANK", "PID", "STATE", "STEP", "LAST STEP", "PHASE", "FOR", "LAST BEAT", "NOTE")

@@ -15,9 +15,11 @@ from typing import List, Mapping, Optional, Sequence, Union
 from urllib.parse import unquote, urlsplit
 
 DEFAULT_SOCKET = "/run/stepwatch/ingest.sock"
-#: Seconds for one request: a receiver that accepts and never answers costs the sending thread this, and training nothing.
+#: Seconds for one request: a receiver that accepts and never answers costs the sending thread this,
+#: and training nothing.
 HTTP_TIMEOUT = 2.0
-#: A file that has grown to this is put aside as ``.1``, once: at most twice this is ever on disk for a process.
+#: A file that has grown to this is put aside as ``.1``, once: at most twice this is ever on disk
+#: for a process.
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 _FULL = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS)
@@ -25,7 +27,8 @@ _FULL = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS)
 
 class Transport:
     name = ""
-    #: Lines handed to one ``send``; the rest stays in the bounded queue, where the oldest gives way.
+    #: Lines handed to one ``send``; the rest stays in the bounded queue, where the oldest gives
+    #: way.
     batch = 1
     #: Whether the other side wants to hear that we are alive.
     live = True

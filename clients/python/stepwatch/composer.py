@@ -29,7 +29,8 @@ _NAMES = {
 }
 #: Counters that the step itself tells.
 _LEFT_OUT = "time/"
-#: Metrics of one step that no detector knows by name; more are left out. A monitor of the optimizer logs several for each layer.
+#: Metrics of one step that no detector knows by name; more are left out. A monitor of the optimizer
+#: logs several for each layer.
 MAX_LOGGED = 128
 
 
@@ -51,7 +52,7 @@ class StepwatchLogger(LoggerDestination):  # type: ignore[misc]
         self._metrics: Dict[str, Any] = {}
         self._lr: Any = None
 
-    # -- begin and end -------------------------------------------------------------------------------------------------------
+    # -- begin and end -----------------------------------------------------------------------------
 
     @quiet
     def fit_start(self, state: Any, logger: Any) -> None:
@@ -91,7 +92,7 @@ class StepwatchLogger(LoggerDestination):  # type: ignore[misc]
         while self._taps:
             self._taps.pop().remove()
 
-    # -- steps ---------------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     @quiet
     def before_dataloader(self, state: Any, logger: Any) -> None:
@@ -134,7 +135,7 @@ class StepwatchLogger(LoggerDestination):  # type: ignore[misc]
         metrics.setdefault("samples", int(state.timestamp.sample) - int(state.previous_timestamp.sample))
         self._training.step(int(state.timestamp.batch), metrics)
 
-    # -- evaluations and checkpoints -----------------------------------------------------------------------------------------
+    # -- evaluations and checkpoints ---------------------------------------------------------------
 
     @quiet
     def eval_before_all(self, state: Any, logger: Any) -> None:

@@ -115,7 +115,7 @@ class StepwatchFabricCallback:
         else:
             self._training.poll()
 
-    # -- what scripts call by ``fabric.call``, if they do ---------------------------------------------------------------------
+    # -- what scripts call by ``fabric.call``, if they do ------------------------------------------
 
     @quiet
     def on_validation_start(self, *_: Any, **__: Any) -> None:

@@ -49,7 +49,8 @@ class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         about = describe_model(model) if model is not None else {}
         if getattr(args, "packing", False) and isinstance(about.get("model"), dict):
-            # Sequences are filled up to this length; else they are as long as their texts, and nobody tells.
+            # Sequences are filled up to this length; else they are as long as their texts, and
+            # nobody tells.
             length = getattr(args, "max_length", None) or getattr(args, "max_seq_length", None)
             if length:
                 about["model"]["seq_len"] = int(length)

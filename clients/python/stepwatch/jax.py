@@ -86,7 +86,8 @@ class StepReporter:
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         try:
-            # After an exception the device may never answer again: what has not landed by now is given up.
+            # After an exception the device may never answer again: what has not landed by now is
+            # given up.
             self._training.end(None if kind is None else 1)
         except Exception:
             pass

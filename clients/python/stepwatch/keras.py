@@ -21,15 +21,16 @@ except Exception:  # not installed, or it does not import: the class still can, 
     Callback = object
 
 
-#: Batches that may have begun before the end of an earlier one was told of; what a later one overtakes by more is told together with it.
+#: Batches that may have begun before the end of an earlier one was told of; what a later one
+#: overtakes by more is told together with it.
 MAX_AHEAD = 1024
 
 
 class StepwatchCallback(Callback):  # type: ignore[misc]
     """Reports to ``run``, or to a run of its own that ends with ``fit``. ``tokens_per_step`` is the whole job's."""
 
-    #: Keras may tell of the end of a batch in other threads, where nobody waits, and then in any order. A callback that does not say
-    #: this makes it wait for the device after every batch.
+    #: Keras may tell of the end of a batch in other threads, where nobody waits, and then in any
+    #: order. A callback that does not say this makes it wait for the device after every batch.
     async_safe = True
 
     def __init__(
@@ -49,12 +50,13 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
         self._fitting = False
         self._step = self._first = 0
         self._mean = Mean()
-        #: Batches that have begun, and those of them that have ended too early to be told of, with the time and what is known.
+        #: Batches that have begun, and those of them that have ended too early to be told of, with
+        #: the time and what is known.
         self._begun: Deque[int] = collections.deque(maxlen=MAX_AHEAD)
         self._ended: Dict[int, Tuple[float, Dict[str, Any]]] = {}
         self._lr: Optional[float] = None
 
-    # -- begin and end -------------------------------------------------------------------------------------------------------
+    # -- begin and end -----------------------------------------------------------------------------
 
     @quiet
     def on_train_begin(self, logs: Any = None) -> None:
@@ -73,14 +75,15 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
             self._taps.pop().remove()
         self._training.end()
 
-    # -- steps ---------------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     @quiet
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._training.resume()
         optimizer = self._model.optimizer
         with self._lock:
-            # Between epochs the variables are those of the model on every backend, and a restored one has its number.
+            # Between epochs the variables are those of the model on every backend, and a restored
+            # one has its number.
             self._first = self._step = int(optimizer.iterations)
             self._mean = Mean()
             self._begun.clear()
@@ -129,7 +132,7 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
         with sys.modules["keras"].device("cpu:0"):
             return float(schedule(step))
 
-    # -- evaluations and checkpoints -----------------------------------------------------------------------------------------
+    # -- evaluations and checkpoints ---------------------------------------------------------------
 
     @quiet
     def on_test_begin(self, logs: Any = None) -> None:

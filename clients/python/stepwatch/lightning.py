@@ -17,7 +17,8 @@ from ._adapter import Saving, Training, dtype_of, metric, of_evaluation, quiet, 
 from ._run import Run, _describe, _exit_code
 from .torch import describe_model, in_flight
 
-#: Metrics of one step that the script logs; more are left out, for each costs a copy from the device.
+#: Metrics of one step that the script logs; more are left out, for each costs a copy from the
+#: device.
 MAX_LOGGED = 32
 
 
@@ -68,7 +69,7 @@ class _Hooks:
     def __getstate__(self) -> Dict[str, Any]:
         return dict(self.__dict__, _saving=None, _loss=None)
 
-    # -- begin and end -------------------------------------------------------------------------------------------------------
+    # -- begin and end -----------------------------------------------------------------------------
 
     @quiet
     def setup(self, trainer: Any, pl_module: Any, stage: Any) -> None:
@@ -127,7 +128,7 @@ class _Hooks:
             self._active = False
             self._training.end(code, text)
 
-    # -- steps ---------------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     @quiet
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -180,7 +181,7 @@ class _Hooks:
             metrics.setdefault("tokens", self._tokens * _replicas(trainer))
         return metrics
 
-    # -- evaluations and checkpoints -----------------------------------------------------------------------------------------
+    # -- evaluations and checkpoints ---------------------------------------------------------------
 
     @quiet
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:

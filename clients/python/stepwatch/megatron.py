@@ -33,7 +33,8 @@ _TRAINING = "megatron.training.training"
 _BRIDGE_TRAIN = "megatron.bridge.training.train"
 _BRIDGE_FLOPS = "megatron.bridge.training.utils.flop_utils"
 _CALCULATOR = "megatron.core.num_microbatches_calculator"
-#: The loss that models are trained for, by the names that Megatron's models give it; else it is the first.
+#: The loss that models are trained for, by the names that Megatron's models give it; else it is the
+#: first.
 _LOSSES = ("lm loss", "loss", "reduced_train_loss", "mlm loss", "lm-loss")
 #: Dimensions as Megatron names them, and as the wire does.
 _DIMENSIONS = (
@@ -105,7 +106,7 @@ class _Megatron:
         return {"samples": samples, "tokens": samples * sequence} if sequence else {"samples": samples}
 
 
-# -- Megatron-LM -----------------------------------------------------------------------------------------------------------------
+# -- Megatron-LM -----------------------------------------------------------------------------------
 
 
 class _Installed(_Megatron):
@@ -250,7 +251,7 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-# -- Megatron-Bridge -------------------------------------------------------------------------------------------------------------
+# -- Megatron-Bridge -------------------------------------------------------------------------------
 
 
 class StepwatchCallback(Callback):  # type: ignore[misc]

@@ -56,7 +56,7 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
         self._seen = 0
         self._open = False
 
-    # -- begin and end -------------------------------------------------------------------------------------------------------
+    # -- begin and end -----------------------------------------------------------------------------
 
     @quiet
     def pre_train(self) -> None:
@@ -101,7 +101,7 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
                 self._taps.pop().remove()
             self._training.end(code, text)
 
-    # -- steps ---------------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     @quiet
     def pre_load_batch(self) -> None:
@@ -140,7 +140,7 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
         for name, own in sets.items():
             self._training.evaluation(name, step, own)
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------------------
+    # -- checkpoints -------------------------------------------------------------------------------
 
     def _save(self, *_: Any, **__: Any) -> Any:
         trainer, run = self.trainer, self._training.run

@@ -71,7 +71,8 @@ class StepReporter:
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         try:
-            # After an exception the device may never answer again: what has not landed by now is given up.
+            # After an exception the device may never answer again: what has not landed by now is
+            # given up.
             self._in_flight.poll(wait=kind is None, give_up=kind is not None)
         except Exception:
             pass

@@ -29,7 +29,8 @@ except Exception:  # not installed, or it does not import: the class still can, 
 _METRICS = "torchtitan.components.metrics"
 _OURS = __name__ + ".register"
 _THEIRS = "torchtitan.observability.structured_logger.jsonl_handler.register_jsonl_handler"
-#: Processes that train. Those of reinforcement learning that generate or score have ranks of their own that start at 0, too.
+#: Processes that train. Those of reinforcement learning that generate or score have ranks of their
+#: own that start at 0, too.
 _SOURCES = ("training", "trainer")
 
 #: What torchtitan calls them, what the wire does, and the divisor to base units.
@@ -56,7 +57,8 @@ _PHASES = ("eval", "checkpoint_load", "torch_distributed_init", "model_paralleli
 #: Parts of a step by the names that others have for them.
 _PARTS = {"fetching_batch": "data", "gc_collect": "gc"}
 _CHECKPOINT = "checkpoint_save"
-#: Seconds: the span of a checkpoint is there at every step, and where nothing was saved it takes less.
+#: Seconds: the span of a checkpoint is there at every step, and where nothing was saved it takes
+#: less.
 _CHECKPOINT_SECONDS = 1.0
 #: How torchtitan says that the data is over, which is no failure.
 _EXHAUSTED = "DataloaderExhausted"
@@ -198,7 +200,8 @@ class _Spans(logging.Handler):
         run = self._training.run
         if run is None:
             return
-        # With asynchronous checkpointing it ends here when the copy is staged; then it is written behind the training.
+        # With asynchronous checkpointing it ends here when the copy is staged; then it is written
+        # behind the training.
         if self._failed:
             run.checkpoint(getattr(record, "step", None)).fail("it ended in an exception")
         else:

@@ -364,7 +364,8 @@ COUNTS = """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, take)
     print("ready", os.getpid(), flush=True)
-    # A signal that comes just before a system call does not interrupt it: Python would tell of it when the next one comes.
+    # A signal that comes just before a system call does not interrupt it: Python would tell of it
+    # when the next one comes.
     while not select.select([0], [], [], 0.05)[0]:
         pass
     sys.exit(got.count(int(sys.argv[1])))
@@ -429,7 +430,8 @@ class Signals(Launches):
         self.assertEqual(int(status["SigCgt"], 16), 0)
 
     def test_stop_and_continue(self):
-        # In a group, not in a session, of its own: a group that nobody in its session could continue, the kernel does not stop.
+        # In a group, not in a session, of its own: a group that nobody in its session could
+        # continue, the kernel does not stop.
         code = "import os, sys; print(os.getpid(), flush=True); sys.stdin.readline(); sys.exit(6)"
         process = self.python(code, start_new_session=False, preexec_fn=os.setpgrp)
         pids = [process.pid, int(process.stdout.readline())]

@@ -98,7 +98,8 @@ class Exits(Case):
     """Of whole processes: what ``atexit`` does."""
 
     def leave(self, code):
-        # Handlers run in reverse order of registration, so the client's own stands between these two.
+        # Handlers run in reverse order of registration, so the client's own stands between these
+        # two.
         return self.script("""
             import atexit, os, time
             began = []

@@ -31,7 +31,8 @@ class Sigterm(Case):
         self.assertEqual(self.killed("pass", TERM), (-signal.SIGTERM, "", [(143, "SIGTERM")]))
 
     def test_also_while_the_main_thread_is_stuck_in_c_code(self):
-        # pthread_join of a thread that sleeps goes on after a signal, as a hung collective does, and Python never gets to run.
+        # pthread_join of a thread that sleeps goes on after a signal, as a hung collective does,
+        # and Python never gets to run.
         stuck = "threading.Timer(0.1, os.kill, (me, signal.SIGTERM)).start(); L = ctypes.CDLL(None); m = ctypes.create_string_buffer(64);" \
             " L.pthread_mutex_lock(m); L.pthread_mutex_lock(m)"
         self.assertEqual(self.killed("pass", stuck), (-signal.SIGTERM, "", [(143, "SIGTERM")]))

@@ -14,7 +14,8 @@
 //! ```
 //! let mut reader = stepwatch_formats::LogReader::new(None)?;
 //! let mut events = Vec::new();
-//! reader.line("3: iteration 7/ 100 | elapsed time per iteration (ms): 1500.0 | lm loss: 2.5E+00 |", &mut events);
+//! let line = "3: iteration 7/ 100 | elapsed time per iteration (ms): 1500.0 | lm loss: 2.5E+00 |";
+//! reader.line(line, &mut events);
 //! assert_eq!((events[0].step, events[0].m.get("loss")), (Some(7), Some(2.5)));
 //! assert_eq!(reader.name(), "megatron");
 //! # Ok::<(), stepwatch_formats::UnknownFormat>(())

@@ -2,7 +2,9 @@
 //! groups, or the keys of logfmt.
 //!
 //! ```yaml
-//! rule: {regex: 'it (?P<step>\d+)/\d+ \| L=(?P<loss>\S+) \| (?P<step_time>\S+)', units: {step_time: ms}}
+//! rule:
+//!   regex: 'it (?P<step>\d+)/\d+ \| L=(?P<loss>\S+) \| (?P<step_time>\S+)'
+//!   units: {step_time: ms}
 //! rule: {logfmt: {step: global_step, loss: train.loss}}
 //! ```
 //!

@@ -20,7 +20,8 @@ const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, clap::Args)]
 pub struct Runs {
-    /// Exporter to ask, such as http://node001:9765 [default: the one of this node, where the configuration says that it listens]
+    /// Exporter to ask, such as http://node001:9765 [default: the one of this node, where the
+    /// configuration says that it listens]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     #[arg(long, value_enum, default_value_t)]

@@ -52,8 +52,8 @@ pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Voice {
     Voice::of(searched.await.ok().flatten().map(|holder| holder.uid))
 }
 
-/// The same of a connection to the port of this program: of the network that it listens in, whatever
-/// `--path.procfs` says.
+/// The same of a connection to the port of this program: of the network that it listens in,
+/// whatever `--path.procfs` says.
 pub(crate) async fn voice_at_our_port(ends: Option<Ends>) -> Voice {
     voice_of(&Arc::new(Roots::default()), ends).await
 }

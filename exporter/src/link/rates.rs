@@ -213,7 +213,8 @@ mod tests {
     }
 
     proptest! {
-        /// No order of values and times makes a rate larger than what was counted, or panics, or grows without bound.
+        /// No order of values and times makes a rate larger than what was counted, or panics, or
+        /// grows without bound.
         #[test]
         fn never_more_than_was_counted(steps in prop::collection::vec((-100.0..4000.0f64, 0u64..1000, any::<bool>()), 0..200)) {
             let (limits, mut rates) = (some(), Rates::default());

@@ -308,8 +308,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is read, at whatever times and after whatever restarts: never more than one condition open, nothing is
-        /// closed that was not open, and a link that is up is neither down nor dropped.
+        /// Whatever is read, at whatever times and after whatever restarts: never more than one
+        /// condition open, nothing is closed that was not open, and a link that is up is neither
+        /// down nor dropped.
         #[test]
         fn at_most_one_condition_is_open_and_up_closes_it(
             readings in prop::collection::vec((-5.0..20_000.0f64, any::<bool>(), any::<Option<u64>>(), 0u8..10), 0..80)

@@ -237,7 +237,8 @@ fn ranks_are_bounded() {
 }
 
 proptest::proptest! {
-    /// Whatever is reported, a told step is never another one, and values are those that were reported.
+    /// Whatever is reported, a told step is never another one, and values are those that were
+    /// reported.
     #[test]
     fn told_steps_and_values_are_kept(reports in proptest::collection::vec((0i64..50, 0u8..4), 1..40)) {
         let mut b = Bench::new();

@@ -70,8 +70,8 @@ impl Training {
         Ok(())
     }
 
-    /// Whether one more rank of a run is followed, or this one is already. Each takes some kilobytes,
-    /// and a user can name a thousand in each of many runs.
+    /// Whether one more rank of a run is followed, or this one is already. Each takes some
+    /// kilobytes, and a user can name a thousand in each of many runs.
     pub(super) fn has_room_for_rank(&self, run: &str, rank: u32) -> bool {
         let Some(run) = self.runs.get(run) else { return true };
         if run.ranks.contains_key(&rank) {

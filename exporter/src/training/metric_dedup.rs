@@ -361,7 +361,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sources and their order, a metric of a step that is told apart is streamed once, and memory is bounded.
+        /// Whatever the sources and their order, a metric of a step that is told apart is streamed
+        /// once, and memory is bounded.
         #[test]
         fn a_metric_of_a_step_is_streamed_once(
             told in proptest::collection::vec((0i64..40, 0usize..3, proptest::collection::btree_set(0..MAX_NAMES, 0..6)), 1..400),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod fabric;
+mod frameworks;
 mod hostile;
 mod ingest;
 mod mounts;
@@ -9,5 +10,6 @@ mod node;
 mod owners;
 mod page;
 mod push;
+mod sample_config;
 mod stream;
 mod support;

@@ -32,6 +32,10 @@ const FIRST_WORD: Duration = Duration::from_millis(50);
 /// One that has an answer unread had its word, and has this long for all. Or else whoever asks and
 /// does not read would be let in so slowly that others are not let in at all.
 const FIRST_ANSWER: Duration = Duration::from_millis(10);
+/// One that had waited in the kernel's queue while another had its time could speak meanwhile, and
+/// has this long. Or else whoever connects faster than this lets connections in fills that queue,
+/// and a probe that finds it full is tried again after a second.
+const AFTER_QUEUE: Duration = Duration::from_millis(5);
 /// After which it is looked again whether what it said was read.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A connection of which something is still unread then will have to bear it: it may send without
@@ -107,6 +111,8 @@ pub(super) struct Connections {
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
+    /// Whether connections have waited for one to have its time, and some of these still do.
+    queued: bool,
     by_id: BTreeMap<u64, Entry>,
 }
 
@@ -114,6 +120,8 @@ struct Open {
 struct Entry {
     client: Client,
     since: Instant,
+    /// How long it has to say what it wants.
+    time: Duration,
     /// Grows with each connection and each request: whose is lowest was active longest ago.
     turn: u64,
     http2: bool,
@@ -256,7 +264,9 @@ impl Connections {
         let id = open.turn();
         let (busy, cut) = (Arc::<Busy>::default(), CancellationToken::new());
         let (since, turn) = (Instant::now(), id);
-        let entry = Entry { client, since, turn, http2: false, busy: Arc::clone(&busy), cut: cut.clone() };
+        let time = if open.queued { AFTER_QUEUE } else { FIRST_WORD };
+        let entry =
+            Entry { client, since, time, turn, http2: false, busy: Arc::clone(&busy), cut: cut.clone() };
         open.by_id.insert(id, entry);
         Arc::new(Seat { connections: Arc::clone(self), id, client, busy, cut })
     }
@@ -265,16 +275,23 @@ impl Connections {
     /// time. Or else whoever connects fastest would keep out all who connect and then speak, and a
     /// request that came would be closed before a busy program had read it.
     pub(super) fn pause(&self) -> Duration {
-        let open = self.locked();
+        let mut open = self.locked();
         if open.by_id.len() < self.limit {
             return Duration::ZERO;
         }
         let next = open.idlest(|_| true).and_then(|id| open.by_id.get(&id));
-        next.map_or(Duration::ZERO, |next| {
-            let time = if next.busy.unsent() > 0 { FIRST_ANSWER } else { FIRST_WORD };
+        let pause = next.map_or(Duration::ZERO, |next| {
+            let time = if next.busy.unsent() > 0 { next.time.min(FIRST_ANSWER) } else { next.time };
             let left = time.saturating_sub(next.since.elapsed());
             if next.was_heard() { left } else { left.max(LOOK_AGAIN) }
-        })
+        });
+        open.queued |= !pause.is_zero();
+        pause
+    }
+
+    /// Notes that no further connection waits to be accepted.
+    pub(super) fn queue_is_empty(&self) {
+        self.locked().queued = false;
     }
 
     /// What counts a request: the only one of its connection, or a further one.

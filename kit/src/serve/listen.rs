@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
 /// The kernel caps it at `net.core.somaxconn`.
-const BACKLOG: u32 = 1024;
+const BACKLOG: u32 = 4096;
 /// What the kernel holds of answers that their reader has not taken, per connection. The kernel
 /// doubles it, and by itself it would hold 4 MiB, which counts against the memory of this service.
 const SEND_BUFFER: u32 = 64 << 10;

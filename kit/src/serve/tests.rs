@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use axum::body::{Body, Bytes};
+use axum::handler::Handler;
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -42,6 +43,24 @@ impl Running {
 
 fn hello() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
+}
+
+/// A handler that says when a request came, and answers when it is let go.
+#[derive(Default)]
+struct HeldAnswers {
+    entered: Arc<Notify>,
+    release: Arc<Notify>,
+}
+
+impl HeldAnswers {
+    fn handler(&self) -> impl Handler<((),), ()> {
+        let (entered, release) = (Arc::clone(&self.entered), Arc::clone(&self.release));
+        move || async move {
+            entered.notify_one();
+            release.notified().await;
+            "hello"
+        }
+    }
 }
 
 /// Everything the server says until it closes.
@@ -106,23 +125,17 @@ async fn slow_headers_and_silent_sockets(http2: bool) {
 
 #[tokio::test]
 async fn a_request_in_flight_is_finished() {
-    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (inner_entered, inner_release) = (Arc::clone(&entered), Arc::clone(&release));
-    let handler = move || async move {
-        inner_entered.notify_one();
-        inner_release.notified().await;
-        "hello"
-    };
-    let server = start(Router::new().route("/", get(handler)), Limits::default()).await;
+    let held = HeldAnswers::default();
+    let server = start(Router::new().route("/", get(held.handler())), Limits::default()).await;
     let mut busy = server.connect().await;
     let mut idle = server.connect().await;
     busy.write_all(GET.as_bytes()).await.unwrap();
-    entered.notified().await;
+    held.entered.notified().await;
     server.trigger.fire();
     // The port is closed and idle connections with it, while the request is still being answered.
     assert_eq!(read_to_end(&mut idle).await, "");
     assert!(!server.task.is_finished());
-    release.notify_one();
+    held.release.notify_one();
     assert!(read_to_end(&mut busy).await.ends_with("hello"));
     server.stop().await;
 }
@@ -165,19 +178,13 @@ fn futures_body() -> impl hyper::body::Body<Data = Bytes, Error = std::convert::
 async fn requests_over_the_cap_are_refused_while_probes_are_answered() {
     let limits = Limits { max_connections: 3, ..Limits::default() };
     let metrics = limits.metrics.clone();
-    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (inner_entered, inner_release) = (Arc::clone(&entered), Arc::clone(&release));
-    let handler = move || async move {
-        inner_entered.notify_one();
-        inner_release.notified().await;
-        "hello"
-    };
-    let router = Router::new().route("/", get(handler)).route("/-/healthy", get(|| async { "hello" }));
+    let held = HeldAnswers::default();
+    let router = Router::new().route("/", get(held.handler())).route("/-/healthy", get(|| async { "hello" }));
     let server = start(router, limits).await;
-    let mut held = [server.connect().await, server.connect().await];
-    for stream in &mut held {
+    let mut busy = [server.connect().await, server.connect().await];
+    for stream in &mut busy {
         stream.write_all(GET.as_bytes()).await.unwrap();
-        entered.notified().await;
+        held.entered.notified().await;
     }
     for _ in 0..3 {
         let mut further = server.connect().await;
@@ -190,9 +197,9 @@ async fn requests_over_the_cap_are_refused_while_probes_are_answered() {
     }
     let text = page(&metrics);
     assert!(text.contains("test_http_connections_refused_total{reason=\"capacity\"} 3"), "{text}");
-    release.notify_waiters();
+    held.release.notify_waiters();
     server.stop().await;
-    for stream in &mut held {
+    for stream in &mut busy {
         assert!(read_to_end(stream).await.ends_with("hello"));
     }
 }

@@ -177,8 +177,8 @@ mod tests {
             let _ = parse(&text);
         }
 
-        /// Over any time no more are taken than the burst and one for each interval of it, and never fewer than asked for at
-        /// that pace.
+        /// Over any time no more are taken than the burst and one for each interval of it, and
+        /// never fewer than asked for at that pace.
         #[test]
         fn no_more_are_taken_than_the_limit_says(burst in 1u32..6, pauses in prop::collection::vec(0u64..3000, 1..60)) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -84,7 +84,7 @@ mod tests {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let tests = here.parent().unwrap();
         assert!(is_test(&tests.join("tests/end_to_end.rs")));
-        assert!(is_test(&tests.join("fakes/tests/slack.rs")));
+        assert!(is_test(&tests.join("fakes/tests/fakes/slack.rs")));
         assert!(!is_test(&tests.join("src/lib.rs")));
         assert!(!is_test(&here.join("src/main.rs")));
     }

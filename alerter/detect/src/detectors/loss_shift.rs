@@ -3,7 +3,8 @@
 //! Medians of 8 samples against a baseline that follows them down at once and up only slowly, and a
 //! CUSUM on their scores (Page 1954):
 //! ```text
-//! d = b − m,  z = d/s,  m += clip(d, −∞, 2.5s)·(1/2 downwards, 1/32 upwards, 1/320 while suspicious)
+//! d = b − m,  z = d/s
+//! m += clip(d, −∞, 2.5s)·(1/2 downwards, 1/32 upwards, 1/320 while suspicious)
 //! s += (min(|d|, 2.5s)/0.787 − s)/32,   S = clip(S + clip(z, ±6) − 2, 0, 3h),  h = 8
 //! alarm: S > h and the lower of the last two blocks above m by the rise and by 4s
 //! ```

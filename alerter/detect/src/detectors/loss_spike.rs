@@ -4,7 +4,8 @@
 //! on its scores (Page 1954; Huber 1981):
 //! ```text
 //! d = L − m,  z = d/s / max(1, q/2.5),  u = 1/10 while suspicious, else 1
-//! m += a·u·clip(d, −8s, 2s),  s += (min(|d|, 2.5s)/0.787 − s)/40,  q = running 98 % quantile of d/s
+//! m += a·u·clip(d, −8s, 2s),  s += (min(|d|, 2.5s)/0.787 − s)/40
+//! q = running 98 % quantile of d/s
 //! S = clip(S + min(z, cap) − 2.5, 0, 4h),  f += (L − f)/3,  best = least f so far
 //! alarm: S > h, d > rise, f > best + rise
 //! ```

@@ -3,10 +3,13 @@
 //! Medians of 8 steps of ln(step time), or of minus ln(throughput), against the level that this run
 //! usually holds, kept across restarts, so a run that comes back slower is seen.
 //! ```text
-//! ref, s = bounded-influence level and scale of block medians (rate 1/32; a tenth of it while suspicious)
+//! ref, s = bounded-influence level and scale of block medians
+//!          (rate 1/32; a tenth of it while suspicious)
 //! rise = median of the last 3 block medians − ref;  σ = scale of a single step within its block
-//! S = clip(S + clip((b − ref − δ/2)/s, ±4), 0, 3h),  δ = 2 %;  alarm: S > h and rise ≥ max(least, k·s, k·σ)
-//! ticket: least 2 %, k = 3.5, and none of the three better than 0.5 of the worst;  page: least 4 %, k = 6, and the last no better than 0.8
+//! S = clip(S + clip((b − ref − δ/2)/s, ±4), 0, 3h),  δ = 2 %
+//! alarm: S > h and rise ≥ max(least, k·s, k·σ)
+//! ticket: least 2 %, k = 3.5, and none of the three better than 0.5 of the worst
+//! page: least 4 %, k = 6, and the last no better than 0.8
 //! ```
 //! (Page's CUSUM on block medians; up to half of a block may be pauses.) The least effect does most
 //! of the work against autocorrelation. `s` holds the slow wander of a shared cluster, σ the noise

@@ -96,8 +96,8 @@ impl Throttle {
         news
     }
 
-    /// Stops watching GPUs that cannot be seen to be fast again. Gives the reason in words, and when
-    /// a GPU that is gone was read last.
+    /// Stops watching GPUs that cannot be seen to be fast again. Gives the reason in words, and
+    /// when a GPU that is gone was read last.
     fn let_go(&mut self, f: &NodeState) -> Option<(String, Option<Ts>)> {
         let mut why = None;
         self.gpus.retain(|uuid, watch| {

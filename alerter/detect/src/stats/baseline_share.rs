@@ -1,7 +1,8 @@
 //! What a share of the time usually is, and whether it has been more lately.
 //!
 //! ```text
-//! level += max(1/n, 1/2048)·clip(x − level, ±1 %)      the first 16: their mean;  not while S > H/2
+//! level += max(1/n, 1/2048)·clip(x − level, ±1 %)
+//!          the first 16: their mean;  not while S > H/2
 //! S = clip(S + clip((x − level − δ/2)/(δ/2), ±2), 0, 2H),   δ = 2 %
 //! ```
 //! A bounded-influence level, so that a wild reading moves it by a fiftieth of a per cent, and a

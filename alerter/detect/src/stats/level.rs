@@ -4,7 +4,8 @@
 //! Holt's linear trend (1957) with Huber's bounded influence, so that no wild value moves it, and a
 //! scale of its residuals:
 //! ```text
-//! d = x − (m + b),  c = clip(d, ±2.5·s),  m += b + a·c,  b += a·β·c,  s += a·(min(|d|, 2.5·s)/0.787 − s)
+//! d = x − (m + b),  c = clip(d, ±2.5·s)
+//! m += b + a·c,  b += a·β·c,  s += a·(min(|d|, 2.5·s)/0.787 − s)
 //! ```
 //! Residuals of real series hang together: a CUSUM for independent ones would alarm all the time.
 //! They are divided by `√((1 + φ)/(1 − φ))`, φ their own lag-1 correlation: the standard deviation

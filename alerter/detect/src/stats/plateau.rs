@@ -6,7 +6,8 @@
 //! So the series is cut into windows that grow by g, and
 //! ```text
 //! now    = (W[k−2] − W[k]) / 2                              fall a window, of the last two
-//! before = min(W[k−5] − W[k−4], W[k−4] − W[k−3])            of two before them; the window in which it stopped lies between
+//! before = min(W[k−5] − W[k−4], W[k−4] − W[k−3])            of two before them;
+//!          the window in which it stopped lies between
 //! stopped: (ρ·before − now) / se > z,  ρ = 0.35,  z = 3
 //! ```
 //! W are means of block medians that count for no more than 2.5 sigmas from where the last ones

@@ -22,7 +22,8 @@ def setUpModule():
         port = s.getsockname()[1]
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    # It would compile an operator in C++ for collectives between processes of one machine; there is one process.
+    # It would compile an operator in C++ for collectives between processes of one machine; there is
+    # one process.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
 

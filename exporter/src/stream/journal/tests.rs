@@ -188,7 +188,8 @@ fn a_directory_that_vanishes_stops_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Cut anywhere, as a kill in the middle of a write would: whole batches are kept, and each with its mark.
+    /// Cut anywhere, as a kill in the middle of a write would: whole batches are kept, and each
+    /// with its mark.
     #[test]
     fn a_torn_batch_was_never_there(cut in 0usize..6_000, sizes in prop::collection::vec(1i64..5, 1..12)) {
         let dir = tempfile::tempdir().unwrap();

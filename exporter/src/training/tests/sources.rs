@@ -190,7 +190,8 @@ struct Report {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Three sources at any pace, one after the other or mixed: nothing is told twice, nothing is lost, no restart is made up.
+    /// Three sources at any pace, one after the other or mixed: nothing is told twice, nothing is
+    /// lost, no restart is made up.
     #[test]
     fn sources_add_up_in_any_order(
         reports in proptest::collection::vec((0usize..3, 0i64..4).prop_map(|(by, behind)| Report { by, behind }), 20..200),

@@ -166,6 +166,25 @@ async fn a_newcomer_waits_until_the_one_before_could_speak() {
     assert_eq!(connections.pause(), Duration::from_millis(10), "the second is the oldest now");
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_waited_to_be_accepted_has_less_time_to_speak() {
+    let connections = connections(1);
+    let admit = || {
+        let seat = connections.admit(nth(1));
+        seat.busy.was_heard();
+        seat
+    };
+    let _first = admit();
+    assert_eq!(connections.pause(), FIRST_WORD);
+    tokio::time::advance(FIRST_WORD).await;
+    let _waited = admit();
+    assert_eq!(connections.pause(), AFTER_QUEUE);
+    connections.queue_is_empty();
+    tokio::time::advance(AFTER_QUEUE).await;
+    let _came = admit();
+    assert_eq!(connections.pause(), FIRST_WORD);
+}
+
 #[test]
 fn answers_that_are_left_unread_make_room_for_others_and_the_oldest_of_most_first() {
     let connections = connections(512);

@@ -32,57 +32,40 @@ async fn http2_is_not_served_where_it_is_not_wanted() {
 
 #[tokio::test]
 async fn idle_http2_connections_are_closed_and_busy_ones_are_not() {
-    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (inner_entered, inner_release) = (Arc::clone(&entered), Arc::clone(&release));
-    let handler = move || async move {
-        inner_entered.notify_one();
-        inner_release.notified().await;
-        "hello"
-    };
+    let held = HeldAnswers::default();
     let idle = Duration::from_millis(100);
     let limits = Limits { http2: true, http2_idle_timeout: idle, ..Limits::default() };
-    let server = start(Router::new().route("/", post(handler)), limits).await;
+    let server = start(Router::new().route("/", post(held.handler())), limits).await;
     let (mut busy, _busy) = http2(&server).await;
     let (_silent, silent) = http2(&server).await;
     let answer = tokio::spawn(busy.send_request(post_to("/", vec![])));
-    entered.notified().await;
+    held.entered.notified().await;
     tokio::time::timeout(DEADLINE, silent).await.unwrap().unwrap();
     assert!(!answer.is_finished());
-    release.notify_one();
+    held.release.notify_one();
     assert_eq!(answer.await.unwrap().unwrap().status(), 200);
     server.stop().await;
 }
 
 #[tokio::test]
 async fn an_http2_request_in_flight_is_finished_on_shutdown() {
-    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (inner_entered, inner_release) = (Arc::clone(&entered), Arc::clone(&release));
-    let handler = move || async move {
-        inner_entered.notify_one();
-        inner_release.notified().await;
-        "hello"
-    };
+    let held = HeldAnswers::default();
     let limits = Limits { http2: true, ..Limits::default() };
-    let server = start(Router::new().route("/", post(handler)), limits).await;
+    let server = start(Router::new().route("/", post(held.handler())), limits).await;
     let (mut client, _connection) = http2(&server).await;
     let answer = tokio::spawn(client.send_request(post_to("/", vec![])));
-    entered.notified().await;
+    held.entered.notified().await;
     server.trigger.fire();
-    release.notify_one();
+    held.release.notify_one();
     assert_eq!(answer.await.unwrap().unwrap().status(), 200);
     server.stop().await;
 }
 
 #[tokio::test]
 async fn http2_requests_that_are_held_open_are_bounded_over_all_connections() {
-    let release = Arc::new(Notify::new());
-    let inner = Arc::clone(&release);
-    let handler = move || async move {
-        inner.notified().await;
-        "hello"
-    };
+    let answers = HeldAnswers::default();
     let limits = Limits { http2: true, ..Limits::default() };
-    let server = start(Router::new().route("/", post(handler)), limits).await;
+    let server = start(Router::new().route("/", post(answers.handler())), limits).await;
     let (mut clients, mut held) = (Vec::new(), JoinSet::new());
     for _ in 0..18 {
         let (client, _connection) = http2(&server).await;
@@ -101,7 +84,7 @@ async fn http2_requests_that_are_held_open_are_bounded_over_all_connections() {
     }
     for _ in 0..places {
         // A permit is kept for whoever waits next, so none is lost.
-        release.notify_one();
+        answers.release.notify_one();
         let answered = tokio::time::timeout(DEADLINE, held.join_next()).await.unwrap().unwrap().unwrap();
         assert_eq!(answered, 200);
     }

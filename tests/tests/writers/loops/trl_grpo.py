@@ -7,8 +7,9 @@ calls = 0
 
 
 def distinct_words(completions, **_):
-    # One that breaks does so at the last step: with a broken model the trainer could generate nothing and would end.
-    # Not by NaN, which it takes for no reward. It keeps the loss finite, too: only the reward tells.
+    # One that breaks does so at the last step: with a broken model the trainer could generate
+    # nothing and would end. Not by NaN, which it takes for no reward. It keeps the loss finite,
+    # too: only the reward tells.
     global calls
     calls += 1
     broken = tiny.SICK and calls == tiny.STEPS

@@ -156,7 +156,8 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is lost or made up, and what is left of a counter is never all ones unless it is known to be wide.
+        /// Nothing is lost or made up, and what is left of a counter is never all ones unless it is
+        /// known to be wide.
         #[test]
         fn every_counter_is_on_one_side(
             passes in prop::collection::vec(prop::collection::btree_map(0..WIDTHS.len(), prop_oneof![0u64..300, Just(u64::from(u16::MAX)), any::<u64>()], 0..6), 0..6)

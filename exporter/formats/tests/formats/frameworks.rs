@@ -10,45 +10,45 @@ use stepwatch_wire::{CkptPhase, Event, Kind, MAX_EVENT_BYTES};
 /// Logs and the format that must be found in them. What was not captured is composed from the
 /// trainers' own format strings.
 const LOGS: &[(&str, &str)] = &[
-    ("megatron", include_str!("data/bloom176b_loss_spike.log")),
-    ("megatron", include_str!("data/bloom176b_throughput_drop.log")),
-    ("megatron", include_str!("data/bloom176b_eval.log")),
-    ("megatron", include_str!("data/tr8_104b_divergence.log")),
-    ("megatron", include_str!("data/megatron_v2_fp16_skipped.log")),
-    ("megatron", include_str!("data/megatron_deepspeed_3d.log")),
-    ("megatron", include_str!("data/deepspeed_pipe_engine.log")),
-    ("megatron", include_str!("data/megatron_bridge_moe_mtp.log")),
+    ("megatron", include_str!("../data/bloom176b_loss_spike.log")),
+    ("megatron", include_str!("../data/bloom176b_throughput_drop.log")),
+    ("megatron", include_str!("../data/bloom176b_eval.log")),
+    ("megatron", include_str!("../data/tr8_104b_divergence.log")),
+    ("megatron", include_str!("../data/megatron_v2_fp16_skipped.log")),
+    ("megatron", include_str!("../data/megatron_deepspeed_3d.log")),
+    ("megatron", include_str!("../data/deepspeed_pipe_engine.log")),
+    ("megatron", include_str!("../data/megatron_bridge_moe_mtp.log")),
     ("megatron", NEOX),
-    ("huggingface", include_str!("data/hf_msswift.log")),
+    ("huggingface", include_str!("../data/hf_msswift.log")),
     ("huggingface", TRANSFORMERS_5),
-    ("jsonl", include_str!("data/nemo_automodel.jsonl")),
-    ("torchtitan", include_str!("data/torchtitan_stdout.log")),
-    ("torchtitan", include_str!("data/torchtitan_2026.log")),
-    ("nemo", include_str!("data/nemo_progress.log")),
-    ("nemo", include_str!("data/nemo_automodel_stdout.log")),
-    ("nanotron", include_str!("data/nanotron.log")),
-    ("olmo", include_str!("data/olmo.log")),
+    ("jsonl", include_str!("../data/nemo_automodel.jsonl")),
+    ("torchtitan", include_str!("../data/torchtitan_stdout.log")),
+    ("torchtitan", include_str!("../data/torchtitan_2026.log")),
+    ("nemo", include_str!("../data/nemo_progress.log")),
+    ("nemo", include_str!("../data/nemo_automodel_stdout.log")),
+    ("nanotron", include_str!("../data/nanotron.log")),
+    ("olmo", include_str!("../data/olmo.log")),
     ("olmo", OLMO_CORE),
-    ("maxtext", include_str!("data/maxtext_dpo.log")),
-    ("verl", include_str!("data/verl_console.log")),
+    ("maxtext", include_str!("../data/maxtext_dpo.log")),
+    ("verl", include_str!("../data/verl_console.log")),
     ("nanochat", NANOCHAT),
-    ("nanogpt", include_str!("data/nanogpt_nan.log")),
-    ("modded-nanogpt", include_str!("data/modded_nanogpt.log")),
-    ("llmc", include_str!("data/llmc_main.log")),
-    ("llmc", include_str!("data/llmc_tel_trl.log")),
-    ("llmc", include_str!("data/llmc_nan.log")),
-    ("composer", include_str!("data/llmfoundry_console.log")),
-    ("composer", include_str!("data/composer_shearing.log")),
+    ("nanogpt", include_str!("../data/nanogpt_nan.log")),
+    ("modded-nanogpt", include_str!("../data/modded_nanogpt.log")),
+    ("llmc", include_str!("../data/llmc_main.log")),
+    ("llmc", include_str!("../data/llmc_tel_trl.log")),
+    ("llmc", include_str!("../data/llmc_nan.log")),
+    ("composer", include_str!("../data/llmfoundry_console.log")),
+    ("composer", include_str!("../data/composer_shearing.log")),
     ("build-nanogpt", BUILD_NANOGPT),
     ("build-nanogpt", "0 val 10.9511\n0 hella 0.2463\n0 train 10.955029\n1 train 9.511034\n"),
-    ("torchtune", include_str!("data/torchtune.log")),
+    ("torchtune", include_str!("../data/torchtune.log")),
     ("lingua", LINGUA),
     ("openrlhf", OPENRLHF),
-    ("litgpt", include_str!("data/litgpt.log")),
-    ("litgpt", include_str!("data/litgpt_2023.log")),
+    ("litgpt", include_str!("../data/litgpt.log")),
+    ("litgpt", include_str!("../data/litgpt_2023.log")),
     ("levanter", LEVANTER),
     ("openrlhf", OPENRLHF_SFT),
-    ("deepspeed", include_str!("data/deepspeed_2020_cifar.log")),
+    ("deepspeed", include_str!("../data/deepspeed_2020_cifar.log")),
     ("deepspeed", DEEPSPEED),
 ];
 
@@ -135,7 +135,7 @@ fn every_format_has_a_log_here() {
 
 #[test]
 fn nemo() {
-    let log = read(include_str!("data/nemo_progress.log"), None);
+    let log = read(include_str!("../data/nemo_progress.log"), None);
     assert_eq!(log.steps(), [120, 121, 122, 123]);
     assert_eq!(log.column("loss"), [1.233, 1.288, 1.333, 1.245]);
     assert_eq!(log.column("step_time"), [0.03146, 0.03163, 0.03215, 0.03157]);
@@ -148,7 +148,7 @@ fn nemo() {
         "one evaluation, repeated on every line"
     );
     assert!(log.quantum_is("loss", 1e-3) && log.quantum_is("step_time", 1e-5));
-    let log = read(include_str!("data/nemo_automodel_stdout.log"), None);
+    let log = read(include_str!("../data/nemo_automodel_stdout.log"), None);
     assert_eq!(log.steps(), [13, 14, 15, 16]);
     assert_eq!(log.column("loss"), [0.6407, 0.7505, 0.7045, 0.6826]);
     assert_eq!(log.column("grad_norm"), [1.1754, 1.2398, 1.0398, 1.116]);
@@ -160,7 +160,7 @@ fn nemo() {
 
 #[test]
 fn nanotron() {
-    let log = read(include_str!("data/nanotron.log"), None);
+    let log = read(include_str!("../data/nanotron.log"), None);
     assert_eq!(log.steps(), [327281, 327282, 327283, 991, 992]);
     assert_eq!(log.column("loss"), [2.38, 2.35, 2.51, 10.6, 10.6]);
     assert_eq!(log.column("grad_norm"), [1.25, 1.22, 1.21, 0.515, 0.507]);
@@ -177,7 +177,7 @@ fn nanotron() {
 
 #[test]
 fn olmo() {
-    let log = read(include_str!("data/olmo.log"), None);
+    let log = read(include_str!("../data/olmo.log"), None);
     assert_eq!((log.steps(), log.events[0].ts), (vec![75], Some(1713467177.0)));
     assert_eq!((log.column("loss"), log.column("tokens_per_second_per_gpu")), (vec![7.417], vec![9407.0]));
     assert_eq!(
@@ -188,7 +188,7 @@ fn olmo() {
 
 #[test]
 fn torchtune() {
-    let log = read(include_str!("data/torchtune.log"), None);
+    let log = read(include_str!("../data/torchtune.log"), None);
     assert_eq!(log.steps(), [1, 2, 3, 4]);
     let losses = [2.085338592529297, 1.8718312978744507, 1.1732845306396484, 1.1244843006134033];
     assert_eq!((log.column("loss"), log.column("lr")), (losses.to_vec(), vec![2e-5; 4]));
@@ -197,7 +197,7 @@ fn torchtune() {
 
 #[test]
 fn torchtitan() {
-    let log = read(include_str!("data/torchtitan_2026.log"), None);
+    let log = read(include_str!("../data/torchtitan_2026.log"), None);
     assert_eq!((log.steps(), log.column("loss")), (vec![14, 15, 16], vec![3.24405, 3.1068, 3.05047]));
     assert_eq!(log.column("grad_norm"), [0.8319, 0.8587, 0.5443]);
     assert_eq!(log.column("tokens_per_second_per_gpu"), [7282.0, 7334.0, 7313.0]);
@@ -209,7 +209,7 @@ fn torchtitan() {
 
 #[test]
 fn composer_with_its_clock() {
-    let log = read(include_str!("data/composer_shearing.log"), None);
+    let log = read(include_str!("../data/composer_shearing.log"), None);
     assert_eq!((log.steps(), log.column("loss")), (vec![366], vec![10.375]));
     assert_eq!(
         (log.column("time/batch"), log.column("metrics/train/Perplexity")),
@@ -220,7 +220,7 @@ fn composer_with_its_clock() {
 
 #[test]
 fn losses_that_became_nan() {
-    let log = read(include_str!("data/nanogpt_nan.log"), None);
+    let log = read(include_str!("../data/nanogpt_nan.log"), None);
     assert_eq!(log.steps(), [2980, 2990, 3000, 3010, 3020]);
     let losses = log.column("loss");
     assert_eq!(losses[..3], [3.8983, 3.8853, 4.249]);
@@ -233,7 +233,7 @@ fn losses_that_became_nan() {
     );
     let saves: Vec<_> = saves.iter().map(|e| (e.step, e.ckpt)).collect();
     assert_eq!(saves, [(Some(3000), Some(CkptPhase::Start)), (Some(3000), Some(CkptPhase::End))]);
-    let log = read(include_str!("data/llmc_nan.log"), None);
+    let log = read(include_str!("../data/llmc_nan.log"), None);
     assert_eq!(log.steps(), [10, 11, 20]);
     assert!(log.column("loss").iter().chain(&log.column("grad_norm")).all(|v| v.is_nan()));
     assert_eq!(log.column("step_time"), [0.03658, 0.03651, 0.03674]);
@@ -243,11 +243,11 @@ fn losses_that_became_nan() {
 
 #[test]
 fn deepspeed() {
-    let log = read(include_str!("data/deepspeed_2020_cifar.log"), Some("deepspeed"));
+    let log = read(include_str!("../data/deepspeed_2020_cifar.log"), Some("deepspeed"));
     let rates: Vec<_> = log.of(Kind::Hb).iter().map(|e| e.m.get("samples_per_second").unwrap()).collect();
     assert_eq!((rates.len(), rates[0], rates[12]), (13, 1292.6411179579866, 1284.5698818883018));
     assert!(log.steps().is_empty(), "micro-steps of an epoch number no step");
-    let log = read(include_str!("data/deepspeed_neox_timers.log"), Some("deepspeed"));
+    let log = read(include_str!("../data/deepspeed_neox_timers.log"), Some("deepspeed"));
     assert_eq!((log.events.len(), log.reader.counters().ignored), (0, 2));
 }
 

@@ -1,10 +1,10 @@
 //! The commented sample configuration is complete and tells the truth about every default.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use stepwatch_alerter::config::File;
+use stepwatch_exporter::config::Config;
 use stepwatch_kit::config::{keys, parse};
 
-const SAMPLE: &str = include_str!("../../deploy/alerter.yml");
+const SAMPLE: &str = include_str!("../../../deploy/exporter.yml");
 
 /// The sample with its examples: one # at the beginning of a line is removed, prose has two. Of two
 /// keys that exclude each other the second stands behind another #.
@@ -14,18 +14,18 @@ fn with_examples() -> String {
 
 #[test]
 fn values_are_the_defaults() {
-    assert_eq!(parse::<File>("alerter.yml", SAMPLE).unwrap(), File::default());
+    assert_eq!(parse::<Config>("exporter.yml", SAMPLE).unwrap(), Config::default());
 }
 
 #[test]
 fn examples_are_accepted() {
-    let config: File = parse("alerter.yml", &with_examples()).unwrap_or_else(|err| panic!("{err}"));
-    assert_ne!(config, File::default());
+    let config: Config = parse("exporter.yml", &with_examples()).unwrap_or_else(|err| panic!("{err}"));
+    assert_ne!(config, Config::default());
 }
 
 #[test]
 fn every_key_is_shown() {
-    let accepted = keys::accepted::<File>();
+    let accepted = keys::accepted::<Config>();
     assert!(accepted.len() > 30, "{accepted:?}");
     // In a mapping of its own line, or within braces.
     let shown = |key: &str| {
@@ -37,5 +37,5 @@ fn every_key_is_shown() {
     };
     let leaf = |path: &str| path.rsplit(['.', ']']).next().unwrap_or(path).to_owned();
     let missing: Vec<_> = accepted.iter().filter(|path| !shown(&leaf(path))).collect();
-    assert!(missing.is_empty(), "not in deploy/alerter.yml: {missing:?}");
+    assert!(missing.is_empty(), "not in deploy/exporter.yml: {missing:?}");
 }

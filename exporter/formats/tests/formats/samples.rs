@@ -8,7 +8,7 @@ use stepwatch_wire::{Event, Kind, MAX_EVENT_BYTES};
 
 macro_rules! samples {
     ($($name:ident = $file:literal;)*) => {
-        $(const $name: &str = include_str!(concat!("data/", $file));)*
+        $(const $name: &str = include_str!(concat!("../data/", $file));)*
         const ALL: &[&str] = &[$($name),*];
     };
 }

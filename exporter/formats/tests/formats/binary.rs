@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside the test functions")]
 
-#[path = "../fuzz/input.rs"]
+#[path = "../../fuzz/input.rs"]
 mod input;
 
 use std::path::{Path, PathBuf};

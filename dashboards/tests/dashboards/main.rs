@@ -1,0 +1,4 @@
+//! The generated files, and every expression in them against a real Prometheus.
+
+mod committed;
+mod prometheus;

@@ -1,0 +1,5 @@
+//! The stand-ins refuse what the real services refuse.
+
+mod pagerduty;
+mod slack;
+mod webhook;
