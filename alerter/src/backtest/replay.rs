@@ -153,7 +153,8 @@ impl Replay {
 
     /// Whether the run went on all the while before an event: more steps lie before it than before
     /// any other, and it took their time. A recording may leave out most of its steps, as an
-    /// export does that is thinned; then its gaps are no silence. Nor is a time that is made up.
+    /// export does that is thinned; then its gaps are no silence. Nor is the first of them, which
+    /// says how long a step takes, or a time that is made up.
     fn moved(&mut self, event: &Event, at: Ts) -> bool {
         let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else {
             return false;
@@ -168,7 +169,8 @@ impl Replay {
         let thinned = steps > self.longest_stride && self.longest_stride > 0;
         self.longest_stride = self.longest_stride.max(steps);
         let untimed = event.ts.is_none() && event.m.get(metric::STEP_TIME).is_none();
-        let moved = untimed || thinned && usual.is_some_and(|usual| pace <= THINNED * usual);
+        let takes_its_time = usual.map_or(steps > 1, |usual| thinned && pace <= THINNED * usual);
+        let moved = untimed || takes_its_time;
         if self.paces.len() == STEP_TIMES {
             self.paces.pop_front();
         }

@@ -71,6 +71,15 @@ fn steps_that_were_left_out_took_their_time_and_are_no_hang() {
     let mut tokens = "step,loss\n".to_owned();
     (1..60).for_each(|n| writeln!(tokens, "{},{}", n * 1_500_000, 3.0 - 0.01 * f64::from(n)).unwrap());
     assert_eq!(hangs(&tokens), []);
+    for (first, seconds) in [(1500, 2), (0, 2), (1500, 20)] {
+        let rows = (first..60_000).step_by(1500);
+        let row = |step: i64| {
+            format!("{step},{},{}\n", 2.5 + 0.02 * (step as f64).sin(), 1_795_227_416 + step * seconds)
+        };
+        let sparse: String =
+            std::iter::once("step,loss,timestamp\n".to_owned()).chain(rows.map(row)).collect();
+        assert_eq!(hangs(&sparse), [], "sparse from its start, {seconds} s a step");
+    }
     assert_eq!(hangs(&thinned(true, 1800)), [Some(300)], "two hours more than the steps took");
     assert_eq!(hangs(&thinned(true, 6300)), [Some(4800)], "and where the rows are far apart");
 }

@@ -18,7 +18,7 @@ import csv
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
-from ._mix import EXPERTS, KEYS, SIGNS, Mix, Refused, even, language, mix
+from ._mix import EXPERTS, KEYS, SIGNS, Mix, Refused, counts_experts, even, language, mix
 from ._peaks import TABLE
 
 CONVENTIONS = ("full", "causal", "6n", "exact")
@@ -40,7 +40,7 @@ _NAMES: Dict[str, List[str]] = {
     "seq_len": ["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"],
     "packed_seq_len": ["packed_seq_len"],
     "experts": list(EXPERTS),
-    "top_k": ["top_k", "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_router_topk", "moe_top_k", "moe_topk", "n_expert_per_token"],
+    "top_k": ["top_k", "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_router_topk", "moe_top_k", "moe_topk", "moe_k", "n_expert_per_token"],
     "expert_ffn": ["expert_ffn", "moe_intermediate_size", "moe_ffn_hidden_size", "moe_inter_dim"],
     "shared_experts": ["n_shared_experts", "num_shared_experts"],
     "shared_ffn": ["shared_ffn", "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"],
@@ -307,7 +307,8 @@ def told(config: Any) -> Dict[str, Any]:
     found: Dict[str, Any] = {
         key: value
         for key, value in fields.items()
-        if (key in known or any(sign in key.lower() for sign in SIGNS)) and isinstance(value, (int, float, str, list, tuple, type(None)))
+        if (key in known or counts_experts(key, value) or any(sign in key.lower() for sign in SIGNS))
+        and isinstance(value, (int, float, str, list, tuple, type(None)))
     }
     if note is not None:
         found["vision_config"] = {}

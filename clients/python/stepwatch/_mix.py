@@ -19,20 +19,23 @@ _NO_FORMULA = ("mamba", "falcon_mamba", "jamba", "rwkv", "rwkv5", "rwkv6", "rwkv
 #: Parts of keys that speak of layers which are not attention over everything.
 SIGNS = ("mamba", "ssm", "rwkv", "lightning", "recurrent", "linear_attn", "linear_num", "linear_attention", "conv_l", "attn_type", "block_type",
           "layer_pattern", "hybrid", "index_topk", "lru_width", "retention", "moe_latent", "moe_layer_start", "compress_ratio",
-         "sliding_window_size", "sliding_window_indices", "zero_expert", "parallel_attn_mlp", "use_cla")  # fmt: skip
+         "sliding_window_size", "sliding_window_indices", "zero_expert", "parallel_attn_mlp", "use_cla", "layers_enum", "layer_group",
+         "share_expert", "attention_groups")  # fmt: skip
 #: Dimensions of which some models have one a layer.
 _A_LAYER = ("num_attention_heads", "num_key_value_heads", "num_kv_heads", "head_dim", "hidden_size", "intermediate_size", "ffn_hidden_size",
             "moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "moe_topk",
             "num_shared_expert")  # fmt: skip
+#: How many of the first layers have no experts.
+_FIRST_DENSE = ("dense_layers", "first_k_dense_replace", "n_dense_layers", "num_dense_layers", "moe_layer_num_skipped")
 #: Keys that tell how many experts there are.
-EXPERTS = ("experts", "num_experts", "n_experts", "num_local_experts", "n_routed_experts", "num_moe_experts", "n_expert")
+EXPERTS = ("experts", "num_experts", "n_experts", "num_local_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts", "n_expert")
 #: What is read here.
 KEYS = frozenset((
     "model_type", "is_encoder_decoder", "experimental_attention_variant", "hybrid_layer_pattern", "hybrid_override_pattern",
     "hybrid_attention_ratio", "hybrid_mlp_ratio", "layer_types", "layers_block_type", "attn_layer_indices", "linear_attention_freq",
     "full_attention_interval", "no_rope_layers", "no_rope_layer_interval", "window_size", "window_attn_skip_freq", "sliding_window_pattern",
     "_sliding_window_pattern", "sliding_window", "use_sliding_window", "max_window_layers", "attention_chunk_size", "moe_layer_freq",
-    "mlp_layer_types", "moe_layers", "dense_layers", "first_k_dense_replace", "n_dense_layers", "mlp_only_layers", "decoder_sparse_step",
+    "mlp_layer_types", "moe_layers", "dense_layers", "first_k_dense_replace", "n_dense_layers", "num_dense_layers", "mlp_only_layers", "decoder_sparse_step",
     "interleave_moe_layer_step", "moe_layer_num_skipped", "num_shared_expert", "new_decoder_architecture", "attn_output_gate", "attention_output_gate", "state_size", "intermediate_size_mlp",
 ))  # fmt: skip
 _NESTED = ("text_config", "llm_config", "language_config")
@@ -92,6 +95,9 @@ def mix(fields: Mapping[str, Any], layers: int, sparse: bool, latent: bool, delt
         raise Refused("%s differs from layer to layer" % uneven)
     if not sparse and _experts(fields) > 1:
         raise Refused("%g experts, and not how many of them a token passes" % _experts(fields))
+    unread = next((key for key in sorted(fields) if not sparse and counts_experts(key, fields[key])), None)
+    if unread is not None:
+        raise Refused("%s speaks of experts that are not known" % unread)
     if not latent and _positive(fields.get("kv_lora_rank")) is not None:
         raise Refused("latent attention whose dimensions (v_head_dim and so on) are not told")
     if layers > MAX_LAYERS:
@@ -132,6 +138,11 @@ def _refuse(fields: Mapping[str, Any], kind: str, delta: bool, mamba: bool) -> N
             continue
         if not (mamba and sign in ("mamba", "ssm") or delta and sign.startswith("linear")):
             raise Refused("%s speaks of layers that are not known" % key)
+
+
+def counts_experts(key: str, value: Any) -> bool:
+    counts = key.startswith(("num_", "n_")) or "_num_" in key
+    return counts and "experts" in key and (_positive(even(value)) or 0.0) > 1
 
 
 #: Keys that are read here, of those that are signs.
@@ -269,7 +280,7 @@ def _sparse(fields: Mapping[str, Any], layers: int) -> int:
         return sum(1 for t in fields["mlp_layer_types"] if t == "sparse")
     if isinstance(fields.get("moe_layers"), (list, tuple)) and fields["moe_layers"]:
         return len(fields["moe_layers"])
-    first = max(_count(fields.get(k)) for k in ("dense_layers", "first_k_dense_replace", "n_dense_layers", "moe_layer_num_skipped"))
+    first = max(_count(fields.get(k)) for k in _FIRST_DENSE)
     dense = fields.get("mlp_only_layers")
     dense = dense if isinstance(dense, (list, tuple)) else ()
     every = _count(fields.get("moe_layer_freq")) or 1

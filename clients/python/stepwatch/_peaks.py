@@ -1,10 +1,9 @@
 """Peak FLOP/s of accelerators: the exporter's own table, word for word, in a module because a bundle of modules is one file."""
 
 TABLE = """\
-# Dense peak TFLOP/s of one device as the framework sees it: no structured sparsity (vendor
-# headlines often double these), FP16 with FP32 accumulation where it differs. A name matches a row
-# when it contains every word of `match` and none of `not`; the first row that matches wins, so the
-# more specific stands first.
+# Dense peak TFLOP/s of one device as the framework sees it: no structured sparsity (vendor headlines often
+# double these), FP16 with FP32 accumulation where it differs. A name matches a row when it contains every word of
+# `match` and none of `not`; the first row that matches wins, so the more specific stands first.
 match,not,bf16,fp16,fp8,tf32,source
 H100 NVL,,835.5,835.5,1671,417.5,Lightning fabric/utilities/throughput.py
 H100 PCIE,,756,756,1513,378,NVIDIA H100 datasheet divided by 2 (sparse headline)

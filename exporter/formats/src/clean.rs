@@ -163,8 +163,11 @@ fn label(text: &str) -> Option<(Speaker, &str)> {
 /// Whether the number before a text is a step and no rank: `12: Loss 10.94 | LR 8.4e-07`, where
 /// nothing else tells one. If the loss is left out, the norm of the gradients may come first.
 fn is_step_of(rest: &str) -> bool {
-    let starts =
-        |word: &str| rest.trim_start().get(..word.len()).is_some_and(|r| r.eq_ignore_ascii_case(word));
+    // `Train loss/train/total: 7.9` is a line of Composer's record, which has its step elsewhere.
+    let starts = |word: &str| {
+        let (head, behind) = rest.trim_start().split_at_checked(word.len()).unwrap_or_default();
+        head.eq_ignore_ascii_case(word) && !behind.starts_with('/')
+    };
     let counts =
         |word: &&str| rest.as_bytes().windows(word.len()).any(|w| w.eq_ignore_ascii_case(word.as_bytes()));
     let first =

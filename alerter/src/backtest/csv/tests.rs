@@ -32,6 +32,18 @@ fn reads_what_the_web_page_of_wandb_exports() {
 }
 
 #[test]
+fn json_is_no_table() {
+    for line in [
+        r#"{"loss": 7.9, "grad_norm": 0.3, "learning_rate": 5e-05, "epoch": 0.01, "step": 1}"#,
+        r#"{"epoch":0,"step":1,"loss":7.9}"#,
+        r#"2026-11-27 01:00:01,123 INFO train: {"epoch": 0, "step": 1, "loss": 7.9, "lr": 0.0001}"#,
+        r#"[{"epoch": 0, "step" : 1, "loss" : 7.9}]"#,
+    ] {
+        assert!(Header::parse(line).is_none(), "{line}");
+    }
+}
+
+#[test]
 fn counts_the_rows_of_an_export_over_time() {
     let columns =
         |run: &str, name: &str| format!(r#""{run} - {name}","{run} - {name}__MIN","{run} - {name}__MAX""#);

@@ -30,6 +30,14 @@ fn takes_off_every_launcher() {
 }
 
 #[test]
+fn a_line_of_a_record_of_composer_is_no_step() {
+    let line = "3: \t Train loss/train/total: 7.9266";
+    assert_eq!(text(line), "Train loss/train/total: 7.9266");
+    assert_eq!(strip(line).speaker.rank, Some(3));
+    assert_eq!(text("12: Train loss 10.94 | LR 8.4e-07"), "12: Train loss 10.94 | LR 8.4e-07");
+}
+
+#[test]
 fn leaves_what_is_no_prefix() {
     for s in [
         "step: 20  loss: 11.8",

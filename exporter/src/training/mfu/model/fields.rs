@@ -16,6 +16,7 @@ pub(super) const EXPERTS: &[&str] = &[
     "num_local_experts",
     "n_routed_experts",
     "num_moe_experts",
+    "moe_num_experts",
     "n_expert",
 ];
 

@@ -111,6 +111,10 @@ const SIGNS: &[&str] = &[
     "zero_expert",
     "parallel_attn_mlp",
     "use_cla",
+    "layers_enum",
+    "layer_group",
+    "share_expert",
+    "attention_groups",
 ];
 /// Dimensions of which some models have one a layer.
 const A_LAYER: &[&str] = &[
@@ -129,6 +133,9 @@ const A_LAYER: &[&str] = &[
     "moe_topk",
     "num_shared_expert",
 ];
+/// How many of the first layers have no experts.
+const FIRST_DENSE: &[&str] =
+    &["dense_layers", "first_k_dense_replace", "n_dense_layers", "num_dense_layers", "moe_layer_num_skipped"];
 /// Keys that are read here, of those that are signs.
 const READ: &[&str] = &[
     "layers_block_type",
@@ -264,6 +271,13 @@ fn refuse(f: &Fields, parts: Parts) -> Result<(), Refused> {
     if let Some(experts) = f.number(EXPERTS).filter(|n| *n > 1.0 && !parts.experts) {
         return Err(format!("{experts} experts, and not how many of them a token passes"));
     }
+    let unread = |key: &str| {
+        let counts = key.starts_with("num_") || key.starts_with("n_") || key.contains("_num_");
+        counts && key.contains("experts") && f.number(&[key]).is_some_and(|n| n > 1.0)
+    };
+    if let Some((key, _)) = f.iter().find(|(key, _)| !parts.experts && unread(key)) {
+        return Err(format!("{} speaks of experts that are not known", clip(key)));
+    }
     if f.number(&["kv_lora_rank"]).is_some() && !parts.latent {
         return Err("latent attention whose dimensions (v_head_dim and so on) are not told".into());
     }
@@ -336,8 +350,8 @@ fn kinds(f: &Fields, layers: usize) -> Result<Vec<Layer>, Refused> {
         return Ok(vec![Layer::Mamba; layers]);
     }
     if let Some(indices) = f.list("attn_layer_indices") {
-        let is = |i: usize| indices.iter().any(|v| v.as_f64() == Some(i as f64));
-        return Ok((0..layers).map(|i| if is(i) { Layer::Full } else { Layer::Mamba }).collect());
+        let named = named(indices, layers);
+        return Ok(named.into_iter().map(|is| if is { Layer::Full } else { Layer::Mamba }).collect());
     }
     if f.text(&["experimental_attention_variant"]).is_some() {
         return every(f, "linear_attention_freq", None, layers, Layer::Linear);
@@ -476,6 +490,17 @@ fn window(f: &Fields) -> Option<f64> {
     f.number(&["sliding_window"]).or(usual)
 }
 
+/// Which of the layers a list of their numbers names.
+fn named(numbers: &[Value], layers: usize) -> Vec<bool> {
+    let mut named = vec![false; layers];
+    for number in numbers.iter().filter_map(Value::as_f64).filter(|n| n.fract() == 0.0 && *n >= 0.0) {
+        if let Some(layer) = named.get_mut(number as usize) {
+            *layer = true;
+        }
+    }
+    named
+}
+
 /// Layers with experts.
 fn sparse(f: &Fields, layers: usize) -> Result<usize, Refused> {
     if let Some(list) = f.list("moe_layer_freq") {
@@ -490,14 +515,11 @@ fn sparse(f: &Fields, layers: usize) -> Result<usize, Refused> {
     if let Some(listed) = f.list("moe_layers").filter(|l| !l.is_empty()) {
         return Ok(listed.len());
     }
-    let first = ["dense_layers", "first_k_dense_replace", "n_dense_layers", "moe_layer_num_skipped"]
-        .map(|key| f.count(&[key]));
-    let first = first.into_iter().max().unwrap_or(0);
-    let dense = f.list("mlp_only_layers").unwrap_or_default();
-    let is_dense = |i: usize| dense.iter().any(|v| v.as_f64() == Some(i as f64));
+    let first = FIRST_DENSE.iter().map(|key| f.count(&[key])).max().unwrap_or(0);
+    let dense = named(f.list("mlp_only_layers").unwrap_or_default(), layers);
     let every = f.count(&["moe_layer_freq"]).max(1);
     let step = f.count(&["decoder_sparse_step", "interleave_moe_layer_step"]).max(1);
     let is_sparse =
-        |i: usize| i >= first && !is_dense(i) && i.is_multiple_of(every) && (i + 1).is_multiple_of(step);
+        |i: usize| i >= first && !dense[i] && i.is_multiple_of(every) && (i + 1).is_multiple_of(step);
     Ok((0..layers).filter(|i| is_sparse(*i)).count())
 }

@@ -88,6 +88,7 @@ impl Experts {
             "moe_router_topk",
             "moe_top_k",
             "moe_topk",
+            "moe_k",
             "n_expert_per_token",
         ])?;
         let ffn = f.number(&["expert_ffn", "moe_intermediate_size", "moe_ffn_hidden_size", "moe_inter_dim"]);
