@@ -216,7 +216,7 @@ pub async fn serve(
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
 
-    while let Some((stream, peer)) = accept(&listener, &server, &open).await {
+    while let Some((stream, peer)) = accept(&listener, &server).await {
         // Fails only on a socket that is gone already.
         let Ok(local) = stream.local_addr() else { continue };
         while let Some(pause) = Some(open.pause()).filter(|pause| !pause.is_zero()) {
@@ -245,22 +245,12 @@ pub async fn serve(
 }
 
 /// The next connection, or nothing once the program is stopping.
-async fn accept(
-    listener: &TcpListener,
-    server: &Server,
-    open: &Connections,
-) -> Option<(TcpStream, SocketAddr)> {
-    let mut queued = true;
+async fn accept(listener: &TcpListener, server: &Server) -> Option<(TcpStream, SocketAddr)> {
     loop {
         let accepted = tokio::select! {
             biased;
             () = server.shutdown.wait() => return None,
             accepted = listener.accept() => accepted,
-            () = std::future::ready(()), if queued => {
-                queued = false;
-                open.queue_is_empty();
-                continue;
-            }
         };
         let err = match accepted {
             Ok(connection) => return Some(connection),

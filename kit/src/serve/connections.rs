@@ -32,10 +32,10 @@ const FIRST_WORD: Duration = Duration::from_millis(50);
 /// One that has an answer unread had its word, and has this long for all. Or else whoever asks and
 /// does not read would be let in so slowly that others are not let in at all.
 const FIRST_ANSWER: Duration = Duration::from_millis(10);
-/// One that had waited in the kernel's queue while another had its time could speak meanwhile, and
-/// has this long. Or else whoever connects faster than this lets connections in fills that queue,
-/// and a probe that finds it full is tried again after a second.
-const AFTER_QUEUE: Duration = Duration::from_millis(5);
+/// Where every place is taken, connections are let in at an even pace, and may be so far ahead of
+/// it. Let in by bursts, the next would wait for long while the kernel's queue fills, and the kernel
+/// tries a probe that finds its queue full again after a second.
+const AHEAD: Duration = Duration::from_millis(1);
 /// After which it is looked again whether what it said was read.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A connection of which something is still unread then will have to bear it: it may send without
@@ -111,8 +111,8 @@ pub(super) struct Connections {
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
-    /// Whether connections have waited for one to have its time, and some of these still do.
-    queued: bool,
+    /// When the next connection would be let in at an even pace.
+    paced: Option<Instant>,
     by_id: BTreeMap<u64, Entry>,
 }
 
@@ -120,8 +120,6 @@ struct Open {
 struct Entry {
     client: Client,
     since: Instant,
-    /// How long it has to say what it wants.
-    time: Duration,
     /// Grows with each connection and each request: whose is lowest was active longest ago.
     turn: u64,
     http2: bool,
@@ -256,17 +254,17 @@ impl Connections {
     pub(super) fn admit(self: &Arc<Self>, client: Client) -> Arc<Seat> {
         let mut open = self.locked();
         // Requests leave a part of the places free, so there is one to close.
-        if open.by_id.len() >= self.limit
-            && let Some(id) = open.idlest(|_| true)
-        {
-            self.evict(&mut open, id);
+        if open.by_id.len() >= self.limit {
+            let now = Instant::now();
+            open.paced = Some(open.paced.unwrap_or(now).max(now) + self.pace());
+            if let Some(id) = open.idlest(|_| true) {
+                self.evict(&mut open, id);
+            }
         }
         let id = open.turn();
         let (busy, cut) = (Arc::<Busy>::default(), CancellationToken::new());
         let (since, turn) = (Instant::now(), id);
-        let time = if open.queued { AFTER_QUEUE } else { FIRST_WORD };
-        let entry =
-            Entry { client, since, time, turn, http2: false, busy: Arc::clone(&busy), cut: cut.clone() };
+        let entry = Entry { client, since, turn, http2: false, busy: Arc::clone(&busy), cut: cut.clone() };
         open.by_id.insert(id, entry);
         Arc::new(Seat { connections: Arc::clone(self), id, client, busy, cut })
     }
@@ -275,23 +273,23 @@ impl Connections {
     /// time. Or else whoever connects fastest would keep out all who connect and then speak, and a
     /// request that came would be closed before a busy program had read it.
     pub(super) fn pause(&self) -> Duration {
-        let mut open = self.locked();
+        let open = self.locked();
         if open.by_id.len() < self.limit {
             return Duration::ZERO;
         }
         let next = open.idlest(|_| true).and_then(|id| open.by_id.get(&id));
-        let pause = next.map_or(Duration::ZERO, |next| {
-            let time = if next.busy.unsent() > 0 { next.time.min(FIRST_ANSWER) } else { next.time };
+        let left = next.map_or(Duration::ZERO, |next| {
+            let time = if next.busy.unsent() > 0 { FIRST_ANSWER } else { FIRST_WORD };
             let left = time.saturating_sub(next.since.elapsed());
             if next.was_heard() { left } else { left.max(LOOK_AGAIN) }
         });
-        open.queued |= !pause.is_zero();
-        pause
+        let ahead = open.paced.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        left.max(ahead.saturating_sub(AHEAD.max(self.pace())))
     }
 
-    /// Notes that no further connection waits to be accepted.
-    pub(super) fn queue_is_empty(&self) {
-        self.locked().queued = false;
+    /// How far apart connections are let in where every place is taken.
+    fn pace(&self) -> Duration {
+        FIRST_WORD / u32::try_from(self.limit).unwrap_or(u32::MAX).max(1)
     }
 
     /// What counts a request: the only one of its connection, or a further one.

@@ -167,22 +167,23 @@ async fn a_newcomer_waits_until_the_one_before_could_speak() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waited_to_be_accepted_has_less_time_to_speak() {
-    let connections = connections(1);
-    let admit = || {
-        let seat = connections.admit(nth(1));
-        seat.busy.was_heard();
-        seat
-    };
-    let _first = admit();
-    assert_eq!(connections.pause(), FIRST_WORD);
+async fn where_all_places_are_taken_connections_are_let_in_at_an_even_pace() {
+    let connections = connections(100);
+    let mut held: Vec<_> = (0..100).map(|_| connections.admit(nth(1))).collect();
+    held.iter().for_each(|seat| seat.busy.was_heard());
     tokio::time::advance(FIRST_WORD).await;
-    let _waited = admit();
-    assert_eq!(connections.pause(), AFTER_QUEUE);
-    connections.queue_is_empty();
-    tokio::time::advance(AFTER_QUEUE).await;
-    let _came = admit();
-    assert_eq!(connections.pause(), FIRST_WORD);
+    // All of them had their time, and the next ones do not come all at once.
+    let began = Instant::now();
+    let mut pauses = Vec::new();
+    for _ in 0..100 {
+        let pause = connections.pause();
+        pauses.push(pause);
+        tokio::time::advance(pause).await;
+        held.push(connections.admit(nth(1)));
+        held[held.len() - 1].busy.was_heard();
+    }
+    assert!(pauses.iter().all(|pause| *pause <= 2 * AHEAD), "{pauses:?}");
+    assert!(began.elapsed() >= FIRST_WORD - 2 * AHEAD, "{:?}", began.elapsed());
 }
 
 #[test]
