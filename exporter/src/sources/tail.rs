@@ -48,6 +48,7 @@ use writers::Processes;
 
 pub use config::{From, TailConfig};
 pub(super) use find::{Candidate, search};
+pub(super) use owner::{is_of_job, names_a_job};
 
 /// Files that one entry follows.
 const MAX_FILES: usize = 256;
@@ -359,6 +360,13 @@ impl Tail {
             }
         }
     }
+}
+
+/// Processes that have one of these files open for writing, by device and inode; none where there
+/// are too many to look at.
+pub(super) fn writers_of(roots: &Roots, files: &BTreeSet<(u64, u64)>) -> Vec<((u64, u64), u32)> {
+    let writers = if files.is_empty() { None } else { Processes::new(&roots.procfs).writers(files) };
+    writers.unwrap_or_default().into_iter().map(|w| (w.file, w.process.pid)).collect()
 }
 
 /// Starts the thread of one entry.
