@@ -18,7 +18,7 @@ use crate::voice::Voice;
 const MAX_ASKED: usize = 64;
 /// How often it is looked whether the writers of a file are still there. A trainer takes longer to
 /// come to its first step.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of a file's run.
 #[derive(Debug, Default)]
@@ -45,7 +45,22 @@ impl Owner {
             return false;
         }
         self.looked = Some(now);
-        self.writers.iter().all(|w| !processes.runs(*w))
+        !self.is_written(processes)
+    }
+
+    /// Somebody who wrote to it still runs.
+    pub(super) fn is_written(&self, processes: &Processes) -> bool {
+        self.writers.iter().any(|w| processes.runs(*w))
+    }
+
+    /// Somebody wrote to it, and none of them is left.
+    pub(super) fn is_left(&self, processes: &Processes) -> bool {
+        !self.writers.is_empty() && !self.is_written(processes)
+    }
+
+    /// What was known is of who is gone, and says nothing of who writes next.
+    pub(super) fn begin_anew(&mut self) {
+        *self = Self { looked: self.looked, ..Self::default() };
     }
 
     /// Takes down whose the file is. What was told of it under its own name, while nobody was known
@@ -163,6 +178,7 @@ struct Script {
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) roots: &'a Roots,
+    pub(super) processes: &'a Processes,
     pub(super) sink: &'a dyn Sink,
     pub(super) now: Instant,
     pub(super) unix: f64,
