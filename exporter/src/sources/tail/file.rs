@@ -257,7 +257,7 @@ impl TailedFile {
                 }
                 (more, moved)
             }
-            Content::Rewritten(whole) => (whole.poll(now, &mut turn).map(|()| false), false),
+            Content::Rewritten(whole) => (whole.poll(now, &mut turn), false),
         };
         self.unsaved |= moved;
         if !self.waiting.is_empty() {
