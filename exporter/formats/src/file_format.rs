@@ -60,8 +60,8 @@ impl fmt::Debug for Whole<'_> {
 }
 
 impl Whole<'_> {
-    /// Hands on bytes from `offset`. True where there are no more; not, where `each` says that it is
-    /// enough, or where it is enough for one turn.
+    /// Hands on bytes from `offset`. True where there are no more; false where `each` says that it
+    /// is enough, or where it is enough for one turn.
     pub(crate) fn bytes(&self, offset: &mut u64, mut each: impl FnMut(u8) -> bool) -> io::Result<bool> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut left = TURN_BYTES;
