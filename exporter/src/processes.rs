@@ -114,6 +114,18 @@ pub(crate) fn environ(roots: &Roots, pid: u32) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The words of its command line; none where we may not look.
+pub(crate) fn arguments(roots: &Roots, pid: u32) -> Vec<String> {
+    let mut bytes = Vec::new();
+    let read = fs::File::open(roots.proc(pid.to_string()).join("cmdline"))
+        .and_then(|file| file.take(MAX_ENVIRON_BYTES).read_to_end(&mut bytes));
+    if read.is_err() {
+        return Vec::new();
+    }
+    let words = bytes.split(|b| *b == 0).filter(|word| !word.is_empty());
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
 /// The user that a process runs as; nobody when it is gone. Its directory would say root of one
 /// that may not be looked at.
 pub(crate) fn user(roots: &Roots, pid: u32) -> Option<u32> {

@@ -5,8 +5,8 @@
 //! * [`FileKind::Records`] grow at the end: TensorBoard event files, W&B transaction logs. Offer
 //!   every byte once, in order. What `push` does not consume (the beginning of a record, never more
 //!   than [`MAX_PENDING_BYTES`]) is offered again with more behind it.
-//! * [`FileKind::Whole`] are rewritten: offer the entire content each time it changed; what was
-//!   told before is not told again. Nothing is consumed of one that was caught half written: offer
+//! * [`FileKind::Whole`] are rewritten: offer the entire content each time it changed, by
+//!   [`FileReader::read`], which takes a part a turn; what was told before is not told again. Nothing is consumed of one that was caught half written: offer
 //!   it again when it changed, or as `at_rest` once it stays so.
 //!
 //! Two positions are kept apart. `consumed` is what the caller may forget, [`FileReader::position`]
@@ -15,13 +15,14 @@
 //! is lost and no other state is needed. Of `Records` it is the offset in the file to go on reading
 //! at; of `Whole` it counts entries, and the whole file is offered again.
 
+use std::io;
 use std::path::Path;
 
 use stepwatch_wire::{Event, Kind};
 
 use crate::absent::Absent;
 use crate::error_json::ErrorJson;
-use crate::file_format::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed};
+use crate::file_format::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed, Whole};
 use crate::flight_recorder::{self, FlightRecorder};
 use crate::format::Out;
 use crate::hf_config::{self, HfConfig};
@@ -37,7 +38,8 @@ use crate::wandb::{self, WandbLog};
 pub const MAX_PENDING_BYTES: usize = MAX_RECORD_BYTES + 64 * 1024;
 /// How much of the beginning of a file tells what it is.
 pub const HEAD_BYTES: usize = 256 * 1024;
-/// The largest file that is read as a whole: a caller leaves a larger one alone and counts it.
+/// The largest file that is read anew when it changed: a caller leaves a larger one alone and counts
+/// it.
 pub const MAX_WHOLE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// How a file is written, told by its name and first bytes.
@@ -147,6 +149,16 @@ impl FileReader {
         let first = out.len();
         let mut told = Out::new(out, &mut self.resolution, Some(&mut self.absent));
         let pushed = self.format.push(Chunk { bytes, at_rest }, &mut told);
+        self.keep_ended(first, out);
+        pushed
+    }
+
+    /// Reads a file that is written as a whole, or as much of it as is enough for one turn: ask again
+    /// while there is `more`. Neither the file nor all that it tells is held at once.
+    pub fn read(&mut self, whole: &Whole<'_>, out: &mut Vec<Event>) -> io::Result<Pushed> {
+        let first = out.len();
+        let mut told = Out::new(out, &mut self.resolution, Some(&mut self.absent));
+        let pushed = self.format.read(whole, &mut told);
         self.keep_ended(first, out);
         pushed
     }

@@ -2,6 +2,7 @@
 //! answers.
 
 use core::fmt;
+use std::io;
 
 use crate::format::Out;
 
@@ -23,6 +24,88 @@ pub struct Pushed {
     pub oversized: u64,
     /// Why nothing beyond this point can be read.
     pub stop: Option<&'static str>,
+    /// Of a `Whole` file: this was enough for one turn, and there is more.
+    pub more: bool,
+}
+
+/// Bytes of a file that is written as a whole which are looked at in one turn.
+const TURN_BYTES: usize = 4 * 1024 * 1024;
+/// Events of such a file that are told in one turn, and those of one more entry.
+pub const TURN_EVENTS: usize = 1024;
+/// The largest of these files that is read into memory: a format that may be longer is read part by
+/// part.
+const MAX_HELD_BYTES: u64 = 4 * 1024 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// A file that is written as a whole, as it is now.
+pub struct Whole<'a> {
+    /// Reads at an offset; nothing at the end.
+    pub read: &'a dyn Fn(&mut [u8], u64) -> io::Result<usize>,
+    pub len: u64,
+    /// It stayed as it is for a while.
+    pub at_rest: bool,
+    /// It is not the content that the last turn was about.
+    pub begins: bool,
+}
+
+impl fmt::Debug for Whole<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { len, at_rest, begins, .. } = self;
+        f.debug_struct("Whole")
+            .field("len", len)
+            .field("at_rest", at_rest)
+            .field("begins", begins)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Whole<'_> {
+    /// Hands on bytes from `offset`. True where there are no more; false where `each` says that it
+    /// is enough, or where it is enough for one turn.
+    pub(crate) fn bytes(&self, offset: &mut u64, mut each: impl FnMut(u8) -> bool) -> io::Result<bool> {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let mut left = TURN_BYTES;
+        while left > 0 {
+            let rest = self.len.saturating_sub(*offset).min(BUFFER_BYTES as u64) as usize;
+            let part = buffer.get_mut(..rest.min(left)).unwrap_or_default();
+            let n = if part.is_empty() { 0 } else { (self.read)(part, *offset)? };
+            if n == 0 {
+                return Ok(true);
+            }
+            for byte in part.iter().take(n) {
+                *offset += 1;
+                if each(*byte) {
+                    return Ok(false);
+                }
+            }
+            left = left.saturating_sub(n);
+        }
+        Ok(false)
+    }
+
+    /// All of it, as a format that reads parts is offered it at once.
+    pub(crate) fn all(chunk: Chunk<'_>, mut read: impl FnMut(&Whole<'_>) -> io::Result<Pushed>) -> Pushed {
+        let bytes = |buffer: &mut [u8], at: u64| {
+            let rest = usize::try_from(at).ok().and_then(|at| chunk.bytes.get(at..)).unwrap_or_default();
+            let n = rest.len().min(buffer.len());
+            buffer.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+            Ok(n)
+        };
+        let len = chunk.bytes.len() as u64;
+        let mut whole = Whole { read: &bytes, len, at_rest: chunk.at_rest, begins: true };
+        let mut sum = Pushed::default();
+        loop {
+            let Ok(part) = read(&whole) else { return sum };
+            sum.bad_records += part.bad_records;
+            sum.unmatched += part.unmatched;
+            sum.oversized += part.oversized;
+            sum.consumed = part.consumed;
+            if !part.more {
+                return sum;
+            }
+            whole.begins = false;
+        }
+    }
 }
 
 /// Some bytes of a file, and where they stand.
@@ -37,6 +120,24 @@ pub(crate) struct Chunk<'a> {
 pub(crate) trait FileFormat: fmt::Debug + Send {
     fn name(&self) -> &'static str;
     fn push(&mut self, chunk: Chunk<'_>, out: &mut Out<'_>) -> Pushed;
+
+    /// Reads a file that is written as a whole, or as much of it as is enough for one turn.
+    fn read(&mut self, whole: &Whole<'_>, out: &mut Out<'_>) -> io::Result<Pushed> {
+        if whole.len > MAX_HELD_BYTES {
+            return Ok(Pushed { consumed: whole.len as usize, oversized: 1, ..Pushed::default() });
+        }
+        let mut bytes = vec![0; whole.len as usize];
+        let mut at = 0;
+        while at < bytes.len() {
+            match (whole.read)(&mut bytes[at..], at as u64)? {
+                // Shorter than it was a moment ago, it is being written.
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => at += n,
+            }
+        }
+        Ok(self.push(Chunk { bytes: &bytes, at_rest: whole.at_rest }, out))
+    }
+
     fn position(&self) -> u64;
     fn resume(&mut self, position: u64, last_step: Option<i64>);
 }

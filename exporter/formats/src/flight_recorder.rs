@@ -2,11 +2,12 @@
 //! watchdog has seen a collective that did not end. What is in it is a pickle, which is a program,
 //! and is never looked at.
 
+use std::io;
 use std::path::Path;
 
 use stepwatch_wire::{Event, Kind, Value};
 
-use crate::file_format::{Chunk, FileFormat, Pushed};
+use crate::file_format::{Chunk, FileFormat, Pushed, Whole};
 use crate::format::Out;
 
 /// Name of the event.
@@ -51,19 +52,29 @@ impl FlightRecorder {
     }
 }
 
+impl FlightRecorder {
+    fn saw(&mut self, bytes: u64, at_rest: bool, out: &mut Out<'_>) -> Pushed {
+        // While it is being written it is told of once.
+        if bytes > 0 && (self.told == 0 || at_rest && self.told > bytes) {
+            out.push(self.event.clone());
+        }
+        self.told = bytes;
+        Pushed { consumed: bytes as usize, ..Pushed::default() }
+    }
+}
+
 impl FileFormat for FlightRecorder {
     fn name(&self) -> &'static str {
         "flight-recorder"
     }
 
     fn push(&mut self, chunk: Chunk<'_>, out: &mut Out<'_>) -> Pushed {
-        let bytes = chunk.bytes.len();
-        // While it is being written it is told of once.
-        if bytes > 0 && (self.told == 0 || chunk.at_rest && self.told > bytes as u64) {
-            out.push(self.event.clone());
-        }
-        self.told = bytes as u64;
-        Pushed { consumed: bytes, ..Pushed::default() }
+        self.saw(chunk.bytes.len() as u64, chunk.at_rest, out)
+    }
+
+    /// Only its length counts.
+    fn read(&mut self, whole: &Whole<'_>, out: &mut Out<'_>) -> io::Result<Pushed> {
+        Ok(self.saw(whole.len, whole.at_rest, out))
     }
 
     fn position(&self) -> u64 {

@@ -132,6 +132,11 @@ impl<'a> Out<'a> {
         Self { part: true, ..Self::new(events, resolution, Some(absent)) }
     }
 
+    /// Events that were given out.
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
     /// Takes note that the step which is being read has a name whose value is nothing.
     pub(crate) fn nothing(&mut self, name: &str, how: Nothing) {
         self.nothing.push((name.to_owned(), how));

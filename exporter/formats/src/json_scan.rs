@@ -1,177 +1,148 @@
-//! The outline of a JSON text: where members and items begin and end, without reading what is in
-//! them.
+//! The outline of a `trainer_state.json`: where the entries of its history begin and end, without
+//! reading what is in them.
 //!
-//! A `trainer_state.json` holds every step of the run, and is written anew with each checkpoint.
-//! Reading it into a tree takes many times its size of memory; what is new in it are a few items at
-//! the end. It also tells a text that is still being written.
+//! It holds every step of the run, and is written anew with each checkpoint. Reading it into a tree
+//! takes many times its size of memory; what is new in it are a few entries at the end. It is taken
+//! byte by byte, so that of a long one no more than an entry is held. It also tells a text that is
+//! still being written.
 
-/// The text ends before the value does, or it is no JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cut;
+/// The longest entry that is looked into.
+pub(crate) const MAX_ENTRY_BYTES: usize = 64 * 1024;
+/// Longer than any key or number that is looked for.
+const MAX_WORD_BYTES: usize = 32;
 
-/// The members of an object, each with the bytes of its value.
-#[derive(Debug)]
-pub(crate) struct Members<'a>(Parts<'a>);
-
-/// The items of a list, each as its bytes.
-#[derive(Debug)]
-pub(crate) struct Items<'a>(Parts<'a>);
-
-#[derive(Debug)]
-struct Parts<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    close: u8,
-    begun: bool,
-    over: bool,
+/// Where in the text a byte stands.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HistoryScan {
+    /// Bytes that were taken.
+    pub(crate) offset: u64,
+    /// Entries that have ended.
+    pub(crate) entries: usize,
+    /// The entry, as much of it as is kept.
+    pub(crate) item: Vec<u8>,
+    item_bytes: usize,
+    depth: usize,
+    text: Text,
+    /// The key of a member of the object, or the value of one that counts.
+    key: Vec<u8>,
+    global_step: Vec<u8>,
+    expects_key: bool,
+    history: bool,
+    broken: bool,
 }
 
-impl<'a> Members<'a> {
-    pub(crate) fn of(bytes: &'a [u8]) -> Result<Self, Cut> {
-        Parts::open(bytes, b'{', b'}').map(Self)
-    }
+/// Whether a byte is in a string.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Text {
+    #[default]
+    No,
+    Yes,
+    /// Behind a backslash.
+    Escaped,
 }
 
-impl<'a> Items<'a> {
-    pub(crate) fn of(bytes: &'a [u8]) -> Result<Self, Cut> {
-        Parts::open(bytes, b'[', b']').map(Self)
-    }
-}
-
-impl<'a> Iterator for Members<'a> {
-    type Item = Result<(&'a str, &'a [u8]), Cut>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let parts = &mut self.0;
-        if !parts.more() {
-            return None;
-        }
-        let member = parts.value().and_then(|key| {
-            // A key with an escape in it is none that is looked for.
-            let key = core::str::from_utf8(key.get(1..key.len() - 1)?).ok()?;
-            parts.skip_space();
-            parts.byte(b':').then_some(())?;
-            Some((key, parts.value_or_rest()?))
-        });
-        Some(parts.check(member))
-    }
-}
-
-impl<'a> Iterator for Items<'a> {
-    type Item = Result<&'a [u8], Cut>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let parts = &mut self.0;
-        if !parts.more() {
-            return None;
-        }
-        let item = parts.value();
-        Some(parts.check(item))
-    }
-}
-
-impl<'a> Parts<'a> {
-    fn open(bytes: &'a [u8], open: u8, close: u8) -> Result<Self, Cut> {
-        let mut parts = Self { bytes, at: 0, close, begun: false, over: false };
-        parts.skip_space();
-        if parts.byte(open) { Ok(parts) } else { Err(Cut) }
-    }
-
-    /// Whether another part should follow; if the text ends here, reading that part tells of it.
-    fn more(&mut self) -> bool {
-        if self.over {
+impl HistoryScan {
+    /// Takes the next byte. True where it ends an entry: look at it, and go on with [`Self::next`].
+    pub(crate) fn byte(&mut self, byte: u8) -> bool {
+        self.offset += 1;
+        if self.text != Text::No {
+            self.text = match (self.text, byte) {
+                (Text::Yes, b'\\') => Text::Escaped,
+                (Text::Yes, b'"') => Text::No,
+                _ => Text::Yes,
+            };
+            self.keep(byte);
             return false;
         }
-        self.skip_space();
-        if self.byte(self.close) {
-            self.over = true;
-            return false;
-        }
-        if core::mem::replace(&mut self.begun, true) {
-            self.byte(b',');
-        }
-        true
-    }
-
-    fn value(&mut self) -> Option<&'a [u8]> {
-        self.skip_space();
-        let end = value_end(self.bytes, self.at)?;
-        let value = &self.bytes[self.at..end];
-        self.at = end;
-        Some(value)
-    }
-
-    /// The value, or all that is there of it: the items of a list that was cut off are still worth
-    /// reading.
-    fn value_or_rest(&mut self) -> Option<&'a [u8]> {
-        self.skip_space();
-        let rest = self.bytes.get(self.at..).filter(|r| !r.is_empty())?;
-        Some(self.value().unwrap_or_else(|| {
-            self.at = self.bytes.len();
-            rest
-        }))
-    }
-
-    fn check<T>(&mut self, part: Option<T>) -> Result<T, Cut> {
-        self.over |= part.is_none();
-        part.ok_or(Cut)
-    }
-
-    fn byte(&mut self, wanted: u8) -> bool {
-        let is = self.bytes.get(self.at) == Some(&wanted);
-        self.at += usize::from(is);
-        is
-    }
-
-    fn skip_space(&mut self) {
-        while self.bytes.get(self.at).is_some_and(u8::is_ascii_whitespace) {
-            self.at += 1;
-        }
-    }
-}
-
-/// Where the value that begins at `at` ends.
-fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
-    match bytes.get(at)? {
-        b'"' => string_end(bytes, at),
-        b'{' | b'[' => {
-            let mut depth = 0usize;
-            let mut i = at;
-            while let Some(byte) = bytes.get(i) {
-                match byte {
-                    b'"' => {
-                        i = string_end(bytes, i)?;
-                        continue;
-                    }
-                    b'{' | b'[' => depth += 1,
-                    b'}' | b']' => depth -= 1,
-                    _ => {}
-                }
-                i += 1;
-                if depth == 0 {
-                    return Some(i);
-                }
+        let in_list = self.history && self.depth == 2;
+        match byte {
+            b'"' => {
+                self.text = Text::Yes;
+                self.keep(byte);
             }
-            None
+            b'{' | b'[' if self.depth == 0 => self.open_root(byte),
+            b'[' if self.depth == 1 && self.is_key(b"\"log_history\"") => {
+                (self.history, self.depth) = (true, 2);
+            }
+            b'{' | b'[' => {
+                self.keep(byte);
+                self.depth += 1;
+            }
+            b']' | b',' if in_list => {
+                if byte == b']' {
+                    (self.history, self.depth) = (false, 1);
+                }
+                let ends = self.item_bytes > 0;
+                self.entries += usize::from(ends);
+                return ends;
+            }
+            b'}' | b']' if self.depth > 0 => {
+                self.depth -= 1;
+                self.keep(byte);
+            }
+            b',' if self.depth == 1 => {
+                self.expects_key = true;
+                self.key.clear();
+            }
+            b':' if self.depth == 1 && self.expects_key => self.expects_key = false,
+            _ if byte.is_ascii_whitespace() && self.depth <= 2 => {}
+            _ => self.keep(byte),
         }
-        // A number or a word ends where something else begins; at the end of the text more digits
-        // may follow.
-        _ => {
-            let len = bytes[at..].iter().position(|b| b",]}".contains(b) || b.is_ascii_whitespace())?;
-            (len > 0).then_some(at + len)
+        false
+    }
+
+    /// Goes on behind an entry.
+    pub(crate) fn next(&mut self) {
+        self.item.clear();
+        self.item_bytes = 0;
+    }
+
+    pub(crate) fn is_oversized(&self) -> bool {
+        self.item_bytes > self.item.len()
+    }
+
+    pub(crate) fn global_step(&self) -> &str {
+        core::str::from_utf8(&self.global_step).unwrap_or("")
+    }
+
+    /// The closing brace is the last that is written.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.offset > 0 && self.depth == 0 && self.expects_key_once() && !self.broken
+    }
+
+    /// It was opened at all.
+    fn expects_key_once(&self) -> bool {
+        self.expects_key || !self.key.is_empty()
+    }
+
+    fn open_root(&mut self, byte: u8) {
+        self.broken |= byte != b'{' || self.expects_key_once();
+        (self.depth, self.expects_key) = (1, true);
+    }
+
+    fn is_key(&self, wanted: &[u8]) -> bool {
+        !self.expects_key && self.key == wanted
+    }
+
+    fn keep(&mut self, byte: u8) {
+        if self.history {
+            self.item_bytes += 1;
+            if self.item.len() < MAX_ENTRY_BYTES {
+                self.item.push(byte);
+            }
+        } else if self.depth == 1 && self.expects_key {
+            push(&mut self.key, byte);
+        } else if self.depth == 1 && self.is_key(b"\"global_step\"") {
+            push(&mut self.global_step, byte);
+        } else if self.depth == 0 && byte != b'}' {
+            self.broken = true;
         }
     }
 }
 
-/// Behind the quote that closes the string that begins at `at`.
-fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
-    let mut i = at + 1;
-    loop {
-        i += memchr::memchr2(b'"', b'\\', bytes.get(i..)?)?;
-        if bytes[i] == b'"' {
-            return Some(i + 1);
-        }
-        i += 2;
+fn push(word: &mut Vec<u8>, byte: u8) {
+    if word.len() < MAX_WORD_BYTES {
+        word.push(byte);
     }
 }
 
@@ -179,42 +150,44 @@ fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn items(text: &str) -> Vec<Result<&str, Cut>> {
-        let Ok(items) = Items::of(text.as_bytes()) else { return vec![Err(Cut)] };
-        items.map(|i| i.map(|b| core::str::from_utf8(b).unwrap())).collect()
-    }
-
-    #[test]
-    fn members_and_items() {
-        let text = r#" {"a": 1.5, "b\"": [1, {"]": "}"}], "c":"x,\"y", "d" : null } "#;
-        let members: Vec<_> = Members::of(text.as_bytes()).unwrap().map(|m| m.unwrap()).collect();
-        let text = |b| core::str::from_utf8(b).unwrap();
-        let members: Vec<_> = members.into_iter().map(|(k, v)| (k, text(v))).collect();
-        let want = [("a", "1.5"), ("b\\\"", r#"[1, {"]": "}"}]"#), ("c", r#""x,\"y""#), ("d", "null")];
-        assert_eq!(members, want);
-        assert_eq!(items("[]"), []);
-        assert_eq!(items("[1, [2] , {}]"), [Ok("1"), Ok("[2]"), Ok("{}")]);
-    }
-
-    #[test]
-    fn what_is_cut_off_is_told() {
-        assert_eq!(items("[{\"a\": 1}, {\"b\""), [Ok("{\"a\": 1}"), Err(Cut)]);
-        for text in ["[1, 2", "[1,", "[", "", "{", "[\"a"] {
-            assert_eq!(items(text).last(), Some(&Err(Cut)), "{text}");
+    fn scan(text: &str) -> (Vec<String>, String, bool) {
+        let mut scan = HistoryScan::default();
+        let mut items = Vec::new();
+        for byte in text.bytes() {
+            if scan.byte(byte) {
+                items.push(String::from_utf8(scan.item.clone()).unwrap());
+                scan.next();
+            }
         }
-        let cut = Members::of(br#"{"a": 1, "log": [{"b": 2}, {"c"#).unwrap();
-        let lengths: Vec<_> = cut.map(|m| m.map(|(_, value)| value.len())).collect();
-        assert_eq!(lengths, [Ok(1), Ok(14), Err(Cut)], "what is there of it");
-        assert_eq!(Members::of(br#"{"a": 1, "log"#).unwrap().last(), Some(Err(Cut)));
+        (items, scan.global_step().to_owned(), scan.is_whole())
+    }
+
+    fn found(items: &[&str], step: &str, whole: bool) -> (Vec<String>, String, bool) {
+        (items.iter().map(|i| (*i).to_owned()).collect(), step.to_owned(), whole)
+    }
+
+    #[test]
+    fn entries_and_the_step() {
+        let text = r#" {"a": [1, {"]": "}"}], "log_history": [ {"x\"": "],}"} , {"y": [1, 2]},3 ], "global_step" : 12 } "#;
+        assert_eq!(scan(text), found(&[r#"{"x\"": "],}"}"#, r#"{"y": [1, 2]}"#, "3"], "12", true));
+        assert_eq!(scan(r#"{"log_history":[],"b":{"log_history":[1]}}"#), found(&[], "", true));
+        assert_eq!(scan("{}"), found(&[], "", true));
+        for cut in ["", "{", "[1]", r#"{"log_history":["#, r#"{"log_history":[1"#, "x{}", "{}x", "}"] {
+            assert_eq!(scan(cut), found(&[], "", false), "{cut}");
+        }
+        assert_eq!(scan(r#"{"log_history":[1,2"#), found(&["1"], "", false));
     }
 
     proptest::proptest! {
         #[test]
-        fn never_panics_and_ends(text in "[\\[\\]{}:,\"a1\\\\ ]{0,60}") {
-            let parts = Items::of(text.as_bytes()).map_or(0, Iterator::count);
-            proptest::prop_assert!(parts <= text.len() + 1);
-            let parts = Members::of(text.as_bytes()).map_or(0, Iterator::count);
-            proptest::prop_assert!(parts <= text.len() + 1);
+        fn any_bytes_are_scanned(text in r#"[\[\]{}:,"\\ a1]{0,60}"#) {
+            let mut scan = HistoryScan::default();
+            for byte in text.bytes() {
+                if scan.byte(byte) {
+                    scan.next();
+                }
+            }
+            proptest::prop_assert!(scan.item.len() <= text.len());
         }
     }
 }

@@ -5,7 +5,9 @@
 //! nothing in the new one. What stays is the number of a row. It is written every hundred logs, so
 //! reading it again costs little.
 
-use crate::file_format::{Chunk, FileFormat, Pushed};
+use std::io;
+
+use crate::file_format::{Chunk, FileFormat, MAX_RECORD_BYTES, Pushed, TURN_EVENTS, Whole};
 use crate::format::Out;
 use crate::number;
 use crate::scalars::{Gathered, Id, Printed, Scalars};
@@ -18,6 +20,51 @@ pub(crate) struct LightningCsv {
     scalars: Scalars,
     /// Rows that were told.
     told: usize,
+    /// Where the last turn stopped.
+    going: Going,
+}
+
+/// The file is gone through twice, so that nothing is told of one that is written anew just now.
+#[derive(Debug, Default)]
+struct Going {
+    rows: Rows,
+    columns: Option<Columns>,
+    /// How many rows there are.
+    found: Option<usize>,
+}
+
+/// The rows of a table, byte by byte.
+#[derive(Debug, Default)]
+struct Rows {
+    offset: u64,
+    /// Lines that have ended and are not empty, the header too.
+    lines: usize,
+    line: Vec<u8>,
+    /// The line is longer than what is kept of it.
+    cut: bool,
+}
+
+impl Rows {
+    /// Takes the next byte. True where it ends a line: look at it, and go on with [`Self::next`].
+    fn byte(&mut self, byte: u8) -> bool {
+        self.offset += 1;
+        if byte != b'\n' {
+            self.cut |= self.line.len() >= MAX_RECORD_BYTES;
+            if !self.cut {
+                self.line.push(byte);
+            }
+            return false;
+        }
+        self.line.pop_if(|last| *last == b'\r');
+        let ends = !self.line.is_empty();
+        self.lines += usize::from(ends);
+        ends
+    }
+
+    fn next(&mut self) {
+        self.line.clear();
+        self.cut = false;
+    }
 }
 
 /// What the header says of each column.
@@ -40,6 +87,35 @@ impl LightningCsv {
         let others = names.iter().enumerate().filter(|(i, _)| *i != step);
         let values = others.filter_map(|(i, name)| Some((i, self.scalars.id(name)?))).collect();
         Some(Columns { step, values })
+    }
+
+    /// The header, or a row; false if the header is none.
+    fn line(
+        &mut self,
+        rows: &Rows,
+        columns: &mut Option<Columns>,
+        pushed: &mut Pushed,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let text = String::from_utf8_lossy(&rows.line);
+        match columns {
+            None => {
+                *columns = self.columns(&text);
+                pushed.bad_records += u64::from(columns.is_none());
+                columns.is_some()
+            }
+            Some(columns) => {
+                if rows.lines > self.told + 1 {
+                    self.told = rows.lines - 1;
+                    if rows.cut {
+                        pushed.oversized += 1;
+                    } else {
+                        self.row(&text, columns, pushed, out);
+                    }
+                }
+                true
+            }
+        }
     }
 
     fn row(&mut self, row: &str, columns: &Columns, pushed: &mut Pushed, out: &mut Out<'_>) {
@@ -65,27 +141,52 @@ impl FileFormat for LightningCsv {
     }
 
     fn push(&mut self, chunk: Chunk<'_>, out: &mut Out<'_>) -> Pushed {
-        let mut pushed = Pushed { consumed: chunk.bytes.len(), ..Pushed::default() };
-        let text = String::from_utf8_lossy(chunk.bytes);
-        // What has no end yet is being written.
-        let Some((text, _)) = text.rsplit_once('\n') else { return Pushed::default() };
-        let mut lines = text.lines().filter(|l| !l.is_empty());
-        let Some(columns) = lines.next().and_then(|header| self.columns(header)) else {
-            pushed.bad_records += 1;
-            return pushed;
-        };
-        let rows: Vec<&str> = lines.collect();
-        if rows.len() < self.told {
-            if !chunk.at_rest {
-                return Pushed::default(); // caught while it is written anew
+        Whole::all(chunk, |whole| self.read(whole, out))
+    }
+
+    fn read(&mut self, whole: &Whole<'_>, out: &mut Out<'_>) -> io::Result<Pushed> {
+        if whole.begins {
+            self.going = Going::default();
+        }
+        let mut pushed = Pushed { more: true, ..Pushed::default() };
+        let Some(found) = self.going.found else {
+            let rows = &mut self.going.rows;
+            let mut at = rows.offset;
+            let ended = whole.bytes(&mut at, |byte| {
+                if rows.byte(byte) {
+                    rows.next();
+                }
+                false
+            })?;
+            if ended {
+                // What has no end yet is being written.
+                let Some(found) = rows.lines.checked_sub(1) else { return Ok(Pushed::default()) };
+                if found < self.told {
+                    if !whole.at_rest {
+                        return Ok(Pushed::default()); // caught while it is written anew
+                    }
+                    self.told = 0; // another run began in the same directory
+                }
+                self.going = Going { found: Some(found), ..Going::default() };
             }
-            self.told = 0; // another run began in the same directory
+            return Ok(pushed);
+        };
+        let Going { mut rows, mut columns, .. } = core::mem::take(&mut self.going);
+        let (mut at, full) = (rows.offset, out.len() + TURN_EVENTS);
+        let mut enough = false;
+        let ended = whole.bytes(&mut at, |byte| {
+            if rows.byte(byte) {
+                enough = !self.line(&rows, &mut columns, &mut pushed, out) || rows.lines > found;
+                rows.next();
+            }
+            enough || out.len() >= full
+        })?;
+        if ended || enough {
+            (pushed.consumed, pushed.more) = (whole.len as usize, false);
+        } else {
+            self.going = Going { rows, columns, found: Some(found) };
         }
-        for row in &rows[self.told..] {
-            self.row(row, &columns, &mut pushed, out);
-        }
-        self.told = rows.len();
-        pushed
+        Ok(pushed)
     }
 
     /// Rows that were told.
@@ -181,6 +282,31 @@ mod tests {
         let mut out = Vec::new();
         r.push(SHORT.as_bytes(), true, &mut out);
         assert_eq!(out.len(), 3, "another run");
+    }
+
+    #[test]
+    fn a_long_table_is_told_part_by_part() {
+        let rows: String = (0..5000).map(|n| format!("{n},2.5\n")).collect();
+        let text = format!("step,loss\n{rows}");
+        let bytes = |buffer: &mut [u8], at: u64| {
+            let rest = &text.as_bytes()[at as usize..];
+            let n = rest.len().min(buffer.len());
+            buffer[..n].copy_from_slice(&rest[..n]);
+            Ok(n)
+        };
+        let (mut r, mut begins, mut told) = (reader(), true, Vec::new());
+        loop {
+            let mut out = Vec::new();
+            let whole = Whole { read: &bytes, len: text.len() as u64, at_rest: false, begins };
+            let more = r.read(&whole, &mut out).unwrap().more;
+            assert!(out.len() <= TURN_EVENTS + 1, "{} events", out.len());
+            told.extend(out.iter().map(|e| e.step.unwrap()));
+            begins = false;
+            if !more {
+                break;
+            }
+        }
+        assert_eq!((told, r.position()), ((0..5000).collect(), 5000));
     }
 
     #[test]

@@ -4,13 +4,16 @@
 //! It is no live source, since it appears at saves only. It fills in what was logged while nobody
 //! looked, and says that a checkpoint is complete: it is written after the weights.
 
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
+use std::io;
 use std::path::Path;
 
 use stepwatch_wire::{CkptPhase, Event, Kind, MAX_TEXT, Value};
 
-use crate::file_format::{Chunk, FileFormat, Pushed};
+use crate::file_format::{Chunk, FileFormat, Pushed, TURN_EVENTS, Whole};
 use crate::format::Out;
-use crate::json_scan::{Items, Members};
+use crate::json_scan::HistoryScan;
 use crate::number;
 use crate::scalars::{Gathered, Id, Printed, Scalars};
 
@@ -21,18 +24,30 @@ pub(crate) struct TrainerState {
     scalars: Scalars,
     /// Entries of the history that were told.
     told: usize,
-    /// The first of them: another one is another run's.
-    first: Vec<u8>,
+    /// A sum of the first of them: another one is another run's.
+    first: Option<u64>,
     /// The checkpoint was told.
     saved: bool,
     /// Steps up to this one are known from elsewhere.
     known: Option<i64>,
+    /// Where the last turn stopped.
+    going: Going,
 }
 
-/// What there is in the file.
+/// The file is gone through twice, so that nothing is told of one that is half written.
 #[derive(Debug, Default)]
-struct State<'a> {
-    history: Vec<&'a [u8]>,
+struct Going {
+    scan: HistoryScan,
+    /// Where the entries begin that were not told.
+    untold: Option<HistoryScan>,
+    first: Option<u64>,
+    /// What was found the first time.
+    found: Option<Found>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    entries: usize,
     global_step: Option<i64>,
     whole: bool,
 }
@@ -52,9 +67,10 @@ impl TrainerState {
             checkpoint: dir.filter(|_| is_checkpoint).map(|d| d.display().to_string()),
             scalars: Scalars::default(),
             told: 0,
-            first: Vec::new(),
+            first: None,
             saved: false,
             known: None,
+            going: Going::default(),
         }
     }
 
@@ -80,6 +96,44 @@ impl TrainerState {
         pushed.unmatched += self.scalars.give(&Gathered { step, ts: None, values }, Printed::AsText, out);
     }
 
+    /// Goes through the file for the first time; `None` until it came to the end.
+    fn look(&mut self, whole: &Whole<'_>) -> io::Result<Option<Found>> {
+        let Going { scan, untold, first, .. } = &mut self.going;
+        let mut at = scan.offset;
+        let told = self.told;
+        let ended = whole.bytes(&mut at, |byte| {
+            if scan.byte(byte) {
+                if scan.entries == 1 {
+                    let mut sum = DefaultHasher::new();
+                    scan.item.hash(&mut sum);
+                    *first = Some(sum.finish());
+                }
+                scan.next();
+                if scan.entries == told {
+                    *untold = Some(scan.clone());
+                }
+            }
+            false
+        })?;
+        Ok(ended.then(|| Found {
+            entries: scan.entries,
+            global_step: number::integer(scan.global_step()).map(|(step, _)| step),
+            whole: scan.is_whole(),
+        }))
+    }
+
+    /// Makes ready to tell what is new in a file that was gone through.
+    fn begin(&mut self, found: Found) {
+        let Going { untold, first, .. } = core::mem::take(&mut self.going);
+        let other_run = first.is_some() && self.first.is_some() && self.first != first;
+        // A run that went on from an earlier checkpoint has the same beginning, and tells what
+        // comes from here on.
+        self.told = if other_run { 0 } else { self.told.min(found.entries) };
+        self.first = self.first.filter(|_| !other_run).or(first);
+        let scan = untold.filter(|scan| scan.entries == self.told).unwrap_or_default();
+        self.going = Going { scan, found: Some(found), ..Going::default() };
+    }
+
     fn checkpoint(&mut self, step: Option<i64>, out: &mut Out<'_>) {
         let (Some(dir), Some(step)) = (&self.checkpoint, step.filter(|s| *s >= 0)) else { return };
         if !core::mem::replace(&mut self.saved, true) {
@@ -96,31 +150,53 @@ impl FileFormat for TrainerState {
     }
 
     fn push(&mut self, chunk: Chunk<'_>, out: &mut Out<'_>) -> Pushed {
-        let mut pushed = Pushed::default();
-        let state = State::of(chunk.bytes);
-        if !state.whole {
-            if !chunk.at_rest {
-                return pushed; // it is being written
+        Whole::all(chunk, |whole| self.read(whole, out))
+    }
+
+    fn read(&mut self, whole: &Whole<'_>, out: &mut Out<'_>) -> io::Result<Pushed> {
+        if whole.begins {
+            self.going = Going::default();
+        }
+        let mut pushed = Pushed { more: true, ..Pushed::default() };
+        let Some(found) = self.going.found else {
+            let Some(found) = self.look(whole)? else { return Ok(pushed) };
+            if !found.whole && !whole.at_rest {
+                return Ok(Pushed::default()); // it is being written
             }
-            pushed.bad_records += 1;
+            pushed.bad_records += u64::from(!found.whole);
+            self.begin(found);
+            return Ok(pushed);
+        };
+        let mut scan = core::mem::take(&mut self.going.scan);
+        let (mut at, full) = (scan.offset, out.len() + TURN_EVENTS);
+        let mut enough = found.entries <= self.told;
+        let ended = enough
+            || whole.bytes(&mut at, |byte| {
+                if scan.byte(byte) {
+                    if scan.entries > self.told {
+                        self.told = scan.entries;
+                        if scan.is_oversized() {
+                            pushed.oversized += 1;
+                        } else {
+                            self.entry(&scan.item, &mut pushed, out);
+                        }
+                    }
+                    scan.next();
+                    enough = scan.entries >= found.entries;
+                }
+                enough || out.len() >= full
+            })?;
+        if ended || enough {
+            self.told = found.entries;
+            if found.whole {
+                self.checkpoint(found.global_step, out);
+            }
+            (pushed.consumed, pushed.more) = (whole.len as usize, false);
+            self.going = Going::default();
+        } else {
+            self.going.scan = scan;
         }
-        let other_run =
-            state.history.first().is_some_and(|first| !self.first.is_empty() && self.first != *first);
-        // A run that went on from an earlier checkpoint has the same beginning, and tells what
-        // comes from here on.
-        self.told = if other_run { 0 } else { self.told.min(state.history.len()) };
-        if let Some(first) = state.history.first().filter(|_| other_run || self.first.is_empty()) {
-            self.first = first.to_vec();
-        }
-        for raw in &state.history[self.told..] {
-            self.entry(raw, &mut pushed, out);
-        }
-        self.told = state.history.len();
-        if state.whole {
-            self.checkpoint(state.global_step, out);
-        }
-        pushed.consumed = chunk.bytes.len();
-        pushed
+        Ok(pushed)
     }
 
     /// Twice the entries that were told, and one if the checkpoint was.
@@ -136,40 +212,13 @@ impl FileFormat for TrainerState {
     }
 }
 
-impl<'a> State<'a> {
-    /// As much of it as is there.
-    fn of(bytes: &'a [u8]) -> Self {
-        let mut state = Self::default();
-        let Ok(members) = Members::of(bytes) else { return state };
-        for member in members {
-            let Ok((key, value)) = member else { return state };
-            match key {
-                "global_step" => {
-                    let text = core::str::from_utf8(value).unwrap_or("");
-                    state.global_step = number::integer(text).map(|(step, _)| step);
-                }
-                "log_history" => {
-                    let Ok(items) = Items::of(value) else { return state };
-                    for item in items {
-                        let Ok(item) = item else { return state };
-                        state.history.push(item);
-                    }
-                }
-                _ => {}
-            }
-        }
-        // The closing brace is the last that is written.
-        state.whole = bytes.trim_ascii_end().ends_with(b"}");
-        state
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::FileReader;
+    use crate::json_scan::MAX_ENTRY_BYTES;
 
     const STATE: &str = r#"{
   "epoch": 0.3, "global_step": 30,
@@ -246,6 +295,52 @@ mod tests {
         let end = (Kind::Bye, Some(30));
         assert_eq!(seen, [step(10), step(20), (Kind::Eval, Some(20)), step(30), step(30), end]);
         assert!(out[1].m.get("loss").unwrap().is_nan());
+    }
+
+    /// However long it is, neither it nor its events are held at once.
+    #[test]
+    fn a_long_history_is_told_part_by_part() {
+        let entries = 20_000;
+        let entry = |n: usize| format!("{{\"step\":{n},\"loss\":2}}");
+        let list: Vec<String> = (0..entries).map(entry).collect();
+        let text = format!("{{\"log_history\":[{}],\"global_step\":19999}}", list.join(","));
+        let longest = core::cell::Cell::new(0);
+        let bytes = |buffer: &mut [u8], at: u64| {
+            longest.set(longest.get().max(buffer.len()));
+            let rest = &text.as_bytes()[at as usize..];
+            let n = rest.len().min(buffer.len());
+            buffer[..n].copy_from_slice(&rest[..n]);
+            Ok(n)
+        };
+        let mut r = reader("/out/checkpoint-1/trainer_state.json");
+        let (mut begins, mut steps, mut turns) = (true, Vec::new(), 0);
+        loop {
+            let mut out = Vec::new();
+            let whole = Whole { read: &bytes, len: text.len() as u64, at_rest: false, begins };
+            let pushed = r.read(&whole, &mut out).unwrap();
+            assert!(out.len() <= TURN_EVENTS + 1, "{} events", out.len());
+            steps.extend(out.iter().filter(|e| e.kind == Kind::Step).filter_map(|e| e.step));
+            (begins, turns) = (false, turns + 1);
+            if !pushed.more {
+                assert_eq!((pushed.consumed, out.last().unwrap().kind), (text.len(), Kind::Ckpt));
+                break;
+            }
+            let mut later = reader("/out/checkpoint-1/trainer_state.json");
+            later.resume(r.position(), None);
+            assert_eq!(later.position(), r.position());
+        }
+        assert_eq!(steps, (0..entries as i64).collect::<Vec<_>>());
+        assert!(turns > 19 && longest.get() <= 64 * 1024, "{turns} turns, {} bytes", longest.get());
+    }
+
+    #[test]
+    fn an_entry_that_is_too_long_is_passed_over() {
+        let text = format!(
+            "{{\"log_history\":[{{\"step\":1,\"loss\":2,\"x\":\"{}\"}},{{\"step\":2,\"loss\":2}}]}}",
+            "x".repeat(MAX_ENTRY_BYTES)
+        );
+        let (told, pushed) = push(&mut reader("/out/trainer_state.json"), &text, false);
+        assert_eq!((told, pushed.oversized), (vec![(Kind::Step, Some(2))], 1));
     }
 
     #[test]

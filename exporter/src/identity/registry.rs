@@ -130,6 +130,8 @@ impl Claim {
             "client" | "launcher" => {
                 format!("{} {} {rank}", self.run, self.unnamed.as_deref().unwrap_or_default())
             }
+            // One file that is left for the sake of several runs.
+            "left" => format!("{} {}", self.run, self.source),
             _ => self.source.clone(),
         };
         (self.kind.clone(), source)

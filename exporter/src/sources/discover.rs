@@ -7,6 +7,7 @@
 //! What is found becomes tails like those of the configuration, which end some minutes after their
 //! process.
 
+mod beside;
 mod files;
 mod rank;
 mod trainer;
@@ -155,8 +156,7 @@ impl Discovery {
             self.greet(trainer);
             self.dump(trainer);
         }
-        let speaking: Vec<&Trainer> = trainers.iter().filter(|t| !t.identity.silent).collect();
-        self.files.follow(&tree, &speaking, self.config.working_directory, now);
+        self.files.follow(&tree, &trainers, self.config.working_directory, now);
         self.report(&trainers);
     }
 

@@ -46,8 +46,10 @@ const GATHER: Duration = Duration::from_millis(250);
 const MAX_GATHERED: usize = 512;
 /// Ranks that numbers are gathered for at once.
 const MAX_RANKS: usize = 1024;
-/// Between two searches of the table of sockets.
-const SEARCH_EVERY: Duration = Duration::from_millis(200);
+/// Searches of the table of sockets take one part in so many of the time, and no more at once than
+/// the burst.
+const SEARCH_SHARE: u32 = 10;
+const SEARCH_BURST: Duration = Duration::from_millis(20);
 /// After a socket failed to receive.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Begins the path of a datagram socket.
@@ -135,10 +137,8 @@ struct Statsd {
     config: StatsdConfig,
     names: Names,
     gathered: BTreeMap<Key, Gathered>,
-    /// Whose each address is, until it is quiet: its port may be another's then.
-    senders: BTreeMap<SocketAddr, Voice>,
-    /// When the table of all sockets may be searched again for a sender.
-    next_search: Option<Instant>,
+    /// What searches of the table of all sockets took, and when it was last counted.
+    searched: (Duration, Instant),
     /// Gauges that were only ever changed by so much.
     gauges: BTreeMap<String, f64>,
     readings: Readings,
@@ -206,8 +206,7 @@ impl Statsd {
         Self {
             names: Names::new(&config.metrics),
             gathered: BTreeMap::new(),
-            senders: BTreeMap::new(),
-            next_search: None,
+            searched: (Duration::ZERO, Instant::now()),
             roots,
             gauges: BTreeMap::new(),
             readings: Readings::new(unix_now()),
@@ -261,35 +260,30 @@ impl Statsd {
         shutdown.wait().await;
     }
 
+    /// Asked anew for every datagram: whose a port was a moment ago says nothing of whose it is.
     fn voice(&mut self, sender: Sender) -> Voice {
-        let ends = match sender {
-            Sender::Known(voice) => return voice,
-            Sender::At(ends) => ends,
-        };
-        if let Some(voice) = self.senders.get(&ends.peer) {
-            return *voice;
+        match sender {
+            Sender::Known(voice) => voice,
+            Sender::At(ends) => {
+                let uid = peer::uid_of_datagram(ends).or_else(|| self.search(ends.peer, Instant::now()));
+                Voice::of(uid)
+            }
         }
-        let Some(voice) =
-            peer::uid_of_datagram(ends).map(|uid| Voice::of(Some(uid))).or_else(|| self.search(ends.peer))
-        else {
-            return Voice::Unknown;
-        };
-        if self.senders.len() >= MAX_RANKS {
-            self.senders.clear();
-        }
-        *self.senders.entry(ends.peer).or_insert(voice)
     }
 
-    /// Nothing where the table was searched a moment ago: any user can make it long, and send from
-    /// ever new addresses.
-    fn search(&mut self, from: SocketAddr) -> Option<Voice> {
-        let now = Instant::now();
-        if self.next_search.is_some_and(|at| now < at) {
+    /// Nobody where searching has taken its share of the time: any user can make the table long,
+    /// and send from ports that are not in it.
+    fn search(&mut self, from: SocketAddr, now: Instant) -> Option<u32> {
+        let (took, at) = self.searched;
+        let took = took.saturating_sub(now.saturating_duration_since(at) / SEARCH_SHARE);
+        self.searched = (took, now);
+        if took >= SEARCH_BURST {
             return None;
         }
+        let began = Instant::now();
         let uid = peer::search_uid_of_datagram(&self.roots, from);
-        self.next_search = Some(Instant::now() + SEARCH_EVERY);
-        Some(Voice::of(uid))
+        self.searched.0 += began.elapsed();
+        uid
     }
 
     fn packet(&mut self, voice: Voice, packet: &[u8]) {
@@ -361,7 +355,6 @@ impl Statsd {
     fn flush(&mut self) {
         let all: Vec<_> = self.gathered.keys().cloned().collect();
         all.iter().for_each(|key| self.flush_rank(key));
-        self.senders.clear();
     }
 
     fn flush_rank(&mut self, key: &Key) {

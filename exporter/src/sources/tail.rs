@@ -48,6 +48,7 @@ use writers::Processes;
 
 pub use config::{From, TailConfig};
 pub(super) use find::{Candidate, search};
+pub(super) use owner::{is_of_job, names_a_job};
 
 /// Files that one entry follows.
 const MAX_FILES: usize = 256;
@@ -83,6 +84,8 @@ pub(super) struct Tail {
     processes: Processes,
     roots: Roots,
     next_look: Option<Instant>,
+    /// When it is looked again who writes to logs that have ended.
+    next_return: Option<Instant>,
     /// There were too many processes to look at all.
     blind: bool,
     greeted: BTreeSet<String>,
@@ -147,6 +150,7 @@ impl Tail {
             processes: Processes::new(procfs),
             roots: Roots { procfs: procfs.to_owned(), ..Roots::default() },
             next_look: None,
+            next_return: None,
             blind: false,
             greeted: BTreeSet::new(),
             scratch: Vec::new(),
@@ -291,9 +295,15 @@ impl Tail {
     /// is read of them.
     fn find_owners(&mut self, now: Instant, unix: f64) {
         let mut open = BTreeMap::new();
+        // Any user can write to a log that has ended, again and again.
+        let again = self.next_return.is_none_or(|at| now >= at);
         for (path, file) in &mut self.files {
-            if file.is_there() && file.owner.is_open(now, &self.processes) {
+            let returned = file.has_returned();
+            if returned && again || file.is_there() && file.owner.is_open(now, &self.processes) && !returned {
                 open.insert(path.clone(), file.identities());
+            }
+            if returned && again {
+                self.next_return = Some(now + owner::LOOK_EVERY);
             }
         }
         if open.is_empty() {
@@ -306,7 +316,8 @@ impl Tail {
             let Some(file) = self.files.get_mut(&path) else { continue };
             let theirs = writers.iter().filter(|w| identities.contains(&w.file)).map(|w| w.process);
             let voice = file.voice();
-            let asked = Asked { roots: &self.roots, sink: &*self.sink, now, unix, voice };
+            let (roots, processes) = (&self.roots, &self.processes);
+            let asked = Asked { roots, processes, sink: &*self.sink, now, unix, voice };
             file.settle(&self.config, theirs.collect(), asked);
         }
     }
@@ -346,7 +357,8 @@ impl Tail {
                 let theirs: Vec<_> =
                     writers.iter().filter(|w| of.get(&w.file) == Some(&path)).copied().collect();
                 let voice = file.voice();
-                let asked = Asked { roots: &self.roots, sink: &*self.sink, now, unix, voice };
+                let (roots, processes) = (&self.roots, &self.processes);
+            let asked = Asked { roots, processes, sink: &*self.sink, now, unix, voice };
                 file.settle(&self.config, theirs.iter().map(|w| w.process).collect(), asked);
                 file.found(now, theirs.into_iter());
             }
@@ -359,6 +371,13 @@ impl Tail {
             }
         }
     }
+}
+
+/// Processes that have one of these files open for writing, by device and inode; none where there
+/// are too many to look at.
+pub(super) fn writers_of(roots: &Roots, files: &BTreeSet<(u64, u64)>) -> Vec<((u64, u64), u32)> {
+    let writers = if files.is_empty() { None } else { Processes::new(&roots.procfs).writers(files) };
+    writers.unwrap_or_default().into_iter().map(|w| (w.file, w.process.pid)).collect()
 }
 
 /// Starts the thread of one entry.

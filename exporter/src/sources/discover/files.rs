@@ -2,14 +2,18 @@
 //! their rights, each user by a share.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use stepwatch_kit::shutdown::{Shutdown, Trigger};
 
+use super::beside::{Places, Whose};
 use super::rank::Identity;
 use super::trainer::Trainer;
+use crate::clock::unix_now;
+use crate::identity::{self, Claim};
 use crate::pipes::{self, Readers};
 use crate::processes::{self, OpenFile, Tree};
 use crate::reach::{Reach, Refusal, View};
@@ -18,6 +22,7 @@ use crate::shares;
 use crate::source::{NOT_OWNER, SourceHandle};
 use crate::sources::sink::Surroundings;
 use crate::sources::tail::{self, Candidate, TailConfig};
+use crate::voice::Voice;
 
 /// Files followed at once.
 pub(super) const MAX_FILES: usize = 256;
@@ -37,6 +42,8 @@ const SLOW: Duration = Duration::from_millis(50);
 const PAUSE: u32 = 50;
 /// Refusals that are told once.
 const MAX_REFUSED: usize = 1024;
+/// A file is of one of several runs, and nobody has it open.
+const UNKNOWN_WRITER: &str = "unknown_writer";
 
 /// A file to follow, and what is known of it.
 #[derive(Debug, Clone)]
@@ -92,6 +99,8 @@ pub(super) struct Files {
     runtime: tokio::runtime::Handle,
     followed: BTreeMap<PathBuf, Followed>,
     refused: BTreeSet<(PathBuf, u32)>,
+    /// Files of one of several runs, told once.
+    unknown: BTreeSet<PathBuf>,
     /// Users whose directories are searched again only then.
     paused: BTreeMap<u32, Instant>,
     /// Whose files there is no room for, as it was last logged.
@@ -106,6 +115,7 @@ impl Files {
             runtime: tokio::runtime::Handle::current(),
             followed: BTreeMap::new(),
             refused: BTreeSet::new(),
+            unknown: BTreeSet::new(),
             paused: BTreeMap::new(),
             crowd: String::new(),
         }
@@ -122,8 +132,9 @@ impl Files {
 
     /// Follows what these processes write, and lets go what nobody has written for long, or what
     /// gives way.
-    pub(super) fn follow(&mut self, tree: &Tree, trainers: &[&Trainer], beside: bool, now: Instant) {
-        let mut wanted = self.open(tree, trainers, now);
+    pub(super) fn follow(&mut self, tree: &Tree, trainers: &[Trainer], beside: bool, now: Instant) {
+        let speaking: Vec<&Trainer> = trainers.iter().filter(|t| !t.identity.silent).collect();
+        let mut wanted = self.open(tree, &speaking, now);
         if beside {
             for one in self.beside(trainers, now) {
                 prefer_own(one, &mut wanted);
@@ -244,43 +255,136 @@ impl Files {
 
     /// Files in the working directories that were written since the process started. TensorBoard
     /// opens its file anew for every record, so it is not among those that are open.
-    fn beside(&mut self, trainers: &[&Trainer], now: Instant) -> Vec<Wanted> {
-        let mut places: Vec<(PathBuf, &Arc<View>, Vec<&Trainer>)> = Vec::new();
-        for trainer in trainers {
-            let cwd = processes::cwd(&self.around.roots, trainer.pid).filter(|d| d.parent().is_some());
-            let (Some(cwd), Some(view)) = (cwd, &trainer.view) else { continue };
-            match places.iter_mut().find(|(path, of, _)| *path == cwd && *of == view) {
-                Some((_, _, there)) => there.push(trainer),
-                None => places.push((cwd, view, vec![trainer])),
+    fn beside(&mut self, trainers: &[Trainer], now: Instant) -> Vec<Wanted> {
+        let known = Places::of(&self.around.roots, trainers);
+        let mut places: BTreeMap<(&PathBuf, u32), Vec<&Arc<View>>> = BTreeMap::new();
+        for (at, trainer) in trainers.iter().enumerate().filter(|(_, t)| !t.identity.silent) {
+            let (Some(cwd), Some(view)) = (known.cwd(at), &trainer.view) else { continue };
+            let views = places.entry((cwd, view.user())).or_default();
+            if !views.contains(&view) {
+                views.push(view);
             }
         }
         let mut took: BTreeMap<u32, Duration> = BTreeMap::new();
-        let mut wanted = Vec::new();
+        let mut found: BTreeMap<PathBuf, Candidate> = BTreeMap::new();
         self.paused.retain(|_, until| now < *until);
-        for (cwd, view, there) in places {
-            let user = view.user();
+        let searches = places.into_iter().flat_map(|(at, views)| views.into_iter().map(move |v| (at, v)));
+        for ((cwd, user), view) in searches {
             if self.paused.contains_key(&user) {
                 continue;
             }
             let began = Instant::now();
-            let found = tail::search(&cwd, &Reach::Of(Arc::clone(view)));
+            let kept = self.search(cwd, view);
             *took.entry(user).or_default() += began.elapsed();
-            if found.cut {
-                self.health.dropped("directory_too_large", 1);
-            }
-            if let Some(refusal) = found.refused {
-                self.refuse(&cwd, user, Some(refusal));
-            }
-            let (kept, over) = shares::fair(found.files, MAX_FILES, |c| c.owner, |c| c.written);
-            if !over.is_empty() {
-                self.health.dropped("too_many_files", over.len() as u64);
-            }
-            wanted.extend(kept.into_iter().filter_map(|c| there.iter().find_map(|t| t.finds(&c, view))));
+            found.extend(kept.into_iter().map(|c| (c.path.clone(), c)));
         }
         for (user, took) in took.into_iter().filter(|(_, took)| *took > SLOW) {
             self.paused.insert(user, now + (took * PAUSE).min(LINGER / 2));
         }
+        let (mut wanted, mut unknown) = (Vec::new(), Vec::new());
+        for file in found.into_values() {
+            match known.whose(&file) {
+                Some(Whose::Of(at)) => wanted.extend(beside_of(trainers, at, &file)),
+                Some(whose) => unknown.push((file, whose)),
+                None => {}
+            }
+        }
+        wanted.extend(self.of_writers(trainers, unknown, now));
         wanted
+    }
+
+    /// Files of which nothing but who has them open says whose they are.
+    fn of_writers(
+        &mut self,
+        trainers: &[Trainer],
+        mut unknown: Vec<(Candidate, Whose)>,
+        now: Instant,
+    ) -> Vec<Wanted> {
+        unknown.retain(|(file, _)| match self.followed.get_mut(&file.path) {
+            // Whose it was found to be before, it stays.
+            Some(followed) => {
+                followed.seen = now;
+                false
+            }
+            None => true,
+        });
+        if unknown.is_empty() {
+            return Vec::new();
+        }
+        let identity = |file: &Candidate| {
+            let meta = std::fs::metadata(&file.path).ok()?;
+            Some((meta.dev(), meta.ino()))
+        };
+        let wanted: BTreeSet<_> = unknown.iter().filter_map(|(file, _)| identity(file)).collect();
+        let writers = tail::writers_of(&self.around.roots, &wanted);
+        let mut found = Vec::new();
+        for (file, whose) in unknown {
+            let writer = identity(&file).and_then(|id| writers.iter().find(|(at, _)| *at == id));
+            let named = writer.and_then(|(_, pid)| identity::script_named(&self.around.roots, *pid));
+            let beside = match &whose {
+                Whose::Of(at) | Whose::OfAnotherJob(at) => Some(*at),
+                Whose::OfOneOf(of) => of.first().copied(),
+            };
+            match (named, whose) {
+                (Some(named), _) => {
+                    let one = beside.and_then(|at| beside_of(trainers, at, &file));
+                    found.extend(one.map(|one| Wanted { run: named.run, world: None, ..one }));
+                }
+                (None, Whose::OfOneOf(of)) => {
+                    let of: Vec<&Trainer> = of.into_iter().filter_map(|at| trainers.get(at)).collect();
+                    self.leave(&file.path, &of);
+                }
+                (None, _) => {}
+            }
+        }
+        found
+    }
+
+    /// What lies in a directory, by the shares of those who own it.
+    fn search(&mut self, cwd: &Path, view: &Arc<View>) -> Vec<Candidate> {
+        let found = tail::search(cwd, &Reach::Of(Arc::clone(view)));
+        if found.cut {
+            self.health.dropped("directory_too_large", 1);
+        }
+        if let Some(refusal) = found.refused {
+            self.refuse(cwd, view.user(), Some(refusal));
+        }
+        let (kept, over) = shares::fair(found.files, MAX_FILES, |c| c.owner, |c| c.written);
+        if !over.is_empty() {
+            self.health.dropped("too_many_files", over.len() as u64);
+        }
+        kept
+    }
+
+    /// Says once of a file that it is not followed, and to whom it may belong.
+    fn leave(&mut self, path: &Path, of: &[&Trainer]) {
+        if self.unknown.len() >= MAX_REFUSED {
+            self.unknown.clear();
+        }
+        if !self.unknown.insert(path.to_owned()) {
+            return;
+        }
+        self.health.dropped(UNKNOWN_WRITER, 1);
+        let runs: BTreeMap<&str, Voice> = of.iter().map(|t| (t.run.as_str(), t.voice)).collect();
+        let names = runs.keys().copied().collect::<Vec<_>>().join(", ");
+        tracing::warn!(
+            path = %path.display(), runs = names,
+            "a file is not followed: several runs may have written it, and none has it open"
+        );
+        for (run, voice) in runs {
+            let claim = Claim {
+                kind: "left".into(),
+                source: path.display().to_string(),
+                pid: None,
+                job: None,
+                run: run.to_owned(),
+                by: None,
+                why: "not followed: several runs may have written it, and none has it open".into(),
+                unnamed: None,
+                voice,
+            };
+            self.around.hub.claim(unix_now(), claim);
+        }
     }
 
     /// Takes down what is not read, and says why; once, as long as it can be remembered.
@@ -333,6 +437,12 @@ fn files(running: &Running<'_>, trainer: &Trainer, view: &Arc<View>, left: &mut 
     files
 }
 
+/// A file beside a trainer, unless that was told not to report.
+fn beside_of(trainers: &[Trainer], at: usize, file: &Candidate) -> Option<Wanted> {
+    let trainer = trainers.get(at).filter(|t| !t.identity.silent)?;
+    Some(trainer.finds(file, trainer.view.as_ref()?))
+}
+
 impl Trainer {
     fn wants(&self, path: PathBuf, rank: Option<u32>, view: &Arc<View>) -> Wanted {
         let claim = Share { user: view.user(), open: true, written: SystemTime::UNIX_EPOCH };
@@ -340,12 +450,11 @@ impl Trainer {
         Wanted { path, run, rank, world, view: Arc::clone(view), own: false, claim }
     }
 
-    /// A file beside it, if it was written in its time.
-    fn finds(&self, found: &Candidate, view: &Arc<View>) -> Option<Wanted> {
-        self.begun.filter(|begun| found.written + SLACK >= *begun)?;
+    /// A file beside it.
+    fn finds(&self, found: &Candidate, view: &Arc<View>) -> Wanted {
         let claim = Share { user: found.owner, open: false, written: found.written };
         let own = found.owner == view.user();
-        Some(Wanted { own, claim, ..self.wants(found.path.clone(), None, view) })
+        Wanted { own, claim, ..self.wants(found.path.clone(), None, view) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A tree of files in place of `/proc` and the cgroups, a real process, and a library in place of
 //! NVML.
 
+mod beside;
 mod owners;
 
 use std::fs;

@@ -57,6 +57,32 @@ fn a_line_without_a_run_is_the_word_of_who_sent_it() {
     assert_eq!(b.health(&DROPPED, &["not_owner"]), Some(1.0));
 }
 
+/// Whoever takes a port is not who had it before.
+#[test]
+fn a_port_is_of_whoever_has_it() {
+    let mut b = Bench::new("");
+    let ours = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let theirs = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let ends = Ends { peer: theirs.local_addr().unwrap(), local: ours.local_addr().unwrap() };
+    let own = rustix::process::geteuid().as_raw();
+    assert_eq!(b.statsd.voice(Sender::At(ends)), Voice::User(own));
+    drop(theirs);
+    assert_eq!(b.statsd.voice(Sender::At(ends)), Voice::Unknown);
+}
+
+#[test]
+fn searches_for_senders_take_a_part_of_the_time() {
+    let mut b = Bench::new("");
+    let theirs = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let from = theirs.local_addr().unwrap();
+    let now = Instant::now();
+    assert!(b.statsd.search(from, now).is_some());
+    b.statsd.searched = (SEARCH_BURST * 2, now);
+    assert_eq!(b.statsd.search(from, now), None, "it took long");
+    assert_eq!(b.statsd.search(from, now + SEARCH_BURST), None);
+    assert!(b.statsd.search(from, now + SEARCH_BURST * (SEARCH_SHARE * 2)).is_some());
+}
+
 #[test]
 fn steps_by_tag() {
     let mut b = Bench::new("");

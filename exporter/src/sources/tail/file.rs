@@ -71,6 +71,11 @@ pub(super) struct TailedFile {
     /// It said something in this life.
     told: bool,
     ended: bool,
+    /// Nobody who wrote to it until its end is left, and all that they wrote was read: what comes
+    /// now is of somebody else.
+    over: bool,
+    /// It waits until it was looked who that is.
+    returned: bool,
     /// What was being gathered from several lines when they stopped was given out.
     rested: bool,
     /// What was reported so far.
@@ -116,6 +121,8 @@ impl TailedFile {
             owner: Owner::default(),
             told: false,
             ended: false,
+            over: false,
+            returned: false,
             rested: true,
             counts: Counts::default(),
             unmatched: 0,
@@ -140,6 +147,7 @@ impl TailedFile {
         if let Some(saved) = &saved {
             (self.last_step, self.generation) = (saved.last_step, saved.generation);
             (self.ended, self.rested) = (saved.ended, saved.rested);
+            self.over = saved.ended && matches!(self.content, Content::Grows(_));
             self.watch = Watch::resumed(&saved.writers);
             self.labels.last.clone_from(&saved.of);
             self.owner.before = saved.of.clone().filter(|_| saved.ruled).map(|(run, _)| run);
@@ -219,7 +227,7 @@ impl TailedFile {
     /// Reads, publishes, and then saves the position: in this order nothing is lost. True if there
     /// is more.
     pub(super) fn poll(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> io::Result<bool> {
-        if self.retry.max(self.refused).is_some_and(|at| now < at) {
+        if self.returned || self.retry.max(self.refused).is_some_and(|at| now < at) {
             return Ok(false);
         }
         if !self.waiting.is_empty() {
@@ -234,6 +242,7 @@ impl TailedFile {
     }
 
     fn read(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> io::Result<bool> {
+        let quiet = self.ended && !self.owner.is_written(cx.processes);
         let before = (!self.kept && self.last_step.is_none()).then(|| self.content.positions());
         let written = self.content.modified();
         let mut turn = Turn { lines: &mut self.lines, events: &mut self.waiting, unix, written };
@@ -248,15 +257,21 @@ impl TailedFile {
                 }
                 (more, moved)
             }
-            Content::Rewritten(whole) => (whole.poll(now, &mut turn).map(|()| false), false),
+            Content::Rewritten(whole) => (whole.poll(now, &mut turn), false),
         };
         self.unsaved |= moved;
         if !self.waiting.is_empty() {
+            if self.over {
+                self.returned = true;
+                return Ok(true);
+            }
             self.before_first_step(before, now, cx);
             if !self.publish(now, unix, cx) {
                 return Ok(false);
             }
         }
+        let grows = matches!(self.content, Content::Grows(_));
+        self.over = quiet && self.ended && grows && matches!(more, Ok(false));
         self.save_if_due(now, cx);
         self.report(cx);
         if more.is_ok() {
@@ -395,22 +410,53 @@ impl TailedFile {
         self.settle(
             cx.config,
             writers,
-            Asked { roots: cx.roots, sink: cx.sink, now, unix, voice: self.voice() },
+            Asked {
+                roots: cx.roots,
+                processes: cx.processes,
+                sink: cx.sink,
+                now,
+                unix,
+                voice: self.voice(),
+            },
         );
+    }
+
+    /// Something was written after the end, and it is not known by whom.
+    pub(super) fn has_returned(&self) -> bool {
+        self.returned
     }
 
     /// Takes down who writes to it, and with that whose it is.
     pub(super) fn settle(&mut self, config: &TailConfig, mut writers: Vec<Process>, asked: Asked<'_>) {
         writers.sort_unstable();
         writers.dedup();
+        let anew = std::mem::take(&mut self.returned);
+        if anew {
+            self.over = false;
+            self.owner.begin_anew();
+        }
         let named_by_path = self.labels.is_named_by_path();
+        let was_left = self.owner.is_left(asked.processes);
         let changed = self.owner.settle(config, &self.labels.path, writers, asked);
         let before = self.labels.own_by(self.owner.run.clone(), self.owner.ruled);
-        if changed && named_by_path && self.last_step.is_some() {
-            if let Some(run) = &self.owner.run {
-                asked.sink.join(asked.unix, asked.voice, &before, run);
-            }
+        let Some(run) = self.owner.run.as_ref().filter(|run| **run != before) else { return };
+        if anew {
+            self.labels.forget_model();
+        } else if changed && named_by_path && self.last_step.is_some() {
+            asked.sink.join(asked.unix, asked.voice, &before, run);
+        } else if changed && was_left && !self.ended {
+            // Another start took the place of the one before between two looks.
+            self.say_bye(&before, asked.unix);
         }
+    }
+
+    /// Says it of a run that the file is no longer of.
+    fn say_bye(&mut self, of: &str, unix: f64) {
+        let Some((run, rank)) = self.labels.last.clone().filter(|(run, _)| run == of) else { return };
+        let mut bye = Event { ts: Some(unix), run: Some(run), rank, ..Event::new(Kind::Bye) };
+        bye.extra.insert("source".into(), Value::Text("tail".into()));
+        self.waiting.insert(0, bye);
+        self.watch.begin_anew();
     }
 
     /// Files to look for writers of, where there is a reason to look.

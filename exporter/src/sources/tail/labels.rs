@@ -74,6 +74,11 @@ impl Labels {
         again.then(|| Event { ts: first.ts, run: first.run.clone(), ..said.clone() })
     }
 
+    /// What was said of the model is of another run.
+    pub(super) fn forget_model(&mut self) {
+        (self.said, self.repeat, self.news) = (None, false, true);
+    }
+
     /// Whether there is something to be saved.
     pub(super) fn has_news(&mut self) -> bool {
         std::mem::take(&mut self.news)

@@ -18,7 +18,7 @@ use crate::voice::Voice;
 const MAX_ASKED: usize = 64;
 /// How often it is looked whether the writers of a file are still there. A trainer takes longer to
 /// come to its first step.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of a file's run.
 #[derive(Debug, Default)]
@@ -45,7 +45,22 @@ impl Owner {
             return false;
         }
         self.looked = Some(now);
-        self.writers.iter().all(|w| !processes.runs(*w))
+        !self.is_written(processes)
+    }
+
+    /// Somebody who wrote to it still runs.
+    pub(super) fn is_written(&self, processes: &Processes) -> bool {
+        self.writers.iter().any(|w| processes.runs(*w))
+    }
+
+    /// Somebody wrote to it, and none of them is left.
+    pub(super) fn is_left(&self, processes: &Processes) -> bool {
+        !self.writers.is_empty() && !self.is_written(processes)
+    }
+
+    /// What was known is of who is gone, and says nothing of who writes next.
+    pub(super) fn begin_anew(&mut self) {
+        *self = Self { looked: self.looked, ..Self::default() };
     }
 
     /// Takes down whose the file is. What was told of it under its own name, while nobody was known
@@ -117,7 +132,7 @@ impl Owner {
             claim.job = named.job.map(|job| job.id);
             (claim.run, claim.by, claim.unnamed) = (named.run, Some(named.by), Some(named.unnamed));
         } else if let Some((id, unnamed)) =
-            asked.sink.jobs(asked.voice).into_iter().find(|job| is_of_job(path, job))
+            asked.sink.jobs(asked.voice).into_iter().find(|(id, unnamed)| is_of_job(path, id, unnamed))
         {
             claim.why = format!("its name has the id of job {id}");
             (claim.job, claim.by, claim.unnamed) = (Some(id), Some(By::Job), Some(unnamed.clone()));
@@ -163,6 +178,7 @@ struct Script {
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) roots: &'a Roots,
+    pub(super) processes: &'a Processes,
     pub(super) sink: &'a dyn Sink,
     pub(super) now: Instant,
     pub(super) unix: f64,
@@ -170,14 +186,41 @@ pub(super) struct Asked<'a> {
     pub(super) voice: Voice,
 }
 
-/// `slurm-101.out`, and `pretrain_101.log` of a job called pretrain.
-fn is_of_job(path: &Path, (id, unnamed): &(String, String)) -> bool {
-    let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    let words = |text: &str| -> Vec<String> {
-        text.split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect()
-    };
-    let (stem, job) = (words(&stem), words(unnamed));
-    stem.contains(id) && (stem[0] == "slurm" || job.first().is_some_and(|title| stem.contains(title)))
+/// The words of a file's name.
+fn words(text: &str) -> Vec<&str> {
+    text.split(|c: char| !c.is_alphanumeric()).collect()
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn is_number(word: &&str) -> bool {
+    !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Whether the name of a file says of itself that it is of a job, known or not: `slurm-101.out`.
+pub(in crate::sources) fn names_a_job(path: &Path) -> bool {
+    let stem = stem(path);
+    let mut words = words(&stem).into_iter();
+    words.next() == Some("slurm") && words.next().is_some_and(|word| is_number(&word))
+}
+
+/// `slurm-101.out`, `slurm-100_3.out` of a task of an array, and `pretrain_101.log` of a job called
+/// pretrain.
+pub(in crate::sources) fn is_of_job(path: &Path, id: &str, unnamed: &str) -> bool {
+    let stem = stem(path);
+    let (stem, id, title) = (words(&stem), words(id), words(unnamed));
+    if !id.iter().any(is_number) {
+        return false;
+    }
+    if stem.first() == Some(&"slurm") {
+        // All tasks of an array may write one file.
+        let ids = stem[1..].iter().take_while(|word| is_number(word)).take(id.len());
+        let same = ids.clone().zip(&id).filter(|(a, b)| a == b).count();
+        return same > 0 && same == ids.count();
+    }
+    stem.windows(id.len()).any(|w| w == id) && title.first().is_some_and(|title| stem.contains(title))
 }
 
 #[cfg(test)]
@@ -186,7 +229,6 @@ mod tests {
 
     #[test]
     fn files_that_are_named_after_their_job() {
-        let job = ("101".to_owned(), "pretrain-101".to_owned());
         for (path, want) in [
             ("/logs/slurm-101.out", true),
             ("/logs/pretrain_101.log", true),
@@ -196,7 +238,20 @@ mod tests {
             ("/logs/train.log", false),
             ("", false),
         ] {
-            assert_eq!(is_of_job(Path::new(path), &job), want, "{path}");
+            assert_eq!(is_of_job(Path::new(path), "101", "pretrain-101"), want, "{path}");
         }
+        for (path, want) in [
+            ("/logs/slurm-100_3.out", true),
+            ("/logs/slurm-100.out", true),
+            ("/logs/slurm-100_4.out", false),
+            ("/logs/slurm-3.out", false),
+            ("/logs/sweep-100_3.log", true),
+        ] {
+            assert_eq!(is_of_job(Path::new(path), "100_3", "sweep-100_3"), want, "{path}");
+        }
+        let names = |path| names_a_job(Path::new(path));
+        assert_eq!(["slurm-7.out", "/x/slurm-7_1.err", "slurm.out", "a-7.log"].map(names), [
+            true, true, false, false
+        ]);
     }
 }

@@ -1,19 +1,23 @@
 //! A file that is written anew as a whole, read anew when it changed: its size, the time it was
 //! written, or the file itself. One that was caught half written is read once more when it stays as
-//! it is.
+//! it is. A long one is read part by part, and rests for as long as its length takes at
+//! [`BYTES_PER_SECOND`] before it is read anew.
 
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use stepwatch_formats::{FileReader, MAX_WHOLE_BYTES};
+use stepwatch_formats::{FileReader, MAX_WHOLE_BYTES, Whole};
 
 use super::framing::{Counts, Take};
 use super::open::{Begin, REST, modified};
 use super::state::{Fingerprint, Position};
 use crate::reach::Reach;
+
+/// How much of one file is read anew in the long run.
+const BYTES_PER_SECOND: u64 = 8 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct RewrittenFile {
@@ -24,6 +28,12 @@ pub(super) struct RewrittenFile {
     seen: Option<Looks>,
     /// Since when it is as it was seen, if it was only half written then.
     half: Option<Instant>,
+    /// A turn stopped in the middle of it; with that, whether it was at rest.
+    going: Option<bool>,
+    /// The turn was about what stood there before us.
+    backlog: bool,
+    /// It is not read anew before.
+    rests: Option<Instant>,
     /// What it says at the first look is of before, and not wanted.
     muted: bool,
     /// It is under its name.
@@ -48,7 +58,19 @@ impl Looks {
 impl RewrittenFile {
     pub(super) fn new(path: PathBuf, reach: Reach, reader: FileReader, begin: Begin) -> Self {
         let muted = begin == Begin::End;
-        Self { path, reach, reader, seen: None, half: None, muted, there: false, counts: Counts::default() }
+        Self {
+            path,
+            reach,
+            reader,
+            seen: None,
+            half: None,
+            going: None,
+            backlog: false,
+            rests: None,
+            muted,
+            there: false,
+            counts: Counts::default(),
+        }
     }
 
     /// Tells only what comes after what an earlier life, or another source, told of the run.
@@ -82,45 +104,57 @@ impl RewrittenFile {
         Position { ino, head: Fingerprint::of(&[]), offset: self.reader.position(), skipping: false }
     }
 
-    pub(super) fn poll(&mut self, now: Instant, out: &mut dyn Take) -> io::Result<()> {
+    /// Reads what is new, or a part of it. True if there is more.
+    pub(super) fn poll(&mut self, now: Instant, out: &mut dyn Take) -> io::Result<bool> {
         let waits = |half: Option<Instant>| half.is_none_or(|since| now.duration_since(since) < REST);
         // Whether it changed may be seen by its name; what it is now, and whether we may read it,
         // by what is found there.
         let unchanged = std::fs::metadata(&self.path).is_ok_and(|meta| self.seen == Some(Looks::of(&meta)));
-        if unchanged && waits(self.half) {
+        if unchanged && self.going.is_none() && waits(self.half) {
             self.there = true;
-            return Ok(());
+            return Ok(false);
+        }
+        if self.going.is_none() && self.rests.is_some_and(|until| now < until) {
+            return Ok(false);
         }
         let found = match self.reach.find(&self.path) {
             Ok(found) => found,
             Err(e) => {
                 self.there = false;
-                return if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) };
+                self.going = None;
+                return if e.kind() == io::ErrorKind::NotFound { Ok(false) } else { Err(e) };
             }
         };
         self.there = true;
         let looks = Looks::of(&found.metadata);
-        let at_rest = self.seen == Some(looks);
-        if at_rest && waits(self.half) {
-            return Ok(());
+        let same = self.seen == Some(looks);
+        let goes_on = self.going.take().filter(|_| same);
+        if same && goes_on.is_none() && waits(self.half) {
+            return Ok(false);
         }
         self.half = None;
         if looks.len > MAX_WHOLE_BYTES {
             self.counts.oversized += 1;
             self.seen = Some(looks);
-            return Ok(());
+            return Ok(false);
         }
         let file = found.open()?;
-        let mut bytes = vec![0; looks.len as usize];
-        // Shorter than it was a moment ago, it is being written: the next look sees that it
-        // changed.
-        file.read_exact_at(&mut bytes, 0)?;
-        let backlog = self.seen.is_none();
-        self.seen = Some(looks);
+        let read = |part: &mut [u8], at: u64| file.read_at(part, at);
+        let at_rest = goes_on.unwrap_or(same);
+        let whole = Whole { read: &read, len: looks.len, at_rest, begins: goes_on.is_none() };
         let mut events = Vec::new();
-        let pushed = self.reader.push(&bytes, at_rest, &mut events);
-        if pushed.consumed == 0 && !at_rest {
-            self.half = Some(now);
+        let pushed = self.reader.read(&whole, &mut events)?;
+        let backlog = self.seen.is_none() || self.backlog && goes_on.is_some();
+        self.backlog = backlog;
+        self.seen = Some(looks);
+        if pushed.more {
+            self.going = Some(at_rest);
+        } else {
+            let rest = Duration::from_millis(looks.len * 1000 / BYTES_PER_SECOND);
+            self.rests = Some(now + rest);
+            if pushed.consumed == 0 && !at_rest {
+                self.half = Some(now);
+            }
         }
         self.counts.bad_records += pushed.bad_records;
         self.counts.unmatched += pushed.unmatched;
@@ -131,7 +165,7 @@ impl RewrittenFile {
             events.iter_mut().for_each(|e| e.ts = e.ts.or(looks.modified));
             events.into_iter().for_each(|e| out.event(e, backlog));
         }
-        self.muted &= self.half.is_some();
-        Ok(())
+        self.muted &= self.half.is_some() || pushed.more;
+        Ok(pushed.more)
     }
 }

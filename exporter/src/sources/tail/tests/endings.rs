@@ -17,6 +17,40 @@ impl Bench {
         Command::new("cat").stdin(Stdio::piped()).stdout(log).spawn().unwrap()
     }
 
+    /// The same of a script, which the rule names after itself and its start.
+    fn script(&self, name: &str, job: Option<&str>) -> Child {
+        use std::os::unix::process::CommandExt as _;
+        fs::write(self.dir.path().join("train.py"), "while IFS= read -r l; do echo \"$l\"; done").unwrap();
+        let log = OpenOptions::new().create(true).append(true).open(self.path(name)).unwrap();
+        let mut command = Command::new("sh");
+        command.arg0("python3").arg("train.py").current_dir(self.dir.path());
+        command.env_clear().envs(job.map(|id| ("SLURM_JOB_ID", id)));
+        command.stdin(Stdio::piped()).stdout(log).spawn().unwrap()
+    }
+
+    /// The runs of what is published next, each with its kind and step.
+    fn runs(&mut self) -> Vec<(String, Kind, Option<i64>)> {
+        self.poll().into_iter().map(|e| (e.run.unwrap_or_default(), e.kind, e.step)).collect()
+    }
+
+    /// One start of a script that makes two steps, until its end was told; its run.
+    fn start(&mut self, name: &str, job: Option<&str>) -> String {
+        let before = fs::metadata(self.path(name)).map_or(0, |m| m.len()) as usize;
+        let mut script = self.script(name, job);
+        write(&mut script, &(step(1) + &step(2)));
+        written(self, name, before + 2 * step(1).len());
+        let told = self.runs();
+        let run = told[0].0.clone();
+        assert_eq!(told, [(run.clone(), Kind::Step, Some(1)), (run.clone(), Kind::Step, Some(2))]);
+        self.look();
+        end(script);
+        assert_eq!(self.byes().len(), 1);
+        for _ in 0..3 {
+            assert_eq!(self.look(), []);
+        }
+        run
+    }
+
     /// The next look at who writes, and what is published until then.
     fn look(&mut self) -> Vec<Event> {
         self.wait(LOOK_EVERY);
@@ -71,6 +105,75 @@ fn a_log_that_simply_stops_has_ended_when_its_writer_is_gone() {
     assert_eq!(b.byes(), []);
     end(writer);
     assert_eq!(b.byes(), [(None, None)]);
+}
+
+#[test]
+fn a_second_start_into_a_log_that_has_ended_is_another_run() {
+    for truncates in [false, true] {
+        let mut b = Bench::today("llama.log");
+        let first = b.start("llama.log", None);
+        if truncates {
+            fs::write(b.path("llama.log"), "").unwrap();
+            b.poll();
+        }
+        let second = b.start("llama.log", None);
+        assert_ne!(first, second);
+        assert!(first.starts_with("train-2") && second.starts_with("train-2"), "{first} {second}");
+    }
+}
+
+#[test]
+fn a_second_start_that_is_over_before_it_is_seen_is_named_by_the_path() {
+    let mut b = Bench::today("llama.log");
+    let first = b.start("llama.log", None);
+    b.steps("llama.log", 0..2);
+    let told = b.runs();
+    assert!(told.iter().all(|(run, kind, _)| run == "llama" && *kind == Kind::Step), "{first}: {told:?}");
+    assert_eq!(told.len(), 2);
+}
+
+#[test]
+fn a_second_start_of_the_same_job_is_the_same_run() {
+    let mut b = Bench::today("llama.log");
+    let first = b.start("llama.log", Some("601"));
+    assert_eq!(b.start("llama.log", Some("601")), first);
+    assert_ne!(b.start("llama.log", Some("602")), first);
+}
+
+#[test]
+fn a_second_start_between_two_looks_ends_the_first() {
+    let mut b = Bench::today("llama.log");
+    let mut first = b.script("llama.log", None);
+    write(&mut first, &step(7));
+    written(&b, "llama.log", step(7).len());
+    let run = b.runs()[0].0.clone();
+    end(first);
+    let mut second = b.script("llama.log", None);
+    write(&mut second, &step(0));
+    written(&b, "llama.log", 2 * step(7).len());
+    b.wait(owner::LOOK_EVERY);
+    let mut told = b.runs();
+    told.extend(b.runs());
+    assert_eq!(told[0], (run.clone(), Kind::Bye, None));
+    assert_eq!((told.len(), told[1].1, told[1].2), (2, Kind::Step, Some(0)));
+    assert_ne!(told[1].0, run);
+    end(second);
+}
+
+/// What the same process adds behind its last word is its own.
+#[test]
+fn lines_behind_the_end_are_of_who_wrote_it() {
+    let mut b = Bench::today("llama.log");
+    let mut script = b.script("llama.log", None);
+    let done = "[after training is done] datetime: 2026-11-21 06:00:00\n";
+    write(&mut script, &(step(1) + done));
+    written(&b, "llama.log", step(1).len() + done.len());
+    let run = b.runs()[0].0.clone();
+    b.look();
+    write(&mut script, &step(2));
+    written(&b, "llama.log", 2 * step(1).len() + done.len());
+    end(script);
+    assert_eq!(b.runs(), [(run, Kind::Step, Some(2))]);
 }
 
 #[test]

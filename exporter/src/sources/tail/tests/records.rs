@@ -139,6 +139,27 @@ fn a_file_that_is_written_anew_is_read_anew() {
     assert_eq!(saves(&mut b, "300"), saved(300));
 }
 
+/// However often a long file is touched, it is read anew only as often as its length allows.
+#[test]
+fn a_long_file_that_is_written_anew_rests() {
+    let mut b = Bench::new("trainer_state.json");
+    let history = |steps: i64| {
+        let entries: Vec<String> = (1..=steps).map(|n| format!("{{\"step\":{n},\"loss\":2.5}}")).collect();
+        let space = " ".repeat(16 * 1024 * 1024);
+        format!("{{\"log_history\":[{}]{space}}}", entries.join(","))
+    };
+    fs::write(b.path("trainer_state.json"), history(3000)).unwrap();
+    assert_eq!(b.poll_steps(), range(1..3001));
+    fs::write(b.path("trainer_state.json"), history(3001)).unwrap();
+    assert_eq!(b.poll_steps(), [0; 0]);
+    b.wait(Duration::from_secs(2));
+    assert_eq!(b.poll_steps(), [3001]);
+    fs::write(b.path("trainer_state.json"), " ".repeat(65 * 1024 * 1024)).unwrap();
+    b.wait(Duration::from_secs(3));
+    assert_eq!(b.poll_steps(), [0; 0]);
+    assert_eq!(b.dropped("too_large"), Some(1.0));
+}
+
 #[test]
 fn what_has_no_time_of_its_own_is_as_old_as_its_file() {
     let mut b = Bench::new("gpt");
