@@ -43,6 +43,10 @@ impl Manager {
         if let Some(advice) = advice::advise(&i.record, &i.summary, self.config.cost_per_gpu_hour) {
             tx.out.push(timeline(now, id, format!("what to do: {advice}")));
         }
+        if why.because == Reason::Reopened {
+            // They are told from the first level on once more.
+            i.record.level = 0;
+        }
         i.ladders = if i.storm.is_some() && !i.ladders.is_empty() {
             i.ladders.restarted(from)
         } else {
