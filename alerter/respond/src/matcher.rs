@@ -103,13 +103,14 @@ impl Matcher {
         if value.chars().count() > MAX_VALUE {
             return Err(format!("the value of a matcher is at most {MAX_VALUE} characters"));
         }
-        let test = match op.is_regex() {
-            false => Test::Same,
-            true if value.split('|').all(|part| !part_of(part).0.contains(META)) => Test::Alternatives,
-            true => {
-                let (regex, cost) = compile(&value)?;
-                Test::Compiled { regex, cost }
-            }
+        let plain = |part: &str| !part_of(part).0.contains(META);
+        let test = if !op.is_regex() {
+            Test::Same
+        } else if value.split('|').all(plain) {
+            Test::Alternatives
+        } else {
+            let (regex, cost) = compile(&value)?;
+            Test::Compiled { regex, cost }
         };
         Ok(Self { label, op, value, test })
     }

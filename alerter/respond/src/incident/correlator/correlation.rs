@@ -99,13 +99,13 @@ impl Incident {
     /// Both are of runs, of which one user's says nothing of another's: what a run declares of
     /// itself must not take a stranger's page in. As long as an exporter names no user, it is one.
     fn is_of_another_user(&self, context: &Context) -> bool {
-        let uid = |origin: &Option<Origin>| match origin.as_ref()?.reporter {
+        let uid = |origin: Option<&Origin>| match origin?.reporter {
             Reporter::Exporter { uid, .. } => uid,
             Reporter::Others => None,
         };
         let of_run = |scope: &Scope| matches!(scope, Scope::Run(_));
         let both = of_run(&context.scope) && self.subjects.iter().any(|s| of_run(&s.scope));
-        both && uid(&self.origin) != uid(&context.origin)
+        both && uid(self.origin.as_ref()) != uid(context.origin.as_ref())
     }
 
     fn is_correlated(&self, now: Ts, report: Report<'_>) -> bool {
