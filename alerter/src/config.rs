@@ -10,7 +10,7 @@ mod check;
 mod describe;
 mod fallback;
 mod incidents;
-mod matchers;
+pub(crate) mod matchers;
 pub mod oncall;
 mod redact;
 pub mod sensitivity;
@@ -332,6 +332,7 @@ impl File {
             fallback: self.fallback.clone(),
             policies: self.policies.clone(),
             routes: self.routes.clone(),
+            labels: self.labels.clone(),
             cost_per_gpu_hour: self.cost_per_gpu_hour,
             runbook_url: self.runbook_url.as_ref().map_or(defaults.runbook_url, no_slash),
             external_url: self.external_url.as_ref().map(no_slash),

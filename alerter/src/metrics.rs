@@ -347,7 +347,7 @@ impl RuntimeMetrics {
         );
         r.register(
             "alerts_refused",
-            "Alerts that were refused because alerts.max_alerts fire already",
+            "Alerts that were refused because alerts.max_alerts, or alerts.max_bytes of them, fire already",
             self.alerts_refused.clone(),
         );
         r.register("alerts", "Alerts of other programs that fire", self.alerts.clone());

@@ -67,6 +67,9 @@ impl ReadModel {
             match effect {
                 Effect::Silence(s) => {
                     inner.silences.retain(|_, old| s.updated_at - old.ends_at < SHOWN_FOR);
+                    for spent in inner.silences.values_mut().filter(|old| old.is_spent(s.updated_at)) {
+                        Arc::make_mut(spent).unload();
+                    }
                     inner.silences.insert(s.id.clone(), Arc::new((**s).clone()));
                 }
                 Effect::Alert(firing) => drop(inner.alerts.insert(firing.alert.fingerprint, firing.clone())),

@@ -407,14 +407,10 @@ impl Runtime {
             Outcome::Delivered => Input::Delivered { incident, receiver, action },
             Outcome::Failed { error } => Input::Failed { incident, receiver, action, error },
             Outcome::Unreached { waited, error } => {
-                let fault =
-                    format!("{receiver} has not taken a page (incident {incident}) for {waited}: {error}");
-                let own = Input::Own { check: "delivery", severity: Severity::Page, fault: Some(&fault) };
-                self.engine.handle(now, own, &mut self.pending.effects);
                 Input::Unreached { incident, receiver, waited: *waited, error }
             }
             Outcome::PutOff { wait, error } => Input::PutOff { incident, receiver, wait: *wait, error },
-            Outcome::AllReached => Input::Own { check: "delivery", severity: Severity::Page, fault: None },
+            Outcome::AllReached => Input::AllReached,
         };
         self.engine.handle(now, input, &mut self.pending.effects);
         // A page that is still on its way has an outcome yet to come.

@@ -28,6 +28,8 @@ pub struct ResponderConfig {
     pub fallback: Vec<String>,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
+    /// Labels that runs declare of themselves or alerts bring, as the operator says.
+    pub labels: Vec<String>,
     pub cost_per_gpu_hour: Option<f64>,
     /// Base of runbook links: `<base>/<kind>`.
     pub runbook_url: String,
@@ -158,6 +160,11 @@ pub struct Storm {
 }
 
 impl ResponderConfig {
+    /// Whether a receiver calls somebody. Where nothing is known to wake anybody, anything may.
+    pub fn calls(&self, receiver: &str) -> bool {
+        self.waking.is_empty() || self.waking.iter().any(|name| name == receiver)
+    }
+
     /// Whether an item of `notify` may wake somebody.
     pub fn wakes(&self, item: &str) -> bool {
         self.oncall
@@ -183,6 +190,7 @@ impl Default for ResponderConfig {
             fallback: Vec::new(),
             policies: Vec::new(),
             routes: Vec::new(),
+            labels: Vec::new(),
             cost_per_gpu_hour: None,
             runbook_url: "https://github.com/stepwatch/stepwatch/blob/main/docs/runbooks".into(),
             external_url: None,

@@ -32,6 +32,8 @@ pub enum Input<'a> {
     Delivered { incident: &'a str, receiver: &'a str, action: Action },
     /// A receiver has not taken a call for a person for so long, and is still asked to.
     Unreached { incident: &'a str, receiver: &'a str, waited: Span, error: &'a str },
+    /// No page waits any more for a receiver that did not take it.
+    AllReached,
     /// A receiver that is well takes no call for so long, by its own word: others are called
     /// meanwhile.
     PutOff { incident: &'a str, receiver: &'a str, wait: Span, error: &'a str },

@@ -44,6 +44,8 @@ pub struct AlertsConfig {
     pub group_by: Vec<String>,
     /// Alerts that fire at once; further ones are refused and counted.
     pub max_alerts: usize,
+    /// Bytes of their labels, annotations and addresses, of all of them together.
+    pub max_bytes: usize,
 }
 
 /// An alert as it was told.
@@ -74,7 +76,7 @@ pub enum Taken {
     Over,
     /// It is over and was not known.
     Nothing,
-    /// There are too many.
+    /// There are too many, or too large ones.
     Refused,
 }
 
@@ -85,6 +87,8 @@ pub struct External {
     groups: BTreeMap<Arc<str>, Group>,
     ends: Timers<u64>,
     refused: u64,
+    /// Of all that fire.
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -105,6 +109,7 @@ impl Default for AlertsConfig {
             kinds: BTreeMap::new(),
             group_by: vec!["alertname".into()],
             max_alerts: 100_000,
+            max_bytes: 32 * 1024 * 1024,
         }
     }
 }
@@ -162,7 +167,7 @@ impl External {
         self.firing.get(&fingerprint).map(|m| &m.firing)
     }
 
-    /// Alerts refused because there were too many.
+    /// Alerts refused because there were too many, or too many bytes of them.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -214,11 +219,20 @@ impl External {
             if firing.alert.says_the_same(alert) {
                 return Taken::Unchanged;
             }
+            // What it said before stands where there is no room for what it says now.
+            let (had, wants) = (firing.alert.bytes(), alert.bytes());
+            let bytes = self.bytes.saturating_sub(had) + wants;
+            if wants > had && bytes > self.config.max_bytes {
+                self.refused += 1;
+                return Taken::Refused;
+            }
+            self.bytes = bytes;
             let starts_at = firing.alert.starts_at.min(alert.starts_at);
             firing.alert = Arc::new(Alert { starts_at, ..(**alert).clone() });
             return Taken::Fires;
         }
-        if self.firing.len() >= self.config.max_alerts {
+        let full = self.bytes + alert.bytes() > self.config.max_bytes;
+        if full || self.firing.len() >= self.config.max_alerts {
             self.refused += 1;
             return Taken::Refused;
         }
@@ -230,6 +244,7 @@ impl External {
 
     fn insert(&mut self, firing: Firing, about: About) -> Arc<str> {
         let fingerprint = firing.alert.fingerprint;
+        self.bytes += firing.alert.bytes();
         let key = about.key(&self.config, &firing.alert.labels) + &group::within(&firing.alert.within);
         let kind = self.config.kind(&firing.alert.labels);
         let entry = self.groups.entry(Arc::from(key));
@@ -261,6 +276,7 @@ impl External {
         touched: &mut BTreeSet<Arc<str>>,
     ) -> Option<Firing> {
         let Member { firing, group, node, severity } = self.firing.remove(&fingerprint)?;
+        self.bytes = self.bytes.saturating_sub(firing.alert.bytes());
         self.ends.set(&fingerprint, None);
         if let Some(g) = self.groups.get_mut(&group) {
             g.remove(fingerprint, &node, severity, silent);

@@ -20,8 +20,12 @@ pub type Labels = BTreeMap<String, String>;
 const MAX_VALUE: usize = 2048;
 /// Characters of a label's name.
 const MAX_NAME: usize = 256;
-/// Memory that one compiled regular expression may take.
-const MAX_REGEX_BYTES: usize = 256 * 1024;
+/// Memory that one compiled regular expression may take: the first doubling of the
+/// least that it fits in is what it costs.
+const MAX_REGEX_BYTES: usize = 64 * 1024;
+const LEAST_REGEX_BYTES: usize = 512;
+/// Characters that mean something in a regular expression.
+const META: &[char] = &['\\', '.', '+', '*', '?', '(', ')', '|', '[', ']', '{', '}', '^', '$'];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Op {
@@ -38,8 +42,23 @@ pub struct Matcher {
     label: String,
     op: Op,
     value: String,
-    /// Of the operators that need one.
-    regex: Option<Regex>,
+    test: Test,
+}
+
+/// How a value is compared.
+#[derive(Debug, Clone)]
+enum Test {
+    /// As a whole.
+    Same,
+    /// With each of `a|b|c.*`: nearly every regular expression that people write is one of these,
+    /// and needs no memory.
+    Alternatives,
+    Compiled {
+        regex: Regex,
+        cost: usize,
+    },
+    /// A regular expression that is compiled whenever it is asked, which it hardly is any more.
+    Unloaded,
 }
 
 impl Op {
@@ -84,16 +103,16 @@ impl Matcher {
         if value.chars().count() > MAX_VALUE {
             return Err(format!("the value of a matcher is at most {MAX_VALUE} characters"));
         }
-        let compile = || {
-            let build = |text: &str| RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build();
-            // By itself first: what closes the group around it would match more than the whole
-            // value.
-            build(&value)
-                .and_then(|_| build(&format!("^(?:{value})$")))
-                .map_err(|e| format!("{value:?} is not a regular expression: {e}"))
+        let plain = |part: &str| !part_of(part).0.contains(META);
+        let test = if !op.is_regex() {
+            Test::Same
+        } else if value.split('|').all(plain) {
+            Test::Alternatives
+        } else {
+            let (regex, cost) = compile(&value)?;
+            Test::Compiled { regex, cost }
         };
-        let regex = if op.is_regex() { Some(compile()?) } else { None };
-        Ok(Self { label, op, value, regex })
+        Ok(Self { label, op, value, test })
     }
 
     /// Reads `label="value"`; quotes may be left out where the value has no need of them, and put
@@ -145,11 +164,25 @@ impl Matcher {
 
     /// Whether it holds of a value; the empty one stands for a label that is not there.
     pub fn holds_of(&self, value: &str) -> bool {
-        let same = match &self.regex {
-            Some(regex) => regex.is_match(value),
-            None => self.value == value,
+        let same = match &self.test {
+            Test::Same => self.value == value,
+            Test::Alternatives => self.value.split('|').any(|part| is_alike(part, value)),
+            Test::Compiled { regex, .. } => regex.is_match(value),
+            Test::Unloaded => compile(&self.value).is_ok_and(|(regex, _)| regex.is_match(value)),
         };
         same == self.op.is_positive()
+    }
+
+    /// Bytes of what it has compiled; those of plain alternatives are none.
+    pub fn cost(&self) -> usize {
+        if let Test::Compiled { cost, .. } = self.test { cost } else { 0 }
+    }
+
+    /// It is kept, and hardly asked any more.
+    pub fn unload(&mut self) {
+        if let Test::Compiled { .. } = self.test {
+            self.test = Test::Unloaded;
+        }
     }
 
     pub fn holds(&self, labels: &Labels) -> bool {
@@ -159,6 +192,35 @@ impl Matcher {
     /// It holds of what does not have the label at all: alone it selects nearly everything.
     pub fn holds_of_nothing(&self) -> bool {
         self.holds_of("")
+    }
+}
+
+/// A regular expression of the whole value, and what it costs.
+fn compile(value: &str) -> Result<(Regex, usize), String> {
+    // By itself first: what closes the group around it would match more than the whole value.
+    let most = |text: &str, bytes: usize| RegexBuilder::new(text).size_limit(bytes).build();
+    let whole = format!("^(?:{value})$");
+    most(value, MAX_REGEX_BYTES)
+        .and_then(|_| most(&whole, MAX_REGEX_BYTES))
+        .map_err(|e| format!("{value:?} is not a regular expression: {e}"))
+        .map(|largest| {
+            let sizes = core::iter::successors(Some(LEAST_REGEX_BYTES), |bytes| Some(bytes * 2));
+            let mut sizes = sizes.take_while(|bytes| *bytes < MAX_REGEX_BYTES);
+            let found = sizes.find_map(|bytes| Some((most(&whole, bytes).ok()?, bytes)));
+            found.unwrap_or((largest, MAX_REGEX_BYTES))
+        })
+}
+
+/// One of several alternatives: the text that a value has, or how it begins, and whether it is
+/// that.
+fn part_of(part: &str) -> (&str, bool) {
+    part.strip_suffix(".*").map_or((part, false), |begin| (begin, true))
+}
+
+fn is_alike(part: &str, value: &str) -> bool {
+    match part_of(part) {
+        (whole, false) => whole == value,
+        (begin, true) => value.strip_prefix(begin).is_some_and(|rest| !rest.contains('\n')),
     }
 }
 
@@ -301,7 +363,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn only_what_is_more_than_alternatives_costs_anything() {
+        let cost = |text: &str| Matcher::parse(text).unwrap().cost();
+        for text in ["run=a", "run=~\"a|b|c-1\"", "run=~\"llama-.*\"", "run=~\"\"", "run=~\".*\""] {
+            assert_eq!(cost(text), 0, "{text}");
+        }
+        let many = format!("run!~\"{}\"", ["llama-70b"; 200].join("|"));
+        assert_eq!(cost(&many), 0, "however many");
+        let (small, large) = (cost("run=~\"gpu-[0-9]+\""), cost("run=~\"([a-z]?){300}\""));
+        assert!((LEAST_REGEX_BYTES..=2048).contains(&small), "{small}");
+        assert!(large > 8 * small && large <= MAX_REGEX_BYTES, "{large}");
+        let mut matcher = Matcher::parse("run=~\"gpu-[0-9]+\"").unwrap();
+        matcher.unload();
+        assert!(matcher.cost() == 0 && matcher.holds_of("gpu-7") && !matcher.holds_of("gpu-"));
+    }
+
     proptest! {
+        #[test]
+        fn alternatives_are_what_the_expression_means(
+            text in "[ab|é.*-]{0,8}", value in "[abé\n|.-]{0,5}"
+        ) {
+            if let Ok(matcher) = Matcher::new("l", Op::Regex, text.as_str()) {
+                let whole = Regex::new(&format!("^(?:{text})$")).unwrap();
+                prop_assert_eq!(matcher.holds_of(&value), whole.is_match(&value));
+            }
+        }
+
         #[test]
         fn never_panics(text in "\\PC{0,40}") {
             let _ = Matcher::parse(&text);

@@ -60,6 +60,7 @@ impl Responder {
         let before = out.len();
         what.iter().for_each(|what| self.take(&mut Tx::new(now, out), what));
         self.manager.explain_others(&mut Tx::new(now, out));
+        self.manager.note_answers(&mut Tx::new(now, out), before);
         self.expire_on_resolve(&mut Tx::new(now, out), before);
         self.settle();
     }
@@ -107,7 +108,9 @@ impl Responder {
             }
             Input::Delivered { incident, receiver, action } => {
                 out.push(by_actor(now, incident, receiver, format!("{} delivered", action.as_str())));
+                self.manager.taken(&mut Tx::new(now, out), incident, receiver);
             }
+            Input::AllReached => self.manager.all_reached(&mut Tx::new(now, out)),
             Input::Calendar { schedule, text } => self.calendar(now, schedule, text),
             Input::Unreached { incident, receiver, waited, error } => {
                 let what = Undelivered { incident, receiver, error };
@@ -126,6 +129,7 @@ impl Responder {
             Input::Alerts { told } => self.take_alerts(&mut Tx::new(now, out), told, directory),
         }
         self.manager.explain_others(&mut Tx::new(now, out));
+        self.manager.note_answers(&mut Tx::new(now, out), before);
         self.expire_on_resolve(&mut Tx::new(now, out), before);
         self.settle();
     }
@@ -146,6 +150,7 @@ impl Responder {
             self.manager.touched.push(id.clone());
         }
         self.manager.explain_others(&mut Tx::new(now, out));
+        self.manager.note_answers(&mut Tx::new(now, out), before);
         self.expire_on_resolve(&mut Tx::new(now, out), before);
         self.settle();
         true

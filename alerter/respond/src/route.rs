@@ -7,7 +7,7 @@
 
 mod rest;
 
-pub(crate) use rest::NOBODY;
+pub(crate) use rest::{NOBODY, ONE};
 pub use rest::{Rest, STORE};
 
 use crate::config::{Level, ResponderConfig, Route, Team};

@@ -103,6 +103,21 @@ impl Silence {
         !self.matchers.is_empty() && all_hold(&self.matchers, labels)
     }
 
+    /// Bytes of what its matchers have compiled.
+    pub(crate) fn cost(&self) -> usize {
+        self.matchers.iter().map(Matcher::cost).sum()
+    }
+
+    /// It is over, and only shown: nothing compiled is kept of it.
+    pub fn unload(&mut self) {
+        self.matchers.iter_mut().for_each(Matcher::unload);
+    }
+
+    /// Whether it is over and has not been unloaded.
+    pub fn is_spent(&self, at: Ts) -> bool {
+        self.phase(at) == Phase::Expired && self.cost() > 0
+    }
+
     /// The same on a clock that is so far ahead.
     #[must_use]
     pub fn moved(mut self, ahead: Span) -> Self {
@@ -183,7 +198,15 @@ impl Silences {
             return None;
         }
         (s.starts_at, s.ends_at, s.updated_at) = (s.starts_at.min(now), now, now);
+        s.unload();
         Some(s)
+    }
+
+    /// One that has ended by itself is only shown from now on.
+    pub fn unload(&mut self, id: &str) {
+        if let Some(s) = self.by_id.get_mut(id) {
+            s.unload();
+        }
     }
 
     pub fn forget(&mut self, id: &str) {

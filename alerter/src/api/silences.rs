@@ -20,6 +20,7 @@ use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
 use super::view::{IncidentView, PreviewView, SilenceList, SilenceView, When, WishView};
 use crate::clock::wall;
+use crate::config::matchers::{Asked as AskedFor, asked};
 use crate::runtime::{Command, Outside, fresh_id};
 use crate::store::Filter;
 
@@ -163,8 +164,8 @@ pub(super) async fn add(
         comment: wish.comment,
         expire_on_resolve: wish.expire_on_resolve,
     };
-    let silence = api.silence(&caller, wanted).await?;
-    Ok(Json(SilenceView::of(&silence, wall(), &api.quiet().await?)))
+    let (silence, warnings) = api.silence(&caller, wanted).await?;
+    Ok(Json(SilenceView { warnings, ..SilenceView::of(&silence, wall(), &api.quiet().await?) }))
 }
 
 /// Ends a silence now: whatever it keeps quiet and is still open is told. Durable when it is
@@ -237,12 +238,48 @@ fn unknown(id: &str) -> ApiError {
 }
 
 impl Api {
-    /// Asks for a silence, and waits until it is durable.
-    pub(super) async fn silence(&self, caller: &Caller, mut wanted: Wanted) -> Result<Box<Silence>> {
+    /// Refuses matchers on labels that nothing has and that are nearly ones of ours: they would keep
+    /// quiet nothing, or with `!=` everything. Of other unknown ones it says so, since an alert or a
+    /// run to come may have them.
+    async fn doubts(&self, matchers: &[Matcher]) -> Result<Vec<String>> {
+        let routing = self.runtime.read_model.routing();
+        let asked = matchers.iter().map(Matcher::label).map(|label| (label, asked(label, &routing.config)));
+        let mut doubtful: Vec<_> = asked.filter(|(_, asked)| *asked != AskedFor::Known).collect();
+        if doubtful.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (view, alerts) = (self.runtime.views.get(), self.runtime.read_model.alerts(wall()));
+        let filter = Filter { limit: Some(PREVIEW_INCIDENTS), ..Filter::default() };
+        let records = self.store.incidents(&filter).await?;
+        doubtful.retain(|(label, _)| {
+            let by_alert = alerts.iter().any(|firing| firing.alert.labels.get(label).is_some());
+            let by_run = view.runs.iter().any(|run| run.labels.contains_key(*label));
+            !by_alert && !by_run && !records.iter().any(|record| record.labels.contains_key(*label))
+        });
+        let mut warnings = Vec::new();
+        for (label, asked) in doubtful {
+            if let AskedFor::Slip(meant) = asked {
+                return Err(ApiError::bad_request(format!(
+                    "no incident, alert or run has the label {label:?}; the nearest that one may have is \
+                     {meant:?}; if {label:?} is meant, name it in `labels`"
+                )));
+            }
+            warnings.push(format!("no incident, alert or run has had the label {label:?} yet"));
+        }
+        Ok(warnings)
+    }
+
+    /// Asks for a silence, and waits until it is durable; with what is doubtful of it.
+    pub(super) async fn silence(
+        &self,
+        caller: &Caller,
+        mut wanted: Wanted,
+    ) -> Result<(Box<Silence>, Vec<String>)> {
         if let Some(id) = &wanted.id {
             self.own_silence(caller, id)?;
         }
         caller.may_silence(&wanted.matchers)?;
+        let warnings = self.doubts(&wanted.matchers).await?;
         wanted.created_by = words::into_line(wanted.created_by);
         wanted.comment = words::into_clean(wanted.comment);
         // What the signature adds must not stand for what was not said.
@@ -263,11 +300,12 @@ impl Api {
             .runtime
             .ask(entry, |reply| Command::Outside(Outside::Silence { wanted, fresh, reply }))
             .await?;
-        silenced.map_err(|refusal| match refusal {
+        let silenced = silenced.map_err(|refusal| match refusal {
             Refusal::Unknown(why) => ApiError::not_found(why),
             Refusal::Invalid(why) => ApiError::bad_request(why),
             Refusal::Full(why) => ApiError { status: StatusCode::TOO_MANY_REQUESTS, message: why },
-        })
+        });
+        Ok((silenced?, warnings))
     }
 
     /// Ends a silence, and waits until that is durable.
@@ -324,6 +362,7 @@ impl SilenceView {
             updated_at: When(s.updated_at),
             expire_on_resolve: s.expire_on_resolve,
             planned_by: s.planned_by.clone(),
+            warnings: Vec::new(),
             incidents: quiet.iter().filter(|(by, _)| *by == s.id).map(|(_, id)| id.clone()).collect(),
         }
     }

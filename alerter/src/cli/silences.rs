@@ -136,6 +136,9 @@ async fn add(args: AddArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let (from, until) = (silence.starts_at.0, silence.ends_at.0);
     let from = if silence.state == Phase::Pending { format!(" from {from}") } else { String::new() };
     writeln!(out, "{} keeps {} quiet{from} until {until}", silence.id, plain(&selector(&silence)))?;
+    for warning in &silence.warnings {
+        writeln!(out, "warning: {}", plain(warning))?;
+    }
     if !silence.incidents.is_empty() {
         writeln!(out, "open incidents that nobody is told of now: {}", silence.incidents.join(", "))?;
     }

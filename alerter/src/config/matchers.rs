@@ -6,6 +6,7 @@
 //! name, and alerts bring them: the file says which (`labels`).
 
 use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
 use stepwatch_respond::incident::labels::{ALERTNAME, ORIGIN, OURS};
 use stepwatch_respond::matcher::{Matcher, Op};
@@ -41,6 +42,29 @@ fn values(label: &str) -> Option<Vec<&'static str>> {
 pub(super) struct Names<'a> {
     known: Vec<&'a str>,
     teams: Vec<&'a str>,
+}
+
+/// A label by which somebody asks for a silence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Asked<'a> {
+    /// Incidents can have it.
+    Known,
+    /// Nearly this one of ours.
+    Slip(&'a str),
+    /// A run may declare it, or an alert bring it.
+    Unknown,
+}
+
+/// What is known of a label by which somebody asks, from the configuration alone.
+pub(crate) fn asked<'a>(label: &str, config: &'a ResponderConfig) -> Asked<'a> {
+    let declared = || config.labels.iter().chain(&config.alerts.group_by).map(String::as_str);
+    let others = [RUN_LABELS, NODE_LABELS, JOB_LABELS, OF_ALERTS].concat();
+    let ours = || OF_INCIDENTS.iter().copied().flatten().copied();
+    if ours().chain(declared()).chain(others).any(|known| known == label) {
+        return Asked::Known;
+    }
+    let slip = nearest(label, ours().chain(declared())).filter(|_| !NO_SLIPS.contains(&label));
+    slip.map_or(Asked::Unknown, Asked::Slip)
 }
 
 impl<'a> Names<'a> {

@@ -7,6 +7,8 @@ use super::File;
 
 /// Alerts kept at once, at most: each takes a few kilobytes.
 const MAX_ALERTS: usize = 1_000_000;
+/// A few of the largest alerts.
+const MIN_ALERT_BYTES: usize = 1024 * 1024;
 
 pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     let s = &file.silences;
@@ -33,6 +35,9 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     }
     if a.max_alerts == 0 || a.max_alerts > MAX_ALERTS {
         errors.push(format!("alerts.max_alerts: must be 1 to {MAX_ALERTS}, got {}", a.max_alerts));
+    }
+    if a.max_bytes < MIN_ALERT_BYTES {
+        errors.push(format!("alerts.max_bytes: must be at least {MIN_ALERT_BYTES}, got {}", a.max_bytes));
     }
     if a.group_by.is_empty() {
         errors.push("alerts.group_by: must name at least one label, as in [alertname]".into());
@@ -93,6 +98,7 @@ mod tests {
             ("alerts: {resolve_timeout: 1s}", "must be at least 10s"),
             ("alerts: {group_by: []}", "at least one label"),
             ("alerts: {max_alerts: 0}", "must be 1 to 1000000"),
+            ("alerts: {max_bytes: 0}", "must be at least 1048576"),
             ("alerts: {severities: {red: loud}}", "loud"),
             ("alerts: {kinds: {XidErrors: gpu}}", "gpu"),
         ] {

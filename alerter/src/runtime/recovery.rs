@@ -1,7 +1,6 @@
 //! What a start says of what it found.
 
 use super::Runtime;
-use stepwatch_model::Severity;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Effect, Input, TimelineEntry};
 
@@ -22,8 +21,7 @@ impl Runtime {
             );
         }
         // Whether pages are taken is found out anew.
-        let input = Input::Own { check: "delivery", severity: Severity::Page, fault: None };
-        self.engine.handle(now, input, &mut self.pending.effects);
+        self.engine.handle(now, Input::AllReached, &mut self.pending.effects);
         for (incident, next, quiet) in records {
             let next = match next {
                 _ if quiet => "it is told to nobody for now".to_owned(),

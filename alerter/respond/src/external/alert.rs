@@ -97,6 +97,10 @@ impl LabelSet {
         self.ends.is_empty()
     }
 
+    fn bytes(&self) -> usize {
+        self.text.len() + size_of_val(&*self.ends)
+    }
+
     pub fn to_labels(&self) -> Labels {
         self.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
@@ -215,6 +219,12 @@ impl Alert {
     pub(super) fn identity(&self) -> u64 {
         let labels = self.labels.iter().filter(|(name, _)| *name != "severity");
         self.within.iter().fold(hash_byte(fingerprint(labels), 254), hash_label)
+    }
+
+    /// What its texts take.
+    pub(super) fn bytes(&self) -> usize {
+        let sets = [&self.labels, &self.annotations, &self.within];
+        sets.map(LabelSet::bytes).iter().sum::<usize>() + self.generator_url.len()
     }
 
     /// The name that its rule gave it.

@@ -154,6 +154,39 @@ fn there_is_a_most() {
 }
 
 #[test]
+fn there_is_a_most_of_their_bytes() {
+    let said = |name: &str, letters: usize| {
+        let alert = Arc::new(alert(&[("alertname", name)], &"x".repeat(letters)));
+        Told { alert, ends_at: None }
+    };
+    let mut e = External::default();
+    e.configure(AlertsConfig { max_bytes: 10_000, ..AlertsConfig::default() });
+    assert_eq!(take(&mut e, 0, said("a", 4000)).0, Taken::Fires);
+    assert_eq!(take(&mut e, 0, said("b", 4000)).0, Taken::Fires);
+    assert_eq!(take(&mut e, 0, said("c", 4000)).0, Taken::Refused, "another one");
+    let one = |e: &mut External, letters| take(e, 0, said("c", letters)).0;
+    assert_eq!((one(&mut e, 1000), one(&mut e, 4000)), (Taken::Fires, Taken::Refused), "one that grows");
+    assert_eq!(e.refused(), 2);
+    assert_eq!(take(&mut e, 0, said("a", 100)).0, Taken::Fires);
+    assert_eq!(one(&mut e, 4000), Taken::Fires, "there is room again");
+    let over = Told { ends_at: Some(at(0)), ..said("b", 4000) };
+    assert_eq!(take(&mut e, 1, over).0, Taken::Over);
+    assert_eq!(take(&mut e, 1, said("d", 4000)).0, Taken::Fires, "and of one that is over");
+}
+
+/// Twenty thousand ordinary ones.
+#[test]
+fn ordinary_alerts_are_far_from_the_most() {
+    let text = "x".repeat(350);
+    let labels = |instance: &str| alert(&[("alertname", "DiskFull"), ("instance", instance)], &text);
+    let mut e = external();
+    for n in 0..20_000 {
+        let alert = Arc::new(labels(&format!("gpu-{n:05}.cluster.example:9100")));
+        assert_eq!(take(&mut e, 0, Told { alert, ends_at: None }).0, Taken::Fires);
+    }
+}
+
+#[test]
 fn after_a_restart_senders_have_their_time() {
     let mut e = external();
     let firing =

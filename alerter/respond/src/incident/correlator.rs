@@ -79,6 +79,16 @@ impl Correlator {
         of.map(|(_, id)| id.clone()).collect()
     }
 
+    /// The checks of ours that begin so and have found a fault.
+    pub(super) fn own(&self, prefix: &str) -> Vec<String> {
+        let first = Subject { scope: Scope::Own(prefix.to_owned()), cause: Cause::FIRST };
+        let checks = self.by_subject.range(first..).map_while(|(subject, _)| match &subject.scope {
+            Scope::Own(check) if check.starts_with(prefix) => Some(check.clone()),
+            _ => None,
+        });
+        checks.collect()
+    }
+
     /// Those that name the run, in the order of their ids.
     pub(super) fn of_run(&self, run: &str) -> Vec<String> {
         self.index.at(&Place::Run(run.to_owned())).cloned().collect()

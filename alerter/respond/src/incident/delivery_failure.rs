@@ -5,7 +5,7 @@ use super::dispatcher::Word;
 use super::manager::Manager;
 use crate::effect::{Action, Tx, by_actor, timeline};
 use crate::message::{Reason, Why};
-use stepwatch_model::Span;
+use stepwatch_model::{Kind, Severity, Span};
 
 /// What a receiver has not taken, in its words.
 #[derive(Debug, Clone, Copy)]
@@ -21,10 +21,16 @@ impl Manager {
     pub(crate) fn unreached(&mut self, tx: &mut Tx<'_>, what: Undelivered<'_>, waited: Span) {
         let Undelivered { incident: id, receiver, error } = what;
         let Some(i) = self.open.get(id).filter(|i| i.record.state == State::Open) else { return };
+        let own = i.record.kind == Kind::AlerterFault;
         let quiet = i.record.quiet.is_some();
         let cause = if error.is_empty() { String::new() } else { format!(": {error}") };
         let words = format!("has not taken this page for {waited}{cause}");
         tx.out.push(by_actor(tx.now, id, receiver, words));
+        self.not_taken(what);
+        if !own {
+            let fault = format!("{receiver} has not taken a page (incident {id}) for {waited}{cause}");
+            self.does_not_take(tx, receiver, &fault);
+        }
         if !quiet {
             let words = format!("{receiver} could not be told for {waited}{cause}");
             self.notify_fallback(tx, id, receiver, &Why::new(Reason::ReceiverFailed, words));
@@ -41,6 +47,7 @@ impl Manager {
         let Some(i) = self.open.get_mut(id).filter(|i| i.record.state == State::Open) else { return };
         let Some(lane) = i.lanes.get_mut(receiver).filter(|lane| lane.put_off < lane.seq) else { return };
         lane.put_off = lane.seq;
+        lane.untaken = Some(format!("takes no call for {wait}: {error}"));
         let words = format!("wants no call for {wait}; others are called meanwhile: {error}");
         tx.out.push(by_actor(now, id, receiver, words));
         let why = Why::new(Reason::ReceiverFailed, format!("{receiver} takes no call for {wait}: {error}"));
@@ -54,36 +61,67 @@ impl Manager {
         let now = tx.now;
         let Undelivered { incident: id, receiver, error } = what;
         tx.out.push(by_actor(now, id, receiver, format!("{} failed for good: {error}", action.as_str())));
-        let Some(i) = self.open.get(id) else { return };
-        if action != Action::Trigger || i.record.state != State::Open {
+        if action != Action::Trigger {
             return;
         }
+        self.not_taken(what);
+        let Some(i) = self.open.get(id).filter(|i| i.record.state == State::Open) else { return };
         let why = Why::new(Reason::ReceiverFailed, format!("{receiver} could not be reached: {error}"));
         let may_hurry = self.dispatcher.may_hurry(self.view(now), i, receiver);
         self.hurry_or_fall_back(tx, what, &why, may_hurry);
     }
 
-    /// Tells the next level now, if it may, or else whoever is nearest unless something hides it.
+    /// Until it takes a word again, it counts as told nothing.
+    fn not_taken(&mut self, what: Undelivered<'_>) {
+        let lane = self.open.get_mut(what.incident).and_then(|i| i.lanes.get_mut(what.receiver));
+        if let Some(lane) = lane {
+            lane.untaken = Some(what.error.to_owned());
+        }
+    }
+
+    /// Tells the next level now, if it may, or else whoever is nearest unless something hides it;
+    /// also where that level rings nobody. A page that still rings nobody is a fault of ours.
     fn hurry_or_fall_back(&mut self, tx: &mut Tx<'_>, what: Undelivered<'_>, why: &Why, may_hurry: bool) {
-        let Undelivered { incident: id, receiver, .. } = what;
+        let Undelivered { incident: id, receiver, error } = what;
         let Some(i) = self.open.get_mut(id) else { return };
-        if may_hurry && i.ladders.hurry(tx.now) {
+        let page = i.record.severity == Severity::Page;
+        let hurries = may_hurry && i.ladders.hurry(tx.now);
+        if hurries {
             self.climb(tx, id, why);
-        } else if i.record.quiet.is_none() {
+        }
+        let Some(i) = self.open.get(id) else { return };
+        let (loud, own) = (i.record.quiet.is_none(), i.record.kind == Kind::AlerterFault);
+        if loud && (!hurries || page && !i.may_have_rung(self.view(tx.now))) {
             self.notify_fallback(tx, id, receiver, why);
+        }
+        let rings = self.open.get(id).is_none_or(|i| i.may_have_rung(self.view(tx.now)));
+        if loud && page && !own && !rings {
+            let fault = format!(
+                "{receiver} does not take a page (incident {id}), and nobody else can be woken: {error}"
+            );
+            self.does_not_take(tx, receiver, &fault);
         }
         self.finish(id, tx.out);
     }
 
-    /// Tells whoever is nearest of those who have not been told.
-    fn notify_fallback(&mut self, tx: &mut Tx<'_>, id: &str, receiver: &str, why: &Why) {
+    /// Tells whoever is nearest of those who have not been told, and says so in the threads.
+    pub(super) fn notify_fallback(&mut self, tx: &mut Tx<'_>, id: &str, receiver: &str, why: &Why) {
+        let failing = self.failing();
         let Some(i) = self.open.get(id) else { return };
-        let Some(nearest) = self.dispatcher.fallback(self.view(tx.now), i, receiver) else { return };
-        if nearest.to.is_empty() {
-            tx.out.push(timeline(tx.now, id, nearest.waits(receiver)));
-        }
+        let view = self.view(tx.now);
+        let Some(nearest) = self.dispatcher.fallback(view, i, receiver, &failing) else { return };
+        let mut called = vec![receiver.to_owned()];
+        let words = if nearest.to.is_empty() {
+            let waits = nearest.waits(receiver);
+            tx.out.push(timeline(tx.now, id, waits.clone()));
+            waits
+        } else {
+            called.extend(nearest.to.iter().map(|r| r.receiver.clone()));
+            format!("told now: {}", called[1..].join(", "))
+        };
         for recipient in nearest.to {
             self.send(tx, id, recipient, Word { action: Action::Trigger, why });
         }
+        self.show(tx, id, &called, &Why::new(why.because, format!("{}; {words}", why.words)));
     }
 }

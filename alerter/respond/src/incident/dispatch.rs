@@ -4,16 +4,19 @@
 //! `update_min_interval`: how far apart news of it are. `remind_every`: how long a page may go
 //! unanswered before it is told again. Pages, acknowledgements and ends wait for nothing.
 
+use std::collections::BTreeSet;
+
 use super::dispatcher::escalation::{Due, Ladders, Pace};
 use super::dispatcher::lane::News;
 use super::dispatcher::{Call, Recipient, Word};
 use super::manager::Manager;
 use super::{Hidden, State};
 use crate::advice;
-use crate::config::Level;
+use crate::config::{Level, ResponderConfig};
 use crate::effect::{Action, Effect, Notification, Path, Tx, timeline};
 use crate::message::{Message, Reason, Why};
-use stepwatch_model::{Severity, Span, Ts};
+use crate::route::{ONE, Way};
+use stepwatch_model::{Kind, Severity, Span, Ts};
 
 /// A finding about a step this long ago is read from a backlog, whose end may tell that it is over.
 const LATE: Span = Span::secs(120);
@@ -27,6 +30,8 @@ impl Manager {
     pub(super) fn announce(&mut self, tx: &mut Tx<'_>, id: &str, at: Ts, why: &Why) {
         let now = tx.now;
         self.relabel(id);
+        let ours = self.open.get(id).is_some_and(|i| i.record.kind == Kind::AlerterFault);
+        let failing = if ours { self.failing() } else { BTreeSet::new() };
         let Some(i) = self.open.get_mut(id) else { return };
         if i.record.severity == Severity::Info {
             return;
@@ -38,6 +43,10 @@ impl Manager {
         let Some(i) = self.open.get_mut(id) else { return };
         // Whoever was told of it hears at once that it is worse.
         let first = i.record.level == 0 && i.record.severity < Severity::Page;
+        if why.because == Reason::Reopened {
+            // They are told from the first level on once more.
+            i.record.level = 0;
+        }
         let wait = if first { self.config.batch_window } else { Span::ZERO };
         let from = now + if now - at > LATE { wait.max(BACKLOG) } else { wait };
         if let Some(advice) = advice::advise(&i.record, &i.summary, self.config.cost_per_gpu_hour) {
@@ -46,7 +55,8 @@ impl Manager {
         i.ladders = if i.storm.is_some() && !i.ladders.is_empty() {
             i.ladders.restarted(from)
         } else {
-            let ways = self.dispatcher.ways(&self.config, &i.record.labels);
+            let mut ways = self.dispatcher.ways(&self.config, &i.record.labels);
+            ways.iter_mut().for_each(|way| choose_one(&self.config, &failing, way));
             for way in &ways {
                 let levels = way.levels.len();
                 let what = format!("route: {} ({}), levels: {levels}", way.route, way.because);
@@ -56,9 +66,23 @@ impl Manager {
         };
         (i.counted, i.calm) = (false, false);
         self.climb(tx, id, why);
+        self.tell_others(tx, id, why);
         // Hidden from the first moment on, also while its first word waits.
         if let Some(quiet) = self.suppressor.kept_quiet(self.view(now), id) {
             self.suppress(tx, id, quiet);
+        }
+    }
+
+    /// A fault of ours whose way leads only to receivers that fail, which it may be about, is told
+    /// to others at once.
+    fn tell_others(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
+        let Some(i) = self.open.get(id).filter(|i| i.record.kind == Kind::AlerterFault) else { return };
+        let failing = self.failing();
+        let fails = |name: &String| failing.contains(name) || !self.config.calls(name);
+        let page = i.record.severity == Severity::Page && i.record.quiet.is_none();
+        let called = i.lanes.keys().find(|name| self.config.calls(name)).cloned();
+        if let Some(called) = called.filter(|_| page && i.lanes.keys().all(fails)) {
+            self.notify_fallback(tx, id, &called, why);
         }
     }
 
@@ -121,13 +145,16 @@ impl Manager {
         }
         let asked =
             if path.asked.is_empty() { String::new() } else { format!("; {}", path.asked.join(", ")) };
-        let found = found.join(", ");
+        let found = i.told_of(&recipients, &found);
         let repeats = |to: &Recipient| {
             let who = i.left_to(&self.config, &to.receiver, why)?;
             Some(format!("; {}: {who} repeats", to.receiver))
         };
         let left: String = recipients.iter().filter_map(repeats).collect();
-        let what = format!("level {} notified ({found}): {}{left}{asked}", path.level, why.words);
+        let what = match &found {
+            Ok(found) => format!("level {} notified ({found}): {}{left}{asked}", path.level, why.words),
+            Err(words) => format!("level {}: {words}: {}{left}{asked}", path.level, why.words),
+        };
         tx.out.push(timeline(now, id, what));
         let called: Vec<String> = recipients.iter().map(|r| r.receiver.clone()).collect();
         for mut recipient in recipients {
@@ -135,12 +162,18 @@ impl Manager {
             recipient.path = Some(Path { chosen, ..path.clone() });
             self.send(tx, id, recipient, Word { action: Action::Trigger, why });
         }
-        let shown = Why::new(why.because, format!("{}; told now: {found}", why.words));
+        let shown = Why::new(
+            why.because,
+            match found {
+                Ok(found) => format!("{}; told now: {found}", why.words),
+                Err(words) => format!("{}; {words}", why.words),
+            },
+        );
         self.show(tx, id, &called, &shown);
     }
 
     /// Shows a call in the threads of those whom it is not for.
-    fn show(&mut self, tx: &mut Tx<'_>, id: &str, called: &[String], why: &Why) {
+    pub(super) fn show(&mut self, tx: &mut Tx<'_>, id: &str, called: &[String], why: &Why) {
         let Some(i) = self.open.get(id) else { return };
         let shows = |receiver: &String| self.config.threads.contains(receiver) && !called.contains(receiver);
         for to in i.told(shows) {
@@ -236,6 +269,17 @@ impl Manager {
         let why =
             if i.record.level == 0 { Why::first() } else { Why::new(Reason::StillFiring, "still firing") };
         self.climb(tx, id, &why);
+    }
+}
+
+/// Of the way of a fault of ours that leads to one receiver: one that takes pages, if any does.
+fn choose_one(config: &ResponderConfig, failing: &BTreeSet<String>, way: &mut Way) {
+    if way.route != ONE {
+        return;
+    }
+    let well = |name: &&String| config.wakes(name) && !failing.contains(*name);
+    if let Some(one) = config.receivers.iter().find(well) {
+        way.levels.iter_mut().for_each(|level| level.notify = vec![one.clone()]);
     }
 }
 

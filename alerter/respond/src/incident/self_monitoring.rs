@@ -1,14 +1,62 @@
 //! What is wrong with this alerter itself: an incident like any other, for the people whom a page
 //! reaches.
 
-use crate::effect::Tx;
+use crate::effect::{Effect, Tx};
 use std::collections::BTreeSet;
 
+use super::State;
 use super::manager::Manager;
 use crate::route::STORE;
 use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severity, Subject};
 
+/// What the check of a receiver is called, before its name.
+const DELIVERY: &str = "delivery to ";
+
 impl Manager {
+    /// A receiver takes no pages: a fault of its own, that rings at others.
+    pub(super) fn does_not_take(&mut self, tx: &mut Tx<'_>, receiver: &str, fault: &str) {
+        self.own(tx, &format!("{DELIVERY}{receiver}"), Severity::Page, Some(fault));
+    }
+
+    /// A receiver took a word of an incident.
+    pub(crate) fn taken(&mut self, tx: &mut Tx<'_>, id: &str, receiver: &str) {
+        if let Some(lane) = self.open.get_mut(id).and_then(|i| i.lanes.get_mut(receiver))
+            && lane.untaken.take().is_some()
+        {
+            self.touched.push(id.to_owned());
+        }
+        self.own(tx, &format!("{DELIVERY}{receiver}"), Severity::Page, None);
+    }
+
+    /// Ends the faults of receivers for which no page waits any more.
+    pub(crate) fn all_reached(&mut self, tx: &mut Tx<'_>) {
+        let faults = self.correlator.own(DELIVERY);
+        if faults.is_empty() {
+            return;
+        }
+        let failing = self.failing();
+        for check in faults {
+            if !check.strip_prefix(DELIVERY).is_some_and(|receiver| failing.contains(receiver)) {
+                self.own(tx, &check, Severity::Page, None);
+            }
+        }
+    }
+
+    /// The same, where an incident has been answered or resolved since.
+    pub(crate) fn note_answers(&mut self, tx: &mut Tx<'_>, from: usize) {
+        let answered = |e: &Effect| matches!(e, Effect::Incident(r) if r.state != State::Open);
+        if tx.out.iter().skip(from).any(answered) {
+            self.all_reached(tx);
+        }
+    }
+
+    /// The receivers that do not take what they are told of an incident that nobody has taken.
+    pub(super) fn failing(&self) -> BTreeSet<String> {
+        let open = self.open.values().filter(|i| i.record.state == State::Open);
+        let lanes = open.flat_map(|i| &i.lanes).filter(|(_, lane)| lane.untaken.is_some());
+        lanes.map(|(receiver, _)| receiver.clone()).collect()
+    }
+
     /// One check of ours, and what it found; the same fault found again is no news.
     pub(crate) fn own(&mut self, tx: &mut Tx<'_>, check: &str, severity: Severity, fault: Option<&str>) {
         let now = tx.now;

@@ -21,7 +21,10 @@ impl Responder {
 
     /// Takes back what was stored, before the engine is told anything.
     pub fn restore_silences(&mut self, now: Ts, stored: impl IntoIterator<Item = Silence>) {
-        for silence in stored {
+        for mut silence in stored {
+            if silence.is_spent(now) {
+                silence.unload();
+            }
             let id = silence.id.clone();
             self.manager.suppressor.silences_mut().put(silence);
             self.wait_for_silence(now, &id);
@@ -58,7 +61,11 @@ impl Responder {
                 }
             }
             Some(Due::Forget) => self.manager.suppressor.silences_mut().forget(id),
-            Some(Due::Begins | Due::Ends) | None => self.manager.reconsider(tx),
+            Some(Due::Ends) => {
+                self.manager.suppressor.silences_mut().unload(id);
+                self.manager.reconsider(tx);
+            }
+            Some(Due::Begins) | None => self.manager.reconsider(tx),
         }
         self.wait_for_silence(now, id);
     }

@@ -17,6 +17,10 @@ use stepwatch_model::{Kind, Severity};
 /// is told while nothing can be recorded may be forgotten by the next start.
 pub const STORE: &str = "store";
 
+/// How the way is called that leads to one of several who may all be told: which one is decided
+/// when it is told.
+pub(crate) const ONE: &str = "one receiver";
+
 /// How the way is called that leads to nobody.
 pub(crate) const NOBODY: &str = "nobody of team ";
 
@@ -82,8 +86,12 @@ impl<'a> Rest<'a> {
 pub(super) fn of_the_store<'a>(config: &'a ResponderConfig, labels: &Labels) -> Option<Rest<'a>> {
     let is = |label: &str, value: &str| labels.get(label).is_some_and(|v| v == value);
     let waking: Vec<_> = config.receivers.iter().filter(|name| config.wakes(name)).collect();
-    (is("kind", Kind::AlerterFault.as_str()) && is("signal", STORE) && !waking.is_empty())
+    (is_ours(labels) && is("signal", STORE) && !waking.is_empty())
         .then(|| Rest::new(waking, "every receiver that wakes"))
+}
+
+fn is_ours(labels: &Labels) -> bool {
+    labels.get("kind").is_some_and(|kind| kind == Kind::AlerterFault.as_str())
 }
 
 impl Router {
@@ -109,10 +117,9 @@ impl Router {
             return Rest::new(shared, "receivers of no team");
         }
         // A fault of ours is no team's more than another's: one of them is told.
-        let ours = labels.get("kind").is_some_and(|kind| kind == Kind::AlerterFault.as_str());
-        if ours {
+        if is_ours(labels) {
             let one = config.receivers.iter().find(|name| config.wakes(name)).or(config.receivers.first());
-            return Rest::new(one, "one receiver");
+            return Rest::new(one, ONE);
         }
         everybody
     }
@@ -136,7 +143,11 @@ impl Router {
         let own =
             levels.flat_map(|level| &level.notify).chain(team.into_iter().flat_map(|team| &team.notify));
         let own = Rest::new(own, "its other receivers");
-        [Some(own), team.and_then(Rest::of_team), Some(rest)].into_iter().flatten().collect()
+        // A fault of ours is nobody's in particular: all others may be asked too, one after another.
+        let others = config.receivers.iter().filter(|name| is_ours(labels) && config.wakes(name));
+        let others = others.map(|name| Rest::new([name], "another receiver that wakes"));
+        let stages = [Some(own), team.and_then(Rest::of_team), Some(rest)].into_iter().flatten();
+        stages.chain(others).collect()
     }
 
     /// The receivers that belong to teams: whom these name, and whom routes lead to that are for a

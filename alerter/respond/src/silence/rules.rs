@@ -8,6 +8,9 @@ use stepwatch_model::{Span, Ts};
 
 /// Matchers of one silence.
 const MAX_MATCHERS: usize = 32;
+/// Bytes that the compiled regular expressions of all silences may take that have not ended; plain
+/// alternatives take none.
+pub(super) const MAX_COMPILED: usize = 4 * 1024 * 1024;
 /// Characters of a comment, and of an author.
 const MAX_COMMENT: usize = 2000;
 const MAX_AUTHOR: usize = 200;
@@ -111,6 +114,17 @@ impl Silences {
         if in_place.is_none() && unended - usize::from(replaces.is_some()) >= self.config.max {
             return Err(Refusal::Full(format!(
                 "there are {unended} silences already, silences.max allows no more"
+            )));
+        }
+        let replaced = in_place.or(replaces).map_or(0, Silence::cost);
+        let others: usize = self.all().filter(|s| s.phase(now) != Phase::Expired).map(Silence::cost).sum();
+        let cost: usize = wanted.matchers.iter().map(Matcher::cost).sum();
+        if cost > 0 && others - replaced.min(others) + cost > MAX_COMPILED {
+            return Err(Refusal::Full(format!(
+                "the regular expressions of all silences may take {} KiB, and this one's take {} KiB more: \
+                 ask for values as in \"a|b|c-.*\", which take nothing, or end other silences",
+                MAX_COMPILED / 1024,
+                cost.div_ceil(1024)
             )));
         }
         let silence = Silence {

@@ -263,3 +263,24 @@ fn the_stored_form_is_the_same() {
     let text = serde_json::to_string(&silence).unwrap();
     assert_eq!(serde_json::from_str::<Silence>(&text).unwrap(), silence, "{text}");
 }
+
+/// A token with few rights asks for many silences of large regular expressions.
+#[test]
+fn regular_expressions_of_all_silences_have_a_most() {
+    let mut s = Silences::default();
+    let large: Vec<String> = (0..31).map(|n| format!("alertname=~\"([a-zA-Z]?){{300}}z{n}\"")).collect();
+    let large: Vec<&str> = large.iter().map(String::as_str).collect();
+    let refused = (0..40).map(|n| add(&mut s, wanted(&large, None, 10), &format!("l{n}"), 5));
+    let refused = refused.filter_map(Result::err).last().unwrap();
+    assert!(matches!(&refused, Refusal::Full(why) if why.contains("4096 KiB")), "{refused:?}");
+    let cost: usize = s.all().map(Silence::cost).sum();
+    assert!(cost <= rules::MAX_COMPILED, "{cost}");
+    for n in 0..5000 {
+        let runs = format!("run=~\"llama-{n}|llama-{n}-.*|other\"");
+        add(&mut s, wanted(&[&runs, "kind=~\"hang|stall\""], None, 10), &format!("s{n}"), 5).unwrap();
+    }
+    // Those that are over take nothing, and there is room again.
+    s.expire("l0", at(6));
+    assert_eq!(s.get("l0").map(Silence::cost), Some(0));
+    add(&mut s, wanted(&large, None, 10), "again", 6).unwrap();
+}

@@ -92,7 +92,10 @@ pub(super) async fn take(
         return Err(Refused::bad(mistakes));
     }
     if heard.refused > 0 {
-        let why = format!("{} alerts refused: alerts.max_alerts fire already", heard.refused);
+        let why = format!(
+            "{} alerts refused: alerts.max_alerts, or alerts.max_bytes of them, fire already",
+            heard.refused
+        );
         return Err(Refused(StatusCode::TOO_MANY_REQUESTS, why));
     }
     Ok(StatusCode::OK)

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use stepwatch_model::time::{Span, Ts};
+use stepwatch_respond::external::group::RUN_LABELS;
 use stepwatch_respond::external::{Firing, LabelSet, fingerprint};
 use stepwatch_respond::incident::{Hidden, IncidentRecord, labels};
 use stepwatch_respond::matcher::Labels;
@@ -47,10 +48,16 @@ impl Looker<'_> {
             return None;
         }
         let config = &self.routing.config.alerts;
+        let kind = config.kind(&alert.labels);
         let mut routed = own;
         routed.insert("severity".into(), config.severity(&alert.labels).as_str().into());
-        routed.insert("kind".into(), config.kind(&alert.labels).as_str().into());
-        let receivers = self.routing.receivers(&routed);
+        routed.insert("kind".into(), kind.as_str().into());
+        routed.insert("cause".into(), kind.cause().as_str().into());
+        if let Some(run) = RUN_LABELS.iter().find_map(|name| alert.labels.get(name)) {
+            routed.insert("run".into(), run.to_owned());
+        }
+        // What its incident will have, so that its team is told here as there.
+        let receivers = self.routing.receivers(&self.routing.with_team(routed));
         if !self.filter.wants_receivers(&receivers) {
             return None;
         }

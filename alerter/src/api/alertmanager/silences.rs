@@ -106,7 +106,7 @@ pub(super) async fn put(
     posted: core::result::Result<Sent<PostableSilence>, ApiError>,
 ) -> Result<Json<SilenceId>> {
     let Sent(posted) = posted?;
-    let silence = api.silence(&caller, wanted(posted)?).await?;
+    let (silence, _) = api.silence(&caller, wanted(posted)?).await?;
     Ok(Json(SilenceId { silence_id: silence.id.clone() }))
 }
 

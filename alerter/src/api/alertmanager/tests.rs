@@ -362,6 +362,58 @@ async fn silences_that_are_refused() {
     }
 }
 
+/// It would keep quiet nothing, or with `!=` everything.
+#[tokio::test]
+async fn a_silence_of_a_mistyped_label_is_refused() {
+    let app = TestApp::start_with("labels: [owner]\n", &[]).await;
+    let ask = async |label: &str| {
+        let wish = json!({"matchers": [format!("{label}=\"page\"")], "duration": "1h",
+                          "created_by": "bob", "comment": "c"});
+        let (status, body) = app.post("/api/v1/silences", JSON, &wish.to_string()).await;
+        let body: Value = serde_json::from_str(&body).unwrap();
+        (status, [&body["error"], &body["warnings"]].map(ToString::to_string).join(" "))
+    };
+    for (label, meant) in [("severty", "severity"), ("alertnme", "alertname"), ("ownr", "owner")] {
+        let (status, said) = ask(label).await;
+        assert!(status == 400 && said.contains(&format!("one may have is \\\"{meant}\\\"")), "{said}");
+    }
+    let ends = crate::api::view::When(crate::clock::wall() + stepwatch_model::time::Span::secs(600));
+    let wish = json!({"matchers": [{"name": "severty", "value": "page", "isRegex": false}], "endsAt": ends,
+                      "startsAt": "2026-11-20T00:00:00Z", "createdBy": "alice", "comment": "c"});
+    let (status, body) = app.post("/api/v2/silences", JSON, &wish.to_string()).await;
+    assert!(status == 400 && body.contains("severity"), "{body}");
+    for label in ["severity", "owner", "instance", "mode"] {
+        let (status, said) = ask(label).await;
+        assert!(status == 200 && (label == "mode") == said.contains("mode"), "{label}: {said}");
+    }
+    // Nothing has it yet, and something may.
+    let (status, said) = ask("datacentre").await;
+    assert!(status == 200 && said.contains("has had the label \\\"datacentre\\\" yet"), "{said}");
+    // An alert has it.
+    assert_eq!(post(&app, &[alert("A", &[("severty", "x"), ("datacentre", "b")])]).await.0, 200);
+    for label in ["severty", "datacentre"] {
+        let (status, said) = ask(label).await;
+        assert!(status == 200 && !said.contains("label"), "{label}: {said}");
+    }
+}
+
+/// An alert is shown to reach whom its incident reaches.
+#[tokio::test]
+async fn an_alert_reaches_its_team() {
+    let more = r#"
+  - {name: pd-a, stdout: {}}
+  - {name: pd-b, stdout: {}}
+teams:
+  - {name: a, match: ['alertname=~"A.*"'], notify: [pd-a]}
+  - {name: b, match: ['run=~"big-.*"', 'cause="external"'], notify: [pd-b]}
+"#;
+    let app = TestApp::start_with(more, &[]).await;
+    let big = [("run_name", "big-1")];
+    assert_eq!(post(&app, &[alert("A1", &[]), alert("B1", &big)]).await.0, 200);
+    let of = async |receiver: &str| names(&app.json(&format!("/api/v2/alerts?receiver={receiver}")).await);
+    assert_eq!((of("pd-a").await, of("pd-b").await), (vec!["A1".to_owned()], vec!["B1".to_owned()]));
+}
+
 #[tokio::test]
 async fn both_survive_a_restart() {
     let app = TestApp::start().await;

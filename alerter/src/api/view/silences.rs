@@ -34,6 +34,10 @@ pub struct SilenceView {
     pub planned_by: Option<String>,
     /// Open incidents that it keeps quiet.
     pub incidents: Vec<String>,
+    /// Where it is answered that one was asked for: what is doubtful of it, as labels that nothing
+    /// has had yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A silence as it is asked for.

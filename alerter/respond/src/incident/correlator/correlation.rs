@@ -13,7 +13,7 @@ use crate::incident::has_a_say;
 use crate::incident::open::Incident;
 use crate::incident::report::{Report, View};
 use crate::matcher::Labels;
-use stepwatch_model::{Cause, Context, Finding, Kind, Scope, Severity, Span, Subject, Ts};
+use stepwatch_model::{Cause, Context, Finding, Kind, Origin, Reporter, Scope, Severity, Span, Subject, Ts};
 
 /// How long before a run stopped its node may have been sick for it to be the reason.
 const BEFORE_STANDSTILL: Span = Span::secs(600);
@@ -85,6 +85,7 @@ impl Correlator {
             let room = i.subjects.len() < MAX_SUBJECTS;
             room && may_be_one(i, report.subject, &labels)
                 && i.storm.is_none()
+                && !i.is_of_another_user(report.context)
                 && i.record.severity > Severity::Info
                 && names.iter().all(equal)
         };
@@ -95,6 +96,18 @@ impl Correlator {
 }
 
 impl Incident {
+    /// Both are of runs, of which one user's says nothing of another's: what a run declares of
+    /// itself must not take a stranger's page in. As long as an exporter names no user, it is one.
+    fn is_of_another_user(&self, context: &Context) -> bool {
+        let uid = |origin: Option<&Origin>| match origin?.reporter {
+            Reporter::Exporter { uid, .. } => uid,
+            Reporter::Others => None,
+        };
+        let of_run = |scope: &Scope| matches!(scope, Scope::Run(_));
+        let both = of_run(&context.scope) && self.subjects.iter().any(|s| of_run(&s.scope));
+        both && uid(self.origin.as_ref()) != uid(context.origin.as_ref())
+    }
+
     fn is_correlated(&self, now: Ts, report: Report<'_>) -> bool {
         let Report { context, finding: v, .. } = report;
         let cause = v.kind.cause();

@@ -4,13 +4,16 @@
 //! says is left. A page goes on until somebody is told whom it wakes. What is not a page never goes
 //! to a receiver that wakes: it waits for the one that refused it.
 
+use std::collections::BTreeSet;
+
 use super::Dispatcher;
+use super::lane::Lane;
 use super::targets::Recipient;
 use crate::config::Level;
 use crate::incident::State;
 use crate::incident::open::Incident;
 use crate::incident::report::View;
-use stepwatch_model::Severity;
+use stepwatch_model::{Kind, Severity};
 
 /// Whoever may be told in the place of others, and who may not because it would wake them.
 #[derive(Debug, Default)]
@@ -29,12 +32,21 @@ impl Dispatcher {
         view: View<'_>,
         i: &Incident,
         receiver: &str,
+        failing: &BTreeSet<String>,
     ) -> Option<Nearest> {
         if i.record.severity == Severity::Page && i.rang_elsewhere(view, receiver) {
             // That one has somebody told in its place itself, if need be.
             return None;
         }
-        Some(self.nearest(view, i, |name| !i.lanes.contains_key(name)))
+        let untold = |name: &str| !i.lanes.contains_key(name);
+        // A fault of ours is often that a receiver fails: others are asked first.
+        if i.record.kind == Kind::AlerterFault {
+            let nearest = self.nearest(view, i, |name| untold(name) && !failing.contains(name));
+            if nearest.to.iter().any(|r| view.config.calls(&r.receiver)) {
+                return Some(nearest);
+            }
+        }
+        Some(self.nearest(view, i, untold))
     }
 
     /// Whether the next level may be told at once because a receiver failed for good: not if it
@@ -53,8 +65,6 @@ impl Dispatcher {
     pub(super) fn nearest(&self, view: View<'_>, i: &Incident, wanted: impl Fn(&str) -> bool) -> Nearest {
         let page = i.record.severity == Severity::Page;
         let config = view.config;
-        // Where nothing is known to wake anybody, anything may.
-        let calls = |name: &str| config.waking.is_empty() || config.wakes(name);
         let mut nearest = Nearest::default();
         for stage in self.router.instead(config, &i.record.labels, i.ladders.levels()) {
             for mut recipient in self.meant(view.now, &stage.names).0 {
@@ -74,7 +84,7 @@ impl Dispatcher {
                 nearest.to.push(recipient);
             }
             nearest.words = stage.words;
-            if !nearest.to.is_empty() && (!page || nearest.to.iter().any(|r| calls(&r.receiver))) {
+            if !nearest.to.is_empty() && (!page || nearest.to.iter().any(|r| config.calls(&r.receiver))) {
                 break;
             }
         }
@@ -104,7 +114,15 @@ impl Incident {
     /// Whether a receiver that wakes nobody fails, and another one that wakes somebody was told.
     fn rang_elsewhere(&self, view: View<'_>, receiver: &str) -> bool {
         let wakes = |name: &str| view.config.wakes(name);
-        !wakes(receiver) && self.lanes.keys().any(|other| other != receiver && wakes(other))
+        let rings =
+            |(other, lane): (&String, &Lane)| other != receiver && wakes(other) && lane.untaken.is_none();
+        !wakes(receiver) && self.lanes.iter().any(rings)
+    }
+
+    /// Whether somebody who can be woken has been told, as far as is known.
+    pub(in crate::incident) fn may_have_rung(&self, view: View<'_>) -> bool {
+        let rings = |(name, lane): (&String, &Lane)| lane.untaken.is_none() && view.config.calls(name);
+        self.lanes.iter().any(rings)
     }
 }
 

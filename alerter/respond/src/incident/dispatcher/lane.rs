@@ -17,6 +17,8 @@ pub(in crate::incident) struct Lane {
     /// The last word that was put off when it went on without this receiver.
     #[serde(skip)]
     pub(in crate::incident) put_off: u32,
+    /// Why its last call is not taken, in the receiver's words, until it takes a word again.
+    pub(in crate::incident) untaken: Option<String>,
 }
 
 /// News that waits for its turn.

@@ -165,3 +165,29 @@ impl Dispatcher {
         (all, asked)
     }
 }
+
+impl Incident {
+    /// Who is told by a round of which these items were `found`; without those that have not taken
+    /// what they were told before, which are asked once more: `Err` if nobody is left.
+    pub(in crate::incident) fn told_of(&self, to: &[Recipient], found: &[String]) -> Result<String, String> {
+        let untaken = |r: &Recipient| {
+            let lane = self.lanes.get(&r.receiver)?;
+            Some(format!("{} ({})", r.receiver, lane.untaken.as_ref()?))
+        };
+        let failing: Vec<String> = to.iter().filter_map(untaken).collect();
+        if failing.is_empty() {
+            return Ok(found.join(", "));
+        }
+        let chose =
+            |r: &&Recipient, words: &String| r.path.as_ref().is_some_and(|path| path.chosen.contains(words));
+        // An item that means nobody is part of the story all the same.
+        let stays = |words: &&String| {
+            let mut by = to.iter().filter(|r| chose(r, words)).peekable();
+            by.peek().is_none() || by.any(|r| untaken(r).is_none())
+        };
+        let told: Vec<&str> = found.iter().filter(stays).map(String::as_str).collect();
+        let cannot = format!("cannot be told: {}", failing.join(", "));
+        let any = failing.len() < to.len();
+        if any { Ok(format!("{}; {cannot}", told.join(", "))) } else { Err(cannot) }
+    }
+}

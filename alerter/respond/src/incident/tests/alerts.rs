@@ -360,6 +360,26 @@ fn another_fault_in_an_acknowledged_group_rings() {
     assert_eq!((calls(&mut w), w.records.len()), (0, 1), "{:#?}", w.history);
 }
 
+/// What a run declares of itself is its user's word: it takes in no stranger's page.
+#[test]
+fn runs_of_two_users_are_never_one_group() {
+    let mut w = World::new(ResponderConfig { group_by: vec!["owner".into()], ..two_levels() });
+    let mut breaks = |run: &str, uid: u32| {
+        let labels = [("owner".to_owned(), "ann".to_owned())].into();
+        let summary = RunSummary { name: run.into(), gpus: 8, labels, ..RunSummary::default() };
+        let context = Context {
+            origin: Some(stepwatch_model::Origin::of_exporter("n1".into(), Some(uid))),
+            ..Context::new(Scope::Run(run.into()), summary, BTreeSet::new(), w.now)
+        };
+        w.said_by(&context, Change::Raise, Kind::Hang, Severity::Page);
+        let of: BTreeSet<_> = w.records.values().map(|r| r.run.clone()).collect();
+        of.into_iter().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(breaks("evil", 1001), "evil");
+    assert_eq!(breaks("hers", 1000), "evil hers");
+    assert_eq!(breaks("hers-too", 1000), "evil hers", "her own are one");
+}
+
 #[test]
 fn an_alert_that_joins_by_its_labels_counts_once() {
     let mut w = World::new(ResponderConfig { group_by: vec!["cluster".into()], ..two_levels() });

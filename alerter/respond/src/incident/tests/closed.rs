@@ -49,10 +49,12 @@ fn it_comes_back_as_the_same_incident_and_rings_by_its_policy() {
     assert_eq!((seq, status), (3, crate::message::Status::Firing), "after its first word and its end");
     w.expect(&[("chat", Trigger, Reason::Reopened)]);
     assert_eq!(state(&w, &id), (State::Open, None));
+    assert_eq!(w.records[&id].level, 1, "level 2 has not been told since");
     assert_eq!((w.records.len(), w.records[&id].resolved_at), (1, None));
     assert!(w.has_said("reopened: still firing 10m after cli:alice resolved it"));
     w.forward(Span::secs(300));
-    w.expect(&[("phone", Trigger, Reason::StillFiring)]);
+    assert_eq!(w.sent[0].message.reason, "escalated to level 2: no answer for 5m", "since it came back");
+    w.expect(&[("phone", Trigger, Reason::Escalated)]);
     w.forward(Span::secs(300));
     assert_eq!(w.sent[0].message.reason, "level 2 again (1): no answer for 10m", "since it came back");
     w.news();

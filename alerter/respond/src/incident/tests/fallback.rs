@@ -42,6 +42,12 @@ fn told(w: &mut World) -> Vec<String> {
     w.news().into_iter().map(|(to, _, _)| to).collect()
 }
 
+/// The same, without what is told of the receivers that fail.
+fn paged(w: &mut World) -> Vec<String> {
+    w.sent.retain(|n| n.message.kind != Kind::AlerterFault);
+    told(w)
+}
+
 #[test]
 fn a_ticket_that_its_chat_refuses_rings_nobody_and_says_where_it_waits() {
     let mut w = World::new(ResponderConfig { waking: names("phone"), ..two_levels() });
@@ -97,16 +103,16 @@ fn a_ticket_whose_level_means_nobody_wakes_nobody() {
 fn a_page_stays_within_its_team_then_goes_to_whom_the_operator_named() {
     let mut w = World::new(two_teams("a-lead", "ops"));
     let id = w.raise("a-1", Kind::Hang, Page);
-    assert_eq!(told(&mut w), ["a-chat", "a-pager"]);
+    assert_eq!(paged(&mut w), ["a-chat", "a-pager"]);
     // The pager rings: that the chat is gone wakes nobody else.
     refuse(&mut w, &id, "a-chat");
-    assert_eq!(told(&mut w), [""; 0]);
+    assert_eq!(paged(&mut w), [""; 0]);
     refuse(&mut w, &id, "a-pager");
-    assert_eq!(told(&mut w), ["a-lead"]);
+    assert_eq!(paged(&mut w), ["a-lead"]);
     refuse(&mut w, &id, "a-lead");
-    assert_eq!(told(&mut w), ["ops"]);
+    assert_eq!(paged(&mut w), ["ops"]);
     refuse(&mut w, &id, "ops");
-    assert_eq!(told(&mut w), [""; 0], "team b is not asked");
+    assert_eq!(paged(&mut w), [""; 0], "team b is not asked");
     assert!(w.has_said("nobody is left who may be told of it: it waits for ops"), "{:#?}", w.history);
 }
 
@@ -117,7 +123,7 @@ fn a_page_that_is_not_taken_stays_within_its_team_too() {
     w.news();
     let unreached = |w: &mut World, receiver| {
         w.input(Input::Unreached { incident: &id, receiver, waited: Span::secs(120), error: "503" });
-        told(w)
+        paged(w)
     };
     assert_eq!(unreached(&mut w, "a-pager"), ["a-lead"]);
     assert_eq!(unreached(&mut w, "a-lead"), ["ops"]);
@@ -145,9 +151,9 @@ fn receivers_that_a_route_gives_to_a_team_are_that_teams() {
     let context = Context::new(Scope::Run("a-1".into()), run, BTreeSet::new(), w.now);
     w.said_by(&context, Change::Raise, Kind::Hang, Page);
     let id = w.id("a-1", Kind::Hang);
-    assert_eq!(told(&mut w), ["a-pager"]);
+    assert_eq!(paged(&mut w), ["a-pager"]);
     refuse(&mut w, &id, "a-pager");
-    assert_eq!(told(&mut w), [""; 0]);
+    assert_eq!(paged(&mut w), [""; 0]);
 }
 
 #[test]
@@ -195,6 +201,118 @@ fn a_fault_of_ours_rings_once_and_not_once_a_team() {
     let cause = vec!["cause=\"alerting\"".into()];
     config.routes = vec![Route { matchers: cause, notify: names("b-chat"), ..Route::default() }];
     assert_eq!(rung(config), ["b-chat"]);
+}
+
+/// The fault of a pager rings at another one, and goes on until one takes it.
+#[test]
+fn the_fault_of_a_receiver_rings_elsewhere() {
+    let mut config = two_teams("", "");
+    config.receivers.retain(|name| name != "ops");
+    config.receivers.push("c-pager".into());
+    config.waking.push("c-pager".into());
+    config.teams.push(team("c", "c-pager", ""));
+    config.receivers.retain(|name| name != "a-lead");
+    let mut w = World::new(config);
+    let id = w.raise("a-1", Kind::Hang, Page);
+    w.news();
+    let (waited, error) = (Span::secs(120), "503");
+    w.input(Input::Unreached { incident: &id, receiver: "a-pager", waited, error });
+    assert_eq!(told(&mut w), ["b-pager"]);
+    let fault = w.records.values().find(|r| r.kind == Kind::AlerterFault).unwrap().id.clone();
+    // Told once, whoever else is not reached.
+    let other = w.raise("a-2", Kind::Hang, Page);
+    w.news();
+    w.input(Input::Unreached { incident: &other, receiver: "a-pager", waited, error });
+    assert_eq!(told(&mut w), [""; 0]);
+    w.input(Input::Unreached { incident: &fault, receiver: "b-pager", waited, error });
+    assert_eq!(told(&mut w), ["c-pager"]);
+    refuse(&mut w, &fault, "c-pager");
+    assert_eq!(told(&mut w), ["a-pager"], "and the one that it is about, last of all");
+    // It is over when the pager takes something.
+    w.input(Input::Delivered { incident: &id, receiver: "a-pager", action: Trigger });
+    w.forward(Span::secs(60));
+    assert_eq!(w.records[&fault].state, State::Resolved);
+}
+
+/// Nobody waits for it any more.
+#[test]
+fn the_fault_of_a_receiver_is_over_when_somebody_has_answered() {
+    let mut w = World::new(two_teams("", ""));
+    let id = w.raise("a-1", Kind::Hang, Page);
+    w.input(Input::Unreached { incident: &id, receiver: "a-pager", waited: Span::secs(120), error: "503" });
+    let fault = w.records.values().find(|r| r.kind == Kind::AlerterFault).unwrap().id.clone();
+    w.input(Input::AllReached);
+    w.forward(Span::secs(60));
+    assert_eq!(w.records[&fault].state, State::Open, "that one still has not taken it");
+    w.input(Input::Ack { incident: &id, by: "alice" });
+    w.forward(Span::secs(60));
+    assert_eq!(w.records[&fault].state, State::Resolved);
+}
+
+/// Whom the operator named is the one that fails.
+#[test]
+fn the_fault_of_the_fallback_rings_at_others() {
+    let mut w = World::new(two_teams("", "a-pager"));
+    let id = w.raise("a-1", Kind::Hang, Page);
+    w.news();
+    w.input(Input::Unreached { incident: &id, receiver: "a-pager", waited: Span::secs(120), error: "503" });
+    assert_eq!(told(&mut w), ["a-pager", "a-lead"]);
+}
+
+/// A key that was revoked: nobody is woken, and somebody has to hear of that.
+#[test]
+fn a_page_that_nobody_takes_who_can_be_woken_is_a_fault_at_once() {
+    let mut config = two_teams("", "");
+    config.receivers.retain(|name| name != "ops");
+    config.threads = names("a-chat");
+    config.teams[0].fallback = names("hook");
+    config.receivers.push("hook".into());
+    config.policies = vec![Policy {
+        name: "pa".into(),
+        levels: vec![
+            Level { notify: names("a-chat a-pager"), ..Level::default() },
+            Level { after: Span::secs(10), notify: names("a-pager"), repeat: 1, ..Level::default() },
+        ],
+    }];
+    (config.teams[0].policy, config.teams[0].notify) = (Some("pa".into()), Vec::new());
+    let words = |w: &mut World| {
+        let sent = core::mem::take(&mut w.sent);
+        let of = sent.into_iter().filter(|n| n.receiver == "a-chat");
+        of.map(|n| n.message.reason).collect::<Vec<_>>()
+    };
+    let all = |w: &mut World| w.sent.iter().map(|n| n.receiver.clone()).collect::<Vec<_>>();
+    let mut w = World::new(config.clone());
+    let id = w.raise("a-1", Kind::Hang, Page);
+    w.news();
+    refuse(&mut w, &id, "a-pager");
+    assert_eq!(all(&mut w), ["a-pager", "a-chat", "hook", "a-chat", "a-lead"]);
+    assert_eq!(
+        words(&mut w),
+        [
+            "a-pager could not be reached: is_archived; cannot be told: a-pager (is_archived)",
+            "a-pager could not be reached: is_archived; told now: hook",
+        ]
+    );
+    let fault = w.records.values().find(|r| r.kind == Kind::AlerterFault).unwrap();
+    assert!(fault.summary.to_string().starts_with("a-pager does not take a page"), "{}", fault.summary);
+    // It is asked again, and not said to have been told.
+    w.forward(Span::secs(10));
+    assert_eq!(
+        words(&mut w),
+        ["level 2 again (1): no answer for 10s; cannot be told: a-pager (is_archived)"]
+    );
+    // Once it takes one, it has been told.
+    w.input(Input::Delivered { incident: &id, receiver: "a-pager", action: Trigger });
+    w.forward(Span::secs(1800));
+    assert_eq!(words(&mut w), ["level 2 again (2): no answer for 30m 10s; told now: a-pager"]);
+    // The same of one that wants to be left alone for long.
+    let mut w = World::new(config);
+    let id = w.raise("a-1", Kind::Hang, Page);
+    w.news();
+    let wait = Span::secs(3780);
+    w.input(Input::PutOff { incident: &id, receiver: "a-pager", wait, error: "429" });
+    assert_eq!(all(&mut w), ["a-pager", "a-chat", "hook", "a-chat", "a-lead"]);
+    assert!(words(&mut w).iter().all(|words| !words.contains("told now: a-pager")));
 }
 
 /// What is nobody's falls to everybody, as long as the operator named nobody: nothing falls

@@ -85,6 +85,9 @@ impl Truth {
                 open.told_at = Some(now);
                 open.announce(s, now);
                 let why = if raised { Reason::Raised } else { Reason::Reopened };
+                if !raised {
+                    open.level = 0;
+                }
                 let words = open.call(now, hidden, why).into_iter().collect();
                 self.open = Some(open);
                 return words;
@@ -231,6 +234,7 @@ impl Open {
 
     /// Its first word now that it is back.
     pub(super) fn reopened(&mut self, now: Ts, hidden: bool) -> Option<Word> {
+        self.level = 0;
         self.call(now, hidden, Reason::Reopened)
     }
 
