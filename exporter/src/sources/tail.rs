@@ -358,7 +358,7 @@ impl Tail {
                     writers.iter().filter(|w| of.get(&w.file) == Some(&path)).copied().collect();
                 let voice = file.voice();
                 let (roots, processes) = (&self.roots, &self.processes);
-            let asked = Asked { roots, processes, sink: &*self.sink, now, unix, voice };
+                let asked = Asked { roots, processes, sink: &*self.sink, now, unix, voice };
                 file.settle(&self.config, theirs.iter().map(|w| w.process).collect(), asked);
                 file.found(now, theirs.into_iter());
             }

@@ -96,8 +96,7 @@ fn below(roots: &Roots, pid: u32, cwd: &Path, word: &str) -> Option<PathBuf> {
         return None;
     }
     let path = Path::new(word);
-    let full =
-        if path.is_absolute() { processes::seen_from_here(roots, pid, path) } else { cwd.join(path) };
+    let full = if path.is_absolute() { processes::seen_from_here(roots, pid, path) } else { cwd.join(path) };
     let mut out = PathBuf::new();
     for part in full.components() {
         match part {

@@ -410,14 +410,7 @@ impl TailedFile {
         self.settle(
             cx.config,
             writers,
-            Asked {
-                roots: cx.roots,
-                processes: cx.processes,
-                sink: cx.sink,
-                now,
-                unix,
-                voice: self.voice(),
-            },
+            Asked { roots: cx.roots, processes: cx.processes, sink: cx.sink, now, unix, voice: self.voice() },
         );
     }
 

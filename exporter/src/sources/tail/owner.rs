@@ -250,8 +250,9 @@ mod tests {
             assert_eq!(is_of_job(Path::new(path), "100_3", "sweep-100_3"), want, "{path}");
         }
         let names = |path| names_a_job(Path::new(path));
-        assert_eq!(["slurm-7.out", "/x/slurm-7_1.err", "slurm.out", "a-7.log"].map(names), [
-            true, true, false, false
-        ]);
+        assert_eq!(
+            ["slurm-7.out", "/x/slurm-7_1.err", "slurm.out", "a-7.log"].map(names),
+            [true, true, false, false]
+        );
     }
 }
