@@ -113,6 +113,7 @@ const OF_ALERTS: &[&str] = &[
     "device",
     "fstype",
     "gpu",
+    "job",
     "kubernetes_namespace",
     "mountpoint",
     "namespace",
