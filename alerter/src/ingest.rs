@@ -8,6 +8,7 @@ mod discovery;
 mod exporters;
 mod guard;
 mod lines;
+mod room;
 mod status;
 mod stream;
 mod target;
@@ -31,6 +32,8 @@ pub(crate) use exporters::client_builder;
 pub use exporters::{BasicAuth, Exporters, Nodes, Scheme, Tls};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use lines::LineSplitter;
+pub use room::Taken;
+use room::{Queue, Share};
 pub use status::{SourceSnapshot, SourceTable};
 pub use target::Target;
 
@@ -40,7 +43,7 @@ use exporters::Connection;
 use status::SourceStatus;
 use stream::{Puller, StreamLimits};
 
-/// Batches that may wait for the runtime; beyond, the readers wait.
+/// Batches that may wait for the runtime, beside their [`room`]; beyond, the readers wait.
 pub const QUEUE_BATCHES: usize = 256;
 
 /// Cursors remembered of targets that left, so that one that comes back goes on where it stopped.
@@ -54,6 +57,8 @@ const FILE_POLL: Duration = Duration::from_secs(5);
 pub struct Feed {
     pub source: Arc<str>,
     pub news: News,
+    /// What it takes of the queue until it is dropped.
+    pub room: Taken,
 }
 
 #[derive(Debug)]
@@ -166,6 +171,7 @@ impl Ingest {
             table: table.clone(),
             limits,
             out,
+            queue: Queue::default(),
             metrics,
         };
         let task = tokio::spawn(manager.run(plan, inbox, stop.clone()));
@@ -208,6 +214,7 @@ struct Manager {
     table: SourceTable,
     limits: IngestLimits,
     out: mpsc::Sender<Feed>,
+    queue: Queue,
     metrics: IngestMetrics,
 }
 
@@ -306,6 +313,7 @@ impl Manager {
             status: Arc::clone(&status),
             limits: self.limits.stream,
             out: self.out.clone(),
+            share: Share::of(&self.queue),
             metrics: self.metrics.clone(),
             gaps: LogThrottle::default(),
         };
@@ -330,7 +338,7 @@ impl Manager {
     }
 
     async fn gone(&self, source: Arc<str>) {
-        let _ = self.out.send(Feed { source, news: News::Gone }).await;
+        let _ = self.out.send(Feed { source, news: News::Gone, room: Taken::default() }).await;
     }
 }
 

@@ -117,6 +117,7 @@ pub struct RuntimeMetrics {
     pub source_refused: Family<RefusedLabels, Counter>,
     pub signals_over_limit: Counter,
     pub batches_forgotten: Counter,
+    pub planned_restarts_dropped: Counter,
     pub incidents: Family<IncidentLabels, Gauge>,
     pub incidents_still_firing: Family<SeverityLabel, Gauge>,
     pub opened: Family<OpenedLabels, Counter>,
@@ -180,6 +181,7 @@ impl Default for RuntimeMetrics {
             source_refused: Family::default(),
             signals_over_limit: Counter::default(),
             batches_forgotten: Counter::default(),
+            planned_restarts_dropped: Counter::default(),
             incidents: Family::default(),
             incidents_still_firing: Family::default(),
             opened: Family::default(),
@@ -324,6 +326,11 @@ impl RuntimeMetrics {
             "signals_over_limit",
             "Numbers of series beyond the most that are known of one run; they are not judged",
             self.signals_over_limit.clone(),
+        );
+        r.register(
+            "planned_restarts_dropped",
+            "Planned restarts that runs announced too often, or too many runs at once",
+            self.planned_restarts_dropped.clone(),
         );
         r.register(
             "batches_forgotten",

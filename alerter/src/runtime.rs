@@ -62,6 +62,9 @@ pub use view::{RunSnapshot, RuntimeSnapshot, Views};
 
 /// State and cursors without effects are kept this often: what a power cut makes us read again.
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
+/// Changes of incidents of which nobody is told are kept this often. The loop waits for a commit, and
+/// a run that changes its incidents all the time would make it do nothing else.
+const HISTORY_EVERY: Duration = Duration::from_millis(250);
 /// How old what the API shows may be.
 const PUBLISH_EVERY: Duration = Duration::from_millis(500);
 /// How long one portion of work may take before the loop looks whether a person has said something.
@@ -456,7 +459,8 @@ impl Runtime {
         }
         let deaf = !self.has_room();
         let commit_due = self.schedule.commit_due.is_some_and(|at| now >= at);
-        if self.pending.is_urgent() || commit_due || self.schedule.retry.is_some() {
+        let history_due = self.history_due().is_some_and(|at| now >= at);
+        if self.pending.is_urgent() || commit_due || history_due || self.schedule.retry.is_some() {
             self.pending.whole |= commit_due;
             self.count_incidents();
             self.commit(FAIL_OPEN_AFTER).await;
@@ -469,6 +473,11 @@ impl Runtime {
         if self.schedule.publish_due.is_some_and(|at| Instant::now() >= at) {
             self.publish();
         }
+    }
+
+    /// When what happened to incidents is to be kept, if anything did.
+    fn history_due(&self) -> Option<Instant> {
+        (!self.pending.effects.is_empty()).then(|| self.schedule.commit_began + HISTORY_EVERY)
     }
 
     fn wake_at(&mut self) -> Instant {
@@ -487,7 +496,8 @@ impl Runtime {
         let under_way = self.pending.is_under_way();
         let retry = retry.filter(|_| !under_way);
         let usual = retry.is_none() && !under_way;
-        [s.commit_due.filter(|_| usual), s.publish_due.filter(|_| usual), retry, opens]
+        let history = self.history_due().filter(|_| usual);
+        [history, s.commit_due.filter(|_| usual), s.publish_due.filter(|_| usual), retry, opens]
             .into_iter()
             .flatten()
             .fold(at, Instant::min)

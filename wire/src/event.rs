@@ -20,6 +20,10 @@ pub const MAX_RECORD_BYTES: usize = 2 * MAX_EVENT_BYTES;
 pub const MAX_METRICS: usize = 256;
 /// Unknown keys kept; the rest is dropped and counted.
 pub const MAX_EXTRA: usize = 32;
+/// Values kept within the lists and maps of all unknown keys together, and within each of `m`, `q` and
+/// `t` before names are looked at; the rest is dropped and counted.
+const MAX_NESTED: usize = 256;
+const MAX_NUMBERS: usize = 4 * MAX_METRICS;
 /// Characters kept of a run name, metric name or text.
 pub const MAX_TEXT: usize = 256;
 
@@ -250,8 +254,12 @@ impl Event {
         let mut e = Self::new(Kind::Event);
         let mut kind = None;
         let mut r = JsonReader::new(bytes);
+        let mut nested = MAX_NESTED;
         r.object(|key, r| {
-            let v = r.value()?;
+            let numbers = matches!(key, "m" | "q" | "t");
+            let (v, left, dropped) = r.value_within(if numbers { MAX_NUMBERS } else { nested })?;
+            nested = if numbers { nested } else { left };
+            e.dropped = e.dropped.saturating_add(dropped);
             if key == "k" {
                 let known = v.as_str().and_then(Kind::parse);
                 kind = Some(known.ok_or_else(|| wrong("k", &format!("one of {}", kinds()), &v))?);

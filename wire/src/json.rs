@@ -124,11 +124,34 @@ pub(crate) struct JsonReader<'a> {
     b: &'a [u8],
     at: usize,
     depth: u32,
+    /// Values within lists and maps that are kept yet: one of two bytes takes a hundred times as many
+    /// where it is kept.
+    room: usize,
+    /// Values that were read and not kept.
+    left_out: u32,
 }
 
 impl<'a> JsonReader<'a> {
     pub(crate) fn new(b: &'a [u8]) -> Self {
-        Self { b, at: 0, depth: 0 }
+        Self { b, at: 0, depth: 0, room: usize::MAX, left_out: 0 }
+    }
+
+    /// The same as [`Self::value`], of which at most so many values within it are kept. How many are
+    /// left of these, and how many were not kept.
+    pub(crate) fn value_within(&mut self, room: usize) -> Result<(Value, usize, u32), JsonError> {
+        (self.room, self.left_out) = (room, 0);
+        let v = self.value()?;
+        let left = core::mem::replace(&mut self.room, usize::MAX);
+        Ok((v, left, core::mem::take(&mut self.left_out)))
+    }
+
+    /// Reads a value that is within another one; none if there is no room for it.
+    fn inner(&mut self) -> Result<Option<Value>, JsonError> {
+        let has_room = self.room > 0;
+        self.room = self.room.saturating_sub(1);
+        let v = self.value()?;
+        self.left_out = self.left_out.saturating_add(u32::from(!has_room));
+        Ok(has_room.then_some(v))
     }
 
     fn err<T>(&self, what: &'static str) -> Result<T, JsonError> {
@@ -204,8 +227,9 @@ impl<'a> JsonReader<'a> {
             Some(b'{') => {
                 let mut m = BTreeMap::new();
                 self.object::<JsonError>(|k, r| {
-                    let v = r.value()?;
-                    m.insert(k.to_owned(), v);
+                    if let Some(v) = r.inner()? {
+                        m.insert(k.to_owned(), v);
+                    }
                     Ok(())
                 })?;
                 Ok(Value::Map(m))
@@ -224,7 +248,7 @@ impl<'a> JsonReader<'a> {
             return Ok(Value::List(items));
         }
         loop {
-            items.push(self.value()?);
+            items.extend(self.inner()?);
             match self.peek() {
                 Some(b',') => self.at += 1,
                 Some(b']') => {

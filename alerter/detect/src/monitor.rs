@@ -39,6 +39,7 @@ const LOOK_AGAIN: Span = Span::millis(10);
 
 pub use admission::{Refusal, Refused};
 pub use node::{News, Node};
+use owners::of_several_users;
 pub use run::{Counters, Run};
 use sources::{Source, Speakers};
 
@@ -477,13 +478,17 @@ impl Directory for Monitor {
 
     fn run_on(&self, node: &str) -> Option<String> {
         let runs = self.placement.on(node).filter_map(|name| self.runs.get(name));
-        let busy = runs.filter(|run| run.state.ended.is_none());
-        busy.max_by_key(|run| run.state.nodes.get(node).copied()).map(|run| run.state.name.clone())
+        let busy: Vec<&Run> = runs.filter(|run| run.state.ended.is_none()).collect();
+        let most = busy.iter().max_by_key(|run| run.state.nodes.get(node).copied());
+        most.filter(|_| !of_several_users(busy.iter().copied())).map(|run| run.state.name.clone())
     }
 
     fn run_of_job(&self, job: &str) -> Option<String> {
-        let of = |run: &&Run| run.state.labels.get("job").is_some_and(|j| j == job);
-        self.runs.values().filter(|run| run.state.ended.is_none()).find(of).map(|run| run.state.name.clone())
+        let named = self.nodes.values().flat_map(|node| node.state.jobs.runs(job));
+        let live = named.filter_map(|name| self.runs.get(name)).filter(|run| run.state.ended.is_none());
+        let live: Vec<&Run> = live.collect();
+        let one = live.first().filter(|_| !of_several_users(live.iter().copied()));
+        one.map(|run| run.state.name.clone())
     }
 
     fn summary(&self, now: Ts, run: &str) -> Option<RunSummary> {

@@ -43,6 +43,8 @@ pub struct Context {
     pub origin: Option<Origin>,
     /// It has no more in common with the incident that it joins than the labels of `group_by`.
     pub apart: bool,
+    /// Of a node: runs of several users are on it, and it is none of theirs alone.
+    pub shared: bool,
 }
 
 impl Context {
@@ -60,6 +62,7 @@ impl Context {
             came: Vec::new(),
             origin: None,
             apart: false,
+            shared: false,
         }
     }
 

@@ -30,7 +30,8 @@ pub enum Detected {
         reason: String,
         last_progress: Ts,
     },
-    /// The run ended well; `heirs`: of its nodes, the runs that use them still.
+    /// The run ended well; `heirs`: of its nodes, the runs that use them still. One without a name
+    /// stands for runs of other users.
     RunEnded {
         run: String,
         by_hand: bool,
@@ -57,9 +58,11 @@ impl Detected {
 pub trait Directory {
     /// Whether anything is known of a node of this name.
     fn knows_node(&self, node: &str) -> bool;
-    /// The run that is busy on a node; of several the one with most ranks there.
+    /// The run that is busy on a node; of several the one with most ranks there. None if these are
+    /// of several users: any of them may claim as many ranks as it likes.
     fn run_on(&self, node: &str) -> Option<String>;
-    /// The run that says of itself that it is this job.
+    /// The run that exporters saw in this job of a scheduler. What a run says of itself counts for
+    /// nothing.
     fn run_of_job(&self, job: &str) -> Option<String>;
     fn summary(&self, now: Ts, run: &str) -> Option<RunSummary>;
 }

@@ -77,6 +77,7 @@ pub struct Silences {
     /// The ids of those that a run asked for: whoever looks for them at each step does not look
     /// through the others.
     planned: BTreeMap<String, BTreeSet<String>>,
+    planned_dropped: u64,
 }
 
 /// What a silence needs to have done to it when its time comes.

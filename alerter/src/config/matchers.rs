@@ -137,6 +137,7 @@ const OF_ALERTS: &[&str] = &[
     "device",
     "fstype",
     "gpu",
+    "job",
     "kubernetes_namespace",
     "mountpoint",
     "namespace",

@@ -15,9 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::exporters::{CONNECT_TIMEOUT, Connection};
 use super::lines::{LineSplitter, TooLong};
+use super::room::{PART_BYTES, Share};
 use super::status::SourceStatus;
 use super::target::Target;
-use super::{Feed, News};
+use super::{Feed, News, Taken};
 use crate::backoff::{self, Backoff};
 use crate::errors::innermost;
 use crate::metrics::{IngestMetrics, Name, ReasonLabel, SourceLabel, Word};
@@ -54,6 +55,7 @@ pub(crate) struct Puller {
     pub status: Arc<SourceStatus>,
     pub limits: StreamLimits,
     pub out: mpsc::Sender<Feed>,
+    pub share: Share,
     pub metrics: IngestMetrics,
     /// Lines about records that the exporter no longer had.
     pub gaps: LogThrottle,
@@ -145,16 +147,19 @@ impl Puller {
                 Ok(Some(Err(e))) => return Ended::Broken(innermost(&e)),
                 Ok(Some(Ok(chunk))) => chunk,
             };
-            // A chunk is what the socket gave at once, a few hundred kilobytes at most: that bounds
-            // the batch.
-            let mut events = Vec::new();
-            splitter.feed(&chunk, |line| events.extend(self.record(line)));
-            if events.is_empty() {
-                continue;
-            }
-            *failures = 0;
-            if !self.hand_on(events).await {
-                return Ended::Stopping;
+            // A chunk is what the socket gave at once, a few hundred kilobytes. Whatever it becomes
+            // has its room in the queue before it is read.
+            for part in chunk.chunks(PART_BYTES) {
+                let room = self.room_for(part).await;
+                let mut events = Vec::new();
+                splitter.feed(part, |line| events.extend(self.record(line)));
+                if events.is_empty() {
+                    continue;
+                }
+                *failures = 0;
+                if !self.hand_on(events, room).await {
+                    return Ended::Stopping;
+                }
             }
         }
     }
@@ -222,7 +227,7 @@ impl Puller {
 
     /// Queues the events, then notes the cursor: an order that a stop in between turns into a
     /// repetition, never a loss.
-    async fn hand_on(&self, events: Vec<Event>) -> bool {
+    async fn hand_on(&self, events: Vec<Event>, room: Taken) -> bool {
         let cursor: Option<Cursor> = events.iter().rev().find_map(|e| e.cursor.clone());
         let records = events.len() as u64;
         let (mut gaps, mut lost) = (0, 0);
@@ -230,7 +235,7 @@ impl Puller {
             gaps += 1;
             lost += gap.lost.unwrap_or(0);
         }
-        if !self.send(News::Events(events)).await {
+        if !self.send_in(News::Events(events), room).await {
             return false;
         }
         self.metrics.gaps.inc_by(gaps);
@@ -247,9 +252,23 @@ impl Puller {
         true
     }
 
-    /// Waits for room; false when nobody reads any more.
+    async fn room_for(&self, part: &[u8]) -> Taken {
+        match self.share.try_take(part) {
+            Some(room) => room,
+            None => {
+                self.metrics.backpressure.inc();
+                self.share.take(part).await
+            }
+        }
+    }
+
     async fn send(&self, news: News) -> bool {
-        let feed = Feed { source: Arc::clone(self.target.name()), news };
+        self.send_in(news, Taken::default()).await
+    }
+
+    /// Waits for room; false when nobody reads any more.
+    async fn send_in(&self, news: News, room: Taken) -> bool {
+        let feed = Feed { source: Arc::clone(self.target.name()), news, room };
         match self.out.try_send(feed) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => false,

@@ -73,7 +73,8 @@ impl fmt::Debug for Held {
 impl Pending {
     /// Somebody waits for it, or must hear of it.
     pub(super) fn is_urgent(&self) -> bool {
-        !self.effects.is_empty()
+        let history = |effect: &Effect| matches!(effect, Effect::Incident(_) | Effect::Timeline(_));
+        !self.effects.iter().all(history)
             || !self.held.is_empty()
             || !self.reported.is_empty()
             || !self.audit.is_empty()

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::clock::wall;
+use crate::ingest::Taken;
 use crate::store::DeliveryState;
 use crate::testing::{DEADLINE, rank_dead, step, wait_for};
 use stepwatch_respond::config::ResponderConfig;
@@ -80,7 +81,7 @@ impl Rig {
 
     async fn feed(&self, lines: &[String]) {
         let events = lines.iter().map(|l| Event::parse(l.trim().as_bytes()).unwrap()).collect();
-        let feed = Feed { source: "node1:9765".into(), news: News::Events(events) };
+        let feed = Feed { source: "node1:9765".into(), news: News::Events(events), room: Taken::default() };
         tokio::time::timeout(DEADLINE, self.feeds.send(feed)).await.expect("room in time").unwrap();
     }
 
@@ -121,6 +122,18 @@ const QUEUE: usize = 4;
 
 const BREAK: &str = "ALTER TABLE timeline RENAME TO away";
 const MEND: &str = "ALTER TABLE away RENAME TO timeline";
+
+/// A commit of it may wait: a run that changes its incidents all the time would have the loop do
+/// nothing else.
+#[test]
+fn what_nobody_is_told_of_is_not_urgent() {
+    let mut pending = Pending::default();
+    let line = TimelineEntry::new("i", Ts(0), "alerter", "came back".into());
+    pending.effects.push(Effect::Timeline(line));
+    assert!(!pending.is_urgent());
+    pending.effects.push(Effect::AlertOver(7));
+    assert!(pending.is_urgent());
+}
 
 #[test]
 fn kinds_are_numbered_as_they_are_listed() {

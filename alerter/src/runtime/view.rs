@@ -99,6 +99,7 @@ impl Runtime {
         for (counter, now) in [
             (&self.metrics.signals_over_limit, self.engine.dropped_signals()),
             (&self.metrics.batches_forgotten, self.engine.forgotten_batches()),
+            (&self.metrics.planned_restarts_dropped, self.engine.silences().planned_dropped()),
         ] {
             counter.inc_by(now.saturating_sub(counter.get()));
         }

@@ -221,11 +221,14 @@ async fn append_timelines(tx: &mut SqliteConnection, effects: &[Effect]) -> Resu
     }
     let incidents: Vec<&str> = seqs.keys().copied().collect();
     for incidents in portions(&incidents) {
-        // The writer is alone, so that the largest number plus one is free.
-        let mut select =
-            QueryBuilder::<Sqlite>::new("SELECT incident, MAX(seq) FROM timeline WHERE incident IN ");
-        list(&mut select, incidents);
-        select.push(" GROUP BY incident");
+        // The writer is alone, so that the largest number plus one is free. With GROUP BY, SQLite
+        // would read the whole history of each to find it.
+        let mut select = QueryBuilder::<Sqlite>::new("WITH asked (id) AS (");
+        select.push_values(incidents, |mut row, id| _ = row.push_bind(*id));
+        select.push(
+            ") SELECT id, last FROM (SELECT id, (SELECT MAX(seq) FROM timeline WHERE incident = id) AS last \
+             FROM asked) WHERE last IS NOT NULL",
+        );
         let last: Vec<(String, i64)> = select.build_query_as().fetch_all(&mut *tx).await?;
         for (incident, seq) in last {
             if let Some(last) = seqs.get_mut(incident.as_str()) {

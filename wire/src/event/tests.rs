@@ -121,6 +121,36 @@ fn limits_count_what_they_drop() {
     assert_eq!((e.m.len(), e.dropped), (MAX_METRICS, 44));
 }
 
+/// Values of a value, itself among them.
+fn values(v: &Value) -> usize {
+    1 + match v {
+        Value::List(items) => items.iter().map(values).sum(),
+        Value::Map(map) => map.values().map(values).sum(),
+        _ => 0,
+    }
+}
+
+#[test]
+fn what_is_small_and_expands_is_kept_in_part() {
+    for (inner, kept) in [(r#"{"":0}"#, 128), ("[0]", 128), ("0", 256), (r#""""#, 256), ("[]", 256)] {
+        let some = vec![inner; 700].join(",");
+        let text = format!(r#"{{"k":"hb","run":"r","a":[{some}],"b":[{some}],"d":[1],"z":"y"}}"#);
+        let e = Event::parse_record(text.as_bytes()).unwrap();
+        let all: usize = e.extra.values().map(|v| values(v) - 1).sum();
+        assert_eq!(all, MAX_NESTED, "{inner}");
+        assert!(e.dropped > 1000, "{inner}: {}", e.dropped);
+        assert_eq!(e.extra.get("z").and_then(Value::as_str), Some("y"), "what is no list is no matter");
+        let Some(Value::List(items)) = e.extra.get("a") else { panic!("{e:?}") };
+        assert_eq!(items.len(), kept, "{inner}");
+    }
+    // What is not kept must be JSON all the same.
+    let odd = format!(r#"{{"k":"hb","a":[{},x]}}"#, vec!["0"; 400].join(","));
+    assert!(Event::parse(odd.as_bytes()).is_err());
+    let m = vec![r#""loss":1"#; 1500].join(",");
+    let e = Event::parse_record(format!(r#"{{"k":"step","step":1,"m":{{{m}}}}}"#).as_bytes()).unwrap();
+    assert_eq!((e.m.len(), e.dropped), (1, 476));
+}
+
 proptest! {
     #[test]
     fn never_panics(bytes: Vec<u8>) {

@@ -7,7 +7,7 @@ use stepwatch_wire::Event;
 
 use super::node::Node;
 use super::run::Run;
-use super::{Key, LOOK_AGAIN, Monitor};
+use super::{Key, LOOK_AGAIN, Monitor, of_several_users};
 use crate::cause;
 use crate::changes::{self, RunChange, configuration};
 use crate::detectors::gpu_fault;
@@ -18,7 +18,7 @@ use crate::placement::Placement;
 use crate::run::summary;
 use stepwatch_model::Detected;
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Cause, Context, Finding, Kind, Origin, RunSummary, Scope};
+use stepwatch_model::{Cause, Context, Finding, Kind, Labels, Origin, RunSummary, Scope};
 
 /// Nodes watched at once; events of further ones are counted and dropped.
 pub(super) const MAX_NODES: usize = 50_000;
@@ -152,11 +152,7 @@ impl Monitor {
         }
         let next = node.deadline().max(now + LOOK_AGAIN);
         if !findings.is_empty() {
-            let hit = tenants.first().and_then(|t| self.runs.get(&t.run));
-            let run = hit.map(|run| self.summary_of(now, run)).unwrap_or_default();
-            let mut context = Context::new(Scope::Node(name.to_owned()), run, [name.to_owned()].into(), now);
-            let exporter = self.owners.get(name).cloned();
-            context.origin = exporter.map(|source| Origin::of_exporter(source, None));
+            let mut context = self.context_of(now, name, &tenants);
             for v in &mut findings {
                 context.well_at = v.ts;
                 let link = v.kind == Kind::LinkFault;
@@ -174,6 +170,23 @@ impl Monitor {
         if keep {
             self.dirty.insert(key);
         }
+    }
+
+    /// What is known of a node, and of the run that has its trouble. One on which runs of several
+    /// users are is none of theirs alone: who has most ranks there is whoever claims them.
+    fn context_of(&self, now: Ts, name: &str, tenants: &[Tenant]) -> Context {
+        let shared = of_several_users(tenants.iter().filter_map(|t| self.runs.get(&t.run)));
+        let hit = tenants.first().filter(|_| !shared).and_then(|t| self.runs.get(&t.run));
+        let run = hit.map(|run| self.hit_of(now, run)).unwrap_or_default();
+        let scope = Scope::Node(name.to_owned());
+        let origin = self.owners.get(name).cloned().map(|source| Origin::of_exporter(source, None));
+        Context { shared, origin, ..Context::new(scope, run, [name.to_owned()].into(), now) }
+    }
+
+    /// What an incident of a node keeps of a run that it hits. What the run declared of itself says
+    /// who looks after the run, and not who looks after the node.
+    fn hit_of(&self, now: Ts, run: &Run) -> RunSummary {
+        RunSummary { labels: Labels::new(), ..self.summary_of(now, run) }
     }
 
     /// What an incident keeps of a run, and what has to be done on its nodes.
@@ -221,13 +234,18 @@ impl Monitor {
         .collect()
     }
 
-    /// Of the nodes of a run that is over, the runs that live there still.
+    /// Of the nodes of a run that is over, the runs that live there still; one without a name where
+    /// these are not of its user.
     pub(super) fn heirs(&self, now: Ts, name: &str) -> BTreeMap<String, RunSummary> {
         let Some(run) = self.runs.get(name) else { return BTreeMap::new() };
         let lives = |run: &&&Run| run.state.name != name && run.state.ended.is_none();
         let heir = |node: &String| {
             let users = users(&self.placement, &self.runs, now, node);
-            Some((node.clone(), self.summary_of(now, users.iter().find(lives)?)))
+            let mut heir = self.hit_of(now, users.iter().find(lives)?);
+            if of_several_users(users.iter().filter(lives).copied().chain([run])) {
+                heir.name.clear();
+            }
+            Some((node.clone(), heir))
         };
         run.state.nodes.keys().filter_map(heir).collect()
     }

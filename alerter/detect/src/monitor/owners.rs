@@ -16,6 +16,14 @@ use stepwatch_wire::Kind as EventKind;
 /// first say what it does.
 const DISPUTES_OF_SOURCE: u32 = 8;
 
+/// Whether these runs are of several users, as far as is known: one whose user nobody named is not
+/// one of a user who was named, or whoever keeps silent of it would pass for anybody.
+pub(super) fn of_several_users<'a>(runs: impl IntoIterator<Item = &'a Run>) -> bool {
+    let mut users = runs.into_iter().map(|run| run.tellers.uid);
+    let first = users.next();
+    users.any(|user| Some(user) != first)
+}
+
 impl Run {
     /// Whether another user may have it. One that made steps and crashed stays its owner's: it may
     /// be started again.

@@ -11,6 +11,8 @@ use stepwatch_model::time::Ts;
 
 /// Jobs remembered a node.
 const MAX_JOBS: usize = 16;
+/// Runs remembered a job.
+const MAX_RUNS: usize = 16;
 
 /// By their ids. One that ends while its exporter is away is told of by nobody, as a condition is.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -23,12 +25,19 @@ struct Job {
     /// `job 4711 of bob on slurm`.
     text: String,
     last: Ts,
+    /// Those that the exporter saw in it.
+    runs: Vec<String>,
 }
 
 impl Jobs {
     /// One of them, in words.
     pub(crate) fn first(&self) -> Option<&str> {
         self.all.values().next().map(|job| job.text.as_str())
+    }
+
+    /// The runs that the exporter saw in a job.
+    pub(crate) fn runs(&self, id: &str) -> impl Iterator<Item = &str> {
+        self.all.get(id).into_iter().flat_map(|job| &job.runs).map(String::as_str)
     }
 
     /// A job came or went, or is still there; true if that is news.
@@ -48,8 +57,13 @@ impl Jobs {
         if self.all.len() >= MAX_JOBS && !self.all.contains_key(id) {
             return false;
         }
-        let had = self.all.insert(id.to_owned(), Job { text: text.clone(), last: now });
-        had.is_none_or(|had| had.text != text)
+        let named = if let Some(Value::List(runs)) = e.extra.get("runs") { runs.as_slice() } else { &[] };
+        let runs: Vec<String> =
+            named.iter().filter_map(Value::as_str).take(MAX_RUNS).map(str::to_owned).collect();
+        let job = Job { text, last: now, runs };
+        let same = self.all.get(id).is_some_and(|had| had.text == job.text && had.runs == job.runs);
+        self.all.insert(id.to_owned(), job);
+        !same
     }
 
     /// Forgets those that the node speaks of no more.

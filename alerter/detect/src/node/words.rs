@@ -4,12 +4,15 @@ use stepwatch_model::{Fault, Observation, Said, Slowed, Suspect, Target};
 use stepwatch_wire::conditions::NodeCondition;
 
 use super::NodeState;
+use super::Tenants;
 use super::conditions::{Condition, Key, Topic};
 use crate::detector::NodeView;
 use stepwatch_model::time::Span;
 
 /// What exporters call ranks that do not join a collective.
 pub(crate) const RAS_STUCK: &str = NodeCondition::RasStuck.name();
+/// Runs named of those that are hit beside the first.
+const MAX_OTHERS: usize = 3;
 /// A GPU that its hardware slows down.
 pub(crate) const THROTTLED: &str = NodeCondition::GpuThrottled.name();
 
@@ -113,9 +116,17 @@ pub(crate) fn hit(view: NodeView<'_>) -> String {
             t.run
         );
     }
-    let more =
-        if tenants.len() > 1 { format!("; {} more runs too", tenants.len() - 1) } else { String::new() };
-    format!("run {}{job} has {ranks} there{stands}{more}", t.run)
+    format!("run {}{job} has {ranks} there{stands}{}", t.run, others(tenants))
+}
+
+/// The runs that are hit beside the first.
+fn others(tenants: Tenants<'_>) -> String {
+    let names: Vec<&str> = tenants.iter().skip(1).take(MAX_OTHERS).map(|t| t.run.as_str()).collect();
+    match tenants.len().saturating_sub(1 + names.len()) {
+        _ if names.is_empty() => String::new(),
+        0 => format!("; {} too", names.join(", ")),
+        more => format!("; {} and {more} more runs too", names.join(", ")),
+    }
 }
 
 /// What to do, from the catalogue's word for it.

@@ -14,6 +14,7 @@ mod gpus;
 mod links;
 mod merge;
 mod setups;
+mod shared;
 mod successors;
 mod tenants;
 mod words;

@@ -10,7 +10,7 @@ use super::{LabelSet, Limits, fingerprint};
 
 /// Labels that decide what an alert is about, and annotations that people read: the last to be left
 /// out.
-const KEPT: &[&str] = &["alertname", "severity", "kind", "team"];
+const KEPT: &[&str] = &["alertname", "severity", "kind", "team", "job"];
 const READ: &[&str] = &["summary", "description", "message", "runbook_url", "dashboard_url"];
 
 /// Takes the place of labels beyond the limit, as the hash of what they were.

@@ -16,8 +16,8 @@ pub const RUN_LABELS: &[&str] = &["run", "run_name", "run_id"];
 pub const NODE_LABELS: &[&str] =
     &["node", "nodename", "kubernetes_node", "node_name", "Hostname", "hostname", "instance"];
 /// Labels that say which job of the scheduler, as `gpu_job_info` and what is joined with it has
-/// them. Prometheus' own `job` comes last: it is mostly the name of a scrape.
-pub const JOB_LABELS: &[&str] = &["exported_job", "job_id", "slurm_job_id", "slurm_job", "jobid", "job"];
+/// them. Prometheus' own `job` is none: it is the name of a scrape.
+pub const JOB_LABELS: &[&str] = &["exported_job", "job_id", "slurm_job_id", "slurm_job", "jobid"];
 
 /// What the key of alerts ends with whose reporter has no say beyond some labels.
 const WITHIN: &str = " (within ";
@@ -193,6 +193,12 @@ pub(crate) fn has_a_say(key: &str, labels: &Labels) -> bool {
     };
     let mut pairs = limits.split(", ").map(|pair| pair.split_once('='));
     pairs.all(|pair| pair.is_some_and(|(name, value)| labels.get(name).is_some_and(|v| v == value)))
+}
+
+/// Whether this may be a job of a scheduler: a number, or one that begins with it (`12.server`), or a
+/// pod with its namespace. `exported_job` may also be the name of a scrape.
+pub(crate) fn may_be_job(value: &str) -> bool {
+    value.starts_with(|c: char| c.is_ascii_digit()) || value.contains('/')
 }
 
 /// The node that a label names: `gpu-042` of `gpu-042:9100`.

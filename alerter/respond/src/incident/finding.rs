@@ -101,6 +101,7 @@ impl Manager {
             paged: (v.severity == Severity::Page).then(|| context.scope.clone()).into_iter().collect(),
             alerts: context.came.iter().copied().take(MAX_ALERTS).collect(),
             origin: context.origin.clone(),
+            shared: context.shared,
             ..Incident::new(record, context.run.clone(), BTreeSet::from([subject.clone()]))
         };
         self.restore(id.clone(), incident);

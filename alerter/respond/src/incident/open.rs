@@ -49,6 +49,8 @@ pub(crate) struct Incident {
     pub(super) alerts: BTreeSet<u64>,
     /// Its run ended, and it waits whether anybody answers.
     pub(super) outlived_its_run: bool,
+    /// Its node was used by runs of several users: it is none of theirs, whoever is there later.
+    pub(super) shared: bool,
     pub(crate) origin: Option<Origin>,
 }
 
@@ -74,6 +76,7 @@ impl Incident {
             silent: BTreeMap::new(),
             alerts: BTreeSet::new(),
             outlived_its_run: false,
+            shared: false,
             origin: None,
         }
     }

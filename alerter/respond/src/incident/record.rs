@@ -13,6 +13,7 @@ const MAX_WHY: usize = 400;
 impl Incident {
     /// Takes in whom a finding is about.
     pub(super) fn meet(&mut self, now: Ts, context: &Context, v: &Finding) {
+        self.shared |= context.shared && self.record.run.is_empty();
         self.learn(&context.run);
         if context.is_node() {
             self.node_at = Some(now);
@@ -27,16 +28,29 @@ impl Incident {
     /// A node that is used by several runs hits one of them in its incident; the others have
     /// theirs.
     pub(super) fn learn(&mut self, run: &RunSummary) {
-        if self.record.run.is_empty() || self.record.run == run.name {
-            self.record.run.clone_from(&run.name);
-            let labels = core::mem::replace(&mut self.summary, run.clone()).labels;
-            // Those of an alert that joined stay until it says otherwise.
-            if !run.labels.contains_key(ALERTNAME) {
-                for (name, value) in labels {
-                    self.summary.labels.entry(name).or_insert(value);
-                }
-            }
+        let of_alert = run.labels.contains_key(ALERTNAME);
+        if self.shared {
+            // Those who send alerts say whom these reach; the runs there do not.
+            self.summary.labels.extend(run.labels.clone().into_iter().filter(|_| of_alert));
+            return;
         }
+        if !self.record.run.is_empty() && self.record.run != run.name {
+            return;
+        }
+        self.record.run.clone_from(&run.name);
+        let had = core::mem::replace(&mut self.summary, run.clone()).labels;
+        let is_of = |of: fn(&Scope) -> bool| self.subjects.iter().any(|s| of(&s.scope));
+        let of_run = is_of(|scope| matches!(scope, Scope::Run(_)));
+        let told_by_alert = is_of(|scope| matches!(scope, Scope::Alert(_)));
+        let labels = &mut self.summary.labels;
+        let (mut first, more) = match of_alert {
+            // Those of an alert stay until it says otherwise, and go before those of a run.
+            false if told_by_alert => (had, core::mem::take(labels)),
+            true if !of_run => return,
+            _ => (core::mem::take(labels), had),
+        };
+        more.into_iter().for_each(|(name, value)| _ = first.entry(name).or_insert(value));
+        *labels = first;
     }
 
     /// Whether a page is of a place of which whoever has this incident in hand knows nothing:

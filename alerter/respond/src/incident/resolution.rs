@@ -103,10 +103,14 @@ impl Manager {
             i.summary.labels.clear();
         }
         i.learn(to);
+        i.shared |= to.name.is_empty();
         let at = to.last_step.unwrap_or_default();
         (i.record.start_step, i.record.opened_step, i.record.detected_step) = (at, at, at);
         i.resolve_at = i.resolve_at.or(i.falls().then_some(now + UNANSWERED));
-        let words = format!("run {from} ended, run {} is on the node too", to.name);
+        let words = match to.name.as_str() {
+            "" => format!("run {from} ended, runs of other users are on the node too"),
+            run => format!("run {from} ended, run {run} is on the node too"),
+        };
         tx.out.push(timeline(now, id, words.clone()));
         // Of a ticket there is nobody to call.
         let calls = i.record.severity == Severity::Page && i.record.state == State::Open && !i.falls();

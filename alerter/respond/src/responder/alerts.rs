@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Key, Responder};
 use crate::effect::Effect;
-use crate::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS, node_of};
+use crate::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS, may_be_job, node_of};
 use crate::external::{About, Alert, AlertsConfig, External, Firing, LabelSet, Taken, Told};
 use crate::matcher::Labels;
 use stepwatch_model::{Change, Context, Directory, Finding, Observation, Origin, Scope, Suspect, Target, Ts};
@@ -83,7 +83,8 @@ impl Responder {
         let first = external.spokesman(key);
         let mut summary = directory.summary(now, &group.run).unwrap_or_default();
         summary.name.clone_from(&group.run);
-        summary.labels.extend(external.common_labels(key));
+        // Whom it reaches is said by whoever sent it, and never by the run that it names.
+        summary.labels = external.common_labels(key);
         let (count, step) = (group.firing.len(), summary.last_step.unwrap_or(0));
         let silent = group.silent_since().filter(|_| count == 0);
         let mut why = match (first, silent) {
@@ -143,9 +144,10 @@ impl Responder {
         let first = |names: &[&str]| names.iter().find_map(|name| labels.get(name));
         let node = NODE_LABELS.iter().find_map(|name| node_named(directory, name, labels.get(name)?));
         let node = node.unwrap_or_default();
+        let jobs = || JOB_LABELS.iter().filter_map(|name| labels.get(name)).filter(|job| may_be_job(job));
         let run = first(RUN_LABELS)
             .map(str::to_owned)
-            .or_else(|| JOB_LABELS.iter().find_map(|name| directory.run_of_job(labels.get(name)?)))
+            .or_else(|| jobs().find_map(|job| directory.run_of_job(job)))
             .or_else(|| directory.run_on(&node))
             .unwrap_or_default();
         About { run, node, team: self.manager.dispatcher.team_of(labels) }

@@ -94,9 +94,8 @@ impl Responder {
         let now = tx.now;
         let max = self.manager.suppressor.silences().config().max_planned_restart;
         let length = seconds.map_or(max, |s| Span::from_secs_f64(s.clamp(0.0, max.as_secs_f64())));
-        if let Some(silence) =
-            self.manager.suppressor.silences().planned(run, length, reason, last_progress, now)
-        {
+        let silences = self.manager.suppressor.silences_mut();
+        if let Some(silence) = silences.planned(run, length, reason, last_progress, now) {
             self.silence(tx, &Plan { silence, replaces: None });
         }
     }

@@ -4,7 +4,8 @@
 //! It covers that run alone, and only what a restart looks like from outside: no NaN and no broken
 //! GPU is ever excused by it. It is over when the run is back: a new attempt that makes steps. A
 //! run that asks again before it has made a step only extends what it had, up to the limit counted
-//! from the first time, so that a script that asks in a loop cannot hide a hang for longer.
+//! from the first time, so that a script that asks in a loop cannot hide a hang for longer. A run
+//! has one silence at a time, which is changed in place.
 
 use super::{Phase, Silence, Silences};
 use crate::matcher::{Matcher, Op};
@@ -12,24 +13,50 @@ use stepwatch_model::{Kind, Span, Ts};
 
 /// What a restart looks like.
 pub const KINDS: [Kind; 4] = [Kind::Hang, Kind::RankDead, Kind::SourceLost, Kind::Stall];
+/// Runs of which such a silence is kept; the one that has been over for longest gives way.
+pub(super) const MAX_PLANNED: usize = 4096;
+/// What a run has is changed no more often than this, and by no less. Each change is written, and
+/// every open incident is looked at for it: whoever asks all the time must not keep others waiting.
+const CHANGES_EVERY: Span = Span::secs(60);
 /// A reason where the run gave none.
 const NO_REASON: &str = "planned restart";
 
 impl Silences {
     /// The silence as it is to be after a run asked for one of this length; `None` if there is none
-    /// and none to be made.
-    pub fn planned(&self, run: &str, length: Span, reason: &str, progress: Ts, now: Ts) -> Option<Silence> {
+    /// and none to be made, or if it was changed just now, which is counted.
+    pub fn planned(
+        &mut self,
+        run: &str,
+        length: Span,
+        reason: &str,
+        progress: Ts,
+        now: Ts,
+    ) -> Option<Silence> {
         let max = self.config().max_planned_restart;
-        let had =
-            self.planned_of(run).filter(|had| had.phase(now) == Phase::Active || had.starts_at >= progress);
+        let last = self.planned_of(run);
+        let is_new = last.is_none();
+        let had = last.filter(|had| had.phase(now) == Phase::Active || had.starts_at >= progress);
         let starts_at = had.map_or(now, |had| had.starts_at);
         let ends_at = (now + length).min(starts_at + max).max(now);
         if ends_at <= now && had.is_none_or(|had| had.phase(now) == Phase::Expired) {
             return None;
         }
+        let active = had.filter(|had| had.phase(now) == Phase::Active);
+        let moves = active.map(|had| (had.ends_at - ends_at).0.abs());
+        let ends = active.is_some() && ends_at <= now;
+        if moves.is_some_and(|by| by < CHANGES_EVERY.0) && !ends {
+            return None;
+        }
+        let changed_at = had.map(|had| had.updated_at).or(last.map(|last| last.starts_at));
+        let id = had.map_or_else(|| id(run), |had| had.id.clone());
+        let often = changed_at.is_some_and(|at| now - at < CHANGES_EVERY) && !ends;
+        if often || is_new && !self.has_room_for_planned(now) {
+            self.planned_dropped += 1;
+            return None;
+        }
         let reason = reason.trim();
         Some(Silence {
-            id: had.map_or_else(|| id(run, now), |had| had.id.clone()),
+            id,
             matchers: matchers(run),
             starts_at,
             ends_at,
@@ -40,6 +67,23 @@ impl Silences {
             planned_by: Some(run.to_owned()),
             reminded: false,
         })
+    }
+
+    /// Whether there is room for that of one run more, which may have to be made.
+    fn has_room_for_planned(&mut self, now: Ts) -> bool {
+        if self.planned.len() < MAX_PLANNED {
+            return true;
+        }
+        let ids = self.planned.values().flatten().filter_map(|id| self.get(id));
+        let over = ids.filter(|s| s.phase(now) == Phase::Expired).min_by_key(|s| s.ends_at);
+        let Some(id) = over.map(|s| s.id.clone()) else { return false };
+        self.forget(&id);
+        self.planned.len() < MAX_PLANNED
+    }
+
+    /// What runs asked for that was not done, because they ask too often or too many do.
+    pub fn planned_dropped(&self) -> u64 {
+        self.planned_dropped
     }
 
     /// The last one that a run asked for.
@@ -57,13 +101,12 @@ fn matchers(run: &str) -> Vec<Matcher> {
     all.unwrap_or_default()
 }
 
-/// In the form of a UUID (version 8), as clients of Alertmanager expect; the same for the same run
-/// and time.
-fn id(run: &str, now: Ts) -> String {
+/// In the form of a UUID (version 8), as clients of Alertmanager expect; always the same for the same
+/// run.
+fn id(run: &str) -> String {
     let hash = |seed: u64| {
         // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/
         run.bytes()
-            .chain(now.0.to_le_bytes())
             .fold(0xcbf2_9ce4_8422_2325 ^ seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
     };
     let bits = u128::from(hash(0)) << 64 | u128::from(hash(0x9e37_79b9_7f4a_7c15));

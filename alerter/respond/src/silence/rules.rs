@@ -110,7 +110,9 @@ impl Silences {
             Phase::Expired => false,
         });
         let replaces = had.filter(|had| in_place.is_none() && had.phase(now) != Phase::Expired);
-        let unended = self.all().filter(|s| s.phase(now) != Phase::Expired).count();
+        // What runs ask for takes no room from people.
+        let of_people = self.all().filter(|s| s.planned_by.is_none());
+        let unended = of_people.filter(|s| s.phase(now) != Phase::Expired).count();
         if in_place.is_none() && unended - usize::from(replaces.is_some()) >= self.config.max {
             return Err(Refusal::Full(format!(
                 "there are {unended} silences already, silences.max allows no more"

@@ -167,6 +167,42 @@ fn a_script_that_asks_in_a_loop_hides_a_hang_no_longer() {
     assert_eq!((again.starts_at, again.ends_at), (at(20_001), at(20_061)), "it has made steps since");
 }
 
+/// How often what a run asks for is written.
+fn asked(s: &mut Silences, run: &str, seconds: std::ops::Range<i64>, length: impl Fn(i64) -> i64) -> usize {
+    let mut ask = |second: i64| {
+        s.planned(run, Span::secs(length(second)), "", at(-1), at(second)).map(|new| s.put(new))
+    };
+    seconds.filter_map(|second| ask(second)).count()
+}
+
+#[test]
+fn a_run_that_asks_all_the_time_changes_one_silence_now_and_then() {
+    let mut s = Silences::default();
+    let written = asked(&mut s, "llama", 0..600, |second| (second * 7919) % 3600);
+    assert!((2..=20).contains(&written), "{written}");
+    assert_eq!(s.all().count(), 1, "changed in place");
+    assert!(s.planned_dropped() > 400, "{}", s.planned_dropped());
+    // What says the same is nothing that was dropped.
+    let (dropped, mut s) = (s.planned_dropped(), Silences::default());
+    assert!(dropped > 0 && asked(&mut s, "other", 0..50, |_| 1800) == 1 && s.planned_dropped() == 0);
+    // To end it is to be heard at once.
+    let ends = s.planned("other", Span::ZERO, "", at(-1), at(51)).unwrap();
+    assert_eq!(ends.ends_at, at(51));
+}
+
+#[test]
+fn silences_of_many_runs_are_bounded_and_take_no_room_from_people() {
+    let mut s = Silences::default();
+    for run in 0..planned::MAX_PLANNED + 9 {
+        asked(&mut s, &run.to_string(), 0..1, |_| 1800);
+    }
+    assert_eq!((s.all().count(), s.planned_dropped()), (planned::MAX_PLANNED, 9));
+    add(&mut s, wanted(&["run=a"], None, 60), "1", 0).unwrap();
+    // One that is over gives way.
+    assert_eq!(asked(&mut s, "late", 4000..4001, |_| 1800), 1);
+    assert_eq!(s.all().count(), planned::MAX_PLANNED + 1);
+}
+
 /// What may happen to silences: the reference keeps intervals of time and nothing else.
 #[derive(Debug, Clone)]
 enum Act {

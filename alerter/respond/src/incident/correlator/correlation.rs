@@ -124,7 +124,7 @@ impl Incident {
                     _ => return false,
                 };
                 let recent = self.node_at.is_some_and(|at| at + before >= context.well_at);
-                let free = self.record.run.is_empty() || self.record.run == *run;
+                let free = self.record.run == *run || self.record.run.is_empty() && !self.shared;
                 recent
                     && free
                     && self.is_physical()

@@ -1,0 +1,118 @@
+//! Nodes that several users share: whose trouble it is, and whom alerts of others reach.
+
+use stepwatch_model::time::Span;
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::effect::Input;
+use stepwatch_respond::external::{Alert, LabelSet, Limits, Told};
+use stepwatch_respond::incident::IncidentRecord;
+use stepwatch_wire::{Event, Kind as EventKind, Value};
+
+use super::bench::{Bench, fell_off, said, with};
+
+const GENUINE: u32 = 1000;
+const STRANGER: u32 = 12345;
+
+/// A run of a user begins on the node with so many ranks, and declares this of itself.
+fn begins(b: &mut Bench, run: &str, uid: Option<u32>, ranks: usize, declared: &[(&str, &str)]) {
+    let hello = Event { run: Some(run.into()), node: Some("n1".into()), ..Event::new(EventKind::Hello) };
+    b.feed(Event { rank: Some(0), uid, ..with(hello, declared) });
+    b.steps(run, &vec!["n1"; ranks], 20);
+}
+
+fn ends(b: &mut Bench, run: &str) {
+    let bye = Event { run: Some(run.into()), node: Some("n1".into()), ..Event::new(EventKind::Bye) };
+    b.feed(Event { code: Some(0), rank: Some(0), ..bye });
+}
+
+fn shared(uid: Option<u32>) -> Bench {
+    let mut b = Bench::new();
+    begins(&mut b, "llama", Some(GENUINE), 1, &[("team", "llama")]);
+    let own = [("team", "nobody"), ("owner", "nobody"), ("job", "snmp"), ("alertname", "X")];
+    begins(&mut b, "scratch-x", uid, 40, &own);
+    b.steps("llama", &["n1"], 1);
+    b
+}
+
+fn label<'a>(i: &'a IncidentRecord, name: &str) -> &'a str {
+    i.labels.get(name).map_or("", String::as_str)
+}
+
+fn fault(b: &Bench) -> &IncidentRecord {
+    b.incidents.iter().find(|i| i.kind == Kind::GpuFault).unwrap()
+}
+
+#[test]
+fn a_fault_of_a_node_of_several_users_is_of_none_of_their_runs() {
+    // Nor does a run pass for anybody's of which nobody says whose it is.
+    for uid in [Some(STRANGER), None] {
+        let mut b = shared(uid);
+        b.feed(fell_off("n1"));
+        let i = fault(&b);
+        assert_eq!((i.severity, i.run.as_str()), (Severity::Page, ""), "{i:#?}");
+        assert_eq!([label(i, "run"), label(i, "team"), label(i, "owner")], [""; 3]);
+        assert_eq!(label(i, "alertname"), "StepwatchGpuFault");
+        assert!(i.summary.contains("scratch-x") && i.summary.contains("llama"), "{}", i.summary);
+        // A run that stands then, or is alone then, has it no more than before.
+        ends(&mut b, "llama");
+        b.wait(2000);
+        b.feed(with(fell_off("n1"), &[("again", "true")]));
+        assert_eq!([label(fault(&b), "run"), label(fault(&b), "team")], [""; 2], "{:#?}", b.timeline);
+        let hang = b.incidents.iter().find(|i| i.kind == Kind::Hang);
+        assert_eq!(hang.map(|i| i.run.as_str()), Some("scratch-x"), "{:#?}", b.timeline);
+    }
+}
+
+#[test]
+fn a_fault_of_a_node_of_one_user_is_of_the_run_but_not_of_its_labels() {
+    let mut b = Bench::new();
+    begins(&mut b, "llama", Some(GENUINE), 1, &[("team", "llama")]);
+    begins(&mut b, "eval", Some(GENUINE), 2, &[("team", "eval")]);
+    b.steps("llama", &["n1"], 1);
+    b.feed(fell_off("n1"));
+    assert_eq!((fault(&b).run.as_str(), label(fault(&b), "team")), ("eval", ""));
+    assert!(fault(&b).summary.contains("; llama too"), "{}", fault(&b).summary);
+}
+
+#[test]
+fn a_fault_is_not_handed_to_the_run_of_another_user() {
+    let mut b = Bench::new();
+    begins(&mut b, "llama", Some(GENUINE), 1, &[]);
+    b.feed(fell_off("n1"));
+    assert_eq!((fault(&b).run.as_str(), b.pages()), ("llama", 1));
+    begins(&mut b, "scratch-x", Some(STRANGER), 40, &[("team", "nobody")]);
+    ends(&mut b, "llama");
+    let i = fault(&b);
+    assert_eq!([i.run.as_str(), label(i, "run"), label(i, "team")], [""; 3], "{:#?}", b.timeline);
+    assert!(b.timeline.iter().any(|t| t.contains("runs of other users are on the node too")));
+}
+
+fn tell(b: &mut Bench, labels: &[(&str, &str)]) -> IncidentRecord {
+    let page = labels.iter().chain(&[("severity", "page")]);
+    let labels: LabelSet = page.map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
+    let alert = Alert::new(labels, LabelSet::default(), b.now, "", &Limits::default()).unwrap();
+    let told = [Told { alert: alert.into(), ends_at: Some(b.now + Span::secs(3600)) }];
+    b.answer(Input::Alerts { told: &told });
+    b.incidents.last().unwrap().clone()
+}
+
+#[test]
+fn an_alert_of_others_reaches_whom_its_own_labels_name() {
+    let mut b = shared(Some(STRANGER));
+    let mut jobs = said(EventKind::Health, "n1", "job", "info", "");
+    jobs.extra.insert("job".into(), Value::Text("4711".into()));
+    jobs.extra.insert("runs".into(), Value::List(vec![Value::Text("llama".into())]));
+    b.feed(jobs);
+    for (name, labels, run) in [
+        ("SwitchDown", [("job", "snmp"), ("instance", "switch-7:161")], ""),
+        ("ScrapeDown", [("exported_job", "snmp"), ("team", "net")], ""),
+        ("JobLost", [("job_id", "4711"), ("cluster", "a")], "llama"),
+        ("DiskFull", [("node", "n1"), ("cluster", "a")], ""),
+        ("Named", [("run", "scratch-x"), ("team", "net")], "scratch-x"),
+    ] {
+        let i = tell(&mut b, &[&[("alertname", name)] as &[_], &labels].concat());
+        let team = labels.iter().find(|(n, _)| *n == "team").map_or("", |(_, team)| *team);
+        assert_eq!((i.run.as_str(), label(&i, "run"), label(&i, "team")), (run, run, team), "{name}: {i:#?}");
+        assert_eq!((label(&i, "alertname"), label(&i, "owner")), (name, ""), "{i:#?}");
+        assert_eq!(i.severity, Severity::Page);
+    }
+}
