@@ -253,13 +253,11 @@ impl Puller {
     }
 
     async fn room_for(&self, part: &[u8]) -> Taken {
-        match self.share.try_take(part) {
-            Some(room) => room,
-            None => {
-                self.metrics.backpressure.inc();
-                self.share.take(part).await
-            }
+        if let Some(room) = self.share.try_take(part) {
+            return room;
         }
+        self.metrics.backpressure.inc();
+        self.share.take(part).await
     }
 
     async fn send(&self, news: News) -> bool {

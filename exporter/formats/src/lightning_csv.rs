@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn a_long_table_is_told_part_by_part() {
-        let rows: String = (0..5000).map(|n| format!("{n},2.5\n")).collect();
-        let text = format!("step,loss\n{rows}");
+        let rows: Vec<String> = (0..5000).map(|n| format!("{n},2.5\n")).collect();
+        let text = format!("step,loss\n{}", rows.concat());
         let bytes = |buffer: &mut [u8], at: u64| {
             let rest = &text.as_bytes()[at as usize..];
             let n = rest.len().min(buffer.len());

@@ -169,10 +169,10 @@ fn a_script_that_asks_in_a_loop_hides_a_hang_no_longer() {
 
 /// How often what a run asks for is written.
 fn asked(s: &mut Silences, run: &str, seconds: std::ops::Range<i64>, length: impl Fn(i64) -> i64) -> usize {
-    let mut ask = |second: i64| {
+    let ask = |second: i64| {
         s.planned(run, Span::secs(length(second)), "", at(-1), at(second)).map(|new| s.put(new))
     };
-    seconds.filter_map(|second| ask(second)).count()
+    seconds.filter_map(ask).count()
 }
 
 #[test]

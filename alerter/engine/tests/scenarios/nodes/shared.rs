@@ -1,4 +1,5 @@
 //! Nodes that several users share: whose trouble it is, and whom alerts of others reach.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stepwatch_model::time::Span;
 use stepwatch_model::{Kind, Severity};
