@@ -43,7 +43,7 @@ use exporters::Connection;
 use status::SourceStatus;
 use stream::{Puller, StreamLimits};
 
-/// Batches that may wait for the runtime, beside their [`room`]; beyond, the readers wait.
+/// Batches that may wait for the runtime, beside their room (`room.rs`); beyond, the readers wait.
 pub const QUEUE_BATCHES: usize = 256;
 
 /// Cursors remembered of targets that left, so that one that comes back goes on where it stopped.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
-use stepwatch_model::Kind;
 use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Kind, number};
 use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
 
 use super::Api;
@@ -226,7 +226,8 @@ fn facts(i: &IncidentView) -> Vec<Vec<Cell>> {
         facts.push(("announced at step", i.opened_step.to_string()));
     }
     if i.kind != Kind::PrometheusAlert {
-        facts.push(("value", format!("{} (expected {}, score {})", i.value, i.expected, i.score)));
+        let [value, expected, score] = [i.value, i.expected, i.score].map(number);
+        facts.push(("value", format!("{value} (expected {expected}, score {score})")));
     }
     facts.extend(i.quiet.iter().map(|q| ("told to", format!("nobody: {} ({})", q.words, q.by))));
     facts.push(("opened", time(i.opened_at)));

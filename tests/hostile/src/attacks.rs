@@ -1,12 +1,14 @@
 //! The attacks, each a file and a line here.
 
 mod bodies;
+mod events;
 mod exporter;
 mod flood;
 mod hello;
 mod http2;
 mod idle;
 mod invented;
+mod large;
 mod links;
 mod logs;
 mod otlp;
@@ -34,9 +36,13 @@ pub(crate) const ALL: &[Attack] = &[
     bodies::ATTACK,
     bodies::SMALL,
     hello::ATTACK,
+    events::MODELS,
+    events::RESTARTS,
+    events::FLAPS,
     invented::ATTACK,
     invented::MANY,
     exporter::ATTACK,
+    exporter::NESTED,
     store::ATTACK,
     links::ATTACK,
     idle::EXPORTER,
@@ -50,10 +56,13 @@ pub(crate) const ALL: &[Attack] = &[
     sockets::ATTACK,
     logs::MANY,
     logs::SPARSE,
+    logs::HISTORY,
     sites::ATTACK,
     textfile::ATTACK,
     ras::ATTACK,
     words::ATTACK,
+    large::SILENCES,
+    large::ALERTS,
 ];
 
 pub(crate) fn named(name: &str) -> anyhow::Result<&'static Attack> {

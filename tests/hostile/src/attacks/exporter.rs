@@ -1,5 +1,5 @@
 //! An exporter that the alerter reads and that lies: a million runs, errors of nodes that it is
-//! not, and a NaN of another's run.
+//! not, and a NaN of another's run. Another sends records that take a hundred times their text.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,15 +10,20 @@ use serde_json::json;
 use crate::attack::{Attack, Target};
 use crate::stage::GENUINE;
 
-pub(crate) const ATTACK: Attack = Attack { rings: RINGS, ..Attack::new("lying-exporter", act) };
+pub(crate) const ATTACK: Attack =
+    Attack { rings: RINGS, ..Attack::new("lying-exporter", |target| act(target, lies)) };
+pub(crate) const NESTED: Attack = Attack::new("nested-records", |target| act(target, nested));
 
 /// Of one origin, of runs that are new: docs/incidents.md.
 const RINGS: usize = 15;
 const RUNS: u64 = 1_000_000;
 const BATCH: u64 = 500;
+/// Bytes of a record.
+const RECORD: usize = 16 << 10;
 const BOOT: &str = "0123456789abcdef";
 
-fn act(target: &Target) -> anyhow::Result<()> {
+/// Serves what `batch` makes of the number of the first record of a batch, until it makes nothing.
+fn act(target: &Target, batch: fn(&Target, u64) -> String) -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let list = json!([{"targets": [listener.local_addr()?.to_string()]}]);
     let draft = target.dir.join("lying.draft");
@@ -27,12 +32,17 @@ fn act(target: &Target) -> anyhow::Result<()> {
     let mut told = 0;
     for stream in listener.incoming() {
         // Whoever is cut off comes again, and hears the rest.
-        let _ = answer(stream?, target, &mut told);
+        let _ = answer(stream?, target, batch, &mut told);
     }
     Ok(())
 }
 
-fn answer(mut stream: TcpStream, target: &Target, told: &mut u64) -> anyhow::Result<()> {
+fn answer(
+    mut stream: TcpStream,
+    target: &Target,
+    batch: fn(&Target, u64) -> String,
+    told: &mut u64,
+) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut head = [0; 4096];
     let length = stream.read(&mut head)?;
@@ -43,10 +53,10 @@ fn answer(mut stream: TcpStream, target: &Target, told: &mut u64) -> anyhow::Res
     }
     stream
         .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n")?;
-    while *told < RUNS {
-        let mut lines = String::new();
-        for n in *told..*told + BATCH {
-            lie(&mut lines, target, n)?;
+    loop {
+        let lines = batch(target, *told);
+        if lines.is_empty() {
+            break;
         }
         stream.write_all(lines.as_bytes())?;
         *told += BATCH;
@@ -56,26 +66,36 @@ fn answer(mut stream: TcpStream, target: &Target, told: &mut u64) -> anyhow::Res
     Ok(stream.read_exact(&mut [0])?)
 }
 
-fn lie(lines: &mut String, target: &Target, n: u64) -> anyhow::Result<()> {
-    use std::fmt::Write as _;
-    let ts = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64() + target.ahead as f64;
+fn lies(target: &Target, first: u64) -> String {
+    (first..(first + BATCH).min(RUNS)).map(|n| lie(target, n)).collect::<Vec<_>>().concat()
+}
+
+fn nested(_: &Target, first: u64) -> String {
+    let lines = (first..first + BATCH).map(|n| {
+        let head = format!(r#"{{"c":"{BOOT}:{}","v":1,"k":"hb","run":"r","node":"nested","x":["#, n + 1);
+        let values = vec![r#"{"":0}"#; (RECORD - head.len() - 3) / 7].join(",");
+        format!("{head}{values}]}}\n")
+    });
+    lines.collect::<Vec<_>>().concat()
+}
+
+fn lie(target: &Target, n: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ts = now.as_secs_f64() + target.ahead as f64;
     let node = format!("invented-{n}");
-    for (i, event) in [
+    let events = [
         json!({"k": "hello", "run": format!("lie-{n}"), "rank": 0, "world": 1, "node": node}),
         json!({"k": "step", "run": format!("lie-{n}"), "rank": 0, "step": 1, "m": {"loss": "NaN"}, "node": node}),
         json!({"k": "xid", "node": node, "xid": 79, "gpu": "GPU-0", "text": "GPU has fallen off the bus"}),
         json!({"k": "step", "run": GENUINE, "rank": 0, "step": 1_000_000 + n, "m": {"loss": "NaN"}}),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let mut event = event;
+    ];
+    let lines = events.into_iter().zip(n * 4 + 1..).map(|(mut event, seq)| {
         if let Some(fields) = event.as_object_mut() {
             fields.insert("v".into(), 1.into());
             fields.insert("ts".into(), ts.into());
-            fields.insert("c".into(), format!("{BOOT}:{}", n * 4 + i as u64 + 1).into());
+            fields.insert("c".into(), format!("{BOOT}:{seq}").into());
         }
-        writeln!(lines, "{event}")?;
-    }
-    Ok(())
+        format!("{event}\n")
+    });
+    lines.collect::<Vec<_>>().concat()
 }

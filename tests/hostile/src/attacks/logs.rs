@@ -1,5 +1,5 @@
-//! Files that discovery or a configured tail finds: 20,000 that are fresh, and one with a hole of
-//! terabytes.
+//! Files that discovery or a configured tail finds: 20,000 that are fresh, one with a hole of
+//! terabytes, and a trainer's history of millions of steps.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -10,13 +10,27 @@ use crate::attack::{Attack, Target, hold};
 pub(crate) const MANY: Attack = Attack { exporter: tail, ..Attack::new("many-logs", many) };
 pub(crate) const SPARSE: Attack = Attack { exporter: tail, ..Attack::new("sparse-log", sparse) };
 
+pub(crate) const HISTORY: Attack = Attack { exporter: tail_state, ..Attack::new("long-history", history) };
+
 const LOGS: usize = 20_000;
+/// Some 60 MB, less than is refused as a whole.
+const STEPS: usize = 2_400_000;
 /// ext4 holds less than 16 TiB in a file.
 const HOLE: u64 = 10 << 40;
 const LINE: &str = "{\"step\": 1, \"loss\": 2.5, \"learning_rate\": 0.0003, \"epoch\": 0.1}\n";
 
 fn tail(dir: &std::path::Path) -> String {
     format!("sources:\n  - tail: {{path: \"{}/*.jsonl\", format: auto}}\n", dir.display())
+}
+
+fn tail_state(dir: &std::path::Path) -> String {
+    format!("sources:\n  - tail: {{path: \"{}/trainer_state.json\", format: auto}}\n", dir.display())
+}
+
+fn history(target: &Target) -> anyhow::Result<()> {
+    let steps: Vec<String> = (0..STEPS).map(|step| format!("{{\"step\":{step},\"loss\":2}}")).collect();
+    let text = format!("{{\"log_history\":[{}]}}", steps.join(","));
+    Ok(std::fs::write(target.dir.join("trainer_state.json"), text)?)
 }
 
 fn many(target: &Target) -> anyhow::Result<()> {

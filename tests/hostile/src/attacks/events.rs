@@ -1,0 +1,55 @@
+//! Events of one user's own runs, again and again, each of which may be dear to somebody.
+
+use crate::attack::{Attack, Packets, Target};
+
+pub(crate) const MODELS: Attack = Attack::new("model-hellos", |target| repeat(target, model));
+pub(crate) const RESTARTS: Attack = Attack::new("planned-restarts", |target| repeat(target, restart));
+pub(crate) const FLAPS: Attack = Attack { rings: RINGS, ..Attack::new("flapping", |t| repeat(t, flap)) };
+
+/// Of one user, of runs that are new: docs/incidents.md.
+const RINGS: usize = 15;
+const RUNS: usize = 12;
+/// Bytes of a packet.
+const PACKET: usize = 8192;
+/// Steps with a finite loss, and then as many without.
+const FLAP: u64 = 20;
+
+fn repeat(target: &Target, event: fn(&str, u64) -> String) -> anyhow::Result<()> {
+    let runs: Vec<String> = (0..RUNS).map(|run| format!("dear-{run}")).collect();
+    let open = |run: &str| -> anyhow::Result<Packets> {
+        let packets = target.packets()?;
+        packets.send(&format!(r#"{{"v":1,"k":"hello","run":"{run}","rank":0,"world":1}}"#))?;
+        Ok(packets)
+    };
+    let mut ranks = runs.iter().map(|run| open(run)).collect::<anyhow::Result<Vec<_>>>()?;
+    for n in 0.. {
+        for (run, rank) in runs.iter().zip(&mut ranks) {
+            // A connection that gave way to another's is opened again.
+            while rank.send(&event(run, n)).is_err() {
+                *rank = open(run)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// As many layers as there may be, and as many numbers of layers.
+fn model(run: &str, _: u64) -> String {
+    let head = format!(
+        r#"{{"v":1,"k":"hello","run":"{run}","rank":0,"model":{{"num_hidden_layers":4096,"hidden_size":64,"attn_layer_indices":[9"#
+    );
+    let more = (PACKET - head.len() - 3) / 2;
+    format!("{head}{}]}}}}", ",9".repeat(more))
+}
+
+fn restart(run: &str, n: u64) -> String {
+    format!(
+        r#"{{"v":1,"k":"event","run":"{run}","rank":0,"name":"maintenance","seconds":{},"text":"t{n}"}}"#,
+        n % 3600
+    )
+}
+
+fn flap(run: &str, n: u64) -> String {
+    let loss = if (n / FLAP).is_multiple_of(2) { "2.0" } else { "NaN" };
+    format!(r#"{{"v":1,"k":"step","run":"{run}","rank":0,"step":{n},"m":{{"loss":{loss},"grad_norm":0.2}}}}"#)
+}
