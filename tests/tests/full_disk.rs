@@ -386,6 +386,8 @@ async fn an_idle_alerter_misses_its_database_at_once_and_rings_after_ten_seconds
         StackOptions { alerter: "resolve_after: 200ms\n".into(), blind: true, ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     assert_eq!(readiness(&stack.alerter).await.0, 200);
+    // A commit that is still to come would notice it first, and say so in other words.
+    wait_idle(&stack).await;
     let database = stack.dir.path().join("alerter/alerter.db");
     let removed = Instant::now();
     std::fs::rename(&database, database.with_extension("aside")).unwrap();
