@@ -62,8 +62,8 @@ pub use view::{RunSnapshot, RuntimeSnapshot, Views};
 
 /// State and cursors without effects are kept this often: what a power cut makes us read again.
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
-/// Changes of incidents of which nobody is told are kept this often. The loop waits for a commit, and
-/// a run that changes its incidents all the time would make it do nothing else.
+/// Changes of incidents of which nobody is told are kept this often. The loop waits for a commit,
+/// and a run that changes its incidents all the time would make it do nothing else.
 const HISTORY_EVERY: Duration = Duration::from_millis(250);
 /// How old what the API shows may be.
 const PUBLISH_EVERY: Duration = Duration::from_millis(500);

@@ -4,8 +4,8 @@
 //! Life of an event: a way in ([`ingest`], [`sources`], a collector) parses it and hands it to the
 //! [`hub`]; [`training`] judges it (which run, which attempt, a duplicate?), completes it
 //! (throughput, MFU) and remembers what the exposition needs; the ring of the [`stream`] keeps it
-//! for readers. Life of a scrape: [`schedule`] runs each of the [`collectors`] on a thread of its own
-//! and keeps what it read; [`exposition`] puts all of it together once a second; `/metrics`
+//! for readers. Life of a scrape: [`schedule`] runs each of the [`collectors`] on a thread of its
+//! own and keeps what it read; [`exposition`] puts all of it together once a second; `/metrics`
 //! serves the last one.
 //!
 //! Nothing here decides what is wrong: the alerter does. Nothing waits for a trainer, and no

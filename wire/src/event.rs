@@ -20,8 +20,8 @@ pub const MAX_RECORD_BYTES: usize = 2 * MAX_EVENT_BYTES;
 pub const MAX_METRICS: usize = 256;
 /// Unknown keys kept; the rest is dropped and counted.
 pub const MAX_EXTRA: usize = 32;
-/// Values kept within the lists and maps of all unknown keys together, and within each of `m`, `q` and
-/// `t` before names are looked at; the rest is dropped and counted.
+/// Values kept within the lists and maps of all unknown keys together, and within each of `m`, `q`
+/// and `t` before names are looked at; the rest is dropped and counted.
 const MAX_NESTED: usize = 256;
 const MAX_NUMBERS: usize = 4 * MAX_METRICS;
 /// Characters kept of a run name, metric name or text.

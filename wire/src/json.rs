@@ -124,8 +124,8 @@ pub(crate) struct JsonReader<'a> {
     b: &'a [u8],
     at: usize,
     depth: u32,
-    /// Values within lists and maps that are kept yet: one of two bytes takes a hundred times as many
-    /// where it is kept.
+    /// Values within lists and maps that are kept yet: one of two bytes takes a hundred times as
+    /// many where it is kept.
     room: usize,
     /// Values that were read and not kept.
     left_out: u32,
@@ -136,8 +136,8 @@ impl<'a> JsonReader<'a> {
         Self { b, at: 0, depth: 0, room: usize::MAX, left_out: 0 }
     }
 
-    /// The same as [`Self::value`], of which at most so many values within it are kept. How many are
-    /// left of these, and how many were not kept.
+    /// The same as [`Self::value`], of which at most so many values within it are kept. How many
+    /// are left of these, and how many were not kept.
     pub(crate) fn value_within(&mut self, room: usize) -> Result<(Value, usize, u32), JsonError> {
         (self.room, self.left_out) = (room, 0);
         let v = self.value()?;

@@ -238,9 +238,9 @@ fn unknown(id: &str) -> ApiError {
 }
 
 impl Api {
-    /// Refuses matchers on labels that nothing has and that are nearly ones of ours: they would keep
-    /// quiet nothing, or with `!=` everything. Of other unknown ones it says so, since an alert or a
-    /// run to come may have them.
+    /// Refuses matchers on labels that nothing has and that are nearly ones of ours: they would
+    /// keep quiet nothing, or with `!=` everything. Of other unknown ones it says so, since an
+    /// alert or a run to come may have them.
     async fn doubts(&self, matchers: &[Matcher]) -> Result<Vec<String>> {
         let routing = self.runtime.read_model.routing();
         let asked = matchers.iter().map(Matcher::label).map(|label| (label, asked(label, &routing.config)));

@@ -88,8 +88,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// `None` if the line is no header of ours: it needs `step` and something measured. JSON has the
-    /// same words in the same quotes, and a colon behind them.
+    /// `None` if the line is no header of ours: it needs `step` and something measured. JSON has
+    /// the same words in the same quotes, and a colon behind them.
     pub(super) fn parse(line: &str) -> Option<Self> {
         if line.trim_start().starts_with(['{', '[']) || line.contains("\":") || line.contains("\" :") {
             return None;

@@ -6,8 +6,9 @@
 //!   every byte once, in order. What `push` does not consume (the beginning of a record, never more
 //!   than [`MAX_PENDING_BYTES`]) is offered again with more behind it.
 //! * [`FileKind::Whole`] are rewritten: offer the entire content each time it changed, by
-//!   [`FileReader::read`], which takes a part a turn; what was told before is not told again. Nothing is consumed of one that was caught half written: offer
-//!   it again when it changed, or as `at_rest` once it stays so.
+//!   [`FileReader::read`], which takes a part a turn; what was told before is not told again.
+//!   Nothing is consumed of one that was caught half written: offer it again when it changed, or as
+//!   `at_rest` once it stays so.
 //!
 //! Two positions are kept apart. `consumed` is what the caller may forget, [`FileReader::position`]
 //! is what it may *save*: a TensorBoard step is spread over several records, and while one is being
@@ -38,8 +39,8 @@ use crate::wandb::{self, WandbLog};
 pub const MAX_PENDING_BYTES: usize = MAX_RECORD_BYTES + 64 * 1024;
 /// How much of the beginning of a file tells what it is.
 pub const HEAD_BYTES: usize = 256 * 1024;
-/// The largest file that is read anew when it changed: a caller leaves a larger one alone and counts
-/// it.
+/// The largest file that is read anew when it changed: a caller leaves a larger one alone and
+/// counts it.
 pub const MAX_WHOLE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// How a file is written, told by its name and first bytes.
@@ -153,8 +154,8 @@ impl FileReader {
         pushed
     }
 
-    /// Reads a file that is written as a whole, or as much of it as is enough for one turn: ask again
-    /// while there is `more`. Neither the file nor all that it tells is held at once.
+    /// Reads a file that is written as a whole, or as much of it as is enough for one turn: ask
+    /// again while there is `more`. Neither the file nor all that it tells is held at once.
     pub fn read(&mut self, whole: &Whole<'_>, out: &mut Vec<Event>) -> io::Result<Pushed> {
         let first = out.len();
         let mut told = Out::new(out, &mut self.resolution, Some(&mut self.absent));

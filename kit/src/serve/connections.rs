@@ -33,8 +33,8 @@ const FIRST_WORD: Duration = Duration::from_millis(50);
 /// does not read would be let in so slowly that others are not let in at all.
 const FIRST_ANSWER: Duration = Duration::from_millis(10);
 /// Where every place is taken, connections are let in at an even pace, and may be so far ahead of
-/// it. Let in by bursts, the next would wait for long while the kernel's queue fills, and the kernel
-/// tries a probe that finds its queue full again after a second.
+/// it. Let in by bursts, the next would wait for long while the kernel's queue fills, and the
+/// kernel tries a probe that finds its queue full again after a second.
 const AHEAD: Duration = Duration::from_millis(1);
 /// After which it is looked again whether what it said was read.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);

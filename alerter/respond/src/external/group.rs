@@ -195,8 +195,8 @@ pub(crate) fn has_a_say(key: &str, labels: &Labels) -> bool {
     pairs.all(|pair| pair.is_some_and(|(name, value)| labels.get(name).is_some_and(|v| v == value)))
 }
 
-/// Whether this may be a job of a scheduler: a number, or one that begins with it (`12.server`), or a
-/// pod with its namespace. `exported_job` may also be the name of a scrape.
+/// Whether this may be a job of a scheduler: a number, or one that begins with it (`12.server`), or
+/// a pod with its namespace. `exported_job` may also be the name of a scrape.
 pub(crate) fn may_be_job(value: &str) -> bool {
     value.starts_with(|c: char| c.is_ascii_digit()) || value.contains('/')
 }

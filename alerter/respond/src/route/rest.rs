@@ -143,7 +143,8 @@ impl Router {
         let own =
             levels.flat_map(|level| &level.notify).chain(team.into_iter().flat_map(|team| &team.notify));
         let own = Rest::new(own, "its other receivers");
-        // A fault of ours is nobody's in particular: all others may be asked too, one after another.
+        // A fault of ours is nobody's in particular: all others may be asked too, one after
+        // another.
         let others = config.receivers.iter().filter(|name| is_ours(labels) && config.wakes(name));
         let others = others.map(|name| Rest::new([name], "another receiver that wakes"));
         let stages = [Some(own), team.and_then(Rest::of_team), Some(rest)].into_iter().flatten();

@@ -101,8 +101,8 @@ fn matchers(run: &str) -> Vec<Matcher> {
     all.unwrap_or_default()
 }
 
-/// In the form of a UUID (version 8), as clients of Alertmanager expect; always the same for the same
-/// run.
+/// In the form of a UUID (version 8), as clients of Alertmanager expect; always the same for the
+/// same run.
 fn id(run: &str) -> String {
     let hash = |seed: u64| {
         // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/
