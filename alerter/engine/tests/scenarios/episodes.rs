@@ -9,19 +9,10 @@ use stepwatch_respond::effect::Effect;
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::Event;
 
+use crate::noise::wobble;
+
 const START: i64 = 1_795_227_416_000;
 const STEPS: i64 = 1200;
-
-/// Between -1 and 1, the same every time.
-fn wobble(step: i64, salt: i64) -> f64 {
-    let mut x = (step.wrapping_mul(0x9e37_79b9) ^ salt.wrapping_mul(0x85eb_ca6b)) as u64 | 1;
-    for _ in 0..6 {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-    }
-    (x >> 11) as f64 / (1u64 << 52) as f64 - 1.0
-}
 
 /// Gradients explode for a while, the loss follows, and a NaN may end it.
 #[derive(Debug, Clone, Copy)]

@@ -5,6 +5,7 @@ mod admission;
 mod beside;
 mod episodes;
 mod nodes;
+mod noise;
 mod ranks;
 mod replay;
 mod reports;
