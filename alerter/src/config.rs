@@ -89,8 +89,8 @@ pub struct File {
     pub alerts: AlertsConfig,
     pub sources: Vec<Source>,
     pub receivers: Vec<ReceiverConfig>,
-    /// Who is told of what nobody else can be told of, whosever it is, and of what is wrong with
-    /// the alerter.
+    /// Receivers of last resort: for any team's notification that nobody else can receive, and for
+    /// faults of the alerter itself.
     pub fallback: Vec<String>,
     /// Words of messages, for all receivers.
     pub templates: templates::Config,
@@ -318,7 +318,9 @@ impl File {
     }
 
     pub(crate) fn engine(&self) -> EngineConfig {
-        EngineConfig { detectors: Arc::new(self.detectors.clone()), responder: self.responder() }
+        let mut detectors = self.detectors.clone();
+        detectors.cost_per_gpu_hour = self.cost_per_gpu_hour;
+        EngineConfig { detectors: Arc::new(detectors), responder: self.responder() }
     }
 
     pub(crate) fn responder(&self) -> ResponderConfig {

@@ -176,7 +176,7 @@ mod tests {
             "# Conditions of a node\n\n\
              What an exporter finds wrong with its node, by the name that the event `hw` of the stream bears. The\n\
              table is made from `wire/src/conditions.rs`, which the exporter, its `check` and the alerter read.\n\n\
-             * How bad it is now is for the event to say (`level`). **Pages**: when one at the level `error`\n  \
+             * The event carries the present severity (`level`). **Pages**: when one at the level `error`\n  \
              does, if it hits a run; everything else is a ticket or a note.\n\
              * **Stops runs**: whether it can stop or slow a run as a warning already.\n\
              * **Remedy**: what has to be done, where the event itself names no `action`.\n\

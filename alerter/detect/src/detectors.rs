@@ -27,6 +27,7 @@ detectors! {
         nonfinite: nonfinite::Nonfinite,
         loss_spike: loss_spike::LossSpike,
         loss_shift: loss_shift::LossShift,
+        early_divergence: early_divergence::EarlyDivergence,
         learning: learning::Learning,
         grad_spike: grad_spike::GradSpike,
         grad_level_shift: grad_level_shift::GradLevelShift,

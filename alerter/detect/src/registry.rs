@@ -20,6 +20,10 @@ macro_rules! detectors {
             $(pub $field: self::$module::Config,)*
             $(pub $cfield: self::$cmodule::Config,)*
             $(pub $nfield: self::$nmodule::Config,)*
+            /// Dollars: what the run loses is told in them where they are known. It is a setting of
+            /// the whole alerter, not of its detectors.
+            #[serde(skip)]
+            pub cost_per_gpu_hour: Option<f64>,
         }
 
         /// The state of every detector of one run.
@@ -61,6 +65,12 @@ macro_rules! detectors {
 
             pub fn extra(&mut self, e: &Extra<'_>, out: &mut Vec<Finding>) {
                 $(self.$field.extra(&self.config.$field, e, &self.shared, out);)*
+            }
+
+            /// Says how many GPUs the run has: what it loses has its price by them.
+            pub fn price(&mut self, gpus: u32) {
+                self.shared.speed.dollars_per_hour =
+                    self.config.cost_per_gpu_hour.map_or(0.0, |rate| rate * f64::from(gpus));
             }
 
             pub fn speed(&self) -> &Speed {

@@ -180,7 +180,7 @@ impl Engine {
         self.feed_back();
     }
 
-    /// Sees to it that whoever must be told of these is told all the same.
+    /// Schedules the missing notification of each incident in `flaws`.
     pub fn mend(&mut self, now: Ts, flaws: &[Flaw]) {
         self.responder.mend(now, flaws);
         self.feed_back();

@@ -16,10 +16,10 @@ pub struct Evidence {
     /// What it was seen of, where that is not the suspect itself: a GPU of the node that is
     /// suspected.
     pub of: Option<Target>,
-    /// When it began, by the alerter's clock; none of what was not weighed.
+    /// When it began, by the alerter's clock. `None` if it was not ranked.
     pub since: Option<Ts>,
-    /// 1 of what was told, ln(1 + S/h) of a statistic that stands at S with its bound at h; none of
-    /// what was not weighed.
+    /// 1 for a reported fact, ln(1 + S/h) for a statistic that stands at S with its bound at h.
+    /// `None` if it was not ranked.
     pub strength: Option<Num>,
     /// Score of the suspect when it was ranked, on the last piece of evidence that counted.
     pub score: Option<Num>,

@@ -23,8 +23,8 @@ pub struct ResponderConfig {
     pub threads: Vec<String>,
     /// Those of them that wake somebody: what is not a page never falls back to them.
     pub waking: Vec<String>,
-    /// Who is told of what nobody else can be told of, whosever it is: receivers, `user:NAME` and
-    /// `schedule:NAME`.
+    /// Receivers of last resort, for any team's notification that nobody else can receive:
+    /// receivers, `user:NAME` and `schedule:NAME`.
     pub fallback: Vec<String>,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,

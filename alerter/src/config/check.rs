@@ -21,6 +21,10 @@ pub(super) fn values(file: &File, errors: &mut Vec<String>) {
     {
         errors.push(format!("cost_per_gpu_hour: must be a number of at least 0, got {cost}"));
     }
+    if file.detectors.mfu_droop.page_when_lost.is_some() && file.cost_per_gpu_hour.is_none() {
+        let key = "detectors.mfu_droop.page_when_lost";
+        errors.push(format!("{key}: is in dollars, which need cost_per_gpu_hour"));
+    }
     for (key, url) in [("external_url", &file.external_url), ("runbook_url", &file.runbook_url)] {
         let Some(url) = url else { continue };
         // Links go into chats and pages: `javascript:` must not.

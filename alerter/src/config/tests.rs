@@ -151,6 +151,15 @@ fn durations_are_printed_as_they_are_written() {
 }
 
 #[test]
+fn a_loss_in_dollars_needs_a_price() {
+    let limit = "detectors: {mfu_droop: {page_when_lost: 500}}";
+    let text = parse(limit).unwrap_err().to_string();
+    assert!(text.contains("page_when_lost: is in dollars, which need cost_per_gpu_hour"), "{text}");
+    let c = parse(&format!("cost_per_gpu_hour: 2.5\n{limit}")).unwrap();
+    assert_eq!(c.engine.detectors.cost_per_gpu_hour, Some(2.5));
+}
+
+#[test]
 fn paths_begin_at_the_file() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("secrets")).unwrap();

@@ -7,10 +7,6 @@ use serde_json::{Map, Value};
 use stepwatch_detect::detectors::DetectorsConfig;
 use stepwatch_model::time::Span;
 
-/// Waits of a page and of a ticket that are of different conditions: a slow-down that is large
-/// enough to page need not last as long as one that is a ticket.
-const APART: &[(&str, &str)] = &[("mfu_droop", "ticket_after")];
-
 pub(super) fn check(detectors: &DetectorsConfig, errors: &mut Vec<String>) {
     let Ok(Value::Object(all)) = serde_json::to_value(detectors) else { return };
     for (name, detector) in &all {
@@ -41,9 +37,7 @@ fn alone(detector: &str, settings: &Map<String, Value>, errors: &mut Vec<String>
 fn pairs(detector: &str, settings: &Map<String, Value>, errors: &mut Vec<String>) {
     for (key, ticket) in settings.iter().filter(|(key, _)| key.contains("ticket")) {
         let other = key.replace("ticket", "page");
-        let Some(page) = settings.get(&other).filter(|_| !APART.contains(&(detector, key.as_str()))) else {
-            continue;
-        };
+        let Some(page) = settings.get(&other) else { continue };
         if number(ticket).zip(number(page)).is_some_and(|(ticket, page)| page < ticket) {
             errors.push(format!(
                 "detectors.{detector}.{other}: is below {key}, so that it would page before it makes a ticket"

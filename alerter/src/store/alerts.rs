@@ -16,8 +16,8 @@ use super::handle::Store;
 use super::rows::{json, portions, text_of};
 
 impl Store {
-    /// Every silence that is kept. One that does not read is left out, and said so: whoever made it
-    /// is told of what it hid.
+    /// Every stored silence. One that cannot be read is left out and logged: what it suppressed then
+    /// notifies again.
     pub async fn load_silences(&self) -> Result<Vec<Silence>> {
         let sql = "SELECT id, record FROM silences ORDER BY id";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
@@ -30,8 +30,8 @@ impl Store {
         Ok(readable.collect())
     }
 
-    /// Every alert that fired when it was heard of last. One that does not read is left out:
-    /// whoever told of it tells of it again.
+    /// Every alert that fired when it was last received. One that cannot be read is left out: its
+    /// sender will send it again.
     pub async fn load_alerts(&self) -> Result<Vec<Firing>> {
         let sql = "SELECT id, labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms FROM alerts ORDER BY id";
         let rows = sqlx::query(sql).fetch_all(&*self.reader()?).await?;

@@ -1,5 +1,5 @@
-//! Whoever says hello for a rank of a run that another training holds is set apart from it, where
-//! the run has its name by a job or a launch, which may be one for several trainings.
+//! A process that claims an occupied rank becomes a run of its own. This happens only if the run is
+//! named after a job or a launch, because one of those can hold several trainings.
 
 use std::sync::MutexGuard;
 

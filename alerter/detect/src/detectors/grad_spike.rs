@@ -307,7 +307,7 @@ impl GradSpike {
     fn judge_rate(&self, c: &Config, shared: &Shared) -> Option<Severity> {
         // What the long-term rate would put into the memory.
         let usual = self.long_rate * MEMORY;
-        if shared.schedule.warming_up() || self.rate < c.unstable_ratio * usual.min(1.0) {
+        if shared.schedule.warming_up() || self.rate < c.unstable_ratio * usual {
             return None;
         }
         if self.rate >= c.unstable_page {

@@ -12,6 +12,10 @@
 //! many trainers log their first steps one by one, and then one in hundreds. Until the pace is
 //! known, it waits three times as long.
 //!
+//! A run that pauses at round steps pauses for its evaluations, and now and then for much longer:
+//! for a full disk, a slow upload, a machine that was taken away. There the page waits for
+//! `round_floor`.
+//!
 //! Evidence ends patience: NCCL's own word that ranks wait, a dump of its flight recorder, or GPUs
 //! that all wait in a collective while none computes. An evaluation computes; a rank that saves or
 //! scores alone while the others wait for it is done within `waiting`. So a declared evaluation
@@ -44,6 +48,9 @@ pub struct Config {
     /// phase, a checkpoint or an evaluation: it may be in one.
     pub undeclared_ticket: Span,
     pub undeclared_floor: Span,
+    /// The same for the page at a round step, where trainers evaluate and save, of a run that has
+    /// paused before.
+    pub round_floor: Span,
     /// Before the pace of an attempt is known: loading, compilation, the first checkpoint read.
     pub start: Span,
     /// For a declared checkpoint or evaluation that was never seen to end before.
@@ -59,6 +66,7 @@ impl Default for Config {
             floor: Span::secs(60),
             undeclared_ticket: Span::secs(180),
             undeclared_floor: Span::secs(600),
+            round_floor: Span::secs(3600),
             start: Span::secs(1800),
             first_phase: Span::secs(1800),
             waiting: Span::secs(300),
@@ -137,6 +145,8 @@ impl Hang {
         let has_paused = f.longest_pause.max(f.first_gap) >= PAUSE_MARGIN;
         if told.max().is_some_and(|at| at >= f.last_progress) {
             c.undeclared_floor
+        } else if f.longest_pause >= PAUSE && at_round_step(f) {
+            c.round_floor.max(c.undeclared_floor)
         } else if !paced(f) {
             patient(c.start)
         } else if f.last_progress - f.first_seen < WATCHED && !has_paused {
@@ -225,6 +235,22 @@ impl ClockDetector for Hang {
             Some(_) => Some(due.page),
         }
     }
+}
+
+/// Seconds of a pause that may have been an evaluation.
+const PAUSE: f64 = 30.0;
+/// Round steps at which trainers evaluate and save, and the lines from one to the next at least:
+/// with fewer, any pause would stand beside one.
+const ROUND: [i64; 6] = [250, 500, 1000, 2500, 5000, 10_000];
+const ROUND_LINES: i64 = 25;
+
+/// The step that is missing, or the one before it or after it, is a round one.
+fn at_round_step(f: &RunState) -> bool {
+    let round = ROUND.into_iter().find(|r| *r >= f.interval.saturating_mul(ROUND_LINES));
+    f.last_step.zip(round).is_some_and(|(last, round)| {
+        let next = last.saturating_add(f.interval).saturating_add(1);
+        next.div_euclid(round) > (last - 1).div_euclid(round)
+    })
 }
 
 /// The pace of the run, and of this attempt, is known.

@@ -8,14 +8,17 @@
 //! s += (min(|d|, 2.5s)/0.787 − s)/32,   S = clip(S + clip(z, ±6) − 2, 0, 3h),  h = 8
 //! alarm: S > h and the lower of the last two blocks above m by the rise and by 4s
 //! ```
-//! A rise of 0.15 ([`unit()`]) is a ticket, one of 0.4 a page: the severities of
+//! What is smaller and lasts counts as well: 2.5 % of the level and 5s above it, in 8 blocks in a
+//! row, are a ticket, and in 14 blocks a page, from 0.1 nats on. Once such a rise is under way, 0.6
+//! of it will do.
+//!
+//! A rise of 0.15 ([`LossScale::nat`]) is a ticket, one of 0.4 a page: the severities of
 //! [`super::loss_spike`], which is faster where the noise lets it be. Half of a block may be blips.
 
 use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
-use super::loss_spike::unit;
-use super::shared::{PRINTED, Shared};
+use super::shared::{LossScale, PRINTED, Shared};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::rounding;
 use crate::stats::block::{Block, Blocks};
@@ -31,7 +34,7 @@ pub struct Config {
     pub enabled: bool,
     /// Bound of the CUSUM, in sigmas of a block.
     pub h: f64,
-    /// Rises above the baseline, in nats (see [`unit()`]).
+    /// Rises above the baseline, in nats (see [`LossScale::nat`]).
     pub ticket_rise: f64,
     pub page_rise: f64,
     /// The same in sigmas of a block.
@@ -49,6 +52,7 @@ impl Default for Config {
 const DOWN: f64 = 0.5;
 const UP: f64 = 1.0 / 32.0;
 const SCALE_RATE: f64 = 1.0 / 32.0;
+const CHANGE_RATE: f64 = 1.0 / 16.0;
 const DRIFT: f64 = 2.0;
 const CAP: f64 = 6.0;
 /// Smallest scale, relative to the level.
@@ -57,6 +61,16 @@ const FLOOR: f64 = 0.001;
 const FIRST_SCALE: f64 = 0.02;
 /// Blocks before the first judgement.
 const QUIET: u32 = 8;
+/// A smaller rise, as a share of the level, that counts where it is certain and lasts: sigmas of a
+/// block, and blocks in a row for a ticket and for a page.
+const SMALL: f64 = 0.025;
+const SMALL_SIGMAS: f64 = 5.0;
+const SMALL_TICKET: u32 = 8;
+const SMALL_PAGE: u32 = 14;
+/// Share of the rise that keeps it under way.
+const UNDER_WAY: f64 = 0.6;
+/// A page of those is as much of a nat at least.
+const SMALL_NATS: f64 = 0.1;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LossShift {
@@ -67,6 +81,10 @@ pub struct LossShift {
     m: f64,
     s: f64,
     last: f64,
+    /// Scale of a block by the changes from one to the next, which a falling loss does not widen.
+    changes: f64,
+    /// Blocks in a row that are above the baseline by little, and for certain.
+    lasting: u32,
     cusum: Cusum,
     onset: i64,
     expected: f64,
@@ -74,7 +92,7 @@ pub struct LossShift {
 }
 
 impl LossShift {
-    fn block(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: Block) {
+    fn block(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: Block, scale: &LossScale) {
         self.n = self.n.saturating_add(1);
         if self.n == 1 {
             (self.m, self.last, self.s) = (b.median, b.median, FIRST_SCALE * b.median.abs());
@@ -83,14 +101,19 @@ impl LossShift {
         let d = b.median - self.m;
         self.cusum.add(b.first, (d / self.s).clamp(-CAP, CAP), DRIFT, 3.0 * c.h);
         if self.n > QUIET {
-            self.judge(c, step, b.median);
+            self.judge(c, step, b.median, scale);
         }
+        let change = (b.median - self.last).abs() / core::f64::consts::SQRT_2;
         self.last = b.median;
-        self.learn(c, d, step.sample.q.loss);
+        self.learn(c, d, change, step.sample.q.loss);
     }
 
-    fn learn(&mut self, c: &Config, d: f64, quantum: f64) {
+    fn learn(&mut self, c: &Config, d: f64, change: f64, quantum: f64) {
         let suspicious = self.latch.is_raised() || self.cusum.value() > 0.5 * c.h;
+        let floor = (FLOOR * self.m.abs()).max(rounding(quantum)).max(f64::MIN_POSITIVE);
+        let rate = CHANGE_RATE.max(1.0 / f64::from(self.n - 1));
+        let change = if self.n > QUIET { change.min(4.0 * self.changes) } else { change };
+        self.changes = (self.changes + rate * (change / 0.787 - self.changes)).max(floor);
         let cut = 2.5 * self.s;
         self.m += match d {
             d if d < 0.0 => DOWN * d,
@@ -98,17 +121,24 @@ impl LossShift {
             d => UP * d.min(cut),
         };
         if !suspicious || d < 0.0 {
-            let floor = (FLOOR * self.m.abs()).max(rounding(quantum)).max(f64::MIN_POSITIVE);
             let rate = SCALE_RATE.max(1.0 / f64::from(self.n));
             self.s = (self.s + rate * (d.abs().min(cut) / 0.787 - self.s)).max(floor);
         }
     }
 
-    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: f64) {
+    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: f64, scale: &LossScale) {
         let held = b.min(self.last) - self.m;
         let printed = PRINTED * step.sample.q.loss;
-        let least = |rise: f64| (rise * unit(self.m)).max(c.sigmas * self.s).max(printed);
-        let severity = if self.cusum.value() <= c.h || held < least(c.ticket_rise) {
+        let nat = scale.nat(self.m);
+        let least = |rise: f64| (rise * nat).max(c.sigmas * self.s).max(printed);
+        let small = (SMALL * self.m.abs()).max(SMALL_SIGMAS * self.s.min(self.changes)).max(printed);
+        let enough = if self.lasting > 0 { UNDER_WAY * small } else { small };
+        self.lasting = if b - self.m > enough && !scale.is_signed() { self.lasting + 1 } else { 0 };
+        let severity = if self.lasting >= SMALL_PAGE && held > SMALL_NATS * nat {
+            Some(Severity::Page)
+        } else if self.lasting >= SMALL_TICKET {
+            Some(Severity::Ticket)
+        } else if self.cusum.value() <= c.h || held < least(c.ticket_rise) {
             None
         } else if held < least(c.page_rise) {
             Some(Severity::Ticket)
@@ -116,16 +146,24 @@ impl LossShift {
             Some(Severity::Page)
         };
         if self.latch.is_raised() {
-            return self.follow(c, step, b, severity);
+            return self.follow(c, step, b, severity, nat);
         }
         let Some(severity) = severity.filter(|s| self.latch.raise(*s)) else { return };
         (self.onset, self.expected, self.open_for) = (self.cusum.onset(), self.m, 0);
         step.raise(self.finding(b, self.sentence(b)), severity);
     }
 
-    fn follow(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: f64, severity: Option<Severity>) {
+    fn follow(
+        &mut self,
+        c: &Config,
+        step: &mut JudgedStep<'_>,
+        b: f64,
+        severity: Option<Severity>,
+        nat: f64,
+    ) {
         self.open_for += 1;
-        let near = (0.5 * c.ticket_rise * unit(self.m)).max(PRINTED * step.sample.q.loss);
+        let near =
+            (0.5 * c.ticket_rise * nat).min(0.5 * SMALL * self.m.abs()).max(PRINTED * step.sample.q.loss);
         let back = b.max(self.last) - self.expected < near;
         let accepted = self.open_for >= c.accept_after;
         if back || accepted {
@@ -161,19 +199,21 @@ impl LossShift {
 impl StepDetector for LossShift {
     type Config = Config;
 
-    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, _: &mut Shared) {
+    fn step(&mut self, c: &Config, step: &mut JudgedStep<'_>, shared: &mut Shared) {
         let s = step.sample;
         let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
         if !c.enabled || s.interval == 0 {
             return;
         }
-        if self.cadence.add(s.step, s.interval).changed && !self.latch.is_raised() {
+        // Steps that are done again have the loss that they had then, which was higher.
+        let anew = self.cadence.add(s.step, s.interval).changed || shared.rewound;
+        if anew && !self.latch.is_raised() {
             self.n = 0;
             self.blocks.clear();
             self.cusum.reset();
         }
         if let Some(b) = self.blocks.add(s.step, loss) {
-            self.block(c, step, b);
+            self.block(c, step, b, &shared.loss);
         }
     }
 }

@@ -14,7 +14,7 @@
 //! trend does not touch (von Neumann, "Distribution of the ratio of the mean square successive
 //! difference", 1941). The cap keeps one bad batch from alarming, `best` the convexity of early
 //! training, and q the heavy tail of a small batch. A rise is measured in nats where the loss is a
-//! cross-entropy of usual size, and relative to the level where it is not ([`unit()`]), so small
+//! cross-entropy of usual size, and relative to the level where it is not ([`LossScale::nat`]), so small
 //! and large losses are judged alike.
 //!
 //! * ticket: the alarm at a rise of 0.15, or one sample 0.8 above its baseline (z > 15);
@@ -29,7 +29,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
-use super::shared::{PRINTED, Shared};
+use super::shared::{LossScale, PRINTED, Shared};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{StepSample, rounding};
 use crate::stats::attempt::Attempts;
@@ -47,7 +47,7 @@ pub struct Config {
     pub enabled: bool,
     /// Bound of the CUSUM, in sigmas.
     pub h: f64,
-    /// Rises above the baseline, in nats (see [`unit()`]).
+    /// Rises above the baseline, in nats (see [`LossScale::nat`]).
     pub ticket_rise: f64,
     pub page_rise: f64,
     /// A single sample that is a ticket.
@@ -111,14 +111,6 @@ const NORMAL_TAIL: f64 = 2.05;
 const TAIL_SIGMAS: f64 = 2.5;
 /// Keeps a quantile of 98 % in balance with steps of 1.1: `1.1^(−0.02/0.98)`.
 const TAIL_DECAY: f64 = 0.998_057;
-
-/// How much a nat is worth at this level: the loss of a language model that has learned something
-/// lies between 2 and 6. Below and above it may be anything, in any unit, and rises are judged
-/// relative to the level.
-pub fn unit(level: f64) -> f64 {
-    let level = level.abs();
-    (level / 2.0).min(1.0).max(level / 6.0)
-}
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LossSpike {
@@ -253,10 +245,10 @@ impl LossSpike {
         self.high.clear();
     }
 
-    fn read(&self, beat: Beat, loss: f64, quantum: f64) -> Reading {
+    fn read(&self, beat: Beat, loss: f64, quantum: f64, scale: &LossScale) -> Reading {
         let (d, interval) = (loss - self.m, beat.interval);
         let z = d / self.sigma(quantum);
-        Reading { loss, d, z, unit: unit(self.m), sparse: interval >= SPARSE, interval, quantum }
+        Reading { loss, d, z, unit: scale.nat(self.m), sparse: interval >= SPARSE, interval, quantum }
     }
 
     fn sigma(&self, quantum: f64) -> f64 {
@@ -454,7 +446,7 @@ impl StepDetector for LossSpike {
         let restarted = self.attempts.restarted(s.attempt);
         if restarted {
             // A new attempt is judged afresh.
-            let r = self.read(beat, loss, s.q.loss);
+            let r = self.read(beat, loss, s.q.loss, &shared.loss);
             self.close(step, &r, "the run restarted".to_owned());
         }
         if restarted || beat.changed {
@@ -463,7 +455,7 @@ impl StepDetector for LossSpike {
         if !self.warm_up(loss, s.q.loss) {
             return;
         }
-        let r = self.read(beat, loss, s.q.loss);
+        let r = self.read(beat, loss, s.q.loss, &shared.loss);
         self.update(c, s, &r);
         shared.coupling.set_loss_heat(s.step, r.interval, self.cusum.value() / c.h);
         if self.n > QUIET {

@@ -4,12 +4,12 @@
 //! usually holds, kept across restarts, so a run that comes back slower is seen.
 //! ```text
 //! ref, s = bounded-influence level and scale of block medians
-//!          (rate 1/32; a tenth of it while suspicious)
+//!          (rate 1/32; a tenth of it while suspicious, a fiftieth while slow)
 //! rise = median of the last 3 block medians − ref;  σ = scale of a single step within its block
 //! S = clip(S + clip((b − ref − δ/2)/s, ±4), 0, 3h),  δ = 2 %
-//! alarm: S > h and rise ≥ max(least, k·s, k·σ)
-//! ticket: least 2 %, k = 3.5, and none of the three better than 0.5 of the worst
-//! page: least 4 %, k = 6, and the last no better than 0.8
+//! alarm: S > h and rise ≥ max(least, k·s, k·σ/2)
+//! ticket: least 2 %, k = 3.5, none of the three better than 0.5 of the worst, and a minute lost
+//! page: least 10 % for five minutes, k = 4.5, and the last no better than 0.8; or ten minutes lost
 //! ```
 //! (Page's CUSUM on block medians; up to half of a block may be pauses.) The least effect does most
 //! of the work against autocorrelation. `s` holds the slow wander of a shared cluster, σ the noise
@@ -17,8 +17,14 @@
 //! the reference lower it at once: it follows a run that gets faster. A slow step is often followed
 //! by a few that recover from it: hence the last condition. The first 64 samples judge nothing, a
 //! ticket of the first 256 needs the k of a page, and after them the reference is taken anew:
-//! clocks, caches and expert routers settle. Nothing is told before it has lasted `ticket_after`,
-//! nobody woken before `page_after`.
+//! clocks, caches and expert routers settle.
+//!
+//! Who is notified follows from what the slow-down costs. The time lost is the sum over the blocks
+//! since its onset of their duration times `1 − exp(ref − b)`. A ticket has lost `ticket_lost`. A
+//! page is `page` slower for `page_after`, or has lost `page_lost`; a run that is younger than that
+//! has been slow for a third of its life. Where `page_when_lost` and the price of the run are
+//! known, a page has cost so many dollars instead. Of lines that cover many steps, six in a row
+//! stand for their blocks: 24 of them may take an hour.
 //!
 //! A droop that ends in a restart and grows again is one fault: from the third cycle on it stays
 //! one incident until a whole cycle passes without it. Its price is told with it: a step of t
@@ -28,7 +34,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::draft::Draft;
-use super::shared::{PRINTED, Shared, Source, Standard};
+use super::shared::{PRINTED, Shared, Source, Speed, Standard};
 use crate::detector::{JudgedStep, StepDetector};
 use crate::sample::{StepSample, rounding};
 use crate::stats::block::Block;
@@ -56,9 +62,16 @@ pub struct Config {
     pub lasting_sigmas: f64,
     /// Share of the slow-down that may be left when the incident ends.
     pub clear: f64,
-    /// How long it must have lasted, by the clock: with short steps many blocks are only a moment.
-    pub ticket_after: Span,
+    /// How much of the run's time must be lost, since the onset.
+    pub ticket_lost: Span,
+    pub page_lost: Span,
+    /// How long it must be slower by `page`, by the clock: with short steps many blocks are only a
+    /// moment.
     pub page_after: Span,
+    /// Dollars lost since the onset that page, instead of `page`, `page_after` and `page_lost`,
+    /// where `cost_per_gpu_hour` is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_when_lost: Option<f64>,
 }
 
 impl Default for Config {
@@ -67,13 +80,15 @@ impl Default for Config {
             enabled: true,
             h: 6.0,
             ticket: 0.02,
-            page: 0.04,
+            page: 0.10,
             ticket_sigmas: 3.5,
-            page_sigmas: 6.0,
+            page_sigmas: 4.5,
             lasting_sigmas: 2.0,
             clear: 0.4,
-            ticket_after: Span::secs(60),
-            page_after: Span::secs(30),
+            ticket_lost: Span::secs(60),
+            page_lost: Span::secs(600),
+            page_after: Span::secs(300),
+            page_when_lost: None,
         }
     }
 }
@@ -89,6 +104,10 @@ const FIRST_SCALE: f64 = 0.005;
 const RATE: f64 = 1.0 / 32.0;
 /// Further weight of a block that is faster than usual: the reference is what the run can do.
 const DOWN: f64 = 1.0 / 8.0;
+/// Weight of a block while it may be slow, and while it is: what is lost is measured by what was
+/// usual before, for hours.
+const WHILE_SUSPICIOUS: f64 = 0.1;
+const WHILE_SLOW: f64 = 0.02;
 /// Blocks at the start that are no measure of anything: compilation, cold caches.
 const SKIPPED: u32 = 2;
 /// Blocks before the first judgement.
@@ -107,8 +126,23 @@ const RECOVERING: f64 = 0.8;
 const HOLDS: f64 = 0.5;
 /// Blocks that a level must hold.
 const HELD: usize = 3;
-/// Cycles that make a sawtooth.
+/// Growth of a cycle, at least, and cycles that make a sawtooth.
+const CYCLE: f64 = 0.04;
 const CYCLES: u32 = 3;
+/// A line of so many steps varies less than a step, and comes seldom.
+const SPARSE: i64 = 3;
+/// Slow lines in a row that page, where lines are sparse.
+const SLOW_LINES: u32 = 6;
+/// Share of the noise of a single step that the median of a block has, with some room: of 8
+/// independent normal values it is 0.44.
+const OF_SIGMA: f64 = 0.5;
+/// A block that takes longer than so many usual ones lasted through a pause, not through slow
+/// steps.
+const PAUSED: f64 = 2.0;
+/// Of a young run, the share of its life that a slow-down must last instead of `page_after`, and
+/// the least time for that.
+const OF_LIFE: f64 = 1.0 / 3.0;
+const LEAST_OF_LIFE: Span = Span::secs(60);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MfuDroop {
@@ -128,9 +162,88 @@ pub struct MfuDroop {
     /// Since when the CUSUM has not been at rest.
     slow_since: Option<Ts>,
     slow_for: u32,
+    loss: Loss,
+    /// Where lines are sparse.
+    lines: Option<Box<SlowLines>>,
     #[serde(skip)]
     grain: f64,
-    cycles: Cycles,
+    /// Once there was one.
+    cycles: Option<Box<Cycles>>,
+}
+
+/// Lines in a row that are slow enough for a page, each of many steps.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct SlowLines {
+    n: u32,
+    /// The step of the first of them.
+    onset: i64,
+    /// When the line before the first of them was written, and the last.
+    since: Ts,
+    last: Ts,
+}
+
+/// What a slow-down has cost the run since its onset.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Loss {
+    /// When the first and the last block ended, and the seconds that one takes.
+    first: Ts,
+    ended: Ts,
+    usual: f32,
+    /// Seconds of the run, and dollars; none where its price is not known.
+    seconds: f32,
+    dollars: f32,
+    /// Since when it has been slow enough for a page; the end of the last block if it is not.
+    paging_since: Ts,
+}
+
+impl Loss {
+    /// Takes a block that is slower than usual by `rise`, in logarithms, and ends now. `counts`
+    /// where a slow-down is under way, `pages` where it is slow enough for a page.
+    fn block(&mut self, now: Ts, rise: f64, counts: bool, pages: bool, dollars_per_hour: f64) {
+        if self.ended == Ts::default() {
+            (self.first, self.ended) = (now, now);
+        }
+        let began = core::mem::replace(&mut self.ended, now);
+        let took = (now - began).as_secs_f64().max(0.0);
+        let usual = if self.usual > 0.0 { f64::from(self.usual) } else { took };
+        let took = took.min(PAUSED * usual);
+        self.usual = (usual + (took - usual) / 8.0) as f32;
+        if !pages {
+            self.paging_since = now;
+        }
+        if !counts {
+            (self.seconds, self.dollars) = (0.0, 0.0);
+            return;
+        }
+        let lost = took * (1.0 - (-rise).exp());
+        self.seconds = (self.seconds + lost as f32).max(0.0);
+        self.dollars = (self.dollars + (dollars_per_hour * lost / 3600.0) as f32).max(0.0);
+    }
+
+    fn is_ticket(&self, c: &Config) -> bool {
+        f64::from(self.seconds) >= c.ticket_lost.as_secs_f64()
+    }
+
+    /// `priced`: what the run costs is known.
+    fn is_page(&self, c: &Config, now: Ts, priced: bool) -> bool {
+        if let Some(limit) = c.page_when_lost.filter(|_| priced) {
+            return f64::from(self.dollars) >= limit;
+        }
+        let lasted = now - self.paging_since;
+        let of_life = Span::from_secs_f64(OF_LIFE * (now - self.first).as_secs_f64()).max(LEAST_OF_LIFE);
+        lasted >= c.page_after.min(of_life) || f64::from(self.seconds) >= c.page_lost.as_secs_f64()
+    }
+
+    fn words(&self) -> Option<String> {
+        let time = match self.seconds {
+            s if s < 1.0 => return None,
+            s if s < 120.0 => format!("{s:.0} s"),
+            s if s < 7200.0 => format!("{:.0} minutes", s / 60.0),
+            s => format!("{:.1} hours", s / 3600.0),
+        };
+        let dollars = if self.dollars > 0.0 { format!(" (${:.0})", self.dollars) } else { String::new() };
+        Some(format!("{time}{dollars} of the run lost so far"))
+    }
 }
 
 /// Droops that a restart cures.
@@ -156,6 +269,8 @@ impl Default for MfuDroop {
             sigma: 0.0,
             slow_since: None,
             slow_for: 0,
+            loss: Loss::default(),
+            lines: None,
             grain: 0.0,
             cusum: Cusum::default(),
             history: Window::default(),
@@ -163,19 +278,19 @@ impl Default for MfuDroop {
             onset: 0,
             peak: 0.0,
             better: 0,
-            cycles: Cycles::default(),
+            cycles: None,
         }
     }
 }
 
 impl MfuDroop {
-    /// `grain`: how finely the signal is printed, as a share of its value.
-    fn block(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: Block, grain: f64) {
-        self.grain = grain;
+    fn block(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: Block, speed: &Speed) {
+        self.grain = speed.now.map_or(0.0, |timing| timing.grain);
         self.held.rotate_left(1);
         self.held[HELD - 1] = b.median as f32;
         self.blocks = self.blocks.saturating_add(1);
         if self.blocks <= SKIPPED {
+            self.loss.block(step.sample.ts, 0.0, false, false, 0.0);
             return;
         }
         let spread =
@@ -183,6 +298,7 @@ impl MfuDroop {
         self.sigma += (spread - self.sigma) * RATE.max(1.0 / f64::from(self.blocks - SKIPPED));
         if self.blocks <= SKIPPED + HELD as u32 {
             self.level.update(b.median, RATE, FIRST_SCALE.max(self.floor()));
+            self.loss.block(step.sample.ts, 0.0, false, false, 0.0);
             return;
         }
         self.history.push(b.median);
@@ -190,7 +306,10 @@ impl MfuDroop {
         self.cusum.add(b.first, score, 0.0, 3.0 * c.h);
         self.slow_since =
             if self.cusum.value() > 0.0 { self.slow_since.or(Some(step.sample.ts)) } else { None };
-        self.judge(c, step, b);
+        let above = b.median - self.reference();
+        let (counts, pages) = (self.slow_since.is_some() || self.latch.is_raised(), above >= c.page.ln_1p());
+        self.loss.block(step.sample.ts, above, counts, pages, speed.dollars_per_hour);
+        self.judge(c, step, b, speed.dollars_per_hour > 0.0);
         self.learn(c, b);
     }
 
@@ -216,7 +335,15 @@ impl MfuDroop {
     fn learn(&mut self, c: &Config, b: Block) {
         let slow = b.median - self.reference() > c.ticket;
         let suspicious = slow || self.latch.is_raised() || self.cusum.value() > 0.5 * c.h;
-        self.level.update_weighted(b.median, RATE, self.floor(), if suspicious { 0.1 } else { 1.0 });
+        let alarm = self.latch.is_raised() || self.cusum.value() > c.h;
+        let weight = if slow && alarm {
+            WHILE_SLOW
+        } else if suspicious {
+            WHILE_SUSPICIOUS
+        } else {
+            1.0
+        };
+        self.level.update_weighted(b.median, RATE, self.floor(), weight);
         if b.median < self.reference() {
             self.level.pull(b.median, DOWN);
         }
@@ -224,14 +351,16 @@ impl MfuDroop {
         if self.held.iter().all(|h| f64::from(*h) < faster) {
             self.level.anchor(self.floor());
         }
-        if self.blocks == SETTLED && self.latch.severity() != Some(Severity::Page) {
+        // What already costs time is no warm-up.
+        let costs = self.latch.is_raised() || (self.cusum.value() > c.h && self.rise() > c.ticket);
+        if self.blocks == SETTLED && !costs {
             self.level.set(self.history.median(), self.level.scale());
             self.cusum.reset();
         }
     }
 
     /// How loudly a rise must be told.
-    fn severity(&self, c: &Config, rise: f64, b: Block) -> Option<Severity> {
+    fn severity(&self, c: &Config, rise: f64, b: Block, now: Ts, priced: bool) -> Option<Severity> {
         if self.blocks < YOUNG || self.cusum.value() <= c.h {
             return None;
         }
@@ -239,25 +368,20 @@ impl MfuDroop {
         // A level that is known from a few blocks of a machine that still warms up is no match for
         // small rises.
         let ticket_sigmas = if self.blocks <= SETTLED { c.page_sigmas } else { c.ticket_sigmas };
-        let noise = self.level.scale().max(self.sigma);
+        let noise = self.level.scale().max(OF_SIGMA * self.sigma);
         let printed = PRINTED * self.grain;
         let reaches =
             |least: f64, sigmas: f64| rise >= least.ln_1p().max((sigmas - less) * noise).max(printed);
         let left = b.median - self.reference() + self.half_grain();
-        if reaches(c.page, c.page_sigmas) && left >= RECOVERING * self.worst() {
-            Some(Severity::Page)
-        } else if reaches(c.ticket, ticket_sigmas) && (self.holds() || self.latch.is_raised()) {
-            Some(Severity::Ticket)
-        } else {
+        if !reaches(c.ticket, ticket_sigmas) || !(self.holds() || self.latch.is_raised()) {
             None
-        }
-    }
-
-    fn patient(c: &Config, severity: Severity, lasted: Span) -> Option<Severity> {
-        match severity {
-            Severity::Page if lasted >= c.page_after => Some(severity),
-            Severity::Page | Severity::Ticket if lasted >= c.ticket_after => Some(Severity::Ticket),
-            _ => None,
+        } else if reaches(c.ticket, c.page_sigmas)
+            && left >= RECOVERING * self.worst()
+            && self.loss.is_page(c, now, priced)
+        {
+            Some(Severity::Page)
+        } else {
+            self.loss.is_ticket(c).then_some(Severity::Ticket)
         }
     }
 
@@ -277,16 +401,13 @@ impl MfuDroop {
         0.5 * self.grain
     }
 
-    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: Block) {
+    fn judge(&mut self, c: &Config, step: &mut JudgedStep<'_>, b: Block, priced: bool) {
         let rise = self.rise();
         self.slow_for = if rise > c.ticket { self.slow_for.saturating_add(1) } else { 0 };
-        let lasted = self.slow_since.map_or(Span::ZERO, |since| step.sample.ts - since);
-        if let Some(severity) =
-            self.severity(c, rise, b).and_then(|severity| Self::patient(c, severity, lasted))
-        {
+        if let Some(severity) = self.severity(c, rise, b, step.sample.ts, priced) {
             self.peak = self.peak.max(rise);
             self.better = 0;
-            self.publish(step, b, severity);
+            self.publish(step, b.median, rise, severity);
         } else if self.latch.is_raised() {
             self.maybe_clear(c, step, b);
         } else {
@@ -294,33 +415,63 @@ impl MfuDroop {
         }
     }
 
-    fn publish(&mut self, step: &mut JudgedStep<'_>, b: Block, severity: Severity) {
+    /// Lines of many steps: a page need not wait for blocks of them.
+    fn line(&mut self, c: &Config, step: &mut JudgedStep<'_>, level: f64) {
+        let now = step.sample.ts;
+        let rise = level - self.reference();
+        let noise = self.level.scale().max(self.sigma);
+        let least = c.page.ln_1p().max(c.ticket_sigmas * noise).max(PRINTED * self.grain);
+        let young = self.blocks < YOUNG;
+        let lines = self.lines.get_or_insert_default();
+        let before = core::mem::replace(&mut lines.last, now);
+        if young || rise < least {
+            lines.n = 0;
+            return;
+        }
+        if lines.n == 0 {
+            (lines.since, lines.onset) = (before, step.sample.step);
+        }
+        lines.n += 1;
+        let lasts = lines.n >= SLOW_LINES && now - lines.since >= c.page_after;
+        if lasts && c.page_when_lost.is_none() && self.latch.severity() != Some(Severity::Page) {
+            self.peak = self.peak.max(rise);
+            self.better = 0;
+            self.publish(step, level, rise, Severity::Page);
+        }
+    }
+
+    /// `level` is what the run holds now, `rise` how far above the reference.
+    fn publish(&mut self, step: &mut JudgedStep<'_>, level: f64, rise: f64, severity: Severity) {
         let fresh = !self.latch.is_raised();
         if !self.latch.raise(severity) {
             return;
         }
         if fresh {
-            self.onset = self.cusum.onset();
+            let lines = self.lines.as_deref().map(|lines| lines.onset);
+            self.onset = match lines {
+                Some(onset) if self.cusum.value() <= 0.0 => onset,
+                _ => self.cusum.onset(),
+            };
             let rises: Vec<f64> = self.history.iter().map(|b| b - self.reference()).collect();
             self.kind = if trend::is_step(&rises) { Kind::ThroughputDrop } else { Kind::MfuDroop };
         }
-        step.raise(self.finding(b.median, self.sentence()), severity);
+        step.raise(self.finding(level, self.sentence(rise)), severity);
     }
 
-    fn sentence(&self) -> String {
-        let slower = self.rise().exp_m1() * 100.0;
+    fn sentence(&self, rise: f64) -> Sentence {
+        let slower = rise.exp_m1() * 100.0;
         let how = if self.kind == Kind::ThroughputDrop { "at once" } else { "bit by bit" };
-        let [now, before] =
-            [self.rise() + self.reference(), self.reference()].map(|l| number(self.source.value(l)));
-        format!(
+        let [now, before] = [rise + self.reference(), self.reference()].map(|l| number(self.source.value(l)));
+        Sentence::from(format!(
             "the usual step became {slower:.1} % slower {how} since step {}: {} is {now} where it was {before}",
             self.onset,
             self.source.signal()
-        )
+        ))
+        .and_perhaps(self.loss.words())
     }
 
     fn habit(&self) -> Sentence {
-        let c = &self.cycles;
+        let c = self.cycles.as_deref().cloned().unwrap_or_default();
         let growth = c.growth.exp_m1();
         let price = match self.source {
             Source::StepTime => {
@@ -346,15 +497,17 @@ impl MfuDroop {
         self.peak = self.peak.max(self.rise());
         let gone = b.median - self.reference() < c.clear * self.peak.max(c.ticket);
         self.better = if gone { self.better + 1 } else { 0 };
-        if self.better == 1 && self.worst() > SUDDEN * self.peak && self.count_cure(c, step.sample, b) {
+        if self.better == 1 && self.worst() > SUDDEN * self.peak && self.count_cure(step.sample, b) {
             step.raise(self.finding(b.median, self.habit()), Severity::Ticket);
         }
         if self.better >= 2 {
             self.cusum.reset();
         }
-        let wait = if self.cycles.n >= CYCLES { self.cycles.length * 3 / 2 } else { 0 };
-        let over = step.sample.step.saturating_sub(self.cycles.cured) >= wait;
+        let wait = |c: &Cycles| if c.n >= CYCLES { c.length * 3 / 2 } else { 0 };
+        let waited = |c: &Cycles| step.sample.step.saturating_sub(c.cured) >= wait(c);
+        let over = self.cycles.as_deref().is_none_or(waited);
         if self.better >= 2 && over && self.latch.clear() {
+            (self.loss.seconds, self.loss.dollars) = (0.0, 0.0);
             let why = format!("the usual step is back at {}", number(self.source.value(b.median)));
             step.clear(self.finding(b.median, why));
             self.peak = 0.0;
@@ -363,12 +516,12 @@ impl MfuDroop {
 
     /// A slope that ends at once was cured by something, mostly a restart. True when that has
     /// become a habit.
-    fn count_cure(&mut self, c: &Config, s: &StepSample, b: Block) -> bool {
+    fn count_cure(&mut self, s: &StepSample, b: Block) -> bool {
         let left = b.median - self.reference();
-        if self.kind != Kind::MfuDroop || self.peak < c.page {
+        if self.kind != Kind::MfuDroop || self.peak < CYCLE {
             return false;
         }
-        let c = &mut self.cycles;
+        let c = self.cycles.get_or_insert_default();
         let length = s.step.saturating_sub(c.cured);
         let regular = c.n < 2 || (length / 2 < c.length && c.length / 2 < length);
         c.n = if regular { c.n + 1 } else { 1 };
@@ -402,9 +555,11 @@ impl StepDetector for MfuDroop {
         if source != self.source {
             *self = Self { source, ..Self::default() };
         }
+        if let Some(timing) = shared.speed.now.filter(|_| step.sample.interval >= SPARSE) {
+            self.line(c, step, timing.seconds.ln());
+        }
         if let Some(block) = shared.speed.block {
-            let grain = shared.speed.now.map_or(0.0, |timing| timing.grain);
-            self.block(c, step, block, grain);
+            self.block(c, step, block, &shared.speed);
             shared.speed.settled = self.settled();
         }
     }
@@ -412,8 +567,11 @@ impl StepDetector for MfuDroop {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::detectors::testing::{healthy, judge, open, pages, raised};
+    use crate::detectors::{Detectors, DetectorsConfig};
     use proptest::prelude::*;
 
     fn slowed(n: i64, factor: impl Fn(i64) -> f64) -> Vec<StepSample> {
@@ -422,25 +580,73 @@ mod tests {
         run
     }
 
+    /// Steps take two seconds: 150 are five minutes.
     #[test]
-    fn an_abrupt_slow_down_pages_within_24_steps_and_clears() {
-        for percent in [5.0, 10.0, 40.0] {
+    fn an_abrupt_slow_down_pages_after_five_minutes_and_clears() {
+        for percent in [12.0, 40.0] {
             let run =
-                slowed(1000, |step| if (500..800).contains(&step) { 1.0 + percent / 100.0 } else { 1.0 });
+                slowed(2000, |step| if (1000..1400).contains(&step) { 1.0 + percent / 100.0 } else { 1.0 });
             let findings = judge(&run);
             let found = pages(&findings);
             assert_eq!(found.len(), 1, "{percent} %: {findings:?}");
-            assert!(found[0].0 == Kind::ThroughputDrop && (500..=524).contains(&found[0].1), "{found:?}");
+            assert!(found[0].0 == Kind::ThroughputDrop && (1136..=1170).contains(&found[0].1), "{found:?}");
             assert!(open(&findings).is_empty());
         }
+        let short = slowed(2000, |step| if (1000..1100).contains(&step) { 1.12 } else { 1.0 });
+        assert!(raised(&judge(&short)).is_empty(), "24 s lost are nobody's ticket");
+    }
+
+    #[test]
+    fn five_percent_are_a_ticket_and_a_page_when_ten_minutes_are_lost() {
+        let found = raised(&judge(&slowed(9000, |step| if step > 1000 { 1.05 } else { 1.0 })));
+        assert!(
+            matches!(found[..], [(_, Severity::Ticket, 1560..1680), (_, Severity::Page, 6800..8800)]),
+            "{found:?}"
+        );
     }
 
     #[test]
     fn two_and_a_half_percent_are_a_ticket_and_one_nothing() {
-        let at = |f: f64| raised(&judge(&slowed(1000, |step| if step > 500 { f } else { 1.0 })));
+        let at = |f: f64| raised(&judge(&slowed(3000, |step| if step > 500 { f } else { 1.0 })));
         let found = at(1.025);
-        assert!(matches!(found[..], [(_, Severity::Ticket, 500..550)]), "{found:?}");
+        assert!(matches!(found[..], [(_, Severity::Ticket, 1650..1900)]), "{found:?}");
         assert!(at(1.01).is_empty());
+    }
+
+    #[test]
+    fn where_money_is_known_it_decides() {
+        let run = slowed(3000, |step| if step > 1000 { 1.4 } else { 1.0 });
+        let pages_at = |limit: f64| {
+            let mut config = DetectorsConfig { cost_per_gpu_hour: Some(2.0), ..DetectorsConfig::default() };
+            config.mfu_droop.page_when_lost = Some(limit);
+            let mut detectors = Detectors::new(&Arc::new(config));
+            let mut out = Vec::new();
+            detectors.price(1000);
+            run.iter().for_each(|s| detectors.step(s, &mut out));
+            (pages(&out), out)
+        };
+        // 0.57 s of each two are lost, of $2,000 an hour: 32 cents a step.
+        let (found, out) = pages_at(100.0);
+        assert!(matches!(found[..], [(Kind::ThroughputDrop, 1300..1340)]), "{found:?}");
+        let page = out.iter().find(|v| v.severity == Severity::Page).unwrap();
+        assert!(page.why.contains(" ($1") && page.why.contains("of the run lost so far"), "{}", page.why);
+        assert!(pages_at(5000.0).0.is_empty());
+    }
+
+    /// Means of 10 steps, one line every 20 s.
+    #[test]
+    fn lines_of_many_steps_page_within_five_minutes() {
+        let line = |i: i64| StepSample {
+            step: 10 * i,
+            ts: Ts(20_000 * i),
+            interval: 10,
+            step_time: Some(if (400..418).contains(&i) { 2.5 } else { 2.0 + 0.01 * (i % 3) as f64 }),
+            ..StepSample::default()
+        };
+        let run: Vec<_> = (1..600).map(line).collect();
+        let findings = judge(&run);
+        assert!(matches!(pages(&findings)[..], [(_, 4130..=4170)]), "{findings:?}");
+        assert!(open(&findings).is_empty());
     }
 
     #[test]
@@ -448,7 +654,7 @@ mod tests {
         let run = slowed(1500, |step| 1.0 + 0.15 * ((step as f64 - 500.0) / 500.0).clamp(0.0, 1.0));
         let findings = judge(&run);
         let found = pages(&findings);
-        assert!(found[0].0 == Kind::MfuDroop && found[0].1 < 800, "{found:?}");
+        assert!(found[0].0 == Kind::MfuDroop && found[0].1 < 1100, "{found:?}");
         let v = findings.iter().find(|v| v.severity == Severity::Page).unwrap();
         assert!(v.why.contains("slower bit by bit since step"), "{}", v.why);
     }
@@ -467,7 +673,7 @@ mod tests {
 
     #[test]
     fn a_sawtooth_becomes_one_incident_that_says_so() {
-        let run = slowed(8000, |step| 1.0 + 0.12 * (step % 1000) as f64 / 1000.0);
+        let run = slowed(8000, |step| 1.0 + 0.14 * (step % 1000) as f64 / 1000.0);
         let findings = judge(&run);
         let last = findings
             .iter()
@@ -482,15 +688,15 @@ mod tests {
 
     #[test]
     fn a_run_that_comes_back_slower_is_seen() {
-        let mut run = slowed(1000, |step| if step > 600 { 1.08 } else { 1.0 });
+        let mut run = slowed(1200, |step| if step > 600 { 1.12 } else { 1.0 });
         run[600..].iter_mut().for_each(|s| s.attempt = 1);
         let found = pages(&judge(&run));
-        assert!(matches!(found[..], [(_, 600..640)]), "{found:?}");
+        assert!(matches!(found[..], [(_, 740..780)]), "{found:?}");
     }
 
     #[test]
     fn throughput_is_judged_where_there_is_no_step_time() {
-        let mut run = slowed(1000, |step| if step > 600 { 1.1 } else { 1.0 });
+        let mut run = slowed(1000, |step| if step > 600 { 1.12 } else { 1.0 });
         for s in &mut run {
             s.tokens_per_second = s.step_time.take().map(|t| 4e6 / t);
         }

@@ -322,7 +322,7 @@ impl Nonfinite {
             self.moves += (usual - self.moves) * rate;
             return None;
         }
-        if self.moves <= 2.0 * s.q.loss {
+        if self.moves <= 2.0 * s.q.loss || loss.abs() < ABOVE_ZERO * s.q.loss {
             return None;
         }
         let before = f64::from(self.losses.saturating_sub(c.constant_samples)) + 2.0;

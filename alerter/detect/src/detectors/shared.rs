@@ -15,6 +15,7 @@ pub struct Shared {
     pub speed: Speed,
     pub schedule: Schedule,
     pub coupling: Coupling,
+    pub loss: LossScale,
     attempt: u32,
     /// Logarithm of the sample's gradient norm, where that is a positive number.
     #[serde(skip)]
@@ -22,6 +23,9 @@ pub struct Shared {
     /// The sample is the first of a new attempt.
     #[serde(skip)]
     pub restarted: bool,
+    /// It is, and that attempt began at an earlier step than the last one had reached.
+    #[serde(skip)]
+    pub rewound: bool,
     started: bool,
 }
 
@@ -29,12 +33,14 @@ impl Shared {
     pub fn observe(&mut self, s: &StepSample) {
         self.restarted = self.started && s.attempt != self.attempt;
         self.attempt = s.attempt;
+        self.rewound = self.restarted && s.step <= self.schedule.step;
         if self.restarted {
             self.coupling = Coupling::default();
         }
         // Zero is what trainers print when they do not compute the norm.
         self.log_norm = s.grad_norm.filter(|g| g.is_finite() && *g > 0.0).map_or(f64::NAN, f64::ln);
         self.schedule.observe(s, self.restarted || !self.started);
+        self.loss.observe(s);
         self.speed.observe(s);
         self.started = true;
     }
@@ -60,6 +66,9 @@ pub struct Speed {
     season: Option<Box<Season>>,
     attempts: Attempts,
     last_step: Option<i64>,
+    /// Of all GPUs of the run; 0 where no price is set.
+    #[serde(skip)]
+    pub dollars_per_hour: f64,
     /// What runs before this one held, as far as the engine knows.
     pub standard: Option<Standard>,
     /// What this run holds, each time that it has been measured anew.
@@ -148,7 +157,8 @@ impl Speed {
         }
         if source > self.source {
             let (attempts, standard) = (self.attempts.clone(), self.standard);
-            *self = Self { source, attempts, standard, ..Self::default() };
+            let dollars_per_hour = self.dollars_per_hour;
+            *self = Self { source, attempts, standard, dollars_per_hour, ..Self::default() };
         }
         let interval = self.last_step.map_or(s.interval, |last| s.step.saturating_sub(last)).max(1);
         let first = self.last_step.is_none();
@@ -193,6 +203,61 @@ const ROUND_SHARE: i64 = 50;
 fn is_round(step: i64, interval: i64) -> bool {
     let round = ROUND.into_iter().find(|r| *r >= interval.saturating_mul(ROUND_SHARE));
     step > 1 && round.is_some_and(|r| step.rem_euclid(r) <= interval.min(r / ROUND_SHARE).min(1))
+}
+
+/// What kind of number the loss is, and what a rise of it is worth.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct LossScale {
+    /// Mean size of the first losses.
+    first: f64,
+    last: f64,
+    n: u32,
+    /// How far a loss is from the one before.
+    moves: f32,
+    /// Losses that were below zero, lately.
+    negative: f32,
+}
+
+impl LossScale {
+    /// Losses that say where a run began.
+    const FIRST: u32 = 4;
+    /// Share of what a nat was worth at first that it is worth at least, however small the loss.
+    const OF_FIRST: f64 = 0.25;
+    /// Share of losses below zero that makes it no loss that falls.
+    const SIGNED: f32 = 0.02;
+    /// Usual moves that are as much as a nat, of a loss of either sign.
+    const MOVES: f64 = 12.0;
+
+    fn observe(&mut self, s: &StepSample) {
+        let Some(loss) = s.loss.filter(|v| v.is_finite()) else { return };
+        self.n = self.n.saturating_add(1);
+        let n = f64::from(self.n);
+        if self.n <= Self::FIRST {
+            self.first += (loss.abs() - self.first) / n;
+        }
+        let rate = (1.0 / 256.0_f64).max(1.0 / n);
+        let moved = if self.n == 1 { 0.0 } else { (loss - self.last).abs() };
+        let cut = if self.n < 16 { moved } else { moved.min(4.0 * f64::from(self.moves)) };
+        self.moves += ((cut - f64::from(self.moves)) * rate) as f32;
+        self.last = loss;
+        self.negative += (f32::from(u8::from(loss < 0.0)) - self.negative) * rate as f32;
+    }
+
+    /// It is below zero now and then, as the losses of reinforcement learning are: it has no trend
+    /// and no zero, only a spread.
+    pub fn is_signed(&self) -> bool {
+        self.negative > Self::SIGNED
+    }
+
+    /// How much a nat is worth at this level: the loss of a language model that has learned
+    /// something lies between 2 and 6. Below and above it may be anything, in any unit, and rises
+    /// are judged relative to the level; of a loss that fell to nothing, relative to where it
+    /// began.
+    pub fn nat(&self, level: f64) -> f64 {
+        let worth = |level: f64| (level / 2.0).min(1.0).max(level / 6.0);
+        let nat = worth(level.abs()).max(Self::OF_FIRST * worth(self.first).min(1.0));
+        if self.is_signed() { nat.max(Self::MOVES * f64::from(self.moves)) } else { nat }
+    }
 }
 
 /// Samples in a row without a rise that end the warm-up of the learning rate.

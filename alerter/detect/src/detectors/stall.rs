@@ -1,6 +1,8 @@
 //! One step that takes many times the usual one, for no reason the trainer gave.
 //!
-//! A stall is a step of 3 times the usual one or more that loses 15 s or more: a ticket. Shorter
+//! A stall is a step of 3 times the usual one or more that loses 15 s or more: a ticket. A line that
+//! covers several steps has their mean, and loses as many times as much. Of more than 10 steps it
+//! does not count: an evaluation, which may come at any line then, is no stall. Shorter
 //! ones are notes. Not a stall: a declared checkpoint or evaluation, the first step of an attempt,
 //! a pause that returns at a fixed gap ([`crate::stats::season`]) or stands at a round step.
 //!
@@ -42,6 +44,8 @@ const KEPT: usize = 8;
 /// Stalls of equal length that make a signature, and how equal.
 const EQUAL: usize = 3;
 const TOLERANCE: f64 = 0.02;
+/// Steps of a line that count.
+const COUNTED: i64 = 10;
 /// Samples of an attempt after which a long step is news.
 const SETTLED: u32 = 10;
 
@@ -107,7 +111,9 @@ impl Stall {
         self.usual_for = if ratio < PAUSE { self.usual_for.saturating_add(1) } else { 0 };
         let seconds = t.seconds;
         let usual = seconds / ratio;
-        let long = ratio >= c.ratio && seconds - usual >= c.lost_seconds;
+        let interval = step.sample.interval.max(1);
+        let steps = if interval > COUNTED { 1.0 } else { interval as f64 };
+        let long = ratio >= c.ratio && (seconds - usual) * steps >= c.lost_seconds;
         if long && !t.expected_pause && self.samples >= SETTLED {
             self.stalled(step, seconds, usual);
         }

@@ -1,9 +1,10 @@
 //! Bursts of slow steps: the usual step is what it was, but so many are slow that time is lost.
 //!
 //! The loss of a step is its excess over the usual one, between 0 and 1. A fast mean of it (64
-//! samples) against the run's own slow one (2,000 samples): a ticket when the fast one is above 5 %
-//! and above three times the slow one, with 10 slow steps among the last 64, for as long as
-//! `ticket_after`: with short steps all of them are only a moment.
+//! samples) against the run's own slow one (2,000 samples, which learns ten times slower from a
+//! burst): a burst is when the fast one is above 5 % and above three times the slow one, with 10
+//! slow steps among the last 64. It is a ticket when it has cost `ticket_lost`, a page when it has
+//! cost `page_lost`: with short steps many of them are only a moment.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,7 @@ use crate::detector::{JudgedStep, StepDetector};
 use crate::stats::hit_window::HitWindow;
 use crate::stats::latch::Latch;
 use stepwatch_model::number;
-use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::time::Span;
 use stepwatch_model::{Kind, Sentence, Severity};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,8 +28,9 @@ pub struct Config {
     /// Share above the usual step that makes a step slow, and how many of the last 64 must be.
     pub slow: f64,
     pub slow_steps: u32,
-    /// How long it must last, by the clock.
-    pub ticket_after: Span,
+    /// How much of the run's time it must have cost.
+    pub ticket_lost: Span,
+    pub page_lost: Span,
 }
 
 impl Default for Config {
@@ -39,7 +41,8 @@ impl Default for Config {
             ratio: 3.0,
             slow: 0.10,
             slow_steps: 10,
-            ticket_after: Span::secs(15),
+            ticket_lost: Span::secs(60),
+            page_lost: Span::secs(600),
         }
     }
 }
@@ -49,6 +52,8 @@ const FAST: f64 = 1.0 / 64.0;
 const SLOW: f64 = 1.0 / 2000.0;
 /// Samples before the first judgement.
 const SETTLED: u32 = 64;
+/// Times the usual step that a slow one loses at most: what is longer is a stall.
+const MOST: f64 = 4.0;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StepTimeJitter {
@@ -58,7 +63,8 @@ pub struct StepTimeJitter {
     slow: f64,
     n: u32,
     onset: i64,
-    bad_since: Option<Ts>,
+    /// Seconds lost since the burst began.
+    lost: f64,
 }
 
 impl StepTimeJitter {
@@ -91,24 +97,35 @@ impl StepDetector for StepTimeJitter {
         self.slow_votes.push(slow);
         self.n = self.n.saturating_add(1);
         self.fast += (excess - self.fast) * FAST;
-        self.slow += (excess - self.slow) * SLOW.max(1.0 / f64::from(self.n));
+        let burst = self.fast > c.cost && self.fast > 0.5 * c.ratio * self.slow;
+        let weight = if burst && self.n > SETTLED { 0.1 } else { 1.0 };
+        self.slow += weight * (excess - self.slow) * SLOW.max(1.0 / f64::from(self.n));
         if self.n < SETTLED {
             return;
         }
         let usual = timing.seconds / ratio;
         let many = self.slow_votes.of(WINDOW) >= c.slow_steps;
         let bad = many && self.fast > c.cost && self.fast > c.ratio * self.slow;
-        self.bad_since = if bad { self.bad_since.or(Some(s.ts)) } else { None };
-        if let Some(since) = self.bad_since {
-            if s.ts - since >= c.ticket_after && self.latch.raise(Severity::Ticket) {
+        // What is left of a burst after its last slow steps is part of it.
+        let lasts = bad || self.latch.is_raised() || self.lost > 0.0 && self.fast > 0.4 * c.cost;
+        let seconds = (ratio - 1.0).min(MOST) * usual * s.interval as f64;
+        self.lost = if lasts { self.lost + seconds.max(0.0) } else { 0.0 };
+        let severity = match self.lost {
+            lost if !bad || lost < c.ticket_lost.as_secs_f64() => None,
+            lost if lost < c.page_lost.as_secs_f64() => Some(Severity::Ticket),
+            _ => Some(Severity::Page),
+        };
+        if let Some(severity) = severity {
+            if self.latch.raise(severity) {
                 let why = format!(
                     "{} of the last {WINDOW} steps were slow and cost {:.0} % of the time",
                     self.slow_votes.of(WINDOW),
                     100.0 * self.fast,
                 );
                 let still = format!("the usual step is still {} s", number(usual));
-                let why = Sentence::from(why).and(still);
-                step.raise(self.finding(usual, why), Severity::Ticket);
+                let lost = format!("{:.0} s of the run lost so far", self.lost);
+                let why = Sentence::from(why).and(still).and(lost);
+                step.raise(self.finding(usual, why), severity);
             }
         } else if self.fast < 0.4 * c.cost && self.latch.clear() {
             let why = "step times are steady again".to_owned();
@@ -126,7 +143,7 @@ mod tests {
     fn a_burst_of_slow_steps_is_a_ticket_and_ends() {
         let mut noise = Noise::new(111);
         let mut run = healthy(111, 2000);
-        for s in &mut run[1000..1080] {
+        for s in &mut run[1000..1240] {
             let factor = if noise.uniform() < 0.4 { 1.7 } else { 1.0 };
             s.step_time = s.step_time.map(|t| t * factor);
         }
@@ -135,7 +152,7 @@ mod tests {
         assert!(
             found
                 .iter()
-                .any(|(k, s, step)| *k == Kind::StepTimeJitter && *s == Severity::Ticket && *step < 1050),
+                .any(|(k, s, step)| *k == Kind::StepTimeJitter && *s == Severity::Ticket && *step < 1200),
             "{found:?}"
         );
         assert!(open(&findings).is_empty());

@@ -12,7 +12,7 @@ fn eventful(seed: u64) -> Vec<StepSample> {
     let mut run = healthy(seed, 1500);
     run[300].grad_norm = Some(5.0);
     run[400..430].iter_mut().for_each(|s| s.loss = s.loss.map(|v| v + 1.0));
-    run[600..].iter_mut().for_each(|s| s.step_time = s.step_time.map(|t| t * 1.1));
+    run[600..].iter_mut().for_each(|s| s.step_time = s.step_time.map(|t| t * 1.12));
     run[900].step_time = Some(120.0);
     run[1000].loss = Some(f64::NAN);
     run[1200..].iter_mut().for_each(|s| s.attempt = 1);
@@ -82,7 +82,7 @@ fn faults(seed: u64) -> Vec<StepSample> {
     run[400..406].iter_mut().for_each(|s| s.grad_norm = times(s.grad_norm, 20.0));
     run[700..730].iter_mut().for_each(|s| s.loss = s.loss.map(|v| v + 1.0));
     run[1036].step_time = Some(200.0);
-    for s in &mut run[1300..1400] {
+    for s in &mut run[1300..1540] {
         let slow = if noise.uniform() < 0.4 { 1.7 } else { 1.0 };
         s.step_time = times(s.step_time, slow);
     }

@@ -204,6 +204,7 @@ impl Run {
             self.counters.steps += 1;
         }
         sample.attempt = self.state.attempt;
+        self.detectors.price(self.state.gpus());
         self.detectors.step(sample, out);
         if advanced && self.state.wants_look {
             self.state.wants_look = false;

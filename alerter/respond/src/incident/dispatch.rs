@@ -255,7 +255,7 @@ impl Manager {
         }
     }
 
-    /// What was over before anyone was told is told to nobody.
+    /// An incident that ends before its first notification sends none.
     pub(super) fn climb_if_it_holds(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };

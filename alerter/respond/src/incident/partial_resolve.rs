@@ -1,8 +1,8 @@
-//! What is left of an incident of which a part is over: less than a page, or what others of it
-//! were.
+//! Partial resolution: lowers the severity of an incident, or removes the parts that have cleared,
+//! while others still fire.
 //!
-//! A page stays open only for what is one, and an incident answers for a thing only while that is
-//! sick. Otherwise a warning that stands for weeks, or a run that failed and is kept for a week,
+//! An incident is a page only while something in it is one, and covers a target only while that has
+//! a fault. Otherwise a warning that stands for weeks, or a run that failed and is kept for a week,
 //! would swallow every later page of its node.
 
 use super::manager::Manager;

@@ -261,7 +261,7 @@ impl Tracker {
             let said = *held.said.get_or_insert(now);
             if now - said >= HOLDS_SECONDS {
                 let why = format!("the kernel has not said it again for {:.0} h", HOLDS_SECONDS / 3600.0);
-                // Of one that nobody was told of, nobody need hear.
+                // A condition that was never reported needs no end event.
                 events.extend(held.told.map(|_| events::over(now, held, &why)));
                 return false;
             }

@@ -15,7 +15,7 @@ fn eventful(seed: u64) -> Vec<StepSample> {
     let mut run = healthy(seed, 1600);
     run[300..330].iter_mut().for_each(|s| s.loss = s.loss.map(|v| v + 1.0));
     run[500..506].iter_mut().for_each(|s| s.grad_norm = s.grad_norm.map(|g| g * 40.0));
-    run[700..900].iter_mut().for_each(|s| s.step_time = s.step_time.map(|t| t * 1.1));
+    run[700..900].iter_mut().for_each(|s| s.step_time = s.step_time.map(|t| t * 1.2));
     run[1036].step_time = Some(90.0);
     run[1200].loss = Some(f64::NAN);
     run[1400..1402].iter_mut().for_each(|s| s.grad_norm = Some(f64::INFINITY));

@@ -147,7 +147,7 @@ impl Incident {
         alert && same
     }
 
-    /// Our own detectors told of what an alert tells of.
+    /// Whether our detectors already report the problem that this external alert describes.
     fn tells_of(&self, context: &Context, cause: Cause) -> bool {
         self.subjects.iter().any(|s| {
             s.cause == cause

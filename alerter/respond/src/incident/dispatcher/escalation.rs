@@ -164,8 +164,8 @@ impl Ladders {
 }
 
 impl Due {
-    /// Why this level is told, of an incident that somebody was told of before: because nobody has
-    /// answered, unless what is given says more than that or the level is not new.
+    /// The reason for this notification: `Escalated` for a new level or a repeat, unless `given` is
+    /// more specific.
     pub(in crate::incident) fn reason(&self, now: Ts, i: &Incident, given: &Why) -> Why {
         let says_more =
             [Reason::Escalated, Reason::ReceiverFailed, Reason::SilenceEnded, Reason::InhibitionEnded];

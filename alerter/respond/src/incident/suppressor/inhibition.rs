@@ -4,8 +4,8 @@
 //! mistake: what is hidden is never more severe than what hides it; a label in `equal` that neither
 //! has is not in common; two incidents never hide each other, over however many rules; and what is
 //! silenced explains nothing unless somebody has acknowledged it, so that a silence keeps quiet
-//! what it names and no more. Whatever an incident is hidden by is therefore told to somebody, has
-//! been answered, or is explained by what is.
+//! what it names and no more. So every inhibiting incident has notified someone, is acknowledged,
+//! or is itself inhibited by one that has or is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
