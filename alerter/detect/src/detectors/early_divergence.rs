@@ -1,6 +1,6 @@
-//! A loss that rises before anything is known of it: within the first lines of a run that logs
+//! A loss that rises before anything is known of it: within the first 16 lines of a run that logs
 //! every 50th step or fewer, where [`super::loss_spike`] still learns what is usual. Where every
-//! step is logged, the first 64 are a minute of a run, and wild.
+//! step is logged, the first 16 are seconds of a run, and wild.
 //!
 //! Nothing but the best loss so far is needed to see it: of single lines at first, of means of 3
 //! from the eighth line on. A page has stood above that, in `lines` lines in a row, by 0.8 nats
@@ -40,7 +40,8 @@ impl Default for Config {
 const SPARSE: i64 = 50;
 /// Share of the first rise that is left of one that is not on its way back.
 const LEFT: f64 = 0.8;
-/// Lines from which on the baseline of the loss is known: `loss_spike` judges.
+/// Lines that are judged, and from which on the baseline of the loss is known: `loss_spike` judges.
+const FIRST: u32 = 16;
 const KNOWN: u32 = 64;
 /// Lines before one alone is judged, and differences that it must be out by.
 const SINGLE: u32 = 10;
@@ -107,7 +108,7 @@ impl Start {
         if self.latch.is_raised() {
             self.follow(step, loss, high);
         }
-        if high && self.n <= KNOWN && step.sample.interval >= SPARSE {
+        if high && self.n <= FIRST && step.sample.interval >= SPARSE {
             self.judge(c, step, loss, rise);
         }
         let level = if self.n < MEANS { loss } else { self.last.iter().sum::<f64>() / MEAN as f64 };
@@ -138,11 +139,15 @@ impl Start {
         step.raise(self.finding(loss, why), severity);
     }
 
+    /// It ends when the loss is back, and when its level is known: what rises above that is
+    /// another matter.
     fn follow(&mut self, step: &mut JudgedStep<'_>, loss: f64, high: bool) {
         self.calm = if high { 0 } else { self.calm + 1 };
-        if self.calm >= CALM && self.latch.clear() {
-            let why = format!("loss is back at {}", number(loss));
-            step.clear(self.finding(loss, why));
+        let back = self.calm >= CALM;
+        if (back || self.n >= KNOWN) && self.latch.clear() {
+            let what =
+                if back { "loss is back at" } else { "loss stays where it is, taken as the new level:" };
+            step.clear(self.finding(loss, format!("{what} {}", number(loss))));
         }
     }
 

@@ -10,7 +10,7 @@
 //! ```
 //! What is smaller and lasts counts as well: 2.5 % of the level and 5s above it, in 8 blocks in a
 //! row, are a ticket, and in 14 blocks a page, from 0.1 nats on. Once such a rise is under way, 0.6
-//! of it will do.
+//! of it will do. It must exceed what the loss was within the last 12 to 24 blocks, for some wander.
 //!
 //! A rise of 0.15 ([`LossScale::nat`]) is a ticket, one of 0.4 a page: the severities of
 //! [`super::loss_spike`], which is faster where the noise lets it be. Half of a block may be blips.
@@ -67,6 +67,9 @@ const SMALL: f64 = 0.025;
 const SMALL_SIGMAS: f64 = 5.0;
 const SMALL_TICKET: u32 = 8;
 const SMALL_PAGE: u32 = 14;
+/// Blocks whose highest a small rise must exceed, once or twice as many: a loss that wanders comes
+/// back to where it was a while ago.
+const WANDERS: u32 = 12;
 /// Share of the rise that keeps it under way.
 const UNDER_WAY: f64 = 0.6;
 /// A page of those is as much of a nat at least.
@@ -82,9 +85,13 @@ pub struct LossShift {
     s: f64,
     last: f64,
     /// Scale of a block by the changes from one to the next, which a falling loss does not widen.
-    changes: f64,
+    changes: f32,
     /// Blocks in a row that are above the baseline by little, and for certain.
     lasting: u32,
+    /// The highest blocks of the last [`WANDERS`] and of as many before, and of both when the rise
+    /// began.
+    highest: [f32; 2],
+    ceiling: f32,
     cusum: Cusum,
     onset: i64,
     expected: f64,
@@ -96,6 +103,7 @@ impl LossShift {
         self.n = self.n.saturating_add(1);
         if self.n == 1 {
             (self.m, self.last, self.s) = (b.median, b.median, FIRST_SCALE * b.median.abs());
+            self.highest = [b.median as f32; 2];
             return;
         }
         let d = b.median - self.m;
@@ -103,6 +111,10 @@ impl LossShift {
         if self.n > QUIET {
             self.judge(c, step, b.median, scale);
         }
+        if self.n.is_multiple_of(WANDERS) {
+            self.highest = [f32::MIN, self.highest[0]];
+        }
+        self.highest[0] = self.highest[0].max(b.median as f32);
         let change = (b.median - self.last).abs() / core::f64::consts::SQRT_2;
         self.last = b.median;
         self.learn(c, d, change, step.sample.q.loss);
@@ -112,8 +124,9 @@ impl LossShift {
         let suspicious = self.latch.is_raised() || self.cusum.value() > 0.5 * c.h;
         let floor = (FLOOR * self.m.abs()).max(rounding(quantum)).max(f64::MIN_POSITIVE);
         let rate = CHANGE_RATE.max(1.0 / f64::from(self.n - 1));
-        let change = if self.n > QUIET { change.min(4.0 * self.changes) } else { change };
-        self.changes = (self.changes + rate * (change / 0.787 - self.changes)).max(floor);
+        let changes = f64::from(self.changes);
+        let change = if self.n > QUIET { change.min(4.0 * changes) } else { change };
+        self.changes = (changes + rate * (change / 0.787 - changes)).max(floor) as f32;
         let cut = 2.5 * self.s;
         self.m += match d {
             d if d < 0.0 => DOWN * d,
@@ -131,9 +144,13 @@ impl LossShift {
         let printed = PRINTED * step.sample.q.loss;
         let nat = scale.nat(self.m);
         let least = |rise: f64| (rise * nat).max(c.sigmas * self.s).max(printed);
-        let small = (SMALL * self.m.abs()).max(SMALL_SIGMAS * self.s.min(self.changes)).max(printed);
+        let small = (SMALL * self.m.abs()).max(SMALL_SIGMAS * self.s.min(f64::from(self.changes))).max(printed);
+        if self.lasting == 0 {
+            self.ceiling = self.highest[0].max(self.highest[1]);
+        }
         let enough = if self.lasting > 0 { UNDER_WAY * small } else { small };
-        self.lasting = if b - self.m > enough && !scale.is_signed() { self.lasting + 1 } else { 0 };
+        let rises = b - self.m > enough && b > f64::from(self.ceiling);
+        self.lasting = if rises && !scale.is_signed() { self.lasting + 1 } else { 0 };
         let severity = if self.lasting >= SMALL_PAGE && held > SMALL_NATS * nat {
             Some(Severity::Page)
         } else if self.lasting >= SMALL_TICKET {
