@@ -9,6 +9,7 @@ use core::time::Duration;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use reqwest::StatusCode;
@@ -18,6 +19,7 @@ use stepwatch_model::Severity;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::oncall::Zone;
 use stepwatch_respond::oncall::ical::Calendar;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::clock::wall;
@@ -28,8 +30,13 @@ use crate::runtime::{Command, RuntimeHandle};
 
 /// Of a calendar: some ten thousand events.
 pub const MAX_BYTES: usize = 4 << 20;
+/// Of all calendars together, of which each has an equal share: their texts are kept.
+const ALL_BYTES: usize = 16 << 20;
 /// For an answer to arrive.
 const TIMEOUT: Duration = Duration::from_secs(20);
+/// Calendars that are read at once: a text and its events take several times its bytes. One that
+/// does not arrive holds its place until it times out.
+const READ_AT_ONCE: usize = 4;
 /// A file is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -54,8 +61,17 @@ pub enum Place {
 #[derive(Debug)]
 pub struct Calendars {
     tasks: Vec<(Source, JoinHandle<()>)>,
+    room: Arc<Room>,
     runtime: RuntimeHandle,
     metrics: CalendarMetrics,
+}
+
+/// What all readers share.
+#[derive(Debug)]
+struct Room {
+    /// Bytes that a calendar may have.
+    share: AtomicUsize,
+    slots: Semaphore,
 }
 
 /// What a look found.
@@ -81,7 +97,8 @@ enum Reader {
 
 impl Calendars {
     pub fn start(sources: Vec<Source>, runtime: RuntimeHandle, metrics: CalendarMetrics) -> Self {
-        let mut calendars = Self { tasks: Vec::new(), runtime, metrics };
+        let room = Room { share: AtomicUsize::new(MAX_BYTES), slots: Semaphore::new(READ_AT_ONCE) };
+        let mut calendars = Self { tasks: Vec::new(), room: Arc::new(room), runtime, metrics };
         calendars.apply(sources);
         calendars
     }
@@ -89,6 +106,7 @@ impl Calendars {
     /// Goes on with those that are as before, and begins or ends the others.
     pub fn apply(&mut self, mut sources: Vec<Source>) {
         let metrics = self.metrics.clone();
+        self.room.share.store(share(sources.len()), Ordering::Relaxed);
         self.tasks.retain(|(source, task)| {
             let place = sources.iter().position(|s| s == source);
             if let Some(place) = place {
@@ -106,7 +124,8 @@ impl Calendars {
             place.is_some()
         });
         for source in sources {
-            let task = watch(source.clone(), self.runtime.clone(), self.metrics.clone());
+            let room = Arc::clone(&self.room);
+            let task = watch(source.clone(), room, self.runtime.clone(), self.metrics.clone());
             self.tasks.push((source, tokio::spawn(task)));
         }
     }
@@ -114,6 +133,11 @@ impl Calendars {
     pub fn stop(&mut self) {
         self.tasks.drain(..).for_each(|(_, task)| task.abort());
     }
+}
+
+/// Bytes of each calendar, of so many.
+fn share(calendars: usize) -> usize {
+    MAX_BYTES.min(ALL_BYTES / calendars.max(1))
 }
 
 fn label(schedule: &str) -> ScheduleLabel {
@@ -127,7 +151,7 @@ fn own(schedule: &str, fault: Option<String>) -> Command {
 }
 
 /// Reads one calendar for ever.
-async fn watch(source: Source, runtime: RuntimeHandle, metrics: CalendarMetrics) {
+async fn watch(source: Source, room: Arc<Room>, runtime: RuntimeHandle, metrics: CalendarMetrics) {
     let label = label(&source.schedule);
     let stored = runtime.views.get().oncall.calendar(&source.schedule).map(|c| c.read_at);
     let mut watched = Watched {
@@ -144,7 +168,13 @@ async fn watch(source: Source, runtime: RuntimeHandle, metrics: CalendarMetrics)
     }
     let mut reader = Reader::new(&watched.source.place);
     loop {
-        match reader.read().await.and_then(|news| watched.accept(news)) {
+        let read = {
+            // It is never closed.
+            let _slot = room.slots.acquire().await;
+            let news = reader.read(room.share.load(Ordering::Relaxed)).await;
+            news.and_then(|news| watched.accept(news))
+        };
+        match read {
             Ok(Some(news)) => {
                 metrics
                     .skipped
@@ -287,7 +317,8 @@ impl Reader {
         }
     }
 
-    async fn read(&mut self) -> Result<News, String> {
+    /// What is there, of at most so many bytes.
+    async fn read(&mut self, max: usize) -> Result<News, String> {
         match self {
             Self::File { path, seen } => {
                 let meta =
@@ -296,7 +327,7 @@ impl Reader {
                 if now.is_some() && *seen == now {
                     return Ok(News::Same);
                 }
-                let text = read_file(path)?;
+                let text = read_file(path, max)?;
                 *seen = now;
                 Ok(News::Text(text))
             }
@@ -318,7 +349,7 @@ impl Reader {
                 }
                 let said = |name| response.headers().get(name).cloned();
                 let (new_etag, new_modified) = (said(ETAG), said(LAST_MODIFIED));
-                let text = body(response).await?;
+                let text = body(response, max).await?;
                 (*etag, *modified) = (new_etag, new_modified);
                 Ok(News::Text(text))
             }
@@ -326,12 +357,12 @@ impl Reader {
     }
 }
 
-async fn body(mut response: reqwest::Response) -> Result<String, String> {
+async fn body(mut response: reqwest::Response, max: usize) -> Result<String, String> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|e| innermost(&e))? {
         body.extend_from_slice(&chunk);
-        if body.len() > MAX_BYTES {
-            return Err(format!("the calendar has more than {MAX_BYTES} bytes"));
+        if body.len() > max {
+            return Err(format!("the calendar has more than {max} bytes"));
         }
     }
     text(body)
@@ -341,14 +372,14 @@ fn text(bytes: Vec<u8>) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "the calendar is not UTF-8".to_owned())
 }
 
-/// A calendar that is a file.
-pub fn read_file(path: &Path) -> Result<String, String> {
+/// A calendar that is a file, of at most so many bytes.
+pub fn read_file(path: &Path, max: usize) -> Result<String, String> {
     let cannot = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(cannot)?;
-    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    if bytes.len() > MAX_BYTES {
-        return Err(format!("{} has more than {MAX_BYTES} bytes", path.display()));
+    file.take(max as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() > max {
+        return Err(format!("{} has more than {max} bytes", path.display()));
     }
     text(bytes)
 }

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use stepwatch_kit::log_throttle::LogThrottle;
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::incident::{IncidentRecord, State};
@@ -70,6 +71,10 @@ struct Inner {
     slots: Arc<Semaphore>,
     /// Words being acted upon.
     hearing: Mutex<BTreeSet<String>>,
+    /// Requests that no service signed. Anybody can send them, so each service logs one line a
+    /// minute, which counts them.
+    forged_slack: LogThrottle,
+    forged_pagerduty: LogThrottle,
     clock: fn() -> Ts,
 }
 
@@ -154,6 +159,8 @@ impl Callbacks {
             audit,
             slots: Arc::new(Semaphore::new(BUSY_MAX)),
             hearing: Mutex::default(),
+            forged_slack: LogThrottle::default(),
+            forged_pagerduty: LogThrottle::default(),
             clock: crate::clock::wall,
         };
         Self { inner: Arc::new(inner), caller: Caller::service(Door::Slack) }
@@ -311,6 +318,9 @@ impl Drop for Hearing<'_> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 /// A word from Slack or PagerDuty. The first byte chooses the service and the form; the rest is
 /// body and, for signatures, header.

@@ -6,6 +6,7 @@
 
 mod discovery;
 mod exporters;
+mod groups;
 mod guard;
 mod lines;
 mod room;

@@ -118,6 +118,7 @@ pub struct RuntimeMetrics {
     pub signals_over_limit: Counter,
     pub batches_forgotten: Counter,
     pub planned_restarts_dropped: Counter,
+    pub silences_forgotten: Counter,
     pub incidents: Family<IncidentLabels, Gauge>,
     pub incidents_still_firing: Family<SeverityLabel, Gauge>,
     pub opened: Family<OpenedLabels, Counter>,
@@ -182,6 +183,7 @@ impl Default for RuntimeMetrics {
             signals_over_limit: Counter::default(),
             batches_forgotten: Counter::default(),
             planned_restarts_dropped: Counter::default(),
+            silences_forgotten: Counter::default(),
             incidents: Family::default(),
             incidents_still_firing: Family::default(),
             opened: Family::default(),
@@ -331,6 +333,11 @@ impl RuntimeMetrics {
             "planned_restarts_dropped",
             "Planned restarts that runs announced too often, or too many runs at once",
             self.planned_restarts_dropped.clone(),
+        );
+        r.register(
+            "silences_forgotten",
+            "Ended silences that were forgotten before their five days were over, because there were too many",
+            self.silences_forgotten.clone(),
         );
         r.register(
             "batches_forgotten",

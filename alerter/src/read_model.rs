@@ -18,7 +18,7 @@ use stepwatch_respond::effect::Effect;
 use stepwatch_respond::external::Firing;
 use stepwatch_respond::matcher::{Labels, all_hold};
 use stepwatch_respond::route::Router;
-use stepwatch_respond::silence::{Phase, Silence};
+use stepwatch_respond::silence::{Phase, Silence, crowded_out};
 
 use crate::clock::Clock;
 use crate::runtime::RunSnapshot;
@@ -71,6 +71,9 @@ impl ReadModel {
                         Arc::make_mut(spent).unload();
                     }
                     inner.silences.insert(s.id.clone(), Arc::new((**s).clone()));
+                    for id in crowded_out(inner.silences.values().map(Arc::as_ref), s.updated_at) {
+                        inner.silences.remove(&id);
+                    }
                 }
                 Effect::Alert(firing) => drop(inner.alerts.insert(firing.alert.fingerprint, firing.clone())),
                 Effect::AlertOver(fingerprint) => drop(inner.alerts.remove(fingerprint)),

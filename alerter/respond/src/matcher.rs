@@ -115,6 +115,11 @@ impl Matcher {
         Ok(Self { label, op, value, test })
     }
 
+    /// Bytes that it takes in memory, without what is compiled.
+    pub(crate) fn size(&self) -> usize {
+        size_of::<Self>() + self.label.len() + self.value.len()
+    }
+
     /// Reads `label="value"`; quotes may be left out where the value has no need of them, and put
     /// round the label.
     pub fn parse(text: &str) -> Result<Self, String> {

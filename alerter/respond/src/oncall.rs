@@ -13,6 +13,7 @@ mod schedule;
 mod zone;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -82,10 +83,11 @@ pub struct OnCall {
     calendars: BTreeMap<String, Copy>,
 }
 
+/// Clones share what is large: views of the engine hold one each.
 #[derive(Debug, Clone)]
 struct Copy {
     roster: Roster,
-    text: String,
+    text: Arc<str>,
 }
 
 /// How a schedule's calendar is.
@@ -150,12 +152,11 @@ impl OnCall {
         let Some(s) = self.schedule(schedule).filter(|s| s.calendar.is_some()) else {
             return Err(format!("there is no schedule {schedule} with a calendar"));
         };
-        let same = self.calendars.get(schedule).is_some_and(|copy| copy.text == text);
+        let same = self.calendars.get(schedule).filter(|copy| *copy.text == *text);
+        let kept = same.map(|copy| Arc::clone(&copy.text));
         let calendar = Calendar::parse(text, &s.zone)?;
         let roster = Roster::new(calendar, read_at, &self.config.users);
-        let text = if same { None } else { Some(text.to_owned()) };
-        let had = self.calendars.remove(schedule).map(|copy| copy.text);
-        let text = text.or(had).unwrap_or_default();
+        let text = kept.unwrap_or_else(|| text.into());
         self.calendars.insert(schedule.to_owned(), Copy { roster, text });
         Ok(())
     }
@@ -179,7 +180,7 @@ impl OnCall {
 
     pub(crate) fn stored_calendar(&self, schedule: &str) -> Option<StoredCalendar> {
         let copy = self.calendars.get(schedule)?;
-        Some(StoredCalendar { read_at: copy.roster.read_at, text: copy.text.clone() })
+        Some(StoredCalendar { read_at: copy.roster.read_at, text: copy.text.to_string() })
     }
 
     /// Whether it is still asked for.

@@ -28,6 +28,10 @@ use window::Window;
 
 /// How long an ended silence is remembered: as long as Alertmanager does.
 const REMEMBER: Span = Span::secs(5 * 86_400);
+/// Ended silences that are remembered, and bytes of them; those that ended first are forgotten
+/// early and counted.
+pub const MAX_ENDED: usize = 10_000;
+const MAX_ENDED_BYTES: usize = 4 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Silence {
@@ -78,6 +82,8 @@ pub struct Silences {
     /// through the others.
     planned: BTreeMap<String, BTreeSet<String>>,
     planned_dropped: u64,
+    /// Ended silences that were forgotten early.
+    crowded_out: u64,
 }
 
 /// What a silence needs to have done to it when its time comes.
@@ -107,6 +113,12 @@ impl Silence {
     /// Bytes of what its matchers have compiled.
     pub(crate) fn cost(&self) -> usize {
         self.matchers.iter().map(Matcher::cost).sum()
+    }
+
+    /// Bytes that it takes in memory, without what is compiled.
+    pub(crate) fn size(&self) -> usize {
+        let text = self.id.len() + self.created_by.len() + self.comment.len();
+        size_of::<Self>() + text + self.matchers.iter().map(Matcher::size).sum::<usize>()
     }
 
     /// It is over, and only shown: nothing compiled is kept of it.
@@ -141,6 +153,19 @@ impl Silence {
     pub fn selector(&self) -> String {
         self.matchers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// Of these silences, the ended ones that are too many to be remembered at `now`.
+pub fn crowded_out<'a>(all: impl Iterator<Item = &'a Silence>, now: Ts) -> Vec<String> {
+    let mut ended: Vec<&Silence> = all.filter(|s| s.phase(now) == Phase::Expired).collect();
+    ended.sort_unstable_by_key(|s| (core::cmp::Reverse(s.ends_at), &s.id));
+    let mut bytes = 0;
+    let kept = ended.iter().take(MAX_ENDED).take_while(|s| {
+        bytes += s.size();
+        bytes <= MAX_ENDED_BYTES
+    });
+    let kept = kept.count();
+    ended.split_off(kept).into_iter().map(|s| s.id.clone()).collect()
 }
 
 impl SilencedBy {
@@ -218,6 +243,19 @@ impl Silences {
                 self.planned.remove(&run);
             }
         }
+    }
+
+    /// Forgets ended silences that are too many; which.
+    pub fn forget_crowded_out(&mut self, now: Ts) -> Vec<String> {
+        let ids = crowded_out(self.all(), now);
+        self.crowded_out += ids.len() as u64;
+        ids.iter().for_each(|id| self.forget(id));
+        ids
+    }
+
+    /// Ended silences that were forgotten early, because there were too many.
+    pub fn forgotten_early(&self) -> u64 {
+        self.crowded_out
     }
 
     pub fn mark_reminded(&mut self, id: &str, now: Ts) -> Option<&Silence> {

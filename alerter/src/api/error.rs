@@ -1,11 +1,17 @@
 //! Errors of the API: a status that a program understands, and a sentence that a person does.
 
+use std::sync::LazyLock;
+
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
+use stepwatch_kit::log_throttle::LogThrottle;
 
 use super::view::ErrorBody;
 use crate::runtime::Unanswered;
 use crate::store::StoreError;
+
+/// Requests that the store did not answer.
+static UNANSWERED: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
 
 /// In the extensions of an answer: the sentence, for the audit log.
 #[derive(Debug, Clone)]
@@ -54,7 +60,14 @@ impl From<StoreError> for ApiError {
             return Self::bad_request(err.to_string());
         }
         // Paths and SQL are for the operator's log, not for whoever asks.
-        tracing::error!(err = &err as &dyn std::error::Error, "the store did not answer a request");
+        // While it does not answer, whoever asks again and again would fill the log.
+        if let Some(count) = UNANSWERED.count(1) {
+            tracing::error!(
+                count,
+                err = &err as &dyn std::error::Error,
+                "the store did not answer a request"
+            );
+        }
         Self {
             status: StatusCode::INTERNAL_SERVER_ERROR,
             message: "the store did not answer; see the alerter's log".into(),

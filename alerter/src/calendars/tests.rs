@@ -53,7 +53,7 @@ async fn a_url_is_asked_only_for_what_is_new() {
     let mut reader = Reader::new(&Place::Url(Secret::new(url)));
     let mut heard = Vec::new();
     for _ in 0..7 {
-        heard.push(said(&reader.read().await));
+        heard.push(said(&reader.read(MAX_BYTES).await));
     }
     assert_eq!(
         heard,
@@ -72,7 +72,7 @@ async fn a_url_is_asked_only_for_what_is_new() {
     let one = Some("\"1\"".to_owned());
     assert_eq!(asked, [None, one.clone(), one.clone(), one.clone(), one.clone(), one, None]);
     server.abort();
-    let lost = said(&reader.read().await);
+    let lost = said(&reader.read(MAX_BYTES).await);
     assert!(!lost.contains("secret-path") && !lost.starts_with("text"), "{lost}");
 }
 
@@ -81,14 +81,14 @@ async fn a_file_is_read_when_it_changes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("shifts.ics");
     let mut reader = Reader::new(&Place::File(path.clone()));
-    assert!(said(&reader.read().await).starts_with("cannot read"));
+    assert!(said(&reader.read(MAX_BYTES).await).starts_with("cannot read"));
     std::fs::write(&path, SHIFTS).unwrap();
-    assert_eq!(said(&reader.read().await), "text of 32");
-    assert_eq!(said(&reader.read().await), "same");
+    assert_eq!(said(&reader.read(MAX_BYTES).await), "text of 32");
+    assert_eq!(said(&reader.read(MAX_BYTES).await), "same");
     std::fs::write(&path, format!("{SHIFTS}\r\n")).unwrap();
-    assert_eq!(said(&reader.read().await), "text of 34");
+    assert_eq!(said(&reader.read(MAX_BYTES).await), "text of 34");
     std::fs::write(&path, b"\xff\xfe").unwrap();
-    assert_eq!(said(&reader.read().await), "the calendar is not UTF-8");
+    assert_eq!(said(&reader.read(MAX_BYTES).await), "the calendar is not UTF-8");
 }
 
 #[tokio::test]
@@ -150,4 +150,9 @@ fn addresses() {
         assert!(check_url(bad).is_err(), "{bad}");
     }
     assert_eq!(https("webcal://a/b"), "https://a/b");
+}
+
+#[test]
+fn each_calendar_has_an_equal_share() {
+    assert_eq!([0, 1, 4, 8, 64].map(share), [4 << 20, 4 << 20, 4 << 20, 2 << 20, 256 << 10]);
 }

@@ -125,7 +125,9 @@ pub(super) async fn webhook(
     if signed.is_empty() {
         callbacks.inner.metrics.count(SERVICE, "refused");
         let malformed = hooks.iter().any(|(_, hook)| check(&hook.secret) == Err(Forged::Malformed));
-        tracing::warn!(malformed, "a request to {PATH} is not from PagerDuty: refused");
+        if let Some(count) = callbacks.inner.forged_pagerduty.count(1) {
+            tracing::warn!(count, malformed, "a request to {PATH} is not from PagerDuty: refused");
+        }
         // 403 tells the service not to come again with the same.
         let status = if malformed { StatusCode::BAD_REQUEST } else { StatusCode::FORBIDDEN };
         return (status, "not signed by PagerDuty\n").into_response();

@@ -99,7 +99,9 @@ pub(super) async fn interactions(
     let signed: Vec<Arc<App>> = signed.cloned().collect();
     if signed.is_empty() {
         callbacks.inner.metrics.count(SERVICE, "refused");
-        tracing::warn!(why = ?forged, "a request to {PATH} is not from Slack: refused");
+        if let Some(count) = callbacks.inner.forged_slack.count(1) {
+            tracing::warn!(count, why = ?forged, "a request to {PATH} is not from Slack: refused");
+        }
         let status =
             if forged == Forged::Malformed { StatusCode::BAD_REQUEST } else { StatusCode::UNAUTHORIZED };
         return (status, "not signed by Slack\n").into_response();

@@ -11,7 +11,7 @@ use stepwatch_respond::oncall::{self, Layer, OnCall, OnCallConfig, Override, SCH
 
 use super::File;
 use super::check::{known, unique};
-use crate::calendars::{Place, Source, read_file};
+use crate::calendars::{MAX_BYTES, Place, Source, read_file};
 use crate::notify::slack::is_user_id;
 
 /// Calendars are not asked more often: the programs that serve them say no.
@@ -77,7 +77,7 @@ impl Schedule {
     pub fn calendar_text(&self) -> Option<Result<String, String>> {
         let (name, file) = (&self.name, &self.ical.as_ref()?.file);
         let text = match file {
-            Some(path) => read_file(path),
+            Some(path) => read_file(path, MAX_BYTES),
             None => Err("its calendar is at a URL, which only the running alerter reads".into()),
         };
         Some(text.map_err(|e| format!("schedule {name}: {e}")))

@@ -15,15 +15,17 @@ use stepwatch_kit::config::Secret;
 use tokio::sync::mpsc;
 
 use super::client_builder;
+use super::groups::{MAX_TARGETS, Targets};
 use super::shown_url;
-use super::target::{MAX_TARGETS, Target, TargetGroup, flatten};
+use super::target::Target;
 use crate::errors::innermost;
 use crate::metrics::{IngestMetrics, MechanismLabel, Word};
 use crate::notify::http::{redact, url_secrets};
 use crate::notify::line;
 
-/// Of one target file or list.
-const MAX_LIST_BYTES: u64 = 16 * 1024 * 1024;
+/// Of one target file or list: 200 bytes for each of the targets that it may have, which is an
+/// address and some labels.
+const MAX_LIST_BYTES: u64 = 4 << 20;
 /// Files that one pattern may match.
 const MAX_FILES: usize = 1000;
 /// Characters of an error.
@@ -180,11 +182,11 @@ async fn ask_list(
     }
     // A list may repeat what it was asked with.
     let secrets = url_secrets(&Secret::new(url.to_owned()));
-    let groups: Result<Vec<TargetGroup>, String> =
-        serde_json::from_slice(&body).map_err(|e| format!("not a JSON list of target groups: {e}"));
-    let targets =
-        groups.and_then(|groups| flatten(&groups)).map_err(|e| line(&redact(&e, &secrets), MAX_ERROR))?;
-    Ok(BTreeSet::from_iter(targets))
+    let targets = serde_json::from_slice(&body).map_err(|e| {
+        let why = format!("does not read as a JSON list of target groups: {e}");
+        line(&redact(&why, &secrets), MAX_ERROR)
+    });
+    targets.map(|Targets(list)| BTreeSet::from_iter(list))
 }
 
 async fn ask_name(name: &str) -> Result<BTreeSet<Target>, String> {
@@ -221,7 +223,7 @@ impl Files {
     }
 
     fn targets(&self) -> BTreeSet<Target> {
-        self.files.values().flat_map(|f| &f.targets).take(MAX_TARGETS).cloned().collect()
+        self.files.values().flat_map(|f| &f.targets).cloned().collect()
     }
 
     /// Reads what changed; returns what is wrong now, changed or not.
@@ -247,8 +249,10 @@ impl Files {
             self.files.retain(|path, _| seen.contains(path));
         }
         for path in seen.into_iter().take(MAX_FILES) {
+            let others = self.files.iter().filter(|(other, _)| **other != path);
+            let others: usize = others.map(|(_, f)| f.targets.len()).sum();
             let file = self.files.entry(path.clone()).or_default();
-            file.refresh(&path);
+            file.refresh(&path, others);
             errors.extend(file.error.as_ref().map(|e| format!("{}: {e}", path.display())));
         }
         errors
@@ -256,7 +260,9 @@ impl Files {
 }
 
 impl File {
-    fn refresh(&mut self, path: &Path) {
+    /// Reads it if it changed. The files of a pattern have the targets of one list, of which the
+    /// others have so many.
+    fn refresh(&mut self, path: &Path, others: usize) {
         let stamp = std::fs::metadata(path).and_then(|m| Ok((m.modified()?, m.len())));
         let stamp = match stamp {
             Ok(stamp) if self.stamp == Some(stamp) => return,
@@ -268,6 +274,12 @@ impl File {
         };
         self.stamp = Some(stamp);
         match read_groups(path) {
+            Ok(targets) if others + targets.len() > MAX_TARGETS => {
+                let count = targets.len();
+                self.error = Some(format!(
+                    "{count} targets beside {others} of the other files, the limit is {MAX_TARGETS}"
+                ));
+            }
             Ok(targets) => {
                 self.targets = targets;
                 self.error = None;
@@ -285,22 +297,22 @@ fn read_groups(path: &Path) -> Result<Vec<Target>, String> {
     if read as u64 > MAX_LIST_BYTES {
         return Err(format!("larger than {MAX_LIST_BYTES} bytes"));
     }
-    let groups: Vec<TargetGroup> = if path.extension().is_some_and(|e| e == "json") {
-        serde_json::from_str(&text).map_err(|e| format!("not a JSON list of target groups: {e}"))?
+    let Targets(list) = if path.extension().is_some_and(|e| e == "json") {
+        serde_json::from_str(&text)
+            .map_err(|e| format!("does not read as a JSON list of target groups: {e}"))?
     } else {
         stepwatch_kit::config::parse(&path.display().to_string(), &text).map_err(|e| e.to_string())?
     };
-    flatten(&groups)
+    Ok(list)
 }
 
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(text: &str) {
-    let json: Option<Vec<TargetGroup>> = serde_json::from_str(text).ok();
-    let yaml: Option<Vec<TargetGroup>> = stepwatch_kit::config::parse("targets.yml", text).ok();
-    for groups in json.into_iter().chain(yaml) {
-        let Ok(targets) = flatten(&groups) else { continue };
+    let json: Option<Targets> = serde_json::from_str(text).ok();
+    let yaml: Option<Targets> = stepwatch_kit::config::parse("targets.yml", text).ok();
+    for Targets(list) in json.into_iter().chain(yaml) {
         // An address that is shown is the address that was meant.
-        targets.iter().for_each(|t| assert_eq!(Target::discovered(&t.to_string()).as_ref(), Ok(t)));
+        list.iter().for_each(|t| assert_eq!(Target::discovered(&t.to_string()).as_ref(), Ok(t)));
     }
 }
 
@@ -334,6 +346,25 @@ mod tests {
         std::fs::remove_file(dir.path().join("b.yml")).unwrap();
         assert_eq!(files.scan(), Vec::<String>::new());
         assert_eq!(names(&files), ["n4:9765"]);
+    }
+
+    #[test]
+    fn the_files_of_a_pattern_have_the_targets_of_one_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, n: usize| {
+            let list: Vec<String> = (0..n).map(|i| format!("\"{name}{i}\"")).collect();
+            let text = format!("[{{\"targets\":[{}]}}]", list.join(","));
+            std::fs::write(dir.path().join(format!("{name}.json")), text).unwrap();
+        };
+        write("a", MAX_TARGETS - 10);
+        write("b", 11);
+        let mut files = Files::new(format!("{}/*.json", dir.path().display()));
+        let errors = files.scan();
+        assert!(errors[0].contains("11 targets beside 19990 of the other files"), "{errors:?}");
+        assert_eq!(files.targets().len(), MAX_TARGETS - 10);
+        write("b", 9);
+        assert_eq!(files.scan(), Vec::<String>::new());
+        assert_eq!(files.targets().len(), MAX_TARGETS - 1);
     }
 
     #[test]

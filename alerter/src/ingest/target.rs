@@ -1,18 +1,15 @@
-//! Where an exporter is, and how file and HTTP discovery spell it.
+//! Where an exporter is.
 
 use core::fmt;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use serde::Deserialize;
 
 use super::guard;
 
 /// Port of an exporter whose address names none.
 pub(super) const DEFAULT_PORT: u16 = 9765;
 
-/// Targets of one discovery answer or file; the rest is refused, with an error that says so.
-pub(super) const MAX_TARGETS: usize = 20_000;
+/// Characters of an address that an error shows.
+const MAX_SHOWN: usize = 100;
 
 /// The address of an exporter, `host:port`: also the name of the source everywhere else.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,8 +18,9 @@ pub struct Target(Arc<str>);
 impl Target {
     /// Takes `host`, `host:port`, `1.2.3.4:port`, `[::1]:port`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let bad =
-            |why: &str| format!("target {text:?}: {why}; expected host:port, as in node001:{DEFAULT_PORT}");
+        let bad = |why: &str| {
+            format!("target {}: {why}; expected host:port, as in node001:{DEFAULT_PORT}", shown(text))
+        };
         if text.contains("://") {
             return Err(bad("an address has no scheme (set `scheme: https` beside it)"));
         }
@@ -56,7 +54,7 @@ impl Target {
         let host = target.0.rsplit_once(':').map_or(&*target.0, |(host, _)| host);
         match guard::refused(host) {
             Some(why) => {
-                Err(format!("target {text:?}: is {why}, which only the configuration itself may name"))
+                Err(format!("target {}: is {why}, which only the configuration itself may name", shown(text)))
             }
             None => Ok(target),
         }
@@ -67,32 +65,15 @@ impl Target {
     }
 }
 
+/// An address as errors show it.
+fn shown(text: &str) -> String {
+    format!("{:?}", text.chars().take(MAX_SHOWN).collect::<String>())
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-/// A Prometheus target group. Labels are read, so that a mistake in them is found, and not used: a
-/// run names itself.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TargetGroup {
-    pub targets: Vec<String>,
-    #[serde(default)]
-    #[expect(dead_code, reason = "part of the format, of no use to us")]
-    labels: BTreeMap<String, String>,
-}
-
-/// The targets of all groups. One bad address fails the whole answer: half a list would look like
-/// nodes that left.
-pub(super) fn flatten(groups: &[TargetGroup]) -> Result<Vec<Target>, String> {
-    let texts = groups.iter().flat_map(|g| &g.targets);
-    let count = texts.clone().count();
-    if count > MAX_TARGETS {
-        return Err(format!("{count} targets, the limit is {MAX_TARGETS}"));
-    }
-    texts.map(|t| Target::discovered(t)).collect()
 }
 
 #[cfg(test)]
@@ -118,20 +99,6 @@ mod tests {
             let why = Target::parse(bad).unwrap_err();
             assert!(why.contains("expected host:port"), "{bad}: {why}");
         }
-    }
-
-    #[test]
-    fn one_bad_address_fails_the_list() {
-        let group = |t: &[&str]| TargetGroup {
-            targets: t.iter().map(|t| (*t).into()).collect(),
-            labels: BTreeMap::new(),
-        };
-        assert_eq!(flatten(&[group(&["a", "b:1"]), group(&["c"])]).unwrap().len(), 3);
-        assert!(flatten(&[group(&["a", "b:c"])]).is_err());
-        let metadata = flatten(&[group(&["a", "169.254.169.254:80"])]).unwrap_err();
-        assert!(metadata.contains("is a link-local address"), "{metadata}");
-        let many = vec!["a"; MAX_TARGETS + 1];
-        assert!(flatten(&[group(&many)]).unwrap_err().contains("the limit is 20000"));
     }
 
     proptest! {

@@ -100,6 +100,7 @@ impl Runtime {
             (&self.metrics.signals_over_limit, self.engine.dropped_signals()),
             (&self.metrics.batches_forgotten, self.engine.forgotten_batches()),
             (&self.metrics.planned_restarts_dropped, self.engine.silences().planned_dropped()),
+            (&self.metrics.silences_forgotten, self.engine.silences().forgotten_early()),
         ] {
             counter.inc_by(now.saturating_sub(counter.get()));
         }

@@ -8,7 +8,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite};
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::Effect;
 use stepwatch_respond::external::{Alert, Firing, LabelSet, fingerprint_within};
-use stepwatch_respond::silence::Silence;
+use stepwatch_respond::silence::{MAX_ENDED, Silence};
 
 use super::alert_rows::AlertRows;
 use super::error::{Result, StoreError};
@@ -128,8 +128,16 @@ pub(super) async fn put_silence(tx: &mut SqliteConnection, s: &Silence) -> Resul
         .bind(&s.created_by)
         .bind(&s.comment)
         .bind(json("silence", s)?)
-        .execute(tx)
+        .execute(&mut *tx)
         .await?;
+    forget_ended(tx, s.updated_at, MAX_ENDED).await
+}
+
+/// Forgets silences that had ended at `now`, all but about as many as are kept.
+async fn forget_ended(tx: &mut SqliteConnection, now: Ts, kept: usize) -> Result<()> {
+    let sql = "DELETE FROM silences WHERE ends_at < (SELECT ends_at FROM silences WHERE ends_at < $1 \
+               ORDER BY ends_at DESC LIMIT 1 OFFSET $2)";
+    sqlx::query(sql).bind(text_of(now)).bind(kept as i64).execute(tx).await?;
     Ok(())
 }
 

@@ -62,6 +62,7 @@ pub(crate) const ALL: &[Attack] = &[
     ras::ATTACK,
     words::ATTACK,
     large::SILENCES,
+    large::TEXTS,
     large::ALERTS,
 ];
 

@@ -14,6 +14,7 @@ mod value;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime};
@@ -26,10 +27,24 @@ use value::{Length, When};
 
 /// Events of a calendar; further ones are left out and counted.
 const MAX_EVENTS: usize = 20_000;
-/// People, and exceptions, of one event.
+/// People, further dates, and exceptions, each of one event; an event with more is left out.
 const MAX_LIST: usize = 1000;
-/// Warnings kept.
-const MAX_WARNINGS: usize = 50;
+/// Of all events of a calendar: the dates that an event names (one, and its RDATEs) times its
+/// people, and its exceptions. A calendar with more is refused. Twenty thousand shifts of five
+/// people are as many.
+const MAX_INVITATIONS: usize = 100_000;
+/// Days looked at to find the ends of all counted recurrences (COUNT); a calendar that needs more
+/// is refused. A thousand weekly shifts of ten years each need fewer.
+const MAX_COUNTED_DAYS: usize = 4_000_000;
+/// Characters of a SUMMARY; an event with a longer one is left out.
+const MAX_SUMMARY: usize = 1000;
+/// Components within one another; a calendar with more is refused.
+const MAX_DEPTH: usize = 16;
+/// Characters of the SUMMARY of an event that is left out, in the warning that says so.
+const MAX_SHOWN: usize = 100;
+/// Warnings kept, and characters of each.
+pub(super) const MAX_WARNINGS: usize = 50;
+const MAX_WARNING: usize = 300;
 /// Days by which a moment may be another date in another place, and the clock may be set.
 const SLACK: SignedDuration = SignedDuration::from_hours(48);
 
@@ -53,9 +68,30 @@ pub struct Event {
     start: When,
     length: Length,
     rule: Option<Rule>,
+    /// Further dates of it, each as long. They are not events of their own, because then each would
+    /// hold all people.
+    also: Vec<When>,
     except: BTreeSet<Ts>,
     except_days: BTreeSet<Date>,
+    /// Moments at which another event takes its place; events with the same UID share them.
+    replaced: Arc<BTreeSet<Ts>>,
 }
+
+/// Properties that an event is made of.
+const MATTER: &[&str] = &[
+    "UID",
+    "SUMMARY",
+    "STATUS",
+    "ATTENDEE",
+    "DTSTART",
+    "DTEND",
+    "DURATION",
+    "RRULE",
+    "EXRULE",
+    "RDATE",
+    "EXDATE",
+    "RECURRENCE-ID",
+];
 
 /// An event as it is read.
 #[derive(Debug, Default)]
@@ -84,26 +120,26 @@ impl Calendar {
         if over > 0 {
             calendar.warn(over, format!("{over} events are left out: there are more than {MAX_EVENTS}"));
         }
-        // What replaces one event of a series takes its place.
-        let mut replaced: BTreeMap<String, BTreeSet<Ts>> = BTreeMap::new();
-        for draft in &drafts {
-            if let Some(instance) = &draft.instance {
-                replaced.entry(draft.uid.clone()).or_default().insert(instance.at());
-            }
-        }
+        let replaced = replacements(&drafts);
+        let mut days = 0;
         for mut draft in drafts {
             let (name, cancelled) = (core::mem::take(&mut draft.uid), draft.cancelled);
             let series = draft.instance.is_none();
-            let summary = draft.summary.clone();
-            match draft.finish() {
+            let summary: String = draft.summary.chars().take(MAX_SHOWN).collect();
+            match draft.finish(&mut days) {
                 Ok(_) if cancelled => {}
-                Ok(mut events) => {
+                Ok(mut event) => {
                     if let (true, Some(instances)) = (series, replaced.get(&name)) {
-                        events.iter_mut().for_each(|e| e.except.extend(instances));
+                        event.replaced = Arc::clone(instances);
                     }
-                    calendar.events.append(&mut events);
+                    calendar.events.push(event);
                 }
                 Err(why) => calendar.warn(1, format!("event {summary:?} is left out: {why}")),
+            }
+            if days > MAX_COUNTED_DAYS {
+                return Err(format!(
+                    "its recurrences with COUNT need more than {MAX_COUNTED_DAYS} days looked at, which is the limit"
+                ));
             }
         }
         Ok(calendar)
@@ -111,6 +147,7 @@ impl Calendar {
 
     pub(super) fn warn(&mut self, skipped: usize, warning: String) {
         self.skipped += skipped;
+        let warning: String = warning.chars().take(MAX_WARNING).collect();
         if self.warnings.len() < MAX_WARNINGS && !self.warnings.contains(&warning) {
             self.warnings.push(warning);
         }
@@ -121,10 +158,21 @@ impl Calendar {
     }
 }
 
+/// The moments of each series, by its UID, at which another event takes its place.
+fn replacements(drafts: &[Draft]) -> BTreeMap<String, Arc<BTreeSet<Ts>>> {
+    let mut moments: BTreeMap<&str, BTreeSet<Ts>> = BTreeMap::new();
+    for draft in drafts {
+        if let Some(instance) = &draft.instance {
+            moments.entry(&draft.uid).or_default().insert(instance.at());
+        }
+    }
+    moments.into_iter().map(|(uid, moments)| (uid.to_owned(), Arc::new(moments))).collect()
+}
+
 /// Every event of a text, and how many were too many.
 fn read(text: &str, zone: &Zone) -> Result<(Vec<Draft>, usize), String> {
     let mut zone = zone.clone();
-    let (mut drafts, mut over) = (Vec::new(), 0);
+    let (mut drafts, mut over, mut invitations) = (Vec::new(), 0, 0);
     // Components within one another; properties of alarms are not those of their event.
     let mut open: Vec<String> = Vec::new();
     let mut draft = None;
@@ -136,6 +184,9 @@ fn read(text: &str, zone: &Zone) -> Result<(Vec<Draft>, usize), String> {
                 if open.is_empty() && name != "VCALENDAR" {
                     return Err(format!("is not a calendar: it begins with {name:.20}"));
                 }
+                if open.len() == MAX_DEPTH {
+                    return Err(format!("has more than {MAX_DEPTH} components within one another"));
+                }
                 if name == "VEVENT" && open.len() == 1 {
                     draft = Some(Draft::default());
                 }
@@ -144,7 +195,15 @@ fn read(text: &str, zone: &Zone) -> Result<(Vec<Draft>, usize), String> {
             "END" => {
                 ended = open.pop().as_deref() == Some("VCALENDAR");
                 let Some(done) = draft.take_if(|_| open.len() == 1) else { continue };
-                if drafts.len() < MAX_EVENTS { drafts.push(done) } else { over += 1 }
+                if drafts.len() == MAX_EVENTS {
+                    over += 1;
+                    continue;
+                }
+                invitations += done.invitations();
+                // What is too much is still counted, so that the error says how much it is.
+                if invitations <= MAX_INVITATIONS {
+                    drafts.push(done);
+                }
             }
             _ if open.is_empty() => {
                 return Err("is not a calendar: it does not begin with BEGIN:VCALENDAR".into());
@@ -159,6 +218,9 @@ fn read(text: &str, zone: &Zone) -> Result<(Vec<Draft>, usize), String> {
         }
     }
     match (ended, open.is_empty()) {
+        (true, true) if invitations > MAX_INVITATIONS => Err(format!(
+            "its events have {invitations} invitations (dates times people) and exceptions, the limit is {MAX_INVITATIONS}"
+        )),
         (true, true) => Ok((drafts, over)),
         (false, true) => Err("is not a calendar: there is no BEGIN:VCALENDAR".into()),
         _ => Err("ends early: there is no END:VCALENDAR".into()),
@@ -173,13 +235,31 @@ impl Draft {
         }
     }
 
+    /// What it takes of the calendar's [`MAX_INVITATIONS`].
+    fn invitations(&self) -> usize {
+        (1 + self.also.len()) * (self.attendees.len() + self.declined.len()).max(1) + self.except.len()
+    }
+
     fn property(&mut self, line: &Line, zone: &Zone) -> Result<(), String> {
+        if line.over && MATTER.contains(&line.name.as_str()) {
+            return Err(content::too_long());
+        }
         let when = || When::parse(&line.value, line.parameter("TZID"), zone);
         match line.name.as_str() {
             "UID" => line.value.trim().clone_into(&mut self.uid),
-            "SUMMARY" => self.summary = line.text(),
+            "SUMMARY" => {
+                self.summary = line.text();
+                let length = self.summary.chars().count();
+                if length > MAX_SUMMARY {
+                    self.summary = self.summary.chars().take(MAX_SUMMARY).collect();
+                    return Err(format!("{length} characters, the limit is {MAX_SUMMARY}"));
+                }
+            }
             "STATUS" => self.cancelled = line.value.trim().eq_ignore_ascii_case("CANCELLED"),
-            "ATTENDEE" if self.attendees.len() + self.declined.len() < MAX_LIST => {
+            "ATTENDEE" if self.attendees.len() + self.declined.len() == MAX_LIST => {
+                return Err(format!("more than {MAX_LIST} of them"));
+            }
+            "ATTENDEE" => {
                 let address = line.value.trim().to_ascii_lowercase();
                 let declines = line.parameter("PARTSTAT").is_some_and(|p| p.eq_ignore_ascii_case("DECLINED"));
                 let list = if declines { &mut self.declined } else { &mut self.attendees };
@@ -205,8 +285,8 @@ impl Draft {
         Ok(())
     }
 
-    /// The event, and one for each further date of it.
-    fn finish(self) -> Result<Vec<Event>, String> {
+    /// The event. Adds the days that had to be looked at to `days`.
+    fn finish(self, days: &mut usize) -> Result<Event, String> {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
         }
@@ -220,31 +300,25 @@ impl Draft {
         if length.about() <= SignedDuration::ZERO {
             return Err("it ends before it begins".into());
         }
-        let rule = self.rule.map(|text| Rule::parse(&text, &start)).transpose()?;
+        let rule = self.rule.map(|text| Rule::parse(&text, &start, days)).transpose()?;
         let plan = SignedDuration::from_millis(MAX_PLAN.0);
         if rule.is_some() && length.about() > plan {
             return Err("it recurs and is longer than a year".into());
         }
-        let (days, moments): (Vec<When>, Vec<When>) =
+        let (whole, moments): (Vec<When>, Vec<When>) =
             self.except.into_iter().partition(|w| w.day && !start.day);
-        let mut event = Event {
+        Ok(Event {
             summary: self.summary,
             attendees: self.attendees,
             declined: self.declined,
             start,
             length,
             rule,
+            also: self.also,
             except: moments.iter().map(When::at).collect(),
-            except_days: days.iter().map(|w| w.civil.date()).collect(),
-        };
-        let further = |also: When| Event { start: also, rule: None, ..event.clone() };
-        let mut events: Vec<Event> = self.also.into_iter().map(further).collect();
-        if event.rule.is_none() {
-            // Its one date can be replaced, but is no exception to itself.
-            event.except.clear();
-        }
-        events.push(event);
-        Ok(events)
+            except_days: whole.iter().map(|w| w.civil.date()).collect(),
+            replaced: Arc::default(),
+        })
     }
 }
 
@@ -261,16 +335,22 @@ impl Event {
     pub fn occurrences(&self, from: Ts, to: Ts) -> impl Iterator<Item = (Ts, Ts)> {
         let zone = &self.start.zone;
         let back = |civil: DateTime| civil.saturating_sub(self.length.about().saturating_add(SLACK));
-        let series = self.rule.iter().flat_map(move |rule| {
-            rule.dates(self.start.civil, back(zone.civil(from)), zone.civil(to).saturating_add(SLACK))
-        });
+        let (first, last) = (back(zone.civil(from)), zone.civil(to).saturating_add(SLACK));
+        let series = self.rule.iter().flat_map(move |rule| rule.dates(self.start.civil, first, last));
         let one = self.rule.is_none().then_some(self.start.civil);
-        series.chain(one).filter_map(move |civil| {
-            let begin = zone.meant(civil);
-            let end = zone.meant(civil.saturating_add(self.length.civil)) + self.length.exact;
-            let kept = !self.except.contains(&begin) && !self.except_days.contains(&civil.date());
-            (kept && begin < end && begin < to && from < end).then_some((begin, end))
-        })
+        // The one date of an event can be replaced, but an EXDATE does not take it.
+        let own = series.map(move |civil| (zone, civil, true)).chain(one.map(|civil| (zone, civil, false)));
+        let near = self.also.iter().filter(move |when| first <= when.civil && when.civil <= last);
+        own.chain(near.map(|when| (&when.zone, when.civil, true))).filter_map(
+            move |(zone, civil, excepts)| {
+                let begin = zone.meant(civil);
+                let end = zone.meant(civil.saturating_add(self.length.civil)) + self.length.exact;
+                let kept = !(excepts && self.except.contains(&begin))
+                    && !self.except_days.contains(&civil.date())
+                    && !self.replaced.contains(&begin);
+                (kept && begin < end && begin < to && from < end).then_some((begin, end))
+            },
+        )
     }
 
     /// Whether it is on at a moment.

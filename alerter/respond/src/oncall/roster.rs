@@ -1,25 +1,47 @@
 //! Whose shifts the events of a calendar are.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use super::User;
-use super::ical::{Calendar, Event};
+use super::ical::{Calendar, Event, MAX_WARNINGS};
 use stepwatch_model::Ts;
 
-/// A calendar whose events have users.
+/// A calendar whose events have users. Clones share both.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Roster {
-    pub(super) calendar: Calendar,
+    pub(super) calendar: Arc<Calendar>,
     /// Of each event.
-    users: Vec<Vec<String>>,
+    users: Arc<[Vec<String>]>,
     /// When the calendar was last known to say this.
     pub(super) read_at: Ts,
 }
 
+/// Who is called what, in small letters. A calendar can name people as often as it likes, so that
+/// going through all users for every name would take too long.
+struct Names<'a> {
+    all: &'a [User],
+    /// Names, addresses and aliases, each with its users, by their places in `all`.
+    called: BTreeMap<String, Vec<usize>>,
+    mails: BTreeMap<String, Vec<usize>>,
+}
+
 impl Roster {
     pub(super) fn new(mut calendar: Calendar, read_at: Ts, users: &[User]) -> Self {
-        let doubts: Vec<String> = calendar.events().iter().flat_map(|e| doubts(e, users)).collect();
-        let users = calendar.events().iter().map(|e| whose(e, users)).collect();
-        doubts.into_iter().for_each(|doubt| calendar.warn(0, doubt));
-        Self { calendar, users, read_at }
+        let names = Names::new(users);
+        let mut said = Vec::new();
+        let mut whose = Vec::with_capacity(calendar.events().len());
+        for event in calendar.events() {
+            let users = names.whose(event);
+            // More would not be kept.
+            if said.len() < MAX_WARNINGS {
+                let new = names.doubts(event, &users).into_iter().filter(|doubt| !said.contains(doubt));
+                said.extend(new.collect::<Vec<_>>());
+            }
+            whose.push(users.into_iter().map(|u| u.name.clone()).collect());
+        }
+        said.into_iter().for_each(|doubt| calendar.warn(0, doubt));
+        Self { calendar: Arc::new(calendar), users: whose.into(), read_at }
     }
 
     /// Who is on call by it at `at`; nobody if it says nothing.
@@ -34,12 +56,12 @@ impl Roster {
     }
 
     fn named(&self) -> impl Iterator<Item = (&Event, &Vec<String>)> {
-        self.calendar.events().iter().zip(&self.users).filter(|(_, users)| !users.is_empty())
+        self.calendar.events().iter().zip(self.users.iter()).filter(|(_, users)| !users.is_empty())
     }
 
     /// Events from `at` on that are nobody's, each by what it is called.
     pub(super) fn strangers(&self, at: Ts) -> Vec<&str> {
-        let all = self.calendar.events().iter().zip(&self.users);
+        let all = self.calendar.events().iter().zip(self.users.iter());
         let nobodys = all.filter(|(event, users)| {
             users.is_empty() && event.occurrences(at, at + super::MAX_PLAN).next().is_some()
         });
@@ -50,38 +72,78 @@ impl Roster {
     }
 }
 
-/// The attendees, if any of them is a user; else the users whose names the summary is made of.
-/// Whoever has declined is not among them.
-fn whose(event: &Event, users: &[User]) -> Vec<String> {
-    let invited = event.attendees.iter().filter_map(|mail| users.iter().find(|u| u.has_mail(mail)));
-    let invited: Vec<String> = invited.map(|u| u.name.clone()).collect();
-    if !invited.is_empty() {
-        return invited;
+impl<'a> Names<'a> {
+    fn new(all: &'a [User]) -> Self {
+        let (mut called, mut mails): (BTreeMap<String, Vec<usize>>, BTreeMap<_, Vec<usize>>) =
+            Default::default();
+        for (place, user) in all.iter().enumerate() {
+            let mail = user.email.as_ref().map(|mail| mail.to_ascii_lowercase());
+            let names = user.aliases.iter().chain([&user.name]).map(|name| name.to_lowercase());
+            let names: BTreeSet<String> =
+                names.chain(user.email.as_ref().map(|m| m.to_lowercase())).collect();
+            for name in names.into_iter().filter(|name| !name.is_empty()) {
+                called.entry(name).or_default().push(place);
+            }
+            if let Some(mail) = mail {
+                mails.entry(mail).or_default().push(place);
+            }
+        }
+        Self { all, called, mails }
     }
-    let named =
-        parts(&event.summary).into_iter().filter_map(|part| users.iter().find(|u| u.is_called(&part)));
-    named.filter(|u| !u.declines(event)).map(|u| u.name.clone()).collect()
+
+    fn called(&self, name: &str) -> &[usize] {
+        self.called.get(&name.to_lowercase()).map_or(&[], Vec::as_slice)
+    }
+
+    /// Users whose addresses are among these, which are in small letters.
+    fn with_mails(&self, mails: &[String]) -> BTreeSet<usize> {
+        mails.iter().filter_map(|mail| self.mails.get(mail)).flatten().copied().collect()
+    }
+
+    /// The attendees, if any of them is a user; else the users whose names the summary is made of.
+    /// Whoever has declined is not among them.
+    fn whose(&self, event: &Event) -> Vec<&'a User> {
+        let first = |places: &Vec<usize>| places.first().copied();
+        let invited = event.attendees.iter().filter_map(|mail| self.mails.get(mail).and_then(first));
+        let mut found = distinct(invited);
+        if found.is_empty() {
+            let declined = self.with_mails(&event.declined);
+            let named = parts(&event.summary).into_iter().filter_map(|p| self.called(&p).first().copied());
+            found = distinct(named.filter(|place| !declined.contains(place)));
+        }
+        found.into_iter().filter_map(|place| self.all.get(place)).collect()
+    }
+
+    /// What a person should look at: who was left out.
+    fn doubts(&self, event: &Event, whose: &[&User]) -> Vec<String> {
+        let summary = &event.summary;
+        let declined = self.with_mails(&event.declined);
+        let name = |place: &usize| self.all.get(*place).map_or("", |u| u.name.as_str());
+        let refused = declined.iter().map(name);
+        let mut doubts: Vec<String> = refused
+            .map(|name| format!("event {summary:?}: {name} has declined, and is not on call by it"))
+            .take(MAX_WARNINGS)
+            .collect();
+        if whose.is_empty() || !self.with_mails(&event.attendees).is_empty() {
+            return doubts;
+        }
+        // `alice and bob swap`: nobody knows which of them it is.
+        let parts = parts(summary);
+        let words = parts.iter().flat_map(|part| part.split_whitespace());
+        let mentioned: BTreeSet<usize> = words.flat_map(|w| self.called(w)).copied().collect();
+        let on_call = whose.iter().map(|u| u.name.as_str()).collect::<Vec<_>>();
+        let beside = mentioned.difference(&declined).map(name).filter(|name| !on_call.contains(name));
+        doubts.extend(beside.take(MAX_WARNINGS).map(|name| {
+            format!("event {summary:?}: names {name} too, and only {} is on call by it", on_call.join(", "))
+        }));
+        doubts
+    }
 }
 
-/// What a person should look at: who was left out.
-fn doubts(event: &Event, users: &[User]) -> Vec<String> {
-    let (summary, whose) = (&event.summary, whose(event, users));
-    let declined = users.iter().filter(|u| u.declines(event));
-    let declined =
-        declined.map(|u| format!("event {summary:?}: {} has declined, and is not on call by it", u.name));
-    let invited = event.attendees.iter().any(|mail| users.iter().any(|u| u.has_mail(mail)));
-    // `alice and bob swap`: nobody knows which of them it is.
-    let words: Vec<String> = if whose.is_empty() || invited { Vec::new() } else { parts(summary) };
-    let mentioned = |u: &&User| {
-        !whose.contains(&u.name)
-            && !u.declines(event)
-            && words.iter().any(|part| part.split_whitespace().any(|w| u.is_called(w)))
-    };
-    let beside = users.iter().filter(mentioned);
-    let beside = beside.map(|u| {
-        format!("event {summary:?}: names {} too, and only {} is on call by it", u.name, whose.join(", "))
-    });
-    declined.chain(beside).collect()
+/// Each place once, in the order of the first.
+fn distinct(places: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut seen = BTreeSet::new();
+    places.filter(|place| seen.insert(*place)).collect()
 }
 
 /// `[L1] alice`, `On call: Alice Smith - primary`, `alice, bob`, `alice@example.com`.
@@ -89,19 +151,4 @@ fn parts(summary: &str) -> Vec<String> {
     let text = summary.replace(" and ", ",").replace(" - ", ",");
     let parts = text.split([',', ';', '&', '+', '/', ':', '(', ')', '[', ']']);
     parts.map(|part| part.trim().to_owned()).collect()
-}
-
-impl User {
-    fn has_mail(&self, mail: &str) -> bool {
-        self.email.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(mail))
-    }
-
-    fn declines(&self, event: &Event) -> bool {
-        event.declined.iter().any(|mail| self.has_mail(mail))
-    }
-
-    fn is_called(&self, name: &str) -> bool {
-        let same = |other: &String| !name.is_empty() && other.to_lowercase() == name.to_lowercase();
-        same(&self.name) || self.has_mail(name) || self.aliases.iter().any(same)
-    }
 }

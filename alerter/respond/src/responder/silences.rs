@@ -29,6 +29,15 @@ impl Responder {
             self.manager.suppressor.silences_mut().put(silence);
             self.wait_for_silence(now, &id);
         }
+        self.forget_crowded_out(now);
+    }
+
+    /// Silences that end by themselves were within the limits of those that have not ended. So it
+    /// is enough to look when one is made or changed.
+    fn forget_crowded_out(&mut self, now: Ts) {
+        for id in self.manager.suppressor.silences_mut().forget_crowded_out(now) {
+            self.wait_for_silence(now, &id);
+        }
     }
 
     pub(super) fn silence(&mut self, tx: &mut Tx<'_>, plan: &Plan) {
@@ -76,6 +85,7 @@ impl Responder {
             tx.out.push(Effect::Silence(Box::new(silence.clone())));
         }
         self.wait_for_silence(now, id);
+        self.forget_crowded_out(now);
     }
 
     fn wait_for_silence(&mut self, now: Ts, id: &str) {

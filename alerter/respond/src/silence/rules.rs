@@ -11,6 +11,9 @@ const MAX_MATCHERS: usize = 32;
 /// Bytes that the compiled regular expressions of all silences may take that have not ended; plain
 /// alternatives take none.
 pub(super) const MAX_COMPILED: usize = 4 * 1024 * 1024;
+/// Bytes of all silences that people made and that have not ended, without what is compiled. Ten
+/// thousand with two matchers each take about half of it.
+pub(super) const MAX_BYTES: usize = 8 << 20;
 /// Characters of a comment, and of an author.
 const MAX_COMMENT: usize = 2000;
 const MAX_AUTHOR: usize = 200;
@@ -141,6 +144,18 @@ impl Silences {
             planned_by: None,
             reminded: false,
         };
+        let of_people = self.all().filter(|s| s.planned_by.is_none() && s.phase(now) != Phase::Expired);
+        let had: usize = of_people.map(Silence::size).sum();
+        let others = had.saturating_sub(in_place.or(replaces).map_or(0, Silence::size));
+        if others + silence.size() > MAX_BYTES {
+            return Err(Refusal::Full(format!(
+                "all silences may take {} KiB, the others take {} KiB and this one takes {} KiB: use fewer or \
+                 shorter matchers, or end other silences",
+                MAX_BYTES / 1024,
+                others.div_ceil(1024),
+                silence.size().div_ceil(1024)
+            )));
+        }
         Ok(Plan { silence, replaces: replaces.map(|had| had.id.clone()) })
     }
 

@@ -74,6 +74,81 @@ fn what_is_refused_and_why() {
     assert!(s.plan(wanted(&two, Some(-1000), 100), "x", T0).is_ok(), "what is past of it does not count");
 }
 
+/// One with this many matchers of `length` characters each.
+fn large(matchers: usize, length: usize) -> Wanted {
+    let matcher = |i: usize| Matcher::new(format!("l{i}"), Op::Equal, "x".repeat(length)).unwrap();
+    Wanted { matchers: (0..matchers).map(matcher).collect(), ..wanted(&["run=a"], None, 1000) }
+}
+
+#[test]
+fn the_text_of_all_has_a_limit() {
+    let mut s = Silences::default();
+    // A day's work of a script: each has the most that one may have.
+    let mut refusal = None;
+    let mut count = 0;
+    while count < 1000 && refusal.is_none() {
+        refusal = add(&mut s, large(32, 2048), &format!("x{count:03}"), 0).err();
+        count += 1;
+    }
+    let Some(Refusal::Full(why)) = refusal else { panic!("{count}: {refusal:?}") };
+    assert!(why.contains("all silences may take 8192 KiB"), "{why}");
+    assert!(s.all().map(Silence::size).sum::<usize>() <= rules::MAX_BYTES);
+    // Room for one in the place of another, and for others after one has ended.
+    let changed = Wanted { id: Some("x000".into()), comment: "other".into(), ..large(32, 2048) };
+    add(&mut s, Wanted { starts_at: Some(T0), ..changed }, "x", 0).unwrap();
+    s.expire("x001", at(1)).unwrap();
+    add(&mut s, large(30, 2048), "more", 1).unwrap();
+    add(&mut s, wanted(&["run=a"], None, 1000), "small", 1).unwrap();
+    // Ten thousand of the usual kind have room.
+    let mut usual = Silences::default();
+    for i in 0..200 {
+        add(
+            &mut usual,
+            wanted(&["run=llama-70b-pretrain", "kind=hang"], None, 1000),
+            &format!("x{i:035}"),
+            0,
+        )
+        .unwrap();
+    }
+    assert!(usual.all().map(Silence::size).sum::<usize>() * 50 < rules::MAX_BYTES);
+}
+
+#[test]
+fn of_ended_ones_the_newest_are_remembered() {
+    let mut s = Silences::default();
+    let ended = |id: String, matchers: &Wanted, ends: i64| Silence {
+        id,
+        matchers: matchers.matchers.clone(),
+        starts_at: T0,
+        ends_at: at(ends),
+        created_by: "alice".into(),
+        comment: "x".into(),
+        updated_at: T0,
+        expire_on_resolve: false,
+        planned_by: None,
+        reminded: false,
+    };
+    let small = wanted(&["run=a"], None, 10);
+    for i in 0..MAX_ENDED + 5 {
+        s.put(ended(format!("x{i}"), &small, 1 + i as i64));
+    }
+    s.put(ended("open".into(), &small, 1_000_000));
+    let gone = s.forget_crowded_out(at(100_000));
+    assert_eq!(
+        gone.iter().collect::<BTreeSet<_>>(),
+        ["x0", "x1", "x2", "x3", "x4"].map(str::to_owned).iter().collect()
+    );
+    assert_eq!((s.all().count(), s.forgotten_early()), (MAX_ENDED + 1, 5));
+    // Large ones are fewer.
+    for i in 0..100 {
+        s.put(ended(format!("y{i}"), &large(32, 2048), 50_000 + i));
+    }
+    s.forget_crowded_out(at(100_000));
+    let left: Vec<_> = s.all().filter(|s| s.phase(at(100_000)) == Phase::Expired).collect();
+    assert!(left.iter().map(|s| s.size()).sum::<usize>() <= MAX_ENDED_BYTES && left.len() < 100);
+    assert!(s.get("y99").is_some() && s.get("y0").is_none() && s.get("open").is_some());
+}
+
 #[test]
 fn there_is_a_most() {
     let mut s = Silences::default();

@@ -6,12 +6,17 @@ use serde_json::{Value, json};
 use crate::attack::{Attack, Target, post};
 
 pub(crate) const SILENCES: Attack = Attack::new("large-silences", silences);
+pub(crate) const TEXTS: Attack = Attack::new("long-silences", texts);
 pub(crate) const ALERTS: Attack = Attack::new("large-alerts", alerts);
 
 const JSON: &str = "content-type: application/json\r\n";
 /// One more names the runs that it is for.
 const PATTERNS: usize = 31;
 const SILENCES_SENT: usize = 270;
+/// Of these the alerter keeps a few.
+const TEXTS_SENT: usize = 1_500;
+/// As much as a matcher may have.
+const TEXT: usize = 2048;
 const ALERTS_SENT: usize = 6_000;
 const AT_ONCE: usize = 10;
 
@@ -19,6 +24,21 @@ fn silences(target: &Target) -> anyhow::Result<()> {
     for n in 0..SILENCES_SENT {
         let mut matchers: Vec<String> =
             (0..PATTERNS).map(|p| format!("alertname=~\"([a-zA-Z]?){{1200}}{n}z{p}\"")).collect();
+        matchers.push("run=~\"other-.*\"".to_owned());
+        let body = json!({"matchers": matchers, "duration": "2h", "created_by": "mallory", "comment": "c"});
+        // Taken or refused, there is an answer.
+        post(target.alerter, "/api/v1/silences", JSON, body.to_string().as_bytes())
+            .context("the alerter does not answer")?;
+    }
+    Ok(())
+}
+
+/// Nothing in them needs to be compiled.
+fn texts(target: &Target) -> anyhow::Result<()> {
+    for n in 0..TEXTS_SENT {
+        let mut matchers: Vec<String> = (0..PATTERNS)
+            .map(|p| format!("alertname!=\"{}\"", format!("{n}x{p}").repeat(TEXT / 8)))
+            .collect();
         matchers.push("run=~\"other-.*\"".to_owned());
         let body = json!({"matchers": matchers, "duration": "2h", "created_by": "mallory", "comment": "c"});
         // Taken or refused, there is an answer.

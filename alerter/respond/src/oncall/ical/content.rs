@@ -2,8 +2,10 @@
 
 use stepwatch_wire::words;
 
-/// Characters of a line after it is unfolded; what is beyond is no name, date or rule.
-const MAX_LINE: usize = 16 << 10;
+/// Bytes of a line after it is unfolded: a thousand dates have room. The rest is not read.
+const MAX_LINE: usize = 32 << 10;
+/// Of one line; the rest is not read.
+const MAX_PARAMETERS: usize = 32;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line {
@@ -11,25 +13,35 @@ pub(super) struct Line {
     pub(super) name: String,
     parameters: Vec<(String, String)>,
     pub(super) value: String,
+    /// There is more of it than is read.
+    pub(super) over: bool,
+}
+
+/// What is wrong with a line that is `over`.
+pub(super) fn too_long() -> String {
+    format!("more than {MAX_LINE} bytes or {MAX_PARAMETERS} parameters")
 }
 
 /// The lines of a text. What is not a content line is left out.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = Line> {
     let mut raw = text.split('\n').map(|l| l.strip_suffix('\r').unwrap_or(l)).peekable();
     core::iter::from_fn(move || {
-        let mut line = raw.next()?.to_owned();
+        let whole = raw.next()?;
+        let mut line = whole[..whole.floor_char_boundary(MAX_LINE)].to_owned();
+        let mut over = line.len() < whole.len();
         while let Some(more) = raw.next_if(|next| next.starts_with([' ', '\t'])) {
-            if line.len() + more.len() <= MAX_LINE {
+            over |= line.len() + more.len() > MAX_LINE;
+            if !over {
                 line.push_str(&more[1..]);
             }
         }
-        Some(line)
+        Some((line, over))
     })
-    .filter_map(|line| Line::parse(&line))
+    .filter_map(|(line, over)| Line::parse(&line, over))
 }
 
 impl Line {
-    fn parse(line: &str) -> Option<Self> {
+    fn parse(line: &str, mut over: bool) -> Option<Self> {
         let mut quoted = false;
         let mut parts = Vec::new();
         let mut begin = 0;
@@ -37,6 +49,8 @@ impl Line {
         for (at, c) in line.char_indices() {
             match c {
                 '"' => quoted = !quoted,
+                // The name is one part more.
+                ';' if !quoted && parts.len() >= MAX_PARAMETERS => over = true,
                 ';' if !quoted => {
                     parts.push(&line[begin..at]);
                     begin = at + 1;
@@ -48,7 +62,7 @@ impl Line {
                 _ => {}
             }
         }
-        let colon = colon?;
+        let colon = colon.or_else(|| over.then_some(line.len()))?;
         parts.push(&line[begin..colon]);
         let (name, parameters) = parts.split_first()?;
         let named = |p: &&str| {
@@ -56,11 +70,12 @@ impl Line {
             Some((key.trim().to_ascii_uppercase(), value.trim_matches('"').to_owned()))
         };
         let name = name.trim().to_ascii_uppercase();
-        let value = line[colon + 1..].to_owned();
+        let value = line.get(colon + 1..).unwrap_or_default().to_owned();
         (!name.is_empty()).then(|| Self {
             name,
             parameters: parameters.iter().filter_map(named).collect(),
             value,
+            over,
         })
     }
 

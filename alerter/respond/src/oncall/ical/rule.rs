@@ -7,6 +7,7 @@
 use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime, Weekday};
 
+use super::MAX_COUNTED_DAYS;
 use super::value::When;
 
 /// Of a counted rule, more is as good as for ever.
@@ -38,8 +39,9 @@ enum Every {
 }
 
 impl Rule {
-    /// The rule of an event that begins at `start`.
-    pub(super) fn parse(text: &str, start: &When) -> Result<Self, String> {
+    /// The rule of an event that begins at `start`. Adds the days that had to be looked at to
+    /// `days`, and looks at no more when there are too many.
+    pub(super) fn parse(text: &str, start: &When, days: &mut usize) -> Result<Self, String> {
         let mut rule = Self {
             every: Every::Day,
             interval: 1,
@@ -69,7 +71,7 @@ impl Rule {
             }
         }
         rule.set_frequency(freq.as_deref(), start)?;
-        rule.end_count(start.civil);
+        rule.end_count(start.civil, days);
         Ok(rule)
     }
 
@@ -115,10 +117,20 @@ impl Rule {
     }
 
     /// A counted rule is one with an end.
-    fn end_count(&mut self, start: DateTime) {
+    fn end_count(&mut self, start: DateTime, looked_at: &mut usize) {
         let Some(count) = self.count.take().filter(|n| *n <= MAX_COUNT) else { return };
-        let counted = self.dates(start, start, DateTime::MAX).take(count).last();
-        let ended = counted.map_or(start, |last| last);
+        let (mut left, mut ended) = (count, start);
+        let last = self.until.unwrap_or(DateTime::MAX);
+        for begin in self.periods(start.date(), start.date(), last.date()) {
+            *looked_at += self.length(begin) as usize;
+            if left == 0 || *looked_at > MAX_COUNTED_DAYS {
+                break;
+            }
+            let dates = self.days(start.date(), begin).into_iter().map(|day| day.to_datetime(start.time()));
+            for civil in dates.filter(|civil| (start..=last).contains(civil)).take(left) {
+                (ended, left) = (civil, left - 1);
+            }
+        }
         self.until = Some(self.until.map_or(ended, |until| until.min(ended)));
     }
 
@@ -130,15 +142,28 @@ impl Rule {
         to: DateTime,
     ) -> impl Iterator<Item = DateTime> {
         let time = start.time();
-        let first = self.period_of(start.date(), from.date()).max(0);
         let to = self.until.map_or(to, |until| until.min(to));
-        let last_day = to.date();
-        (first..first.saturating_add(MAX_PERIODS))
-            .map_while(move |n| self.period(start.date(), n).filter(|day| *day <= last_day))
+        self.periods(start.date(), from.date(), to.date())
             .flat_map(move |begin| self.days(start.date(), begin))
             .map(move |date| DateTime::from_parts(date, time))
             .filter(move |civil| *civil >= start && *civil >= from)
             .take_while(move |civil| *civil <= to)
+    }
+
+    /// The first days of the periods between two days, of an event that begins on `start`.
+    fn periods(&self, start: Date, from: Date, last: Date) -> impl Iterator<Item = Date> {
+        let first = self.period_of(start, from).max(0);
+        (first..first.saturating_add(MAX_PERIODS))
+            .map_while(move |n| self.period(start, n).filter(|day| *day <= last))
+    }
+
+    /// Days of the period that begins on `begin`.
+    fn length(&self, begin: Date) -> i64 {
+        match self.every {
+            Every::Day => 1,
+            Every::Week => 7,
+            Every::Month => i64::from(begin.days_in_month()),
+        }
     }
 
     /// The first day of the `n`th period since the one of `start`.
@@ -175,12 +200,8 @@ impl Rule {
 
     /// The days of the period that begins on `begin`, in order.
     fn days(&self, start: Date, begin: Date) -> Vec<Date> {
-        let length = match self.every {
-            Every::Day => 1,
-            Every::Week => 7,
-            Every::Month => i64::from(begin.days_in_month()),
-        };
-        let all = (0..length).filter_map(|n| begin.checked_add(SignedDuration::from_hours(24 * n)).ok());
+        let all = (0..self.length(begin))
+            .filter_map(|n| begin.checked_add(SignedDuration::from_hours(24 * n)).ok());
         let mut days: Vec<Date> = all.filter(|day| self.holds(start, *day)).collect();
         if !self.by_set_pos.is_empty() {
             let n = days.len() as i64;
@@ -230,8 +251,16 @@ fn one(text: &str, from: i64, to: i64) -> Result<i64, String> {
     n.ok_or_else(|| format!("{text:?} is not a number from {from} to {to}"))
 }
 
-fn list<T>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
-    text.split(',').map(|v| read(v.trim())).collect()
+/// Each value once: whatever is repeated would be compared with every day.
+fn list<T: PartialEq>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    let mut list = Vec::new();
+    for value in text.split(',') {
+        let value = read(value.trim())?;
+        if !list.contains(&value) {
+            list.push(value);
+        }
+    }
+    Ok(list)
 }
 
 fn weekday(text: &str) -> Result<Weekday, String> {

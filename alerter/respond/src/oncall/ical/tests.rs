@@ -234,6 +234,86 @@ fn the_copy_outlives_a_restart_but_not_its_schedule() {
     assert_eq!(other.take_dirty(), gone);
 }
 
+/// `n` attendees and `dates` further dates of an event.
+fn crowd(n: usize, dates: usize) -> String {
+    let attendees: String = (0..n).map(|i| format!("ATTENDEE:a{i}@example.com|")).collect();
+    let dates: Vec<String> =
+        (0..dates).map(|i| format!("2027{:02}{:02}T000000Z", 1 + i / 28 % 12, 1 + i % 28)).collect();
+    let dates = if dates.is_empty() { String::new() } else { format!("RDATE:{}|", dates.join(",")) };
+    format!("DTSTART:20261201T090000|DTEND:20261202T090000|SUMMARY:alice|{attendees}{dates}")
+}
+
+#[test]
+fn dates_times_people_have_a_limit_and_the_copy_before_stays() {
+    let mut o = oncall();
+    let good = calendar(&["DTSTART:20261201T090000|DTEND:20261203T090000|SUMMARY:alice"]);
+    o.read_calendar("primary", &good, at("2026-12-01T11:30:00Z")).unwrap();
+    let dear = calendar(&[&crowd(999, 300)]);
+    let why = o.read_calendar("primary", &dear, at("2026-12-01T12:00:00Z")).unwrap_err();
+    assert_eq!(
+        why,
+        "its events have 300699 invitations (dates times people) and exceptions, the limit is 100000"
+    );
+    assert_eq!(o.duty("primary", at("2026-12-01T12:00:00Z")).unwrap().users, ["alice"]);
+    // Also of many events together.
+    let one = crowd(999, 20);
+    let why = Calendar::parse(&calendar(&vec![one.as_str(); 6]), &Zone::default()).unwrap_err();
+    assert!(why.contains("125874 invitations"), "{why}");
+    let parsed = Calendar::parse(&calendar(&vec![one.as_str(); 4]), &Zone::default()).unwrap();
+    // A date is not an event of its own, which would have all people once more.
+    assert_eq!(parsed.events().len(), 4);
+    let year = (at("2026-12-01T00:00:00Z"), at("2027-12-01T00:00:00Z"));
+    assert_eq!(parsed.events()[0].occurrences(year.0, year.1).count(), 21);
+}
+
+#[test]
+fn exceptions_have_a_limit_together() {
+    let dates: Vec<String> =
+        (0..1000).map(|i| format!("2027{:02}{:02}", 1 + i / 28 % 12, 1 + i % 28)).collect();
+    let event = format!("DTSTART:20261201T090000|DTEND:20261202T090000|EXDATE:{}", dates.join(","));
+    let why = Calendar::parse(&calendar(&vec![event.as_str(); 101]), &Zone::default()).unwrap_err();
+    assert!(why.contains("101101 invitations"), "{why}");
+}
+
+#[test]
+fn series_of_one_name_share_what_replaces_their_dates() {
+    let series = "DTSTART:20261201T090000|DTEND:20261201T170000|RRULE:FREQ=DAILY|SUMMARY:a";
+    let instance = "RECURRENCE-ID:20261203T090000|DTSTART:20261203T120000|DTEND:20261203T200000|SUMMARY:b";
+    let parsed = Calendar::parse(&calendar(&[series, series, instance]), &Zone::default()).unwrap();
+    let [a, b, _] = parsed.events() else { panic!("{parsed:?}") };
+    assert!(Arc::ptr_eq(&a.replaced, &b.replaced) && a.replaced.len() == 1);
+}
+
+#[test]
+fn counted_recurrences_that_never_hold_have_a_limit() {
+    let never = "DTSTART:20260130T090000|DTEND:20260130T170000|RRULE:FREQ=MONTHLY;BYMONTH=2;BYMONTHDAY=30;COUNT=5|SUMMARY:a";
+    assert_eq!(Calendar::parse(&calendar(&[never]), &Zone::default()).unwrap().events().len(), 1);
+    let why = Calendar::parse(&calendar(&vec![never; 20_000]), &Zone::default()).unwrap_err();
+    assert!(why.contains("more than 4000000 days looked at"), "{why}");
+}
+
+#[test]
+fn an_event_with_too_much_of_anything_is_left_out_and_told() {
+    let event = |line: &str| format!("DTSTART:20261201T090000|DTEND:20261202T090000|{line}");
+    for (line, want) in [
+        (format!("SUMMARY:{}", "x,".repeat(600)), "SUMMARY: 1200 characters, the limit is 1000"),
+        (format!("SUMMARY:{}", "x".repeat(40_000)), "SUMMARY: more than 32768 bytes"),
+        (format!("RDATE{}:20261201", ";=".repeat(33)), "RDATE: more than 32768 bytes or 32 parameters"),
+        (format!("RDATE;X={}:20261201", "x".repeat(40_000)), "RDATE: more than 32768 bytes"),
+        ("ATTENDEE:a|".repeat(1001), "ATTENDEE: more than 1000 of them"),
+    ] {
+        let parsed = Calendar::parse(&calendar(&[&event(&line)]), &Zone::default()).unwrap();
+        let said = parsed.warnings.join("");
+        assert_eq!((parsed.events().len(), parsed.skipped), (0, 1), "{want}");
+        assert!(said.chars().count() <= MAX_WARNING && said.contains(want), "{want}: {said}");
+    }
+    // What is of no use here may be as long as it likes.
+    let text = calendar(&[&event(&format!("DESCRIPTION:{}", "x".repeat(40_000)))]);
+    assert_eq!(Calendar::parse(&text, &Zone::default()).unwrap().events().len(), 1);
+    let why = Calendar::parse(&"BEGIN:VCALENDAR\n".repeat(17), &Zone::default()).unwrap_err();
+    assert!(why.contains("more than 16 components within one another"), "{why}");
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(lines in proptest::collection::vec("(DTSTART|DTEND|RRULE|EXDATE|RDATE|DURATION|ATTENDEE|BEGIN|END|RECURRENCE-ID|SUMMARY|UID)(;TZID=(Europe/Berlin|x|\"))?:?(FREQ=(DAILY|WEEKLY|MONTHLY);COUNT=[0-9]{1,3}|VEVENT|VALARM|VCALENDAR|P[0-9]{1,3}D|20[0-9]{6}(T[0-9]{6}Z?)?|.{0,12})", 0..12), at in -100_000_000i64..5_000_000_000) {

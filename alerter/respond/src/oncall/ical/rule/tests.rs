@@ -9,7 +9,7 @@ fn start(civil: &str) -> When {
 
 fn dates(rule: &str, begin: &str, n: usize) -> Vec<String> {
     let (begin, end) = (start(begin), "2100-01-01T00:00".parse().unwrap());
-    let rule = Rule::parse(rule, &begin).unwrap();
+    let rule = Rule::parse(rule, &begin, &mut 0).unwrap();
     rule.dates(begin.civil, begin.civil, end).take(n).map(|d| d.date().to_string()).collect()
 }
 
@@ -83,7 +83,7 @@ fn what_is_not_understood_is_refused() {
         ("FREQ=WEEKLY;BYDAY=XX", "day of the week"),
         ("FREQ", "KEY=VALUE"),
     ] {
-        let got = Rule::parse(rule, &start("2026-12-01T09:00"));
+        let got = Rule::parse(rule, &start("2026-12-01T09:00"), &mut 0);
         assert!(got.as_ref().is_err_and(|e| e.contains(part)), "{rule}: {got:?}");
     }
 }
@@ -105,7 +105,7 @@ proptest! {
         let by_day = if days.is_empty() || freq == "YEARLY" { String::new() } else { format!(";BYDAY={}", days.join(",")) };
         let text = format!("FREQ={freq};INTERVAL={interval};WKST={week_start}{by_day}");
         let begin = When { civil: Zone::default().civil(stepwatch_model::time::Ts(begin * 86_400_000 + 9 * 3_600_000)), zone: Zone::default(), day: false };
-        let rule = Rule::parse(&text, &begin).unwrap();
+        let rule = Rule::parse(&text, &begin, &mut 0).unwrap();
         let from = begin.civil.saturating_add(SignedDuration::from_hours(24 * ahead));
         let to = from.saturating_add(SignedDuration::from_hours(24 * 100));
         let all: Vec<DateTime> = rule.dates(begin.civil, begin.civil, to).filter(|d| *d >= from).collect();
@@ -116,9 +116,17 @@ proptest! {
 
     #[test]
     fn no_text_makes_it_panic(text in "(FREQ=(DAILY|WEEKLY|MONTHLY|YEARLY)|INTERVAL=[0-9]{1,6}|COUNT=[0-9]{1,12}|UNTIL=[0-9TZ]{0,16}|BYDAY=[-0-9MOTUXFR,]{0,9}|BYMONTHDAY=[-0-9,]{0,9}|BYSETPOS=[-0-9,]{0,9}|BYMONTH=[0-9,]{0,5}|;|=|.){0,8}") {
-        if let Ok(rule) = Rule::parse(&text, &start("2026-12-01T09:00")) {
+        if let Ok(rule) = Rule::parse(&text, &start("2026-12-01T09:00"), &mut 0) {
             let begin = start("2026-12-01T09:00").civil;
             prop_assert!(rule.dates(begin, begin, DateTime::MAX).take(50).count() <= 50);
         }
     }
+}
+
+#[test]
+fn what_a_list_repeats_is_kept_once() {
+    let begin = start("2026-12-01T09:00");
+    let days = vec!["1,-1"; 5000].join(",");
+    let rule = Rule::parse(&format!("FREQ=MONTHLY;BYMONTHDAY={days}"), &begin, &mut 0).unwrap();
+    assert_eq!(rule, Rule::parse("FREQ=MONTHLY;BYMONTHDAY=1,-1", &begin, &mut 0).unwrap());
 }
