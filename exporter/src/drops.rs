@@ -59,10 +59,13 @@ pub enum Reason {
     Absurd,
     /// Conditions of the node over the limit of what one collector holds: not told.
     Conditions,
+    /// Datagrams that carried descriptors, which are closed; what the datagram says stands. Newer
+    /// kernels refuse them at their sender.
+    Descriptors,
 }
 
 impl Reason {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
@@ -84,6 +87,7 @@ impl Reason {
         Self::Timestamp,
         Self::Absurd,
         Self::Conditions,
+        Self::Descriptors,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -109,6 +113,7 @@ impl Reason {
             Self::Timestamp => "timestamp",
             Self::Absurd => "absurd_value",
             Self::Conditions => "conditions_limit",
+            Self::Descriptors => "descriptors_refused",
         }
     }
 }

@@ -324,3 +324,30 @@ fn a_flood_of_logs_and_holes_leaves_room_for_a_log() {
     assert!(exporter.page().get(&source).unwrap() > (4_u64 << 40) as f64 - 1e6);
     is_unharmed(&exporter, 1);
 }
+
+#[test]
+fn descriptors_that_come_with_datagrams_stay_outside() {
+    use std::io::IoSlice;
+    use std::os::fd::AsFd as _;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Exporter::start(dir.path(), QUICK);
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", exporter.pid())).unwrap().count();
+    let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    socket.connect(exporter.socket().with_file_name("ingest.dgram")).unwrap();
+    is_unharmed(&exporter, 1);
+    let before = open();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let four = [file.as_fd(); 4];
+    for _ in 0..500 {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&four)));
+        // Newer kernels refuse it.
+        let _ = sendmsg(&socket, &[IoSlice::new(b"{}")], &mut control, SendFlags::NOSIGNAL);
+    }
+    is_unharmed(&exporter, 2);
+    assert!(open() < before + 50, "{} descriptors, {before} before", open());
+}

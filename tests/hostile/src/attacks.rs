@@ -1,6 +1,7 @@
 //! The attacks, each a file and a line here.
 
 mod bodies;
+mod descriptors;
 mod events;
 mod exporter;
 mod flood;
@@ -54,6 +55,7 @@ pub(crate) const ALL: &[Attack] = &[
     readers::ATTACK,
     series::ATTACK,
     sockets::ATTACK,
+    descriptors::ATTACK,
     logs::MANY,
     logs::SPARSE,
     logs::HISTORY,
