@@ -59,10 +59,17 @@ pub enum Reason {
     Absurd,
     /// Conditions of the node over the limit of what one collector holds: not told.
     Conditions,
+    /// Datagrams that carried descriptors, which are closed; what the datagram says stands. Newer
+    /// kernels refuse them at their sender.
+    Descriptors,
+    /// Streams of a launcher's lines over the limit: the user's own oldest is no longer read.
+    Streams,
+    /// A stream of lines of the user with the most, given up for one of a user with fewer.
+    StreamsShare,
 }
 
 impl Reason {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
@@ -84,6 +91,9 @@ impl Reason {
         Self::Timestamp,
         Self::Absurd,
         Self::Conditions,
+        Self::Descriptors,
+        Self::Streams,
+        Self::StreamsShare,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -109,6 +119,9 @@ impl Reason {
             Self::Timestamp => "timestamp",
             Self::Absurd => "absurd_value",
             Self::Conditions => "conditions_limit",
+            Self::Descriptors => "descriptors_refused",
+            Self::Streams => "streams_limit",
+            Self::StreamsShare => "streams_share",
         }
     }
 }

@@ -51,6 +51,9 @@ impl Sockets {
             .map_err(|source| BindError::Directory { path: dir.into(), source })?;
         let mut files = Files(Vec::new());
         let seqpacket = bind_one(path, SocketType::SEQPACKET, &mut files)?;
+        if let Err(error) = stepwatch_sys::credentials::refuse_descriptors(&seqpacket) {
+            tracing::warn!(%error, "the kernel does not refuse descriptors at the ingest socket");
+        }
         rustix::net::listen(&seqpacket, BACKLOG)
             .map_err(|e| BindError::Bind { path: path.into(), source: e.into() })?;
         let datagram = bind_one(&dir.join(DATAGRAM), SocketType::DGRAM, &mut files)?;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram as StdDatagram;
 
 use stepwatch_kit::shutdown::Shutdown;
-use stepwatch_sys::credentials;
+use stepwatch_sys::credentials::{self, Received};
 use stepwatch_wire::{Event, MAX_EVENT_BYTES};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -32,20 +32,30 @@ pub(super) async fn serve(socket: OwnedFd, intake: Intake, shutdown: Shutdown) {
             received = receive(&socket, &mut packet) => received,
         };
         match received {
-            Ok((n, _)) if n > MAX_EVENT_BYTES => intake.hub.drops().count(Reason::Oversize),
-            Ok((n, uid)) => match Event::parse(&packet[..n]) {
-                Ok(event) => drop(intake.publish(&Origin::Datagram(Voice::of(uid)), event)),
-                Err(error) => {
-                    intake.hub.drops().count(Reason::Malformed);
-                    tracing::debug!(%error, "malformed datagram");
-                }
-            },
+            Ok(received) => take(received, &packet, &intake),
             Err(error) => tracing::debug!(%error, "datagram socket"),
         }
     }
 }
 
-/// The next datagram: its length, and the user that sent it.
-pub(crate) async fn receive(socket: &UnixDatagram, packet: &mut [u8]) -> io::Result<(usize, Option<u32>)> {
+fn take(received: Received, packet: &[u8], intake: &Intake) {
+    let drops = intake.hub.drops();
+    if received.carried {
+        drops.count(Reason::Descriptors);
+    }
+    if received.length > MAX_EVENT_BYTES {
+        return drops.count(Reason::Oversize);
+    }
+    match Event::parse(&packet[..received.length]) {
+        Ok(event) => drop(intake.publish(&Origin::Datagram(Voice::of(received.uid)), event)),
+        Err(error) => {
+            drops.count(Reason::Malformed);
+            tracing::debug!(%error, "malformed datagram");
+        }
+    }
+}
+
+/// The next datagram.
+pub(crate) async fn receive(socket: &UnixDatagram, packet: &mut [u8]) -> io::Result<Received> {
     socket.async_io(Interest::READABLE, || credentials::receive(socket, packet)).await
 }

@@ -20,11 +20,13 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use stepwatch_kit::serve::{Ends, ListenAddr};
 use stepwatch_kit::shutdown::Shutdown;
+use stepwatch_sys::credentials::Received;
 use stepwatch_wire::{Event, words};
 use tokio::net::{UdpSocket, UnixDatagram};
 
 use super::sink::{Sink, Surroundings};
 use crate::clock::unix_now;
+use crate::drops::Reason;
 use crate::family::Family;
 use crate::identity::peer;
 use crate::ingest::datagram;
@@ -117,7 +119,11 @@ enum Socket {
 /// Who sent a packet, as far as the socket says.
 #[derive(Debug, Clone, Copy)]
 enum Sender {
-    Known(Voice),
+    Known {
+        voice: Voice,
+        /// It sent descriptors with its datagram, which are closed.
+        carried: bool,
+    },
     At(Ends),
 }
 
@@ -184,8 +190,8 @@ impl Socket {
                 Ok((length, Sender::At(Ends { peer, local: socket.local_addr()? })))
             }
             Self::Unix(socket, _) => {
-                let (length, uid) = datagram::receive(socket, packet).await?;
-                Ok((length, Sender::Known(Voice::of(uid))))
+                let Received { length, uid, carried } = datagram::receive(socket, packet).await?;
+                Ok((length, Sender::Known { voice: Voice::of(uid), carried }))
             }
         }
     }
@@ -263,7 +269,12 @@ impl Statsd {
     /// Asked anew for every datagram: whose a port was a moment ago says nothing of whose it is.
     fn voice(&mut self, sender: Sender) -> Voice {
         match sender {
-            Sender::Known(voice) => voice,
+            Sender::Known { voice, carried } => {
+                if carried {
+                    self.health.dropped(Reason::Descriptors.as_str(), 1);
+                }
+                voice
+            }
             Sender::At(ends) => {
                 let uid = peer::uid_of_datagram(ends).or_else(|| self.search(ends.peer, Instant::now()));
                 Voice::of(uid)

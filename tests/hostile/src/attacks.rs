@@ -1,6 +1,7 @@
 //! The attacks, each a file and a line here.
 
 mod bodies;
+mod descriptors;
 mod events;
 mod exporter;
 mod flood;
@@ -19,6 +20,7 @@ mod sites;
 mod sockets;
 mod store;
 mod textfile;
+mod unfinished;
 mod unread;
 mod words;
 
@@ -54,6 +56,10 @@ pub(crate) const ALL: &[Attack] = &[
     readers::ATTACK,
     series::ATTACK,
     sockets::ATTACK,
+    descriptors::ATTACK,
+    unfinished::STREAMS,
+    unfinished::NAMES,
+    unfinished::LOGS,
     logs::MANY,
     logs::SPARSE,
     logs::HISTORY,

@@ -3,6 +3,11 @@
 //! Nearly all mean nothing, and a storm of them must cost nothing: the first byte picks the few
 //! beginnings that are compared, and what may stand anywhere in a line is searched for with vector
 //! instructions. No line is matched against a list.
+//!
+//! Every user writes to this log: a process that crashes has its name at the beginning of a line
+//! (15 bytes that it chooses, then `[pid]: segfault at ...`), and the names of its files and cgroups
+//! and its arguments further on. So a pattern is longer than a name where it stands at the
+//! beginning, and a text that may stand further on must follow what only a driver writes.
 
 use std::sync::LazyLock;
 
@@ -51,30 +56,71 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// Bytes of the name of a process (`TASK_COMM_LEN` without its end).
+const MAX_NAME_BYTES: usize = 15;
+
+/// The lines of a message that may be read: a name of a file can contain a newline, so what follows
+/// one is read only in messages of the NVIDIA driver, which has messages of several lines.
+pub(super) fn lines(message: &str) -> impl Iterator<Item = &str> {
+    let mut lines = message.split('\n').filter(|line| !line.trim().is_empty()).peekable();
+    let several = lines.peek().is_some_and(|first| first.starts_with("NVRM: ") && !is_of_process(first));
+    lines.take(if several { usize::MAX } else { 1 })
+}
+
+/// Whether a line begins with the name and the number of a process, `name[pid]` or `name (pid)`: it
+/// is about that process, whatever the name says.
+fn is_of_process(line: &str) -> bool {
+    (0..=MAX_NAME_BYTES).any(|at| {
+        let rest = line.as_bytes().get(at..).unwrap_or_default();
+        let (number, end) = match rest {
+            [b'[', number @ ..] => (number, b']'),
+            [b' ', b'(', number @ ..] => (number, b')'),
+            _ => return false,
+        };
+        let digits = number.iter().take_while(|b| b.is_ascii_digit()).count();
+        digits > 0 && number.get(digits) == Some(&end)
+    })
+}
+
+/// What begins with a number, without it.
+fn after_number(text: &str) -> Option<&str> {
+    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    (rest.len() < text.len()).then_some(rest)
+}
+
+/// Whether this may be the name of a disk, a filesystem's device or an interface.
+fn is_device(name: &str) -> bool {
+    let ordinary = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | '!' | ':' | '+');
+    !name.is_empty() && name.chars().all(ordinary)
+}
+
 /// Reads one line; `None` of what means nothing to us.
 pub(super) fn recognise(line: &str) -> Option<Found<'_>> {
+    if is_of_process(line) {
+        return nccl_segfault(line);
+    }
     let plain = |pattern| Some(Found::Pattern(pattern, Facts::default()));
     let found = match line.as_bytes().first()? {
-        b'N' => nvidia::nvrm(line).map(Found::Nvidia).or_else(|| lockup(line)),
+        b'N' => nvidia::nvrm(line).map(Found::Nvidia).or_else(|| lockup(line)).or_else(|| fabric(line)),
         b'n' => nvidia::nvswitch(line)
             .map(Found::Nvidia)
             .or_else(|| nvme(line))
             .or_else(|| nfs(line))
-            .or_else(|| peermem(line)),
+            .or_else(|| peermem(line))
+            .or_else(|| fabric(line)),
         b'b' => nvme(line).or_else(|| block_error(line)),
         b'c' => block_error(line),
         b'e' | b'E' => ext4(line).or_else(|| peermem(line)),
         b'X' => xfs(line),
         b'B' => buffer(line).or_else(|| lockup(line)).or_else(|| oops(line)),
         b'U' | b'g' | b'k' => oops(line),
+        b'G' => gpu_reset(line),
         b'I' => hung_task(line).or_else(|| block_error(line)),
         b'w' => lockup(line),
-        b'r' => (line.starts_with("rcu: INFO: ")
-            && (line.contains("stall on CPU") || line.contains("stalls on CPU")))
-        .then_some(Found::Pattern(Pattern::RcuStall, Facts::default())),
+        b'r' if is_rcu_stall(line) => plain(Pattern::RcuStall),
         b'o' => oom_context(line),
         b'O' | b'M' => oom_kill(line),
-        b'K' if line.starts_with("Kernel panic") => plain(Pattern::Panic),
+        b'K' if line.starts_with("Kernel panic - not syncing: ") => plain(Pattern::Panic),
         b'K' => killed(line),
         b't' => hung_task(line),
         b'R' if line.starts_with("Remounting filesystem read-only") => plain(Pattern::FilesystemReadonly),
@@ -94,63 +140,100 @@ macro_rules! finders {
 
 finders! {
     AER "PCIe Bus Error: severity=";
-    BANDWIDTH "available PCIe bandwidth, limited by";
+    BANDWIDTH " Gb/s available PCIe bandwidth, limited by ";
     SEGFAULT "]: segfault at ";
     WATCHDOG "NETDEV WATCHDOG: ";
-    RESET "GPU reset executed: GPU-";
-    FABRIC "NVSwitch";
-    MANAGER "abric";
-    NVLINK "NVLink failure";
 }
 
-/// What follows on whatever a driver or a program calls itself.
+/// What follows on whatever a driver calls itself and its device.
 fn anywhere(line: &str) -> Option<Found<'_>> {
     let bytes = line.as_bytes();
     if let Some(at) = AER.find(bytes) {
+        let (pci, said) = said_of_device(line)?;
         let severity = &line[at + AER.needle().len()..];
+        let before = said.strip_suffix(severity)?.strip_suffix("PCIe Bus Error: severity=")?;
         let severity = severity.split(',').next().unwrap_or_default();
         let pattern = match () {
+            () if !matches!(before, "" | "AER: " | "aer: ") => return None,
             () if severity.starts_with("Correct") => Pattern::AerCorrected,
             () if severity.contains("Non-Fatal") => Pattern::AerNonfatal,
             () => Pattern::AerFatal,
         };
-        return Some(Found::Pattern(pattern, Facts::pci(device_of(line).0, "")));
+        return Some(Found::Pattern(pattern, Facts::pci(pci, "")));
     }
     if BANDWIDTH.find(bytes).is_some() {
-        return Some(Found::Pattern(Pattern::PcieDegraded, Facts::pci(device_of(line).0, "")));
-    }
-    if let Some(at) = SEGFAULT.find(bytes) {
-        let (process, pid) = line[..at].rsplit_once('[')?;
-        return line[at..]
-            .contains(" in libnccl")
-            .then(|| Found::Pattern(Pattern::NcclSegfault, Facts::process(process, pid)));
+        let (pci, said) = said_of_device(line)?;
+        let (rate, _) = said.split_once(" Gb/s available PCIe bandwidth, limited by ")?;
+        let is_rate = rate.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        return is_rate.then(|| Found::Pattern(Pattern::PcieDegraded, Facts::pci(pci, "")));
     }
     if let Some(at) = WATCHDOG.find(bytes) {
+        let (driver, said) = line.split_at(at);
+        if !driver.is_empty() && !is_driver(driver.strip_suffix(": ")?) {
+            return None;
+        }
+        let (about, said) = said[WATCHDOG.needle().len()..].split_once(": transmit queue ")?;
+        if !after_number(said)?.starts_with(" timed out") {
+            return None;
+        }
         let (pci, netdev) = device_of(line);
         // The kernel wrote the name of the interface after it, until it began to write the device
         // before it.
-        let named = line[at + WATCHDOG.needle().len()..].split_once(" (").map_or("", |(name, _)| name);
-        let netdev = if netdev.is_empty() { named } else { netdev };
+        let netdev = match about.split_once(" (") {
+            Some((named, _)) if netdev.is_empty() => named,
+            None if about.strip_prefix("CPU: ").and_then(after_number) != Some("") => return None,
+            _ => netdev,
+        };
+        if !is_device(netdev) {
+            return None;
+        }
         return Some(Found::Pattern(Pattern::NetdevWatchdog, Facts::pci(pci, netdev)));
     }
-    if let Some(at) = RESET.find(bytes) {
-        let (gpu, outcome) = line[at + RESET.needle().len() - "GPU-".len()..].split_once(',')?;
-        let pattern =
-            if outcome.contains("success: true") { Pattern::GpuReset } else { Pattern::GpuResetFailed };
-        return Some(Found::Pattern(pattern, Facts::device(gpu)));
-    }
-    [&FABRIC, &MANAGER, &NVLINK].iter().any(|f| f.find(bytes).is_some()).then(|| fabric(line)).flatten()
+    None
 }
 
-/// Lines of fabric manager, where its log goes to the kernel's.
+/// `<driver> <address>[ <interface>]`, and nothing else.
+fn is_driver(words: &str) -> bool {
+    words.split(' ').count() <= 3 && words.split(' ').all(|word| is_device(word) && !word.contains('/'))
+}
+
+/// The address in `<driver> <address>: <what is said>`, and what is said.
+fn said_of_device(line: &str) -> Option<(&str, &str)> {
+    let (driver, rest) = line.split_once(' ')?;
+    let (pci, said) = rest.split_once(": ")?;
+    (is_device(driver) && nvidia::address(pci).is_some()).then_some((pci, said))
+}
+
+/// A crash in NCCL, of the process that the line begins with.
+fn nccl_segfault(line: &str) -> Option<Found<'_>> {
+    let (process, pid) = line[..SEGFAULT.find(line.as_bytes())?].rsplit_once('[')?;
+    let ours =
+        line.contains(" in libnccl") && after_number(pid) == Some("") && process.len() <= MAX_NAME_BYTES;
+    ours.then(|| Found::Pattern(Pattern::NcclSegfault, Facts::process(process, pid)))
+}
+
+/// `GPU reset executed: GPU-3c6e8a4b, success: true`
+fn gpu_reset(line: &str) -> Option<Found<'_>> {
+    let (gpu, outcome) = line.strip_prefix("GPU reset executed: ")?.split_once(',')?;
+    let pattern = if outcome.contains("success: true") { Pattern::GpuReset } else { Pattern::GpuResetFailed };
+    gpu.starts_with("GPU-").then(|| Found::Pattern(pattern, Facts::device(gpu)))
+}
+
+/// Lines of fabric manager, where its log goes to the kernel's. Its name is longer than one that a
+/// process can have.
 fn fabric(line: &str) -> Option<Found<'_>> {
+    let failure = || Found::Pattern(Pattern::NvlinkFailure, Facts::default());
+    if line.strip_prefix("NVLink failure on GPU ").and_then(after_number).is_some() {
+        return Some(failure());
+    }
+    let (_, said) = line.strip_prefix("nv-fabricmanager")?.split_once(": ")?;
     let pattern = match () {
-        () if line.contains("detected NVSwitch fatal error") => Pattern::NvswitchFatal,
-        () if line.contains("detected NVSwitch non-fatal error") => Pattern::NvswitchNonfatal,
-        () if line.contains("topology mismatch") || line.contains("topology doesn't match") => {
+        () if said.contains("detected NVSwitch fatal error") => Pattern::NvswitchFatal,
+        () if said.contains("detected NVSwitch non-fatal error") => Pattern::NvswitchNonfatal,
+        () if said.contains("topology mismatch") || said.contains("topology doesn't match") => {
             Pattern::FabricTopology
         }
-        () if line.contains("NVLink failure") => Pattern::NvlinkFailure,
+        () if said.contains("NVLink failure") => Pattern::NvlinkFailure,
         () => return None,
     };
     Some(Found::Pattern(pattern, Facts::default()))
@@ -169,8 +252,20 @@ fn device_of(line: &str) -> (&str, &str) {
     (whole, netdev.unwrap_or_default())
 }
 
+/// `rcu: INFO: rcu_preempt self-detected stall on CPU`
+fn is_rcu_stall(line: &str) -> bool {
+    let said = line.strip_prefix("rcu: INFO: ").and_then(|rest| rest.split_once(' '));
+    said.is_some_and(|(flavour, said)| {
+        let stalls =
+            ["self-detected stall on CPU", "detected stalls on CPUs", "detected expedited stalls on CPUs"];
+        is_device(flavour) && stalls.iter().any(|stall| said.starts_with(stall))
+    })
+}
+
 fn mlx5(line: &str) -> Option<Found<'_>> {
-    if !line.starts_with("mlx5_c") {
+    let (pci, netdev) = device_of(line);
+    // Parts of a function that is divided have an address of their own kind.
+    if !line.starts_with("mlx5_c") || (pci.is_empty() && !line.starts_with("mlx5_core.sf mlx5_core.sf.")) {
         return None;
     }
     let has = |text: &str| line.contains(text);
@@ -197,20 +292,23 @@ fn mlx5(line: &str) -> Option<Found<'_>> {
             () => return None,
         }
     };
-    let (pci, netdev) = device_of(line);
     Some(Found::Pattern(pattern, Facts::pci(pci, netdev)))
 }
 
 fn nvme(line: &str) -> Option<Found<'_>> {
     let rest = line.strip_prefix("nvme ").or_else(|| line.strip_prefix("block "))?;
     let (device, rest) = rest.split_once(": ")?;
-    if !device.starts_with("nvme") {
+    if !device.starts_with("nvme") || !is_device(device) {
         return None;
     }
+    // `I/O 12 QID 3 timeout, ...`, `I/O tag 12 (100c) ... QID 3 timeout, ...`
+    let request = rest.strip_prefix("I/O ").map(|rest| rest.strip_prefix("tag ").unwrap_or(rest));
     let pattern = match () {
-        () if rest.contains("Disabling device after reset failure") => Pattern::NvmeDisabled,
-        () if rest.contains("no available path - failing I/O") => Pattern::NvmeNoPath,
-        () if rest.starts_with("I/O ") && rest.contains(" timeout, ") => Pattern::NvmeTimeout,
+        () if rest.starts_with("Disabling device after reset failure") => Pattern::NvmeDisabled,
+        () if rest.starts_with("no available path - failing I/O") => Pattern::NvmeNoPath,
+        () if request.and_then(after_number).is_some_and(|rest| rest.contains(" timeout, ")) => {
+            Pattern::NvmeTimeout
+        }
         () if rest.starts_with("controller is down; will reset") => Pattern::NvmeTimeout,
         () => return None,
     };
@@ -231,7 +329,8 @@ fn nfs(line: &str) -> Option<Found<'_>> {
 /// `Lustre: fs-OST0001-osc-ffff9d8a: Connection to fs-OST0001 (at 10.0.0.1@tcp) was lost; in
 /// progress operations ...`
 fn lustre(line: &str) -> Option<Found<'_>> {
-    let (import, rest) = line.strip_prefix("Lustre: ")?.split_once(": ")?;
+    let (import, rest) =
+        line.strip_prefix("Lustre: ")?.split_once(": ").filter(|(import, _)| !import.contains(' '))?;
     let pattern = match () {
         () if rest.starts_with("Connection to ") && rest.contains(" was lost; in progress") => {
             Pattern::LustreLost
@@ -248,17 +347,19 @@ fn lustre(line: &str) -> Option<Found<'_>> {
     Some(Found::Pattern(pattern, Facts { server, ..Facts::device(device) }))
 }
 
+/// `nvidia-peermem nv_get_p2p_free_callback:128 ERROR detected invalid context, ...`, also without
+/// what stands before it.
 fn peermem(line: &str) -> Option<Found<'_>> {
-    let ours = line.starts_with("nvidia") || line.starts_with("ERROR");
-    let found = ours && line.contains("ERROR detected invalid context");
-    found.then(|| Found::Pattern(Pattern::PeermemContext, Facts::default()))
+    let (before, _) = line.split_once("ERROR detected invalid context, ")?;
+    let ours = before.is_empty() || before.starts_with("nvidia") && is_driver(before.strip_suffix(' ')?);
+    ours.then(|| Found::Pattern(Pattern::PeermemContext, Facts::default()))
 }
 
 fn ext4(line: &str) -> Option<Found<'_>> {
     if let Some(rest) = line.strip_prefix("EXT4-fs error (device ") {
         return Some(Found::Pattern(Pattern::FilesystemError, Facts::device(rest.split_once(')')?.0)));
     }
-    let (device, rest) = line.strip_prefix("EXT4-fs (")?.split_once("): ")?;
+    let (device, rest) = line.strip_prefix("EXT4-fs (")?.split_once("): ").filter(|(d, _)| is_device(d))?;
     let pattern = match () {
         () if rest.starts_with("Remounting filesystem read-only") => Pattern::FilesystemReadonly,
         // Older kernels do not say how.
@@ -272,9 +373,12 @@ fn ext4(line: &str) -> Option<Found<'_>> {
 }
 
 fn xfs(line: &str) -> Option<Found<'_>> {
-    let (device, rest) = line.strip_prefix("XFS (")?.split_once("): ")?;
+    let (device, rest) = line.strip_prefix("XFS (")?.split_once("): ").filter(|(d, _)| is_device(d))?;
+    let end = rest.trim_end_matches('.');
     let pattern = match () {
-        () if rest.contains("Shutting down filesystem") || rest.contains("has been shut down") => {
+        () if end.ends_with("Shutting down filesystem")
+            || rest.starts_with("Filesystem has been shut down") =>
+        {
             Pattern::FilesystemShutdown
         }
         () if rest.starts_with("Mounting V") || rest.starts_with("Unmounting ") => Pattern::FilesystemMounted,
@@ -287,10 +391,15 @@ fn buffer(line: &str) -> Option<Found<'_>> {
     if let Some(rest) = line.strip_prefix("Buffer I/O error on dev ") {
         return Some(Found::Pattern(Pattern::DiskError, Facts::device(rest.split([',', ' ']).next()?)));
     }
-    let rest = line.strip_prefix("BTRFS")?;
-    let device = rest.split_once("(device ").and_then(|(_, r)| r.split([':', ')', ' ']).next());
+    // `BTRFS: error (device sda1: state EA) ...`, `BTRFS info (device dm-2): ...`
+    let (level, rest) = line.strip_prefix("BTRFS")?.split_once("(device ")?;
+    let level = level.trim_start_matches(':').trim();
+    if !level.bytes().all(|b| b.is_ascii_lowercase()) {
+        return None;
+    }
+    let device = rest.split([':', ')', ' ']).next();
     let pattern = match () {
-        () if rest.contains("forced readonly") => Pattern::FilesystemReadonly,
+        () if rest.ends_with("forced readonly") => Pattern::FilesystemReadonly,
         () if rest.contains("): first mount of ") || rest.contains("): last unmount of ") => {
             Pattern::FilesystemMounted
         }
@@ -300,7 +409,10 @@ fn buffer(line: &str) -> Option<Found<'_>> {
 }
 
 fn raid(line: &str) -> Option<Found<'_>> {
-    let (_, rest) = line.strip_prefix("md/raid")?.split_once(": Disk failure on ")?;
+    let (array, rest) = line.strip_prefix("md/raid")?.split_once(": Disk failure on ")?;
+    if !is_device(array) {
+        return None;
+    }
     Some(Found::Pattern(Pattern::RaidFailure, Facts::device(rest.split([',', ' ']).next()?)))
 }
 
@@ -311,6 +423,10 @@ fn raid(line: &str) -> Option<Found<'_>> {
 /// once, as the kernel boots, and are not.
 fn hardware(line: &str) -> Option<Found<'_>> {
     let (head, rest) = line.split_once("[Hardware Error]: ")?;
+    let number = head.strip_prefix('{').and_then(after_number);
+    if !matches!(head, "" | "mce: ") && number != Some("}") {
+        return None;
+    }
     let pattern = match rest.strip_prefix("event severity: ") {
         Some("fatal" | "recoverable") if head.is_empty() => Pattern::CperPreviousBoot,
         Some(_) if head.is_empty() => return None,
@@ -322,7 +438,10 @@ fn hardware(line: &str) -> Option<Found<'_>> {
         None if rest.starts_with("Machine check events logged") => Pattern::MceLogged,
         // The kernel's own words, and those of the decoder that speaks in its place where the CPU
         // is AMD's.
-        None if rest.contains("Machine Check Exception")
+        None if rest
+            .strip_prefix("CPU ")
+            .and_then(after_number)
+            .is_some_and(|r| r.starts_with(": Machine Check Exception: "))
             || rest.starts_with("System Fatal error")
             || rest.starts_with("Uncorrected, software ") =>
         {
@@ -339,8 +458,9 @@ fn hardware(line: &str) -> Option<Found<'_>> {
 fn block_error(line: &str) -> Option<Found<'_>> {
     let (what, rest) =
         line.strip_prefix("blk_update_request: ").unwrap_or(line).split_once(" error, dev ")?;
-    let device = rest.split([',', ' ']).next()?;
-    let disk = ["nvme", "sd", "vd", "md", "dm-"].iter().any(|kind| device.starts_with(kind));
+    let (device, _) = rest.split_once(", sector ")?;
+    let disk =
+        is_device(device) && ["nvme", "sd", "vd", "md", "dm-"].iter().any(|kind| device.starts_with(kind));
     (disk && matches!(what, "I/O" | "critical medium"))
         .then(|| Found::Pattern(Pattern::DiskError, Facts::device(device)))
 }
@@ -349,29 +469,47 @@ fn hung_task(line: &str) -> Option<Found<'_>> {
     let line = line.strip_prefix("INFO: ").unwrap_or(line);
     let (task, rest) = line.strip_prefix("task ")?.split_once(" blocked ")?;
     let (process, pid) = task.rsplit_once(':')?;
-    rest.contains("for more than").then(|| Found::Pattern(Pattern::HungTask, Facts::process(process, pid)))
+    let rest = rest.strip_prefix("in I/O wait ").unwrap_or(rest).strip_prefix("for more than ")?;
+    let facts = Facts::process(process, pid);
+    let is_one = process.len() <= MAX_NAME_BYTES
+        && facts.pid.is_some()
+        && after_number(rest).is_some_and(|rest| rest.starts_with(" seconds"));
+    is_one.then(|| Found::Pattern(Pattern::HungTask, facts))
 }
 
 /// `watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4242]`
 fn lockup(line: &str) -> Option<Found<'_>> {
-    if let Some((_, rest)) = line.split_once("soft lockup - CPU#") {
-        let task = rest.rsplit_once('[').map_or("", |(_, task)| task.trim_end().trim_end_matches(']'));
-        let (process, pid) = task.rsplit_once(':').unwrap_or_default();
+    let line = line.strip_prefix("NMI ").unwrap_or(line);
+    let line = line.strip_prefix("watchdog: ").unwrap_or(line);
+    if let Some(rest) = line.strip_prefix("BUG: soft lockup - CPU#").and_then(after_number) {
+        let (_, task) = rest.strip_prefix(" stuck for ")?.rsplit_once('[')?;
+        let (process, pid) = task.trim_end().trim_end_matches(']').rsplit_once(':').unwrap_or_default();
         return Some(Found::Pattern(Pattern::SoftLockup, Facts::process(process, pid)));
     }
-    line.contains("detected hard LOCKUP on cpu")
+    let cpu = line.strip_prefix("CPU").and_then(after_number).and_then(|rest| rest.strip_prefix(": "));
+    cpu.unwrap_or(line)
+        .starts_with("Watchdog detected hard LOCKUP on cpu")
         .then(|| Found::Pattern(Pattern::HardLockup, Facts::default()))
 }
 
 fn oops(line: &str) -> Option<Found<'_>> {
+    // Each is longer than the name of a process.
     let beginnings = [
         "BUG: unable to handle",
         "BUG: kernel NULL pointer dereference",
         "Unable to handle kernel",
         "general protection fault",
-        "kernel BUG at",
     ];
-    beginnings.iter().any(|b| line.starts_with(b)).then(|| Found::Pattern(Pattern::Oops, Facts::default()))
+    let found = beginnings.iter().any(|b| line.starts_with(b)) || is_bug(line);
+    found.then(|| Found::Pattern(Pattern::Oops, Facts::default()))
+}
+
+/// `kernel BUG at mm/slub.c:305!`
+fn is_bug(line: &str) -> bool {
+    let place = line.strip_prefix("kernel BUG at ").and_then(|at| at.strip_suffix('!'));
+    place
+        .and_then(|at| at.rsplit_once(':'))
+        .is_some_and(|(file, number)| is_device(file) && after_number(number) == Some(""))
 }
 
 /// `oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/slurm/job_7,task=python3,pid=4242,
@@ -381,24 +519,38 @@ fn oom_context(line: &str) -> Option<Found<'_>> {
     let (constraint, rest) = rest.split_once(',')?;
     let (rest, pid) = rest.rsplit_once(",pid=")?;
     let pid = pid.split(',').next()?.parse().ok()?;
-    let cgroup =
-        rest.split_once("task_memcg=").map_or("", |(_, r)| r.split_once(",task=").map_or(r, |(c, _)| c));
+    let cgroup = task_cgroup(rest).unwrap_or_default();
     Some(Found::OomContext { pid, cgroup, constraint })
+}
+
+/// The cgroup in what ends with `,task_memcg=/slurm/job_7,task=python3`. Names of cgroups stand
+/// further ahead as well, and they are their owners' choice: where it is not clear which one is
+/// meant, none is.
+fn task_cgroup(text: &str) -> Option<&str> {
+    const FIELD: &str = ",task_memcg=";
+    let (before, rest) = text.split_once(FIELD)?;
+    let name = rest.len().checked_sub(",task=".len() + MAX_NAME_BYTES).unwrap_or_default();
+    let name = (name..rest.len()).find(|at| rest.get(*at..).is_some_and(|r| r.starts_with(",task=")))?;
+    let cgroup = rest.get(..name)?;
+    (!before.contains("task_memcg=") && !cgroup.contains("task_memcg=")).then_some(cgroup)
 }
 
 /// `Memory cgroup out of memory: Killed process 4242 (python3) total-vm:...`
 fn oom_kill(line: &str) -> Option<Found<'_>> {
     let rest =
         line.strip_prefix("Out of memory").or_else(|| line.strip_prefix("Memory cgroup out of memory"))?;
-    killed(rest.split_once(": ")?.1)
+    killed(rest.strip_prefix(" (oom_kill_allocating_task)").unwrap_or(rest).strip_prefix(": ")?)
 }
 
 /// Older kernels tell of the decision on a line of its own, and then of this.
 fn killed(line: &str) -> Option<Found<'_>> {
     let (pid, rest) = line.strip_prefix("Killed process ")?.split_once(" (")?;
-    let process = rest.split_once(") ").or_else(|| rest.split_once(')'))?.0;
-    Some(Found::Pattern(Pattern::OomKill, Facts::process(process, pid)))
+    let process = rest.rsplit_once(") total-vm:").or_else(|| rest.split_once(')'))?.0;
+    let facts = Facts::process(process, pid);
+    (facts.pid.is_some() && after_number(pid) == Some("")).then(|| Found::Pattern(Pattern::OomKill, facts))
 }
 
+#[cfg(test)]
+mod forged;
 #[cfg(test)]
 mod tests;

@@ -117,7 +117,9 @@ pub(super) fn nvrm(line: &str) -> Option<Line<'_>> {
     if rest.trim_start().starts_with("fallen off the bus") {
         return Some(Line::AboutFallenOff);
     }
-    rest.contains("Failed to update Rx Detect Link mask").then_some(Line::RxDetect)
+    // Before it stand a GPU and a function. Lists of fields contain names that users choose.
+    let (before, _) = rest.split_once("Failed to update Rx Detect Link mask")?;
+    (!before.contains([',', '='])).then_some(Line::RxDetect)
 }
 
 /// What follows `NVRM: Xid (`.

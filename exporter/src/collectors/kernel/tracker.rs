@@ -86,7 +86,7 @@ impl Tracker {
         self.counts.read += 1;
         let ts = time(record.micros);
         let mut understood = false;
-        for line in record.text.split('\n') {
+        for line in lines::lines(&record.text) {
             understood |= self.line(LogLine { text: line.trim_end(), sequence: record.sequence, ts, roots });
         }
         if !understood {

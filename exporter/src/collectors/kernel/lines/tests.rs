@@ -2,7 +2,7 @@ use super::*;
 
 /// A line of each kind as the kernel prints it, and what is to be read of it: device, PCI address,
 /// process, pid.
-const SAMPLES: &[(&str, Pattern, [&str; 3], Option<u32>)] = &[
+pub(super) const SAMPLES: &[(&str, Pattern, [&str; 3], Option<u32>)] = &[
     (
         "mlx5_core 0000:ca:00.0: mlx5_pcie_event:299:(pid 26829): Detected insufficient power on the PCIe slot (27W).",
         Pattern::Mlx5SlotPower,
@@ -300,6 +300,15 @@ const SAMPLES: &[(&str, Pattern, [&str; 3], Option<u32>)] = &[
         None,
     ),
     ("Kernel panic - not syncing: Fatal exception", Pattern::Panic, ["", "", ""], None),
+    ("kernel BUG at mm/slub.c:305!", Pattern::Oops, ["", "", ""], None),
+    ("watchdog: CPU5: Watchdog detected hard LOCKUP on cpu 5", Pattern::HardLockup, ["", "", ""], None),
+    ("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", Pattern::RcuStall, ["", "", ""], None),
+    (
+        "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-... } 21 jiffies",
+        Pattern::RcuStall,
+        ["", "", ""],
+        None,
+    ),
     ("GPU reset executed: GPU-3c6e8a4b, success: true", Pattern::GpuReset, ["GPU-3c6e8a4b", "", ""], None),
     (
         "GPU reset executed: GPU-3c6e8a4b, success: false",
