@@ -62,10 +62,14 @@ pub enum Reason {
     /// Datagrams that carried descriptors, which are closed; what the datagram says stands. Newer
     /// kernels refuse them at their sender.
     Descriptors,
+    /// Streams of a launcher's lines over the limit: the user's own oldest is no longer read.
+    Streams,
+    /// A stream of lines of the user with the most, given up for one of a user with fewer.
+    StreamsShare,
 }
 
 impl Reason {
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Malformed,
         Self::Oversize,
         Self::Duplicate,
@@ -88,6 +92,8 @@ impl Reason {
         Self::Absurd,
         Self::Conditions,
         Self::Descriptors,
+        Self::Streams,
+        Self::StreamsShare,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -114,6 +120,8 @@ impl Reason {
             Self::Absurd => "absurd_value",
             Self::Conditions => "conditions_limit",
             Self::Descriptors => "descriptors_refused",
+            Self::Streams => "streams_limit",
+            Self::StreamsShare => "streams_share",
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::samples::Samples;
 use crate::source::{SourceHandle, Sources};
 use crate::stream::{Limits, Mark, Ring};
 use crate::training::{Archive, CheckpointPlace, Options, ProcessFate, Training, TrainingProcess};
+use crate::unfinished::Room;
 use crate::voice::Voice;
 
 pub static EVENTS: Family =
@@ -53,6 +54,8 @@ struct Inner {
     /// Who is of a run beside that of its job.
     apart: Apart,
     drops: Arc<Drops>,
+    /// For text whose end has not come.
+    room: Room,
     taken: [AtomicU64; Via::ALL.len()],
     connections: AtomicU64,
     save_failures: AtomicU64,
@@ -108,6 +111,7 @@ impl Hub {
             identity: Registry::default(),
             apart: Apart::default(),
             drops,
+            room: Room::default(),
             taken: Default::default(),
             connections: AtomicU64::new(0),
             save_failures: AtomicU64::new(0),
@@ -401,6 +405,11 @@ impl Hub {
 
     pub fn node(&self) -> &str {
         &self.0.node
+    }
+
+    /// Room for text whose end has not come, of all sources together.
+    pub fn room(&self) -> &Room {
+        &self.0.room
     }
 
     pub fn drops(&self) -> &Drops {

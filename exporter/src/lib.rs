@@ -52,6 +52,7 @@ pub mod stream;
 mod testing;
 pub mod topology;
 pub mod training;
+pub mod unfinished;
 pub mod voice;
 mod zone;
 

@@ -18,6 +18,9 @@ pub(crate) use logger::behind_logger;
 
 /// Bytes of a line that a container runtime cut into pieces, put together again at most.
 pub const MAX_JOINED_BYTES: usize = 256 * 1024;
+/// What is kept of an unfinished line that is given up for want of room: its beginning may say
+/// enough.
+pub const KEPT_BYTES: usize = 2048;
 /// Prefixes on one line: more is not a launcher but a log of numbers.
 const MAX_PREFIXES: usize = 6;
 /// Docker cuts lines at 16 KiB, and a piece has no line ending; a shorter record without one is a

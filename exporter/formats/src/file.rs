@@ -180,6 +180,22 @@ impl FileReader {
         }
     }
 
+    /// How many bytes must be there before `push` consumes any of `rest`, which it did not consume:
+    /// who can read them again need not hold them, and need not offer fewer.
+    pub fn needs(&self, rest: &[u8]) -> u64 {
+        self.format.needs(rest)
+    }
+
+    /// Memory that an unfinished record takes which was consumed.
+    pub fn pending_bytes(&self) -> usize {
+        self.format.pending_bytes()
+    }
+
+    /// Passes over that record.
+    pub fn give_up_pending(&mut self) {
+        self.format.give_up_pending();
+    }
+
     /// What to save once the events given out so far were published.
     pub fn position(&self) -> u64 {
         self.format.position()

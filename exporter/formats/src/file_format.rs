@@ -138,6 +138,19 @@ pub(crate) trait FileFormat: fmt::Debug + Send {
         Ok(self.push(Chunk { bytes: &bytes, at_rest: whole.at_rest }, out))
     }
 
+    /// So many bytes must be there before anything of `rest` is consumed, which was not.
+    fn needs(&self, rest: &[u8]) -> u64 {
+        rest.len() as u64 + 1
+    }
+
+    /// Memory that an unfinished record takes which was consumed.
+    fn pending_bytes(&self) -> usize {
+        0
+    }
+
+    /// Passes over that record.
+    fn give_up_pending(&mut self) {}
+
     fn position(&self) -> u64;
     fn resume(&mut self, position: u64, last_step: Option<i64>);
 }

@@ -76,7 +76,7 @@ mod verl;
 mod wandb;
 
 pub use absent::{Absent, Nothing};
-pub use clean::MAX_JOINED_BYTES;
+pub use clean::{KEPT_BYTES, MAX_JOINED_BYTES};
 pub use file::{FileKind, FileReader, HEAD_BYTES, MAX_PENDING_BYTES, MAX_WHOLE_BYTES, kind_of, known_name};
 pub use file_format::{MAX_RECORD_BYTES, Pushed, TURN_EVENTS, Whole};
 pub use flight_recorder::{DUMP_EVENT, dump_event};

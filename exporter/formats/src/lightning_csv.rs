@@ -34,14 +34,24 @@ struct Going {
 }
 
 /// The rows of a table, byte by byte.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Rows {
     offset: u64,
     /// Lines that have ended and are not empty, the header too.
     lines: usize,
     line: Vec<u8>,
+    /// Whether there is anything in the line, but for the `\r` of its end.
+    filled: bool,
     /// The line is longer than what is kept of it.
     cut: bool,
+    /// Bytes that are kept of a line.
+    keeps: usize,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self { offset: 0, lines: 0, line: Vec::new(), filled: false, cut: false, keeps: MAX_RECORD_BYTES }
+    }
 }
 
 impl Rows {
@@ -49,21 +59,33 @@ impl Rows {
     fn byte(&mut self, byte: u8) -> bool {
         self.offset += 1;
         if byte != b'\n' {
-            self.cut |= self.line.len() >= MAX_RECORD_BYTES;
+            // Nobody writes one within a line.
+            self.filled |= byte != b'\r';
+            self.cut |= self.line.len() >= self.keeps;
             if !self.cut {
                 self.line.push(byte);
             }
             return false;
         }
         self.line.pop_if(|last| *last == b'\r');
-        let ends = !self.line.is_empty();
+        let ends = self.filled;
         self.lines += usize::from(ends);
         ends
     }
 
     fn next(&mut self) {
         self.line.clear();
-        self.cut = false;
+        (self.filled, self.cut) = (false, false);
+    }
+
+    /// Goes back to where the line begins, so that it need not be held until the next turn. It is
+    /// shorter than what is read in one, unless it is cut and nothing of it is wanted.
+    fn rewind(&mut self) {
+        if !self.cut {
+            self.offset -= self.line.len() as u64;
+            self.filled = false;
+        }
+        self.line = Vec::new();
     }
 }
 
@@ -152,6 +174,8 @@ impl FileFormat for LightningCsv {
         let Some(found) = self.going.found else {
             let rows = &mut self.going.rows;
             let mut at = rows.offset;
+            // They are only counted.
+            rows.keeps = 0;
             let ended = whole.bytes(&mut at, |byte| {
                 if rows.byte(byte) {
                     rows.next();
@@ -184,6 +208,7 @@ impl FileFormat for LightningCsv {
         if ended || enough {
             (pushed.consumed, pushed.more) = (whole.len as usize, false);
         } else {
+            rows.rewind();
             self.going = Going { rows, columns, found: Some(found) };
         }
         Ok(pushed)

@@ -11,7 +11,7 @@ use core::fmt;
 use stepwatch_wire::{Event, Kind};
 
 use crate::absent::Absent;
-use crate::clean::{self, Cleaned, MAX_JOINED_BYTES, Speaker};
+use crate::clean::{self, Cleaned, KEPT_BYTES, MAX_JOINED_BYTES, Speaker};
 use crate::format::{Format, Line, Out, Outcome};
 use crate::jsonl::Jsonl;
 use crate::last_words::LastWords;
@@ -45,6 +45,8 @@ pub struct LogReader {
     resolution: Resolution,
     /// The pieces of a line that a container runtime cut, so far.
     joined: String,
+    /// The rest of that line is dropped.
+    joined_is_cut: bool,
     utc_offset: f64,
     local_stamp: Option<f64>,
     /// The goodbye, once the log has said it and no step came after it.
@@ -139,6 +141,7 @@ impl LogReader {
             voice: Voice::default(),
             resolution: Resolution::default(),
             joined: String::new(),
+            joined_is_cut: false,
             utc_offset: 0.0,
             local_stamp: None,
             ended: None,
@@ -179,6 +182,20 @@ impl LogReader {
         for c in &mut self.candidates {
             c.format.resume(last_step);
         }
+    }
+
+    /// Memory that the pieces of an unfinished line take.
+    pub fn pending_bytes(&self) -> usize {
+        self.joined.capacity()
+    }
+
+    /// Keeps only the beginning of an unfinished line. What comes of it is dropped to its end.
+    pub fn give_up_pending(&mut self) {
+        if self.joined.len() > KEPT_BYTES {
+            self.joined.truncate(self.joined.floor_char_boundary(KEPT_BYTES));
+            self.joined_is_cut = true;
+        }
+        self.joined.shrink_to(KEPT_BYTES);
     }
 
     /// Reads one line without its line ending, and appends what it says to `out`. A progress bar
@@ -226,7 +243,8 @@ impl LogReader {
 
     /// Keeps a piece of a line until the rest comes.
     fn piece(&mut self, piece: &str) -> Outcome {
-        let room = MAX_JOINED_BYTES.saturating_sub(self.joined.len());
+        let limit = if self.joined_is_cut { 0 } else { MAX_JOINED_BYTES };
+        let room = limit.saturating_sub(self.joined.len());
         self.joined.extend(piece.char_indices().take_while(|(i, _)| *i < room).map(|(_, ch)| ch));
         self.counters.lines += 1;
         self.counters.ignored += 1;
@@ -236,7 +254,9 @@ impl LogReader {
     /// The pieces so far and the last one.
     fn whole(&mut self, last: &str) -> String {
         let mut whole = core::mem::take(&mut self.joined);
-        whole.push_str(last);
+        if !core::mem::take(&mut self.joined_is_cut) {
+            whole.push_str(last);
+        }
         whole
     }
 

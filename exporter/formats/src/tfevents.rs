@@ -131,6 +131,18 @@ impl FileFormat for TfEvents {
         pushed
     }
 
+    fn needs(&self, rest: &[u8]) -> u64 {
+        let header = rest.get(..8).zip(rest.get(8..HEADER_BYTES));
+        match header {
+            None => HEADER_BYTES as u64,
+            Some((len, crc)) if is_checksum(crc, len) => {
+                framed(len.first_chunk().map_or(0, |b| u64::from_le_bytes(*b)))
+            }
+            // A hole: nobody says how long it is, so it is looked at when it is longer by a part.
+            Some(_) => (rest.len() + rest.len() / 8 + 1) as u64,
+        }
+    }
+
     fn position(&self) -> u64 {
         self.position
     }

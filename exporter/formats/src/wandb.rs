@@ -174,6 +174,30 @@ impl FileFormat for WandbLog {
         pushed
     }
 
+    fn needs(&self, rest: &[u8]) -> u64 {
+        if self.offset == 0 {
+            return HEADER.len() as u64;
+        }
+        let left = usize::try_from(BLOCK_BYTES - self.offset % BLOCK_BYTES).unwrap_or(usize::MAX);
+        let size = match (piece(rest, left), rest.get(4..PIECE_HEADER_BYTES)) {
+            (Piece::Partial, Some([l0, l1, _])) => usize::from(u16::from_le_bytes([*l0, *l1])),
+            (Piece::Partial, _) => 0,
+            _ => left,
+        };
+        left.min(PIECE_HEADER_BYTES + size) as u64
+    }
+
+    fn pending_bytes(&self) -> usize {
+        if let Assembly::Taking(so_far) = &self.record { so_far.capacity() } else { 0 }
+    }
+
+    fn give_up_pending(&mut self) {
+        if let Assembly::Taking(_) = self.record {
+            self.record = Assembly::Dropping;
+            self.position = self.offset;
+        }
+    }
+
     fn position(&self) -> u64 {
         self.position
     }

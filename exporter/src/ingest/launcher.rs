@@ -14,16 +14,21 @@ use stepwatch_wire::names::hello;
 use stepwatch_wire::{Event, Kind, Value};
 
 use crate::clock::unix_now;
+use crate::drops::Reason;
 use crate::hub::Hub;
 use crate::lock::Locked as _;
 use crate::origin::Priority;
 use crate::origin::{Origin, Outcome, Via};
 use crate::source::SourceHandle;
+use crate::unfinished::{self, Share};
 use crate::voice::Voice;
 use crate::zone::Zone;
 
-/// Streams that are read at once; the one that was silent for longest makes room.
+/// Streams that are read at once. The user with the most makes room, of its connections the one
+/// with the most, and of its streams the one that was silent for longest.
 const MAX_STREAMS: usize = 256;
+/// Between two lines in the log about streams that made room.
+const LOG_SECONDS: f64 = 60.0;
 /// A stream that said nothing for so many seconds is over.
 const FORGET_AFTER: f64 = 24.0 * 3600.0;
 /// Ranks that the lines of one launcher tell of.
@@ -37,7 +42,23 @@ type Key = (String, u32, String);
 
 /// The streams of every launcher.
 #[derive(Debug, Default)]
-struct Outputs(Mutex<BTreeMap<Key, Arc<Mutex<Stream>>>>);
+struct Outputs(Mutex<Streams>);
+
+#[derive(Debug, Default)]
+struct Streams {
+    all: BTreeMap<Key, Entry>,
+    logged: Option<f64>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    sender: Sender,
+    heard: f64,
+    stream: Arc<Mutex<Stream>>,
+}
+
+/// A user, and the connection that its lines came by last.
+type Sender = (Voice, Option<u64>);
 
 #[derive(Debug)]
 struct Stream {
@@ -45,8 +66,11 @@ struct Stream {
     zone: Zone,
     name: Arc<str>,
     health: SourceHandle,
-    heard: f64,
     unmatched: u64,
+    /// Of the text that is not complete.
+    held: Share,
+    /// It was told that there was no room for it.
+    told: bool,
     /// Ranks that it told of, beside the launcher's own.
     ranks: BTreeSet<u32>,
 }
@@ -86,7 +110,7 @@ impl Intake {
         if is_output(&event) {
             // Lines are read as they came.
             let refused = self.hub.stranger(now, voice, &mut event);
-            return refused.unwrap_or_else(|| self.outputs.take(&self.hub, now, voice, &event));
+            return refused.unwrap_or_else(|| self.outputs.take(&self.hub, now, origin, &event));
         }
         if is_end(&event) {
             let mut bye = event.clone();
@@ -102,10 +126,11 @@ impl Intake {
 
 impl Outputs {
     /// Reads a batch of lines and publishes what they say.
-    fn take(&self, hub: &Hub, now: f64, voice: Voice, batch: &Event) -> Outcome {
+    fn take(&self, hub: &Hub, now: f64, origin: &Origin, batch: &Event) -> Outcome {
         let Some(run) = batch.run.clone() else { return Outcome::Accepted };
         let key = (run, batch.rank.unwrap_or(0), text(batch, "stream"));
-        let stream = self.stream(hub, now, key);
+        let voice = origin.voice();
+        let stream = self.stream(hub, now, key, (voice, connection(origin)));
         let mut stream = stream.locked();
         let lines = match batch.extra.get("lines") {
             Some(Value::List(lines)) => lines.iter().filter_map(Value::as_str).collect(),
@@ -118,29 +143,25 @@ impl Outputs {
                 stream.health.dropped(reason, lost as u64);
             }
         }
+        stream.give_up_beyond_room(voice);
         // While the stream is held: its events are published in its order.
         stream.publish(hub, now, voice, events);
         Outcome::Accepted
     }
 
     /// The stream with this key, made when it is first heard of.
-    fn stream(&self, hub: &Hub, now: f64, key: Key) -> Arc<Mutex<Stream>> {
-        let mut all = self.0.locked();
-        if !all.contains_key(&key) {
-            all.retain(|_, s| s.try_lock().map_or(true, |s| now - s.heard < FORGET_AFTER));
-            if all.len() >= MAX_STREAMS {
-                let heard = |s: &Mutex<Stream>| s.try_lock().map_or(f64::INFINITY, |s| s.heard);
-                let oldest = all.iter().min_by(|(_, a), (_, b)| heard(a).total_cmp(&heard(b)));
-                if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                    all.remove(&oldest);
-                }
-            }
+    fn stream(&self, hub: &Hub, now: f64, key: Key, sender: Sender) -> Arc<Mutex<Stream>> {
+        let mut streams = self.0.locked();
+        if let Some(entry) = streams.all.get_mut(&key) {
+            (entry.sender, entry.heard) = (sender, now);
+            return Arc::clone(&entry.stream);
         }
-        if let Some(stream) = all.get(&key) {
-            return Arc::clone(stream);
+        streams.all.retain(|_, entry| now - entry.heard < FORGET_AFTER);
+        if streams.all.len() >= MAX_STREAMS {
+            streams.make_room(hub, now, sender);
         }
         let stream = Arc::new(Mutex::new(Stream::new(hub, &key.0, key.1, &key.2, now)));
-        all.insert(key, Arc::clone(&stream));
+        streams.all.insert(key, Entry { sender, heard: now, stream: Arc::clone(&stream) });
         stream
     }
 
@@ -150,10 +171,10 @@ impl Outputs {
         let Some(run) = &bye.run else { return };
         let own = bye.rank.unwrap_or(0);
         let mut ended = Vec::new();
-        self.0.locked().retain(|(r, rank, _), stream| {
+        self.0.locked().all.retain(|(r, rank, _), entry| {
             let theirs = r == run && *rank == own;
             if theirs {
-                ended.push(Arc::clone(stream));
+                ended.push(Arc::clone(&entry.stream));
             }
             !theirs
         });
@@ -172,6 +193,36 @@ impl Outputs {
     }
 }
 
+impl Streams {
+    /// Gives up the oldest stream of whoever has the most; of several who have as many, of the
+    /// newcomer itself.
+    fn make_room(&mut self, hub: &Hub, now: f64, newcomer: Sender) {
+        let (mut users, mut senders) = (BTreeMap::new(), BTreeMap::new());
+        for Entry { sender, .. } in self.all.values() {
+            *users.entry(sender.0).or_insert(0_usize) += 1;
+            *senders.entry(*sender).or_insert(0_usize) += 1;
+        }
+        let count = |sender: &Sender| (users.get(&sender.0).copied(), senders.get(sender).copied());
+        let most = |entry: &Entry| {
+            let sender = &entry.sender;
+            let (of_user, of_sender) = count(sender);
+            (of_user, sender.0 == newcomer.0, of_sender, *sender == newcomer)
+        };
+        let oldest = self
+            .all
+            .iter()
+            .max_by(|(_, a), (_, b)| most(a).cmp(&most(b)).then_with(|| b.heard.total_cmp(&a.heard)));
+        let Some((key, whose)) = oldest.map(|(key, entry)| (key.clone(), entry.sender.0)) else { return };
+        self.all.remove(&key);
+        hub.drops().count(if whose == newcomer.0 { Reason::Streams } else { Reason::StreamsShare });
+        if self.logged.is_none_or(|at| now - at >= LOG_SECONDS) {
+            self.logged = Some(now);
+            let (run, rank, stream) = &key;
+            tracing::warn!(%whose, run, rank, stream, "too many streams of launchers: whoever has the most loses one");
+        }
+    }
+}
+
 impl Stream {
     fn new(hub: &Hub, run: &str, rank: u32, stream: &str, now: f64) -> Self {
         let name: Arc<str> = format!("{run}/{rank}/{stream}").into();
@@ -182,12 +233,12 @@ impl Stream {
             reader.resume(step);
         }
         let health = hub.source(&name, "launcher");
-        Self { reader, zone, health, name, heard: now, unmatched: 0, ranks: BTreeSet::new() }
+        let held = hub.room().share();
+        Self { reader, zone, health, name, unmatched: 0, held, told: false, ranks: BTreeSet::new() }
     }
 
     /// What lines say that were written just now.
     fn read(&mut self, lines: &[&str], batch: &Event, now: f64) -> Vec<Event> {
-        self.heard = now;
         let mut events = Vec::new();
         for line in lines {
             let (first, before) = (events.len(), self.reader.local_stamp());
@@ -212,6 +263,18 @@ impl Stream {
             }
         }
         self.named(events, batch)
+    }
+
+    /// Pieces of a line whose end has not come are given up where there is no room for them.
+    fn give_up_beyond_room(&mut self, voice: Voice) {
+        if self.held.hold(voice, self.reader.pending_bytes()) {
+            return;
+        }
+        self.reader.give_up_pending();
+        self.health.dropped(unfinished::LIMIT, 1);
+        if !std::mem::replace(&mut self.told, true) {
+            tracing::warn!(stream = %self.name, whose = %voice, "there is no room for the unfinished lines of a stream");
+        }
     }
 
     /// Whose events they are. How the command ended its launcher will say.
@@ -239,134 +302,14 @@ impl Stream {
     }
 }
 
+/// What a stream's lines came by, where it stays open.
+fn connection(origin: &Origin) -> Option<u64> {
+    if let Origin::Peer(peer) = origin { Some(peer.connection) } else { None }
+}
+
 fn text(event: &Event, key: &str) -> String {
     event.extra.get(key).and_then(Value::as_str).unwrap_or_default().chars().take(32).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::origin::Peer;
-    use crate::samples::Samples;
-    use crate::source::{DROPPED, UNMATCHED, UP};
-    use crate::testing::{hub, published};
-
-    const NOW: f64 = 1_795_227_416.0;
-    const PEER: Origin = Origin::Peer(Peer { connection: 1, pid: None, uid: 0 });
-
-    fn intake() -> Intake {
-        Intake::new(hub())
-    }
-
-    fn send(intake: &Intake, text: &str) -> Outcome {
-        let mut event = Event::parse(text.as_bytes()).unwrap();
-        event.ts = event.ts.or(Some(NOW));
-        intake.publish_at(NOW, &PEER, event)
-    }
-
-    fn output(intake: &Intake, stream: &str, lines: &[&str]) {
-        let lines = serde_json::to_string(lines).unwrap();
-        let text = format!(
-            r#"{{"k":"event","name":"output","role":"launcher","run":"r","rank":0,"world":8,"stream":"{stream}","lines":{lines}}}"#
-        );
-        assert_eq!(send(intake, &text), Outcome::Accepted);
-    }
-
-    const HELLO: &str = r#"{"k":"hello","role":"launcher","run":"r","rank":0,"command":"torchrun"}"#;
-    const BYE: &str = r#"{"k":"bye","role":"launcher","run":"r","rank":0,"code":1,"text":"ValueError: no"}"#;
-
-    fn line(step: u32, loss: f64) -> String {
-        format!("iteration {step}/ 100 | elapsed time per iteration (ms): 1500.0 | lm loss: {loss:.2E} |")
-    }
-
-    #[test]
-    fn lines_become_events_and_go_no_further() {
-        let intake = intake();
-        send(&intake, HELLO);
-        output(&intake, "stdout", &["hello", &line(7, 2.5)]);
-        output(&intake, "stderr", &["a warning"]);
-        output(&intake, "stdout", &[&line(8, 2.25)]);
-        let events = published(&intake.hub);
-        assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Hello, Kind::Step, Kind::Step]);
-        let step = &events[2];
-        assert_eq!((step.run.as_deref(), step.rank, step.world), (Some("r"), Some(0), Some(8)));
-        assert_eq!((step.step, step.m.get("loss"), step.ts), (Some(8), Some(2.25), Some(NOW)));
-        let mut page = Samples::default();
-        intake.hub.write(&mut page);
-        assert_eq!(page.get(&UP, &["r/0/stdout", "launcher"]), Some(1.0));
-        assert_eq!(page.get(&UNMATCHED, &["r/0/stderr", "launcher"]), Some(1.0));
-    }
-
-    #[test]
-    fn a_client_in_the_script_is_believed_before_its_output() {
-        let intake = intake();
-        send(&intake, r#"{"k":"step","run":"r","rank":0,"step":7,"m":{"loss":2.4999}}"#);
-        output(&intake, "stdout", &[&line(7, 2.5)]);
-        let losses: Vec<_> = published(&intake.hub).iter().filter_map(|e| e.m.get("loss")).collect();
-        assert_eq!(losses, [2.4999]);
-    }
-
-    #[test]
-    fn zones_are_found_out() {
-        let intake = intake();
-        // Two hours ahead of UTC.
-        output(&intake, "stdout", &[&format!(" [2026-11-21 04:16:55.5] {}", line(7, 2.5))]);
-        assert_eq!(published(&intake.hub)[0].ts, Some(1_795_227_415.5));
-    }
-
-    #[test]
-    fn the_end_is_that_of_every_rank_that_was_heard_through_it() {
-        let intake = intake();
-        send(&intake, HELLO);
-        output(
-            &intake,
-            "stdout",
-            &[&format!("[rank3]: {}", line(7, 2.5)), &format!("[rank0]: {}", line(7, 2.5))],
-        );
-        send(&intake, BYE);
-        let events = published(&intake.hub);
-        let byes: Vec<_> = events.iter().filter(|e| e.kind == Kind::Bye).map(|e| (e.rank, e.code)).collect();
-        assert_eq!(byes, [(Some(3), Some(1)), (Some(0), Some(1))]);
-        assert_eq!(events.last().unwrap().text.as_deref(), Some("ValueError: no"));
-        let mut page = Samples::default();
-        intake.hub.write(&mut page);
-        assert_eq!(page.get(&UP, &["r/0/stdout", "launcher"]), None, "its streams are over");
-    }
-
-    #[test]
-    fn what_was_lost_on_the_way_is_counted() {
-        let intake = intake();
-        let text = r#"{"k":"event","name":"output","run":"r","rank":0,"stream":"stdout","lines":["x"],"cut":2,"lost_bytes":500}"#;
-        send(&intake, text);
-        let mut page = Samples::default();
-        intake.hub.write(&mut page);
-        assert_eq!(page.get(&DROPPED, &["r/0/stdout", "launcher", "line_cut"]), Some(2.0));
-        assert_eq!(page.get(&DROPPED, &["r/0/stdout", "launcher", "launcher_bytes"]), Some(500.0));
-    }
-
-    #[test]
-    fn streams_are_bounded() {
-        let intake = intake();
-        for i in 0..MAX_STREAMS + 10 {
-            output(&intake, &i.to_string(), &["x"]);
-        }
-        let mut page = Samples::default();
-        intake.hub.write(&mut page);
-        assert_eq!(page.iter().filter(|s| s.family == &UP).count(), MAX_STREAMS);
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn never_panics(lines: Vec<String>, stream: String) {
-            let intake = intake();
-            let extra = [
-                ("lines".to_owned(), Value::List(lines.into_iter().map(Value::Text).collect())),
-                ("stream".to_owned(), Value::Text(stream)),
-            ];
-            let name = Some(OUTPUT.to_owned());
-            let event = Event { run: Some("r".into()), name, extra: extra.into(), ..Event::new(Kind::Event) };
-            intake.publish_at(NOW, &PEER, event);
-            send(&intake, BYE);
-        }
-    }
-}
+mod tests;

@@ -12,6 +12,7 @@ use crate::origin::{Origin, Outcome};
 use crate::roots::Roots;
 use crate::source::SourceHandle;
 use crate::stream::Mark;
+use crate::unfinished::Room;
 use crate::voice::Voice;
 
 /// What a source finds itself in.
@@ -66,6 +67,11 @@ pub trait Sink: Send {
 
     fn source(&self, name: &str, kind: &str) -> SourceHandle;
 
+    /// Room for text whose end has not come, of all sources together.
+    fn room(&self) -> Room {
+        Room::default()
+    }
+
     /// Takes down whose a source is, and returns what its run is called.
     fn claim(&self, now: f64, claim: Claim) -> String {
         let _ = now;
@@ -86,6 +92,10 @@ pub trait Sink: Send {
 }
 
 impl Sink for Hub {
+    fn room(&self) -> Room {
+        Hub::room(self).clone()
+    }
+
     fn claim(&self, now: f64, claim: Claim) -> String {
         Hub::claim(self, now, claim)
     }

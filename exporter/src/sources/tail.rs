@@ -19,6 +19,7 @@ mod name;
 mod open;
 mod owner;
 mod pattern;
+mod pending;
 mod rewritten_file;
 mod state;
 #[cfg(test)]
@@ -236,7 +237,8 @@ impl Tail {
             if !followed.insert(find::real(&candidate.path)) {
                 continue;
             }
-            let mut file = TailedFile::new(&self.config, &candidate, &self.reach, &self.state_dir, unix);
+            let mut file =
+                TailedFile::new(&self.config, &candidate, &self.reach, &self.state_dir, &*self.sink, unix);
             file.resume(&*self.sink, now);
             self.files.insert(candidate.path, file);
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::support::{Exporter, PATIENCE};
+use crate::support::{Exporter, PATIENCE, eventually};
 
 /// Of the exporter at its worst, under every attack (docs/security.md).
 const MAX_MEMORY_KIB: u64 = 64 << 10;
@@ -323,6 +323,53 @@ fn a_flood_of_logs_and_holes_leaves_room_for_a_log() {
     let source = format!(r#"train_source_skipped_bytes_total{{source="{}",kind="tail"}}"#, logs.display());
     assert!(exporter.page().get(&source).unwrap() > (4_u64 << 40) as f64 - 1e6);
     is_unharmed(&exporter, 1);
+}
+
+/// Pieces of lines, records and rows of which the end never comes, in as many files and streams as
+/// are followed.
+#[test]
+fn text_without_an_end_takes_little_memory() {
+    const FILES: usize = 256;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    for name in ["logs", "events", "tables"] {
+        std::fs::create_dir(path(name)).unwrap();
+    }
+    let piece = format!("2026-11-27T07:52:45.118201123Z stdout P {}\n", "x".repeat(16_000)).repeat(18);
+    // The length of a record of a million bytes, and its checksum.
+    let mut record = [0x40, 0x42, 0x0f, 0, 0, 0, 0, 0, 0x85, 0xa0, 0x44, 0x2a].to_vec();
+    record.resize(1_000_000, b'x');
+    let row = format!("step,loss\n1,2.0\n2,{}", "1".repeat(5_000_000));
+    for n in 0..FILES {
+        std::fs::write(path("logs").join(format!("{n}.log")), &piece).unwrap();
+        std::fs::write(path("events").join(format!("events.out.tfevents.{n}")), &record).unwrap();
+        if n < FILES / 8 {
+            let table = path("tables").join(n.to_string());
+            std::fs::create_dir(&table).unwrap();
+            std::fs::write(table.join("metrics.csv"), &row).unwrap();
+        }
+    }
+    let tail = |pattern: &str| format!("  - tail: {{path: '{}', format: auto}}\n", path(pattern).display());
+    let tails: String =
+        ["logs/*.log", "events/events.out.tfevents.*", "tables/*/metrics.csv"].map(tail).concat();
+    let exporter = Exporter::start(dir.path(), &format!("{QUICK}sources:\n{tails}"));
+    let packets = exporter.connect();
+    let text = "x".repeat(7_800);
+    for n in 0..12 * FILES {
+        let stream = n % FILES;
+        packets.send(&format!(
+            r#"{{"v":1,"k":"event","name":"output","run":"mine","rank":0,"stream":"s{stream}","lines":["2026-11-27T07:52:45.118201123Z stdout P {text}"]}}"#
+        ));
+    }
+    let given_up = format!(
+        r#"train_source_dropped_total{{source="{}",kind="tail",reason="unfinished_limit"}}"#,
+        path("logs/*.log").display()
+    );
+    eventually(|| exporter.page().0, || exporter.page().get(&given_up).is_some_and(|lost| lost > 100.0));
+    for step in 1..20 {
+        is_unharmed(&exporter, step);
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 #[test]

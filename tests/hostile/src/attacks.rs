@@ -20,6 +20,7 @@ mod sites;
 mod sockets;
 mod store;
 mod textfile;
+mod unfinished;
 mod unread;
 mod words;
 
@@ -56,6 +57,9 @@ pub(crate) const ALL: &[Attack] = &[
     series::ATTACK,
     sockets::ATTACK,
     descriptors::ATTACK,
+    unfinished::STREAMS,
+    unfinished::NAMES,
+    unfinished::LOGS,
     logs::MANY,
     logs::SPARSE,
     logs::HISTORY,

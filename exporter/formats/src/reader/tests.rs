@@ -123,6 +123,24 @@ fn a_piece_without_an_end_is_bounded() {
 }
 
 #[test]
+fn a_line_in_pieces_that_is_given_up_says_what_its_beginning_says() {
+    let stamp = "2026-05-29T03:52:45Z stdout";
+    let mut r = auto();
+    let piece = format!("{stamp} P {MEGATRON}{}", "x".repeat(60_000));
+    assert!(read(&mut r, &[&piece]).is_empty());
+    assert!(r.pending_bytes() > 60_000);
+    r.give_up_pending();
+    assert!(r.pending_bytes() <= 2 * KEPT_BYTES);
+    assert!(read(&mut r, &[&piece, &piece]).is_empty());
+    assert!(r.pending_bytes() <= 2 * KEPT_BYTES, "it does not grow again");
+    let events = read(&mut r, &[&format!("{stamp} F the end")]);
+    assert_eq!((events.len(), events[0].step), (1, Some(7)));
+    let (a, b) = MEGATRON.split_at(40);
+    let events = read(&mut r, &[&format!("{stamp} P {a}"), &format!("{stamp} F {b}")]);
+    assert_eq!(events[0].step, Some(7), "and the next is whole");
+}
+
+#[test]
 fn zones() {
     let mut r = auto();
     r.set_utc_offset(7200.0);

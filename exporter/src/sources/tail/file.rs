@@ -19,6 +19,7 @@ use super::labels::Labels;
 use super::lines::{Lines, Turn};
 use super::open::{Begin, modified};
 use super::owner::{Asked, Owner};
+use super::pending::Pending;
 use super::state::{self, Position, Saved, Store};
 use super::watch::Watch;
 use super::words::last_words;
@@ -50,6 +51,7 @@ pub(super) struct TailedFile {
     lines: Lines,
     store: Store,
     labels: Labels,
+    pending: Pending,
     last_step: Option<i64>,
     again: Again,
     /// Read, and refused because there are too many runs: it waits, and so does the rest of the
@@ -92,6 +94,7 @@ impl TailedFile {
         candidate: &Candidate,
         reach: &Reach,
         state_dir: &Path,
+        sink: &dyn Sink,
         unix: f64,
     ) -> Self {
         let path = candidate.path.as_path();
@@ -108,6 +111,7 @@ impl TailedFile {
             lines: Lines::new(config.reader(), unix),
             store: Store::new(state_dir, path),
             labels: Labels::new(config, path),
+            pending: Pending::new(&sink.room()),
             last_step: None,
             again: Again::default(),
             waiting: Vec::new(),
@@ -255,6 +259,7 @@ impl TailedFile {
                     self.rested = true;
                     turn.rest();
                 }
+                self.pending.check(follower, &mut self.lines.reader, cx.health, &self.labels);
                 (more, moved)
             }
             Content::Rewritten(whole) => (whole.poll(now, &mut turn), false),

@@ -27,6 +27,9 @@ pub(super) const DRAIN: Duration = Duration::from_mins(15);
 /// Files without a name that are watched at once.
 const MAX_RETIRED: usize = 4;
 
+/// Memory for reading that a file keeps between two looks.
+const MAX_BUFFER: usize = 4096;
+
 /// Follows one path.
 #[derive(Debug)]
 pub(super) struct Follower {
@@ -46,7 +49,7 @@ pub(super) struct Follower {
     pub(super) counts: Counts,
     /// Something was read, or another file found.
     moved: bool,
-    /// Memory that is used again.
+    /// Memory that is used again, where it is little: there are many files.
     buffer: Vec<u8>,
 }
 
@@ -160,6 +163,16 @@ impl Follower {
         newest.map_or_else(Vec::new, |o| o.ending(limit, true))
     }
 
+    /// Memory that is taken by what is not complete.
+    pub(super) fn pending_bytes(&self) -> usize {
+        self.opened().map(Open::pending_bytes).sum()
+    }
+
+    /// There is no room for it.
+    pub(super) fn give_up_pending(&mut self) {
+        self.retired.iter_mut().chain(&mut self.current).for_each(Open::give_up_pending);
+    }
+
     /// Gives out what stands at the end without an end.
     pub(super) fn flush(&mut self, out: &mut dyn Take) {
         for open in self.retired.iter_mut().chain(&mut self.current) {
@@ -169,6 +182,14 @@ impl Follower {
 
     /// Reads what is new, old files first. True if there was more than fits into one turn.
     pub(super) fn poll(&mut self, now: Instant, out: &mut dyn Take) -> io::Result<bool> {
+        let more = self.read(now, out);
+        if self.buffer.len() > MAX_BUFFER {
+            self.buffer = Vec::new();
+        }
+        more
+    }
+
+    fn read(&mut self, now: Instant, out: &mut dyn Take) -> io::Result<bool> {
         let mut more = false;
         let moved = |open: &Open| open.grew == now;
         let (counts, buffer) = (&mut self.counts, &mut self.buffer);

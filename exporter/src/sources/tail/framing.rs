@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-use stepwatch_formats::{FileReader, MAX_PENDING_BYTES};
+use stepwatch_formats::{FileReader, KEPT_BYTES, MAX_PENDING_BYTES};
 use stepwatch_wire::Event;
 
 /// Bytes of a line that are kept; the rest of it is dropped and counted.
@@ -67,6 +67,8 @@ pub(super) struct Records {
     pub(super) reader: FileReader,
     /// Read, but not yet a whole record.
     pub(super) pending: Vec<u8>,
+    /// Where the file must end before more of it can be told; what is there is read again then.
+    pub(super) needed: u64,
     /// Everything before this was there before us and is not wanted.
     pub(super) muted_to: u64,
     /// What was being gathered when the file came to rest was given out.
@@ -110,6 +112,15 @@ impl Lines {
         }
     }
 
+    /// Keeps the beginning of the line being read, and drops the rest of it.
+    pub(super) fn give_up(&mut self) {
+        if self.partial.len() > KEPT_BYTES {
+            self.partial.truncate(KEPT_BYTES);
+            self.skipping = true;
+        }
+        self.partial.shrink_to(KEPT_BYTES);
+    }
+
     /// The line being read is complete. One that was too long still tells what its beginning says.
     pub(super) fn end_line(&mut self, backlog: bool, out: &mut dyn Take) {
         self.skipping = false;
@@ -128,13 +139,33 @@ fn give(bytes: &[u8], backlog: bool, out: &mut dyn Take) {
 
 impl Records {
     pub(super) fn new(path: PathBuf, reader: FileReader) -> Self {
-        Self { path, reader, pending: Vec::new(), muted_to: 0, rested: true, stopped: false }
+        Self { path, reader, pending: Vec::new(), needed: 0, muted_to: 0, rested: true, stopped: false }
     }
 
     /// Reads no more of it.
     pub(super) fn give_up(&mut self, counts: &mut Counts) {
         self.stopped = true;
         counts.damaged += 1;
+    }
+
+    /// Leaves an unfinished record in the file, unless it is small: it is read again when there is
+    /// as much of it as is needed. Returns how many bytes are left.
+    pub(super) fn put_back(&mut self, at: Cursor, counts: &mut Counts) -> u64 {
+        self.needed = 0;
+        let left = self.pending.len() as u64;
+        if self.stopped || self.pending.len() <= KEPT_BYTES {
+            self.pending.shrink_to(KEPT_BYTES);
+            return 0;
+        }
+        let needs = self.reader.needs(&self.pending).max(left + 1);
+        self.pending = Vec::new();
+        if needs > MAX_PENDING_BYTES as u64 {
+            // Nothing that is worth so much memory is so long.
+            self.give_up(counts);
+            return 0;
+        }
+        self.needed = at.offset - left + needs;
+        left
     }
 
     /// Offers everything that is pending, which ends at `at`.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use stepwatch_formats::{FileKind, FileReader, kind_of};
+use stepwatch_formats::{FileKind, FileReader, MAX_PENDING_BYTES, kind_of};
 
 use super::framing::{Counts, Cursor, Lines, Records, Take};
 use super::state::{Fingerprint, Position};
@@ -215,14 +215,25 @@ impl Open {
                 return Ok(false);
             }
         }
+        let waits = self.waits_for().is_some_and(|end| len < end);
+        if waits && !self.was_written(&meta) {
+            self.rest(counts, now, out);
+            return Ok(false);
+        }
         if self.was_cut(len) {
             counts.truncations += 1;
             self.begin_anew();
+        } else if waits {
+            self.grew = now;
+            return Ok(false);
         } else if len == self.at.offset {
             self.rest(counts, now, out);
             return Ok(false);
         }
-        let budget = BUDGET_BYTES.min((self.wanted_from().unwrap_or(len) - self.at.offset) as usize);
+        let budget = match self.waits_for() {
+            Some(end) => self.leave_unwanted(end, counts, out),
+            None => BUDGET_BYTES.min((self.wanted_from().unwrap_or(len) - self.at.offset) as usize),
+        };
         if buffer.len() < budget {
             buffer.resize(budget, 0);
         }
@@ -252,14 +263,7 @@ impl Open {
                 return Ok(false);
             }
             Content::Lines(lines) => lines.split(chunk, &mut self.at, counts, out),
-            Content::Records(records) => {
-                self.at.offset += n as u64;
-                records.rested = false;
-                records.pending.extend_from_slice(chunk);
-                // What is gathered of the unwanted must not come with the wanted.
-                let last_unwanted = self.at.offset == records.muted_to;
-                records.push(last_unwanted, self.at, counts, out);
-            }
+            Content::Records(_) => return Ok(self.records_in(chunk, &meta, counts, out)),
         }
         Ok(self.at.offset < len && n > 0)
     }
@@ -272,12 +276,81 @@ impl Open {
         }
     }
 
+    /// Where the file must end before it is read any further.
+    fn waits_for(&self) -> Option<u64> {
+        match &self.content {
+            Content::Records(records) => Some(records.needed).filter(|end| *end > self.at.offset),
+            Content::Lines(_) => None,
+        }
+    }
+
+    /// A record that was left in the file is read whole: how much that is. Where it ends behind what
+    /// is not wanted, what is gathered of that must not come with it.
+    fn leave_unwanted(&mut self, end: u64, counts: &mut Counts, out: &mut dyn Take) -> usize {
+        if let Content::Records(records) = &mut self.content {
+            if self.at.offset <= records.muted_to && records.muted_to < end {
+                records.push(true, self.at, counts, out);
+            }
+        }
+        MAX_PENDING_BYTES.min((end - self.at.offset) as usize)
+    }
+
+    /// Takes in what was read of a file of records. True if there is more.
+    fn records_in(&mut self, chunk: &[u8], meta: &Metadata, counts: &mut Counts, out: &mut dyn Take) -> bool {
+        let Content::Records(records) = &mut self.content else { return false };
+        self.at.offset += chunk.len() as u64;
+        records.rested = false;
+        records.pending.extend_from_slice(chunk);
+        // What is gathered of the unwanted must not come with the wanted.
+        let last_unwanted = self.at.offset == records.muted_to;
+        records.push(last_unwanted, self.at, counts, out);
+        let left = records.put_back(self.at, counts);
+        self.at.offset -= left;
+        if left > 0 {
+            // What is written from here on may complete it.
+            self.was_written(meta);
+        }
+        let complete = self.waits_for().is_none_or(|end| end <= meta.len());
+        complete && self.at.offset < meta.len() && !chunk.is_empty()
+    }
+
+    /// Memory that is taken by what is not complete.
+    pub(super) fn pending_bytes(&self) -> usize {
+        match &self.content {
+            Content::Lines(lines) => lines.partial.capacity(),
+            Content::Records(records) => records.pending.capacity() + records.reader.pending_bytes(),
+        }
+    }
+
+    /// There is no room for it.
+    pub(super) fn give_up_pending(&mut self) {
+        match &mut self.content {
+            Content::Lines(lines) => lines.give_up(),
+            Content::Records(records) => records.reader.give_up_pending(),
+        }
+    }
+
+    /// What was left in the file of a record is offered as it is: it will not be complete. A long
+    /// one is worth nothing without its end.
+    fn take_back(&mut self) {
+        let Some(end) = self.waits_for().filter(|end| end - self.at.offset <= BUDGET_BYTES as u64) else {
+            return;
+        };
+        let mut rest = vec![0; (end - self.at.offset) as usize];
+        let n = self.file.read_at(&mut rest, self.at.offset).unwrap_or(0);
+        rest.truncate(n);
+        if let Content::Records(records) = &mut self.content {
+            records.pending = rest;
+            self.at.offset += n as u64;
+        }
+    }
+
     /// Nothing was appended. What has waited for more long enough is taken as it is.
     fn rest(&mut self, counts: &mut Counts, now: Instant, out: &mut dyn Take) {
         let Content::Records(records) = &mut self.content else { return };
         if !records.rested && !records.stopped && now.duration_since(self.grew) >= REST {
             records.rested = true;
-            records.push(true, self.at, counts, out);
+            self.end(counts, out);
         }
     }
 
@@ -296,9 +369,13 @@ impl Open {
 
     /// Gives out what has no end and will not get one.
     pub(super) fn end(&mut self, counts: &mut Counts, out: &mut dyn Take) {
+        self.take_back();
         match &mut self.content {
             Content::Lines(lines) => lines.end_line(self.at.in_backlog(), out),
-            Content::Records(records) => records.push(true, self.at, counts, out),
+            Content::Records(records) => {
+                records.push(true, self.at, counts, out);
+                self.at.offset -= records.put_back(self.at, counts);
+            }
         }
     }
 

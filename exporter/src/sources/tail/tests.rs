@@ -26,6 +26,7 @@ use crate::origin::{Origin, Outcome};
 use crate::samples::Samples;
 use crate::source::{DROPPED, LAG, NOT_OWNER, RESOLUTION, SKIPPED, Sources, UNMATCHED, UP};
 use crate::stream::Mark;
+use crate::unfinished::{LIMIT, Room};
 
 const UNIX: f64 = 4_000_000_000.0;
 const NO_MISTAKES: [&str; 0] = [];
@@ -45,9 +46,14 @@ struct List {
     marks: Arc<Mutex<Option<BTreeMap<String, String>>>>,
     /// A run that was too long silent.
     forgotten: Arc<Mutex<Option<String>>>,
+    room: Room,
 }
 
 impl Sink for List {
+    fn room(&self) -> Room {
+        self.room.clone()
+    }
+
     fn publish(&self, origin: Origin, event: Event) -> Outcome {
         if *self.full.lock().unwrap() {
             return Outcome::Dropped(Reason::Runs);

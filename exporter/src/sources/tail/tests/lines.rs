@@ -154,3 +154,23 @@ fn zeros_that_somebody_wrote_are_not_read_for_ever() {
     b.append("run.log", &step(4));
     assert_eq!(b.poll_steps().last(), Some(&4));
 }
+
+/// Half of the budget for all of them, which are of one user; and an ordinary line beside it.
+#[test]
+fn unfinished_lines_have_a_budget() {
+    let mut b = Bench::new("*.jsonl");
+    let (line, rest) = ("{\"step\": 5, \"loss\": 2.5, \"more\": \"", "x".repeat(60_000));
+    for n in 0..200 {
+        b.append(&format!("{n}.jsonl"), &format!("{line}{rest}"));
+    }
+    while !b.poll().is_empty() {}
+    let lost = b.dropped(LIMIT).unwrap();
+    assert!((40.0..100.0).contains(&lost), "{lost} of 200");
+    b.append("0.jsonl", "\"}\n{\"step\": 6, \"loss\": 2.5");
+    assert_eq!(b.poll_steps(), [5]);
+    b.append("0.jsonl", "}\n");
+    assert_eq!(b.poll_steps(), [6]);
+    b.append("99.jsonl", "\"}\n{\"step\": 6, \"loss\": 2.5");
+    b.append("99.jsonl", "}\n");
+    assert_eq!(b.poll_steps(), [6], "the line that was given up has no end");
+}

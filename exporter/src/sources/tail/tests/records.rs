@@ -119,6 +119,50 @@ fn an_old_event_file_tells_only_what_is_added() {
     assert_eq!(b.rested(), exp1(3..5));
 }
 
+/// A record that says nothing of a step, such as a graph.
+fn long(bytes: usize) -> Vec<u8> {
+    let length = [bytes as u8 | 0x80, (bytes >> 7) as u8 | 0x80, (bytes >> 14) as u8];
+    record(&[&[0x1a][..], &length, &vec![b'x'; bytes]].concat())
+}
+
+#[test]
+fn a_long_record_is_read_when_it_is_complete() {
+    let mut b = bench();
+    b.append_bytes(EVENTS, &[version(), step_of(1)].concat());
+    assert_eq!(b.rested(), exp1(1..2));
+    let bytes = [step_of(2), long(1_000_000), step_of(3)].concat();
+    for (i, piece) in bytes.chunks(90_000).enumerate() {
+        b.append_bytes(EVENTS, piece);
+        assert_eq!(
+            b.rested(),
+            if i == 0 { exp1(2..3) } else { exp1(if i == 11 { 3..4 } else { 0..0 }) },
+            "{i}"
+        );
+    }
+    b.append_bytes(EVENTS, &[long(70_000), step_of(4), long(3_000)[..2_900].to_vec()].concat());
+    assert_eq!(b.rested(), exp1(4..5));
+    b.append_bytes(EVENTS, &long(3_000)[2_900..]);
+    b.append_bytes(EVENTS, &step_of(5));
+    assert_eq!(b.rested(), exp1(5..6));
+    assert_eq!((b.dropped("bad_record"), b.dropped("damaged"), b.dropped(LIMIT)), (None, None, None));
+}
+
+#[test]
+fn a_long_record_that_was_there_before_us_goes_on() {
+    let mut b = bench();
+    b.config.from = From::End;
+    let bytes = [version(), step_of(1), long(200_000), step_of(2)].concat();
+    b.append_bytes(EVENTS, &bytes[..150_000]);
+    assert_eq!(b.rested(), []);
+    b.append_bytes(EVENTS, &bytes[150_000..]);
+    assert_eq!(b.rested(), exp1(2..3));
+    b.append_bytes(EVENTS, &long(100_000)[..50_000]);
+    assert_eq!(b.rested(), []);
+    b.kill();
+    b.append_bytes(EVENTS, &[&long(100_000)[50_000..], &step_of(3)].concat());
+    assert_eq!(b.rested(), exp1(3..4));
+}
+
 #[test]
 fn a_file_that_is_written_anew_is_read_anew() {
     let mut b = Bench::new("gpt");

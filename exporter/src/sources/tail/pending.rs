@@ -1,0 +1,42 @@
+//! What a file holds of lines and records that are not complete, within the room that its user has.
+
+use stepwatch_formats::LogReader;
+
+use super::follow::Follower;
+use super::labels::Labels;
+use crate::source::SourceHandle;
+use crate::unfinished::{self, Room, Share};
+use crate::voice::Voice;
+
+#[derive(Debug)]
+pub(super) struct Pending {
+    share: Share,
+    /// It was told that there was no room.
+    told: bool,
+}
+
+impl Pending {
+    pub(super) fn new(room: &Room) -> Self {
+        Self { share: room.share(), told: false }
+    }
+
+    /// Gives up what there is no room for.
+    pub(super) fn check(
+        &mut self,
+        follower: &mut Follower,
+        reader: &mut LogReader,
+        health: &SourceHandle,
+        labels: &Labels,
+    ) {
+        let whose = Voice::of(follower.uid());
+        if self.share.hold(whose, follower.pending_bytes() + reader.pending_bytes()) {
+            return;
+        }
+        follower.give_up_pending();
+        reader.give_up_pending();
+        health.dropped(unfinished::LIMIT, 1);
+        if !std::mem::replace(&mut self.told, true) {
+            tracing::warn!(path = %labels.path.display(), %whose, "there is no room for what is unfinished in a tailed file");
+        }
+    }
+}
