@@ -114,7 +114,7 @@ impl App {
             receivers: config.receivers.clone(),
             templates: Arc::clone(&config.templates),
         };
-        let started = Self::start_as(config, web, options, log).await;
+        let started = Box::pin(Self::start_as(config, web, options, log)).await;
         if let Err(StartError::Store(err)) = &started {
             unopened.tell(err, wall()).await;
         }

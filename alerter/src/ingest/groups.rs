@@ -233,7 +233,8 @@ mod tests {
     #[test]
     fn what_is_too_much_is_refused_as_soon_as_it_is_seen() {
         let groups = |n: usize, group: &str| format!("[{}", vec![group; n].join(","));
-        let labels: String = (0..=MAX_LABELS).map(|i| format!("\"{i}\":\"\",")).collect();
+        let labels: Vec<_> = (0..=MAX_LABELS).map(|i| format!("\"{i}\":\"\",")).collect();
+        let labels = labels.concat();
         for (text, part) in [
             (format!("[{{\"targets\":[{}", "\"a\",".repeat(MAX_TARGETS + 1)), "more than 20000 targets,"),
             (groups(MAX_TARGETS + 1, r#"{"targets":["a"]}"#), "more than 20000 targets,"),
@@ -256,7 +257,8 @@ mod tests {
         // refuses it, whatever is read out of it; a list of targets has no place for it at all.
         let mut bomb = String::from("- &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for i in 1..9 {
-            bomb += &format!("- &a{i} [{}]\n", vec![format!("*a{}", i - 1); 10].join(", "));
+            bomb.extend(["- &a", &i.to_string(), " ["]);
+            bomb.extend([vec![format!("*a{}", i - 1); 10].join(", "), "]\n".to_owned()]);
         }
         stepwatch_kit::config::parse::<serde_json::Value>("t.yml", &bomb).unwrap_err();
         yaml(&bomb).unwrap_err();

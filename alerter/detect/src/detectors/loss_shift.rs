@@ -65,8 +65,8 @@ const QUIET: u32 = 8;
 /// block, and blocks in a row for a ticket and for a page.
 const SMALL: f64 = 0.025;
 const SMALL_SIGMAS: f64 = 5.0;
-const SMALL_TICKET: u32 = 8;
-const SMALL_PAGE: u32 = 14;
+const SMALL_TICKET: u8 = 8;
+const SMALL_PAGE: u8 = 14;
 /// Blocks whose highest a small rise must exceed, once or twice as many: a loss that wanders comes
 /// back to where it was a while ago.
 const WANDERS: u32 = 12;
@@ -87,7 +87,7 @@ pub struct LossShift {
     /// Scale of a block by the changes from one to the next, which a falling loss does not widen.
     changes: f32,
     /// Blocks in a row that are above the baseline by little, and for certain.
-    lasting: u32,
+    lasting: u8,
     /// The highest blocks of the last [`WANDERS`] and of as many before, and of both when the rise
     /// began.
     highest: [f32; 2],
@@ -144,13 +144,14 @@ impl LossShift {
         let printed = PRINTED * step.sample.q.loss;
         let nat = scale.nat(self.m);
         let least = |rise: f64| (rise * nat).max(c.sigmas * self.s).max(printed);
-        let small = (SMALL * self.m.abs()).max(SMALL_SIGMAS * self.s.min(f64::from(self.changes))).max(printed);
+        let small =
+            (SMALL * self.m.abs()).max(SMALL_SIGMAS * self.s.min(f64::from(self.changes))).max(printed);
         if self.lasting == 0 {
             self.ceiling = self.highest[0].max(self.highest[1]);
         }
         let enough = if self.lasting > 0 { UNDER_WAY * small } else { small };
         let rises = b - self.m > enough && b > f64::from(self.ceiling);
-        self.lasting = if rises && !scale.is_signed() { self.lasting + 1 } else { 0 };
+        self.lasting = if rises && !scale.is_signed() { self.lasting.saturating_add(1) } else { 0 };
         let severity = if self.lasting >= SMALL_PAGE && held > SMALL_NATS * nat {
             Some(Severity::Page)
         } else if self.lasting >= SMALL_TICKET {

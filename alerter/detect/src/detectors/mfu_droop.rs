@@ -31,8 +31,13 @@
 //! seconds that grows by a share g within L steps loses `L·t·g/2` seconds a cycle, and half of that
 //! where it is restarted twice as often.
 
+mod lost_time;
+#[cfg(test)]
+mod tests;
+
 use serde::{Deserialize, Serialize};
 
+use self::lost_time::Loss;
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared, Source, Speed, Standard};
 use crate::detector::{JudgedStep, StepDetector};
@@ -138,13 +143,6 @@ const STEADY: f64 = 0.25;
 /// Share of the noise of a single step that the median of a block has, with some room: of 8
 /// independent normal values it is 0.44.
 const OF_SIGMA: f64 = 0.5;
-/// A block that takes longer than so many usual ones lasted through a pause, not through slow
-/// steps.
-const PAUSED: f64 = 2.0;
-/// Of a young run, the share of its life that a slow-down must last instead of `page_after`, and
-/// the least time for that.
-const OF_LIFE: f64 = 1.0 / 3.0;
-const LEAST_OF_LIFE: Span = Span::secs(60);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MfuDroop {
@@ -185,70 +183,6 @@ struct SlowLines {
     /// The lowest and the highest of them.
     low: f64,
     high: f64,
-}
-
-/// What a slow-down has cost the run since its onset.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Loss {
-    /// When the first and the last block ended, and the seconds that one takes.
-    first: Ts,
-    ended: Ts,
-    usual: f32,
-    /// Seconds of the run, and dollars; none where its price is not known.
-    seconds: f32,
-    dollars: f32,
-    /// Since when it has been slow enough for a page; the end of the last block if it is not.
-    paging_since: Ts,
-}
-
-impl Loss {
-    /// Takes a block that is slower than usual by `rise`, in logarithms, and ends now. `counts`
-    /// where a slow-down is under way, `pages` where it is slow enough for a page.
-    fn block(&mut self, now: Ts, rise: f64, counts: bool, pages: bool, dollars_per_hour: f64) {
-        if self.ended == Ts::default() {
-            (self.first, self.ended) = (now, now);
-        }
-        let began = core::mem::replace(&mut self.ended, now);
-        let took = (now - began).as_secs_f64().max(0.0);
-        let usual = if self.usual > 0.0 { f64::from(self.usual) } else { took };
-        let took = took.min(PAUSED * usual);
-        self.usual = (usual + (took - usual) / 8.0) as f32;
-        if !pages {
-            self.paging_since = now;
-        }
-        if !counts {
-            (self.seconds, self.dollars) = (0.0, 0.0);
-            return;
-        }
-        let lost = took * (1.0 - (-rise).exp());
-        self.seconds = (self.seconds + lost as f32).max(0.0);
-        self.dollars = (self.dollars + (dollars_per_hour * lost / 3600.0) as f32).max(0.0);
-    }
-
-    fn is_ticket(&self, c: &Config) -> bool {
-        f64::from(self.seconds) >= c.ticket_lost.as_secs_f64()
-    }
-
-    /// `priced`: what the run costs is known.
-    fn is_page(&self, c: &Config, now: Ts, priced: bool) -> bool {
-        if let Some(limit) = c.page_when_lost.filter(|_| priced) {
-            return f64::from(self.dollars) >= limit;
-        }
-        let lasted = now - self.paging_since;
-        let of_life = Span::from_secs_f64(OF_LIFE * (now - self.first).as_secs_f64()).max(LEAST_OF_LIFE);
-        lasted >= c.page_after.min(of_life) || f64::from(self.seconds) >= c.page_lost.as_secs_f64()
-    }
-
-    fn words(&self) -> Option<String> {
-        let time = match self.seconds {
-            s if s < 1.0 => return None,
-            s if s < 120.0 => format!("{s:.0} s"),
-            s if s < 7200.0 => format!("{:.0} minutes", s / 60.0),
-            s => format!("{:.1} hours", s / 3600.0),
-        };
-        let dollars = if self.dollars > 0.0 { format!(" (${:.0})", self.dollars) } else { String::new() };
-        Some(format!("{time}{dollars} of the run lost so far"))
-    }
 }
 
 /// Droops that a restart cures.
@@ -568,158 +502,6 @@ impl StepDetector for MfuDroop {
         if let Some(block) = shared.speed.block {
             self.block(c, step, block, &shared.speed);
             shared.speed.settled = self.settled();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::detectors::testing::{healthy, judge, open, pages, raised};
-    use crate::detectors::{Detectors, DetectorsConfig};
-    use proptest::prelude::*;
-
-    fn slowed(n: i64, factor: impl Fn(i64) -> f64) -> Vec<StepSample> {
-        let mut run = healthy(81, n);
-        run.iter_mut().for_each(|s| s.step_time = s.step_time.map(|t| t * factor(s.step)));
-        run
-    }
-
-    /// Steps take two seconds: 150 are five minutes.
-    #[test]
-    fn an_abrupt_slow_down_pages_after_five_minutes_and_clears() {
-        for percent in [12.0, 40.0] {
-            let run =
-                slowed(2000, |step| if (1000..1400).contains(&step) { 1.0 + percent / 100.0 } else { 1.0 });
-            let findings = judge(&run);
-            let found = pages(&findings);
-            assert_eq!(found.len(), 1, "{percent} %: {findings:?}");
-            assert!(found[0].0 == Kind::ThroughputDrop && (1136..=1170).contains(&found[0].1), "{found:?}");
-            assert!(open(&findings).is_empty());
-        }
-        let short = slowed(2000, |step| if (1000..1100).contains(&step) { 1.12 } else { 1.0 });
-        assert!(raised(&judge(&short)).is_empty(), "24 s lost are nobody's ticket");
-    }
-
-    #[test]
-    fn five_percent_are_a_ticket_and_a_page_when_ten_minutes_are_lost() {
-        let found = raised(&judge(&slowed(9000, |step| if step > 1000 { 1.05 } else { 1.0 })));
-        assert!(
-            matches!(found[..], [(_, Severity::Ticket, 1560..1680), (_, Severity::Page, 6800..8800)]),
-            "{found:?}"
-        );
-    }
-
-    #[test]
-    fn two_and_a_half_percent_are_a_ticket_and_one_nothing() {
-        let at = |f: f64| raised(&judge(&slowed(3000, |step| if step > 500 { f } else { 1.0 })));
-        let found = at(1.025);
-        assert!(matches!(found[..], [(_, Severity::Ticket, 1650..1900)]), "{found:?}");
-        assert!(at(1.01).is_empty());
-    }
-
-    #[test]
-    fn where_money_is_known_it_decides() {
-        let run = slowed(3000, |step| if step > 1000 { 1.4 } else { 1.0 });
-        let pages_at = |limit: f64| {
-            let mut config = DetectorsConfig { cost_per_gpu_hour: Some(2.0), ..DetectorsConfig::default() };
-            config.mfu_droop.page_when_lost = Some(limit);
-            let mut detectors = Detectors::new(&Arc::new(config));
-            let mut out = Vec::new();
-            detectors.price(1000);
-            run.iter().for_each(|s| detectors.step(s, &mut out));
-            (pages(&out), out)
-        };
-        // 0.57 s of each two are lost, of $2,000 an hour: 32 cents a step.
-        let (found, out) = pages_at(100.0);
-        assert!(matches!(found[..], [(Kind::ThroughputDrop, 1300..1340)]), "{found:?}");
-        let page = out.iter().find(|v| v.severity == Severity::Page).unwrap();
-        assert!(page.why.contains(" ($1") && page.why.contains("of the run lost so far"), "{}", page.why);
-        assert!(pages_at(5000.0).0.is_empty());
-    }
-
-    /// Means of 10 steps, one line every 20 s.
-    #[test]
-    fn lines_of_many_steps_page_within_five_minutes() {
-        let line = |i: i64| StepSample {
-            step: 10 * i,
-            ts: Ts(20_000 * i),
-            interval: 10,
-            step_time: Some(if (400..418).contains(&i) { 2.5 } else { 2.0 + 0.01 * (i % 3) as f64 }),
-            ..StepSample::default()
-        };
-        let run: Vec<_> = (1..600).map(line).collect();
-        let findings = judge(&run);
-        assert!(matches!(pages(&findings)[..], [(_, 4070..=4150)]), "{findings:?}");
-        assert!(open(&findings).is_empty());
-    }
-
-    #[test]
-    fn a_creeping_slow_down_is_a_droop() {
-        let run = slowed(1500, |step| 1.0 + 0.15 * ((step as f64 - 500.0) / 500.0).clamp(0.0, 1.0));
-        let findings = judge(&run);
-        let found = pages(&findings);
-        assert!(found[0].0 == Kind::MfuDroop && found[0].1 < 1100, "{found:?}");
-        let v = findings.iter().find(|v| v.severity == Severity::Page).unwrap();
-        assert!(v.why.contains("slower bit by bit since step"), "{}", v.why);
-    }
-
-    #[test]
-    fn pauses_are_no_droop() {
-        let run = slowed(3000, |step| match step {
-            _ if step % 250 == 0 => 60.0,
-            _ if step % 10 == 0 => 5.0,
-            _ => 1.0,
-        });
-        assert!(
-            raised(&judge(&run)).iter().all(|(k, ..)| *k != Kind::MfuDroop && *k != Kind::ThroughputDrop)
-        );
-    }
-
-    #[test]
-    fn a_sawtooth_becomes_one_incident_that_says_so() {
-        let run = slowed(8000, |step| 1.0 + 0.14 * (step % 1000) as f64 / 1000.0);
-        let findings = judge(&run);
-        let last = findings
-            .iter()
-            .rfind(|v| v.kind == Kind::MfuDroop && v.change == stepwatch_model::Change::Raise)
-            .unwrap();
-        assert!(last.why.contains("a restart cures it, for a while; it costs about 1"), "{}", last.why);
-        assert!(
-            last.step < 4000 && open(&findings) == [Kind::MfuDroop],
-            "one incident once it is known: {findings:?}"
-        );
-    }
-
-    #[test]
-    fn a_run_that_comes_back_slower_is_seen() {
-        let mut run = slowed(1200, |step| if step > 600 { 1.12 } else { 1.0 });
-        run[600..].iter_mut().for_each(|s| s.attempt = 1);
-        let found = pages(&judge(&run));
-        assert!(matches!(found[..], [(_, 740..780)]), "{found:?}");
-    }
-
-    #[test]
-    fn throughput_is_judged_where_there_is_no_step_time() {
-        let mut run = slowed(1000, |step| if step > 600 { 1.12 } else { 1.0 });
-        for s in &mut run {
-            s.tokens_per_second = s.step_time.take().map(|t| 4e6 / t);
-        }
-        let findings = judge(&run);
-        assert_eq!(pages(&findings).len(), 1);
-        let v = findings.iter().find(|v| v.severity == Severity::Page).unwrap();
-        assert!(v.signal == "tokens_per_second" && v.value < v.expected, "{v:?}");
-    }
-
-    proptest! {
-        #[test]
-        fn the_unit_of_time_does_not_matter(exponent in -6i32..6) {
-            let mut run = slowed(900, |step| if step > 500 { 1.1 } else { 1.0 });
-            let before: Vec<_> = pages(&judge(&run));
-            run.iter_mut().for_each(|s| s.step_time = s.step_time.map(|t| t * f64::from(exponent).exp2()));
-            prop_assert_eq!(pages(&judge(&run)), before);
         }
     }
 }

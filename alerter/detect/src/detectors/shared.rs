@@ -158,7 +158,7 @@ impl Speed {
         if source > self.source {
             let (attempts, standard) = (self.attempts.clone(), self.standard);
             let dollars_per_hour = self.dollars_per_hour;
-            *self = Self { source, attempts, standard, dollars_per_hour, ..Self::default() };
+            *self = Self { source, attempts, dollars_per_hour, standard, ..Self::default() };
         }
         let interval = self.last_step.map_or(s.interval, |last| s.step.saturating_sub(last)).max(1);
         let first = self.last_step.is_none();

@@ -345,10 +345,10 @@ impl Event {
             move |(zone, civil, excepts)| {
                 let begin = zone.meant(civil);
                 let end = zone.meant(civil.saturating_add(self.length.civil)) + self.length.exact;
-                let kept = !(excepts && self.except.contains(&begin))
-                    && !self.except_days.contains(&civil.date())
-                    && !self.replaced.contains(&begin);
-                (kept && begin < end && begin < to && from < end).then_some((begin, end))
+                let gone = excepts && self.except.contains(&begin)
+                    || self.except_days.contains(&civil.date())
+                    || self.replaced.contains(&begin);
+                (!gone && begin < end && begin < to && from < end).then_some((begin, end))
             },
         )
     }

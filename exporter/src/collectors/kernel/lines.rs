@@ -474,7 +474,7 @@ fn hung_task(line: &str) -> Option<Found<'_>> {
     let is_one = process.len() <= MAX_NAME_BYTES
         && facts.pid.is_some()
         && after_number(rest).is_some_and(|rest| rest.starts_with(" seconds"));
-    is_one.then(|| Found::Pattern(Pattern::HungTask, facts))
+    is_one.then_some(Found::Pattern(Pattern::HungTask, facts))
 }
 
 /// `watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4242]`
@@ -529,7 +529,7 @@ fn oom_context(line: &str) -> Option<Found<'_>> {
 fn task_cgroup(text: &str) -> Option<&str> {
     const FIELD: &str = ",task_memcg=";
     let (before, rest) = text.split_once(FIELD)?;
-    let name = rest.len().checked_sub(",task=".len() + MAX_NAME_BYTES).unwrap_or_default();
+    let name = rest.len().saturating_sub(",task=".len() + MAX_NAME_BYTES);
     let name = (name..rest.len()).find(|at| rest.get(*at..).is_some_and(|r| r.starts_with(",task=")))?;
     let cgroup = rest.get(..name)?;
     (!before.contains("task_memcg=") && !cgroup.contains("task_memcg=")).then_some(cgroup)
@@ -547,7 +547,7 @@ fn killed(line: &str) -> Option<Found<'_>> {
     let (pid, rest) = line.strip_prefix("Killed process ")?.split_once(" (")?;
     let process = rest.rsplit_once(") total-vm:").or_else(|| rest.split_once(')'))?.0;
     let facts = Facts::process(process, pid);
-    (facts.pid.is_some() && after_number(pid) == Some("")).then(|| Found::Pattern(Pattern::OomKill, facts))
+    (facts.pid.is_some() && after_number(pid) == Some("")).then_some(Found::Pattern(Pattern::OomKill, facts))
 }
 
 #[cfg(test)]

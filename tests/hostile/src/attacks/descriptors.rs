@@ -26,7 +26,7 @@ fn act(target: &Target) -> anyhow::Result<()> {
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
         if sendmsg(&socket, &[IoSlice::new(b"{}")], &mut control, SendFlags::NOSIGNAL).is_err() {
             // Newer kernels refuse them.
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::park_timeout(Duration::from_millis(1));
         }
     }
 }

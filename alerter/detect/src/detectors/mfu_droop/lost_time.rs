@@ -1,0 +1,78 @@
+//! What a slow-down costs.
+
+use serde::{Deserialize, Serialize};
+
+use super::Config;
+use stepwatch_model::time::{Span, Ts};
+
+/// A block that takes longer than so many usual ones lasted through a pause, not through slow
+/// steps.
+const PAUSED: f64 = 2.0;
+/// Of a young run, the share of its life that a slow-down must last instead of `page_after`, and
+/// the least time for that.
+const OF_LIFE: f64 = 1.0 / 3.0;
+const LEAST_OF_LIFE: Span = Span::secs(60);
+
+/// What a slow-down has cost the run since its onset.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Loss {
+    /// When the first and the last block ended, and the seconds that one takes.
+    first: Ts,
+    ended: Ts,
+    usual: f32,
+    /// Seconds of the run, and dollars; none where its price is not known.
+    pub(super) seconds: f32,
+    pub(super) dollars: f32,
+    /// Since when it has been slow enough for a page; the end of the last block if it is not.
+    paging_since: Ts,
+}
+
+impl Loss {
+    /// Takes a block that is slower than usual by `rise`, in logarithms, and ends now. `counts`
+    /// where a slow-down is under way, `pages` where it is slow enough for a page.
+    pub(super) fn block(&mut self, now: Ts, rise: f64, counts: bool, pages: bool, dollars_per_hour: f64) {
+        if self.ended == Ts::default() {
+            (self.first, self.ended) = (now, now);
+        }
+        let began = core::mem::replace(&mut self.ended, now);
+        let took = (now - began).as_secs_f64().max(0.0);
+        let usual = if self.usual > 0.0 { f64::from(self.usual) } else { took };
+        let took = took.min(PAUSED * usual);
+        self.usual = (usual + (took - usual) / 8.0) as f32;
+        if !pages {
+            self.paging_since = now;
+        }
+        if !counts {
+            (self.seconds, self.dollars) = (0.0, 0.0);
+            return;
+        }
+        let lost = took * (1.0 - (-rise).exp());
+        self.seconds = (self.seconds + lost as f32).max(0.0);
+        self.dollars = (self.dollars + (dollars_per_hour * lost / 3600.0) as f32).max(0.0);
+    }
+
+    pub(super) fn is_ticket(&self, c: &Config) -> bool {
+        f64::from(self.seconds) >= c.ticket_lost.as_secs_f64()
+    }
+
+    /// `priced`: what the run costs is known.
+    pub(super) fn is_page(&self, c: &Config, now: Ts, priced: bool) -> bool {
+        if let Some(limit) = c.page_when_lost.filter(|_| priced) {
+            return f64::from(self.dollars) >= limit;
+        }
+        let lasted = now - self.paging_since;
+        let of_life = Span::from_secs_f64(OF_LIFE * (now - self.first).as_secs_f64()).max(LEAST_OF_LIFE);
+        lasted >= c.page_after.min(of_life) || f64::from(self.seconds) >= c.page_lost.as_secs_f64()
+    }
+
+    pub(super) fn words(&self) -> Option<String> {
+        let time = match self.seconds {
+            s if s < 1.0 => return None,
+            s if s < 120.0 => format!("{s:.0} s"),
+            s if s < 7200.0 => format!("{:.0} minutes", s / 60.0),
+            s => format!("{:.1} hours", s / 3600.0),
+        };
+        let dollars = if self.dollars > 0.0 { format!(" (${:.0})", self.dollars) } else { String::new() };
+        Some(format!("{time}{dollars} of the run lost so far"))
+    }
+}
