@@ -427,6 +427,9 @@ async fn no_secret_is_logged_answered_shown_printed_or_stored() {
     rig.go_wrong(401).await;
     let (addr, failures) = (rig.echo.addr(), rig.daemon.log().len());
     rig.echo = FakeEcho::start().await;
+    // Somebody must be asked: what was refused for good is not tried again.
+    let alert = json!([{"labels": {"alertname": "Gone", "severity": "critical", "run": "llama-1"}}]);
+    assert_eq!(rig.post("/api/v2/alerts", &alert).await, 200);
     let down = |l: &String| l.contains("Connection refused") || l.contains("cannot connect");
     poll_until("somebody to miss the echo", 2 * PATIENCE, async || {
         rig.daemon.log()[failures..].iter().any(down).then_some(())

@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use super::draft::Draft;
 use super::shared::{LossScale, PRINTED, Shared};
 use crate::detector::{JudgedStep, StepDetector};
-use crate::stats::attempt::Attempts;
 use crate::stats::latch::Latch;
 use crate::stats::median::Window;
 use stepwatch_model::number;
@@ -60,7 +59,6 @@ const MEANS: u32 = 8;
 pub struct EarlyDivergence {
     start: Option<Box<Start>>,
     known: bool,
-    attempts: Attempts,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -173,7 +171,7 @@ impl StepDetector for EarlyDivergence {
         if !c.enabled || s.interval == 0 || shared.loss.is_signed() {
             return;
         }
-        if self.attempts.restarted(s.attempt) {
+        if shared.restarted {
             self.known = false;
             if let Some(mut start) = self.start.take() {
                 if start.latch.clear() {

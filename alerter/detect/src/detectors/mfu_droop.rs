@@ -22,7 +22,7 @@
 //! Who is notified follows from what the slow-down costs. The time lost is the sum over the blocks
 //! since its onset of their duration times `1 − exp(ref − b)`. A ticket has lost `ticket_lost`. A
 //! page is `page` slower for `page_after`, or has lost `page_lost`; a run that is younger than that
-//! has been slow for a third of its life. Where `page_when_lost` and the price of the run are
+//! has been slow for a quarter of its life. Where `page_when_lost` and the price of the run are
 //! known, a page has cost so many dollars instead. Of lines that cover many steps, 6 in a row
 //! that differ little stand for their blocks: 24 of them may take an hour.
 //!

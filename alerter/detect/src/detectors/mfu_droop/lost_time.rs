@@ -10,7 +10,7 @@ use stepwatch_model::time::{Span, Ts};
 const PAUSED: f64 = 2.0;
 /// Of a young run, the share of its life that a slow-down must last instead of `page_after`, and
 /// the least time for that.
-const OF_LIFE: f64 = 1.0 / 3.0;
+const OF_LIFE: f64 = 0.25;
 const LEAST_OF_LIFE: Span = Span::secs(60);
 
 /// What a slow-down has cost the run since its onset.
