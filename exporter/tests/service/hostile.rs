@@ -358,7 +358,7 @@ fn text_without_an_end_in_files_takes_little_memory() {
             &state,
             &format!("{QUICK}sources:\n  - tail: {{path: '{pattern}', format: auto}}\n"),
         );
-        if pattern.ends_with(".log") {
+        if pattern.contains("/logs/") {
             let lost = format!(
                 r#"train_source_dropped_total{{source="{pattern}",kind="tail",reason="unfinished_limit"}}"#
             );
