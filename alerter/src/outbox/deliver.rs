@@ -166,8 +166,8 @@ impl Courier {
         claim
     }
 
-    /// Leaves out the head of a lane that wakes nobody. Acknowledgements and resolutions of delivered
-    /// messages are always sent.
+    /// Leaves out the head of a lane that wakes nobody. Acknowledgements and resolutions of
+    /// delivered messages are always sent.
     pub(super) async fn leave_out(
         &self,
         notifier: Arc<dyn Notifier>,

@@ -16,8 +16,8 @@ use super::handle::Store;
 use super::rows::{json, portions, text_of};
 
 impl Store {
-    /// Every stored silence. One that cannot be read is left out and logged: what it suppressed then
-    /// notifies again.
+    /// Every stored silence. One that cannot be read is left out and logged: what it suppressed
+    /// then notifies again.
     pub async fn load_silences(&self) -> Result<Vec<Silence>> {
         let sql = "SELECT id, record FROM silences ORDER BY id";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;

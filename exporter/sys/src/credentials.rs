@@ -40,9 +40,9 @@ pub fn ask(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
 }
 
-/// Has the kernel refuse a message with descriptors at its sender, where it can (6.16). A descriptor
-/// that was only received and not installed is closed by the receiver, and closing can take as long
-/// as its sender likes. Connections have this of the socket that accepts them.
+/// Has the kernel refuse a message with descriptors at its sender, where it can (6.16). A
+/// descriptor that was only received and not installed is closed by the receiver, and closing can
+/// take as long as its sender likes. Connections have this of the socket that accepts them.
 pub fn refuse_descriptors(socket: impl AsFd) -> io::Result<()> {
     let no: libc::c_int = 0;
     #[expect(unsafe_code, reason = "no safe wrapper has this option")]

@@ -4,10 +4,10 @@
 //!
 //! Nothing but the best loss so far is needed to see it: of single lines at first, of means of 3
 //! from the eighth line on. A page has stood above that, in `lines` lines in a row, by 0.8 nats
-//! ([`LossScale::nat`]) and by 2.5 times what neighbouring lines differ, and is not on its way back: a
-//! run with noisy lines must rise further. A single line that is 0.8 nats and 8 times what lines
-//! differed before it above the best is a ticket, from the tenth line on. A loss that is below zero
-//! now and then has no best, and is not judged.
+//! ([`LossScale::nat`]) and by 2.5 times what neighbouring lines differ, and is not on its way
+//! back: a run with noisy lines must rise further. A single line that is 0.8 nats and 8 times what
+//! lines differed before it above the best is a ticket, from the tenth line on. A loss that is
+//! below zero now and then has no best, and is not judged.
 
 use serde::{Deserialize, Serialize};
 

@@ -10,7 +10,8 @@
 //! ```
 //! What is smaller and lasts counts as well: 2.5 % of the level and 5s above it, in 8 blocks in a
 //! row, are a ticket, and in 14 blocks a page, from 0.1 nats on. Once such a rise is under way, 0.6
-//! of it will do. It must exceed what the loss was within the last 12 to 24 blocks, for some wander.
+//! of it will do. It must exceed what the loss was within the last 12 to 24 blocks, for some
+//! wander.
 //!
 //! A rise of 0.15 ([`LossScale::nat`]) is a ticket, one of 0.4 a page: the severities of
 //! [`super::loss_spike`], which is faster where the noise lets it be. Half of a block may be blips.

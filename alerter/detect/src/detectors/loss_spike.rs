@@ -14,8 +14,8 @@
 //! trend does not touch (von Neumann, "Distribution of the ratio of the mean square successive
 //! difference", 1941). The cap keeps one bad batch from alarming, `best` the convexity of early
 //! training, and q the heavy tail of a small batch. A rise is measured in nats where the loss is a
-//! cross-entropy of usual size, and relative to the level where it is not ([`LossScale::nat`]), so small
-//! and large losses are judged alike.
+//! cross-entropy of usual size, and relative to the level where it is not ([`LossScale::nat`]), so
+//! small and large losses are judged alike.
 //!
 //! * ticket: the alarm at a rise of 0.15, or one sample 0.8 above its baseline (z > 15);
 //! * page: the alarm at a rise of 0.45. Where lines are 3 or more steps apart, two of three samples

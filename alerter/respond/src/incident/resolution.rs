@@ -93,8 +93,8 @@ impl Manager {
         self.correlator.flap_history_mut().forget(&scope);
     }
 
-    /// When a run ends, its node's fault moves to the next run there. That run's on-call is notified
-    /// unless the incident is acknowledged.
+    /// When a run ends, its node's fault moves to the next run there. That run's on-call is
+    /// notified unless the incident is acknowledged.
     fn hand_over(&mut self, tx: &mut Tx<'_>, id: &str, from: &str, to: &RunSummary) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };

@@ -5,8 +5,8 @@
 //! instructions. No line is matched against a list.
 //!
 //! Every user writes to this log: a process that crashes has its name at the beginning of a line
-//! (15 bytes that it chooses, then `[pid]: segfault at ...`), and the names of its files and cgroups
-//! and its arguments further on. So a pattern is longer than a name where it stands at the
+//! (15 bytes that it chooses, then `[pid]: segfault at ...`), and the names of its files and
+//! cgroups and its arguments further on. So a pattern is longer than a name where it stands at the
 //! beginning, and a text that may stand further on must follow what only a driver writes.
 
 use std::sync::LazyLock;

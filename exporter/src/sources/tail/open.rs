@@ -284,8 +284,8 @@ impl Open {
         }
     }
 
-    /// A record that was left in the file is read whole: how much that is. Where it ends behind what
-    /// is not wanted, what is gathered of that must not come with it.
+    /// A record that was left in the file is read whole: how much that is. Where it ends behind
+    /// what is not wanted, what is gathered of that must not come with it.
     fn leave_unwanted(&mut self, end: u64, counts: &mut Counts, out: &mut dyn Take) -> usize {
         if let Content::Records(records) = &mut self.content {
             if self.at.offset <= records.muted_to && records.muted_to < end {

@@ -19,8 +19,8 @@ const DRIVER: &[&str] = &[
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg=/a,task_memcg=/a,task=b,pid=1,uid=0",
 ];
 
-/// Lines about a process that is called `name` (15 bytes of its choice), and that has files, cgroups
-/// or arguments called `text` (of any length).
+/// Lines about a process that is called `name` (15 bytes of its choice), and that has files,
+/// cgroups or arguments called `text` (of any length).
 fn written(name: &str, text: &str) -> Vec<String> {
     // The kernel takes no newline in the name of a cgroup.
     let cgroup = text.replace('\n', "");
