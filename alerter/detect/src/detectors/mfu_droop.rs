@@ -159,8 +159,6 @@ pub struct MfuDroop {
     onset: i64,
     peak: f64,
     better: u32,
-    /// Since when the CUSUM has not been at rest.
-    slow_since: Option<Ts>,
     slow_for: u32,
     loss: Loss,
     /// Where lines are sparse.
@@ -206,7 +204,6 @@ impl Default for MfuDroop {
             blocks: 0,
             level: Robust::default(),
             sigma: 0.0,
-            slow_since: None,
             slow_for: 0,
             loss: Loss::default(),
             lines: None,
@@ -243,10 +240,8 @@ impl MfuDroop {
         self.history.push(b.median);
         let score = ((b.median - self.reference() - DRIFT) / self.level.scale()).clamp(-CAP, CAP);
         self.cusum.add(b.first, score, 0.0, 3.0 * c.h);
-        self.slow_since =
-            if self.cusum.value() > 0.0 { self.slow_since.or(Some(step.sample.ts)) } else { None };
         let above = b.median - self.reference();
-        let (counts, pages) = (self.slow_since.is_some() || self.latch.is_raised(), above >= c.page.ln_1p());
+        let (counts, pages) = (self.cusum.value() > 0.0 || self.latch.is_raised(), above >= c.page.ln_1p());
         self.loss.block(step.sample.ts, above, counts, pages, speed.dollars_per_hour);
         self.judge(c, step, b, speed.dollars_per_hour > 0.0);
         self.learn(c, b);
