@@ -76,6 +76,8 @@ pub(crate) struct Counters {
     /// Which slot is whose.
     known: FxHashMap<&'static str, usize>,
     epoch: Duration,
+    /// Locked as long as this process counts.
+    file: File,
 }
 
 // SAFETY: the mapping is shared memory that is reached through atomics alone, once a slot has its
@@ -87,15 +89,21 @@ impl Counters {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path(script))?;
         file.set_len((SLOTS * SLOT) as u64)?;
-        let mut counters = Self { slots: map(&file)?, known: FxHashMap::default(), epoch: Duration::ZERO };
+        // What a process left open that was killed is gone with it. What another process has open
+        // stays counted: it would count below zero when it closes it.
+        let alone = file.try_lock().is_ok();
+        let (slots, known) = (map(&file)?, FxHashMap::default());
+        let mut counters = Self { slots, known, epoch: Duration::ZERO, file };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let epoch = counters.count(EPOCH);
         let began = epoch.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         counters.epoch = Duration::from_nanos(began.map_or_else(|already| already, |_| now));
-        // What a process left open that was killed is gone with it.
-        for open in [OPEN, SAMPLES, SETS, HANGING] {
-            counters.count(open).store(0, Ordering::Relaxed);
+        if alone {
+            for open in [OPEN, SAMPLES, SETS, HANGING] {
+                counters.count(open).store(0, Ordering::Relaxed);
+            }
         }
+        counters.file.lock_shared()?;
         Ok(counters)
     }
 
@@ -153,6 +161,23 @@ fn map(file: &File) -> io::Result<*mut u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Another process that opened the library set the counts back, and the first one, which gave a
+    /// sample back, brought them below zero: the next sample overflowed.
+    #[test]
+    fn what_another_process_has_open_stays_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("world.json");
+        let count = |counters: &mut Counters| counters.count(SAMPLES).load(Ordering::Relaxed);
+        let mut first = Counters::open(&script).unwrap();
+        first.one(SAMPLES);
+        let mut second = Counters::open(&script).unwrap();
+        assert_eq!(count(&mut second), 1);
+        first.count(SAMPLES).fetch_sub(1, Ordering::Relaxed);
+        assert_eq!((second.one(SAMPLES), count(&mut first)), (1, 1));
+        drop((first, second));
+        assert_eq!(count(&mut Counters::open(&script).unwrap()), 0, "whoever had it open is gone");
+    }
 
     #[test]
     fn counts_outlive_the_process() {

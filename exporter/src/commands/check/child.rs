@@ -6,7 +6,9 @@
 //! leaves it behind.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -16,12 +18,15 @@ use super::{Options, Report, collectors, learned, run};
 use crate::clock::unix_now;
 use crate::config::Config;
 use crate::roots::Roots;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// For the process to start, and to put together what it has read.
 const GRACE: Duration = Duration::from_millis(300);
 /// Larger than any report.
 const MAX_REPORT_BYTES: u64 = 4 << 20;
+/// What of the end of the child's stderr is read.
+const MAX_STDERR_BYTES: usize = 4 << 10;
 
 /// What the child process prints: one line, which its parent can read without waiting for its end.
 pub fn answer(config: &Config, roots: &Roots, options: &Options) -> String {
@@ -33,8 +38,12 @@ pub fn answer(config: &Config, roots: &Roots, options: &Options) -> String {
 /// Looks, in a child process that need not end. `args` are what this process was called with.
 pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<OsString>) -> Report {
     let began = Instant::now();
+    // A file in memory, not a pipe: nobody has to read it while the child writes.
+    let stderr = memfd_create("stderr", MemfdFlags::CLOEXEC).map(File::from).ok();
+    let for_child = stderr.as_ref().and_then(|file| file.try_clone().ok());
     let mut command = Command::new("/proc/self/exe");
-    command.args(args).arg("--inner").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.args(args).arg("--inner").stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(for_child.map_or_else(Stdio::null, Stdio::from));
     let Ok(mut child) = command.spawn() else {
         // No procfs, or no room for a process: it can still be looked from here.
         return run(config, roots, options);
@@ -53,7 +62,14 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
     let why = match answer {
         Some(Ok(line)) => match serde_json::from_str(&line) {
             Ok(report) => return report,
-            Err(_) => child.wait().map_or_else(|e| e.to_string(), |status| format!("it ended: {status}")),
+            Err(_) => {
+                let ended =
+                    child.wait().map_or_else(|e| e.to_string(), |status| format!("it ended: {status}"));
+                match stderr.and_then(|file| last_line(&file)) {
+                    Some(line) => format!("{ended}: {line}"),
+                    None => ended,
+                }
+            }
         },
         Some(Err(error)) => error.to_string(),
         None => "it did not answer in time".into(),
@@ -65,4 +81,29 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
     found.unknown(format!("the process that looks gave no answer: {why}"));
     let findings = found.named(collectors::NAME).collect();
     Report::new(config.node_name(), unix_now(), began.elapsed().as_secs_f64(), findings, options.strictness())
+}
+
+/// The last line that is not empty.
+fn last_line(file: &File) -> Option<String> {
+    let len = usize::try_from(file.metadata().ok()?.len()).ok()?;
+    let mut end = vec![0; len.min(MAX_STDERR_BYTES)];
+    let before = len - end.len();
+    file.read_exact_at(&mut end, before as u64).ok()?;
+    let end = String::from_utf8_lossy(&end);
+    end.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn the_last_line_says_why() {
+        let mut file = tempfile::tempfile().unwrap();
+        assert_eq!(last_line(&file), None);
+        writeln!(file, "{}\nthread caused non-unwinding panic. aborting.\n", "x".repeat(9000)).unwrap();
+        assert_eq!(last_line(&file).as_deref(), Some("thread caused non-unwinding panic. aborting."));
+    }
 }
