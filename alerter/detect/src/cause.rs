@@ -21,7 +21,7 @@
 //! Pure: facts in, suspects out, the same every time.
 
 mod evidence;
-mod remedy;
+mod need;
 mod standstill;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Cause, Finding, Kind, Suspect};
 
 use evidence::{Alike, Piece, Sort};
-pub(crate) use remedy::remedies;
+pub(crate) use need::needs;
 pub(crate) use standstill::{all_wait, look as standstill};
 
 /// Suspects named.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Origin, Remedies, Scope, Span, Target, Ts};
+use crate::{Needs, Origin, Scope, Span, Target, Ts};
 
 /// Names to values, of a run, an incident or an alert.
 pub type Labels = BTreeMap<String, String>;
@@ -93,5 +93,5 @@ pub struct RunSummary {
     pub unsaved_at_most: f64,
     /// What the run declared of itself.
     pub labels: Labels,
-    pub remedies: Remedies,
+    pub needs: Needs,
 }

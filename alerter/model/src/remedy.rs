@@ -1,84 +1,229 @@
-//! What has to be done before a run can go on, as data, and the words for it.
+//! What to do about an incident, as data that a page can show and an action can carry out, with the
+//! arithmetic that speaks for it. The words of a remedy are its [`Display`](core::fmt::Display).
 
-use std::collections::BTreeMap;
+use core::fmt;
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::conditions::Remedy as Action;
 
-use crate::Target;
+use crate::{Suspect, Target};
 
-/// The action of a reset that can wait for the next drain.
-pub const DRAIN_RESET: &str = Action::DrainReset.as_str();
-/// The action of a reset now.
-pub const RESET_GPU: &str = Action::ResetGpu.as_str();
-
-/// What is known of it, kept with the incident.
+/// What to do, in the order in which it is done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Remedies {
-    /// The run takes no steps.
-    pub stands: bool,
-    /// By node, what it needs most.
-    pub nodes: BTreeMap<String, Remedy>,
-    pub ended: Option<FirstFailure>,
+pub struct Plan {
+    pub remedies: Vec<Remedy>,
+    pub cost: PlanCost,
 }
 
-/// What one node needs, the least first.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// One thing to do. GPUs, links and nodes are named as messages name them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
-    /// A process was killed for want of memory, in this cgroup if it is known.
-    Memory {
+    /// Nothing: the same batches of data did it before, and training went on.
+    Leave {
+        batch: Suspect,
+    },
+    /// No checkpoint is known to go back to. `saved`: there are some, from after the onset.
+    Stop {
+        saved: bool,
+    },
+    /// Go back to a checkpoint from before the onset, and leave out the batches that follow it.
+    RollBack {
+        checkpoint: i64,
+        skip_from: i64,
+        skip_to: i64,
+        /// Only if the loss does not come back by itself.
+        if_it_stays: bool,
+        /// Checkpoints that were written after the onset.
+        later_checkpoints: usize,
+    },
+    /// From this checkpoint, if one was reported.
+    Restart {
+        checkpoint: Option<i64>,
+    },
+    /// A restart that may cure a slow-down, where it pays back.
+    TryRestart,
+    /// Restart the job on the same nodes.
+    RestartApp,
+    /// At the next checkpoint; `last`: the step of the one that was written last.
+    DrainNode {
+        node: String,
+        last_checkpoint: Option<i64>,
+    },
+    /// After a drain: now, or at the next checkpoint.
+    ResetGpu {
+        node: String,
+        gpu: String,
+        when: When,
+    },
+    RebootNode {
+        node: String,
+    },
+    CheckHardware {
+        node: String,
+    },
+    ContactSupport {
+        node: String,
+    },
+    /// A link of a node that is to be drained: cable, transceiver or adapter.
+    CheckLink {
+        node: String,
+        link: String,
+    },
+    /// Nothing answers from it.
+    CheckHost {
+        node: String,
+    },
+    /// In this cgroup, if it is known.
+    LimitMemory {
+        node: String,
         cgroup: String,
     },
-    /// The faults of the node want this done; `sure`: at least one of them is an error.
-    Repair {
-        sure: bool,
-        effort: usize,
+    /// What nodes share: a switch, storage, power.
+    Inspect {
+        target: Target,
+    },
+    /// What ended the rank that failed first; without `words` its log has to be read.
+    InspectFailure {
+        place: Target,
+        words: Option<String>,
+    },
+    /// The stacks of all ranks, of a run that hangs.
+    TakeStacks,
+    /// What an exporter of another version asks for.
+    Other {
         action: String,
-        gpu: String,
     },
-    Link {
-        name: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    Now,
+    /// `last`: the step of the checkpoint that was written last.
+    NextCheckpoint {
+        last: Option<i64>,
     },
-    /// Nothing is heard of the host: what fell silent is more than a collector of its exporter.
-    Gone,
 }
 
-/// The rank that failed first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FirstFailure {
-    pub place: Target,
-    /// Its last words, if they are its own: no signal, no peer that was gone.
-    pub words: Option<String>,
+/// The arithmetic of a plan. What is not known is absent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PlanCost {
+    /// Those of the run.
+    pub gpus: u32,
+    pub dollars_per_gpu_hour: Option<f64>,
+    /// The share of its speed that the run has lost, between 0 and 1.
+    pub speed_lost: Option<f64>,
+    /// The run takes no steps: all of its GPUs are idle.
+    pub stands: bool,
+    /// Steps that are done again, and how long they take.
+    pub steps_redone: Option<i64>,
+    pub redo_seconds: Option<f64>,
+    /// What a restart costs now: the steps since the last checkpoint, and starting.
+    pub restart_seconds: Option<f64>,
+    /// What it costs right after a checkpoint: starting.
+    pub start_seconds: Option<f64>,
+    /// After how long a restart that cures the slow-down has paid for itself.
+    pub pays_back_seconds: Option<f64>,
+    pub forecast: Option<Forecast>,
 }
 
-/// How much of the node an action costs: whoever does the most has done the rest too. 0 of what is
-/// no action.
-pub fn effort(action: &str) -> usize {
-    Action::parse(action).map_or(0, |action| action as usize)
+/// Where a slow-down that creeps leads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// It took so many steps to lose what is lost now.
+    pub steps: i64,
+    /// The share of the speed that will be lost, and when at this slope.
+    pub speed_lost: f64,
+    pub seconds: f64,
 }
 
-/// The words for an action of the catalogue on a GPU of a node; none where nothing is to be done.
-pub fn advice(action: &str, node: &str, gpu: &str) -> Option<String> {
-    let named = if gpu.is_empty() { "the GPU" } else { gpu };
-    if action.is_empty() {
-        return None;
+impl PlanCost {
+    /// What so many seconds of the whole run cost.
+    pub fn dollars(&self, seconds: f64) -> Option<f64> {
+        self.dollars_per_gpu_hour.map(|rate| rate * f64::from(self.gpus) * seconds / 3600.0)
     }
-    Some(match Action::parse(action) {
-        Some(Action::None) => return None,
-        Some(Action::RestartApp) => "restart the job; the node can stay".into(),
-        Some(Action::DrainReset) => drain_and_reset(node, gpu, ""),
-        Some(Action::ResetGpu) => format!("drain {node} and reset {named}"),
-        Some(Action::RebootNode) => format!("drain {node} and reboot it"),
-        Some(Action::CheckHardware) => format!("drain {node} and have its hardware checked"),
-        Some(Action::ContactSupport) => format!("drain {node} and contact the vendor's support"),
-        // What an exporter of another version asks for.
-        None => action.replace('_', " "),
-    })
 }
 
-/// What can wait for a checkpoint; `last`: which one was written last, in words.
-pub fn drain_and_reset(node: &str, gpu: &str, last: &str) -> String {
-    let gpu = if gpu.is_empty() { "the GPU" } else { gpu };
-    format!("drain {node} at the next checkpoint{last}, then reset {gpu}")
+impl Remedy {
+    /// What an action of the catalogue asks for, on a GPU of a node. None where nothing is to be
+    /// done.
+    pub fn from_action(action: &str, node: &str, gpu: &str) -> Option<Self> {
+        if action.is_empty() {
+            return None;
+        }
+        let node = node.to_owned();
+        Some(match Action::parse(action) {
+            Some(Action::None) => return None,
+            Some(Action::RestartApp) => Self::RestartApp,
+            Some(Action::DrainReset) => {
+                Self::ResetGpu { node, gpu: gpu.to_owned(), when: When::NextCheckpoint { last: None } }
+            }
+            Some(Action::ResetGpu) => Self::ResetGpu { node, gpu: gpu.to_owned(), when: When::Now },
+            Some(Action::RebootNode) => Self::RebootNode { node },
+            Some(Action::CheckHardware) => Self::CheckHardware { node },
+            Some(Action::ContactSupport) => Self::ContactSupport { node },
+            None => Self::Other { action: action.to_owned() },
+        })
+    }
+}
+
+/// ` (the last is 10000)`
+struct Last(Option<i64>);
+
+impl fmt::Display for Last {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |step| write!(f, " (the last is {step})"))
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = |gpu: &str| if gpu.is_empty() { "the GPU".to_owned() } else { gpu.to_owned() };
+        match self {
+            Self::Leave { batch } => write!(f, "leave it: {}, {}", batch.what(), batch.why()),
+            Self::Stop { saved: false } => f.write_str("stop and look: no checkpoint was reported"),
+            Self::Stop { saved: true } => {
+                f.write_str("stop and look: no checkpoint from before the onset is known")
+            }
+            Self::RollBack { checkpoint, skip_from, skip_to, if_it_stays, .. } => {
+                let wait = if *if_it_stays { "if it does not come back by itself, " } else { "" };
+                write!(
+                    f,
+                    "{wait}roll back to checkpoint {checkpoint} and skip the batches of steps {skip_from} to {skip_to}"
+                )
+            }
+            Self::Restart { checkpoint: Some(step) } => write!(f, "restart from checkpoint {step}"),
+            Self::Restart { checkpoint: None } | Self::TryRestart => f.write_str("restart"),
+            Self::RestartApp => f.write_str("restart the job; the node can stay"),
+            Self::DrainNode { node, last_checkpoint } => {
+                write!(f, "drain {node} at the next checkpoint{}", Last(*last_checkpoint))
+            }
+            Self::ResetGpu { node, gpu, when: When::Now } => {
+                write!(f, "drain {node} and reset {}", named(gpu))
+            }
+            Self::ResetGpu { node, gpu, when: When::NextCheckpoint { last } } => {
+                write!(f, "drain {node} at the next checkpoint{}, then reset {}", Last(*last), named(gpu))
+            }
+            Self::RebootNode { node } => write!(f, "drain {node} and reboot it"),
+            Self::CheckHardware { node } => write!(f, "drain {node} and have its hardware checked"),
+            Self::ContactSupport { node } => write!(f, "drain {node} and contact the vendor's support"),
+            Self::CheckLink { node, link } => write!(f, "drain {node} and have its link {link} looked at"),
+            Self::CheckHost { node } => {
+                write!(f, "see whether the host {node} is up, and drain it if it is not")
+            }
+            Self::LimitMemory { node, cgroup } => {
+                write!(f, "let the job use less memory on {node} or raise the limit")?;
+                if cgroup.is_empty() { Ok(()) } else { write!(f, " of {cgroup}") }
+            }
+            Self::Inspect { target } => write!(f, "look at the {target}"),
+            Self::InspectFailure { place, words: Some(words) } => {
+                write!(f, "look at what ended {place} ({words})")
+            }
+            Self::InspectFailure { place, words: None } => write!(f, "look at the log of {place}"),
+            Self::TakeStacks => f.write_str("take the stacks of all ranks"),
+            Self::Other { action } => f.write_str(&action.replace('_', " ")),
+        }
+    }
 }

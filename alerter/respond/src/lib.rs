@@ -5,7 +5,6 @@
 //! order is fixed. It knows nothing of steps, samples or detectors; `stepwatch-detect` does, and
 //! reports through [`stepwatch_model::Detected`].
 
-mod advice;
 pub mod config;
 pub mod effect;
 pub mod external;
@@ -13,6 +12,7 @@ pub mod incident;
 pub mod matcher;
 pub mod message;
 pub mod oncall;
+mod plan;
 mod responder;
 pub mod route;
 pub mod silence;

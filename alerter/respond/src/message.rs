@@ -1,5 +1,6 @@
 //! A message for a person, independent of the channel that carries it.
 
+mod advice;
 mod details;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use crate::matcher::Labels;
 use stepwatch_model::{Cause, Kind, Severity, Signal, SignalUnit, Ts};
 pub use stepwatch_model::{RunSummary, number, place};
 
+pub(crate) use advice::advice;
 pub use details::{Checkpoint, Cost, Details, Evidence, RunDetails};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use stepwatch_model::Severity;
 use stepwatch_respond::external::Alert;
 use stepwatch_respond::incident::{IncidentRecord, State as IncidentState, labels};
-use stepwatch_respond::message::{self, Link, Status};
+use stepwatch_respond::message::{self, Status};
 use utoipa::ToSchema;
 
 use super::Api;
@@ -19,7 +19,7 @@ use super::doc::errors::{BadRequest, Broken, NotFound};
 use super::doc::schema;
 use super::error::ApiError;
 use super::extract::{Asked, Named};
-use super::view::{IncidentDetail, IncidentList, IncidentView, PostmortemView};
+use super::view::{IncidentDetail, IncidentList, IncidentView, LastSent, PostmortemView};
 use crate::clock::wall;
 use crate::postmortem::{self, Account};
 use crate::store::{Delivery, Filter, StoreError};
@@ -184,8 +184,8 @@ pub(super) async fn postmortem(
         return Ok(([(header::CONTENT_TYPE, MARKDOWN)], markdown).into_response());
     }
     let impact = postmortem::impact(&account);
-    let more = api.more(&record, &deliveries);
-    let incident = IncidentDetail::of(record, more, timeline, deliveries);
+    let sent = api.last_sent(&record, &deliveries);
+    let incident = IncidentDetail::of(record, sent, timeline, deliveries);
     Ok(Json(PostmortemView { incident, impact, markdown }).into_response())
 }
 
@@ -205,22 +205,31 @@ impl Api {
         let record = self.find(caller, id).await?;
         let timeline = self.store.timeline(&record.id).await?;
         let deliveries = self.store.deliveries(&record.id).await?;
-        let more = self.more(&record, &deliveries);
-        Ok(IncidentDetail::of(record, more, timeline, deliveries))
+        let sent = self.last_sent(&record, &deliveries);
+        Ok(IncidentDetail::of(record, sent, timeline, deliveries))
     }
 
-    /// An alert's own description, and where to read on: as people were told last that it fires, or
-    /// would be now.
-    fn more(&self, record: &IncidentRecord, deliveries: &[Delivery]) -> (Option<String>, Vec<Link>) {
-        let told = deliveries.iter().rev().filter_map(|d| d.message.as_deref());
-        if let Some(m) = told.clone().find(|m| m.status != Status::Resolved).or_else(|| told.clone().next()) {
+    /// What the last message said while the incident fired; without a message, what one would say
+    /// now.
+    fn last_sent(&self, record: &IncidentRecord, deliveries: &[Delivery]) -> LastSent {
+        let sent = deliveries.iter().rev().filter_map(|d| d.message.as_deref());
+        if let Some(m) = sent.clone().find(|m| m.status != Status::Resolved).or_else(|| sent.clone().next()) {
             let described = m.facts.iter().find(|fact| fact.label == message::DESCRIPTION);
-            return (described.map(|fact| fact.text.clone()), m.links.clone());
+            return LastSent {
+                description: described.map(|fact| fact.text.clone()),
+                links: m.links.clone(),
+                advice: m.details.advice.clone(),
+                plan: m.details.plan.clone(),
+            };
         }
         let alert = self.alert_of(record);
         let alert = alert.as_deref();
         let config = &self.runtime.read_model.routing().config;
-        (message::description(record, alert), message::links(record, alert, config))
+        LastSent {
+            description: message::description(record, alert),
+            links: message::links(record, alert, config),
+            ..LastSent::default()
+        }
     }
 
     /// An alert of another program that makes an incident, while it fires.

@@ -8,7 +8,7 @@ mod silences;
 use jiff::fmt::temporal::Pieces;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stepwatch_model::time::Ts;
-use stepwatch_model::{Cause, Kind, Severity, Suspect};
+use stepwatch_model::{Cause, Kind, Plan, Severity, Suspect};
 use stepwatch_respond::effect::{Action, Path, TimelineEntry};
 use stepwatch_respond::incident::{End, Ended, Hidden, IncidentRecord, Quiet, State};
 use stepwatch_respond::matcher::Labels;
@@ -122,8 +122,24 @@ pub struct IncidentDetail {
     /// Where to read on: the runbook first.
     #[serde(default)]
     pub links: Vec<LinkView>,
+    /// What to do, as the message said that was sent last while it fired.
+    #[serde(default)]
+    pub advice: Option<String>,
+    /// The same as data.
+    #[serde(default)]
+    #[schema(value_type = Option<schema::Plan>)]
+    pub plan: Option<Plan>,
     pub timeline: Vec<TimelineView>,
     pub deliveries: Vec<DeliveryView>,
+}
+
+/// What the message said that was sent last while the incident fired, or what one would say now.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastSent {
+    pub(super) description: Option<String>,
+    pub(super) links: Vec<Link>,
+    pub(super) advice: Option<String>,
+    pub(super) plan: Option<Plan>,
 }
 
 /// The account of an incident: the facts, what it cost as far as that was measured, and the text
@@ -409,15 +425,17 @@ impl From<IncidentRecord> for IncidentView {
 impl IncidentDetail {
     pub(super) fn of(
         record: IncidentRecord,
-        (description, links): (Option<String>, Vec<Link>),
+        sent: LastSent,
         timeline: Vec<TimelineEntry>,
         deliveries: Vec<Delivery>,
     ) -> Self {
         let link = |Link { text, href }| LinkView { text, href };
         Self {
             incident: record.into(),
-            description,
-            links: links.into_iter().map(link).collect(),
+            description: sent.description,
+            links: sent.links.into_iter().map(link).collect(),
+            advice: sent.advice,
+            plan: sent.plan,
             timeline: timeline.into_iter().map(Into::into).collect(),
             deliveries: deliveries.into_iter().map(Into::into).collect(),
         }

@@ -160,6 +160,8 @@ fn detail() -> IncidentDetail {
     IncidentDetail {
         description: None,
         links: Vec::new(),
+        advice: None,
+        plan: None,
         incident: IncidentView {
             state: State::Acknowledged,
             acked_by: Some("alice".into()),
@@ -188,7 +190,7 @@ fn detail() -> IncidentDetail {
 
 fn facts_of(incident: IncidentView) -> IncidentDetail {
     let (description, links, timeline, deliveries) = (None, Vec::new(), Vec::new(), Vec::new());
-    IncidentDetail { incident, description, links, timeline, deliveries }
+    IncidentDetail { incident, description, links, advice: None, plan: None, timeline, deliveries }
 }
 
 fn hidden(why: Hidden, by: &str) -> QuietView {

@@ -2,7 +2,7 @@
 //! have.
 
 use stepwatch_model::time::{Span, Ts};
-use stepwatch_model::{Cause, Kind, Observation, Severity, Suspect, Target};
+use stepwatch_model::{Cause, Kind, Observation, Plan, PlanCost, Remedy, Severity, Suspect, Target};
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::message::{
@@ -88,9 +88,28 @@ pub(crate) fn details(now: Ts) -> Details {
         }),
         cost: Some(Cost { per_gpu_hour: 2.56, per_hour: 1310.72, so_far: 4.37 }),
         advice: Some("roll back to step 12000".into()),
+        plan: Some(plan()),
         level: 1,
         returns: 1,
         acknowledged_by: Some("alice".into()),
         unacknowledged_by: None,
     }
+}
+
+fn plan() -> Plan {
+    let roll_back = Remedy::RollBack {
+        checkpoint: 12_000,
+        skip_from: 12_340,
+        skip_to: 12_545,
+        if_it_stays: false,
+        later_checkpoints: 0,
+    };
+    let cost = PlanCost {
+        gpus: 512,
+        dollars_per_gpu_hour: Some(2.56),
+        steps_redone: Some(345),
+        redo_seconds: Some(1449.0),
+        ..PlanCost::default()
+    };
+    Plan { remedies: vec![roll_back], cost }
 }

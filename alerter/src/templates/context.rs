@@ -81,6 +81,7 @@ pub(super) fn of(n: &Notification) -> Value {
         ("labels", Value::from_object(AnyLabels(m.labels.clone()))),
         ("links", value(links)),
         ("message", value(envelope(n))),
+        ("plan", known(d.plan.as_ref())),
         ("reason", value(Why { code: m.because.as_str(), text: &m.reason })),
         ("run", value(run)),
         ("runbook", known(runbook)),

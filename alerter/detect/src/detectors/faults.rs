@@ -241,7 +241,7 @@ fn sentence<S: Sort>(sort: &S, view: NodeView<'_>, active: &[Fault<'_>]) -> Sent
         why.add(format_args!("and {beyond} more"));
     }
     why.add(words::hit(view));
-    let strongest = active.iter().min_by_key(|a| Reverse(stepwatch_model::remedy::effort(&a.c.action)));
+    let strongest = active.iter().min_by_key(|a| Reverse(stepwatch_model::need::effort(&a.c.action)));
     let advice = |a: &Fault<'_>| sort.advice(a.key, a.c).or_else(|| words::advice(f, a.c));
     why.and_perhaps(strongest.and_then(advice))
 }

@@ -192,8 +192,8 @@ impl Monitor {
     /// What an incident keeps of a run, and what has to be done on its nodes.
     pub(super) fn summary_of(&self, now: Ts, run: &Run) -> RunSummary {
         let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
-        let remedies = cause::remedies(now, &run.state, &run.state.out_of_reach(), nodes);
-        RunSummary { remedies, ..summary(&run.state) }
+        let needs = cause::needs(now, &run.state, &run.state.out_of_reach(), nodes);
+        RunSummary { needs, ..summary(&run.state) }
     }
 
     /// The nodes whose links went down with those of this one, if they are so many that it is no

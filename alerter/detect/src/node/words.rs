@@ -1,6 +1,6 @@
 //! How a node's troubles read.
 
-use stepwatch_model::{Fault, Observation, Said, Slowed, Suspect, Target};
+use stepwatch_model::{Fault, Observation, Remedy, Said, Slowed, Suspect, Target};
 use stepwatch_wire::conditions::NodeCondition;
 
 use super::NodeState;
@@ -131,5 +131,5 @@ fn others(tenants: Tenants<'_>) -> String {
 
 /// What to do, from the catalogue's word for it.
 pub(crate) fn advice(f: &NodeState, c: &Condition) -> Option<String> {
-    stepwatch_model::remedy::advice(&c.action, &f.name, &gpu(f, &c.gpu, &c.pci))
+    Remedy::from_action(&c.action, &f.name, &gpu(f, &c.gpu, &c.pci)).map(|remedy| remedy.to_string())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stepwatch_model::{Remedies, RunSummary};
+use stepwatch_model::{Needs, RunSummary};
 
 use super::RunState;
 
@@ -22,6 +22,6 @@ pub(crate) fn summary(f: &RunState) -> RunSummary {
         unsaved: f.checkpoints.work,
         unsaved_at_most: f.checkpoints.at_most(),
         labels: f.labels.clone(),
-        remedies: Remedies::default(),
+        needs: Needs::default(),
     }
 }

@@ -11,10 +11,10 @@ use super::dispatcher::lane::News;
 use super::dispatcher::{Call, Recipient, Word};
 use super::manager::Manager;
 use super::{Hidden, State};
-use crate::advice;
 use crate::config::{Level, ResponderConfig};
 use crate::effect::{Action, Effect, Notification, Path, Tx, timeline};
-use crate::message::{Message, Reason, Why};
+use crate::message::{Message, Reason, Why, advice};
+use crate::plan;
 use crate::route::{ONE, Way};
 use stepwatch_model::{Kind, Severity, Span, Ts};
 
@@ -49,8 +49,8 @@ impl Manager {
         }
         let wait = if first { self.config.batch_window } else { Span::ZERO };
         let from = now + if now - at > LATE { wait.max(BACKLOG) } else { wait };
-        if let Some(advice) = advice::advise(&i.record, &i.summary, self.config.cost_per_gpu_hour) {
-            tx.out.push(timeline(now, id, format!("what to do: {advice}")));
+        if let Some(plan) = plan::plan(&i.record, &i.summary, self.config.cost_per_gpu_hour) {
+            tx.out.push(timeline(now, id, format!("what to do: {}", advice(&plan))));
         }
         i.ladders = if i.storm.is_some() && !i.ladders.is_empty() {
             i.ladders.restarted(from)

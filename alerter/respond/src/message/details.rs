@@ -6,11 +6,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::value_against_expected;
-use crate::advice;
+use super::{advice, value_against_expected};
 use crate::config::ResponderConfig;
 use crate::incident::IncidentRecord;
-use stepwatch_model::{Cause, RunSummary, Suspect, Ts};
+use crate::plan;
+use stepwatch_model::{Cause, Plan, RunSummary, Suspect, Ts};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -22,8 +22,11 @@ pub struct Details {
     pub run: RunDetails,
     pub checkpoint: Option<Checkpoint>,
     pub cost: Option<Cost>,
-    /// What to do.
+    /// What to do, as a sentence.
     pub advice: Option<String>,
+    /// What to do, as data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Plan>,
     /// Levels of its policies that were told, from 1.
     pub level: u32,
     /// How often it came back.
@@ -90,6 +93,7 @@ pub struct Cost {
 
 impl Details {
     pub(super) fn of(now: Ts, r: &IncidentRecord, run: &RunSummary, config: &ResponderConfig) -> Self {
+        let plan = plan::plan(r, run, config.cost_per_gpu_hour);
         Self {
             cause: Some(r.cause),
             evidence: Evidence::of(r),
@@ -97,7 +101,8 @@ impl Details {
             run: RunDetails::of(run),
             checkpoint: Checkpoint::of(now, r, run),
             cost: Cost::of(now, r, run, config),
-            advice: advice::advise(r, run, config.cost_per_gpu_hour),
+            advice: plan.as_ref().map(advice),
+            plan,
             level: r.level,
             returns: r.flaps,
             acknowledged_by: r.acked_by.clone(),

@@ -184,6 +184,51 @@ pub struct Suspect {
     evidence: Vec<Evidence>,
 }
 
+/// What to do, with the arithmetic that speaks for it.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "it is only described: the engine's own type is what is written")]
+pub struct Plan {
+    /// In the order in which they are done, as data: a word, or one key, which is the remedy.
+    #[schema(value_type = Vec<Object>, examples(json!([{"restart": {"checkpoint": 12000}}])))]
+    remedies: (),
+    cost: PlanCost,
+}
+
+/// The arithmetic of a plan. What is not known is null.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "it is only described: the engine's own type is what is written")]
+pub struct PlanCost {
+    /// Those of the run.
+    gpus: u32,
+    dollars_per_gpu_hour: Option<f64>,
+    /// The share of its speed that the run has lost, between 0 and 1.
+    speed_lost: Option<f64>,
+    /// The run takes no steps: all of its GPUs are idle.
+    stands: bool,
+    /// Steps that are done again, and how long they take.
+    steps_redone: Option<i64>,
+    redo_seconds: Option<f64>,
+    /// What a restart costs now: the steps since the last checkpoint, and starting.
+    restart_seconds: Option<f64>,
+    /// What a restart costs right after a checkpoint.
+    start_seconds: Option<f64>,
+    /// After how long a restart that cures the slow-down has paid for itself.
+    pays_back_seconds: Option<f64>,
+    #[schema(value_type = Option<Forecast>)]
+    forecast: (),
+}
+
+/// Where a slow-down that creeps leads.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "it is only described: the engine's own type is what is written")]
+pub struct Forecast {
+    /// It took so many steps to lose what is lost now.
+    steps: i64,
+    /// The share of the speed that will be lost after so many seconds more.
+    speed_lost: f64,
+    seconds: f64,
+}
+
 /// What speaks against a suspect.
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "it is only described: the engine's own type is what is written")]

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use stepwatch_model::remedy::{DRAIN_RESET, effort};
-use stepwatch_model::{Course, FirstFailure, Remedies, Remedy};
+use stepwatch_model::need::{DRAIN_RESET, effort};
+use stepwatch_model::{Course, FirstFailure, Need, Needs};
 
 use stepwatch_wire::conditions::{self as wire, NodeCondition};
 
@@ -32,21 +32,21 @@ const MAX_WORDS: usize = 160;
 const SUPPORT: &str = wire::Remedy::ContactSupport.as_str();
 
 /// `gone`: nodes for which no exporter speaks.
-pub(crate) fn remedies<'a>(
+pub(crate) fn needs<'a>(
     now: Ts,
     f: &RunState,
     gone: &BTreeSet<&str>,
     nodes: impl Iterator<Item = &'a NodeState>,
-) -> Remedies {
+) -> Needs {
     let found = nodes.filter_map(|node| Some((node, need(now, gone.contains(&*node.name), node)?)));
-    let mut found: Vec<(String, Remedy)> = found.map(|(node, need)| (node.name.clone(), need)).collect();
+    let mut found: Vec<(String, Need)> = found.map(|(node, need)| (node.name.clone(), need)).collect();
     // Half of the run out of reach is a network, and most likely ours.
-    if 2 * found.iter().filter(|(_, need)| *need == Remedy::Gone).count() > f.nodes.len() {
-        found.retain(|(_, need)| *need != Remedy::Gone);
+    if 2 * found.iter().filter(|(_, need)| *need == Need::Gone).count() > f.nodes.len() {
+        found.retain(|(_, need)| *need != Need::Gone);
     }
     found.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     found.truncate(MAX_NODES);
-    Remedies { stands: stands(now, f), nodes: found.into_iter().collect(), ended: ended(f) }
+    Needs { stands: stands(now, f), nodes: found.into_iter().collect(), ended: ended(f) }
 }
 
 fn stands(now: Ts, f: &RunState) -> bool {
@@ -64,18 +64,18 @@ fn ended(f: &RunState) -> Option<FirstFailure> {
     Some(FirstFailure { place: first.place, words: words.filter(|words| !words.is_empty()) })
 }
 
-fn need(now: Ts, gone: bool, node: &NodeState) -> Option<Remedy> {
-    let found: Vec<Remedy> =
+fn need(now: Ts, gone: bool, node: &NodeState) -> Option<Need> {
+    let found: Vec<Need> =
         node.conditions.iter().filter_map(|(key, c)| of_condition(now, node, key, c)).collect();
     // What is surely broken has to be mended, whether or not the host is up, and before a link is
     // looked at unless it can wait.
     let sure =
-        |r: &&Remedy| matches!(r, Remedy::Repair { sure: true, action, .. } if gone || action != DRAIN_RESET);
+        |r: &&Need| matches!(r, Need::Repair { sure: true, action, .. } if gone || action != DRAIN_RESET);
     let sure = found.iter().filter(sure).max().cloned();
-    sure.or_else(|| gone.then_some(Remedy::Gone)).or_else(|| found.into_iter().max())
+    sure.or_else(|| gone.then_some(Need::Gone)).or_else(|| found.into_iter().max())
 }
 
-fn of_condition(now: Ts, node: &NodeState, key: &Key, c: &Condition) -> Option<Remedy> {
+fn of_condition(now: Ts, node: &NodeState, key: &Key, c: &Condition) -> Option<Need> {
     let lately = |within: Span| c.holds() || c.once && c.over.is_none() && now - c.last < within;
     if c.level < Level::Warn || !lately(REPAIR_WITHIN) {
         return None;
@@ -87,18 +87,18 @@ fn of_condition(now: Ts, node: &NodeState, key: &Key, c: &Condition) -> Option<R
         // is down is seldom the one that a run needs.
         let down = key.is_link_down(c) && c.holds() && (sure || c.state == "down");
         let down = down && c.medium != "ethernet";
-        return down.then(|| Remedy::Link { name: key.name.clone() });
+        return down.then(|| Need::Link { name: key.name.clone() });
     }
     if key.name == NodeCondition::OomKill.name() {
         let cgroup = if key.place.starts_with('/') { key.place.clone() } else { String::new() };
-        return lately(KILLED_WITHIN).then_some(Remedy::Memory { cgroup });
+        return lately(KILLED_WITHIN).then_some(Need::Memory { cgroup });
     }
     // Where an exporter names a condition and no action.
     let known = || key.row().map(|row| row.remedy.as_str());
     let action = if c.action.is_empty() { known()? } else { c.action.as_str() };
     let repairs = wire::Remedy::parse(action).is_some_and(wire::Remedy::repairs_node);
     let counts = repairs || sure && action == SUPPORT;
-    counts.then(|| Remedy::Repair {
+    counts.then(|| Need::Repair {
         sure,
         effort: effort(action),
         action: action.to_owned(),

@@ -1,16 +1,14 @@
 //! What to do about an incident, with the arithmetic that speaks for it.
 //!
 //! Only from what is known: the checkpoints that the run wrote, how long its steps take, how long
-//! it took to start, what a GPU costs. An advice whose figures are not known is given without them,
-//! and none is given where there is nothing to choose.
-
-use std::fmt::Write as _;
+//! it took to start, what a GPU costs. A plan whose figures are not known is given without them,
+//! and none is given where there is nothing to choose. `message::advice` makes its sentence.
 
 use crate::incident::{IncidentRecord, State};
+use stepwatch_model::need::{DRAIN_RESET, RESET_GPU};
 use stepwatch_model::{
-    Advice, Cause, FirstFailure, Kind, Remedies, Remedy, RunSummary, SHARED_NODES, Severity, Span, Target,
-    number,
-    remedy::{self, DRAIN_RESET, RESET_GPU},
+    Advice, Cause, FirstFailure, Forecast, Kind, Need, Needs, Plan, PlanCost, Remedy, RunSummary,
+    SHARED_NODES, Severity, Target, When,
 };
 
 /// Batches after the onset that are skipped too: what PaLM skipped at the least.
@@ -22,73 +20,44 @@ const WORTHWHILE: f64 = 7.0 * 86_400.0;
 const LEVELS: [f64; 5] = [0.1, 0.2, 0.3, 0.4, 0.5];
 const SLOPE_STEPS: i64 = 100;
 
-/// One sentence, or none.
-pub(crate) fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<String> {
+/// What to do, or nothing where there is nothing to choose.
+pub(crate) fn plan(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<Plan> {
     if r.severity == Severity::Info || r.run.is_empty() {
         return None;
     }
-    let money = Money { gpus: f64::from(run.gpus), rate };
+    let cost = PlanCost { gpus: run.gpus, dollars_per_gpu_hour: rate, ..PlanCost::default() };
     match r.kind.advice() {
-        Advice::RollBack => known_batch(r).or_else(|| roll_back(r, run, &money)),
+        Advice::RollBack => known_batch(r, &cost).or_else(|| roll_back(r, run, cost)),
         Advice::Restart => match (shared(r), node(r)) {
-            (Some(what), _) => Some(slowed(r, what, &money)),
-            (None, Some(node)) => Some(drain_later(r, run, node, &money)),
-            (None, None) => restart(r, run, &money),
+            (Some(what), _) => {
+                let inspect = Remedy::Inspect { target: what.clone() };
+                Some(one(inspect, PlanCost { speed_lost: speed_lost(r), ..cost }))
+            }
+            (None, Some(node)) => Some(drain_later(r, run, node, cost)),
+            (None, None) => restart(r, run, cost),
         },
-        Advice::DrainNode => node(r).map(|node| drain_later(r, run, node, &money)),
-        Advice::DrainAtCheckpoint => match shared(r) {
-            Some(what) => Some(format!("look at the {what}")),
-            None => Some(format!("drain {} at the next checkpoint{}", node(r)?, resume(run))),
-        },
+        Advice::DrainNode => node(r).map(|node| drain_later(r, run, node, cost)),
+        Advice::DrainAtCheckpoint => Some(match shared(r) {
+            Some(what) => one(Remedy::Inspect { target: what.clone() }, cost),
+            None => one(drain(run, node(r)?), cost),
+        }),
         Advice::ByCause => match r.cause {
             // What is over needs no restart.
             Cause::Progress | Cause::Hardware
                 if r.severity == Severity::Page && r.state != State::Resolved =>
             {
-                stopped(r, run, &money)
+                stopped(r, run, cost)
             }
             _ => None,
         },
     }
 }
 
-struct Money {
-    gpus: f64,
-    rate: Option<f64>,
+fn one(remedy: Remedy, cost: PlanCost) -> Plan {
+    Plan { remedies: vec![remedy], cost }
 }
 
-/// Cents where they count.
-fn dollars(amount: f64) -> String {
-    if amount < 10.0 { format!("${amount:.2}") } else { format!("${amount:.0}") }
-}
-
-impl Money {
-    /// `2h 5m of 512 GPUs ($2666)`
-    fn of(&self, secs: f64) -> String {
-        let mut s = format!(
-            "{} of {} GPU{}",
-            Span::from_secs_f64(secs),
-            self.gpus,
-            if self.gpus == 1.0 { "" } else { "s" }
-        );
-        if let Some(rate) = self.rate {
-            let _ = write!(s, " ({})", dollars(rate * self.gpus * secs / 3600.0));
-        }
-        s
-    }
-
-    fn hourly(&self, share: f64) -> String {
-        let rate = self.rate.map(|rate| format!(", {} an hour", dollars(rate * self.gpus * share)));
-        format!(
-            "{} % of {} GPUs{}",
-            number((100.0 * share * 10.0).round() / 10.0),
-            self.gpus,
-            rate.unwrap_or_default()
-        )
-    }
-}
-
-/// The node of the first suspect, if it is one; where nobody is suspected, the first that is sick.
+/// The node of the first suspect, if it is one; without suspects, the first faulty node.
 fn node(r: &IncidentRecord) -> Option<&str> {
     let Some(first) = r.suspects.first() else { return r.nodes.first().map(String::as_str) };
     first.target.on_node()
@@ -103,52 +72,36 @@ fn shared(r: &IncidentRecord) -> Option<&Target> {
     if first.is_shared() { Some(first) } else { many.then_some(&Target::Power) }
 }
 
-fn slowed(r: &IncidentRecord, what: &Target, money: &Money) -> String {
-    let costs = lost(r).map(|lost| format!(": it costs {}", money.hourly(lost)));
-    format!("look at the {what}{}", costs.unwrap_or_default())
-}
-
 /// The same data did it before, and training went on.
-fn known_batch(r: &IncidentRecord) -> Option<String> {
+fn known_batch(r: &IncidentRecord, cost: &PlanCost) -> Option<Plan> {
     let batch = r.suspects.iter().find(|s| matches!(s.target, Target::Batch { .. }))?;
-    (r.severity < Severity::Page).then(|| format!("leave it: {}, {}", batch.what(), batch.why()))
+    (r.severity < Severity::Page).then(|| one(Remedy::Leave { batch: batch.clone() }, cost.clone()))
 }
 
-fn roll_back(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String> {
+fn roll_back(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
     let last = run.last_step?;
-    let good = run.saved.iter().rev().find(|step| **step < r.start_step);
-    let Some(good) = good else {
-        let none = if run.saved.is_empty() {
-            "no checkpoint was reported"
-        } else {
-            "no checkpoint from before the onset is known"
-        };
-        return (r.severity == Severity::Page).then(|| format!("stop and look: {none}"));
+    let Some(good) = run.saved.iter().rev().find(|step| **step < r.start_step) else {
+        let stop = Remedy::Stop { saved: !run.saved.is_empty() };
+        return (r.severity == Severity::Page).then(|| one(stop, cost));
     };
-    let to = (r.detected_step + SKIP).min(r.start_step + 2 * SKIP).max(r.start_step);
-    let wait = if r.kind == Kind::LossSpike { "if it does not come back by itself, " } else { "" };
-    let steps = last - good;
-    let mut s = format!(
-        "{wait}roll back to checkpoint {good} and skip the batches of steps {} to {to}",
-        r.start_step
-    );
-    let _ = write!(s, ": {steps} steps are done again");
-    if let Some(secs) = run.step_secs {
-        let _ = write!(s, ", {}", money.of(steps as f64 * secs));
-    }
-    let after = run.saved.iter().filter(|step| **step >= r.start_step).count();
-    if after > 0 {
-        let _ = write!(
-            s,
-            "; {after} later checkpoint{} from after the onset",
-            if after == 1 { " is" } else { "s are" }
-        );
-    }
-    Some(s)
+    let roll_back = Remedy::RollBack {
+        checkpoint: *good,
+        skip_from: r.start_step,
+        skip_to: (r.detected_step + SKIP).min(r.start_step + 2 * SKIP).max(r.start_step),
+        if_it_stays: r.kind == Kind::LossSpike,
+        later_checkpoints: run.saved.iter().filter(|step| **step >= r.start_step).count(),
+    };
+    Some(one(roll_back, redone(last - good, run, cost)))
+}
+
+/// With the steps that are done again.
+fn redone(steps: i64, run: &RunSummary, cost: PlanCost) -> PlanCost {
+    let redo_seconds = run.step_secs.map(|secs| steps as f64 * secs);
+    PlanCost { steps_redone: Some(steps), redo_seconds, ..cost }
 }
 
 /// The share of its speed that the run has lost.
-fn lost(r: &IncidentRecord) -> Option<f64> {
+fn speed_lost(r: &IncidentRecord) -> Option<f64> {
     let slower = match r.signal.as_str() {
         "step_time" | "compute_time" => r.value / r.expected,
         _ => r.expected / r.value,
@@ -156,35 +109,34 @@ fn lost(r: &IncidentRecord) -> Option<f64> {
     (slower.is_finite() && slower > 1.0).then(|| 1.0 - 1.0 / slower)
 }
 
-/// Seconds that a restart costs now, and right after a checkpoint.
-fn restart_costs(run: &RunSummary) -> Option<(f64, f64)> {
-    let done = (run.last_step? - run.checkpoint_step?).max(0) as f64;
-    let start = run.start_secs;
-    Some((done * run.step_secs? + start, start))
+/// With what a restart costs, if it cures the loss of speed.
+fn cured(lost: f64, run: &RunSummary, cost: PlanCost) -> PlanCost {
+    let now = restart_seconds(run);
+    PlanCost {
+        speed_lost: Some(lost),
+        restart_seconds: now,
+        start_seconds: now.map(|_| run.start_secs),
+        pays_back_seconds: now.map(|now| now / lost),
+        ..cost
+    }
 }
 
-fn restart(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String> {
-    let lost = lost(r)?;
-    let (now, after) = restart_costs(run)?;
-    let back = now / lost;
-    if back > WORTHWHILE {
-        return None;
-    }
-    let mut s = format!("it costs {}", money.hourly(lost));
-    if let Some(forecast) = forecast(r, run, lost) {
-        let _ = write!(s, "; {forecast}");
-    }
-    let _ = write!(s, "; if a restart cures it, one now costs {}", money.of(now));
-    let _ = write!(s, " and pays back in {}", Span::from_secs_f64(back));
-    if after > 0.0 && after < 0.5 * now {
-        let _ = write!(s, "; right after the next checkpoint it costs {}", Span::from_secs_f64(after));
-    }
-    Some(s)
+/// What a restart costs now: the steps since the last checkpoint, and starting.
+fn restart_seconds(run: &RunSummary) -> Option<f64> {
+    let done = (run.last_step? - run.checkpoint_step?).max(0) as f64;
+    Some(done * run.step_secs? + run.start_secs)
+}
+
+fn restart(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
+    let lost = speed_lost(r)?;
+    let cost = PlanCost { forecast: forecast(r, run, lost), ..cured(lost, run, cost) };
+    cost.pays_back_seconds.filter(|back| *back <= WORTHWHILE)?;
+    Some(one(Remedy::TryRestart, cost))
 }
 
 /// Where a creeping slow-down leads: a step that became `g` times longer within n steps becomes so
 /// again within as many, and has lost a share L when it takes `1/(1 − L)` times as long as it did.
-fn forecast(r: &IncidentRecord, run: &RunSummary, lost: f64) -> Option<String> {
+fn forecast(r: &IncidentRecord, run: &RunSummary, lost: f64) -> Option<Forecast> {
     let steps = r.detected_step.saturating_sub(r.start_step);
     if r.kind != Kind::MfuDroop || steps < SLOPE_STEPS {
         return None;
@@ -192,111 +144,77 @@ fn forecast(r: &IncidentRecord, run: &RunSummary, lost: f64) -> Option<String> {
     let longer = |share: f64| 1.0 / (1.0 - share) - 1.0;
     let slope = longer(lost) / steps as f64;
     let next = LEVELS.into_iter().find(|level| *level > 1.25 * lost)?;
-    let secs = (longer(next) - longer(lost)) / slope * run.step_secs?;
-    (secs < WORTHWHILE).then(|| {
-        format!(
-            "it took {steps} steps to lose {} %, and at this slope {} % is lost in {}",
-            number((1000.0 * lost).round() / 10.0),
-            number(100.0 * next),
-            Span::from_secs_f64(secs)
-        )
-    })
+    let seconds = (longer(next) - longer(lost)) / slope * run.step_secs?;
+    (seconds < WORTHWHILE).then_some(Forecast { steps, speed_lost: next, seconds })
 }
 
-fn drain_later(r: &IncidentRecord, run: &RunSummary, node: &str, money: &Money) -> String {
-    let mut s = format!("drain {node} at the next checkpoint{}", resume(run));
-    if let Some(lost) = lost(r) {
-        let _ = write!(s, ": it costs {}", money.hourly(lost));
-        if let Some((now, _)) = restart_costs(run) {
-            let _ = write!(
-                s,
-                "; a restart now costs {} and pays back in {}",
-                money.of(now),
-                Span::from_secs_f64(now / lost)
-            );
-        }
-    }
-    s
+fn drain(run: &RunSummary, node: &str) -> Remedy {
+    Remedy::DrainNode { node: node.to_owned(), last_checkpoint: run.checkpoint_step }
 }
 
-fn resume(run: &RunSummary) -> String {
-    run.checkpoint_step.map_or_else(String::new, |step| format!(" (the last is {step})"))
+fn drain_later(r: &IncidentRecord, run: &RunSummary, node: &str, cost: PlanCost) -> Plan {
+    let cost = match speed_lost(r) {
+        Some(lost) => cured(lost, run, cost),
+        None => cost,
+    };
+    one(drain(run, node), cost)
 }
 
 /// Of a run that stands, or hardware under it that will stop it.
-fn stopped(r: &IncidentRecord, run: &RunSummary, money: &Money) -> Option<String> {
-    let known = &run.remedies;
+fn stopped(r: &IncidentRecord, run: &RunSummary, cost: PlanCost) -> Option<Plan> {
+    let known = &run.needs;
     let stands = known.stands || r.cause == Cause::Progress;
-    let mut s = if let Some(what) = shared(r) {
-        format!("look at the {what}")
-    } else if let Some((node, remedy)) = needed(r, known) {
-        match remedy {
-            Remedy::Memory { .. } if !stands => return None,
-            Remedy::Memory { cgroup } => {
-                let of = if cgroup.is_empty() { String::new() } else { format!(" of {cgroup}") };
-                format!("let the job use less memory on {node} or raise the limit{of}")
+    let first = if let Some(what) = shared(r) {
+        Some(Remedy::Inspect { target: what.clone() })
+    } else if let Some((node, need)) = needed(r, known) {
+        let node = node.to_owned();
+        Some(match need {
+            Need::Memory { .. } if !stands => return None,
+            Need::Memory { cgroup } => Remedy::LimitMemory { node, cgroup: cgroup.clone() },
+            // The run goes on until then.
+            Need::Repair { action, gpu, .. } if action == DRAIN_RESET && !stands => {
+                let when = When::NextCheckpoint { last: run.checkpoint_step };
+                return Some(one(Remedy::ResetGpu { node, gpu: gpu.clone(), when }, cost));
             }
-            Remedy::Repair { action, gpu, .. } if action == DRAIN_RESET && stands => {
-                remedy::advice(RESET_GPU, node, gpu)?
+            Need::Repair { action, gpu, .. } => {
+                let action = if action == DRAIN_RESET { RESET_GPU } else { action };
+                Remedy::from_action(action, &node, gpu)?
             }
-            // It goes on until then.
-            Remedy::Repair { action, gpu, .. } if action == DRAIN_RESET => {
-                return Some(remedy::drain_and_reset(node, gpu, &resume(run)));
-            }
-            Remedy::Repair { action, gpu, .. } => remedy::advice(action, node, gpu)?,
-            Remedy::Link { name } => format!("drain {node} and have its link {name} looked at"),
-            Remedy::Gone => format!("see whether the host {node} is up, and drain it if it is not"),
-        }
-    } else if let Some(FirstFailure { place, words }) = known.ended.as_ref().filter(|_| stands) {
-        match words {
-            Some(words) => format!("look at what ended {place} ({words})"),
-            None => format!("look at the log of {place}"),
-        }
-    } else if r.kind == Kind::Hang {
-        "take the stacks of all ranks".to_owned()
+            Need::Link { name } => Remedy::CheckLink { node, link: name.clone() },
+            Need::Gone => Remedy::CheckHost { node },
+        })
+    } else if let Some(FirstFailure { place, words }) = known.ended.clone().filter(|_| stands) {
+        Some(Remedy::InspectFailure { place, words })
     } else {
-        String::new()
+        (r.kind == Kind::Hang).then_some(Remedy::TakeStacks)
     };
-    if !stands && (s.is_empty() || shared(r).is_some()) {
-        return (!s.is_empty()).then_some(s);
+    if !stands && first.as_ref().is_none_or(|first| matches!(first, Remedy::Inspect { .. })) {
+        return first.map(|first| one(first, cost));
     }
-    s.push_str(if s.is_empty() { "restart" } else { ", then restart" });
-    from(&mut s, run, money);
-    if let Some(rate) = money.rate.filter(|_| stands) {
-        let _ = write!(s, "; standing still costs {} an hour", dollars(rate * money.gpus));
-    }
-    Some(s)
+    let restart = Remedy::Restart { checkpoint: run.checkpoint_step.filter(|_| run.last_step.is_some()) };
+    let cost = match (run.checkpoint_step, run.last_step) {
+        (Some(saved), Some(last)) => redone((last - saved).max(0), run, cost),
+        _ => cost,
+    };
+    let remedies = first.into_iter().chain([restart]).collect();
+    Some(Plan { remedies, cost: PlanCost { stands, ..cost } })
 }
 
 /// What the first suspect needs, or, if one of the others has what is surely broken, that one.
-fn needed<'a>(r: &'a IncidentRecord, known: &'a Remedies) -> Option<(&'a str, &'a Remedy)> {
+fn needed<'a>(r: &'a IncidentRecord, known: &'a Needs) -> Option<(&'a str, &'a Need)> {
     let own = r.suspects.is_empty().then(|| r.nodes.first()).flatten().map(String::as_str);
     // A place that is no node needs nothing that is known, and is the first all the same.
     let suspected = r.suspects.iter().map(|s| s.target.on_node().unwrap_or_default());
     let places: Vec<&str> = suspected.chain(own).collect();
     let of = |node: &&'a str| Some((*node, known.nodes.get(*node)?));
-    let broken = |(_, remedy): &(&str, &Remedy)| matches!(remedy, Remedy::Repair { sure: true, .. });
+    let broken = |(_, need): &(&str, &Need)| matches!(need, Need::Repair { sure: true, .. });
     let sure = places.iter().filter_map(of).find(broken);
-    let first = places.first().and_then(of).filter(|(_, remedy)| {
-        // What can wait for the next drain ended no rank that says itself what did.
-        let waits = matches!(remedy, Remedy::Repair { sure: false, .. });
+    let first = places.first().and_then(of).filter(|(_, need)| {
+        // What can wait for the next drain ended no rank whose log says what did.
+        let waits = matches!(need, Need::Repair { sure: false, .. });
         !(waits && known.ended.as_ref().is_some_and(|e| e.words.is_some()))
     });
     sure.or(first)
-}
-
-/// Where a restart begins, and what it does again.
-fn from(s: &mut String, run: &RunSummary, money: &Money) {
-    match (run.checkpoint_step, run.last_step) {
-        (Some(saved), Some(last)) => {
-            let steps = (last - saved).max(0);
-            let _ = write!(s, " from checkpoint {saved}: {steps} steps are done again");
-            if let Some(secs) = run.step_secs {
-                let _ = write!(s, ", {}", money.of(steps as f64 * secs));
-            }
-        }
-        _ => s.push_str("; no checkpoint was reported"),
-    }
 }
 
 #[cfg(test)]
@@ -304,6 +222,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use stepwatch_model::need::effort;
     use stepwatch_model::{Observation, Slowed, Suspect, Target, Unit};
 
     const NOBODY: Target = Target::Fleet(Unit::Nodes);
@@ -323,8 +242,6 @@ mod tests {
         }
     }
 
-    const MONEY: Money = Money { gpus: 512.0, rate: Some(2.5) };
-
     fn run() -> RunSummary {
         RunSummary {
             name: "llama".into(),
@@ -338,12 +255,19 @@ mod tests {
         }
     }
 
+    /// The sentence of a message.
+    fn advise(r: &IncidentRecord, run: &RunSummary, rate: Option<f64>) -> Option<String> {
+        plan(r, run, rate).map(|plan| crate::message::advice(&plan))
+    }
+
     #[test]
     fn a_restart_is_weighed_against_what_it_cures() {
-        let costs = restart_costs(&run()).unwrap_or_default();
-        assert_eq!(costs, (2120.0, 120.0));
-        assert_eq!(MONEY.of(2120.0), "35m 20s of 512 GPUs ($754)");
-        assert_eq!(MONEY.hourly(0.1), "10 % of 512 GPUs, $128 an hour");
+        let r = record(Kind::MfuDroop, "step_time", 4.4, 4.0, NOBODY);
+        let cost = plan(&r, &run(), Some(2.5)).unwrap_or_default().cost;
+        assert_eq!((cost.restart_seconds, cost.start_seconds), (Some(2120.0), Some(120.0)));
+        assert_eq!(cost.dollars(2120.0).map(f64::round), Some(754.0));
+        assert_eq!(cost.pays_back_seconds.map(f64::round), Some(23_320.0));
+        assert_eq!(cost.speed_lost.map(|lost| (1000.0 * lost).round()), Some(91.0));
     }
 
     #[test]
@@ -419,12 +343,34 @@ mod tests {
         }
     }
 
+    /// An action can take a plan without reading a sentence.
+    #[test]
+    fn a_plan_is_data() {
+        let r = record(Kind::Divergence, "loss", 5.0, 2.0, Target::Recipe { step: 9_800 });
+        let roll_back = plan(&r, &run(), Some(2.5)).unwrap_or_default();
+        let json = serde_json::to_value(&roll_back).unwrap();
+        let want = serde_json::json!([{"roll_back": {
+            "checkpoint": 9_500, "skip_from": 9_800, "skip_to": 10_020, "if_it_stays": false,
+            "later_checkpoints": 1,
+        }}]);
+        assert_eq!(json["remedies"], want);
+        assert_eq!(json["cost"]["steps_redone"], 1000);
+        assert_eq!(json["cost"]["redo_seconds"], 4000.0);
+        assert_eq!(json["cost"]["speed_lost"], serde_json::Value::Null);
+        assert_eq!(serde_json::from_value::<Plan>(json).unwrap(), roll_back);
+        let mut r = record(Kind::Hang, "step", 700.0, 60.0, gpu("gpu-7", 3));
+        r.start_step = 10_500;
+        let Plan { remedies, cost } = plan(&r, &run(), None).unwrap_or_default();
+        assert_eq!(remedies, [Remedy::TakeStacks, Remedy::Restart { checkpoint: Some(10_000) }]);
+        assert!(cost.stands && cost.dollars(3600.0).is_none());
+    }
+
     const FROM: &str = "restart from checkpoint 10000: 500 steps are done again, 33m 20s of 512 GPUs ($711)";
     const STANDS: &str = "; standing still costs $1280 an hour";
 
-    fn repair(action: &str, sure: bool) -> Remedy {
-        let effort = remedy::effort(action);
-        Remedy::Repair { sure, effort, action: action.into(), gpu: "GPU 3 (GPU-2f)".into() }
+    fn repair(action: &str, sure: bool) -> Need {
+        let effort = effort(action);
+        Need::Repair { sure, effort, action: action.into(), gpu: "GPU 3 (GPU-2f)".into() }
     }
 
     fn ended(words: Option<&str>) -> FirstFailure {
@@ -435,7 +381,7 @@ mod tests {
     fn said(
         kind: Kind,
         suspects: &[Target],
-        need: Option<Remedy>,
+        need: Option<Need>,
         ended: Option<FirstFailure>,
         stands: bool,
     ) -> String {
@@ -444,7 +390,7 @@ mod tests {
         r.suspects = suspects.iter().map(suspect).collect();
         r.nodes = vec!["n1".into()];
         let nodes: BTreeMap<_, _> = need.map(|need| ("n1".to_owned(), need)).into_iter().collect();
-        let run = RunSummary { remedies: Remedies { stands, nodes, ended }, ..run() };
+        let run = RunSummary { needs: Needs { stands, nodes, ended }, ..run() };
         advise(&r, &run, Some(2.5)).unwrap_or_default()
     }
 
@@ -465,15 +411,15 @@ mod tests {
             assert_eq!(dead(Some(need), bug), reset);
         }
         assert_eq!(dead(Some(repair("drain_reset", false)), None), reset);
-        let killed = Remedy::Memory { cgroup: "/slurm/job_77".into() };
+        let killed = Need::Memory { cgroup: "/slurm/job_77".into() };
         let less = "let the job use less memory on n1 or raise the limit of /slurm/job_77, then ";
         assert_eq!(dead(Some(killed), None), format!("{less}{FROM}{STANDS}"));
         let gone = format!("see whether the host n1 is up, and drain it if it is not, then {FROM}{STANDS}");
-        assert_eq!(dead(Some(Remedy::Gone), None), gone);
+        assert_eq!(dead(Some(Need::Gone), None), gone);
         let elsewhere = said(
             Kind::Hang,
             &[Target::rank(1, Some("n2")), Target::node("n1")],
-            Some(Remedy::Gone),
+            Some(Need::Gone),
             None,
             true,
         );

@@ -1,0 +1,124 @@
+//! The sentence that a message gives for a plan.
+
+use core::fmt::Write as _;
+
+use stepwatch_model::{Forecast, Plan, PlanCost, Remedy, Span, number};
+
+/// What to do, and what it costs.
+pub(crate) fn advice(plan: &Plan) -> String {
+    let Plan { remedies, cost } = plan;
+    let mut s = String::new();
+    for remedy in remedies {
+        if *remedy == Remedy::TryRestart {
+            try_restart(&mut s, cost);
+            continue;
+        }
+        let then = if s.is_empty() { "" } else { ", then " };
+        let _ = write!(s, "{then}{remedy}");
+        match remedy {
+            Remedy::Inspect { .. } => speed_lost(&mut s, cost),
+            Remedy::DrainNode { .. } => {
+                speed_lost(&mut s, cost);
+                if let (Some(now), Some(back)) = (cost.restart_seconds, cost.pays_back_seconds) {
+                    let (now, back) = (run_time(cost, now), Span::from_secs_f64(back));
+                    let _ = write!(s, "; a restart now costs {now} and pays back in {back}");
+                }
+            }
+            Remedy::RollBack { later_checkpoints, .. } => {
+                redone(&mut s, cost);
+                match later_checkpoints {
+                    0 => {}
+                    1 => s.push_str("; 1 later checkpoint is from after the onset"),
+                    n => {
+                        let _ = write!(s, "; {n} later checkpoints are from after the onset");
+                    }
+                }
+            }
+            Remedy::Restart { checkpoint: Some(_) } => redone(&mut s, cost),
+            Remedy::Restart { checkpoint: None } => s.push_str("; no checkpoint was reported"),
+            _ => {}
+        }
+    }
+    if let Some(hourly) = cost.dollars(3600.0).filter(|_| cost.stands) {
+        let _ = write!(s, "; standing still costs {} an hour", dollars(hourly));
+    }
+    s
+}
+
+/// Cents where they count.
+fn dollars(amount: f64) -> String {
+    if amount < 10.0 { format!("${amount:.2}") } else { format!("${amount:.0}") }
+}
+
+/// `2h 5m of 512 GPUs ($2666)`
+fn run_time(cost: &PlanCost, secs: f64) -> String {
+    let plural = if cost.gpus == 1 { "" } else { "s" };
+    let mut s = format!("{} of {} GPU{plural}", Span::from_secs_f64(secs), cost.gpus);
+    if let Some(amount) = cost.dollars(secs) {
+        let _ = write!(s, " ({})", dollars(amount));
+    }
+    s
+}
+
+/// `9.1 % of 512 GPUs, $116 an hour`
+fn share(cost: &PlanCost, lost: f64) -> String {
+    let mut s = format!("{} % of {} GPUs", percent(lost), cost.gpus);
+    if let Some(hourly) = cost.dollars(3600.0) {
+        let _ = write!(s, ", {} an hour", dollars(lost * hourly));
+    }
+    s
+}
+
+fn percent(share: f64) -> String {
+    number((1000.0 * share).round() / 10.0)
+}
+
+fn speed_lost(s: &mut String, cost: &PlanCost) {
+    if let Some(lost) = cost.speed_lost {
+        let _ = write!(s, ": it costs {}", share(cost, lost));
+    }
+}
+
+fn redone(s: &mut String, cost: &PlanCost) {
+    let Some(steps) = cost.steps_redone else { return };
+    let _ = write!(s, ": {steps} steps are done again");
+    if let Some(secs) = cost.redo_seconds {
+        let _ = write!(s, ", {}", run_time(cost, secs));
+    }
+}
+
+fn try_restart(s: &mut String, cost: &PlanCost) {
+    let (Some(lost), Some(now), Some(back)) =
+        (cost.speed_lost, cost.restart_seconds, cost.pays_back_seconds)
+    else {
+        return;
+    };
+    let _ = write!(s, "it costs {}", share(cost, lost));
+    if let Some(Forecast { steps, speed_lost, seconds }) = &cost.forecast {
+        let (lost, then) = (percent(lost), percent(*speed_lost));
+        let within = Span::from_secs_f64(*seconds);
+        let _ = write!(
+            s,
+            "; it took {steps} steps to lose {lost} %, and at this slope {then} % is lost in {within}"
+        );
+    }
+    let _ = write!(s, "; if a restart cures it, one now costs {}", run_time(cost, now));
+    let _ = write!(s, " and pays back in {}", Span::from_secs_f64(back));
+    if let Some(start) = cost.start_seconds.filter(|start| *start > 0.0 && *start < 0.5 * now) {
+        let _ = write!(s, "; right after the next checkpoint it costs {}", Span::from_secs_f64(start));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_of_the_run_is_said_in_money() {
+        let cost = PlanCost { gpus: 512, dollars_per_gpu_hour: Some(2.5), ..PlanCost::default() };
+        assert_eq!(run_time(&cost, 2120.0), "35m 20s of 512 GPUs ($754)");
+        assert_eq!(share(&cost, 0.1), "10 % of 512 GPUs, $128 an hour");
+        let free = PlanCost { gpus: 1, ..PlanCost::default() };
+        assert_eq!(run_time(&free, 60.0), "1m of 1 GPU");
+    }
+}
