@@ -180,20 +180,22 @@ mod tests {
              does, if it hits a run; everything else is a ticket or a note.\n\
              * **Stops runs**: whether it can stop or slow a run as a warning already.\n\
              * **Remedy**: what has to be done, where the event itself names no `action`.\n\
-             * **Check**: which check of `stepwatch-exporter check` judges it.\n\n\
-             | Condition | Of | Stops runs | Remedy | Pages | Runbook | Check |\n|---|---|---|---|---|---|---|\n",
+             * **Check**: which check of `stepwatch-exporter check` judges it.\n\
+             * **Rule**: which alert of `rules/node.yml` reports it where no alerter runs.\n\n\
+             | Condition | Of | Stops runs | Remedy | Pages | Runbook | Check | Rule |\n|---|---|---|---|---|---|---|---|\n",
         );
         for condition in NodeCondition::ALL {
             let row = condition.row();
             let (runbook, stops) = (row.incident.as_str(), if row.stops_runs { "yes" } else { "no" });
             writeln!(
                 text,
-                "| `{}` | {} | {stops} | `{}` | {} | [{runbook}](runbooks/{runbook}.md) | `{}` |",
+                "| `{}` | {} | {stops} | `{}` | {} | [{runbook}](runbooks/{runbook}.md) | `{}` |{} |",
                 row.name,
                 row.domain.as_str(),
                 row.remedy.as_str(),
                 row.pages.as_str(),
-                row.check
+                row.check,
+                if row.rule.is_empty() { String::new() } else { format!(" `{}`", row.rule) }
             )
             .unwrap();
         }
@@ -217,6 +219,24 @@ mod tests {
         for condition in NodeCondition::ALL {
             let runbook = root().join(format!("docs/runbooks/{}.md", condition.row().incident.as_str()));
             assert!(runbook.exists(), "{}", runbook.display());
+        }
+    }
+
+    /// Prometheus and the alerter give a condition the same kind, and so the same runbook.
+    #[test]
+    fn rules_agree_with_the_table() {
+        let rules = std::fs::read_to_string(root().join("rules/node.yml")).unwrap();
+        let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
+        for condition in NodeCondition::ALL {
+            let row = condition.row();
+            let kind = row.incident.as_str();
+            for alert in alerts.iter().filter(|alert| !row.rule.is_empty() && alert.starts_with(row.rule)) {
+                let name = alert.lines().next().unwrap_or_default();
+                assert!(alert.contains(&format!("kind: {kind}}}")), "{name}: {} is a {kind}", row.name);
+                assert!(alert.contains(&format!("/docs/runbooks/{kind}.md")), "{name}: runbook");
+            }
+            let named = |alert: &&str| alert.lines().next() == Some(row.rule);
+            assert!(row.rule.is_empty() || alerts.iter().any(|alert| named(&alert)), "no {}", row.rule);
         }
     }
 

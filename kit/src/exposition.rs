@@ -6,7 +6,6 @@
 //! socket.
 
 mod block;
-mod deflate;
 mod negotiate;
 pub mod read;
 mod text_004;

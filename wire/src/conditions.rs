@@ -66,13 +66,18 @@ pub struct Row {
     /// Which check of `stepwatch-exporter check` judges it by values of its own; `conditions`
     /// repeats what the collector said.
     pub check: &'static str,
+    /// Which alert of `rules/node.yml` reports it where no alerter runs.
+    pub rule: &'static str,
 }
 
 /// Repeats what collectors say.
 pub const BY_EVENT: &str = "conditions";
 
+/// No alert of Prometheus: no metric says by itself that the condition holds.
+const NO_RULE: &str = "";
+
 macro_rules! conditions {
-    ($($variant:ident $name:literal $domain:ident $stops:literal $remedy:ident $pages:ident $incident:ident $check:expr;)*) => {
+    ($($variant:ident $name:literal $domain:ident $stops:literal $remedy:ident $pages:ident $incident:ident $check:tt $rule:tt;)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum NodeCondition { $($variant,)* }
 
@@ -89,6 +94,7 @@ macro_rules! conditions {
                         pages: Pages::$pages,
                         incident: Incident::$incident,
                         check: $check,
+                        rule: $rule,
                     },)*
                 }
             }
@@ -106,53 +112,53 @@ macro_rules! conditions {
 
 conditions! {
 //  condition             name                          of      stops remedy        pages
-//  opens     check
-    GpuLost               "gpu_lost"                    Gpu     true  RebootNode    AtOnce        GpuFault  "gpus";
-    GpuRecoveryAction     "gpu_recovery_action"         Gpu     true  None          AtOnce        GpuFault  "recovery";
-    RowRemapPending       "row_remap_pending"           Gpu     false DrainReset    AtOnce        GpuFault  "ecc";
-    RowRemapFailed        "row_remap_failed"            Gpu     true  CheckHardware AtOnce        GpuFault  "ecc";
-    SramThreshold         "sram_threshold"              Gpu     true  CheckHardware AtOnce        GpuFault  "ecc";
-    EccUncorrected        "ecc_uncorrected"             Gpu     true  DrainReset    AtOnce        GpuFault  "ecc";
-    FabricUnhealthy       "fabric_unhealthy"            Gpu     true  CheckHardware AtOnce        GpuFault  "fabric";
-    GpuThrottled          "gpu_throttled"               Gpu     true  None          Never         Throttle  "throttle";
-    GpuReset              "gpu_reset"                   Gpu     true  None          OnceItLasts   NodeFault BY_EVENT;
-    GpuResetFailed        "gpu_reset_failed"            Gpu     true  RebootNode    OnceItLasts   NodeFault BY_EVENT;
-    NvlinksMissing        "nvlinks_missing"             Gpu     true  None          OnceItLasts   NodeFault "nvlink";
-    NvmlReleased          "nvml_released"               Gpu     false None          OnceItLasts   NodeFault BY_EVENT;
-    NvmlStuck             "nvml_stuck"                  Gpu     false RebootNode    Never         NodeFault "gpus";
-    RdmaUnreadable        "rdma_unreadable"             Network false None          OnceItLasts   NodeFault BY_EVENT;
-    NicFirmware           "nic_firmware"                Network true  RebootNode    OnceItLasts   NodeFault BY_EVENT;
-    NicSlotPower          "nic_slot_power"              Network true  None          OnceItLasts   NodeFault BY_EVENT;
-    NicNoCable            "nic_no_cable"                Network true  None          OnceItLasts   NodeFault BY_EVENT;
-    PeermemError          "peermem_error"               Network true  None          OnceItLasts   NodeFault BY_EVENT;
-    MountStuck            "mount_stuck"                 Storage true  None          AfterFailover NodeFault "mounts";
-    NfsStall              "nfs_stall"                   Storage true  None          AfterFailover NodeFault BY_EVENT;
-    NfsTimeout            "nfs_timeout"                 Storage true  None          OnceItLasts   NodeFault BY_EVENT;
-    LustreStall           "lustre_stall"                Storage true  None          AfterFailover NodeFault BY_EVENT;
-    LustreUnhealthy       "lustre_unhealthy"            Storage true  None          AfterFailover NodeFault BY_EVENT;
-    DiskFilling           "disk_filling"                Storage false None          OnceItLasts   NodeFault BY_EVENT;
-    DiskError             "disk_error"                  Storage true  None          OnceItLasts   NodeFault BY_EVENT;
-    RaidDegraded          "raid_degraded"               Storage true  None          OnceItLasts   NodeFault BY_EVENT;
-    NvmeError             "nvme_error"                  Storage true  CheckHardware OnceItLasts   NodeFault BY_EVENT;
-    FilesystemReadonly    "filesystem_readonly"         Storage true  None          OnceItLasts   NodeFault BY_EVENT;
-    FilesystemError       "filesystem_error"            Storage true  None          OnceItLasts   NodeFault BY_EVENT;
-    Mce                   "mce"                         Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT;
-    PreviousBoot          "hardware_error_previous_boot" Host   true  None          OnceItLasts   NodeFault "kernel";
-    AerFatal              "aer_fatal"                   Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT;
-    AerNonfatal           "aer_nonfatal"                Host    true  None          OnceItLasts   NodeFault BY_EVENT;
-    PcieBandwidth         "pcie_bandwidth"              Host    true  None          OnceItLasts   NodeFault BY_EVENT;
-    ClockUnsynced         "clock_unsynced"              Host    false None          OnceItLasts   NodeFault "clock";
-    HungTask              "hung_task"                   Host    true  None          OnceItLasts   NodeFault BY_EVENT;
-    SoftLockup            "soft_lockup"                 Host    true  None          OnceItLasts   NodeFault BY_EVENT;
-    HardLockup            "hard_lockup"                 Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT;
-    RcuStall              "rcu_stall"                   Host    true  None          OnceItLasts   NodeFault BY_EVENT;
-    KernelOops            "kernel_oops"                 Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT;
-    KernelPanic           "kernel_panic"                Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT;
-    OomKill               "oom_kill"                    Job     true  None          OnceItLasts   NodeFault BY_EVENT;
-    NcclSegfault          "nccl_segfault"               Job     true  None          OnceItLasts   NodeFault BY_EVENT;
-    ProcessBlocked        "process_blocked"             Job     true  None          OnceItLasts   NodeFault BY_EVENT;
-    CgroupThrottled       "cgroup_throttled"            Job     true  None          OnceItLasts   NodeFault BY_EVENT;
-    RasStuck              "ras_stuck"                   Job     true  None          Never         NodeFault BY_EVENT;
+//  opens     check        rule
+    GpuLost               "gpu_lost"                    Gpu     true  RebootNode    AtOnce        GpuFault  "gpus"       "NodeGpuLost";
+    GpuRecoveryAction     "gpu_recovery_action"         Gpu     true  None          AtOnce        GpuFault  "recovery"   "NodeGpuRecoveryWanted";
+    RowRemapPending       "row_remap_pending"           Gpu     false DrainReset    AtOnce        GpuFault  "ecc"        "NodeGpuRowRemapPending";
+    RowRemapFailed        "row_remap_failed"            Gpu     true  CheckHardware AtOnce        GpuFault  "ecc"        "NodeGpuRowRemapFailed";
+    SramThreshold         "sram_threshold"              Gpu     true  CheckHardware AtOnce        GpuFault  "ecc"        "NodeGpuRowRemapFailed";
+    EccUncorrected        "ecc_uncorrected"             Gpu     true  DrainReset    AtOnce        GpuFault  "ecc"        "NodeGpuUncorrectedErrors";
+    FabricUnhealthy       "fabric_unhealthy"            Gpu     true  CheckHardware AtOnce        GpuFault  "fabric"     "NodeFabricUnhealthy";
+    GpuThrottled          "gpu_throttled"               Gpu     true  None          Never         Throttle  "throttle"   "NodeGpuThrottled";
+    GpuReset              "gpu_reset"                   Gpu     true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    GpuResetFailed        "gpu_reset_failed"            Gpu     true  RebootNode    OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    NvlinksMissing        "nvlinks_missing"             Gpu     true  None          OnceItLasts   NodeFault "nvlink"     "NodeNvlinkDown";
+    NvmlReleased          "nvml_released"               Gpu     false None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    NvmlStuck             "nvml_stuck"                  Gpu     false RebootNode    Never         NodeFault "gpus"       "NodeCollectorStuck";
+    RdmaUnreadable        "rdma_unreadable"             Network false None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    NicFirmware           "nic_firmware"                Network true  RebootNode    OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    NicSlotPower          "nic_slot_power"              Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    NicNoCable            "nic_no_cable"                Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    PeermemError          "peermem_error"               Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    MountStuck            "mount_stuck"                 Storage true  None          AfterFailover NodeFault "mounts"     "NodeMountStuck";
+    NfsStall              "nfs_stall"                   Storage true  None          AfterFailover NodeFault BY_EVENT     NO_RULE;
+    NfsTimeout            "nfs_timeout"                 Storage true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    LustreStall           "lustre_stall"                Storage true  None          AfterFailover NodeFault BY_EVENT     NO_RULE;
+    LustreUnhealthy       "lustre_unhealthy"            Storage true  None          AfterFailover NodeFault BY_EVENT     NO_RULE;
+    DiskFilling           "disk_filling"                Storage false None          OnceItLasts   NodeFault BY_EVENT     "NodeDiskFills";
+    DiskError             "disk_error"                  Storage true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    RaidDegraded          "raid_degraded"               Storage true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    NvmeError             "nvme_error"                  Storage true  CheckHardware OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
+    FilesystemReadonly    "filesystem_readonly"         Storage true  None          OnceItLasts   NodeFault BY_EVENT     "NodeDiskReadOnly";
+    FilesystemError       "filesystem_error"            Storage true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    Mce                   "mce"                         Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
+    PreviousBoot          "hardware_error_previous_boot" Host   true  None          OnceItLasts   NodeFault "kernel"     NO_RULE;
+    AerFatal              "aer_fatal"                   Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT     "NodePcieErrors";
+    AerNonfatal           "aer_nonfatal"                Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodePcieErrors";
+    PcieBandwidth         "pcie_bandwidth"              Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodePcieDegraded";
+    ClockUnsynced         "clock_unsynced"              Host    false None          OnceItLasts   NodeFault "clock"      "NodeClockNotSynced";
+    HungTask              "hung_task"                   Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
+    SoftLockup            "soft_lockup"                 Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
+    HardLockup            "hard_lockup"                 Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
+    RcuStall              "rcu_stall"                   Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
+    KernelOops            "kernel_oops"                 Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
+    KernelPanic           "kernel_panic"                Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
+    OomKill               "oom_kill"                    Job     true  None          OnceItLasts   NodeFault BY_EVENT     "NodeOomKill";
+    NcclSegfault          "nccl_segfault"               Job     true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    ProcessBlocked        "process_blocked"             Job     true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    CgroupThrottled       "cgroup_throttled"            Job     true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    RasStuck              "ras_stuck"                   Job     true  None          Never         NodeFault BY_EVENT     NO_RULE;
 }
 
 impl NodeCondition {

@@ -1,21 +1,15 @@
 //! A part of a page that is encoded once and stands on every page until its values change.
 //!
-//! Most of what a node says is what it said a second ago. A page made of blocks costs only what has
-//! changed, compressed too: each block is deflated by itself, such that the results put one after
-//! the other are one stream.
+//! Most values of a node are those of a second ago, and their lines are not written again.
 
-use std::sync::{Arc, OnceLock};
+use std::io::Write as _;
+use std::sync::Arc;
 
-use flate2::Crc;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
-use super::deflate::Deflater;
 use super::negotiate::Format;
 use super::text_004::to_text_004;
-
-/// Without a name or a time; the operating system is unknown.
-const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
-/// A last block with nothing in it.
-const DEFLATE_END: [u8; 2] = [3, 0];
 
 /// Whole families, usually one: what is said about them, which differs between the formats, and
 /// their samples, which do not.
@@ -23,7 +17,6 @@ const DEFLATE_END: [u8; 2] = [3, 0];
 pub struct Block {
     head: Arc<Head>,
     lines: String,
-    deflated: [OnceLock<Vec<u8>>; Format::COUNT],
 }
 
 /// The metadata of a family in each format; it outlives the samples.
@@ -40,7 +33,7 @@ impl Head {
 impl Block {
     /// One family and its samples, without time stamps and exemplars.
     pub fn family(head: Arc<Head>, lines: String) -> Self {
-        Self { head, lines, deflated: Default::default() }
+        Self { head, lines }
     }
 
     /// Anything in OpenMetrics, without the end of a page.
@@ -61,29 +54,17 @@ impl Block {
     pub(super) fn parts(&self, format: Format) -> [&str; 2] {
         [&self.head.0[format as usize], &self.lines]
     }
-
-    /// Ends on a byte, and refers to nothing before it.
-    fn deflated(&self, format: Format, deflater: &mut Deflater) -> &[u8] {
-        self.deflated[format as usize].get_or_init(|| deflater.deflate(self.parts(format)))
-    }
 }
 
-/// The page of these blocks as one member of gzip.
+/// The page of these blocks as one member of gzip. The fastest level makes a page half as large
+/// again as the best level, in a fifth of the time.
 pub(super) fn gzip<'a>(blocks: impl Iterator<Item = &'a Block>, format: Format) -> Vec<u8> {
-    let (mut sum, mut deflater) = (Crc::new(), Deflater::default());
-    let mut parts = vec![&GZIP_HEADER[..]];
-    for block in blocks {
-        for part in block.parts(format) {
-            sum.update(part.as_bytes());
-        }
-        parts.push(block.deflated(format, &mut deflater));
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    for part in blocks.flat_map(|block| block.parts(format)) {
+        // A vector takes all that is written.
+        let _ = encoder.write_all(part.as_bytes());
     }
-    parts.push(&DEFLATE_END);
-    let mut out = Vec::with_capacity(parts.iter().map(|part| part.len()).sum::<usize>() + 8);
-    parts.iter().for_each(|part| out.extend_from_slice(part));
-    out.extend(sum.sum().to_le_bytes());
-    out.extend(sum.amount().to_le_bytes());
-    out
+    encoder.finish().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -121,11 +102,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_packed_apart_unpacks_as_one(texts in prop::collection::vec("(x_total\\{a=\"[a-z]{0,9}\"\\} 1\n){0,40}", 0..8)) {
+        fn what_was_packed_unpacks_as_one(texts in prop::collection::vec("(x_total\\{a=\"[a-z]{0,9}\"\\} 1\n){0,40}", 0..8)) {
             let blocks: Vec<Block> = texts.iter().map(|t| block(t)).collect();
-            for _ in 0..2 {
-                prop_assert_eq!(unpack(&gzip(blocks.iter(), Format::OpenMetrics)), texts.concat());
-            }
+            prop_assert_eq!(unpack(&gzip(blocks.iter(), Format::OpenMetrics)), texts.concat());
         }
     }
 }
