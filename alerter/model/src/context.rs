@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Needs, Origin, Scope, Span, Target, Ts};
+use crate::{Needs, Origin, Scope, Severity, Span, Target, Ts};
 
 /// Names to values, of a run, an incident or an alert.
 pub type Labels = BTreeMap<String, String>;
@@ -36,9 +36,10 @@ pub struct Context {
     /// Of a node: the GPU or port that the finding is about, whoever is suspected when that is
     /// weighed.
     pub device: Option<Target>,
-    /// Of alerts of other programs: those that came since they were looked at before, by
-    /// fingerprint.
-    pub came: Vec<u64>,
+    /// Of alerts of other programs: those that began to fire since the last finding, and those that
+    /// ended, by their labels without the severity, and how severe they were.
+    pub came: Vec<(u64, Severity)>,
+    pub went: Vec<(u64, Severity)>,
     /// Who reported it first.
     pub origin: Option<Origin>,
     /// It has no more in common with the incident that it joins than the labels of `group_by`.
@@ -60,6 +61,7 @@ impl Context {
             dark: none(),
             device: None,
             came: Vec::new(),
+            went: Vec::new(),
             origin: None,
             apart: false,
             shared: false,

@@ -279,7 +279,7 @@ impl External {
         self.bytes = self.bytes.saturating_sub(firing.alert.bytes());
         self.ends.set(&fingerprint, None);
         if let Some(g) = self.groups.get_mut(&group) {
-            g.remove(fingerprint, &node, severity, silent);
+            g.remove(&firing.alert, &node, severity, silent);
             let left = g.firing.iter().filter_map(|f| self.firing.get(f)).map(|m| &m.firing.alert);
             g.common.remove(&firing.alert, left);
         }
@@ -303,11 +303,18 @@ impl External {
         over
     }
 
+    /// The name of an alert of a group that fires for a node.
+    pub fn alert_on(&self, key: &str, node: &str) -> Option<&str> {
+        let members = self.group(key)?.firing.iter().filter_map(|f| self.firing.get(f));
+        members.into_iter().find(|m| &*m.node == node).map(|m| m.firing.alert.name())
+    }
+
     /// What came to a group is known; one of which nothing fires any more is forgotten.
     pub fn judged(&mut self, key: &str) {
         let Some(group) = self.groups.get_mut(key) else { return };
         group.newcomer = None;
         group.came.clear();
+        group.went.clear();
         if group.firing.is_empty() {
             self.groups.remove(key);
         }

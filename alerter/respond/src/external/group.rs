@@ -57,8 +57,12 @@ pub struct Group {
     pub firing: BTreeSet<u64>,
     /// The worst that came to it since it was last judged.
     pub newcomer: Option<Newcomer>,
-    /// All that did, by what makes each one, and how bad it is.
+    /// All that did, by their identity, and how severe each is.
     pub came: Vec<(u64, Severity)>,
+    /// Those that ended since then, once none of the same identity and severity fires.
+    pub went: Vec<(u64, Severity)>,
+    /// How many fire of each identity and severity.
+    alike: BTreeMap<(u64, Severity), usize>,
     /// Those that ended because nothing was heard of them any more, by fingerprint, and when they
     /// last were.
     silent: BTreeMap<u64, Ts>,
@@ -110,6 +114,8 @@ impl Group {
             firing: BTreeSet::new(),
             newcomer: None,
             came: Vec::new(),
+            went: Vec::new(),
+            alike: BTreeMap::new(),
             silent: BTreeMap::new(),
             severity: Severity::Info,
             severities: BTreeMap::new(),
@@ -122,7 +128,9 @@ impl Group {
         if self.newcomer.is_none_or(|n| (n.severity, n.is_elsewhere) < (severity, is_elsewhere)) {
             self.newcomer = Some(Newcomer { severity, is_elsewhere, fingerprint: alert.fingerprint });
         }
-        self.came.push((alert.identity(), severity));
+        let identity = (alert.identity(), severity);
+        self.came.push(identity);
+        *self.alike.entry(identity).or_default() += 1;
         self.silent.remove(&alert.fingerprint);
         *self.severities.entry(severity).or_default() += 1;
         self.weigh();
@@ -148,8 +156,18 @@ impl Group {
     }
 
     /// `silent`: when it was last heard of, if that is why it ended.
-    pub(super) fn remove(&mut self, fingerprint: u64, node: &str, severity: Severity, silent: Option<Ts>) {
+    pub(super) fn remove(&mut self, alert: &Alert, node: &str, severity: Severity, silent: Option<Ts>) {
+        let fingerprint = alert.fingerprint;
         self.firing.remove(&fingerprint);
+        let identity = (alert.identity(), severity);
+        if let Some(count) = self.alike.get_mut(&identity) {
+            *count -= 1;
+            if *count == 0 {
+                self.alike.remove(&identity);
+                self.came.retain(|came| *came != identity);
+                self.went.push(identity);
+            }
+        }
         if let Some(at) = silent.filter(|_| self.silent.len() < MAX_SILENT) {
             self.silent.insert(fingerprint, at);
         }

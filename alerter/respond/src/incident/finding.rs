@@ -3,7 +3,7 @@
 use super::correlator::flap_history::FLAP_MEMORY;
 use super::manager::Manager;
 use super::open::Incident;
-use super::renotify_policy::{MAX_ALERTS, is_news};
+use super::renotify_policy::is_news;
 use super::report::Report;
 use super::transition::{self, Novelty, Transition};
 use super::{End, Ended, IncidentRecord, State};
@@ -12,7 +12,7 @@ use crate::effect::timeline;
 use crate::effect::{Action, Effect};
 use crate::message::{Reason, Why};
 use std::collections::{BTreeMap, BTreeSet};
-use stepwatch_model::{Cause, Change, Context, Finding, Kind, Sentence, Severity, Subject};
+use stepwatch_model::{Cause, Change, Context, Finding, Kind, Sentence, Severity, Span, Subject};
 
 impl Manager {
     pub(crate) fn finding(&mut self, tx: &mut Tx<'_>, context: &Context, v: &Finding) {
@@ -28,6 +28,7 @@ impl Manager {
             self.let_go(tx, subject);
         }
         let own = self.correlator.find(subject);
+        self.alerts_ended(now, subject, context);
         if own.is_none()
             && let Some(id) = self.closed.find(subject)
         {
@@ -94,16 +95,16 @@ impl Manager {
             String::new()
         };
         tx.out.push(timeline(now, &id, format!("opened as {}: {}{again}", v.severity.as_str(), v.why)));
-        let incident = Incident {
+        let mut incident = Incident {
             raised: BTreeMap::from([((subject.clone(), v.kind), v.severity)]),
             known: BTreeMap::from([(subject.clone(), BTreeSet::from([v.kind]))]),
             node_at: context.is_node().then_some(now),
             paged: (v.severity == Severity::Page).then(|| context.scope.clone()).into_iter().collect(),
-            alerts: context.came.iter().copied().take(MAX_ALERTS).collect(),
             origin: context.origin.clone(),
             shared: context.shared,
             ..Incident::new(record, context.run.clone(), BTreeSet::from([subject.clone()]))
         };
+        incident.hears_of(now, context, Span::ZERO);
         self.restore(id.clone(), incident);
         self.announce(tx, &id, v.ts, &Why::first());
         self.finish(&id, tx.out);
@@ -174,9 +175,10 @@ impl Manager {
             || context.apart && !i.known.contains_key(subject)
             || v.change == Change::Another && i.knows_less_than(subject, context) && !i.is_back(context);
         let elsewhere = v.severity == Severity::Page && i.pages_anew(context, v);
+        let hold = i.hold(self.config.resolve_after);
         let more = v.change.says_more() && i.known.contains_key(subject) && i.resolve_at.is_none();
         let new = Novelty { another, elsewhere, more, kind: i.is_news(subject, v.kind) };
-        i.hears_of(context);
+        i.hears_of(now, context, hold);
         i.meet(now, context, v);
         self.holds(tx, id, report);
         let Some(i) = self.open.get_mut(id) else { return };

@@ -21,7 +21,7 @@ use super::report::View;
 use super::suppressor::Suppressor;
 use crate::config::ResponderConfig;
 use crate::external::External;
-use stepwatch_model::{Kind, Scope, Subject, Ts};
+use stepwatch_model::{Context, Scope, Severity, Subject, Ts};
 
 #[derive(Debug, Default)]
 pub(crate) struct Manager {
@@ -86,13 +86,33 @@ impl Manager {
         named.into_iter().chain(i.subjects.iter().filter_map(of_run)).collect()
     }
 
-    /// The alerts that were ever in the incident of a group, by what makes each one; none if it has
-    /// none.
-    pub(crate) fn alerts_of(&self, group: &Scope, kind: Kind) -> Option<&BTreeSet<u64>> {
-        let subject = Subject { scope: group.clone(), cause: kind.cause() };
-        let open = self.correlator.find(&subject).and_then(|id| self.open.get(&id));
-        let closed = || self.closed.find(&subject).and_then(|id| self.closed.get(&id));
-        open.or_else(closed).map(|i| &i.alerts)
+    /// Whether one of these alerts is none that whoever has the incident knows; false without an
+    /// incident.
+    pub(crate) fn has_another_alert<'a>(
+        &self,
+        now: Ts,
+        subject: &Subject,
+        mut alerts: impl Iterator<Item = &'a (u64, Severity)>,
+    ) -> bool {
+        let open = self.correlator.find(subject).and_then(|id| self.open.get(&id));
+        let closed = || self.closed.find(subject).and_then(|id| self.closed.get(&id));
+        let Some(i) = open.or_else(closed) else { return false };
+        let hold = i.hold(self.config.resolve_after);
+        alerts.any(|(alert, severity)| {
+            i.alerts.get(alert).is_none_or(|known| !known.covers(now, *severity, hold))
+        })
+    }
+
+    /// Notes in the incident of a group which of its alerts ended.
+    pub(super) fn alerts_ended(&mut self, now: Ts, subject: &Subject, context: &Context) {
+        if context.went.is_empty() {
+            return;
+        }
+        let open = self.correlator.find(subject).and_then(|id| self.open.get_mut(&id));
+        let closed = self.closed.by_subject.get(subject).and_then(|id| self.closed.all.get_mut(id));
+        for i in open.into_iter().chain(closed) {
+            i.alerts_ended(now, &context.went);
+        }
     }
 
     /// What the parts may read.

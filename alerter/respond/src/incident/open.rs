@@ -7,7 +7,9 @@ use super::{Hidden, IncidentRecord, State};
 use crate::matcher::Labels;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use stepwatch_model::{Cause, Context, Finding, Kind, Origin, RunSummary, Scope, Severity, Subject, Ts};
+use stepwatch_model::{
+    Cause, Context, Finding, Kind, Origin, RunSummary, Scope, Severity, Span, Subject, Ts,
+};
 
 /// Suspects kept an incident, and nodes.
 pub(super) const MAX_SUSPECTS: usize = 8;
@@ -45,13 +47,29 @@ pub(crate) struct Incident {
     pub(super) paged: BTreeSet<Scope>,
     /// Of what counts as over because nothing was heard of it any more: when it was last heard of.
     pub(super) silent: BTreeMap<(Subject, Kind), Ts>,
-    /// The alerts of other programs that were ever in it, by what makes them one.
-    pub(super) alerts: BTreeSet<u64>,
+    /// The alerts of other programs that were ever in it, by their identity.
+    pub(super) alerts: BTreeMap<u64, KnownAlert>,
     /// Its run ended, and it waits whether anybody answers.
     pub(super) outlived_its_run: bool,
     /// Its node was used by runs of several users: it is none of theirs, whoever is there later.
     pub(super) shared: bool,
     pub(crate) origin: Option<Origin>,
+}
+
+/// What whoever has an incident in hand knows of an alert in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KnownAlert {
+    /// The highest it had.
+    pub(super) severity: Severity,
+    /// When it ended, or became less severe.
+    pub(super) over: Option<Ts>,
+}
+
+impl KnownAlert {
+    /// Whether an alert of this severity is what is known. One that was over for the hold is not.
+    pub(super) fn covers(self, now: Ts, severity: Severity, hold: Span) -> bool {
+        self.severity >= severity && self.over.is_none_or(|at| now - at < hold)
+    }
 }
 
 impl Incident {
@@ -74,7 +92,7 @@ impl Incident {
             storm: None,
             paged: BTreeSet::new(),
             silent: BTreeMap::new(),
-            alerts: BTreeSet::new(),
+            alerts: BTreeMap::new(),
             outlived_its_run: false,
             shared: false,
             origin: None,

@@ -27,14 +27,16 @@ impl Manager {
         i.raised.insert((subject.clone(), v.kind), v.severity);
         i.silent.remove(&(subject.clone(), v.kind));
         i.known.entry(subject.clone()).or_default().insert(v.kind);
-        let is_less = if context.is_node() { i.falls() } else { fell && v.severity < Severity::Page };
+        // Alerts of others, and conditions of a node, stand for as long as they fire.
+        let stands = context.is_node() || matches!(context.scope, Scope::Alert(_));
+        let is_less = if stands { i.falls() } else { fell && v.severity < Severity::Page };
         if !is_less {
             if i.resolve_at.take().is_some() {
                 i.record.flaps += 1;
                 tx.out.push(timeline(now, id, format!("came back: {}", v.why)));
                 self.returned(tx, id, v);
             }
-        } else if context.is_node() {
+        } else if stands {
             if !fell || i.resolve_at.is_none() {
                 i.resolve_at = i.resolve_at.max(Some(now + i.hold(base)));
             }

@@ -8,9 +8,9 @@
 
 use std::collections::BTreeSet;
 
-use super::open::Incident;
+use super::open::{Incident, KnownAlert};
 use super::{Named, State};
-use stepwatch_model::{Class, Context, Finding, Kind, Scope, Severity, Subject, Target};
+use stepwatch_model::{Class, Context, Finding, Kind, Scope, Severity, Span, Subject, Target, Ts};
 
 /// Alerts of other programs by which an incident knows what is news; beyond that a further one is.
 pub(super) const MAX_ALERTS: usize = 1024;
@@ -75,9 +75,12 @@ impl Incident {
 
     /// Takes note of the alerts that came. What somebody has in hand keeps the name under which it
     /// was taken.
-    pub(super) fn hears_of(&mut self, context: &Context) {
+    pub(super) fn hears_of(&mut self, now: Ts, context: &Context, hold: Span) {
         self.follow_origin(context);
-        let new = context.came.iter().filter(|alert| !self.alerts.contains(alert)).count();
+        let is_new = |(alert, severity): &&(u64, Severity)| {
+            self.alerts.get(alert).is_none_or(|known| !known.covers(now, *severity, hold))
+        };
+        let new = context.came.iter().filter(is_new).count();
         // What we found ourselves brings no alerts, and counts as one where it joins.
         let new = (new as u32).max(u32::from(context.apart));
         if new > 0 && (self.record.state == State::Acknowledged || self.record.named.is_some()) {
@@ -85,8 +88,24 @@ impl Incident {
             let named = self.record.named.get_or_insert_with(|| Named { title, ..Named::default() });
             named.new += new;
         }
-        let room = MAX_ALERTS.saturating_sub(self.alerts.len());
-        self.alerts.extend(context.came.iter().copied().take(room));
+        for (alert, severity) in &context.came {
+            let (room, new) =
+                (self.alerts.len() < MAX_ALERTS, KnownAlert { severity: *severity, over: None });
+            match self.alerts.get_mut(alert) {
+                Some(known) if *severity >= known.severity => *known = new,
+                None if room => drop(self.alerts.insert(*alert, new)),
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    /// Takes note of the alerts that ended.
+    pub(super) fn alerts_ended(&mut self, now: Ts, went: &[(u64, Severity)]) {
+        for (alert, severity) in went {
+            if let Some(known) = self.alerts.get_mut(alert).filter(|known| *severity >= known.severity) {
+                known.over = Some(now);
+            }
+        }
     }
 }
 
@@ -106,7 +125,7 @@ mod tests {
     use crate::incident::tests::raised;
     use Change::{Clear, Raise};
     use Severity::{Page, Ticket};
-    use stepwatch_model::{Change, Context, Finding, RunSummary, Span, Ts};
+    use stepwatch_model::{Change, Context, Finding, RunSummary};
 
     fn news(kind: Kind, known: &[Kind]) -> bool {
         is_news(kind, &known.iter().copied().collect())

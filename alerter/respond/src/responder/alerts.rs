@@ -10,7 +10,9 @@ use crate::effect::Effect;
 use crate::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS, may_be_job, node_of};
 use crate::external::{About, Alert, AlertsConfig, External, Firing, LabelSet, Taken, Told};
 use crate::matcher::Labels;
-use stepwatch_model::{Change, Context, Directory, Finding, Observation, Origin, Scope, Suspect, Target, Ts};
+use stepwatch_model::{
+    Change, Context, Directory, Finding, Observation, Origin, Scope, Subject, Suspect, Target, Ts,
+};
 
 /// Characters of what an alert says of itself, in an incident.
 const MAX_TEXT: usize = 400;
@@ -96,8 +98,8 @@ impl Responder {
         // What differs in nothing but the labels that it has in common with all of them is one of
         // them.
         let as_bad = group.came.iter().filter(|(_, severity)| *severity == group.severity);
-        let known = self.manager.alerts_of(&scope, group.kind);
-        let is_another = known.is_some_and(|known| as_bad.clone().any(|(alert, _)| !known.contains(alert)));
+        let subject = Subject { scope: scope.clone(), cause: group.kind.cause() };
+        let is_another = self.manager.has_another_alert(now, &subject, as_bad);
         if let Some(alert) = first.filter(|_| is_another) {
             why.push_str(&told_apart(alert, &summary.labels));
         }
@@ -105,8 +107,13 @@ impl Responder {
             why = format!("{why} (and {} more like it)", count - 1);
         }
         let sick = group.nodes.iter().filter(|(_, firing)| **firing > 0).map(|(node, _)| node);
-        let suspects = sick.take(MAX_SUSPECTS);
         let name = first.map_or("", |alert| alert.name());
+        let of_one_name = summary.labels.contains_key("alertname");
+        let suspects = sick.take(MAX_SUSPECTS).map(|node| {
+            let own = || external.alert_on(key, node).unwrap_or(name);
+            let alert = if of_one_name { name } else { own() }.to_owned();
+            Suspect::new(Target::node(node), Observation::AlertFires { alert })
+        });
         let finding = Finding {
             change: match newcomer {
                 _ if silent.is_some() => Change::Lapse,
@@ -125,16 +132,17 @@ impl Responder {
             expected: 0.0,
             score: count as f64,
             why: why.into(),
-            suspects: suspects
-                .map(|node| {
-                    Suspect::new(Target::node(node), Observation::AlertFires { alert: name.to_owned() })
-                })
-                .collect(),
+            suspects: suspects.collect(),
         };
         let nodes = group.nodes.keys().cloned().collect();
-        let came = group.came.iter().map(|(alert, _)| *alert).collect();
+        let (came, went) = (group.came.clone(), group.went.clone());
         Some((
-            Context { came, origin: Some(Origin::of_others()), ..Context::new(scope, summary, nodes, now) },
+            Context {
+                came,
+                went,
+                origin: Some(Origin::of_others()),
+                ..Context::new(scope, summary, nodes, now)
+            },
             finding,
         ))
     }

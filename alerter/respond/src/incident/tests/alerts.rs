@@ -413,3 +413,80 @@ fn alerts_of_two_teams_are_two_incidents() {
         assert_eq!((told, w.records.len()), (vec!["a-chat".to_owned(), "b-chat".to_owned()], 2), "{label}");
     }
 }
+
+fn full(w: &mut World, instance: &str, severity: &str) {
+    fires(w, &[("alertname", "DiskFull"), ("severity", severity), ("instance", instance)]);
+}
+
+fn ends(w: &mut World, instance: &str, severity: &str) {
+    let labels = [("alertname", "DiskFull"), ("severity", severity), ("instance", instance)];
+    let mut told = alert(w, &labels);
+    told.ends_at = Some(w.now);
+    w.input(Input::Alerts { told: &[told] });
+}
+
+/// A rule warns before it pages: whoever has the page of another node knows nothing of this one.
+#[test]
+fn a_warning_that_becomes_a_page_in_an_acknowledged_group_rings() {
+    let mut w = World::new(two_levels());
+    full(&mut w, "a:1", "critical");
+    acked(&mut w);
+    full(&mut w, "b:1", "warning");
+    w.forward(Span::secs(60));
+    assert_eq!(calls(&mut w), 0, "{:#?}", w.history);
+    full(&mut w, "b:1", "critical");
+    assert_eq!(calls(&mut w), 1, "{:#?}", w.history);
+    acked(&mut w);
+    // The page ends, its warning stands, and the page is back before that counts as over.
+    ends(&mut w, "b:1", "critical");
+    w.forward(Span::secs(20));
+    full(&mut w, "b:1", "critical");
+    assert_eq!(calls(&mut w), 0, "{:#?}", w.history);
+}
+
+/// The page is over although a warning stands for weeks, and the next one rings.
+#[test]
+fn a_warning_that_stands_keeps_no_page_open() {
+    let mut w = World::new(two_levels());
+    full(&mut w, "a:1", "warning");
+    full(&mut w, "a:1", "critical");
+    let id = acked(&mut w);
+    ends(&mut w, "a:1", "critical");
+    w.forward(Span::secs(7200));
+    assert_eq!(w.records[&id].state, State::Resolved, "{:#?}", w.history);
+    let left = w.records.values().find(|r| r.state != State::Resolved).unwrap();
+    assert_eq!((left.severity, left.kind), (Severity::Ticket, Kind::PrometheusAlert));
+    words(&mut w);
+    full(&mut w, "a:1", "critical");
+    assert_eq!(calls(&mut w), 1, "{:#?}", w.history);
+}
+
+/// Of a group that one alert keeps open for weeks, another that was over for hours is news again.
+#[test]
+fn an_alert_that_was_over_for_long_is_another() {
+    let mut w = World::new(two_levels());
+    full(&mut w, "a:1", "critical");
+    full(&mut w, "b:1", "critical");
+    acked(&mut w);
+    ends(&mut w, "b:1", "critical");
+    w.forward(Span::secs(20));
+    full(&mut w, "b:1", "critical");
+    assert_eq!(calls(&mut w), 0, "it is back within the hold");
+    ends(&mut w, "b:1", "critical");
+    w.forward(Span::secs(7200));
+    words(&mut w);
+    full(&mut w, "b:1", "critical");
+    assert_eq!(calls(&mut w), 1, "{:#?}", w.history);
+}
+
+#[test]
+fn each_node_of_a_group_is_suspected_for_its_own_alert() {
+    let mut w = by(&["cluster"]);
+    fires(&mut w, &[FULL, &[("node", "n1")]].concat());
+    fires(
+        &mut w,
+        &[("alertname", "RaidDegraded"), ("cluster", "a"), ("node", "n7"), ("severity", "critical")],
+    );
+    let suspects: Vec<_> = only(&w).suspects.iter().map(|s| format!("{}: {}", s.what(), s.why())).collect();
+    assert_eq!(suspects, ["node n1: DiskFull fires for it", "node n7: RaidDegraded fires for it"]);
+}
