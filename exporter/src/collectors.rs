@@ -1,5 +1,5 @@
-//! The collectors, in the order of the page. Adding one takes its file in the room of what it
-//! reads, and its line here.
+//! The collectors, in the order of the page. To add one, put its file into the module of what it
+//! reads, and add its line here.
 
 pub mod gpu;
 pub mod host;
@@ -11,7 +11,7 @@ pub mod storage;
 use crate::collector::{Collector, Rhythm};
 use crate::family::Family;
 
-/// What the scheduler and the reference know of a collector.
+/// What the scheduler and the reference need of a collector.
 #[derive(Debug)]
 pub struct Entry {
     pub name: &'static str,
@@ -24,9 +24,9 @@ pub struct Entry {
 /// A collector, and how often to run it.
 pub type Built = (Box<dyn Collector>, Rhythm);
 
-/// One line a collector: the key of its settings, what reads, its module, and in brackets the other
-/// collector whose settings it must know. The module must offer `Config` (with `enabled` and
-/// `check`), `ABOUT`, `FAMILIES` and `rhythm(&Config)`, the reader `new(&Config)`.
+/// One line for each collector: the key of its settings, its reader, its module, and in brackets
+/// the other collector whose settings it needs. The module must have `Config` (with `enabled` and
+/// `check`), `ABOUT`, `FAMILIES` and `rhythm(&Config)`, and the reader `new(&Config)`.
 macro_rules! collectors {
     ($($name:ident = $reader:ident in $($module:ident)::+ $(($other:ident))?;)*) => {
         /// `collectors:` of the configuration, one key each.

@@ -1,12 +1,13 @@
-//! GPUs of NVIDIA: what they do, how they are, and what the driver wants done to them.
+//! GPUs of NVIDIA: their use, their health, and the actions that the driver asks for.
 //!
-//! NVML tells, on a thread of its own ([`crate::nvml`]): this collector asks, waits for no longer
-//! than it has to, and shows what it has. While a call into the driver does not return, the values
-//! of the GPUs leave the page, and everything that needs no call stays: the inventory of the kernel
-//! driver, from which the peak for MFU comes, and the name of the call.
+//! The values come from NVML, which is called on a thread of its own ([`crate::nvml`]): this
+//! collector asks, waits no longer than it has to, and publishes what it has. While a call into
+//! the driver does not return, the values of the GPUs leave the page, and everything that needs no
+//! call stays: the inventory of the kernel driver, from which the peak for MFU comes, and the name
+//! of the call.
 //!
-//! Values are read at two rhythms: what changes from second to second, and what is dear or changes
-//! from day to day.
+//! Values are read at two rhythms: those that change from second to second, and those that are
+//! expensive to read or change from day to day.
 
 mod decode;
 mod events;
@@ -76,8 +77,8 @@ pub struct Config {
     /// How many NVLinks of each GPU should be up; the most that were, of a GPU of the same model,
     /// when absent.
     pub expected_nvlinks: Option<u32>,
-    /// Whether to tell of each NVLink of the fifth generation how many blocks had how many errors
-    /// corrected: 288 series a GPU.
+    /// Whether to publish, for each NVLink of the fifth generation, how many blocks had how many
+    /// errors corrected: 288 series a GPU.
     pub fec_history: bool,
 }
 
@@ -113,20 +114,20 @@ pub fn rhythm(config: &Config) -> Rhythm {
 pub struct GpuReader {
     config: Config,
     listed: Listed,
-    /// What was asked and is not answered yet.
+    /// The question that is not answered yet.
     pending: Option<Ticket<Passed>>,
     /// The last answer came without a slow call of the driver as a whole.
     quick: bool,
     /// UUID of the GPU whose call does not return.
     hanging: Option<String>,
-    /// Somebody is to read the kernel's log.
+    /// The collector of the kernel log is enabled.
     kernel: bool,
     /// The last answer; none while NVML does not answer.
     reading: Option<Reading>,
     /// What the slow rhythm read last, by UUID.
     slow: BTreeMap<String, Samples>,
     slow_asked: Option<Instant>,
-    /// And it has not been looked at yet.
+    /// Whether `slow` has not been processed yet.
     slow_new: bool,
     /// Why NVML could not be opened.
     closed: Option<OpenError>,
@@ -134,9 +135,9 @@ pub struct GpuReader {
     /// GPUs that this node has had.
     known: GpuHistory,
     remembered: bool,
-    /// Where the kernel driver has ever listed a GPU that is given to us.
+    /// PCI addresses at which the kernel driver has ever listed a GPU given to this process.
     most: BTreeSet<String>,
-    /// Where the GPUs are that are given to others.
+    /// PCI addresses of the GPUs that are given to other containers.
     others: BTreeSet<String>,
     watch: events::Watcher,
     expected_nvlinks: expected_nvlinks::ExpectedNvlinks,
@@ -145,20 +146,19 @@ pub struct GpuReader {
     xids: xid::Xids,
 }
 
-/// What the kernel driver lists, without being asked for more than files.
+/// What the kernel driver lists in files, without any call into it.
 #[derive(Debug, Default)]
 struct Listed {
     gpus: Vec<gpus::Gpu>,
     addresses: Vec<String>,
-    /// Those of them whose devices may not be opened here.
+    /// PCI addresses of the GPUs whose devices may not be opened here.
     withheld: BTreeSet<String>,
-    /// And those that the driver has not got to answer.
+    /// PCI addresses of the GPUs that the driver could not bring up.
     unborn: BTreeSet<String>,
     driver: Option<String>,
-    /// GPUs on the bus that nobody has put to another use; counted only while the driver is not
-    /// loaded.
+    /// GPUs on the bus that are put to no other use; counted only while the driver is not loaded.
     idle: usize,
-    /// Somebody reads of XID errors in the kernel's log.
+    /// The kernel log is read for XID errors.
     log: bool,
     read: Option<Instant>,
 }
@@ -214,7 +214,7 @@ impl GpuReader {
         self.find_others();
     }
 
-    /// What is remembered, unless somebody who knows better has said what there should be.
+    /// Loads what is remembered, unless the configuration gives the expected number.
     fn remember(&mut self, cx: &Context<'_>) {
         if !std::mem::replace(&mut self.remembered, true) && self.config.expected.is_none() {
             self.known = GpuHistory::load(unix_now(), cx);
@@ -281,14 +281,14 @@ impl GpuReader {
         }
     }
 
-    /// Nothing is known of the GPUs now.
+    /// Drops all values: the state of the GPUs is unknown now.
     fn forget(&mut self) {
         self.reading = None;
         self.slow.clear();
         self.slow_asked = None;
     }
 
-    /// What keeps the GPUs from being read, where something does.
+    /// The error that keeps the GPUs from being read, if any.
     fn trouble(&mut self, nvml: &Nvml) -> Option<CollectError> {
         let deadline = self.config.stuck_after.as_duration();
         self.hanging = None;
@@ -308,8 +308,8 @@ impl GpuReader {
         Some(CollectError::Other(why.unwrap_or_else(|| "NVML has not answered yet".into())))
     }
 
-    /// A call does not return: of the GPU that it is of nothing is known now, and of the others
-    /// what was read last, for a while.
+    /// A call does not return: the values of its GPU are dropped, and those of the others stay as
+    /// they were read last, for a while.
     fn hangs(&mut self, call: Call) {
         self.quick &= call.gpu.is_some();
         let whose = unresponsive::whose(call, self.reading.as_ref(), self.known.gpus());
@@ -330,7 +330,8 @@ impl GpuReader {
         }
     }
 
-    /// A GPU that is too slow to say where it is: the kernel driver has it in a file.
+    /// Completes the identity of a GPU that is too slow to report its address, from the file of the
+    /// kernel driver.
     fn name_half_known(&self, id: &mut Arc<Identity>) {
         let listed = self.listed.gpus.iter().find(|gpu| gpu.uuid == id.uuid);
         if let Some(gpus::Gpu { name, pci, minor, vbios, .. }) = listed.filter(|_| id.pci.is_empty()) {
@@ -379,7 +380,7 @@ impl GpuReader {
         read.map(|gpu| &gpu.fast).chain(self.slow.values()).for_each(|sealed| out.extend(sealed));
     }
 
-    /// There should be GPUs, and it is certain that nobody can use any: why.
+    /// Why no GPU can be used, if there should be GPUs and that is certain.
     fn useless(&self) -> Option<Useless> {
         let listed = self.listed.driver.is_some() || !self.listed.addresses.is_empty();
         let why = match &self.closed {
@@ -393,7 +394,7 @@ impl GpuReader {
         (self.reading.is_none() && self.expected() > 0).then_some(why)
     }
 
-    /// What GPU this node has, for the peak of MFU; a node of mixed GPUs has no one peak.
+    /// The model of this node's GPUs, for the peak of MFU; a node of mixed GPUs has no single peak.
     fn name(&self) -> Option<String> {
         let listed = self.listed.gpus.iter().map(|g| g.name.as_str());
         let mut names = listed.chain(self.had().map(|g| g.name.as_str())).filter(|n| !n.is_empty());
@@ -478,7 +479,7 @@ fn is_log(path: &Path) -> bool {
     kind.is_ok_and(|found| !found.is_dir())
 }
 
-/// What asking costs, and whether anything is asked at all.
+/// Writes the cost of calls into NVML, and whether it is called at all.
 fn write_costs(nvml: &Nvml, out: &mut Samples) {
     for (function, cost) in nvml.costs() {
         out.set(&CALL_SECONDS, &[function], cost.total);

@@ -1,5 +1,5 @@
-//! The node around its GPUs: processes and memory, PCIe, the clock, its setup, and what scripts say
-//! of it.
+//! The node around its GPUs: processes and memory, PCIe, the clock, its setup, and the metrics of
+//! the site's scripts.
 
 pub mod clock;
 pub mod config_drift;

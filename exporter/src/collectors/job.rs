@@ -1,5 +1,5 @@
 //! What runs on the node: jobs and the GPUs that they hold, the heartbeats of their processes, and
-//! what NCCL says of them.
+//! the status that NCCL reports of them.
 
 pub mod allocation;
 pub mod heartbeat;

@@ -2,14 +2,14 @@
 //! every other sign of trouble that a training node shows there first: PCIe, disks, file systems,
 //! network adapters, memory, processes that hang or are killed.
 //!
-//! It is the one source that tells of a GPU when the driver hangs, and that remembers what happened
-//! while this exporter was down: the position in the log is kept, so that a record is counted once
-//! and told once, whatever is restarted. A burst of XIDs is not lost as it is with NVML's event,
-//! which keeps the last one.
+//! It is the one source that still works when the driver hangs, and that keeps what happened while
+//! this exporter was down. The position in the log is saved, so that a record is counted once and
+//! published once across restarts. A burst of XIDs is not lost, unlike with NVML's event, which
+//! keeps only the last one.
 //!
-//! A pass waits in `poll` for the kernel to say something until its interval is over, and tells of
-//! it at once: milliseconds from the line to the stream, and not one needless wake-up on a node
-//! that is well. So a pass takes as long as the interval.
+//! A pass waits in `poll` for a record until its interval is over, and publishes it at once:
+//! milliseconds from the line to the stream, without a needless wake-up on a healthy node. So a
+//! pass takes as long as the interval.
 
 mod aside;
 pub mod catalogue;
@@ -43,7 +43,7 @@ pub use self::families::{EVENTS, FAMILIES, LAST_XID, MIG_XIDS, NONFATAL_XIDS, SX
 use self::first_seen::KnownMessages;
 use self::imports::Imports;
 use self::log::{Log, Next};
-use self::tracker::{NOBODY, Tracker};
+use self::tracker::{NOT_YET, Tracker};
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::gpus::{self, Gpu};
@@ -66,7 +66,7 @@ const MAX_RECORDS: usize = 65_536;
 const BATCH: usize = 1024;
 /// A crash costs a new look at records of this long, and nothing else.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
-/// How often the GPUs are listed, unless one appears that nobody knows.
+/// How often the GPUs are listed, unless an unknown one appears.
 const LIST_EVERY: Duration = Duration::from_mins(1);
 /// The first list is waited for this long: a driver that hangs must not keep the log from being
 /// read.
@@ -76,7 +76,7 @@ const FIRST_LIST: Duration = Duration::from_secs(1);
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// How often the page is brought up to date; the stream is told at once.
+    /// How often the page is brought up to date; events are published in the stream at once.
     pub interval: Period,
     /// Messages that are known besides those that the node has learned, one a line:
     /// `kernel-messages.txt` of another node, say.
@@ -226,9 +226,9 @@ impl Open {
 
     /// The events and the position that they belong to, as one.
     fn publish(&mut self, cx: &Context<'_>) {
-        // A position that is told says that all before it was seen, which the first pass of a boot
-        // has yet to do.
-        if !self.tracker.events.is_empty() && self.tracker.tell_from != NOBODY {
+        // A published position means that all before it was read, which is not yet true in the
+        // first pass of a boot.
+        if !self.tracker.events.is_empty() && self.tracker.publish_from != NOT_YET {
             self.mark(cx);
         }
     }
@@ -236,18 +236,18 @@ impl Open {
     fn mark(&mut self, cx: &Context<'_>) {
         let counts = &self.tracker.counts;
         let value = format!("{} {}", counts.boot, counts.next.unwrap_or_default());
-        // None waits for room among the runs: they are of none.
+        // Room in the queue of the runs is not waited for: these events belong to no run.
         cx.hub.publish_all(&Origin::Node, &mut self.tracker.events, Mark { key: NAME, value: &value });
     }
 
-    /// What is due at the end of a pass.
+    /// Does what is due at the end of a pass.
     fn finish(&mut self, cx: &Context<'_>) {
         // A pass that a storm cut short has not come to the present yet.
         if self.first && self.clock.was_empty() {
             self.first = false;
             self.tracker.learning = false;
-            if self.tracker.tell_from == NOBODY {
-                self.tracker.tell_from = 0;
+            if self.tracker.publish_from == NOT_YET {
+                self.tracker.publish_from = 0;
             }
             // From here on it is known, also to the next start, that this boot was seen.
             self.mark(cx);
@@ -276,7 +276,8 @@ impl Open {
         }
         let due = self.saved.is_none_or(|saved| saved.elapsed() >= SAVE_EVERY);
         let (Some(lock), Some(dir)) = (&self.lock, &cx.roots.state) else { return };
-        // Before the first pass is over, the position would say that what came before it was told.
+        // Before the first pass is over, the position would claim that earlier records were
+        // published.
         if !self.unsaved || !due || self.first || self.saving.busy() {
             return;
         }
@@ -312,23 +313,23 @@ fn refused(path: &Path, error: io::Error) -> Result<Support, CollectError> {
             "there is no {path_shown}; in a container, mount that of the host"
         ))),
         ErrorKind::PermissionDenied => Err(CollectError::Other(format!(
-            "{path_shown} may not be read, so what it says of hardware goes unseen: give this program CAP_SYSLOG (AmbientCapabilities= of systemd), and its container `privileged: true`"
+            "{path_shown} may not be read, so its hardware errors go unseen: give this program CAP_SYSLOG (AmbientCapabilities= of systemd), and its container `privileged: true`"
         ))),
         _ => Err(CollectError::read(path, error)),
     }
 }
 
-/// What is remembered of this boot, or nothing.
+/// Loads the state of this boot, or an empty one.
 fn remembered(cx: &Context<'_>) -> Tracker {
     let boot = roots::read(&cx.roots.proc("sys/kernel/random/boot_id")).unwrap_or_default();
     let saved: Counts = persisted_state::load(cx.roots.state.as_deref(), NAME);
     let counts = if saved.boot == boot { saved } else { Counts::of_boot(&boot) };
     let mark = cx.hub.mark(NAME);
-    let told = mark.as_deref().and_then(|m| m.split_once(' ')).filter(|(of, _)| *of == boot);
-    let told = told.and_then(|(_, next)| next.parse().ok());
+    let published = mark.as_deref().and_then(|m| m.split_once(' ')).filter(|(of, _)| *of == boot);
+    let published = published.and_then(|(_, next)| next.parse().ok());
     // The position in the stream is never behind the saved one, unless the stream was not kept.
-    let tell_from = counts.next.max(told).unwrap_or(NOBODY);
-    Tracker::new(counts, tell_from)
+    let publish_from = counts.next.max(published).unwrap_or(NOT_YET);
+    Tracker::new(counts, publish_from)
 }
 
 fn lock(dir: &Path) -> io::Result<File> {
@@ -346,7 +347,7 @@ fn save(dir: &Path, counts: &Counts, known: Option<String>) -> io::Result<()> {
     persisted_state::save(Some(dir), NAME, counts)
 }
 
-/// What the fuzz target runs: a log of any bytes.
+/// Reads a log of any bytes, for the fuzz target.
 #[cfg(any(test, feature = "fuzz"))]
 pub fn fuzz(data: &[u8]) -> Vec<stepwatch_wire::Event> {
     let mut tracker = Tracker::default();
@@ -354,7 +355,7 @@ pub fn fuzz(data: &[u8]) -> Vec<stepwatch_wire::Event> {
     for record in data.split(|b| *b == 0) {
         tracker.take(record, &roots, |micros| micros as f64 / 1e6);
     }
-    // As lines of a plain file, too, and as lines without what goes before them.
+    // Also as lines of a plain file, and as lines without their prefix.
     for line in data.split(|b| *b == b'\n') {
         tracker.take(line, &roots, |micros| micros as f64 / 1e6);
         let _ = lines::recognise(&String::from_utf8_lossy(line));

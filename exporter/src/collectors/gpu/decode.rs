@@ -1,8 +1,8 @@
-//! What the driver's numbers mean, and which of them are none.
+//! What the driver's numbers mean, and which of them are no values.
 //!
-//! Drivers and tools have many ways to say that they do not know: all ones in 32 or 64 bits, the
-//! blank values of DCGM near the top of the signed range, percentages over a hundred. None of them
-//! leaves as a number.
+//! Drivers and tools mark unknown values in many ways: all ones in 32 or 64 bits, the blank values
+//! of DCGM near the top of the signed range, percentages over a hundred. None of them is published
+//! as a number.
 
 use stepwatch_sys::nvml::Number;
 
@@ -16,7 +16,7 @@ pub(super) fn count(raw: impl Into<u64>) -> Option<f64> {
     let blank = raw >= BLANK_64
         || raw == u64::from(u32::MAX)
         || (BLANK_32..=i32::MAX as u64).contains(&raw)
-        // Minus one, and its neighbours that say why.
+        // Minus one, and its neighbours that give a reason.
         || (u64::from(u32::MAX) - 15..=u64::from(u32::MAX)).contains(&raw);
     (!blank).then_some(raw as f64)
 }
@@ -48,8 +48,8 @@ pub(super) fn field(number: Number, least: f64, most: f64) -> Option<f64> {
 pub(super) fn bit_error_ratio(raw: f64) -> Option<f64> {
     let raw = raw as u64;
     let (mantissa, exponent) = ((raw >> 8) & 0xf, raw & 0xff);
-    // What has more bits is of a coding that came after us. Read as text, it is the number that
-    // people would write.
+    // More bits belong to a newer coding. The value is parsed from its decimal text, so that it is
+    // the number that people would write.
     let text = (raw < 1 << 12).then(|| format!("{mantissa}e-{exponent}"))?;
     text.parse().ok()
 }
@@ -76,7 +76,7 @@ pub(super) fn unnamed_reasons(bits: u64) -> impl Iterator<Item = String> {
     (0..u64::BITS).filter(move |i| unnamed & (1 << i) != 0).map(|i| format!("bit_{i}"))
 }
 
-/// What the driver may want done to a GPU.
+/// The actions on a GPU that the driver may ask for.
 pub(super) const ACTIONS: &[&str] = &[
     "none",
     "gpu_reset",
@@ -99,8 +99,8 @@ pub(super) const FABRIC_COMPLETED: u8 = 3;
 /// on.
 pub const GFM_DISCONNECTED: &str = "gfm_disconnected";
 
-/// Conditions in the health of the fabric: name, first bit, how many bits, and from which value on
-/// they mean harm. Zero is not told.
+/// Conditions in the health of the fabric: name, first bit, number of bits, and the values that
+/// mean harm. Zero means that the condition is not reported.
 const FABRIC_CONDITIONS: &[(&str, u32, u32, std::ops::RangeInclusive<u32>)] = &[
     ("degraded_bandwidth", 0, 0x3, 1..=1),
     ("route_recovery", 2, 0x3, 1..=1),
@@ -111,7 +111,7 @@ const FABRIC_CONDITIONS: &[(&str, u32, u32, std::ops::RangeInclusive<u32>)] = &[
     (GFM_DISCONNECTED, 14, 0x3, 2..=2),
 ];
 
-/// Which conditions the fabric tells of, and whether each holds.
+/// The conditions that the fabric reports, and whether each holds.
 pub(super) fn fabric_health(mask: u32) -> impl Iterator<Item = (&'static str, bool)> {
     // All ones is no mask.
     let mask = if mask == u32::MAX { 0 } else { mask };
@@ -160,16 +160,16 @@ mod tests {
 
     #[test]
     fn health_of_the_fabric() {
-        let told = |mask| fabric_health(mask).collect::<Vec<_>>();
-        assert_eq!(told(0), [], "nothing told");
+        let health = |mask| fabric_health(mask).collect::<Vec<_>>();
+        assert_eq!(health(0), [], "nothing reported");
         assert_eq!(
-            told(1 << 8 | 2 | 1 << 4),
+            health(1 << 8 | 2 | 1 << 4),
             [("degraded_bandwidth", false), ("route_unhealthy", true), ("incorrect_configuration", false)]
         );
-        assert_eq!(told(4 << 8), [("incorrect_configuration", true)]);
-        assert_eq!(told(u32::MAX), []);
-        assert_eq!(told(1 << 12 | 1 << 14), [("partition_unassigned", false), ("gfm_disconnected", false)]);
-        assert_eq!(told(2 << 12 | 2 << 14), [("partition_unassigned", true), ("gfm_disconnected", true)]);
+        assert_eq!(health(4 << 8), [("incorrect_configuration", true)]);
+        assert_eq!(health(u32::MAX), []);
+        assert_eq!(health(1 << 12 | 1 << 14), [("partition_unassigned", false), ("gfm_disconnected", false)]);
+        assert_eq!(health(2 << 12 | 2 << 14), [("partition_unassigned", true), ("gfm_disconnected", true)]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What of the GPUs is worth an event at once: conditions that begin and end, links that come and
-//! go, errors that happen.
+//! The events of the GPUs: conditions that begin and end, links that go down and come back, errors
+//! that happen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use stepwatch_wire::{Event, Kind, Value};
 
 use super::families::{
     CLOCK, ECC, FABRIC_HEALTH, FABRIC_STATE, MIG_INFO, NVLINK_UP, RECOVERY, REMAP_FAILED, REMAP_PENDING,
-    SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION, of,
+    SRAM_THRESHOLD, TEMPERATURE, THROTTLE, UTILIZATION, values_of,
 };
 use super::history::GpuHistory;
 use super::pass::{GpuReading, Reading};
@@ -22,18 +22,18 @@ use crate::nvml::{Call, Identity};
 use crate::origin::Origin;
 use crate::samples::{Labels, Samples};
 
-/// A GPU that is held back for a shorter time is not worth a word.
+/// A GPU that is throttled for a shorter time is not reported.
 const THROTTLED_FOR: Duration = Duration::from_secs(10);
-/// And one that does little is not missed.
+/// A GPU with less utilization than this is not reported as throttled.
 const BUSY: f64 = 0.5;
 /// A fabric manager that is starting needs this long.
 const FABRIC_FOR: Duration = Duration::from_mins(1);
 /// A driver that is being loaded, or exchanged for another, needs this long.
 const USELESS_FOR: Duration = Duration::from_mins(1);
-/// A link that is down is told again this often, as a condition is.
+/// The event of a link that is down is published again this often, like that of a condition.
 const AGAIN: Duration = Duration::from_mins(10);
-/// The hardware's own reasons to slow down: broken cooling, a power supply that cannot. A power cap
-/// is everyday life.
+/// The hardware's own reasons to slow down: failed cooling or an insufficient power supply. A power
+/// cap is normal operation.
 const HARDWARE: &[&str] = &["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"];
 const HEALTHY_FABRIC: &str = "completed";
 
@@ -55,19 +55,19 @@ impl Useless {
     }
 }
 
-/// Remembers what was told.
+/// Remembers what was published.
 #[derive(Debug, Default)]
 pub(super) struct Watcher {
     pub(super) conditions: Conditions,
-    /// Since when something has been so that is only told of when it lasts.
+    /// Since when something has held that is published only if it lasts.
     pub(super) since: BTreeMap<(&'static str, String), Instant>,
     /// Uncorrected errors since the driver was loaded, by UUID.
     uncorrected: BTreeMap<String, f64>,
-    /// Links that were up once: whether they are, and when that was told last.
+    /// Links that were up once: whether they are up now, and when that was last published.
     links: BTreeMap<(String, String), (bool, Instant)>,
-    /// The call of no one GPU that was told to be stuck.
+    /// The call that was reported as stuck and that concerns no single GPU.
     pub(super) stuck: Option<Call>,
-    /// GPUs that were seen to have to do with a fabric.
+    /// GPUs that once reported a state of a fabric.
     in_fabric: BTreeSet<String>,
 }
 
@@ -75,14 +75,14 @@ pub(super) struct Watcher {
 pub(super) struct Subject<'a> {
     uuid: &'a str,
     pci: &'a str,
-    /// For people.
+    /// Name for people, in texts.
     pub(super) name: String,
     /// Unix time at which it was read.
     at: f64,
 }
 
 impl Subject<'_> {
-    pub(super) fn of(id: &Identity, at: f64) -> Subject<'_> {
+    pub(super) fn of_gpu(id: &Identity, at: f64) -> Subject<'_> {
         let Identity { index, uuid, pci, name, .. } = id;
         Subject { uuid, pci, name: format!("GPU {index} ({name}, {pci})"), at }
     }
@@ -101,7 +101,7 @@ impl Subject<'_> {
 
 /// Which GPUs there should be.
 pub(super) struct Inventory {
-    /// That have worked, by UUID.
+    /// GPUs that have worked, by UUID.
     pub(super) seen: BTreeMap<String, Arc<Identity>>,
     /// Addresses that the kernel driver lists.
     pub(super) listed: Vec<String>,
@@ -120,7 +120,7 @@ impl Watcher {
         });
     }
 
-    /// There should be GPUs, and nobody can use any; the first reading says that it is over.
+    /// Reports that no GPU can be used although there should be GPUs; the first reading ends it.
     pub(super) fn useless(&mut self, cx: &Context<'_>, why: Option<Useless>, expected: usize) {
         if !self.lasts("useless", "", why.is_some(), USELESS_FOR) {
             return;
@@ -131,7 +131,7 @@ impl Watcher {
                 Useless::Driverless => {
                     ("error", format!("No NVIDIA driver is loaded: none of {expected} GPUs can be used"))
                 }
-                // Who runs already has the right library in memory, and goes on.
+                // Running processes already have the right library in memory, and go on.
                 Useless::Mismatch(why) => (
                     "warn",
                     format!(
@@ -160,7 +160,7 @@ impl Watcher {
         known: &mut GpuHistory,
     ) {
         let usual = nvlink::usual(slow.values());
-        // One that fell off the bus may be back, and want a reset.
+        // A GPU that fell off the bus may be back, and need a reset.
         for gpu in reading.gpus.iter().filter(|gpu| gpu.lost && gpu.needs_reset) {
             self.recovery(cx, gpu, &Samples::default());
         }
@@ -187,7 +187,7 @@ impl Watcher {
             let lost = read(&id.uuid).is_none_or(|gpu| gpu.lost);
             missing += usize::from(lost);
             self.conditions.report(cx, NodeCondition::GpuLost, &id.uuid, lost, || {
-                let who = Subject::of(id, reading.time);
+                let who = Subject::of_gpu(id, reading.time);
                 let with = read(&id.uuid).and_then(|gpu| gpu.lost_with.as_deref());
                 let text = if lost {
                     let why = with.map(|error| format!("it answers nothing but errors ({error})"));
@@ -200,7 +200,7 @@ impl Watcher {
             });
         }
         let broken = reading.unusable.iter().filter(|(_, error)| !error.not_ours());
-        // Those that the kernel driver lists, and that were never seen to work.
+        // GPUs that the kernel driver lists, and that were never seen to work.
         let known = |pci: &str| seen.values().any(|id| id.pci == pci);
         let mut never: Vec<String> = listed.iter().filter(|pci| !known(pci)).cloned().collect();
         if listed.is_empty() {
@@ -238,17 +238,17 @@ impl Watcher {
         let held = |reason: &&&str| get(&THROTTLE, &[uuid, reason]) == Some(1.0);
         let reasons: Vec<&str> = HARDWARE.iter().filter(held).copied().collect();
         let busy = get(&UTILIZATION, &[uuid]).is_none_or(|u| u >= BUSY);
-        // Once told, it is over when the hardware lets go, not when the job pauses.
-        let told = self.conditions.holds(NodeCondition::GpuThrottled, uuid);
+        // Once published, it ends when the hardware stops throttling, not when the job pauses.
+        let throttled = self.conditions.holds(NodeCondition::GpuThrottled, uuid);
         let lasts = self.lasts(
             NodeCondition::GpuThrottled.name(),
             uuid,
-            !reasons.is_empty() && (busy || told),
+            !reasons.is_empty() && (busy || throttled),
             THROTTLED_FOR,
         );
-        let holds = lasts || (told && !reasons.is_empty());
+        let holds = lasts || (throttled && !reasons.is_empty());
         self.conditions.report(cx, NodeCondition::GpuThrottled, uuid, holds, || {
-            let who = Subject::of(&gpu.id, gpu.time);
+            let who = Subject::of_gpu(&gpu.id, gpu.time);
             let hot = get(&TEMPERATURE, &[uuid, "gpu"]).map(|t| format!(" at {t:.0} °C")).unwrap_or_default();
             let clock =
                 get(&CLOCK, &[uuid, "sm"]).map(|c| format!(" to {:.2} GHz", c / 1e9)).unwrap_or_default();
@@ -265,11 +265,12 @@ impl Watcher {
 
     fn recovery(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
         let uuid = gpu.id.uuid.as_str();
-        let wanted = of(slow, &RECOVERY).find(|(labels, value)| *value == 1.0 && labels.get(1) != "none");
+        let wanted =
+            values_of(slow, &RECOVERY).find(|(labels, value)| *value == 1.0 && labels.get(1) != "none");
         let wanted = wanted.map(|(labels, _)| labels.get(1).to_owned());
         let wanted = wanted.or_else(|| gpu.needs_reset.then(|| "gpu_reset".to_owned()));
         self.conditions.report(cx, NodeCondition::GpuRecoveryAction, uuid, wanted.is_some(), || {
-            let who = Subject::of(&gpu.id, gpu.time);
+            let who = Subject::of_gpu(&gpu.id, gpu.time);
             let (level, action) = match wanted.as_deref() {
                 None => ("info", Remedy::None),
                 Some("gpu_reset" | "bus_reset") => ("error", Remedy::ResetGpu),
@@ -307,18 +308,18 @@ impl Watcher {
                 "error",
                 &REMAP_FAILED,
                 "could not replace a row of memory: it has no spare ones left, replace the GPU",
-                "no longer says that it could not replace a row of memory",
+                "no longer reports that it could not replace a row of memory",
             ),
             (
                 NodeCondition::SramThreshold,
                 "error",
                 &SRAM_THRESHOLD,
                 "had more errors in the memory of its chip than its maker accepts: replace the GPU",
-                "no longer says that the memory of its chip had too many errors",
+                "no longer reports that the memory of its chip had too many errors",
             ),
         ] {
             self.conditions.report(cx, condition, uuid, holds(family), || {
-                let who = Subject::of(&gpu.id, gpu.time);
+                let who = Subject::of_gpu(&gpu.id, gpu.time);
                 let text = format!("{} {}", who.name, if holds(family) { begins } else { ends });
                 who.event(Kind::Hw, level, text)
             });
@@ -331,7 +332,10 @@ impl Watcher {
         let uuid = gpu.id.uuid.as_str();
         let sum = |lifetime: &str| {
             let wanted = |labels: &Labels| labels.get(1) == "uncorrected" && labels.get(2) == lifetime;
-            of(slow, &ECC).filter(|(labels, _)| wanted(labels)).map(|(_, errors)| errors).reduce(|a, b| a + b)
+            values_of(slow, &ECC)
+                .filter(|(labels, _)| wanted(labels))
+                .map(|(_, errors)| errors)
+                .reduce(|a, b| a + b)
         };
         let ever = sum("aggregate");
         let remembered = ever.and_then(|ever| known.count(uuid, ever));
@@ -347,10 +351,10 @@ impl Watcher {
         if more <= 0.0 {
             return;
         }
-        let who = Subject::of(&gpu.id, gpu.time);
+        let who = Subject::of_gpu(&gpu.id, gpu.time);
         let mut text = format!("{} had {more} more uncorrected memory errors, {total} {when}", who.name);
-        // The application that had the row lost it, and nobody gets it any more (XID 63 and 94): no
-        // reason to stop another one.
+        // The application that had the row lost it, and no other gets it any more (XID 63 and 94):
+        // no reason to stop another one.
         let out_of_use = is(slow, &REMAP_PENDING) && !is(slow, &REMAP_FAILED) && !in_sram(slow);
         if out_of_use {
             text += "; their row is out of use, and is replaced when the GPU is reset";
@@ -365,11 +369,11 @@ impl Watcher {
 
     fn fabric(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples) {
         let uuid = gpu.id.uuid.as_str();
-        let state = of(slow, &FABRIC_STATE)
+        let state = values_of(slow, &FABRIC_STATE)
             .find(|(_, value)| *value == 1.0)
             .map(|(labels, _)| labels.get(1).to_owned());
         let Some(state) = state else { return };
-        let mut bad: Vec<&str> = of(slow, &FABRIC_HEALTH)
+        let mut bad: Vec<&str> = values_of(slow, &FABRIC_HEALTH)
             .filter(|(_, value)| *value == 1.0)
             .map(|(labels, _)| labels.get(1))
             .collect();
@@ -381,11 +385,11 @@ impl Watcher {
             self.in_fabric.insert(uuid.to_owned());
         }
         // Many a GPU has no fabric. One that had has lost it, unless it was partitioned.
-        let alone = none && (!self.in_fabric.contains(uuid) || of(slow, &MIG_INFO).next().is_some());
+        let alone = none && (!self.in_fabric.contains(uuid) || values_of(slow, &MIG_INFO).next().is_some());
         let outside = state != HEALTHY_FABRIC && !alone;
         let outside = self.lasts(NodeCondition::FabricUnhealthy.name(), uuid, outside, FABRIC_FOR);
         self.conditions.report(cx, NodeCondition::FabricUnhealthy, uuid, outside || !bad.is_empty(), || {
-            let who = Subject::of(&gpu.id, gpu.time);
+            let who = Subject::of_gpu(&gpu.id, gpu.time);
             let text = if !bad.is_empty() {
                 format!(
                     "The NVLink fabric of {} is not healthy: {}",
@@ -393,7 +397,7 @@ impl Watcher {
                     bad.join(", ").replace('_', " ")
                 )
             } else if outside && none {
-                format!("{} has left its NVLink fabric, and says now that it has none", who.name)
+                format!("{} has left its NVLink fabric, and reports now that it has none", who.name)
             } else if outside {
                 let state = state.replace('_', " ");
                 format!(
@@ -412,12 +416,13 @@ impl Watcher {
 
     fn links(&mut self, cx: &Context<'_>, gpu: &GpuReading, slow: &Samples, usual: &BTreeSet<String>) {
         let now = Instant::now();
-        let any = of(slow, &NVLINK_UP).any(|(_, value)| value == 1.0);
-        for (labels, value) in of(slow, &NVLINK_UP) {
+        let any = values_of(slow, &NVLINK_UP).any(|(_, value)| value == 1.0);
+        for (labels, value) in values_of(slow, &NVLINK_UP) {
             let (uuid, link, up) = (&gpu.id.uuid, labels.get(1).to_owned(), value == 1.0);
             let key = (uuid.clone(), link);
             let again = match self.links.get(&key) {
-                // It was down before anybody looked: after a reboot, or a restart of this program.
+                // It was already down at the first look: after a reboot, or a restart of this
+                // program.
                 None if !up && any && usual.contains(&key.1) => false,
                 // A link that leads nowhere was never up.
                 None if !up => continue,
@@ -425,15 +430,15 @@ impl Watcher {
                     self.links.insert(key, (up, now));
                     continue;
                 }
-                Some((before, told)) if *before == up => {
-                    if up || told.elapsed() < AGAIN {
+                Some((before, published)) if *before == up => {
+                    if up || published.elapsed() < AGAIN {
                         continue;
                     }
                     true
                 }
                 Some(_) => false,
             };
-            let who = Subject::of(&gpu.id, gpu.time);
+            let who = Subject::of_gpu(&gpu.id, gpu.time);
             let (state, level) = if up { ("up", "info") } else { ("down", "error") };
             let mut event =
                 who.event(Kind::Link, level, format!("NVLink {} of {} is {state}", key.1, who.name));
@@ -450,7 +455,7 @@ impl Watcher {
         }
     }
 
-    /// As if what has been so had been so for longer.
+    /// Moves every start back in time, for tests.
     #[cfg(test)]
     pub(super) fn age(&mut self, by: Duration) {
         self.since.values_mut().for_each(|since| *since -= by);
@@ -467,14 +472,14 @@ impl Watcher {
     }
 }
 
-/// Whether the GPU says so.
+/// Whether a value of the family is 1.
 fn is(samples: &Samples, family: &'static Family) -> bool {
-    of(samples, family).any(|(_, value)| value == 1.0)
+    values_of(samples, family).any(|(_, value)| value == 1.0)
 }
 
 /// Whether the memory of the chip, of which no row can be replaced, had uncorrected errors since
 /// the driver was loaded.
 fn in_sram(samples: &Samples) -> bool {
     let sram = ["uncorrected", "volatile", "sram"];
-    of(samples, &ECC).any(|(labels, errors)| errors > 0.0 && labels.iter().skip(1).eq(sram))
+    values_of(samples, &ECC).any(|(labels, errors)| errors > 0.0 && labels.iter().skip(1).eq(sram))
 }

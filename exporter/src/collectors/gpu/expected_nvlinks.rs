@@ -1,10 +1,10 @@
-//! How many NVLinks of a GPU should be up: as many as the configuration says, or as many as a GPU
+//! How many NVLinks of a GPU should be up: as many as the configuration gives, or as many as a GPU
 //! of its model in this node ever had. Kept in the state directory, so that links that are down
-//! after a reboot are missed also where every GPU lacks the same ones.
+//! after a reboot are missed even if every GPU lacks the same ones.
 //!
-//! Links that go down while somebody looks, or that most other GPUs have, are told of one by one
-//! (`events`). A partitioned GPU is not judged: its instances use no NVLink, and its links may be
-//! off.
+//! `events` publishes one by one the links that go down while the exporter runs, and those that
+//! most other GPUs have. A partitioned GPU is not judged: its instances use no NVLink, and its
+//! links may be off.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::families::of;
+use super::families::values_of;
 use super::families::{EXPECTED_NVLINKS, MIG_INFO, NVLINK_UP};
 use super::nvlink;
 use super::pass::Reading;
@@ -33,7 +33,7 @@ const MISSING: NodeCondition = NodeCondition::NvlinksMissing;
 
 #[derive(Debug, Default)]
 pub(super) struct ExpectedNvlinks {
-    /// How many should be up, where the configuration says so.
+    /// How many should be up, if the configuration gives it.
     given: Option<u32>,
     /// The most that were, by model.
     most: BTreeMap<String, Pace>,
@@ -49,7 +49,7 @@ impl ExpectedNvlinks {
         Self { given, ..Self::default() }
     }
 
-    /// Takes in what the slow rhythm read at Unix time `now`, and tells of links that are missing.
+    /// Takes in what the slow rhythm read at Unix time `now`, and publishes the missing links.
     pub(super) fn look(
         &mut self,
         now: f64,
@@ -74,7 +74,7 @@ impl ExpectedNvlinks {
         }
     }
 
-    /// `None` of a GPU of which nothing is expected: that never had a link, or is partitioned.
+    /// `None` for a GPU without an expectation: one that never had a link, or is partitioned.
     fn expected(&self, id: &Identity, slow: &Samples) -> Option<f64> {
         let learned = || self.most.get(&id.name).map(Pace::best);
         let expected = self.given.map(f64::from).or_else(learned).filter(|links| *links > 0.0);
@@ -114,7 +114,8 @@ impl ExpectedNvlinks {
     fn report(&mut self, cx: &Context<'_>, id: &Identity, slow: &Samples, usual: &BTreeSet<String>) {
         let up = up(slow).unwrap_or(0.0);
         let expected = self.expected(id, slow).unwrap_or(0.0);
-        let alone = of(slow, &NVLINK_UP).filter(|(labels, up)| *up == 0.0 && usual.contains(labels.get(1)));
+        let alone =
+            values_of(slow, &NVLINK_UP).filter(|(labels, up)| *up == 0.0 && usual.contains(labels.get(1)));
         let missing = up + (alone.count() as f64) < expected;
         let since = missing.then(|| *self.since.entry(id.uuid.clone()).or_insert_with(Instant::now));
         if !missing {
@@ -137,21 +138,21 @@ impl ExpectedNvlinks {
         });
     }
 
-    /// As if what has been so had been so for longer.
+    /// Moves every start back in time, for tests.
     #[cfg(test)]
     fn age(&mut self) {
         self.since.values_mut().for_each(|since| *since -= MISSING_FOR);
     }
 }
 
-/// How many links are up; `None` of a GPU that tells of none.
+/// How many links are up; `None` for a GPU that reports no links.
 fn up(slow: &Samples) -> Option<f64> {
     let up = |count: Option<f64>, (_, up): (_, f64)| Some(count.unwrap_or(0.0) + up);
-    of(slow, &NVLINK_UP).fold(None, up)
+    values_of(slow, &NVLINK_UP).fold(None, up)
 }
 
 fn partitioned(slow: &Samples) -> bool {
-    of(slow, &MIG_INFO).next().is_some()
+    values_of(slow, &MIG_INFO).next().is_some()
 }
 
 #[cfg(test)]
@@ -199,15 +200,15 @@ mod tests {
         assert!(bench.published().is_empty(), "they may be coming up");
         bundle.age();
         bundle.look(DAY, &bench.context(), &four(), &gpus(12));
-        let told = bench.published();
-        assert_eq!((told.len(), told[1].name.as_deref()), (4, Some("nvlinks_missing")));
+        let published = bench.published();
+        assert_eq!((published.len(), published[1].name.as_deref()), (4, Some("nvlinks_missing")));
         assert_eq!(
-            told[1].text.as_deref(),
+            published[1].text.as_deref(),
             Some("GPU 1 (NVIDIA H100 80GB HBM3, 0000:1b:00.0) has 12 NVLinks up, where 18 are expected")
         );
         bundle.look(DAY, &bench.context(), &four(), &gpus(18));
         assert!(bench.published().iter().all(|e| e.code == Some(0)));
-        // For two weeks and more: it is meant.
+        // For two weeks and more: it is taken as intended.
         bundle.look(2.0 * DAY, &bench.context(), &four(), &gpus(12));
         bundle.look(17.0 * DAY, &bench.context(), &four(), &gpus(12));
         assert_eq!(expected(&bundle, &gpus(12)), Some(12.0));
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lacks_what_the_others_have_is_told_of_link_by_link() {
+    fn a_gpu_that_lacks_links_of_the_others_is_reported_link_by_link() {
         let bench = bench(&tempfile::tempdir().unwrap());
         let mut bundle = ExpectedNvlinks::new(Some(18));
         let mut slow = gpus(18);

@@ -34,11 +34,11 @@ families! {
     LAST_RESET gauge "gpu_last_reset_timestamp_seconds" "seconds" GPU,
         "Unix time, give or take seconds, at which the GPU was last reset or its driver loaded anew: from then on its counter of energy counts. Absent where none was noticed, which takes a counter that was seen before";
     UNUSABLE gauge "gpu_unusable_info" "" &["gpu", "index", "pci", "error"],
-        "GPU that NVML counts and cannot open, and why (reset_required, gpu_is_lost, irq_issue); always 1. UUID and address are empty where it cannot be told which one it is";
-    PERSISTENCE gauge "gpu_persistence_mode" "" GPU, "Whether the driver keeps the GPU up while nobody uses it";
+        "GPU that NVML counts and cannot open, and why (reset_required, gpu_is_lost, irq_issue); always 1. UUID and address are empty where it is unknown which one it is";
+    PERSISTENCE gauge "gpu_persistence_mode" "" GPU, "Whether the driver keeps the GPU up while it is unused";
     // How busy it is.
     UTILIZATION gauge "gpu_utilization_ratio" "ratio" GPU,
-        "Share of the last sample period in which at least one kernel ran: says busy, not well used";
+        "Share of the last sample period in which at least one kernel ran: shows whether it is busy, not whether it is well used";
     MEMORY_UTILIZATION gauge "gpu_memory_controller_utilization_ratio" "ratio" GPU,
         "Share of the last sample period in which memory was read or written";
     MEMORY_USED gauge "gpu_memory_used_bytes" "bytes" GPU, "Memory in use";
@@ -63,7 +63,7 @@ families! {
         "Margin at which the GPU slows down or shuts down, of those that count in margins";
     POWER gauge "gpu_power_watts" "watts" GPU, "Power of the board, on average over a second since Ampere, the A100 aside";
     POWER_INSTANT gauge "gpu_power_instant_watts" "watts" GPU, "Power of the GPU at one moment";
-    POWER_LIMIT gauge "gpu_power_limit_watts" "watts" GPU, "Power that the GPU is held to, by whoever holds it lowest";
+    POWER_LIMIT gauge "gpu_power_limit_watts" "watts" GPU, "Power that the GPU is held to: the lowest of all limits";
     ENERGY counter "gpu_energy_joules_total" "joules" GPU,
         "Energy used since the driver was loaded; its rate is a better mean power than samples of the power";
     CLOCK gauge "gpu_clock_hertz" "hertz" &["gpu", "domain"], "Clock now";
@@ -75,7 +75,7 @@ families! {
     // Memory errors.
     ECC_ENABLED gauge "gpu_ecc_enabled" "" GPU, "Whether memory errors are corrected";
     ECC counter "gpu_ecc_errors_total" "" &["gpu", "severity", "lifetime", "location"],
-        "Memory errors; volatile ones since the driver was loaded, aggregate ones of the GPU's life. The location is all where the GPU tells no other";
+        "Memory errors; volatile ones since the driver was loaded, aggregate ones of the GPU's life. The location is all where the GPU reports no other";
     SRAM counter "gpu_sram_ecc_errors_total" "" &["gpu", "lifetime", "kind"], "Errors of the memory on the chip";
     SRAM_UNIT counter "gpu_sram_ecc_uncorrected_total" "" &["gpu", "unit"], "Uncorrected errors of the memory on the chip by where it is, over the GPU's life";
     SRAM_THRESHOLD gauge "gpu_sram_ecc_threshold_exceeded" "" GPU, "Whether the memory on the chip had more uncorrected errors than its maker accepts: replace the GPU";
@@ -120,18 +120,18 @@ families! {
     // What asking costs.
     FAILURES counter "gpu_nvml_failures_total" "" GPU, "Questions that the driver answered with an error, want of support aside";
     NO_PERMISSION gauge "gpu_nvml_no_permission" "" &["gpu", "function"],
-        "Function of NVML that the driver refuses to the user of this exporter: what it tells is absent, not unsupported and not zero; always 1";
+        "Function of NVML that the driver refuses to the user of this exporter: its values are absent, not unsupported and not zero; always 1";
     CALL_SECONDS counter "gpu_nvml_call_seconds_total" "seconds" &["function"], "Time spent in calls of a function of NVML";
     CALL_LONGEST gauge "gpu_nvml_call_max_seconds" "seconds" &["function"], "The longest call of a function of NVML in the last minute or two";
     CALL_RUNNING gauge "gpu_nvml_call_running_seconds" "seconds" &["function"], "How long a call into NVML has not returned; absent while none takes long";
     EVENT_FAILURES counter "gpu_nvml_event_failures_total" "" &[],
-        "How often the driver could not be listened to for XID errors, some of which may be missing then; only where the kernel log is not read";
+        "How often waiting for XID errors of the driver failed, so that some may be missing; only where the kernel log is not read";
     RELEASED gauge "stepwatch_exporter_nvml_released" "" &[], "Whether NVML was given back on request, so that GPUs can be reset or partitioned";
     RELEASED_UNTIL gauge "stepwatch_exporter_nvml_released_until_timestamp_seconds" "seconds" &[], "Unix time at which the exporter takes NVML back by itself";
 }
 
-/// Values of one family.
-pub(super) fn of<'a>(
+/// The numbers of one family, with their labels.
+pub(super) fn values_of<'a>(
     samples: &'a Samples,
     family: &'static Family,
 ) -> impl Iterator<Item = (&'a Labels, f64)> {

@@ -17,7 +17,7 @@ use crate::family::Family;
 use crate::nvml::Gpu;
 use crate::samples::Samples;
 
-/// Samples that are closer together say nothing, by the driver's own word.
+/// Samples that are closer together have no meaning, according to NVML.
 const MIN_APART: Duration = Duration::from_millis(100);
 /// Counters may have wrapped in between, or the GPU was reset.
 const MAX_APART: Duration = Duration::from_mins(2);

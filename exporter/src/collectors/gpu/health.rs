@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use stepwatch_wire::{Event, Kind, Value};
 
-use super::families::of;
+use super::families::values_of;
 use super::families::{
     CLOCK, CLOCK_MAX, ECC, MARGIN, NVLINK_ERRORS, PCIE_ERRORS, POWER, POWER_LIMIT, REMAPPED, SM, TEMPERATURE,
     TENSOR, THROTTLE, THROTTLED, UTILIZATION,
@@ -18,8 +18,7 @@ use crate::samples::{Labels, Samples};
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Names of the stream, and the series that they are of: the family, and what its labels beside the
-/// GPU must be.
+/// Names in the stream, and their series: the family, and the values of its labels besides the GPU.
 static PLAIN: &[(&str, &Family, &[&str])] = &[
     ("sm_clock_hertz", &CLOCK, &["sm"]),
     ("sm_clock_max_hertz", &CLOCK_MAX, &["sm"]),
@@ -43,7 +42,7 @@ pub(super) struct Health(Option<Instant>);
 
 impl Health {
     pub(super) fn report(&mut self, cx: &Context<'_>, reading: &Reading, slow: &BTreeMap<String, Samples>) {
-        if self.0.is_some_and(|told| told.elapsed() < EVERY) {
+        if self.0.is_some_and(|published| published.elapsed() < EVERY) {
             return;
         }
         self.0 = Some(Instant::now());
@@ -53,7 +52,7 @@ impl Health {
     }
 }
 
-/// What is known of one GPU.
+/// The sample of one GPU.
 pub(super) fn sample(gpu: &GpuReading, slow: Option<&Samples>, time: f64) -> Event {
     let mut event = Event { ts: Some(time), name: Some("gpu".into()), ..Event::new(Kind::Health) };
     event.extra.insert("gpu".into(), Value::Text(gpu.id.uuid.clone()));
@@ -66,18 +65,18 @@ pub(super) fn sample(gpu: &GpuReading, slow: Option<&Samples>, time: f64) -> Eve
             event.m.set(name, value);
         }
     }
-    for (labels, value) in of(&gpu.fast, &THROTTLE) {
+    for (labels, value) in values_of(&gpu.fast, &THROTTLE) {
         event.m.set(&format!("throttle_{}", labels.get(1)), value);
     }
-    for (labels, value) in of(&gpu.fast, &THROTTLED) {
+    for (labels, value) in values_of(&gpu.fast, &THROTTLED) {
         event.m.set(&format!("throttled_{}_seconds", labels.get(1)), value);
     }
     if let Some(slow) = slow {
         for severity in ["corrected", "uncorrected"] {
             let counted = |labels: &Labels| labels.get(1) == severity && labels.get(2) == "volatile";
-            sum(&mut event, &format!("ecc_{severity}"), of(slow, &ECC).filter(|(l, _)| counted(l)));
+            sum(&mut event, &format!("ecc_{severity}"), values_of(slow, &ECC).filter(|(l, _)| counted(l)));
         }
-        sum(&mut event, "nvlink_errors", of(slow, &NVLINK_ERRORS));
+        sum(&mut event, "nvlink_errors", values_of(slow, &NVLINK_ERRORS));
     }
     event
 }

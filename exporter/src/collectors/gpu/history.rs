@@ -1,9 +1,9 @@
-//! Which GPUs this node has had, kept in the state directory: one that comes back from a reboot
-//! with a GPU less, or without its driver, is seen, and so are errors of its memory that happened
-//! while nobody looked.
+//! Which GPUs this node has had, kept in the state directory. So a GPU or a driver that is missing
+//! after a reboot is noticed, and so are errors of its memory that happened while the exporter was
+//! down.
 //!
-//! A GPU that was exchanged takes the slot of the one before it. What is gone for two weeks is how
-//! the node is now meant to be: whoever had to know knows.
+//! A GPU that was exchanged takes the slot of the one before it. A GPU that is gone for two weeks
+//! is taken to be gone on purpose: it was reported for long enough.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::persisted_state;
 /// Name of what is remembered.
 const STATE_NAME: &str = "gpu";
 const FORGET_SECONDS: f64 = 14.0 * 86_400.0;
-/// What only grew older is saved this often.
+/// A state in which only times changed is saved this often.
 const SAVE_SECONDS: f64 = 600.0;
 /// More GPUs than any node has.
 const MAX_REMEMBERED: usize = 64;
@@ -51,7 +51,7 @@ struct Remembered {
 impl Default for Remembered {
     fn default() -> Self {
         let text = String::new;
-        // Of a file that does not say when: long ago.
+        // A file without the time is from long ago.
         Self {
             uuid: text(),
             index: 0,
@@ -93,7 +93,7 @@ impl GpuHistory {
         for id in gpus {
             let slot = |other: &Identity| other.pci == id.pci && !id.pci.is_empty() && other.uuid != id.uuid;
             self.gpus.retain(|_, other| !slot(other));
-            // One that was too slow to say where it is has not moved.
+            // A GPU that was too slow to report its address has not moved.
             if !id.pci.is_empty() || !self.gpus.contains_key(&id.uuid) {
                 self.gpus.insert(id.uuid.clone(), Arc::clone(id));
             }
@@ -108,8 +108,8 @@ impl GpuHistory {
         }
     }
 
-    /// So many uncorrected errors has the memory of a GPU had since it was made; what was known of
-    /// it before.
+    /// Takes in the number of uncorrected errors that the memory of a GPU ever had. Returns the
+    /// number that was known before.
     pub(super) fn count(&mut self, uuid: &str, errors: f64) -> Option<f64> {
         let before = self.uncorrected.insert(uuid.to_owned(), errors);
         self.news |= before != Some(errors);

@@ -1,9 +1,9 @@
 //! NVLink, per link: state, speed, bytes and errors, of links of the fourth generation and of the
 //! fifth.
 //!
-//! All of it in one call: fields with the link as their scope. What a generation does not count it
-//! refuses, once. GPUs whose driver does not know the fields of state and errors are asked by the
-//! functions that were there before.
+//! All of it is read in one call: fields with the link as their scope. A field that a generation
+//! does not count is refused once and not asked again. GPUs whose driver lacks the fields of state
+//! and errors are asked by the older functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use stepwatch_sys::nvml::field as id;
 use stepwatch_sys::nvml::{Ask, Device, LinkError, Number};
 
 use super::decode;
-use super::families::of;
+use super::families::values_of;
 use super::families::{
     NVLINK_BER, NVLINK_EFFECTIVE_BER, NVLINK_ERRORS, NVLINK_FEC, NVLINK_RX, NVLINK_SPEED, NVLINK_SWITCHED,
     NVLINK_TX, NVLINK_UP,
@@ -129,10 +129,10 @@ pub(super) fn read_switched(gpu: &mut Gpu, out: &mut Samples) {
     if !gpu.ask("architecture", 0, Device::architecture).is_some_and(fabric) {
         return;
     }
-    let mut links: Vec<(bool, u32)> = of(out, &NVLINK_UP)
+    let mut links: Vec<(bool, u32)> = values_of(out, &NVLINK_UP)
         .filter_map(|(labels, up)| Some((up != 1.0, labels.get(1).parse().ok()?)))
         .collect();
-    // Those that are up first: of others the driver may not know where they lead.
+    // Links that are up come first: for others the driver may not know the far end.
     links.sort_unstable();
     let switched = links
         .into_iter()
@@ -150,11 +150,11 @@ pub(super) fn read_fec_history(gpu: &mut Gpu, out: &mut Samples) {
     let uuid = &gpu.id.uuid;
     for ((field, link), number) in asked.into_iter().zip(numbers) {
         let errors = (field - id::NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0).to_string();
-        out.maybe(&NVLINK_FEC, &[uuid, &link.to_string(), &errors], number.and_then(|n| COUNT.of(n)));
+        out.maybe(&NVLINK_FEC, &[uuid, &link.to_string(), &errors], number.and_then(|n| COUNT.value(n)));
     }
 }
 
-/// How many links the GPU has; as many as any has when it does not say.
+/// How many links the GPU has; the most that any GPU has if it does not report it.
 fn links(gpu: &mut Gpu) -> u32 {
     let count = gpu.fields(&[Ask::of(id::NVML_FI_DEV_NVLINK_LINK_COUNT)]).pop().flatten();
     count.and_then(|n| decode::field(n, 0.0, MAX_LINKS.into())).map_or(MAX_LINKS, |n| n as u32)
@@ -162,11 +162,11 @@ fn links(gpu: &mut Gpu) -> u32 {
 
 fn write(uuid: &str, link: &str, numbers: &[Option<Number>], out: &mut Samples) {
     for ((_, family, kind, meaning), number) in ROWS.iter().zip(numbers) {
-        let Some(value) = number.and_then(|n| meaning.of(n)) else { continue };
+        let Some(value) = number.and_then(|n| meaning.value(n)) else { continue };
         match kind {
             Some(kind) => out.set(family, &[uuid, link, kind], value),
-            // A generation counts bytes in one of two fields, of which the first that is told is
-            // meant.
+            // A generation counts bytes in one of two fields: the first one that is reported
+            // counts.
             None if out.get(family, &[uuid, link]).is_none() => out.set(family, &[uuid, link], value),
             None => {}
         }
@@ -177,20 +177,20 @@ fn write(uuid: &str, link: &str, numbers: &[Option<Number>], out: &mut Samples) 
 /// GPU that has links, it is missing there. GPUs that are joined two by two have none in common
 /// with the rest.
 pub(super) fn usual<'a>(gpus: impl Iterator<Item = &'a Samples>) -> BTreeSet<String> {
-    let (mut telling, mut up_on) = (0, BTreeMap::<&str, usize>::new());
+    let (mut with_links, mut up_on) = (0, BTreeMap::<&str, usize>::new());
     for samples in gpus {
-        let mut links = of(samples, &NVLINK_UP).peekable();
-        telling += usize::from(links.peek().is_some());
+        let mut links = values_of(samples, &NVLINK_UP).peekable();
+        with_links += usize::from(links.peek().is_some());
         links
             .filter(|(_, up)| *up == 1.0)
             .for_each(|(labels, _)| *up_on.entry(labels.get(1)).or_default() += 1);
     }
-    let most = |(_, up): &(&str, usize)| telling >= 3 && up * 2 > telling;
+    let most = |(_, up): &(&str, usize)| with_links >= 3 && up * 2 > with_links;
     up_on.into_iter().filter(most).map(|(link, _)| link.to_owned()).collect()
 }
 
 impl Meaning {
-    fn of(self, number: Number) -> Option<f64> {
+    fn value(self, number: Number) -> Option<f64> {
         match self {
             // Inactive, active, or active and asleep.
             Self::Up => decode::field(number, 0.0, 2.0).map(|state| f64::from(u8::from(state > 0.0))),
@@ -204,7 +204,7 @@ impl Meaning {
 mod tests {
     use super::*;
 
-    fn of(values: &[(u32, Number)]) -> Vec<Option<Number>> {
+    fn numbers(values: &[(u32, Number)]) -> Vec<Option<Number>> {
         ROWS.iter().map(|row| values.iter().find(|(field, _)| *field == row.0).map(|(_, n)| *n)).collect()
     }
 
@@ -222,8 +222,8 @@ mod tests {
             (221, 4),
             (222, 15 << 8 | 15),
         ];
-        write("GPU-4", "0", &of(&fourth.map(|(f, v)| (f, Number::Unsigned(v)))), &mut out);
-        write("GPU-5", "0", &of(&fifth.map(|(f, v)| (f, Number::Unsigned(v)))), &mut out);
+        write("GPU-4", "0", &numbers(&fourth.map(|(f, v)| (f, Number::Unsigned(v)))), &mut out);
+        write("GPU-5", "0", &numbers(&fifth.map(|(f, v)| (f, Number::Unsigned(v)))), &mut out);
         for (family, gpu, want) in [
             (&NVLINK_UP, "GPU-4", 1.0),
             (&NVLINK_UP, "GPU-5", 1.0),
@@ -242,11 +242,11 @@ mod tests {
     }
 
     #[test]
-    fn blanks_say_nothing_of_a_link() {
+    fn blanks_are_no_values_of_a_link() {
         let mut out = Samples::default();
         let blank = [165, 164, 138, 202, 161, 221, 222].map(|f| (f, Number::Unsigned(u64::MAX)));
-        write("GPU-4", "0", &of(&blank), &mut out);
-        write("GPU-4", "0", &of(&[(165, Number::Unsigned(9))]), &mut out);
+        write("GPU-4", "0", &numbers(&blank), &mut out);
+        write("GPU-4", "0", &numbers(&[(165, Number::Unsigned(9))]), &mut out);
         assert!(out.is_empty(), "{out:?}");
     }
 }

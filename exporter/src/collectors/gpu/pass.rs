@@ -12,10 +12,10 @@ use crate::samples::Samples;
 
 pub(super) type Answer = Result<Reading, OpenError>;
 
-/// What came of a pass, and whether all calls that are of no one GPU were quick.
+/// The result of a pass, and whether all calls that concern no single GPU were quick.
 pub(super) type Passed = (Answer, bool);
 
-/// What was read of all GPUs.
+/// The values of all GPUs from one pass.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) at: Instant,
@@ -30,15 +30,15 @@ pub(super) struct Reading {
     pub(super) heard: Option<Heard>,
 }
 
-/// What to read beside what changes from second to second.
+/// What to read besides the values that change from second to second.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
-    /// What is dear or changes from day to day.
+    /// Whether to read values that are expensive or change from day to day.
     pub(super) slow: bool,
     /// Then the histories of error correction too.
     pub(super) fec: bool,
     pub(super) xids: bool,
-    /// What one GPU may take of the pass.
+    /// The time that one GPU may take of the pass.
     pub(super) patience: Duration,
 }
 
@@ -66,7 +66,7 @@ impl Reading {
         self.gpus.iter().filter(|gpu| !gpu.lost && !gpu.needs_reset && gpu.aside.is_none()).count()
     }
 
-    /// Takes off what is older than that. True where nothing is left that anybody wants to see.
+    /// Drops values older than `stale`. Returns whether no value is left.
     pub(super) fn expire(&mut self, stale: Duration) -> bool {
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.at.elapsed() > stale) {
             gpu.fast = Samples::default();
@@ -77,7 +77,7 @@ impl Reading {
 }
 
 impl GpuReading {
-    /// It is read, and what it says is worth a look.
+    /// Whether it was read, so that its values count.
     pub(super) fn is_read(&self) -> bool {
         !self.lost && self.aside.is_none()
     }
@@ -96,7 +96,7 @@ pub(super) fn pass(session: &mut Session, plan: Plan) -> Passed {
 }
 
 fn read(session: &mut Session, plan: Plan) -> Answer {
-    // A driver that was just opened has told nothing yet.
+    // A driver that was just opened has given no values yet.
     let slow = plan.slow || !session.is_open();
     if slow && session.is_open() {
         let live = session.live()?;
@@ -111,7 +111,7 @@ fn read(session: &mut Session, plan: Plan) -> Answer {
         live.retry_unusable(plan.patience);
     }
     let (at, time) = (Instant::now(), unix_now());
-    // Those last that may take long: what the others said is fresh by then.
+    // GPUs that may take long come last, so that the values of the others are fresh.
     let mut turns: Vec<&mut Gpu> = live.gpus.iter_mut().collect();
     turns.sort_by_key(|gpu| gpu.aside().is_some());
     let mut gpus: Vec<GpuReading> =
@@ -163,7 +163,7 @@ fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool, fec: bool) -> GpuReading {
     (reading.lost, reading.needs_reset, reading.failures) = (gpu.lost, gpu.needs_reset, gpu.failures);
     (reading.lost_with, reading.aside) = (gpu.lost_with.clone(), gpu.aside().cloned());
     if !reading.is_read() {
-        // What was read before says little, and what it said before that is over.
+        // Values read before the failure mean little, and the state that they show is over.
         (reading.fast, reading.slow) = (Samples::default(), None);
     }
     reading

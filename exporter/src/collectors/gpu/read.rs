@@ -29,7 +29,7 @@ struct Row {
     /// Value of the family's second label.
     label: Option<&'static str>,
     scale: f64,
-    /// What the value can be, before it is scaled.
+    /// The range of the value, before it is scaled.
     range: (f64, f64),
 }
 
@@ -107,7 +107,7 @@ static SLOW: &[Row] = &[
     row(id::NVML_FI_DEV_PCIE_COUNT_LANE_ERROR, &PCIE_ERRORS, Some("lane"), 1.0, COUNTS),
 ];
 
-/// Rows of memory, where the function that tells of them all does not work: on a partitioned GPU.
+/// Rows of memory, where the function that returns them all does not work: on a partitioned GPU.
 static REMAP: &[Row] = &[
     row(id::NVML_FI_DEV_REMAPPED_COR, &REMAPPED, Some("correctable"), 1.0, COUNTS),
     row(id::NVML_FI_DEV_REMAPPED_UNC, &REMAPPED, Some("uncorrectable"), 1.0, COUNTS),
@@ -149,7 +149,7 @@ const MAX_LANES: f64 = 64.0;
 const MAX_GENERATION: f64 = 16.0;
 const MAX_PSTATE: f64 = 15.0;
 
-/// What changes from second to second.
+/// Reads the values that change from second to second.
 pub(super) fn fast(gpu: &mut Gpu, out: &mut Samples) {
     let id = gpu.id.clone();
     let uuid: &[&str] = &[&id.uuid];
@@ -188,7 +188,7 @@ pub(super) fn fast(gpu: &mut Gpu, out: &mut Samples) {
     }
 }
 
-/// What changes from day to day, or is dear.
+/// Reads the values that change from day to day, or are expensive.
 pub(super) fn slow(gpu: &mut Gpu, out: &mut Samples) {
     let id = gpu.id.clone();
     let uuid: &[&str] = &[&id.uuid];
@@ -317,7 +317,7 @@ fn recovery_action(gpu: &mut Gpu, out: &mut Samples) {
     }
 }
 
-/// A GPU that answers nothing before it is reset wants just that.
+/// A GPU that answers nothing before it is reset has this recovery action.
 pub(super) fn wants_reset(uuid: &str, out: &mut Samples) {
     write_action(uuid, decode::ACTION_GPU_RESET, out);
 }
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_without_a_fabric_says_no_more_than_that() {
+    fn a_gpu_without_a_fabric_reports_no_more_than_that() {
         let mut fabric = Fabric {
             cluster: [0x1f; 16],
             clique: 7,
@@ -415,7 +415,7 @@ mod tests {
         for bad in ["degraded_bandwidth", "incorrect_configuration", "unhealthy"] {
             assert_eq!(out.get(&FABRIC_HEALTH, &["GPU-1", bad]), Some(1.0), "{bad}");
         }
-        assert_eq!(out.get(&FABRIC_HEALTH, &["GPU-1", "route_unhealthy"]), None, "not told");
+        assert_eq!(out.get(&FABRIC_HEALTH, &["GPU-1", "route_unhealthy"]), None, "not reported");
         let uuid = "1f1f1f1f-1f1f-1f1f-1f1f-1f1f1f1f1f1f";
         assert_eq!(out.get(&FABRIC_INFO, &["GPU-1", uuid, "7"]), Some(1.0));
     }

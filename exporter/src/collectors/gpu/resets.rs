@@ -1,10 +1,9 @@
-//! Which GPUs were reset, or had their driver loaded anew: what they suffered before is history.
+//! Which GPUs were reset, or had their driver loaded anew: faults from before that are history.
 //!
-//! The driver writes no line about it. But the energy that a GPU has used is counted from that
-//! moment on, so a counter that stands lower than it did has begun anew, and how high it stands
-//! tells how long ago at most. What came before a reset counts as cured by it, so that one dated
-//! too early leaves a fault standing, and one dated too late would hide it: every doubt makes it
-//! earlier.
+//! The driver logs no line about it. But the energy that a GPU has used is counted from that
+//! moment on, so a counter that is lower than before has restarted, and its value bounds how long
+//! ago that was. A reset is taken to cure the faults before it. One dated too early leaves a cured
+//! fault standing, and one dated too late would hide a fault: so every doubt makes it earlier.
 
 use std::collections::BTreeMap;
 
@@ -49,26 +48,26 @@ pub(super) struct Resets {
 #[serde(default)]
 struct Gpu {
     uuid: String,
-    /// What the counter said last.
+    /// The last value of the counter.
     joules: f64,
     /// Unix time at which it did.
     at: f64,
-    /// And of the last reset.
+    /// Unix time of the last reset.
     reset_at: Option<f64>,
     /// The least power that it was seen to draw.
     watts: Option<f64>,
-    /// Whether the driver lets go of the GPU when nobody uses it, and may count anew after that.
+    /// Whether the driver unloads the state of an unused GPU, and may restart the count after that.
     #[serde(skip)]
     let_go: bool,
-    /// A lower number, which has to grow before it is believed: a GPU that is about to die may say
-    /// anything.
+    /// A lower value, which must grow before it counts: a GPU that is about to die may report any
+    /// value.
     #[serde(skip)]
     lower: Option<f64>,
 }
 
 impl Resets {
-    /// Takes in how high the counters stand, tells of those that began anew, and writes when each
-    /// did.
+    /// Takes in the counters, publishes the GPUs whose counter restarted, and writes when each was
+    /// reset.
     pub(super) fn look(&mut self, cx: &Context<'_>, reading: &Reading) {
         let state = cx.roots.state.as_deref();
         if !std::mem::replace(&mut self.loaded, true) {
@@ -107,7 +106,7 @@ impl Resets {
         }
     }
 
-    /// Of a GPU that is there now.
+    /// Writes the time of the last reset of a GPU that is there now.
     pub(super) fn write(&self, uuid: &str, out: &mut Samples) {
         out.maybe(&LAST_RESET, &[uuid], self.gpus.get(uuid).and_then(|gpu| gpu.reset_at));
     }
@@ -140,10 +139,10 @@ impl Gpu {
             self.lower = Some(joules);
             return None;
         }
-        // As long ago as the energy could last at the very most.
+        // The longest time in which this energy can have been used.
         let seconds = joules / self.watts.map_or(IDLE_WATTS, |watts| watts.min(IDLE_WATTS));
         let estimated = (time - seconds - INEXACT_SECONDS).max(self.at);
-        // A boot begins the count anew, and nobody can tell whether it was begun once more since.
+        // A boot restarts the count, and whether it restarted once more since is unknown.
         let reset_at =
             booted().filter(|booted| *booted > self.at).map_or(estimated, |booted| booted.min(estimated));
         (self.joules, self.at, self.lower) = (joules, time, None);
@@ -161,9 +160,9 @@ fn booted(roots: &Roots, now: f64) -> Option<f64> {
     Some(now - uptime)
 }
 
-/// It carries the time of the reset, which may be long ago: what came after it is not over.
+/// The event has the time of the reset, which may be long ago: faults after it are not over.
 fn reset(gpu: &GpuReading, at: f64) -> Event {
-    let who = Subject::of(&gpu.id, at);
+    let who = Subject::of_gpu(&gpu.id, at);
     let mut event =
         who.event(Kind::Hw, "info", format!("{} was reset, or its driver was loaded anew", who.name));
     event.name = Some(NodeCondition::GpuReset.name().into());
@@ -182,7 +181,7 @@ mod tests {
     /// Times of the tests are after it.
     const START: f64 = 1_700_000_000.0;
 
-    /// A node whose one GPU says so much energy at a time, drawing so much power.
+    /// A pass over a node with one GPU that reports this energy at this time, at this power.
     fn look(resets: &mut Resets, bench: &Bench, time: f64, joules: Option<f64>, watts: f64) -> Option<f64> {
         let mut gpu = read(0);
         let time = START + time;
@@ -213,7 +212,7 @@ mod tests {
         let resets = &mut Resets::default();
         assert_eq!(look(resets, &bench, 1000.0, Some(5e6), 700.0), None);
         assert_eq!(look(resets, &bench, 1001.0, None, 700.0), None, "it does not answer");
-        assert_eq!(look(resets, &bench, 1900.0, Some(0.0), 100.0), None, "anybody can say nothing");
+        assert_eq!(look(resets, &bench, 1900.0, Some(0.0), 100.0), None, "zero joules mean nothing");
         assert_eq!(look(resets, &bench, 1901.0, Some(0.0), 100.0), None);
         assert!(bench.published().is_empty());
         let at = Some(1920.0 - 1500.0 / IDLE_WATTS - INEXACT_SECONDS);
@@ -223,7 +222,7 @@ mod tests {
         assert_eq!((events[0].name.as_deref(), events[0].ts), (Some("gpu_reset"), at.map(|at| START + at)));
         assert_eq!(events[0].extra["gpu"], Value::Text("GPU-0".into()));
         assert_eq!(look(resets, &bench, 1921.0, Some(1600.0), 100.0), at);
-        assert!(bench.published().is_empty(), "it was told");
+        assert!(bench.published().is_empty(), "it was published before");
     }
 
     #[test]
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn remembered_over_a_restart_and_found_while_nobody_looked() {
+    fn remembered_over_a_restart_and_found_after_a_pause() {
         let (_dir, bench) = remembering();
         look(&mut Resets::default(), &bench, 1000.0, Some(5e6), 100.0);
         let resets = &mut Resets::default();

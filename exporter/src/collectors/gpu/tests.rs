@@ -47,7 +47,7 @@ pub(super) fn reading(gpus: Vec<GpuReading>) -> Reading {
     }
 }
 
-/// What a watcher says of readings, one after the other.
+/// Collects the events of a watcher over one reading after the other.
 struct Stage {
     bench: testing::Bench,
     watcher: Watcher,
@@ -79,7 +79,7 @@ impl Stage {
     }
 }
 
-fn told(events: &[Event]) -> Vec<(&str, Option<i64>, Option<&str>)> {
+fn described(events: &[Event]) -> Vec<(&str, Option<i64>, Option<&str>)> {
     let gpu = |e: &Event| e.extra.get("gpu").and_then(Value::as_str).map(str::to_owned);
     assert!(
         events.iter().all(|e| gpu(e).is_none_or(|g| e.text.as_deref().is_some_and(|t| t.contains(&g[4..]))))
@@ -88,17 +88,17 @@ fn told(events: &[Event]) -> Vec<(&str, Option<i64>, Option<&str>)> {
 }
 
 #[test]
-fn a_gpu_that_falls_off_the_bus_is_told_of_and_the_others_stay() {
+fn a_gpu_that_falls_off_the_bus_is_reported_and_the_others_stay() {
     let mut stage = Stage::new();
     assert!(stage.look(&reading(vec![read(0), read(1)]), &[], &[]).is_empty());
     let lost = GpuReading { lost: true, ..read(1) };
     let events = stage.look(&reading(vec![read(0), lost]), &[], &[]);
-    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("error"))]);
+    assert_eq!(described(&events), [("gpu_lost", Some(1), Some("error"))]);
     assert_eq!(events[0].extra["gpu"], Value::Text("GPU-1".into()));
     assert_eq!(events[0].extra["pci"], Value::Text("0000:1b:00.0".into()));
     assert!(stage.look(&reading(vec![read(0)]), &[], &[]).is_empty(), "it is still lost");
     let events = stage.look(&reading(vec![read(0), read(1)]), &[], &[]);
-    assert_eq!(told(&events), [("gpu_lost", Some(0), Some("info"))]);
+    assert_eq!(described(&events), [("gpu_lost", Some(0), Some("info"))]);
 }
 
 #[test]
@@ -106,18 +106,18 @@ fn a_gpu_that_never_worked_and_one_that_is_not_there() {
     let mut stage = Stage::new();
     let all = || reading(vec![read(0), read(1)]);
     let events = stage.look(&all(), &[], &["0000:0b:00.0", "0000:1b:00.0", "0000:2b:00.0"]);
-    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("error"))]);
+    assert_eq!(described(&events), [("gpu_lost", Some(1), Some("error"))]);
     assert_eq!(events[0].extra["pci"], Value::Text("0000:2b:00.0".into()));
     let events = stage.look(&all(), &[], &["0000:0b:00.0", "0000:1b:00.0"]);
-    assert_eq!(told(&events), [("gpu_lost", Some(0), Some("info"))]);
+    assert_eq!(described(&events), [("gpu_lost", Some(0), Some("info"))]);
     stage.expected = 8;
     let events = stage.look(&all(), &[], &[]);
-    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("error"))]);
+    assert_eq!(described(&events), [("gpu_lost", Some(1), Some("error"))]);
     assert_eq!(events[0].text.as_deref(), Some("2 of 8 GPUs are there"));
 }
 
 #[test]
-fn what_the_driver_says_of_memory_and_recovery() {
+fn what_the_driver_reports_of_memory_and_recovery() {
     let mut stage = Stage::new();
     let now = || reading(vec![read(0), read(1)]);
     let mut slow = Samples::default();
@@ -138,7 +138,7 @@ fn what_the_driver_says_of_memory_and_recovery() {
     errors(&mut slow, 5);
     let events = stage.look(&now(), &[("GPU-0", &slow)], &[]);
     assert_eq!(
-        told(&events),
+        described(&events),
         [
             ("gpu_recovery_action", Some(1), Some("error")),
             ("row_remap_pending", Some(1), Some("warn")),
@@ -149,12 +149,12 @@ fn what_the_driver_says_of_memory_and_recovery() {
     );
     assert_eq!(events[0].extra["action"], Value::Text("reboot_node".into()));
     assert_eq!(events[4].extra["once"], Value::Bool(true));
-    assert!(stage.look(&now(), &[("GPU-0", &slow)], &[]).is_empty(), "told once");
+    assert!(stage.look(&now(), &[("GPU-0", &slow)], &[]).is_empty(), "published once");
     let mut other = Samples::default();
     other.set(&RECOVERY, &["GPU-1", "drain_and_reset"], true);
     let events = stage.look(&now(), &[("GPU-0", &slow), ("GPU-1", &other)], &[]);
     let may_wait = ("gpu_recovery_action", Some(1), Some("warn"));
-    assert!(told(&events).contains(&may_wait), "the job may end first: {events:?}");
+    assert!(described(&events).contains(&may_wait), "the job may end first: {events:?}");
     let mut slow = Samples::default();
     slow.set(&RECOVERY, &["GPU-0", "none"], true);
     errors(&mut slow, 0);
@@ -165,10 +165,10 @@ fn what_the_driver_says_of_memory_and_recovery() {
     let mut slow = Samples::default();
     errors(&mut slow, 2);
     let events = stage.look(&now(), &[("GPU-0", &slow)], &[]);
-    assert_eq!(told(&events), [("ecc_uncorrected", Some(1), Some("error"))]);
+    assert_eq!(described(&events), [("ecc_uncorrected", Some(1), Some("error"))]);
     let text = events[0].text.as_deref().unwrap();
     assert!(text.contains("had 2 more uncorrected memory errors, 1002 ever"), "{text}");
-    assert!(stage.look(&now(), &[("GPU-0", &slow)], &[]).is_empty(), "told once");
+    assert!(stage.look(&now(), &[("GPU-0", &slow)], &[]).is_empty(), "published once");
 }
 
 #[test]
@@ -205,15 +205,15 @@ fn links_that_go_and_come_but_none_that_lead_nowhere() {
     };
     assert!(stage.look(&now(), &[("GPU-0", &links(true))], &[]).is_empty());
     let events = stage.look(&now(), &[("GPU-0", &links(false))], &[]);
-    assert_eq!(told(&events), [("GPU-0/nvlink3", Some(0), Some("error"))]);
+    assert_eq!(described(&events), [("GPU-0/nvlink3", Some(0), Some("error"))]);
     assert_eq!((events[0].kind, &events[0].extra["state"]), (Kind::Link, &Value::Text("down".into())));
     assert!(stage.look(&now(), &[("GPU-0", &links(false))], &[]).is_empty());
     let events = stage.look(&now(), &[("GPU-0", &links(true))], &[]);
-    assert_eq!(told(&events), [("GPU-0/nvlink3", Some(1), Some("info"))]);
+    assert_eq!(described(&events), [("GPU-0/nvlink3", Some(1), Some("info"))]);
 }
 
 #[test]
-fn a_link_that_was_down_before_anybody_looked_is_missed_among_its_peers() {
+fn a_link_that_was_down_before_the_first_look_is_missed_among_its_peers() {
     let mut stage = Stage::new();
     let now = || reading((0..4).map(read).collect());
     let links = |gpu: &str, up: [bool; 3]| {
@@ -225,18 +225,18 @@ fn a_link_that_was_down_before_anybody_looked_is_missed_among_its_peers() {
     };
     let all = [true, true, false];
     let well = ["GPU-0", "GPU-1", "GPU-2"].map(|gpu| (gpu, links(gpu, all)));
-    let told_of = |stage: &mut Stage, last: [bool; 3], peers: usize| {
+    let link_events = |stage: &mut Stage, last: [bool; 3], peers: usize| {
         let last = links("GPU-3", last);
         let mut slow: Vec<_> = well.iter().take(peers).map(|(gpu, links)| (*gpu, links)).collect();
         slow.push(("GPU-3", &last));
         stage.look(&now(), &slow, &[]).iter().map(|e| (e.name.clone().unwrap(), e.code)).collect::<Vec<_>>()
     };
-    assert_eq!(told_of(&mut stage, [true, false, false], 1), [], "too few to say what is usual");
-    assert_eq!(told_of(&mut Stage::new(), [false, false, false], 3), [], "it is joined to nobody");
+    assert_eq!(link_events(&mut stage, [true, false, false], 1), [], "too few to determine what is usual");
+    assert_eq!(link_events(&mut Stage::new(), [false, false, false], 3), [], "it is joined to nobody");
     let down = [("GPU-3/nvlink1".to_owned(), Some(0))];
-    assert_eq!(told_of(&mut stage, [true, false, false], 3), down);
-    assert_eq!(told_of(&mut stage, [true, false, false], 3), [], "told once");
-    assert_eq!(told_of(&mut stage, all, 3), [("GPU-3/nvlink1".to_owned(), Some(1))]);
+    assert_eq!(link_events(&mut stage, [true, false, false], 3), down);
+    assert_eq!(link_events(&mut stage, [true, false, false], 3), [], "published once");
+    assert_eq!(link_events(&mut stage, all, 3), [("GPU-3/nvlink1".to_owned(), Some(1))]);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn slowed_down_by_the_hardware_for_a_while_and_under_load() {
     assert!(stage.look(&now("hw_thermal_slowdown", 0.9), &[], &[]).is_empty(), "not yet");
     stage.watcher.age(Duration::from_secs(11));
     let events = stage.look(&now("hw_thermal_slowdown", 0.9), &[], &[]);
-    assert_eq!(told(&events), [("gpu_throttled", Some(1), Some("warn"))]);
+    assert_eq!(described(&events), [("gpu_throttled", Some(1), Some("warn"))]);
     assert_eq!(
         events[0].text.as_deref(),
         Some(
@@ -270,11 +270,11 @@ fn slowed_down_by_the_hardware_for_a_while_and_under_load() {
         "the job pauses, the heat stays"
     );
     let events = stage.look(&now("sw_power_cap", 0.9), &[], &[]);
-    assert_eq!(told(&events), [("gpu_throttled", Some(0), Some("info"))]);
+    assert_eq!(described(&events), [("gpu_throttled", Some(0), Some("info"))]);
 }
 
 #[test]
-fn a_fabric_that_is_sick_and_one_that_is_only_starting() {
+fn a_fabric_that_is_faulty_and_one_that_is_only_starting() {
     let mut stage = Stage::new();
     let now = || reading(vec![read(0), read(1)]);
     let fabric = |state: &str, degraded: bool| {
@@ -286,9 +286,9 @@ fn a_fabric_that_is_sick_and_one_that_is_only_starting() {
     assert!(stage.look(&now(), &[("GPU-0", &fabric("in_progress", false))], &[]).is_empty());
     stage.watcher.age(Duration::from_secs(61));
     let events = stage.look(&now(), &[("GPU-0", &fabric("in_progress", false))], &[]);
-    assert_eq!(told(&events), [("fabric_unhealthy", Some(1), Some("error"))]);
+    assert_eq!(described(&events), [("fabric_unhealthy", Some(1), Some("error"))]);
     let events = stage.look(&now(), &[("GPU-0", &fabric("completed", false))], &[]);
-    assert_eq!(told(&events), [("fabric_unhealthy", Some(0), Some("info"))]);
+    assert_eq!(described(&events), [("fabric_unhealthy", Some(0), Some("info"))]);
     let events = stage.look(&now(), &[("GPU-0", &fabric("completed", true))], &[]);
     assert!(
         events[0].text.as_deref().is_some_and(|t| t.ends_with("not healthy: degraded bandwidth")),
@@ -320,13 +320,17 @@ fn a_fabric_that_a_gpu_has_left_and_one_that_it_never_had() {
     stage.look(&now(), &[("GPU-0", &none)], &[]);
     stage.watcher.age(Duration::from_secs(61));
     let events = stage.look(&now(), &[("GPU-0", &none)], &[]);
-    assert_eq!(told(&events), [("fabric_unhealthy", Some(1), Some("error"))]);
+    assert_eq!(described(&events), [("fabric_unhealthy", Some(1), Some("error"))]);
     assert!(
         events[0].text.as_deref().is_some_and(|t| t.contains("has left its NVLink fabric")),
         "{events:?}"
     );
     let events = stage.look(&now(), &[("GPU-0", &fabric("completed", true))], &[]);
-    assert_eq!(told(&events), [("fabric_unhealthy", Some(0), Some("info"))], "its manager may be restarting");
+    assert_eq!(
+        described(&events),
+        [("fabric_unhealthy", Some(0), Some("info"))],
+        "its manager may be restarting"
+    );
     stage.watcher.age(Duration::from_secs(61));
     let events = stage.look(&now(), &[("GPU-0", &fabric("completed", true))], &[]);
     assert!(events[0].text.as_deref().is_some_and(|t| t.ends_with("gfm disconnected")), "{events:?}");
@@ -342,7 +346,7 @@ fn what_newer_drivers_want_done() {
         let mut slow = Samples::default();
         slow.set(&RECOVERY, &["GPU-0", wanted], true);
         let events = Stage::new().look(&reading(vec![read(0), read(1)]), &[("GPU-0", &slow)], &[]);
-        assert_eq!(told(&events), [("gpu_recovery_action", Some(1), Some("error"))]);
+        assert_eq!(described(&events), [("gpu_recovery_action", Some(1), Some("error"))]);
         assert_eq!(events[0].extra["action"], Value::Text(action.into()), "{wanted}");
     }
 }
@@ -370,7 +374,7 @@ fn xids_of_nvml_where_the_log_cannot_be_read() {
     let of = |gpu, code| out.get(&kernel::XIDS, &[gpu, code]);
     assert_eq!((of("GPU-0", "79"), of("GPU-0", "48"), of("GPU-1", "79")), (Some(2.0), Some(0.0), Some(0.0)));
     let events = bench.published();
-    assert_eq!(told(&events), [("xid", Some(79), Some("error")), ("xid", Some(79), Some("error"))]);
+    assert_eq!(described(&events), [("xid", Some(79), Some("error")), ("xid", Some(79), Some("error"))]);
     assert_eq!(events[0].extra["gi"], Value::Number(1.0));
     assert_eq!(events[0].extra["pci"], Value::Text("0000:0b:00.0".into()));
     assert!(events[0].extra.contains_key("action"));

@@ -1,9 +1,9 @@
-//! GPUs that keep whoever asks waiting: a call of one that does not return, and one that is set
-//! aside because it answers too slowly.
+//! GPUs that block their callers: a call of one that does not return, and one that is set aside
+//! because it answers too slowly.
 //!
-//! Both are one condition, of that GPU: it begins with the call and ends when the GPU was read as a
-//! whole and no call was slow. A call that is of no one GPU is the driver's, and so is its
-//! condition.
+//! Both are one condition of that GPU: it begins with the call and ends when the GPU was read as a
+//! whole and no call was slow. A call that concerns no single GPU belongs to the driver, and so
+//! does its condition.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Watcher {
         for gpu in reading.gpus.iter().filter(|gpu| of.is_none_or(|id| id.uuid != gpu.id.uuid)) {
             self.waits(cx, &gpu.id, gpu.aside.as_ref(), false);
         }
-        // One that has just hung need not have been read before.
+        // A GPU that hangs now may never have been read before.
         let hangs = |uuid: &String| of.is_some_and(|id| id.uuid == *uuid);
         let read = |uuid: &String| reading.gpus.iter().any(|gpu| gpu.id.uuid == *uuid);
         let gone = |uuid: &String| !uuid.is_empty() && !hangs(uuid) && !read(uuid);
@@ -56,7 +56,7 @@ impl Watcher {
         }
     }
 
-    /// How it stands with one GPU: whether one waits for it, and whether that very call still runs.
+    /// Reports whether one GPU blocks its callers; `runs` means that the same call still runs.
     fn waits(&mut self, cx: &Context<'_>, id: &Identity, why: Option<&Aside>, runs: bool) {
         let key = (NAME.name(), id.uuid.clone());
         let since = match why {
@@ -64,7 +64,7 @@ impl Watcher {
             None => self.since.remove(&key),
         };
         self.conditions.report(cx, NAME, &id.uuid, why.is_some(), || {
-            let who = Subject::of(id, unix_now());
+            let who = Subject::of_gpu(id, unix_now());
             let text = match why {
                 Some(why) if runs => format!(
                     "{} does not answer: {} has not returned for {:.0} s; its values are absent, and no GPU is read until it does",
@@ -91,21 +91,21 @@ impl Watcher {
         });
     }
 
-    /// How it stands with the driver as a whole.
+    /// Reports whether the driver as a whole answers.
     fn driver(&mut self, cx: &Context<'_>, call: Option<Call>, quick: bool) {
         self.stuck = call.or(self.stuck);
-        let Some(told) = self.stuck else { return };
+        let Some(stuck) = self.stuck else { return };
         let holds = call.is_some() || !quick;
         self.conditions.report(cx, NAME, "", holds, || {
             let text = if holds {
-                let call = call.map_or_else(|| told.function.to_owned(), |call| call.to_string());
+                let call = call.map_or_else(|| stuck.function.to_owned(), |call| call.to_string());
                 format!("The NVIDIA driver does not answer: in {call}; values of the GPUs are absent until it does")
             } else {
-                let seconds = told.since.elapsed().as_secs_f64();
-                format!("The NVIDIA driver answers again, after {seconds:.0} s in {}", told.function)
+                let seconds = stuck.since.elapsed().as_secs_f64();
+                format!("The NVIDIA driver answers again, after {seconds:.0} s in {}", stuck.function)
             };
             let mut event = Event { level: Some("error".into()), text: Some(text), ..Event::new(Kind::Hw) };
-            event.extra.insert("function".into(), Value::Text(told.function.into()));
+            event.extra.insert("function".into(), Value::Text(stuck.function.into()));
             event
         });
         if !holds {

@@ -5,8 +5,8 @@
 //! GPU whose device may not be opened here is another's and not lost; one that fell off the bus
 //! still has a device that may be opened. But a container's runtime makes devices of what NVML
 //! lists when the container starts: one that was ours and that the driver cannot bring up any more
-//! is nobody's, and lost. What else a runtime leaves out can be told from what it gives to others
-//! only by whoever says that all GPUs are meant.
+//! was given to nobody, and is lost. Which of the other GPUs a runtime left out, and which it gave
+//! to other containers, cannot be distinguished, except by a configuration that expects all GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::samples::{Row, Samples, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Devices {
-    /// Those whose devices it may open: a container may have been given a part of the node.
+    /// The GPUs whose devices it may open: a container may have been given a part of the node.
     Visible,
-    /// All of them: a device that it may not open is one that is missing.
+    /// All of them: a device that it may not open counts as missing.
     All,
-    /// Those that are visible, of a job: which the exporter of the node has had is no matter.
+    /// The visible GPUs of a job: those that the exporter of the node has had do not count.
     #[serde(skip)]
     Job,
 }
@@ -37,7 +37,7 @@ pub enum Devices {
 /// A GPU that NVML counts and has no handle for, though it is not another's.
 struct Unusable<'a> {
     index: String,
-    /// Empty where it cannot be told which of several it is, as is the UUID.
+    /// Empty, as is the UUID, if it is unknown which of several GPUs it is.
     pci: &'a str,
     uuid: &'a str,
     error: String,
@@ -45,8 +45,8 @@ struct Unusable<'a> {
 }
 
 impl GpuReader {
-    /// Where the GPUs are whose devices this process may not open, those of the list and those that
-    /// this node has had.
+    /// PCI addresses of the GPUs whose devices this process may not open, among those listed and
+    /// those that this node has had.
     pub(super) fn withheld(&self, roots: &Roots, listed: &[String]) -> BTreeSet<String> {
         let mut withheld = BTreeSet::new();
         if self.config.devices != Devices::All && !listed.is_empty() {
@@ -62,7 +62,7 @@ impl GpuReader {
         if self.config.devices == Devices::All {
             return;
         }
-        let withheld = |pci: &str| self.listed.withheld.contains(pci) && !self.is_sick(pci);
+        let withheld = |pci: &str| self.listed.withheld.contains(pci) && !self.is_faulty(pci);
         let Some(reading) = &self.reading else {
             let withheld: Vec<String> =
                 self.listed.withheld.iter().filter(|pci| withheld(pci)).cloned().collect();
@@ -71,14 +71,15 @@ impl GpuReader {
         };
         let unread = self.unread(reading);
         let refused = reading.unusable.iter().filter(|(_, error)| error.not_ours()).count();
-        // NVML has no place for what it may not use: only all of them are told apart from those
-        // that are lost.
+        // NVML gives no address for a GPU that it may not use. So those of others are
+        // distinguished from lost ones only if all that are missing are refused.
         let all = refused >= unread.len();
         self.others = unread.into_iter().filter(|pci| all || withheld(pci)).map(str::to_owned).collect();
     }
 
-    /// One that this exporter has had, and that the driver cannot bring up: it was given to nobody.
-    fn is_sick(&self, pci: &str) -> bool {
+    /// A GPU that this exporter has had and that the driver cannot bring up: no other container
+    /// has it.
+    fn is_faulty(&self, pci: &str) -> bool {
         let had = || self.known.gpus().values().any(|id| id.pci == pci);
         self.config.devices == Devices::Visible && self.listed.unborn.contains(pci) && had()
     }
@@ -88,8 +89,8 @@ impl GpuReader {
         self.config.devices != Devices::All && error.not_ours()
     }
 
-    /// Where the GPUs are that the kernel driver lists, or that this node has had, and that NVML
-    /// does not answer for.
+    /// PCI addresses of the GPUs that the kernel driver lists, or that this node has had, and that
+    /// NVML does not answer for.
     fn unread<'a>(&'a self, reading: &Reading) -> BTreeSet<&'a str> {
         let listed = self.listed.addresses.iter().map(String::as_str);
         let all = listed.chain(self.known.gpus().values().map(|id| id.pci.as_str()));
@@ -102,7 +103,7 @@ impl GpuReader {
         self.known.gpus().values().filter(|id| !self.others.contains(&id.pci))
     }
 
-    /// The same by their UUIDs, and where the kernel driver lists a GPU of ours.
+    /// The GPUs of this process by UUID, and the addresses at which the kernel driver lists them.
     pub(super) fn ours(&self) -> (BTreeMap<String, Arc<Identity>>, Vec<String>) {
         let had = self.had().map(|id| (id.uuid.clone(), Arc::clone(id))).collect();
         let listed = self.listed.addresses.iter().filter(|pci| !self.others.contains(*pci));
@@ -159,8 +160,8 @@ impl GpuReader {
         all.find(|(place, _)| *place == pci).map_or("", |(_, uuid)| uuid)
     }
 
-    /// A GPU that answers little or nothing until it is reset does not tell of that in the usual
-    /// way.
+    /// Adds the recovery action of GPUs that answer little or nothing until they are reset: these
+    /// do not report it themselves.
     pub(super) fn want_resets(&mut self, reading: &Reading) {
         for gpu in reading.gpus.iter().filter(|gpu| gpu.needs_reset && !gpu.lost) {
             let uuid = &gpu.id.uuid;
@@ -169,14 +170,14 @@ impl GpuReader {
             if slow.rows(&RECOVERY).any(wants) {
                 continue;
             }
-            let mut told = Samples::default();
+            let mut rewritten = Samples::default();
             for sample in slow.iter().filter(|sample| sample.family.name != RECOVERY.name) {
                 if let Value::Number(value) = sample.value {
-                    told.set(sample.family, &sample.labels.iter().collect::<Vec<_>>(), value);
+                    rewritten.set(sample.family, &sample.labels.iter().collect::<Vec<_>>(), value);
                 }
             }
-            read::wants_reset(uuid, &mut told);
-            *slow = told.into_sealed();
+            read::wants_reset(uuid, &mut rewritten);
+            *slow = rewritten.into_sealed();
             self.slow_new = true;
         }
     }
@@ -204,7 +205,7 @@ mod tests {
     const RESET_REQUIRED: u32 = 16;
     const OPERATING_SYSTEM: u32 = 17;
 
-    /// A node of eight GPUs of which a process may open some, and what its exporter says.
+    /// A node of eight GPUs of which a process may open some, and the output of its exporter.
     struct Host {
         dir: tempfile::TempDir,
         bench: Bench,
@@ -250,15 +251,15 @@ mod tests {
                 GpuReader::new(&Config { devices, ..Config::default() }, &kernel::Config::default());
         }
 
-        /// The driver cannot bring it up.
-        fn sicken(&self, index: u32) {
+        /// Makes it a GPU that the driver cannot bring up.
+        fn break_gpu(&self, index: u32) {
             let id = gpu(index).id;
             let file = self.dir.path().join("proc/driver/nvidia/gpus").join(&id.pci).join("information");
             let text = std::fs::read_to_string(&file).unwrap();
             std::fs::write(file, text.replace(&id.uuid, "GPU-????????-????-????-????-????????????")).unwrap();
         }
 
-        /// What is told when NVML answers for these, and does not for others.
+        /// What is published when NVML answers for these GPUs, and not for others.
         fn look(&mut self, gpus: Vec<GpuReading>, unusable: Vec<(u32, Error)>) -> (Samples, Vec<Event>) {
             let cx = self.bench.context();
             self.reader.probe(&cx).unwrap();
@@ -272,7 +273,7 @@ mod tests {
         }
     }
 
-    /// Nothing is said of any GPU but those that answer.
+    /// Checks that only the answering GPUs are published.
     fn all_is_well((out, events): &(Samples, Vec<Event>), answering: f64) {
         assert_eq!((out.get(&COUNT, &[]), out.get(&EXPECTED, &[])), (Some(answering), Some(answering)));
         assert_eq!(out.rows(&INFO).count() as f64, answering);
@@ -310,17 +311,17 @@ mod tests {
             assert_eq!(out.get(&EXPECTED, &[]), Some(expected));
             assert_eq!(out.get(&COUNT, &[]), Some(expected - 1.0));
             let lost = gpu(answering).id.pci.clone();
-            let told: Vec<_> = events.iter().map(|e| (e.name.as_deref(), &e.extra["pci"])).collect();
-            assert_eq!(told, [(Some("gpu_lost"), &stepwatch_wire::Value::Text(lost))]);
+            let published: Vec<_> = events.iter().map(|e| (e.name.as_deref(), &e.extra["pci"])).collect();
+            assert_eq!(published, [(Some("gpu_lost"), &stepwatch_wire::Value::Text(lost))]);
         }
     }
 
-    /// Seven answer where there were eight, and it is said of the fourth that it is lost.
+    /// Seven answer where there were eight, and the fourth is reported as lost.
     fn one_is_lost((out, events): &(Samples, Vec<Event>)) {
         assert_eq!((out.get(&COUNT, &[]), out.get(&EXPECTED, &[])), (Some(7.0), Some(8.0)));
         assert_eq!(out.get(&LOST, &["GPU-3"]), Some(1.0));
-        let told: Vec<_> = events.iter().map(|e| (e.name.as_deref(), &e.extra["gpu"])).collect();
-        assert_eq!(told, [(Some("gpu_lost"), &stepwatch_wire::Value::Text("GPU-3".into()))]);
+        let published: Vec<_> = events.iter().map(|e| (e.name.as_deref(), &e.extra["gpu"])).collect();
+        assert_eq!(published, [(Some("gpu_lost"), &stepwatch_wire::Value::Text("GPU-3".into()))]);
     }
 
     fn without_the_fourth() -> Vec<GpuReading> {
@@ -367,22 +368,22 @@ mod tests {
         all_is_well(&host.look((0..8).map(gpu).collect(), Vec::new()), 8.0);
         host.restart_without(3, Devices::Visible);
         all_is_well(&host.look(without_the_fourth(), Vec::new()), 7.0);
-        host.sicken(3);
+        host.break_gpu(3);
         one_is_lost(&host.look(without_the_fourth(), Vec::new()));
-        // What the exporter of the node has had is nothing to a job.
+        // The GPUs that the exporter of the node has had do not count for a job.
         host.reader = GpuReader::new(
             &Config { devices: Devices::Job, ..Config::default() },
             &kernel::Config::default(),
         );
         assert_eq!(host.look(without_the_fourth(), Vec::new()).0.get(&EXPECTED, &[]), Some(7.0));
-        // And one that never was ours may be as it is.
+        // A GPU that never was ours is not reported.
         let mut host = Host::new(0..4);
-        host.sicken(7);
+        host.break_gpu(7);
         all_is_well(&host.look((0..4).map(gpu).collect(), Vec::new()), 4.0);
     }
 
     #[test]
-    fn one_that_needs_a_reset_says_so_with_or_without_a_handle() {
+    fn one_that_needs_a_reset_reports_it_with_or_without_a_handle() {
         let mut host = Host::new(0..8);
         let broken = vec![(7, code(RESET_REQUIRED))];
         let (out, events) = host.look((0..7).map(gpu).collect(), broken);

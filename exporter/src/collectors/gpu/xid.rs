@@ -1,8 +1,8 @@
-//! XID errors as NVML tells of them, where nobody reads the kernel's log: in a container without
+//! XID errors as NVML reports them, for where the kernel log is not read: in a container without
 //! the right to it, or where the collector of the log is disabled.
 //!
-//! Second best: NVML has no text, and nothing of what was before it was asked. What is counted and
-//! told is what the log would have given.
+//! It is second best: NVML gives no text, and no errors from before it was asked. The counts and
+//! events are those that the log would have given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,16 +19,16 @@ use crate::samples::Samples;
 /// Kinds of errors, of all GPUs together, that are counted.
 const MAX_KINDS: usize = 1024;
 
-/// What was told since this exporter was started.
+/// What was published since this exporter was started.
 #[derive(Debug, Default)]
 pub(super) struct Xids {
     /// By UUID and code.
     counts: BTreeMap<(String, u32), u64>,
     /// By UUID, GPU instance, compute instance and code.
     mig: BTreeMap<(String, u32, Option<u32>, u32), u64>,
-    /// GPUs that are listened to.
+    /// GPUs whose events NVML delivers.
     heard: BTreeSet<String>,
-    /// How often listening failed; none where nobody listens.
+    /// How often waiting for events failed; `None` where it is not done.
     failures: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl Xids {
         }
     }
 
-    /// NVML tells of the errors of these.
+    /// Takes in the GPUs whose errors NVML reports.
     pub(super) fn hear<'a>(&mut self, gpus: impl Iterator<Item = &'a str>) {
         for gpu in gpus {
             if !self.heard.contains(gpu) {

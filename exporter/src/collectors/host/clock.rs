@@ -1,8 +1,8 @@
 //! The clock of the node: whether anything disciplines it, how far it may be off, and what it is
 //! read from.
 //!
-//! A node whose clock drifts writes logs that no one can put in order, has its certificates
-//! refused, and lines up wrongly with its peers. It asks the kernel alone, which is told by chrony,
+//! A node whose clock drifts writes logs that cannot be put in order, has its certificates refused,
+//! and lines up wrongly with its peers. Only the kernel is asked, whose clock is set by chrony,
 //! ntpd, timesyncd or a PTP daemon; no server is asked.
 
 use std::io;
@@ -26,7 +26,7 @@ pub static SYNCED: Family = Family::gauge(
     "clock_synced",
     "",
     &[],
-    "Whether the kernel says that something disciplines its clock: a time daemon, or the host of a virtual machine; chrony without rtcsync does so unsaid, and keeps the bound of the error low",
+    "Whether the kernel reports that something disciplines its clock: a time daemon, or the host of a virtual machine; chrony without rtcsync does so without that report, and keeps the bound of the error low",
 );
 pub static OFFSET: Family = Family::gauge(
     "clock_offset_seconds",
@@ -56,7 +56,7 @@ pub static TAI: Family = Family::gauge(
     "clock_tai_offset_seconds",
     "seconds",
     &[],
-    "Difference of atomic time and the clock, where a daemon has told the kernel",
+    "Difference of atomic time and the clock, if a daemon has set it",
 );
 pub static SOURCE: Family =
     Family::gauge("clock_source_info", "", &["source"], "What the kernel reads the time from; always 1");
@@ -67,14 +67,13 @@ pub static FAMILIES: &[&Family] =
 const UNSYNCED: NodeCondition = NodeCondition::ClockUnsynced;
 /// The bound of the error grows by itself, from 16 s at boot on by half a millisecond a second: one
 /// below this was set within the last 67 minutes. Daemons set it every 17 minutes at the latest,
-/// unless they are told to be slower.
+/// unless they are configured to be slower.
 const TENDED_SECONDS: f64 = 2.0;
-/// Of a daemon that was seen to set it, twice what it let it grow to; at most this.
+/// The bound if a daemon was seen to set it: twice the value it let it grow to; at most this.
 const MAX_TENDED_SECONDS: f64 = 8.0;
 
-/// Whether somebody disciplines a clock of which the kernel says that nobody does: chrony keeps
-/// that flag set unless its configuration has `rtcsync`, and keeps setting the bound of the error
-/// all the same.
+/// Whether a daemon disciplines a clock that the kernel reports as undisciplined: chrony keeps that
+/// flag set unless its configuration has `rtcsync`, and still keeps setting the bound of the error.
 pub fn is_tended(max_error: f64) -> bool {
     max_error < TENDED_SECONDS
 }
@@ -84,7 +83,7 @@ pub fn is_tended(max_error: f64) -> bool {
 pub struct Config {
     pub enabled: bool,
     pub interval: Period,
-    /// How long the clock must be undisciplined, or off by more than `max_offset`, to be told of.
+    /// How long the clock must be undisciplined, or off by more than `max_offset`, to be reported.
     pub grace: Period,
     pub max_offset: Period,
 }
@@ -117,12 +116,12 @@ pub struct ClockReader {
     conditions: Conditions,
     /// Since when the clock has not been fit.
     since: Option<Instant>,
-    /// What the bound of the error was at the last pass, and what it had grown to when somebody set
-    /// it last.
+    /// The bound of the error at the last pass, and the value that it had grown to when it was last
+    /// set.
     bound: Option<f64>,
     set_from: Option<f64>,
-    /// Disciplined, and not said to be.
-    unsaid: bool,
+    /// The clock is disciplined, and the kernel does not report it.
+    unreported: bool,
 }
 
 impl ClockReader {
@@ -134,26 +133,26 @@ impl ClockReader {
             since: None,
             bound: None,
             set_from: None,
-            unsaid: false,
+            unreported: false,
         }
     }
 
-    /// Whether somebody disciplines the clock, whatever the kernel says.
+    /// Whether a daemon disciplines the clock, whatever the kernel reports.
     fn disciplined(&mut self, clock: &Clock) -> bool {
         let before = self.bound.replace(clock.max_error);
         if let Some(before) = before.filter(|b| clock.max_error < *b) {
             self.set_from = Some(before).filter(|b| *b * 2.0 <= MAX_TENDED_SECONDS);
         }
         let slow = self.set_from.is_some_and(|from| clock.max_error < from * 2.0);
-        let unsaid = !clock.synced && (is_tended(clock.max_error) || slow);
-        if unsaid && !self.unsaid {
+        let unreported = !clock.synced && (is_tended(clock.max_error) || slow);
+        if unreported && !self.unreported {
             tracing::info!(
                 max_error = clock.max_error,
-                "the kernel says that nothing disciplines its clock, but something does: chrony without rtcsync?"
+                "the kernel reports that nothing disciplines its clock, but something does: chrony without rtcsync?"
             );
         }
-        self.unsaid = unsaid;
-        clock.synced || unsaid
+        self.unreported = unreported;
+        clock.synced || unreported
     }
 
     fn judge(&mut self, cx: &Context<'_>, clock: &Clock, now: Instant) {
@@ -196,7 +195,7 @@ impl Collector for ClockReader {
                 "clock source {}",
                 source(cx.roots).as_deref().unwrap_or("unknown")
             )),
-            Err(error) => Support::Unsupported(format!("the kernel does not tell of its clock: {error}")),
+            Err(error) => Support::Unsupported(format!("the kernel does not report its clock: {error}")),
         })
     }
 
@@ -231,7 +230,7 @@ mod tests {
     };
 
     #[test]
-    fn what_the_kernel_says_is_on_the_page() {
+    fn what_the_kernel_reports_is_on_the_page() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("devices/system/clocksource/clocksource0");
         std::fs::create_dir_all(&path).unwrap();
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undisciplined_clock_is_told_after_a_grace_and_so_is_its_end() {
+    fn an_undisciplined_clock_is_published_after_a_grace_and_so_is_its_end() {
         let bench = testing::Bench::new(Roots::default());
         let mut reader = ClockReader::new(&Config::default());
         let start = Instant::now();
@@ -268,8 +267,8 @@ mod tests {
         assert!(at(630, &bad).is_empty(), "the grace begins anew");
     }
 
-    /// When the clock is told of, of one whose bound is so much after so many seconds.
-    fn told_at(bound: impl Fn(u64) -> f64, until: u64) -> Option<u64> {
+    /// When a clock whose bound is `bound` after so many seconds is reported.
+    fn reported_at(bound: impl Fn(u64) -> f64, until: u64) -> Option<u64> {
         let bench = testing::Bench::new(Roots::default());
         let mut reader = ClockReader::new(&Config::default());
         let start = Instant::now();
@@ -287,23 +286,23 @@ mod tests {
     fn chrony_without_rtcsync_disciplines_a_clock_that_the_kernel_calls_free() {
         for every in [64, 1024, 4096] {
             let bound = |seconds: u64| 0.02 + (seconds % every) as f64 * GROWTH;
-            assert_eq!(told_at(bound, 100_000), None, "set every {every} s");
+            assert_eq!(reported_at(bound, 100_000), None, "set every {every} s");
         }
     }
 
     #[test]
-    fn a_free_clock_is_told_of_however_its_freedom_began() {
-        assert_eq!(told_at(|_| 16.0, 1_000), Some(600), "from boot on");
+    fn an_undisciplined_clock_is_reported_however_it_became_so() {
+        assert_eq!(reported_at(|_| 16.0, 1_000), Some(600), "from boot on");
         let died = |seconds: u64| (0.02 + seconds as f64 * GROWTH).min(16.0);
-        let told = told_at(died, 20_000);
-        assert!(told.is_some_and(|t| (4_000..5_000).contains(&t)), "{told:?}");
+        let reported = reported_at(died, 20_000);
+        assert!(reported.is_some_and(|t| (4_000..5_000).contains(&t)), "{reported:?}");
         let slow = |seconds: u64| {
             let last = if seconds < 20_480 { seconds % 4096 } else { seconds - 16_384 };
             (0.02 + last as f64 * GROWTH).min(16.0)
         };
-        let told = told_at(slow, 50_000);
-        assert!(told.is_some_and(|t| (24_000..26_000).contains(&t)), "{told:?}");
+        let reported = reported_at(slow, 50_000);
+        assert!(reported.is_some_and(|t| (24_000..26_000).contains(&t)), "{reported:?}");
         let lost = |seconds: u64| if seconds < 1_000 { 0.02 } else { 16.0 };
-        assert_eq!(told_at(lost, 5_000), Some(1_600), "the daemon lost its servers");
+        assert_eq!(reported_at(lost, 5_000), Some(1_600), "the daemon lost its servers");
     }
 }

@@ -61,7 +61,7 @@ pub static LEFT_OUT: Family = Family::gauge(
     "config_left_out",
     "",
     &["reason"],
-    "Settings that are not told: too many, or of a name or value that could be that of a secret; and runs over the limit",
+    "Settings that are not published: too many, or of a name or value that could be that of a secret; and runs over the limit",
 );
 pub static UNREADABLE: Family = Family::gauge(
     "config_unreadable_processes",
@@ -72,7 +72,7 @@ pub static UNREADABLE: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&FINGERPRINT, &VALUE, &CHANGES, &LAST_CHANGE, &LEFT_OUT, &UNREADABLE];
 
-/// Settings of the node, or of one run, that are told.
+/// Settings of the node, or of one run, that are published.
 const MAX_KEYS: usize = 96;
 /// Runs on one node.
 const MAX_RUNS: usize = 8;
@@ -144,7 +144,7 @@ struct Changes {
 #[derive(Debug)]
 struct Run {
     scope: Scope,
-    /// By pid and start; `None` of one that may not be looked at.
+    /// By pid and start; `None` for a process that may not be inspected.
     processes: BTreeMap<(u32, u64), Option<Started>>,
     libraries: Libraries,
     seen: Instant,
@@ -191,7 +191,7 @@ impl ConfigDriftReader {
         over
     }
 
-    /// What is left out of a run for its limit, and for secrets.
+    /// Returns how many settings of a run are left out for the limit, and how many as secrets.
     fn look_at_run(
         &mut self,
         cx: &Context<'_>,
@@ -224,7 +224,7 @@ impl Collector for ConfigDriftReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let found = node::settings(cx.roots, &self.config.sysctls).len();
         if found == 0 {
-            return Ok(Support::Unsupported("neither /proc nor /sys tells anything".into()));
+            return Ok(Support::Unsupported("neither /proc nor /sys contains any setting".into()));
         }
         Ok(Support::Supported(format!("{found} settings of the node")))
     }
@@ -311,7 +311,7 @@ impl Libraries {
     }
 }
 
-/// Keeps as many settings as are told; how many are not.
+/// Keeps as many settings as are published. Returns the number of those left out.
 fn limit(settings: &mut Settings) -> usize {
     let over = settings.len().saturating_sub(MAX_KEYS);
     while settings.len() > MAX_KEYS {

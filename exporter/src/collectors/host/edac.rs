@@ -1,8 +1,7 @@
 //! Errors of the node's memory, as the drivers of its memory controllers count them (EDAC).
 //!
-//! Host memory, not the GPUs'. A corrected error is a trend to watch; one that was not corrected
-//! has hit a process or the kernel, and the module that it came from is named, so that somebody can
-//! pull it.
+//! Host memory, not the GPUs'. A corrected error is a trend to watch; an uncorrected one has hit a
+//! process or the kernel, and the module that it came from is named, so that it can be replaced.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +32,7 @@ pub static UNATTRIBUTED: Family = Family::counter(
     "edac_unattributed_errors_total",
     "",
     SEVERITY,
-    "Those of the errors that the controller could not tell the module of",
+    "Those of the errors that the controller could not attribute to a module",
 );
 pub static MODULE_ERRORS: Family = Family::counter(
     "edac_module_errors_total",
@@ -107,8 +106,8 @@ impl EdacReader {
         Self { uncorrected: BTreeMap::new() }
     }
 
-    /// How many more there are than at the last look; a count from before the first look is
-    /// nobody's news.
+    /// How many more there are than at the last look. A count from before the first look is not
+    /// reported.
     fn news(&mut self, controller: &str, module: &str, now: Option<u64>) -> u64 {
         let Some(now) = now else { return 0 };
         let before = self.uncorrected.insert((controller.to_owned(), module.to_owned()), now);

@@ -2,8 +2,8 @@
 //! against what they could be, and the errors that the kernel counts of each.
 //!
 //! A card that trained at x8 of x16 after a reboot, or at the generation before, halves what every
-//! step can move, and nothing else tells. What counts as degraded, and what is only a GPU saving
-//! power, is in `judge`.
+//! step can move, and no other metric shows it. `judge` decides what counts as degraded, and what
+//! is only a GPU saving power.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ pub static AER_TOTAL: Family = Family::counter(
     "pci_aer_severity_errors_total",
     "",
     &["pci", "severity"],
-    "Errors of the device that PCIe advanced error reporting told, of any name, since it was added",
+    "Errors of the device in PCIe advanced error reporting, of any name, since it was added",
 );
 pub static AER: Family = Family::counter(
     "pci_aer_errors_total",
@@ -82,7 +82,7 @@ pub static FAMILIES: &[&Family] =
 
 /// Devices of one node that are read, bridges included.
 const MAX_DEVICES: usize = 512;
-/// What devices there are is looked up anew this often.
+/// The list of devices is read again this often.
 const INVENTORY_SECONDS: f64 = 300.0;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
@@ -130,9 +130,9 @@ impl DeviceKind {
         }
     }
 
-    /// By class code and vendor. The little graphics controller of a management board is a GPU to
-    /// nobody.
-    fn of(class: u32, vendor: u32) -> Option<Self> {
+    /// By class code and vendor. The small graphics controller of a management board does not count
+    /// as a GPU.
+    fn from_class(class: u32, vendor: u32) -> Option<Self> {
         const NVIDIA: u32 = 0x10de;
         const AMD: u32 = 0x1002;
         match class >> 8 {
@@ -146,7 +146,7 @@ impl DeviceKind {
     }
 }
 
-/// What does not change of a device.
+/// The properties of a device that do not change.
 #[derive(Debug, Clone)]
 struct Device {
     address: String,
@@ -316,7 +316,7 @@ fn kind(dir: &Path) -> Option<DeviceKind> {
         let text = roots::read(&dir.join(file))?;
         u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
     };
-    let kind = DeviceKind::of(number("class")?, number("vendor").unwrap_or(0))?;
+    let kind = DeviceKind::from_class(number("class")?, number("vendor").unwrap_or(0))?;
     (!dir.join("physfn").exists()).then_some(kind)
 }
 
@@ -327,7 +327,7 @@ fn parse_speed(text: &str) -> Option<f64> {
     (unit.starts_with("GT/s") && giga > 0.0 && giga < 1e4).then_some(giga * 1e9)
 }
 
-/// Lanes; a link that is not there says 0, a device that is gone has all bits set.
+/// Lanes; a link that is not there reads 0, a device that is gone has all bits set.
 fn parse_width(text: &str) -> Option<u32> {
     text.parse().ok().filter(|lanes| matches!(lanes, 1 | 2 | 4 | 8 | 12 | 16 | 32))
 }
@@ -349,7 +349,7 @@ fn write(device: &Device, link: Link, out: &mut Samples) {
     out.maybe(&MAX_WIDTH, labels, link.max_width);
 }
 
-/// What a file of a device says, for the fuzzer.
+/// Parses a file of a device, for the fuzzer.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(text: &str) {
     let speed = parse_speed(text);

@@ -1,8 +1,8 @@
 //! The processes that train, and the few facts of the node that explain why they wait or die:
 //! memory, load, processes stuck in the kernel, kills for want of memory, limits of control groups.
 //!
-//! Which processes train is known from the ingest socket, whose kernel-made credentials cannot be
-//! wrong. It is no node_exporter: what that one tells is left to it.
+//! Which processes train is known from the ingest socket: the kernel gives their credentials, so
+//! they cannot be forged. It is no node_exporter, and leaves that program's metrics to it.
 
 mod blocked;
 mod cgroup;
@@ -154,7 +154,7 @@ pub static FAMILIES: &[&Family] = &[
 /// machine that trains.
 const TICKS_PER_SECOND: f64 = 100.0;
 const MAX_PROCESSES: usize = 1024;
-/// Open files that are counted where the kernel does not say how many there are.
+/// Open files that are counted where the kernel does not give their number.
 const MAX_OPEN: usize = 65_536;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
@@ -162,7 +162,7 @@ const MAX_OPEN: usize = 65_536;
 pub struct Config {
     pub enabled: bool,
     pub interval: Period,
-    /// A training process one of whose threads has waited in the kernel for this long is told of.
+    /// A training process is reported if one of its threads has waited in the kernel for this long.
     pub blocked_after: Period,
 }
 
@@ -188,7 +188,7 @@ pub struct ProcessReader {
     cgroups: cgroup::Cgroups,
 }
 
-/// Flag of a process that has begun to exit, whatever its state says.
+/// Flag of a process that has begun to exit, whatever its state reads.
 const PF_EXITING: u64 = 0x4;
 
 /// The fields of `/proc/PID/stat` that we use.
@@ -213,12 +213,14 @@ impl Stat {
         matches!(self.state, 'D' | 'I')
     }
 
-    /// It has ended, or has begun to: its files are closed before it is gone from the table.
+    /// Whether it has ended or has begun to: its files are closed before it leaves the process
+    /// table.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, 'Z' | 'X') || self.flags & PF_EXITING != 0
     }
 
-    /// As the kernel counts it; with the pid it names one process for ever.
+    /// Start time in clock ticks after the boot; together with the pid it identifies a process for
+    /// ever.
     pub(crate) fn start_ticks(&self) -> u64 {
         (self.started * TICKS_PER_SECOND).round() as u64
     }
@@ -291,11 +293,11 @@ fn write_process(roots: &Roots, process: &TrainingProcess, booted: Option<f64>, 
     out.maybe(&OOM_SCORE, labels, roots::read_number::<i64>(&dir.join("oom_score")));
 }
 
-/// The size of the directory is their number, on kernels since 6.2.
+/// On kernels since 6.2, the size of the directory is the number of open files.
 fn open_files(dir: &Path) -> Option<u64> {
     let entries = std::fs::read_dir(dir).ok()?;
-    let told = std::fs::metadata(dir).ok().filter(|m| m.is_dir()).map(|m| m.len()).filter(|_| is_procfs(dir));
-    told.filter(|count| *count > 0).or_else(|| Some(entries.take(MAX_OPEN).count() as u64))
+    let size = std::fs::metadata(dir).ok().filter(|m| m.is_dir()).map(|m| m.len()).filter(|_| is_procfs(dir));
+    size.filter(|count| *count > 0).or_else(|| Some(entries.take(MAX_OPEN).count() as u64))
 }
 
 /// Directories of other file systems have sizes that mean something else.
@@ -347,7 +349,7 @@ fn line_number(text: &str, key: &str) -> Option<f64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// What the kernel says of a process and its control groups.
+/// Parses the kernel's files of a process and its control groups, for the fuzzer.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

@@ -1,11 +1,11 @@
-//! Metrics that scripts of the site leave in files: the escape hatch, with the semantics of
-//! node_exporter's textfile collector.
+//! Metrics that scripts of the site leave in files, with the semantics of node_exporter's textfile
+//! collector.
 //!
 //! Every `*.prom` of the directories is read whole or not at all: a file with a line that cannot be
-//! read, or with a time stamp, is refused and shown as such, because half of what somebody meant is
-//! worse than nothing. Names that are ours are refused, and so is a series that two files tell, or
-//! a family that another file tells of as another type. A file that is gone takes its series with
-//! it.
+//! read, or with a time stamp, is refused and shown as such, because half of its metrics are worse
+//! than none. Names of the exporter's own metrics are refused, and so is a series that two files
+//! contain, or a family that another file declares with another type. A file that is gone takes its
+//! series with it.
 
 mod families;
 
@@ -36,7 +36,7 @@ pub static ERROR: Family = Family::gauge(
     "stepwatch_exporter_textfile_error",
     "",
     &["file"],
-    "Whether the file was refused as a whole (it cannot be read, is too large, or has a bad line or a time stamp) or lost series for another reason than that they are not finite; the log says why",
+    "Whether the file was refused as a whole (it cannot be read, is too large, or has a bad line or a time stamp) or lost series for another reason than that they are not finite; the log has the reason",
 );
 pub static REFUSED: Family = Family::counter(
     "stepwatch_exporter_textfile_refused_series_total",
@@ -96,7 +96,7 @@ pub struct TextfileReader {
     complained: BTreeSet<PathBuf>,
 }
 
-/// What all files say, family by family.
+/// The content of all files, family by family.
 #[derive(Debug, Default)]
 struct Page {
     blocks: BTreeMap<String, Block>,
@@ -152,8 +152,8 @@ impl TextfileReader {
         }
     }
 
-    /// Puts what a file says of a family to what the others say; why not all of it, where that is
-    /// somebody's mistake.
+    /// Merges a family of one file with those of the others. Returns why not all of it could be
+    /// merged, if that is a mistake in a file.
     fn block(&mut self, name: String, block: Block, page: &mut Page) -> Option<&'static str> {
         if self.own.contains(families::bare(&name)) {
             self.refuse("own_name", block.series.len());
@@ -181,7 +181,7 @@ impl TextfileReader {
                 }
                 Err(reason) => {
                     self.refuse(reason, 1);
-                    // A script that has no value says so.
+                    // A script without a value writes NaN: that is no mistake.
                     lost = lost.or(Some(reason).filter(|reason| *reason != "not_finite"));
                 }
             }
@@ -196,8 +196,8 @@ impl TextfileReader {
 
 /// The whole of a file that can be read as a page, and when it was written.
 fn read_file(path: &Path, max_samples: usize) -> Result<(String, Option<f64>), String> {
-    // The directory is the operator's word; a link in it leads no further than its owner may see.
-    // What is no regular file may have no end, or none to write it, and is not opened.
+    // The operator chose the directory; a link in it leads only to files that its owner may see.
+    // What is no regular file may have no end, or no writer, and is not opened.
     let directory = path.parent().unwrap_or(path);
     let file = Reach::Below(directory.to_owned()).open(path).map_err(|e| e.to_string())?;
     let meta = file.metadata().map_err(|e| e.to_string())?;

@@ -1,12 +1,12 @@
 //! Whose job runs here, and on which GPUs: identity as a few info metrics, joined on (node, gpu),
 //! never as labels on every series.
 //!
-//! Slurm is known by the control groups that it makes and the environment of the processes in them,
-//! by files of a prolog, and by the environment of training processes; so are PBS and LSF, by the
-//! last. Kubernetes is asked through the kubelet's socket. None of them is needed: each adds what
-//! it knows. What belongs to a job that ended is gone with the next pass.
+//! Jobs of Slurm are found by the control groups that it makes and the environment of the processes
+//! in them, by files of a prolog, and by the environment of training processes; those of PBS and
+//! LSF by the last. Kubernetes is asked through the kubelet's socket. None of these sources is
+//! required: each adds what it has. What belongs to a job that ended is gone with the next pass.
 //!
-//! It is no accounting: how long a job may run and what it used is the scheduler's to tell.
+//! It is no accounting: how long a job may run and what it used is left to the scheduler.
 
 mod config;
 mod devices;
@@ -68,7 +68,7 @@ impl AllocationReader {
         }
     }
 
-    /// Leaves the least telling jobs out: those without a run, without a GPU.
+    /// Leaves out the jobs of least interest: those without a run, without a GPU.
     fn limit(&mut self, mut jobs: Vec<Job>) -> Vec<Job> {
         jobs.sort_by(|a, b| {
             let weight = |j: &Job| (j.runs.is_empty(), j.devices.is_empty());
@@ -123,7 +123,7 @@ impl Collector for AllocationReader {
             found.push("the environment of training processes".into());
         }
         if found.is_empty() {
-            let why = "neither Slurm's control groups nor a kubelet, and no training process that could tell its job";
+            let why = "neither Slurm's control groups nor a kubelet, and no training process whose environment names its job";
             return Ok(Support::Unsupported(why.into()));
         }
         Ok(Support::Supported(found.join(", ")))
@@ -159,7 +159,7 @@ impl Collector for AllocationReader {
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     kubelet::fuzz(bytes);
-    let _ = environ::Facts::of(bytes);
+    let _ = environ::Facts::parse(bytes);
     let text = String::from_utf8_lossy(bytes);
     let _ = groups::job_of_process(&text);
     devices::Known::default().list(&text);

@@ -1,9 +1,9 @@
-//! Heartbeat pages: 256 bytes of shared memory in which each training process says where it is,
+//! Heartbeat pages: 256 bytes of shared memory in which each training process writes where it is,
 //! readable while it hangs, is stopped, or after it was killed. What goes over the ingest socket
 //! needs the process' cooperation; a page needs none.
 //!
-//! A page that is left behind by a process that died while this exporter did not run is the only
-//! witness of that death.
+//! If a process dies while this exporter does not run, the page that it leaves behind is the only
+//! trace of that death.
 
 use std::collections::BTreeSet;
 use std::fs::{File, ReadDir};
@@ -52,7 +52,7 @@ pub static DROPPED: Family = Family::counter(
     "stepwatch_exporter_heartbeat_pages_dropped_total",
     "",
     &[],
-    "Heartbeat pages that were not read because there are too many, added up over all looks; the log says whose",
+    "Heartbeat pages that were not read because there are too many, added up over all passes; the log names their users",
 );
 
 pub static FAMILIES: &[&Family] = &[&BEAT, &STEP, &PHASE, &DROPPED];
@@ -69,7 +69,7 @@ const MAX_NAMES: usize = 262_144;
 const LOG_EVERY: Duration = Duration::from_mins(1);
 /// Reads of a page that may come in the middle of a write.
 const TRIES: usize = 8;
-/// A death that is older than this when it is found is nobody's news.
+/// A death that is older than this when it is found is not published.
 const NEWS_SECONDS: f64 = 900.0;
 /// A page whose process cannot be looked up is shown for as long after its last beat.
 const UNSEEN_SECONDS: f64 = 900.0;
@@ -99,18 +99,19 @@ pub fn rhythm(config: &Config) -> Rhythm {
 
 #[derive(Debug)]
 pub struct HeartbeatReader {
-    /// Pages of the dead that were told of, as long as they are there.
-    told: BTreeSet<Death>,
+    /// Deaths that were published, as long as their pages are there.
+    published: BTreeSet<Death>,
     /// Pages that were left out.
     dropped: u64,
     logged: Option<Instant>,
     name: Arc<str>,
 }
 
-/// Whose page tells of the death of which process. Another user may claim the same process.
+/// The user who owns the page, the pid and the start of the process. Another user may claim the
+/// same process.
 type Death = (Voice, u32, u64);
 
-/// A page that wants to be read.
+/// A page to be read.
 #[derive(Debug)]
 struct Entry {
     path: PathBuf,
@@ -118,7 +119,7 @@ struct Entry {
     written: (i64, i64),
 }
 
-/// What a page says.
+/// The content of a page.
 #[derive(Debug, Clone, PartialEq)]
 struct Page {
     step: i64,
@@ -139,7 +140,7 @@ struct Page {
 
 impl HeartbeatReader {
     pub fn new(_: &Config) -> Self {
-        Self { told: BTreeSet::new(), dropped: 0, logged: None, name: "heartbeat".into() }
+        Self { published: BTreeSet::new(), dropped: 0, logged: None, name: "heartbeat".into() }
     }
 
     /// The pages that are read. Users take turns, and of one user the latest pages come first: what
@@ -158,8 +159,8 @@ impl HeartbeatReader {
                 self.dropped += 1;
                 break;
             }
-            wanted.extend(Entry::of(entry.path()));
-            // So that the others take no memory.
+            wanted.extend(Entry::from_path(entry.path()));
+            // The others are dropped now, so that they take no memory.
             if wanted.len() >= 4 * MAX_PAGES {
                 wanted = share(wanted);
             }
@@ -175,14 +176,14 @@ impl HeartbeatReader {
         kept
     }
 
-    /// Tells of a process that is gone and was not heard to go. `told` receives what needs no
-    /// second telling.
-    fn orphan(&self, cx: &Context<'_>, page: &Page, told: &mut BTreeSet<Death>) {
+    /// Publishes the death of a process that is gone and whose end was not seen. `seen` receives
+    /// the deaths that need no second event.
+    fn orphan(&self, cx: &Context<'_>, page: &Page, seen: &mut BTreeSet<Death>) {
         if unix_now() - page.beat >= NEWS_SECONDS {
             return;
         }
         let death = (page.voice, page.pid, page.started);
-        let is_new = told.insert(death) && !self.told.contains(&death);
+        let is_new = seen.insert(death) && !self.published.contains(&death);
         let run = cx.hub.run_of_process(page.pid, &page.run);
         if is_new && cx.hub.missed(&run, page.rank, page.pid, page.beat) {
             let origin = Origin::said_by(Via::Heartbeat, &self.name, Priority::Client, page.voice);
@@ -206,16 +207,16 @@ impl Collector for HeartbeatReader {
         let now = unix_now();
         let namespace = pid_namespace(cx.roots);
         let chosen = self.choose(entries);
-        let mut told = BTreeSet::new();
+        let mut deaths = BTreeSet::new();
         for page in chosen.iter().filter_map(|entry| Page::read(&entry.path)) {
             let seen = page.namespace == 0 || namespace.is_none_or(|ours| ours == page.namespace);
             if !seen {
-                // Of a container: whether its process lives is told by nothing but its beat.
+                // Of a container: only its beat shows whether its process lives.
                 if now - page.beat > UNSEEN_SECONDS {
                     continue;
                 }
             } else if read_stat(cx.roots, page.pid).is_none_or(|s| s.start_ticks() != page.started) {
-                self.orphan(cx, &page, &mut told);
+                self.orphan(cx, &page, &mut deaths);
                 continue;
             }
             if !cx.hub.hears(page.voice, &page.run) {
@@ -236,14 +237,14 @@ impl Collector for HeartbeatReader {
                 out.set(&PHASE, &[&run, &rank, &page.phase], (now - page.phase_at).max(0.0));
             }
         }
-        self.told = told;
+        self.published = deaths;
         out.set(&DROPPED, &[], self.dropped);
         Ok(())
     }
 }
 
 impl Entry {
-    fn of(path: PathBuf) -> Option<Self> {
+    fn from_path(path: PathBuf) -> Option<Self> {
         if path.extension()? != "hb" {
             return None;
         }
@@ -307,7 +308,7 @@ impl Page {
             name: Some(exporter_event::RANK_DEAD.into()),
             level: Some("error".into()),
             text: Some(format!(
-                "process {} of rank {} died {after}{within} while nobody listened; it left its heartbeat page behind",
+                "process {} of rank {} died {after}{within} while the exporter was not running; it left its heartbeat page behind",
                 self.pid, self.rank
             )),
             ..Event::new(Kind::Event)
@@ -318,8 +319,8 @@ impl Page {
     }
 }
 
-/// The pid namespace that the process files are of: that of their process 1, or where that is not
-/// ours to ask, our own.
+/// The pid namespace of the process files: that of their process 1, or this process's own if that
+/// may not be read.
 fn pid_namespace(roots: &Roots) -> Option<u64> {
     let inode = |pid: &str| std::fs::metadata(roots.proc(pid).join("ns/pid")).ok().map(|m| m.ino());
     inode("1").or_else(|| inode("self"))
@@ -367,7 +368,7 @@ mod tests {
         b
     }
 
-    /// This process, as the kernel tells of it.
+    /// This process, as the kernel lists it.
     fn own() -> (u32, u64) {
         let pid = std::process::id();
         (pid, read_stat(&Roots::default(), pid).unwrap().start_ticks())
@@ -412,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_left_behind_tells_of_a_death_once() {
+    fn a_page_that_was_left_behind_reports_a_death_once() {
         let (shm, mut reader, b) = bench();
         let (pid, started) = own();
         // The pid lives, but as another process.
@@ -420,8 +421,8 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(shown(&b.collect(&mut reader)), 0);
         }
-        let told = b.published();
-        let [death] = &told[..] else { panic!("{told:?}") };
+        let published = b.published();
+        let [death] = &published[..] else { panic!("{published:?}") };
         assert_eq!(
             (death.name.as_deref(), death.run.as_deref(), death.rank, death.step),
             (Some("rank_dead"), Some("llama-70b"), Some(7), Some(12_345))
@@ -449,7 +450,7 @@ mod tests {
         assert!(shown(&b.collect(&mut reader)) == 0 && b.published().is_empty());
     }
 
-    /// Lets a page be somebody else's, which only root can.
+    /// Gives a page to another user, which only root can.
     fn give_away(shm: &Shm, name: &str) -> bool {
         let is_root = rustix::process::geteuid().is_root();
         let path = shm.0.path().join(DIR).join(name);
@@ -472,7 +473,7 @@ mod tests {
             std::fs::remove_file(shm.0.path().join(DIR).join(format!("{n}.hb"))).unwrap();
         }
         b.collect(&mut reader);
-        assert!(reader.told.is_empty(), "what is gone is forgotten");
+        assert!(reader.published.is_empty(), "what is gone is forgotten");
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! NCCL's own view of a running job, from its RAS threads: which ranks have not joined a collective
 //! that the others wait in.
 //!
-//! When a job hangs every GPU is busy and every log is silent; RAS knows how many collectives each
-//! rank has launched. It is asked in intervals, off the page, and only by one node of a job: each
-//! question is passed on to every process of it. The alerter is told when counts stand still while
-//! ranks are apart (`watch`); the status word of RAS is never trusted alone. Jobs of one user that
-//! share a node share the address, and an answer is of any of them (`jobs`): the page tells of all
-//! together.
+//! When a job hangs, every GPU is busy and no log has a new line, but RAS has the number of
+//! collectives that each rank has launched. It is asked in intervals, off the page, and only by one
+//! node of a job, because every question is passed on to all processes of it. An event is published
+//! when counts stand still while ranks are apart (`watch`); the status word of RAS is never trusted
+//! alone. Jobs of one user that share a node share the address, and any of them may answer
+//! (`jobs`): the page shows all together.
 
 mod client;
 mod jobs;
@@ -49,7 +49,7 @@ pub static INFO: Family = Family::gauge(
     "nccl_ras_info",
     "",
     &["address", "nccl_version", "format"],
-    "Job that RAS tells of: its version of NCCL, and the format it answers in; always 1",
+    "Job that RAS reports: its version of NCCL, and the format it answers in; always 1",
 );
 pub static POLLING: Family = Family::gauge(
     "nccl_ras_polling",
@@ -87,7 +87,7 @@ pub static LAUNCHED: Family = Family::gauge(
     "nccl_ras_collectives",
     "",
     &["address", "collective", "of"],
-    "Collectives that ranks of the largest communicator have launched: the furthest of them, and the last; text tells only while they differ",
+    "Collectives that ranks of the largest communicator have launched: the furthest of them, and the last; text contains them only while they differ",
 );
 pub static LAGGING: Family = Family::gauge(
     "nccl_ras_lagging_communicators",
@@ -117,7 +117,7 @@ pub static COLLECTION: Family = Family::gauge(
     "nccl_ras_collection_seconds",
     "seconds",
     ADDRESS,
-    "How long RAS took to hear from all processes of the job",
+    "How long RAS took to collect the answers of all processes of the job",
 );
 pub static TIMEOUTS: Family = Family::gauge(
     "nccl_ras_timeouts",
@@ -150,12 +150,12 @@ pub static FAMILIES: &[&Family] = &[
 const CONDITION: NodeCondition = NodeCondition::RasStuck;
 /// How often a node asks that leaves it to another: that one may have died.
 const SELDOM: Duration = Duration::from_mins(5);
-/// What RAS may take at the first pass.
+/// Time that RAS may take at the first pass.
 const FIRST: Duration = Duration::from_secs(1);
 /// An answer older than this many intervals is not shown.
 const STALE: u32 = 3;
-/// A job that answers do not tell of for this many intervals is gone: of two that share an address,
-/// either answers by chance.
+/// A job that is in no answer for this many intervals is gone: of two that share an address, either
+/// one answers by chance.
 const KEEP: u32 = 12;
 /// Lists of an event have this many entries.
 const MAX_LISTED: usize = 16;
@@ -165,13 +165,13 @@ const MAX_LISTED: usize = 16;
 pub struct Config {
     pub enabled: bool,
     pub interval: Period,
-    /// What RAS may take to hear from every process of the job.
+    /// Time that RAS may take to collect the answers of all processes of the job.
     pub timeout: Period,
     /// A communicator whose ranks are apart and have not moved for this long hangs.
     pub stuck_after: Period,
-    /// Where to look, besides what the environment of training processes names.
+    /// Addresses to ask, besides those in the environment of training processes.
     pub addresses: Vec<String>,
-    /// Poll at the full rate whatever node has the first rank.
+    /// Poll at the full rate on every node, not only on that of the first rank.
     pub every_node: bool,
 }
 
@@ -269,10 +269,10 @@ impl RasReader {
         place.follows = !place.jobs.lead();
         let stuck = place.jobs.stuck(self.config.stuck_after.into());
         place.samples = samples(address, &place.jobs, &stuck);
-        // Two nodes would tell of the same hang, each from what it polled when.
-        let told = stuck.iter().filter(|(job, _)| job.leads && job.voice != Voice::Unknown);
+        // Two nodes would report the same hang, each from its own polls.
+        let reported = stuck.iter().filter(|(job, _)| job.leads && job.voice != Voice::Unknown);
         let mut worst = BTreeMap::new();
-        for (job, stuck) in told {
+        for (job, stuck) in reported {
             worst.entry(key_of(address, job.voice)).or_insert((job, stuck));
         }
         for key in self.conditions.keys(CONDITION) {
@@ -291,7 +291,7 @@ impl RasReader {
     }
 }
 
-/// What hangs at an address is told for each user by itself: any of them may listen there.
+/// A hang at an address is reported for each user separately: any of them may listen there.
 fn key_of(address: &str, voice: Voice) -> String {
     match voice.uid().filter(|_| !voice.is_trusted()) {
         Some(uid) => format!("{address} of uid {uid}"),
@@ -303,8 +303,8 @@ fn address_of(key: &str) -> &str {
     key.split(' ').next().unwrap_or(key)
 }
 
-/// Whose word it is: any user of the node may listen where RAS does, and is believed about their
-/// own runs alone. `None` of whoever is believed about all.
+/// The runs that an answer may be about: any user of the node may listen at the address of RAS, and
+/// answers only for their own runs. `None` means all runs.
 fn runs_of(cx: &Context<'_>, voice: Voice) -> Option<Value> {
     let runs = (!voice.is_trusted()).then(|| cx.hub.runs_of(voice))?;
     Some(Value::List(runs.into_iter().take(MAX_LISTED).map(Value::Text).collect()))
@@ -411,7 +411,7 @@ impl Collector for RasReader {
         for (address, place) in &self.places {
             out.set(&UP, &[address], place.up);
             out.set(&POLLING, &[address], !place.follows);
-            // What another node watches is on its page.
+            // A job that another node watches is on the page of that node.
             let fresh = place
                 .answered
                 .is_some_and(|at| at.elapsed() <= stale.max(self.config.timeout.as_duration() * 2));

@@ -21,21 +21,20 @@ impl<T: Send + 'static> Aside<T> {
         self.0.is_some()
     }
 
-    /// Begins, unless something is still under way; says whether it began.
+    /// Starts the work, unless some is still running. Returns whether it started.
     pub(super) fn start(&mut self, name: &str, work: impl FnOnce() -> T + Send + 'static) -> bool {
         if self.busy() {
             return false;
         }
         let (done, result) = sync_channel(1);
         let thread = std::thread::Builder::new().name(name.to_owned());
-        // Who no longer waits for the result does not need it.
+        // A caller that no longer waits for the result does not need it.
         let began = thread.spawn(move || drop(done.send(work()))).is_ok();
         self.0 = began.then_some(result);
         began
     }
 
-    /// What came of it, once it is over; waits at most so long. `None` also where the work
-    /// panicked.
+    /// Waits at most `most` for the result. `None` if the work is not over, or if it panicked.
     pub(super) fn finished(&mut self, most: Duration) -> Option<T> {
         match self.0.as_ref()?.recv_timeout(most) {
             Ok(result) => {
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_piece_at_a_time_and_nobody_waits_for_ever() {
+    fn one_piece_at_a_time_and_no_caller_waits_for_ever() {
         let mut aside = Aside::default();
         let (go, wait) = sync_channel::<()>(0);
         assert!(aside.start("t", move || wait.recv().is_ok()));

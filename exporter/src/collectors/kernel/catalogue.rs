@@ -1,9 +1,9 @@
 //! The XID catalogue: what each code means, how serious it is and what to do, as data.
 //!
-//! `xid.csv` is the one place; `docs/xid.md` is made from it. Codes come with every driver, so one
-//! that is not in the table is no error of anybody's: it is counted and told all the same, as a
-//! ticket. `collectors.kernel.xids` names a table of the operator's in the same format, for codes
-//! that are newer than this program and for another opinion of those that are not.
+//! `xid.csv` is the one place; `docs/xid.md` is made from it. Every driver adds codes, so a code
+//! that is not in the table is no error: it is counted and published all the same, as a ticket.
+//! `collectors.kernel.xids` names an operator's own table in the same format, for codes newer than
+//! this program and for different verdicts on known ones.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -39,9 +39,9 @@ pub struct Xid<'a> {
     pub name: &'a str,
     pub level: Level,
     pub action: Remedy,
-    /// What to do, for a person.
+    /// Advice for a person.
     pub hint: &'a str,
-    /// Why it is as serious as we say.
+    /// The reason for the level.
     pub why: &'a str,
     pub source: &'a str,
 }
@@ -57,7 +57,7 @@ type Table = &'static [Xid<'static>];
 
 static BUILT_IN: LazyLock<Vec<Xid<'static>>> =
     LazyLock::new(|| sorted(rows(include_str!("xid.csv")).filter_map(|(_, row)| parse(row).ok())));
-/// What is built in together with the table of the operator's, and the text of that.
+/// The built-in table merged with the operator's, and the text of the latter.
 static EXTENDED: RwLock<Option<(String, Table)>> = RwLock::new(None);
 
 /// All that is known, by code.
@@ -69,7 +69,7 @@ pub fn knows(code: u32) -> bool {
     all().binary_search_by_key(&code, |xid| xid.code).is_ok()
 }
 
-/// What is known of a code; for one that is not in the table, that it is a ticket.
+/// The entry of a code; a code that is not in the table is a ticket.
 pub fn find(code: u32) -> Xid<'static> {
     let all = all();
     let at = all.binary_search_by_key(&code, |xid| xid.code).ok();
@@ -84,7 +84,7 @@ pub fn find(code: u32) -> Xid<'static> {
     })
 }
 
-/// An SXID whose line does not say how serious it is.
+/// An SXID whose line does not contain its severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sxid {
     pub code: u32,
@@ -95,7 +95,7 @@ pub struct Sxid {
     pub hint: &'static str,
 }
 
-/// Those of the switch as a whole that do more harm than the rest, or none; sorted by code.
+/// SXIDs of the switch as a whole that do more harm than the rest, or none; sorted by code.
 pub static SXIDS: [Sxid; 8] = [
     Sxid {
         code: 10004,
@@ -155,8 +155,8 @@ pub static SXIDS: [Sxid; 8] = [
     },
 ];
 
-/// What is known of an SXID whose line does not say how serious it is; of one that is not in the
-/// table, that it is a ticket.
+/// What is known of an SXID whose line does not contain its severity; one that is not in the table
+/// is a ticket.
 pub fn sxid(code: u32) -> Sxid {
     let at = SXIDS.binary_search_by_key(&code, |sxid| sxid.code).ok();
     at.and_then(|at| SXIDS.get(at)).copied().unwrap_or(Sxid {
@@ -191,8 +191,8 @@ pub fn extend(path: Option<&Path>) {
         return;
     }
     *extended = text.map(|text| {
-        // For as long as the program runs: what is told of a code is on its way through the whole
-        // of it. A table that changed is some kilobytes, and a person changes it.
+        // Leaked for as long as the program runs, because what is published of a code is used
+        // everywhere. A table has some kilobytes, and changes only when a person edits it.
         let own: &'static str = Box::leak(text.clone().into_boxed_str());
         (text, Box::leak(extended_by(own).into_boxed_slice()) as Table)
     });
@@ -421,7 +421,7 @@ mod tests {
         }
         assert!(
             std::fs::read_to_string(&path).unwrap() == page(),
-            "docs/xid.md is not what the catalogue says: STEPWATCH_BLESS=1 cargo test -p stepwatch-exporter xid_page"
+            "docs/xid.md differs from the catalogue: STEPWATCH_BLESS=1 cargo test -p stepwatch-exporter xid_page"
         );
     }
 }

@@ -3,8 +3,8 @@
 use crate::clock::unix_now;
 use crate::roots::{self, Roots};
 
-/// The kernel's clock drifts from ours by seconds in a month; what is known for certain of when a
-/// record was written bounds it.
+/// The kernel's clock drifts from the wall clock by seconds in a month; the times that are certain,
+/// between which a record was written, bound it.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// When the kernel started.

@@ -1,8 +1,6 @@
-//! What was counted since the boot and how far the log was read: together, because they are right
-//! only together.
-//!
-//! Saved as one and loaded as one. What came after the last save is read again from the log,
-//! counted again from there, and so neither lost nor counted twice.
+//! What was counted since the boot, and how far the log was read. Both are saved and loaded as one,
+//! because they are only right together: what came after the last save is read again from the log
+//! and counted again from there, and so neither lost nor counted twice.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +21,7 @@ const MAX_SERIES: usize = 2048;
 const MAX_GPUS: usize = 64;
 /// Conditions that hold at a time.
 const MAX_HELD: usize = 64;
-/// What a code over the limit is counted as.
+/// The code as which codes over the limit are counted.
 const OTHER: u32 = u32::MAX;
 
 /// By code.
@@ -32,7 +30,7 @@ type Codes = BTreeMap<u32, u64>;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Counts {
-    /// Start of the kernel that all of this is of.
+    /// Id of the boot that the counts belong to.
     pub(super) boot: String,
     /// Sequence number of the next record; `None` before the first.
     pub(super) next: Option<u64>,
@@ -49,9 +47,9 @@ pub(super) struct Counts {
     mig: BTreeMap<String, Codes>,
     /// By NVSwitch and severity, with a space between.
     sxids: BTreeMap<String, Codes>,
-    /// Those of `xids` whose line says that they are not fatal.
+    /// Those of `xids` whose line calls them non-fatal.
     nonfatal: BTreeMap<String, Codes>,
-    /// By GPU and code, Unix time of the last one, but for what is not fatal.
+    /// Unix time of the last error whose line does not call it non-fatal, by GPU and code.
     last: BTreeMap<String, BTreeMap<u32, f64>>,
     /// UUID by PCI address, also of GPUs that are no longer there.
     gpus: BTreeMap<String, String>,
@@ -59,19 +57,19 @@ pub(super) struct Counts {
     pub(super) held: Vec<Held>,
 }
 
-/// A condition that the log told the beginning of, and not the end.
+/// A condition whose beginning was logged, and whose end was not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Held {
     pub(super) name: String,
     pub(super) device: String,
     pub(super) level: String,
     pub(super) text: String,
-    /// Unix time at which it was last told; `None` when it was read before anybody could be told.
+    /// Unix time at which it was last published; `None` if no event of it was published yet.
     pub(super) told: Option<f64>,
-    /// Address of the server that it is of, where the line says it.
+    /// Address of its server, if the line contains one.
     #[serde(default)]
     pub(super) server: String,
-    /// Unix time at which the kernel last said it, or somebody else found that it holds.
+    /// Unix time at which the kernel last logged it, or another source found that it holds.
     #[serde(default)]
     pub(super) said: Option<f64>,
 }
@@ -93,7 +91,7 @@ impl Counts {
             count(&mut self.mig, &format!("{gpu} {instance} {compute}"), xid.code);
         }
         count(&mut self.xids, &gpu, xid.code);
-        // What is beyond the limit there is not kept here either.
+        // A code beyond the limit of `xids` is not kept here either.
         if self.xids.get(&gpu).is_none_or(|codes| !codes.contains_key(&xid.code)) {
             return;
         }
@@ -109,7 +107,7 @@ impl Counts {
         count(&mut self.sxids, &format!("{} {}", sxid.nvswitch, sxid.severity.as_str()), sxid.code);
     }
 
-    /// The UUID of the GPU at this address, or the address itself while nobody knows it.
+    /// The UUID of the GPU at this address, or the address itself while the UUID is unknown.
     pub(super) fn gpu<'a>(&'a self, pci: &'a str) -> &'a str {
         self.gpus.get(pci).map_or(pci, String::as_str)
     }
@@ -157,18 +155,19 @@ impl Counts {
         self.held.iter_mut().find(|h| h.name == name && h.device == device)
     }
 
-    /// What of a condition ends when the log says that it is over for a device: that device, and
-    /// all of the same server. The kernel leaves out lines that are like those before them, so
-    /// of many devices that come back with their server one may be all that is heard of.
+    /// The conditions that end when the log reports the end for a device: that of the device, and
+    /// all of the same server. The kernel drops lines that are like those before them, so of many
+    /// devices that come back with their server, it may log only one.
     pub(super) fn end(&mut self, name: &str, device: &str, server: &str) -> Vec<Held> {
         let of_device = self.held.iter().find(|h| h.name == name && h.device == device);
-        // It may have come back at another address, where all that was at the old one is now.
+        // It may have come back at another address, to which all devices of the old one moved.
         let old = of_device.map(|h| h.server.clone()).unwrap_or_default();
         let same = |h: &Held| !h.server.is_empty() && (h.server == server || h.server == old);
         self.held.extract_if(.., |h| h.name == name && (h.device == device || same(h))).collect()
     }
 
-    /// Everything, from zero: `increase()` sees only what it has seen the zero of.
+    /// Writes all counters, starting at zero: `increase()` misses the first rise of a counter that
+    /// appears with a value above zero.
     pub(super) fn write(&self, out: &mut Samples) {
         out.set(&READ, &[], self.read);
         out.set(&LOST, &[], self.lost);
@@ -214,8 +213,8 @@ impl Counts {
     }
 }
 
-/// What the page says, and of which counts. Hundreds of series that are the same for most of a day
-/// are written when they change.
+/// The series of the page, and the counts that they were made from. Hundreds of series that stay
+/// the same for most of a day are written only when they change.
 #[derive(Debug, Default)]
 pub(super) struct Said(Option<(Counts, Samples)>);
 
@@ -235,7 +234,7 @@ fn count(all: &mut BTreeMap<String, Codes>, key: &str, code: u32) {
     let known = all.get(key).is_some_and(|codes| codes.contains_key(&code));
     let (key, code) = match () {
         () if known || series < MAX_SERIES => (key, code),
-        // Of one that is there already, if it is there: the number of keys is bounded too.
+        // Counted under a known key if possible: the number of keys is bounded too.
         () if all.contains_key(key) => (key, OTHER),
         () => ("other", OTHER),
     };

@@ -1,4 +1,4 @@
-//! The events that lines of the log become, in words for a tired person.
+//! The events made from lines of the log, with texts for the person on call.
 
 use std::fmt::Write as _;
 
@@ -18,13 +18,13 @@ const MAX_MESSAGE: usize = 240;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogLine<'a> {
     pub(super) text: &'a str,
-    /// Of its record.
+    /// Sequence number of its record.
     pub(super) sequence: u64,
     pub(super) ts: f64,
     pub(super) roots: &'a Roots,
 }
 
-/// What a memory limit or the whole node was short of, and who paid for it.
+/// The context of a kill for want of memory: the process, its control group and the constraint.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Oom {
     pub(super) pid: u32,
@@ -86,7 +86,7 @@ pub(super) fn sxid(ts: f64, sxid: &Sxid<'_>) -> Option<Event> {
     Some(event)
 }
 
-/// What is told of a pattern; `None` of what is only counted.
+/// The event of a pattern; `None` for patterns that are only counted.
 pub(super) fn pattern(
     report: Report,
     facts: &Facts<'_>,
@@ -115,7 +115,7 @@ pub(super) fn pattern(
             Event { code: Some(0), ..event }
         }
         Report::Link { medium, state, level, phrase } => {
-            let adapter = pci.as_deref().map(|pci| Adapter::of(roots, pci)).unwrap_or_default();
+            let adapter = pci.as_deref().map(|pci| Adapter::at_address(roots, pci)).unwrap_or_default();
             let netdev = Some(facts.device).filter(|d| !d.is_empty()).or(adapter.netdev.as_deref());
             let medium = if medium == "infiniband" { adapter.medium.unwrap_or(medium) } else { medium };
             let port = adapter.rdma.as_ref().map(|device| format!("{device}/1"));
@@ -161,7 +161,7 @@ pub(super) fn again(ts: f64, held: &Held) -> Event {
     event
 }
 
-/// A condition that ended without the log saying so: why we think so.
+/// The end of a condition that the log does not contain; `why` gives the reason to assume it.
 pub(super) fn over(ts: f64, held: &Held, why: &str) -> Event {
     let text = format!("over: {why} ({})", held.text);
     let mut event = event(Kind::Hw, ts, &held.name, Level::Info, text);
@@ -170,7 +170,7 @@ pub(super) fn over(ts: f64, held: &Held, why: &str) -> Event {
     event
 }
 
-/// The GPU that the event is of, where its address is one of a GPU.
+/// Adds the GPU of the event, if its address is that of a GPU.
 pub(super) fn of_gpu(event: &mut Event, gpu: &str) {
     words(event, &[("gpu", gpu)]);
 }
@@ -186,7 +186,7 @@ fn event(kind: Kind, ts: f64, name: &str, level: Level, text: String) -> Event {
     }
 }
 
-/// Whom or what it is of.
+/// The process, device or GPU that the event is about.
 fn subject(facts: &Facts<'_>, pci: Option<&str>, oom: Option<&Oom>) -> String {
     let mut parts = Vec::new();
     if !facts.process.is_empty() {
@@ -223,7 +223,7 @@ fn words(event: &mut Event, pairs: &[(&str, &str)]) {
     }
 }
 
-/// What a network adapter at a PCI address is called.
+/// The names of the network adapter at a PCI address.
 #[derive(Debug, Default)]
 struct Adapter {
     rdma: Option<String>,
@@ -232,7 +232,7 @@ struct Adapter {
 }
 
 impl Adapter {
-    fn of(roots: &Roots, pci: &str) -> Self {
+    fn at_address(roots: &Roots, pci: &str) -> Self {
         let dir = roots.sys("bus/pci/devices").join(pci);
         let first = |what: &str| roots::list(&dir.join(what)).ok()?.into_iter().next();
         let (rdma, netdev) = (first("infiniband"), first("net"));
@@ -253,7 +253,7 @@ mod tests {
     use super::super::nvidia::Line;
     use super::*;
 
-    fn told(line: &str, roots: &Roots) -> Event {
+    fn event_of(line: &str, roots: &Roots) -> Event {
         match recognise(line) {
             Some(Found::Nvidia(Line::Xid(x))) => xid(1e9, &x, Some("GPU-1")),
             Some(Found::Nvidia(Line::Sxid(s))) => sxid(1e9, &s).unwrap(),
@@ -288,7 +288,7 @@ mod tests {
             "mlx5_core 0000:ca:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link",
             "nfs: server 10.0.0.9 OK",
         ];
-        let told: String = lines.iter().map(|line| told(line, &roots).to_json() + "\n").collect();
-        insta::assert_snapshot!(told);
+        let events: String = lines.iter().map(|line| event_of(line, &roots).to_json() + "\n").collect();
+        insta::assert_snapshot!(events);
     }
 }

@@ -6,19 +6,19 @@ pub static XIDS: Family = Family::counter(
     "gpu_xid_errors_total",
     "",
     &["gpu", "xid"],
-    "XID errors since the boot, those of MIG instances included; 0 from the beginning for every GPU and known code. The PCI address stands for a GPU whose UUID nobody knows",
+    "XID errors since the boot, those of MIG instances included; 0 from the beginning for every GPU and known code. The PCI address stands for a GPU whose UUID is unknown",
 );
 pub static NONFATAL_XIDS: Family = Family::counter(
     "gpu_xid_nonfatal_errors_total",
     "",
     &["gpu", "xid"],
-    "XID errors of NVLink 5 (144 to 150) since the boot whose line says Nonfatal, from the first one on; gpu_xid_errors_total counts them too, and from 0",
+    "XID errors of NVLink 5 (144 to 150) since the boot whose line contains Nonfatal, from the first one on; gpu_xid_errors_total counts them too, and from 0",
 );
 pub static LAST_XID: Family = Family::gauge(
     "gpu_xid_last_timestamp_seconds",
     "seconds",
     &["gpu", "xid"],
-    "Unix time of the last XID error of this code since the boot, those that say Nonfatal aside; what is before gpu_last_reset_timestamp_seconds is history",
+    "Unix time of the last XID error of this code since the boot, those that contain Nonfatal aside; what is before gpu_last_reset_timestamp_seconds is history",
 );
 pub static MIG_XIDS: Family = Family::counter(
     "gpu_mig_xid_errors_total",
@@ -30,7 +30,7 @@ pub static SXIDS: Family = Family::counter(
     "gpu_nvswitch_sxid_errors_total",
     "",
     &["nvswitch", "sxid", "severity"],
-    "SXID errors of NVSwitches since the boot, from the first one on; `severity` is what the line says: fatal, non_fatal, correctable, or unknown where it says nothing. kernel_events_total counts them from 0, but for what was corrected and what is a mere note",
+    "SXID errors of NVSwitches since the boot, from the first one on; `severity` is that of the line: fatal, non_fatal, correctable, or unknown if it contains none. kernel_events_total counts them from 0, but for what was corrected and what is a mere note",
 );
 pub static EVENTS: Family = Family::counter(
     "kernel_events_total",
@@ -68,7 +68,7 @@ pub(super) static SUPPRESSED: Family = Family::counter(
     "stepwatch_exporter_kernel_events_suppressed_total",
     "",
     &[],
-    "Events of the kernel log that were counted and not told in the stream, because many of the same were within a minute",
+    "Events of the kernel log that were counted but not published in the stream, because many of the same were within a minute",
 );
 
 pub static FAMILIES: &[&Family] = &[

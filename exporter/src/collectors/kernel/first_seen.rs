@@ -1,11 +1,12 @@
 //! Messages that this node's kernel has never printed before.
 //!
-//! No list of patterns is complete, and what nobody has a pattern for is what a new failure looks
-//! like. So every message of warning or worse is stripped of what differs from one occurrence to
-//! the next, and what is left is remembered: the first time it is seen, it is counted and logged. A
-//! node that has no memory yet learns from what its kernel has printed so far, without counting.
+//! No list of patterns is complete, and a new kind of failure matches none of them. So every
+//! message of warning or worse is stripped of what differs from one occurrence to the next, and the
+//! rest is remembered: the first time it is seen, it is counted and logged. A node without a memory
+//! first learns from what its kernel has printed so far, without counting.
 //!
-//! The memory is a file of text, one message a line, to be read, merged and shipped to other nodes.
+//! The memory is a text file with one message a line, to be read, merged and shipped to other
+//! nodes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,7 +19,7 @@ use crate::persisted_state::open_private;
 
 /// Messages remembered. Beyond it, what is new is counted each time.
 const MAX_KNOWN: usize = 8192;
-/// Bytes of a message that tell it from others.
+/// Bytes of a message that distinguish it from others.
 const MAX_MESSAGE: usize = 200;
 /// Bytes of a file of known messages that are read.
 const MAX_FILE: u64 = (MAX_KNOWN * MAX_MESSAGE) as u64;
@@ -79,7 +80,7 @@ impl KnownMessages {
         true
     }
 
-    /// What was handed out to be saved was not.
+    /// Marks the messages handed out by `changed` as not saved.
     pub(super) fn not_saved(&mut self) {
         self.changed = true;
     }

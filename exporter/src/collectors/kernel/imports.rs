@@ -1,7 +1,7 @@
-//! How the connections of the Lustre client stand, while the log has one of them down.
+//! The state of the connections of the Lustre client, asked while one is down according to the log.
 //!
-//! Lustre prints a line of many that are alike, so of a hundred targets that are back the log may
-//! name one. The client itself knows of each.
+//! Lustre prints one of many lines that are alike, so of a hundred targets that are back the log
+//! may name one. The client itself has the state of each.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,9 +22,8 @@ pub(super) struct Imports {
 }
 
 impl Imports {
-    /// Asks if it is time, and takes in what came of it; waits for that at most so long. A
-    /// connection that is being made or given up keeps who asks waiting, so nobody but a thread
-    /// of its own does.
+    /// Asks if it is time, waits at most `most` for the answer, and takes in what has come. A
+    /// connection that is being made or given up blocks the reader, so a separate thread reads.
     pub(super) fn ask(&mut self, tracker: &mut Tracker, roots: &Roots, now: f64, most: Duration) {
         let due = self.asked.is_none_or(|(at, _)| at.elapsed() >= ASK_EVERY);
         if due && !self.looking.busy() && tracker.counts.held.iter().any(|held| held.name == LUSTRE) {

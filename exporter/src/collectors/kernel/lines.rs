@@ -1,13 +1,13 @@
-//! Which lines of the kernel log mean something.
+//! Which lines of the kernel log match a pattern.
 //!
-//! Nearly all mean nothing, and a storm of them must cost nothing: the first byte picks the few
-//! beginnings that are compared, and what may stand anywhere in a line is searched for with vector
-//! instructions. No line is matched against a list.
+//! Nearly all match none, and a storm of them must cost nothing: the first byte picks the few
+//! beginnings that are compared, and a text that may stand anywhere in a line is searched for with
+//! vector instructions. No line is matched against a list.
 //!
-//! Every user writes to this log: a process that crashes has its name at the beginning of a line
+//! Every user can write to this log: a process that crashes has its name at the beginning of a line
 //! (15 bytes that it chooses, then `[pid]: segfault at ...`), and the names of its files and
-//! cgroups and its arguments further on. So a pattern is longer than a name where it stands at the
-//! beginning, and a text that may stand further on must follow what only a driver writes.
+//! cgroups and its arguments further on. So a pattern at the beginning is longer than a name, and
+//! a text further on must follow what only a driver writes.
 
 use std::sync::LazyLock;
 
@@ -16,12 +16,12 @@ use memchr::memmem::Finder;
 use super::nvidia::{self, Line};
 use super::patterns::Pattern;
 
-/// What a line says.
+/// The content of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found<'a> {
     Nvidia(Line<'a>),
     Pattern(Pattern, Facts<'a>),
-    /// Of the kill that the next lines tell of.
+    /// The context of the kill that the next lines report.
     OomContext {
         pid: u32,
         cgroup: &'a str,
@@ -29,12 +29,12 @@ pub(super) enum Found<'a> {
     },
 }
 
-/// What a line says of it besides; empty where it says nothing.
+/// Further content of a line; empty where it has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Facts<'a> {
     /// A disk, a filesystem, a server, an interface.
     pub(super) device: &'a str,
-    /// As the line writes it.
+    /// PCI address as in the line.
     pub(super) pci: &'a str,
     pub(super) process: &'a str,
     pub(super) pid: Option<u32>,
@@ -68,7 +68,7 @@ pub(super) fn lines(message: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a line begins with the name and the number of a process, `name[pid]` or `name (pid)`: it
-/// is about that process, whatever the name says.
+/// is about that process, whatever the name contains.
 fn is_of_process(line: &str) -> bool {
     (0..=MAX_NAME_BYTES).any(|at| {
         let rest = line.as_bytes().get(at..).unwrap_or_default();
@@ -82,7 +82,7 @@ fn is_of_process(line: &str) -> bool {
     })
 }
 
-/// What begins with a number, without it.
+/// The text after the number at its beginning.
 fn after_number(text: &str) -> Option<&str> {
     let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
     (rest.len() < text.len()).then_some(rest)
@@ -145,11 +145,11 @@ finders! {
     WATCHDOG "NETDEV WATCHDOG: ";
 }
 
-/// What follows on whatever a driver calls itself and its device.
+/// Finds patterns after any name of a driver and its device.
 fn anywhere(line: &str) -> Option<Found<'_>> {
     let bytes = line.as_bytes();
     if let Some(at) = AER.find(bytes) {
-        let (pci, said) = said_of_device(line)?;
+        let (pci, said) = message_of_device(line)?;
         let severity = &line[at + AER.needle().len()..];
         let before = said.strip_suffix(severity)?.strip_suffix("PCIe Bus Error: severity=")?;
         let severity = severity.split(',').next().unwrap_or_default();
@@ -162,7 +162,7 @@ fn anywhere(line: &str) -> Option<Found<'_>> {
         return Some(Found::Pattern(pattern, Facts::pci(pci, "")));
     }
     if BANDWIDTH.find(bytes).is_some() {
-        let (pci, said) = said_of_device(line)?;
+        let (pci, said) = message_of_device(line)?;
         let (rate, _) = said.split_once(" Gb/s available PCIe bandwidth, limited by ")?;
         let is_rate = rate.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         return is_rate.then(|| Found::Pattern(Pattern::PcieDegraded, Facts::pci(pci, "")));
@@ -197,8 +197,8 @@ fn is_driver(words: &str) -> bool {
     words.split(' ').count() <= 3 && words.split(' ').all(|word| is_device(word) && !word.contains('/'))
 }
 
-/// The address in `<driver> <address>: <what is said>`, and what is said.
-fn said_of_device(line: &str) -> Option<(&str, &str)> {
+/// The address and the message in `<driver> <address>: <message>`.
+fn message_of_device(line: &str) -> Option<(&str, &str)> {
     let (driver, rest) = line.split_once(' ')?;
     let (pci, said) = rest.split_once(": ")?;
     (is_device(driver) && nvidia::address(pci).is_some()).then_some((pci, said))
@@ -341,8 +341,8 @@ fn lustre(line: &str) -> Option<Found<'_>> {
     let server = rest.split_once(" (at ").and_then(|(_, at)| at.split(')').next()).unwrap_or_default();
     // The last part is an address in memory, another one for every mount.
     let device = import.rsplit_once('-').map_or(import, |(name, _)| name);
-    // That the management server is back, whose import has no such part, says nothing of the
-    // targets at its address.
+    // The return of the management server, whose import has no such part, does not mean that
+    // the targets at its address are back.
     let server = if device == import { "" } else { server };
     Some(Found::Pattern(pattern, Facts { server, ..Facts::device(device) }))
 }
@@ -362,7 +362,7 @@ fn ext4(line: &str) -> Option<Found<'_>> {
     let (device, rest) = line.strip_prefix("EXT4-fs (")?.split_once("): ").filter(|(d, _)| is_device(d))?;
     let pattern = match () {
         () if rest.starts_with("Remounting filesystem read-only") => Pattern::FilesystemReadonly,
-        // Older kernels do not say how.
+        // Older kernels do not print the mode.
         () if rest.starts_with("re-mounted") && !rest.contains(" ro.") => Pattern::FilesystemWritable,
         () if rest.starts_with("mounted filesystem") || rest.starts_with("unmounting filesystem") => {
             Pattern::FilesystemMounted
@@ -436,8 +436,7 @@ fn hardware(line: &str) -> Option<Found<'_>> {
         Some(_) => return None,
         None if !matches!(head, "" | "mce: ") => return None,
         None if rest.starts_with("Machine check events logged") => Pattern::MceLogged,
-        // The kernel's own words, and those of the decoder that speaks in its place where the CPU
-        // is AMD's.
+        // The wording of the kernel, and that of the decoder that replaces it on CPUs of AMD.
         None if rest
             .strip_prefix("CPU ")
             .and_then(after_number)
@@ -452,9 +451,8 @@ fn hardware(line: &str) -> Option<Found<'_>> {
     Some(Found::Pattern(pattern, Facts::default()))
 }
 
-/// `INFO: task python3:4242 blocked for more than 122 seconds.`
-/// `I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) ...`, of a disk: drives that nothing is in,
-/// and loops, fail every day.
+/// `I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) ...`, of a disk. Empty drives and loop
+/// devices fail every day.
 fn block_error(line: &str) -> Option<Found<'_>> {
     let (what, rest) =
         line.strip_prefix("blk_update_request: ").unwrap_or(line).split_once(" error, dev ")?;
@@ -465,6 +463,7 @@ fn block_error(line: &str) -> Option<Found<'_>> {
         .then(|| Found::Pattern(Pattern::DiskError, Facts::device(device)))
 }
 
+/// `INFO: task python3:4242 blocked for more than 122 seconds.`
 fn hung_task(line: &str) -> Option<Found<'_>> {
     let line = line.strip_prefix("INFO: ").unwrap_or(line);
     let (task, rest) = line.strip_prefix("task ")?.split_once(" blocked ")?;
@@ -523,9 +522,9 @@ fn oom_context(line: &str) -> Option<Found<'_>> {
     Some(Found::OomContext { pid, cgroup, constraint })
 }
 
-/// The cgroup in what ends with `,task_memcg=/slurm/job_7,task=python3`. Names of cgroups stand
-/// further ahead as well, and they are their owners' choice: where it is not clear which one is
-/// meant, none is.
+/// The cgroup in a text that ends with `,task_memcg=/slurm/job_7,task=python3`. Names of cgroups
+/// also stand before that, and their owners choose them: if it is ambiguous which one is meant,
+/// there is none.
 fn task_cgroup(text: &str) -> Option<&str> {
     const FIELD: &str = ",task_memcg=";
     let (before, rest) = text.split_once(FIELD)?;
@@ -542,7 +541,7 @@ fn oom_kill(line: &str) -> Option<Found<'_>> {
     killed(rest.strip_prefix(" (oom_kill_allocating_task)").unwrap_or(rest).strip_prefix(": ")?)
 }
 
-/// Older kernels tell of the decision on a line of its own, and then of this.
+/// Older kernels log the decision on a line of its own, and then this one.
 fn killed(line: &str) -> Option<Found<'_>> {
     let (pid, rest) = line.strip_prefix("Killed process ")?.split_once(" (")?;
     let process = rest.rsplit_once(") total-vm:").or_else(|| rest.split_once(')'))?.0;

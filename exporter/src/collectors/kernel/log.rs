@@ -1,4 +1,4 @@
-//! The kernel log as a file: one record at a time, without ever waiting but where it is asked to.
+//! The kernel log as a file: one record at a time. Only `wait` blocks.
 //!
 //! The device gives one record to a `read`, from the oldest that it still has, and `EPIPE` where
 //! records were overwritten before they were read. A regular file or a pipe with the same text is
@@ -24,7 +24,7 @@ pub(super) struct Log {
     file: File,
     kind: LogSource,
     buffer: Vec<u8>,
-    /// What was read of a plain file and not yet given out begins at `start`.
+    /// Bytes read from a plain file; those not yet returned begin at `start`.
     pending: Vec<u8>,
     start: usize,
     /// The rest of a record that is too long is being thrown away.
@@ -40,7 +40,7 @@ enum LogSource {
     Plain,
 }
 
-/// What the log had.
+/// The result of one read of the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<'a> {
     Record(&'a [u8]),
@@ -118,8 +118,8 @@ impl Log {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// The next line that is there as a whole. Continuation lines are lines here: they parse as
-    /// nothing, and nobody needs them.
+    /// The next complete line. Continuation lines are lines here: they parse as nothing, and are
+    /// not needed.
     fn whole(&mut self) -> Option<core::ops::Range<usize>> {
         let length = memchr::memchr(b'\n', &self.pending[self.start..])?;
         let range = self.start..self.start + length.min(MAX_RECORD_BYTES);
@@ -127,8 +127,8 @@ impl Log {
         Some(range)
     }
 
-    /// Waits for more, at most so long; false where waiting is of no use. A plain file is always
-    /// ready, and a pipe without writers always hung up.
+    /// Waits at most `most` for more. Returns false if waiting is of no use: a plain file is always
+    /// ready, and a pipe without writers is always hung up.
     pub(super) fn wait(&self, most: Duration) -> bool {
         if self.kind == LogSource::Plain {
             return false;

@@ -25,7 +25,7 @@ pub(super) struct Xid<'a> {
     pub(super) compute_instance: Option<u32>,
     pub(super) pid: Option<u32>,
     pub(super) process: Option<&'a str>,
-    /// The XID that the kernel says this one follows from.
+    /// The XID that this one follows from, according to the kernel.
     pub(super) caused_by: Option<u32>,
     pub(super) detail: &'a str,
 }
@@ -41,14 +41,14 @@ pub(super) struct Sxid<'a> {
     pub(super) detail: &'a str,
 }
 
-/// How serious the line of an SXID says that it is.
+/// The severity in the line of an SXID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Severity {
     Fatal,
     NonFatal,
     /// It was corrected.
     Correctable,
-    /// The line does not say: errors of the switch as a whole, such as its temperature, its
+    /// The line contains none: errors of the switch as a whole, such as its temperature, its
     /// firmware or the host's way to it.
     Unknown,
 }
@@ -71,7 +71,7 @@ impl Severity {
     }
 }
 
-/// What the line of an NVIDIA driver says.
+/// The content of a line of an NVIDIA driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Line<'a> {
     Xid(Xid<'a>),
@@ -90,7 +90,7 @@ pub(super) enum Line<'a> {
     About {
         pci: String,
     },
-    /// The end of one, that tells what happened to the GPU it is about.
+    /// The last line of such a message: the GPU that it is about has fallen off the bus.
     AboutFallenOff,
     RxDetect,
 }
@@ -209,8 +209,8 @@ pub(super) fn address(text: &str) -> Option<String> {
 }
 
 impl Xid<'_> {
-    /// How serious this one is and what to do: what the catalogue says, unless the line itself
-    /// knows better.
+    /// How serious this one is and what to do: by the catalogue, unless the line itself contains
+    /// it.
     pub(super) fn verdict(&self) -> (Level, Remedy) {
         let known = catalogue::find(self.code);
         match self.code {
@@ -222,12 +222,12 @@ impl Xid<'_> {
         }
     }
 
-    /// An error of NVLink 5 whose line says so.
+    /// Whether its line marks it as a non-fatal error of NVLink 5.
     pub(super) fn is_nonfatal(&self) -> bool {
         (144..=150).contains(&self.code) && self.detail.contains("Nonfatal")
     }
 
-    /// What to do, for a person: what the driver wants, where it is for the line to say.
+    /// What to do, for a person: the action that the driver asks for, if the line contains one.
     pub(super) fn hint(&self) -> Cow<'static, str> {
         let known = catalogue::find(self.code).hint;
         match self.recovery() {
@@ -248,10 +248,10 @@ impl Xid<'_> {
     }
 }
 
-/// The XID by which the driver says what it wants done to the GPU.
+/// The XID by which the driver asks for an action on the GPU.
 const RECOVERY: u32 = 154;
 
-/// What the driver wants done to a GPU.
+/// An action on a GPU that the driver asks for.
 struct Recovery {
     level: Level,
     action: Remedy,
@@ -376,7 +376,7 @@ pub(super) mod tests {
             ("0x2 (Node Reboot Required)", (Level::Error, Remedy::RebootNode)),
             ("0x3 (Drain P2P)", (Level::Error, Remedy::DrainReset)),
             ("0x4 (Drain and Reset)", (Level::Warn, Remedy::DrainReset)),
-            // As newer drivers word it, and ones that we do not know.
+            // In the wording of newer drivers, and in an unknown one.
             ("0x1 (PF FLR)", (Level::Error, Remedy::ResetGpu)),
             ("0x2 (OS Reboot)", (Level::Error, Remedy::RebootNode)),
             ("0x1 (Whatever it may be called to morrow)", (Level::Error, Remedy::ResetGpu)),
@@ -412,7 +412,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_sxid_whose_line_does_not_say_how_serious_it_is() {
+    fn an_sxid_whose_line_contains_no_severity() {
         let (error, warn) = (Level::Error, Level::Warn);
         for (said, severity, verdict) in [
             ("10007, IO failure", Severity::Unknown, Some((error, Remedy::RebootNode))),
@@ -447,14 +447,14 @@ pub(super) mod tests {
         }
     }
 
-    /// What a line is made of.
+    /// The parts of a line.
     #[derive(Debug, Clone)]
     pub(in super::super) struct Written {
         place: (u32, u8, u8),
         function: Option<u8>,
         instances: (Option<u32>, Option<u32>),
         pub(in super::super) code: u32,
-        /// As it is written, and what is to be read of it.
+        /// The text in the line, and the value expected from it.
         pid: (String, Option<u32>),
         name: (String, Option<String>),
         detail: String,
@@ -501,7 +501,7 @@ pub(super) mod tests {
         ]
     }
 
-    /// At most 15 bytes, and whatever a program likes.
+    /// At most 15 bytes, which a program chooses.
     fn name() -> impl Strategy<Value = (String, Option<String>)> {
         let liked = "[a-zA-Z0-9_.:/()=\\[\\]<>-][a-zA-Z0-9_.:/ ()=\\[\\]<>-]{0,14}";
         prop_oneof![
@@ -512,7 +512,7 @@ pub(super) mod tests {
     }
 
     prop_compose! {
-        /// What a driver writes, and any words beside it that are not the driver's own.
+        /// Lines of a driver, with arbitrary text from other sources.
         pub(in super::super) fn written()(
             place in (any::<u32>(), any::<u8>(), 0u8..0x20),
             function in proptest::option::of(0u8..8),

@@ -1,30 +1,29 @@
-//! The patterns that the kernel log is searched for: what each is called, and what is reported of
-//! it besides the count.
+//! The patterns that the kernel log is searched for: the name of each, and what is published
+//! besides the count.
 
 use stepwatch_wire::conditions::NodeCondition;
 
 use super::catalogue::Level;
 
-/// What is told of a pattern in the stream.
+/// What is published of a pattern in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Report {
-    /// Counted, and no more: what it means for the node is told by somebody else, or by another
-    /// line.
+    /// Only counted: another collector or another line reports what it means for the node.
     Count,
-    /// It happened.
+    /// It happens at one moment.
     Once { condition: NodeCondition, level: Level, phrase: &'static str },
-    /// It holds, from here to the pattern that ends it.
+    /// It begins, and holds until the pattern that ends it.
     Begin { condition: NodeCondition, level: Level, phrase: &'static str },
-    /// It is over.
+    /// It ends.
     End { condition: NodeCondition, phrase: &'static str },
-    /// It happened to a link. Whether the link is down or slow is for the collectors to say that
-    /// know which ports should be up, which were left out, and how wide a slot is: a driver
-    /// says the same of a cage that was never cabled, and never says that it is over.
+    /// It happened to a link. Whether the link is down or slow is reported by the collectors that
+    /// have the expected and the left-out ports and the width of slots: a driver logs the same of
+    /// a cage that was never cabled, and never logs an end.
     Link { medium: &'static str, state: &'static str, level: Level, phrase: &'static str },
 }
 
 macro_rules! patterns {
-    ($($pattern:ident $label:literal $tell:expr;)*) => {
+    ($($pattern:ident $label:literal $report:expr;)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Pattern { $($pattern,)* }
 
@@ -37,7 +36,7 @@ macro_rules! patterns {
             }
 
             pub(super) fn report(self) -> Report {
-                match self { $(Self::$pattern => $tell,)* }
+                match self { $(Self::$pattern => $report,)* }
             }
         }
     };
@@ -96,14 +95,14 @@ patterns! {
     AerNonfatal "aer_nonfatal" once(C::AerNonfatal, Warn, "uncorrected PCIe error, not fatal");
     AerFatal "aer_fatal" once(C::AerFatal, Error, "fatal PCIe error");
     Mce "mce" once(C::Mce, Error, "the CPU reports an uncorrected machine check");
-    // Printed of every one, also of those that were corrected; what was not says so in a line of
-    // its own.
+    // Printed of every machine check, also of corrected ones; an uncorrected one has a line of its
+    // own.
     MceLogged "mce_logged" Count;
     CperCorrected "cper_corrected" Count;
     CperRecoverable "cper_recoverable" once(C::Mce, Warn, "the firmware reports a recoverable hardware error");
     CperFatal "cper_fatal" once(C::Mce, Error, "the firmware reports a fatal hardware error");
-    // Whether it was mended since, nobody says.
-    CperPreviousBoot "cper_previous_boot" once(C::PreviousBoot, Warn, "before the last boot the firmware recorded a hardware error that nobody could report any more");
+    // Whether it was repaired since is unknown.
+    CperPreviousBoot "cper_previous_boot" once(C::PreviousBoot, Warn, "before the last boot the firmware recorded a hardware error that could not be reported any more");
     NvmeTimeout "nvme_timeout" once(C::NvmeError, Warn, "the disk did not answer in time");
     NvmeDisabled "nvme_disabled" once(C::NvmeError, Error, "the disk is lost: it was disabled after a reset that failed");
     NvmeNoPath "nvme_no_path" once(C::NvmeError, Error, "the disk is lost: no path is left to it");
@@ -115,7 +114,7 @@ patterns! {
     FilesystemMounted "filesystem_mounted" end(C::FilesystemReadonly, "the filesystem was unmounted or mounted anew");
     FilesystemError "filesystem_error" once(C::FilesystemError, Warn, "the filesystem found an error in itself");
     NfsStall "nfs_not_responding" begin(C::NfsStall, Warn, "the NFS server does not answer");
-    // Of soft mounts: nobody waits any more, and nothing says when the server is back.
+    // Of soft mounts: no process waits any more, and no line reports that the server is back.
     NfsTimeout "nfs_timed_out" once(C::NfsTimeout, Warn, "the NFS server did not answer in time, a program got an error instead of its data");
     NfsOk "nfs_ok" end(C::NfsStall, "the NFS server answers again");
     LustreLost "lustre_connection_lost" begin(C::LustreStall, Warn, "the connection to a Lustre server was lost, who uses it waits");
@@ -124,7 +123,7 @@ patterns! {
     SoftLockup "soft_lockup" once(C::SoftLockup, Warn, "a CPU made no progress for a long time");
     HardLockup "hard_lockup" once(C::HardLockup, Error, "a CPU stopped and takes no interrupts");
     RcuStall "rcu_stall" once(C::RcuStall, Warn, "a CPU is stuck in the kernel");
-    // What it kills is seldom a rank, and a rank that dies is told of by itself.
+    // It seldom kills a rank, and the death of a rank is published by itself.
     OomKill "oom_kill" once(C::OomKill, Warn, "killed for want of memory");
     Oops "oops" once(C::KernelOops, Error, "the kernel has a bug in it and goes on damaged");
     Panic "panic" once(C::KernelPanic, Error, "the kernel panicked");
@@ -136,7 +135,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn a_line_does_not_say_how_a_link_is() {
+    fn a_line_does_not_decide_the_state_of_a_link() {
         for pattern in Pattern::ALL {
             if let Report::Link { state, .. } = pattern.report() {
                 assert_eq!(state, "errors", "{pattern:?}");

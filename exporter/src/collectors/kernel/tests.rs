@@ -80,7 +80,7 @@ fn xids(events: &[Event]) -> Vec<i64> {
 }
 
 #[test]
-fn what_was_there_at_the_first_start_is_counted_and_what_comes_is_told() {
+fn records_before_the_first_start_are_counted_and_later_ones_published() {
     let mut m = Machine::new();
     m.xid(31);
     let bench = m.bench();
@@ -93,8 +93,8 @@ fn what_was_there_at_the_first_start_is_counted_and_what_comes_is_told() {
     m.xid(79);
     let out = bench.collect(&mut reader);
     assert_eq!(out.get(&XIDS, &[UUID, "79"]), Some(1.0));
-    let told = bench.published();
-    let [event] = &told[..] else { panic!("{told:?}") };
+    let published = bench.published();
+    let [event] = &published[..] else { panic!("{published:?}") };
     assert_eq!(
         (event.code, event.extra["gpu"].as_str(), event.level.as_deref()),
         (Some(79), Some(UUID), Some("error"))
@@ -102,7 +102,7 @@ fn what_was_there_at_the_first_start_is_counted_and_what_comes_is_told() {
 }
 
 #[test]
-fn what_the_firmware_kept_over_the_boot_is_told_at_the_first_start() {
+fn what_the_firmware_kept_over_the_boot_is_published_at_the_first_start() {
     let mut m = Machine::new();
     m.xid(31);
     m.log("[Hardware Error]: event severity: fatal");
@@ -111,8 +111,8 @@ fn what_the_firmware_kept_over_the_boot_is_told_at_the_first_start() {
     let out = first.collect(&mut reader);
     let counted = |event: &str| out.get(&EVENTS, &[event]);
     assert_eq!((counted("cper_previous_boot"), counted("cper_fatal")), (Some(1.0), Some(0.0)));
-    let told = first.published();
-    let [event] = &told[..] else { panic!("{told:?}") };
+    let published = first.published();
+    let [event] = &published[..] else { panic!("{published:?}") };
     assert_eq!(event.name.as_deref(), Some("hardware_error_previous_boot"));
     assert_eq!((event.level.as_deref(), event.code), (Some("warn"), Some(1)));
     saved(&mut reader, &first);
@@ -131,14 +131,14 @@ fn a_restart_neither_loses_nor_doubles() {
     first.collect(&mut reader);
     saved(&mut reader, &first);
     drop(reader);
-    // While nobody reads.
+    // While no exporter runs.
     m.xid(79);
     m.xid(45);
     let mut reader = start(&second);
     let out = second.collect(&mut reader);
-    let told = second.published();
-    assert_eq!(xids(&told), [79, 45], "31 was told by the one before");
-    let age = unix_now() - told[0].ts.unwrap();
+    let published = second.published();
+    assert_eq!(xids(&published), [79, 45], "31 was published before the restart");
+    let age = unix_now() - published[0].ts.unwrap();
     assert!((990.0..1000.0).contains(&age), "with its own time, {age} seconds ago");
     for code in ["31", "79", "45"] {
         assert_eq!(out.get(&XIDS, &[UUID, code]), Some(1.0), "{code}");
@@ -192,21 +192,21 @@ fn a_gpu_that_is_gone_keeps_its_name_and_a_boot_begins_anew() {
 }
 
 #[test]
-fn a_condition_that_holds_at_the_first_start_is_told_as_one_that_holds() {
+fn a_condition_that_holds_at_the_first_start_is_published_as_one_that_holds() {
     let mut m = Machine::new();
     m.log("EXT4-fs (nvme0n1p2): Remounting filesystem read-only");
     let bench = m.bench();
     let mut reader = start(&bench);
     bench.collect(&mut reader);
     bench.collect(&mut reader);
-    let told = bench.published();
-    let [event] = &told[..] else { panic!("{told:?}") };
+    let published = bench.published();
+    let [event] = &published[..] else { panic!("{published:?}") };
     assert_eq!(event.name.as_deref(), Some("filesystem_readonly"));
     assert!(event.extra.contains_key("again"));
 }
 
 #[test]
-fn a_connection_of_lustre_that_is_back_is_over_though_the_log_never_says_so() {
+fn a_connection_of_lustre_that_is_back_is_over_even_if_the_log_never_contains_it() {
     let mut m = Machine::new();
     let bench = m.bench();
     let mut reader = start(&bench);
@@ -226,8 +226,8 @@ fn a_connection_of_lustre_that_is_back_is_over_though_the_log_never_says_so() {
         bench.published()
     };
     assert!(asks("DISCONN").is_empty());
-    let told = asks("FULL");
-    let [event] = &told[..] else { panic!("{told:?}") };
+    let published = asks("FULL");
+    let [event] = &published[..] else { panic!("{published:?}") };
     assert_eq!((event.name.as_deref(), event.code), (Some("lustre_stall"), Some(0)));
     assert!(asks("FULL").is_empty());
 }
@@ -258,13 +258,13 @@ fn what_is_new_to_the_node_is_counted_once_and_known_after_a_restart() {
 }
 
 #[test]
-fn no_log_is_unsupported_and_one_that_may_not_be_read_says_what_to_do() {
+fn no_log_is_unsupported_and_one_that_may_not_be_read_reports_what_to_do() {
     let m = Machine::new();
     let bench = |kmsg: PathBuf| Bench::new(Roots { kmsg, ..Roots::default() });
     let mut reader = KernelLogReader::new(&Config::default());
     let absent = reader.probe(&bench(m.dir.path().join("absent")).context()).unwrap();
     assert!(matches!(absent, Support::Unsupported(why) if why.contains("mount that of the host")));
-    // As the kernel answers one without the capability; root, who runs some tests, has it.
+    // As the kernel answers a process without the capability; root, who runs some tests, has it.
     let error = io::Error::from(rustix::io::Errno::PERM);
     let said = refused(Path::new("/dev/kmsg"), error).unwrap_err().to_string();
     let helps = ["/dev/kmsg", "CAP_SYSLOG", "privileged: true"];
@@ -290,7 +290,7 @@ fn the_next_reader_waits_until_the_last_one_is_done() {
     assert!(free());
     let mut reader = start(&second);
     assert_eq!(second.collect(&mut reader).get(&XIDS, &[UUID, "79"]), Some(1.0));
-    assert!(second.published().is_empty(), "it was told");
+    assert!(second.published().is_empty(), "it was published before");
 }
 
 #[test]
@@ -323,7 +323,7 @@ proptest::proptest! {
         between in "[a-z ]{0,9}",
         belongs in proptest::collection::vec("[A-Z]{1,9}=[+a-z0-9:.]{0,12}", 0..3),
     ) {
-        // As the kernel writes what is not printable, or would be taken for such.
+        // As the kernel escapes bytes that are not printable, and its own escape character.
         let escaped = |line: String| {
             let byte = |b: u8| match b {
                 b' '..=b'~' if b != b'\\' => char::from(b).to_string(),

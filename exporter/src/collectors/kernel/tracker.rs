@@ -1,4 +1,4 @@
-//! From records to counts, and to the events that are worth telling.
+//! Turns records of the log into counts, and into the events that are worth publishing.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,24 +16,26 @@ use crate::roots::Roots;
 
 /// Records within which the lines of one message of the driver stand.
 const WINDOW: u64 = 3;
-/// Records of a priority up to this one, a warning, are looked at for what was never seen before.
+/// Records of a priority below this one (warnings and worse) are checked for messages that this
+/// node has never logged before.
 const WORST: usize = 5;
-/// Events of one kind of one device that are told within [`BURST_SECONDS`]; what comes after is
+/// Events of one kind of one device that are published within [`BURST_SECONDS`]; further ones are
 /// only counted.
 const BURST: u32 = 10;
 const BURST_SECONDS: f64 = 60.0;
-/// Kinds and devices whose events are limited each on its own.
+/// Pairs of kind and device whose events are limited separately.
 const MAX_BURSTS: usize = 1024;
-/// As the record from which on is told: nobody is told yet, because it is the first start of this
-/// boot.
-pub(super) const NOBODY: u64 = u64::MAX;
-/// A condition that still holds is told again this often.
+/// A value of [`Tracker::publish_from`]: no record is published yet, because this is the first
+/// start since the boot.
+pub(super) const NOT_YET: u64 = u64::MAX;
+/// A condition that still holds is published again at this interval.
 const AGAIN_SECONDS: f64 = 600.0;
-/// A condition that the kernel has not repeated for this long is over. It prints no end where
-/// whoever waited was killed, where a file system was unmounted by force or its disk taken out, and
-/// leaves out lines in a storm: an incident must not stay open until the next boot. A server is
-/// seldom away for longer, and whether a mount answers, what state a connection to Lustre is in and
-/// which file system cannot be written is told by other collectors for as long as it lasts.
+/// A condition that the kernel has not logged again for this long is over. The kernel logs no end
+/// when the waiting process was killed, when a file system was unmounted by force or when its disk
+/// was taken out, and it drops lines in a storm. An incident must not stay open until the next
+/// boot. A server is seldom away for longer. Other collectors report, for as long as it lasts, a
+/// mount that does not answer, a Lustre connection that is down and a file system that cannot be
+/// written.
 pub(super) const HOLDS_SECONDS: f64 = 6.0 * 3600.0;
 /// The condition of a Lustre target that cannot be reached.
 pub(super) const LUSTRE: &str = NodeCondition::LustreStall.name();
@@ -42,25 +44,26 @@ pub(super) const LUSTRE: &str = NodeCondition::LustreStall.name();
 pub(super) struct Tracker {
     pub(super) counts: Counts,
     pub(super) known: KnownMessages,
-    /// What was never seen before is learned without being counted.
+    /// New messages are learned without being counted.
     pub(super) learning: bool,
-    /// Records from here on are told of; those before it were, or are too old to be.
-    pub(super) tell_from: u64,
+    /// Records from this sequence number on are published. Those before it were published already,
+    /// or are too old.
+    pub(super) publish_from: u64,
     pub(super) events: Vec<Event>,
-    /// An XID came from where nobody knows a GPU.
+    /// An XID named a PCI address that belongs to no known GPU.
     pub(super) stranger: bool,
     overwritten: bool,
     oom: Option<Oom>,
     /// Which GPU the lines of the driver are about, and up to which record.
     about: Option<(String, u64)>,
-    /// When the burst of this began, and how many were told.
+    /// When the burst of each key began, and how many of its events were published.
     bursts: HashMap<String, (f64, u32)>,
 }
 
 impl Tracker {
-    /// Goes on from `counts`, and tells of records from `tell_from` on.
-    pub(super) fn new(counts: Counts, tell_from: u64) -> Self {
-        Self { counts, tell_from, ..Self::default() }
+    /// Continues from `counts`, and publishes records from `publish_from` on.
+    pub(super) fn new(counts: Counts, publish_from: u64) -> Self {
+        Self { counts, publish_from, ..Self::default() }
     }
 
     /// The log was overwritten before it was read; the next record shows by how much.
@@ -71,7 +74,7 @@ impl Tracker {
     /// Takes in what the log gave; one that was taken in before does nothing.
     pub(super) fn take(&mut self, bytes: &[u8], roots: &Roots, time: impl FnOnce(u64) -> f64) {
         let Some(record) = Record::parse(bytes) else {
-            // Of a plain file, continuation lines come by themselves.
+            // In a plain file, continuation lines come as separate records.
             self.counts.malformed += u64::from(!bytes.starts_with(b" ") && !bytes.is_empty());
             return;
         };
@@ -151,8 +154,8 @@ impl Tracker {
             return self.previous_boot(facts, at);
         }
         let oom = self.oom.take_if(|oom| pattern == Pattern::OomKill && facts.pid == Some(oom.pid));
-        let fresh = at.sequence >= self.tell_from;
-        // Its text is kept with a condition also where nobody is told of the beginning.
+        let fresh = at.sequence >= self.publish_from;
+        // A condition keeps its text even if its beginning is not published.
         if !fresh && !matches!(pattern.report(), Report::Begin { .. } | Report::End { .. }) {
             return;
         }
@@ -162,7 +165,7 @@ impl Tracker {
             events::of_gpu(&mut event, self.counts.gpu(&pci));
         }
         match pattern.report() {
-            // What nobody can tell from others would never be over.
+            // A condition without a device cannot be matched with its end: it would never be over.
             Report::Begin { .. } if facts.device.is_empty() => {}
             Report::Begin { condition, .. } => {
                 if let Some(held) = self.counts.holds(condition.name(), facts.device) {
@@ -175,7 +178,7 @@ impl Tracker {
                     device: facts.device.to_owned(),
                     level: event.level.clone().unwrap_or_default(),
                     text: event.text.clone().unwrap_or_default(),
-                    told: (self.tell_from != NOBODY).then_some(at.ts),
+                    told: (self.publish_from != NOT_YET).then_some(at.ts),
                     server: facts.server.to_owned(),
                     said: Some(at.ts),
                 };
@@ -197,19 +200,20 @@ impl Tracker {
         self.publish(event, at);
     }
 
-    /// Tells what befell the kernel before this one. It is printed before anybody can listen, and
-    /// no less news for that; several are one.
+    /// Publishes the hardware error that ended the previous boot. The kernel logs it before any
+    /// program can read the log, so it is published on the first start too. Several are published
+    /// as one.
     fn previous_boot(&mut self, facts: &Facts<'_>, at: LogLine<'_>) {
         let pattern = Pattern::CperPreviousBoot;
-        let told = self.tell_from != NOBODY && at.sequence < self.tell_from;
-        if !told && self.counts.events.get(pattern.as_str()) == Some(&1) {
+        let published = self.publish_from != NOT_YET && at.sequence < self.publish_from;
+        if !published && self.counts.events.get(pattern.as_str()) == Some(&1) {
             self.events.extend(events::pattern(pattern.report(), facts, at, None));
         }
     }
 
-    /// Tells, unless it was told or too much of the same was.
+    /// Publishes the event, unless it was published before or the limit of its burst is reached.
     fn publish(&mut self, event: Event, at: LogLine<'_>) {
-        if at.sequence < self.tell_from {
+        if at.sequence < self.publish_from {
             return;
         }
         let of = |key: &str| event.extra.get(key).and_then(|v| v.as_str()).unwrap_or_default();
@@ -223,19 +227,19 @@ impl Tracker {
             self.counts.suppressed += 1;
             return;
         }
-        let (began, told) = self.bursts.entry(key).or_insert((at.ts, 0));
+        let (began, published) = self.bursts.entry(key).or_insert((at.ts, 0));
         if at.ts - *began >= BURST_SECONDS {
-            (*began, *told) = (at.ts, 0);
+            (*began, *published) = (at.ts, 0);
         }
-        *told += 1;
-        if *told > BURST {
+        *published += 1;
+        if *published > BURST {
             self.counts.suppressed += 1;
         } else {
             self.events.push(event);
         }
     }
 
-    /// Counts a message of the kernel itself that was never seen before.
+    /// Counts a message of the kernel itself that this node has never logged before.
     fn novelty(&mut self, record: &Record<'_>) {
         let priority = usize::from(record.priority);
         if priority >= WORST || record.facility != 0 {
@@ -244,28 +248,28 @@ impl Tracker {
         let message = record.text.split('\n').next().unwrap_or_default();
         if self.known.learn(message) && !self.learning {
             self.counts.unknown[priority] += 1;
-            // A kernel that says ever new things must not fill our log as well.
+            // A kernel that logs new messages without end must not fill our log as well.
             if !self.known.full() {
                 tracing::info!(
                     message = message.trim(),
-                    "the kernel said what it never said before on this node"
+                    "the kernel logged a message that is new on this node"
                 );
             }
         }
     }
 
-    /// Tells again of what still holds, and ends what nothing was heard of any more.
+    /// Publishes again the conditions that still hold, and ends those not logged for too long.
     pub(super) fn again(&mut self, now: f64) {
         let Self { counts, events, .. } = self;
         counts.held.retain_mut(|held| {
             let said = *held.said.get_or_insert(now);
             if now - said >= HOLDS_SECONDS {
-                let why = format!("the kernel has not said it again for {:.0} h", HOLDS_SECONDS / 3600.0);
+                let why = format!("the kernel has not logged it again for {:.0} h", HOLDS_SECONDS / 3600.0);
                 // A condition that was never reported needs no end event.
                 events.extend(held.told.map(|_| events::over(now, held, &why)));
                 return false;
             }
-            if held.told.is_none_or(|told| now - told >= AGAIN_SECONDS) {
+            if held.told.is_none_or(|at| now - at >= AGAIN_SECONDS) {
                 held.told = Some(now);
                 events.push(events::again(now, held));
             }
@@ -273,12 +277,12 @@ impl Tracker {
         });
     }
 
-    /// Takes in which imports of the Lustre client were up at `asked`, by what the log calls them.
+    /// Takes in which imports of the Lustre client were up at `asked`, by their names in the log.
     pub(super) fn imports(&mut self, now: f64, asked: f64, up: &BTreeMap<String, bool>) {
         let Self { counts, events, .. } = self;
         counts.held.retain_mut(|held| {
             let Some(up) = up.get(&held.device).filter(|_| held.name == LUSTRE) else { return true };
-            // What the log said since is news that the answer does not have.
+            // What was logged after the question is newer than the answer.
             if *up && held.said.is_some_and(|said| said < asked) {
                 let why = "the connection to the Lustre server is back";
                 events.extend(held.told.map(|_| events::over(now, held, why)));
@@ -344,14 +348,14 @@ mod tests {
         assert_eq!(t.counts.lost, 3);
         t.overwritten();
         take(&mut t, 16, &[line]);
-        assert_eq!(t.counts.lost, 4, "something was, or it would not have been said");
+        assert_eq!(t.counts.lost, 4, "something was lost, or the log would not be marked as overwritten");
         t.take(b"garbage", &Roots::default(), |_| 0.0);
         t.take(b" KEY=value", &Roots::default(), |_| 0.0);
         assert_eq!((t.counts.malformed, t.counts.read), (1, 4));
     }
 
     #[test]
-    fn a_stall_begins_ends_and_is_told_again_while_it_lasts() {
+    fn a_stall_begins_ends_and_is_published_again_while_it_lasts() {
         let mut t = Tracker::default();
         let stall = "nfs: server a not responding, still trying";
         assert_eq!(names(&take(&mut t, 1, &[stall, stall, "nfs: server b OK"])), [("nfs_stall", 1)]);
@@ -361,22 +365,22 @@ mod tests {
         let again = t.events.pop().unwrap();
         assert!(again.extra.contains_key("again") && again.extra["device"].as_str() == Some("a"));
         assert_eq!(names(&take(&mut t, 4, &["nfs: server a OK", "nfs: server a OK"])), [("nfs_stall", 0)]);
-        // What began before anybody could be told is told at the first chance.
-        t.tell_from = NOBODY;
+        // What began before events were published is published at the first chance.
+        t.publish_from = NOT_YET;
         assert!(take(&mut t, 6, &[stall]).is_empty());
         t.again(1e9 + 7.0);
         assert_eq!(t.events.len(), 1);
     }
 
     #[test]
-    fn who_does_not_wait_for_a_server_is_told_of_once() {
+    fn a_timeout_of_a_soft_mount_is_published_once() {
         let mut t = Tracker::default();
         let events = take(&mut t, 1, &["nfs: server a not responding, timed out"]);
         assert_eq!(names(&events), [("nfs_timeout", 1)]);
-        assert!(events[0].extra.contains_key("once"), "nothing says when it is over");
+        assert!(events[0].extra.contains_key("once"), "its end is not logged");
         t.again(1e9 + 1000.0);
         assert!(t.events.is_empty() && t.counts.held.is_empty());
-        // Nor is there an end for what has no name.
+        // A condition without a device has no end either.
         let events = take(&mut t, 2, &["Remounting filesystem read-only"]);
         assert!(events[0].extra.contains_key("once") && t.counts.held.is_empty());
     }
@@ -386,33 +390,33 @@ mod tests {
         let stall = "nfs: server a not responding, still trying";
         let mut t = Tracker::default();
         take(&mut t, 1, &[stall]);
-        let told = |t: &mut Tracker, at: f64| {
+        let published = |t: &mut Tracker, at: f64| {
             t.again(1e9 + at);
             t.events.drain(..).map(|e| e.code.unwrap()).collect::<Vec<_>>()
         };
-        assert_eq!(told(&mut t, HOLDS_SECONDS), [1], "a long stall is one");
-        // The kernel says it again.
+        assert_eq!(published(&mut t, HOLDS_SECONDS), [1], "a long stall is one");
+        // The kernel logs it again.
         let last = HOLDS_SECONDS as u64;
         assert!(take(&mut t, last, &[stall]).is_empty());
-        assert_eq!(told(&mut t, 2.0 * HOLDS_SECONDS - 1.0), [1]);
+        assert_eq!(published(&mut t, 2.0 * HOLDS_SECONDS - 1.0), [1]);
         t.again(1e9 + 2.0 * HOLDS_SECONDS);
         let over = t.events.pop().unwrap();
         assert_eq!((over.code, over.level.as_deref()), (Some(0), Some("info")));
         assert_eq!(over.extra["device"].as_str(), Some("a"));
-        let said = "over: the kernel has not said it again for 6 h (the NFS server does not answer: a)";
+        let said = "over: the kernel has not logged it again for 6 h (the NFS server does not answer: a)";
         assert_eq!(over.text.as_deref(), Some(said));
-        assert!(told(&mut t, 3.0 * HOLDS_SECONDS).is_empty());
-        // One that was over before anybody could be told is no news; nor is one of which an older
-        // version does not know when.
-        t.tell_from = NOBODY;
+        assert!(published(&mut t, 3.0 * HOLDS_SECONDS).is_empty());
+        // A condition that was over before events were published is not published; nor is one
+        // whose time an older version did not store.
+        t.publish_from = NOT_YET;
         take(&mut t, last + 1, &[stall]);
-        assert!(told(&mut t, 3.0 * HOLDS_SECONDS).is_empty() && t.counts.held.is_empty());
+        assert!(published(&mut t, 3.0 * HOLDS_SECONDS).is_empty() && t.counts.held.is_empty());
         t.counts = serde_json::from_str(
             r#"{"held":[{"name":"nfs_stall","device":"a","level":"warn","text":"x","told":1e9}]}"#,
         )
         .unwrap();
-        assert_eq!(told(&mut t, HOLDS_SECONDS), [1]);
-        assert_eq!(told(&mut t, 2.0 * HOLDS_SECONDS), [0]);
+        assert_eq!(published(&mut t, HOLDS_SECONDS), [1]);
+        assert_eq!(published(&mut t, 2.0 * HOLDS_SECONDS), [0]);
     }
 
     fn lost(target: &str, server: &str) -> String {
@@ -436,10 +440,10 @@ mod tests {
         let all = [lost("s-OST1", a), lost("s-OST2", a), lost("s-OST3", b)];
         let began = take(&mut t, 1, &all.each_ref().map(String::as_str));
         assert_eq!(devices(&began), [("s-OST1-osc", 1), ("s-OST2-osc", 1), ("s-OST3-osc", 1)]);
-        // Its management server says nothing of its targets.
+        // A line of its management server does not mean that its targets are back.
         let mgc = format!("Lustre: MGC{a}: Connection restored to {a} (at {a})");
         assert!(take(&mut t, 4, &[&mgc, "Lustre: Skipped 7 previous similar messages"]).is_empty());
-        // One that the log never said was lost.
+        // A target whose loss was not logged.
         let over = take(&mut t, 6, &[&restored("s-OST7", a)]);
         assert_eq!(devices(&over), [("s-OST1-osc", 0), ("s-OST2-osc", 0)]);
         // A server whose place another one took.
@@ -456,21 +460,21 @@ mod tests {
         take(&mut t, 1, &all.each_ref().map(String::as_str));
         let up = BTreeMap::from([("s-OST1-osc".to_owned(), true), ("s-OST2-osc".to_owned(), false)]);
         t.imports(1e9 + 1.0, 1e9 + 0.5, &up);
-        assert!(t.events.is_empty(), "what was said after the question is newer than the answer");
+        assert!(t.events.is_empty(), "what was logged after the question is newer than the answer");
         let late = HOLDS_SECONDS - 60.0;
         t.imports(1e9 + late, 1e9 + late - 1.0, &up);
         let over: Vec<Event> = t.events.drain(..).collect();
         assert_eq!(devices(&over), [("s-OST1-osc", 0)]);
         let text = over[0].text.as_deref().unwrap();
         assert!(text.starts_with("over: the connection to the Lustre server is back ("), "{text}");
-        // What is known to be down lasts; of the third nobody says anything.
+        // A connection known to be down lasts; there is no news of the third.
         t.again(1e9 + HOLDS_SECONDS + 3.0);
-        let told: Vec<Event> = t.events.drain(..).collect();
-        assert_eq!(devices(&told), [("s-OST2-osc", 1), ("s-OST3-osc", 0)]);
+        let published: Vec<Event> = t.events.drain(..).collect();
+        assert_eq!(devices(&published), [("s-OST2-osc", 1), ("s-OST3-osc", 0)]);
     }
 
     #[test]
-    fn switches_are_told_of_unless_nothing_is_wrong() {
+    fn errors_of_switches_are_published_unless_they_are_harmless() {
         let mut t = Tracker::default();
         let sxid = |said: &str| format!("nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): {said}");
         let lines = [
@@ -482,8 +486,9 @@ mod tests {
         ]
         .map(sxid);
         let events = take(&mut t, 1, &lines.each_ref().map(String::as_str));
-        let told: Vec<_> = events.iter().map(|e| (e.code.unwrap(), e.level.as_deref().unwrap())).collect();
-        assert_eq!(told, [(10007, "error"), (20034, "error")]);
+        let published: Vec<_> =
+            events.iter().map(|e| (e.code.unwrap(), e.level.as_deref().unwrap())).collect();
+        assert_eq!(published, [(10007, "error"), (20034, "error")]);
         let counted = |pattern: &str| t.counts.events.get(pattern).copied().unwrap_or_default();
         let patterns = ["nvswitch_sxid_unknown", "nvswitch_sxid_fatal", "nvswitch_sxid_non_fatal"];
         assert_eq!(patterns.map(counted), [1, 1, 0]);
@@ -507,13 +512,13 @@ mod tests {
             "[Hardware Error]: Uncorrected, software restartable error.",
         ] {
             let next = t.counts.next.unwrap();
-            let told = take(&mut t, next, &[line]);
-            assert_eq!((names(&told), told[0].level.as_deref()), (vec![("mce", 1)], Some("error")));
+            let published = take(&mut t, next, &[line]);
+            assert_eq!((names(&published), published[0].level.as_deref()), (vec![("mce", 1)], Some("error")));
         }
     }
 
     #[test]
-    fn errors_from_before_the_boot_are_told_once_although_nobody_listened() {
+    fn errors_from_before_the_boot_are_published_once_even_at_the_first_start() {
         let numbered = "{1}[Hardware Error]: event severity: fatal";
         let lines = [
             "BERT: Error records from previous boot:",
@@ -522,13 +527,14 @@ mod tests {
             "[Hardware Error]: event severity: fatal",
             numbered,
         ];
-        for (tell_from, expected) in [(NOBODY, 1), (0, 2), (3, 1)] {
-            let mut t = Tracker { tell_from, ..Tracker::default() };
-            let told = take(&mut t, 1, &lines);
-            let previous = told.iter().filter(|e| e.name.as_deref() == Some("hardware_error_previous_boot"));
+        for (publish_from, expected) in [(NOT_YET, 1), (0, 2), (3, 1)] {
+            let mut t = Tracker { publish_from, ..Tracker::default() };
+            let published = take(&mut t, 1, &lines);
+            let previous =
+                published.iter().filter(|e| e.name.as_deref() == Some("hardware_error_previous_boot"));
             let previous: Vec<_> = previous.map(|e| e.level.as_deref()).collect();
-            assert_eq!(previous, vec![Some("warn"); usize::from(tell_from != 3)], "{tell_from}");
-            assert_eq!(told.len(), expected, "{tell_from}");
+            assert_eq!(previous, vec![Some("warn"); usize::from(publish_from != 3)], "{publish_from}");
+            assert_eq!(published.len(), expected, "{publish_from}");
             let counted =
                 ["cper_previous_boot", "cper_fatal", "mce"].map(|pattern| t.counts.events.get(pattern));
             assert_eq!(counted, [Some(&2), Some(&1), None]);
@@ -555,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_counted_in_full_and_told_in_part() {
+    fn a_storm_is_counted_in_full_and_published_in_part() {
         let mut t = Tracker::default();
         let lines: Vec<String> =
             (0..100).map(|i| format!("NVRM: Xid (PCI:0000:3b:00): 45, Ch {i}")).collect();

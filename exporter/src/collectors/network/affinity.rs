@@ -1,11 +1,11 @@
 //! Which NIC is near which GPU, and which rail a NIC is: so that an alert says "rail 3" and a
 //! throttled pair of GPU and NIC is found by a join.
 //!
-//! From the tree of `/sys/devices`, whose folders are the PCI bridges that a device hangs below,
-//! and from NUMA nodes. Rails are counted over the fabric's NICs in the order of the bus; a NIC
-//! that is lost keeps its number (`rails`), so that the others do not move up. Which ports are of
-//! the fabric, and not excluded, of the management network or never cabled, is for `rdma` to say.
-//! It is no measurement: what a path can carry is for `nccl-tests` to say.
+//! The distance comes from the tree of `/sys/devices`, whose folders are the PCI bridges above a
+//! device, and from NUMA nodes. Rails are counted over the fabric's NICs in the order of the bus; a
+//! NIC that is lost keeps its number (`rails`), so that the others do not move up. `rdma` decides
+//! which ports are of the fabric, and not excluded, of the management network or never cabled.
+//! Nothing is measured here: use `nccl-tests` to find out what a path can carry.
 
 mod rails;
 
@@ -43,7 +43,7 @@ pub static FAMILIES: &[&Family] = &[&AFFINITY, &RAIL];
 
 /// Name of what is remembered.
 const STATE_NAME: &str = "affinity";
-/// What only grew older is saved this often.
+/// A state in which only times changed is saved this often.
 const SAVE_SECONDS: f64 = 3600.0;
 /// More NICs than any node has.
 const MAX_NICS: usize = 64;
@@ -81,7 +81,7 @@ pub struct AffinityReader {
     rails: Vec<String>,
     exclude: Vec<glob::Pattern>,
     rdma: rdma::RdmaReader,
-    /// What is known of rails; `None` until the first look.
+    /// The known rails; `None` until the first look.
     known: Option<Rails>,
     saved_at: f64,
     failing: bool,
@@ -91,7 +91,7 @@ pub struct AffinityReader {
 struct Nic {
     name: String,
     place: Place,
-    /// Make and model, by which the fabric's NICs are told from the others.
+    /// Make and model, which distinguish the fabric's NICs from the others.
     model: String,
     /// Empty where there is none.
     guid: String,
@@ -135,7 +135,7 @@ impl AffinityReader {
         let state = cx.roots.state.as_deref();
         let mut known = self.known.take().unwrap_or_else(|| persisted_state::load(state, STATE_NAME));
         let before = known.clone();
-        // One that was of the fabric is, whether or not anybody remembers that it was ever up.
+        // A NIC that was of the fabric stays so, even if no state remembers that it was ever up.
         let (nics, apart): (Vec<Nic>, Vec<Nic>) =
             nics.into_iter().partition(|nic| match roles.as_ref().map(|roles| roles.get(&nic.name)) {
                 None | Some(Some(Role::Fabric)) => true,
@@ -175,20 +175,20 @@ impl AffinityReader {
         };
         let nic = |name: String| {
             let place = Place::behind(&dir.join(&name))?;
-            let told =
+            let board =
                 ["board_id", "hca_type"].map(|f| roots::read(&dir.join(&name).join(f)).unwrap_or_default());
             let pci = ["vendor", "device"]
                 .map(|f| roots::read(&dir.join(&name).join("device").join(f)).unwrap_or_default());
             let guid = roots::read(&dir.join(&name).join("node_guid")).unwrap_or_default();
             let guid = if guid.bytes().all(|b| matches!(b, b'0' | b':')) { String::new() } else { guid };
-            Some(Nic { model: [told, pci].concat().join(" "), name, place, guid, rdma: class == RDMA })
+            Some(Nic { model: [board, pci].concat().join(" "), name, place, guid, rdma: class == RDMA })
         };
         names.into_iter().filter(wanted).filter_map(nic).take(MAX_NICS).collect()
     }
 }
 
-/// Those of the model that most are of, with those that are gone, and the others: the fabric has
-/// one NIC for each GPU or two, storage and management have fewer of another model.
+/// The NICs of the most frequent model, counting those that are gone too, and the others: the
+/// fabric has one NIC for each GPU or two, storage and management have fewer of another model.
 fn of_most(nics: Vec<Nic>, known: &Rails) -> (Vec<Nic>, Vec<Nic>) {
     let mut count = BTreeMap::<String, usize>::new();
     for model in nics.iter().map(|nic| nic.model.as_str()).chain(known.gone(&nics)) {
@@ -226,7 +226,7 @@ impl Collector for AffinityReader {
 }
 
 impl Nic {
-    /// Empty where the firmware does not say.
+    /// Empty if the firmware does not give it.
     fn numa(&self) -> String {
         self.place.numa_node.map(|n| n.to_string()).unwrap_or_default()
     }
@@ -360,12 +360,12 @@ mod tests {
         bench.collect(&mut reader);
         std::fs::remove_file(node.0.path().join("sys/class/infiniband/mlx5_1")).unwrap();
         assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_9"]);
-        // The reboot that comes of it, after which the kernel also counts the others anew.
+        // The reboot after it, after which the kernel also numbers the others anew.
         std::fs::remove_file(node.0.path().join("sys/class/infiniband/mlx5_9")).unwrap();
         node.nic("mlx5_1", "pci0000:50/0000:50:01.0/0000:51:00.0", 0, "MT_CX7");
         let mut reader = self::reader(&Config::default());
         assert_eq!(rails(&bench.collect(&mut reader)), ["0 mlx5_0", "2 mlx5_1"]);
-        // One that is down after it keeps its rail as well, though nobody remembers that it was
+        // One that is down after it keeps its rail as well, even if no state remembers that it was
         // ever up.
         node.port("mlx5_1", "pci0000:50/0000:50:01.0/0000:51:00.0", ["1: DOWN", "2: Polling"]);
         let mut reader = self::reader(&Config::default());
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_may_be_told() {
+    fn rails_may_be_configured() {
         let (node, _) = node();
         let config = Config { rails: vec!["mlx5_9".into(), "mlx5_0".into()], ..Config::default() };
         let page = node.bench().collect(&mut reader(&config));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_machine_tells_little() {
+    fn a_virtual_machine_with_little_topology() {
         let node = Node(tempfile::tempdir().unwrap());
         let gpu = node.gpu(0, "pci0000:00/0000:00:1e.0", -1);
         node.nic("rdmap0s6", "pci0000:00/0000:00:06.0", -1, "");

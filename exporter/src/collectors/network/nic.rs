@@ -1,9 +1,9 @@
 //! Ethernet interfaces, from `/sys/class/net`: traffic, errors, speed and links that come and go.
 //!
-//! Only interfaces with a device behind them: bridges, bonds, tunnels and the thousand veth pairs
-//! of a container host say nothing about a cable. InfiniBand shows itself elsewhere. What the
-//! driver counts beyond that, pauses above all, is in `driver`; links that go down, drop, flap or
-//! slow down are told in the stream by `judge`.
+//! Only interfaces with a device behind them: bridges, bonds, tunnels and the many veth pairs of a
+//! container host have no cable. InfiniBand is read elsewhere. The driver's further counters, of
+//! pauses above all, are in `driver`; `judge` publishes links that go down, drop, flap or slow
+//! down.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -70,7 +70,7 @@ pub static SPEED: Family = Family::gauge(
     "nic_speed_bytes_per_second",
     "",
     DEVICE,
-    "Speed that the link has negotiated; absent while it is down or does not tell",
+    "Speed that the link has negotiated; absent while it is down or does not report it",
 );
 pub static MTU: Family = Family::gauge("nic_mtu_bytes", "bytes", DEVICE, "Largest packet of the interface");
 pub static CARRIER: Family =
@@ -96,7 +96,7 @@ const MAX_DEVICES: usize = 256;
 /// thousand in all, and a node whose cards are shared out as virtual functions has hundreds of
 /// interfaces.
 const MAX_KEPT_OPEN: usize = 32;
-/// What an interface is, is looked up anew this often.
+/// The identity of an interface is read again this often.
 const IDENTITY_SECONDS: f64 = 10.0;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
@@ -250,18 +250,18 @@ fn wanted(interfaces: &BTreeMap<String, Interface>) -> impl Iterator<Item = (&St
 /// An interface and what does not change of it while its driver is loaded.
 #[derive(Debug, Default)]
 struct Interface {
-    /// It is of Ethernet, and has a device behind it where that matters.
+    /// Whether it is Ethernet, and has a device behind it if that is required.
     wanted: bool,
     index: Option<u32>,
     mtu: Option<u64>,
     driver: String,
-    /// What is behind it, which may be on another bus than PCI.
+    /// The device behind it, which may be on another bus than PCI.
     parent: String,
     numa_node: String,
     dir: Dir,
     statistics: Dir,
     read_at: f64,
-    /// What was read of the speed, and how often the carrier had changed by then.
+    /// The speed that was read, and how often the carrier had changed by then.
     speed: Option<(i64, u64)>,
 }
 
@@ -294,7 +294,7 @@ impl Interface {
         let dir = &mut self.dir;
         let link = link(dir, device.to_owned());
         if link.up.is_none() {
-            // It may have gone and come back, as something else.
+            // It may have gone and come back as another device.
             self.read_at = f64::NEG_INFINITY;
         }
         let carrier_changes = dir.watch_number::<u64>("carrier_changes");
@@ -310,7 +310,7 @@ impl Interface {
             link,
             speed: speed.map(|megabits| megabits as f64 * 125_000.0),
             carrier_changes,
-            // Each loss is followed by a return; a kernel that counts losses apart is believed.
+            // Each loss is followed by a return; a kernel that counts losses separately is used.
             downs: counted.or(carrier_changes.map(|n| n / 2)),
             statistics: STATISTICS.iter().map(|(file, _)| self.statistics.watch_number(file)).collect(),
         }
@@ -327,7 +327,7 @@ impl Interface {
     }
 }
 
-/// What was read of an interface for more than one purpose.
+/// Values of an interface that are used for more than one purpose.
 #[derive(Debug)]
 struct Looked {
     link: Link,
@@ -375,7 +375,7 @@ impl Collector for NicReader {
 
 fn link(dir: &mut Dir, device: String) -> Link {
     let admin_up = dir.watch("flags").and_then(|flags| is_set_up(&flags));
-    // Drivers that do not track the state say unknown; the carrier then has the word.
+    // Drivers that do not track the state report `unknown`; the carrier then decides.
     let up = match dir.watch("operstate").as_deref() {
         Some("up") => Some(true),
         None | Some("unknown") => dir.watch_number::<u8>("carrier").map(|c| c == 1),

@@ -1,10 +1,10 @@
 //! RDMA ports, InfiniBand, RoCE and EFA under the same names: state, rate, traffic, errors, and
 //! links that drop, flap or slow down.
 //!
-//! Two rhythms: states every second, counters every ten, for each counter of a port is a command to
-//! its firmware. What each file may cost is in `sysfs`, which ports are judged in `device`, what is
-//! expected of them in `expect`, when a rate of errors is too high in `counters`. How ports fare is
-//! also a sample for peers to be compared, every half minute.
+//! There are two rhythms: states are read every second, counters every ten, because each counter of
+//! a port is a command to its firmware. `sysfs` limits what each file may cost, `device` decides
+//! which ports are judged, `expect` what is expected of them, and `counters` which rate of errors
+//! is too high. Every half minute a sample of each port is published to be compared with its peers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -53,10 +53,10 @@ pub const ABOUT: &str = "RDMA ports (InfiniBand, RoCE, EFA): state, rate, traffi
 
 /// Name of what is remembered.
 const STATE_NAME: &str = "rdma";
-/// What only grew older is saved this often.
+/// A state in which only times changed is saved this often.
 const SAVE_SECONDS: f64 = 600.0;
-/// What devices are is looked up anew this often, and sooner where a port could not be read or a
-/// device came or went.
+/// The list of devices is read again this often, and sooner if a port could not be read or a device
+/// came or went.
 const INVENTORY_SECONDS: f64 = 60.0;
 /// The kernel shows a device before it has made all its ports. So it is looked up again this long
 /// after it came, and every so often while it has none: well before a port that only was not seen
@@ -85,7 +85,7 @@ pub struct RdmaReader {
     devices: Vec<Device>,
     /// When they were looked up; it has to be done again where something could not be read since.
     inventory_at: f64,
-    /// When they were looked up, if it was too early to trust it.
+    /// When they were looked up, if it was too early to rely on the result.
     unsettled_at: Option<f64>,
     /// Directories of the ports, by their path below the folder of all devices, and what was read
     /// there since the last slow pass.
@@ -94,14 +94,14 @@ pub struct RdmaReader {
     folders: HashMap<String, Dir>,
     /// Interfaces under the default route.
     routed: Vec<String>,
-    /// What the last slow pass read; kept on the page until the next.
+    /// The values of the last slow pass; they stay on the page until the next one.
     counted: Counted,
     saturation: Saturation,
     /// By [`Device::key`].
     meters: BTreeMap<String, Meters>,
     /// `None` until the first pass.
     memory: Option<Memory>,
-    /// Whether there are as many ports as the configuration says.
+    /// Whether there are as many ports as the configuration expects.
     complete: Watch,
     unreadable: Conditions,
     health_at: f64,
@@ -125,7 +125,7 @@ struct Meters {
     traffic: band::Meter,
     /// Since when it has been slower than expected.
     slow_since: Option<f64>,
-    /// It falls short of its band, and by how much: in words.
+    /// By how much it falls short of its band, in words; `None` if it does not.
     short: Option<String>,
 }
 
@@ -218,9 +218,9 @@ impl RdmaReader {
         if slow {
             self.count(now, cx, &looks);
         }
-        let told = self.judge(Pass::new(now, slow, &memory), cx, &mut memory, &looks);
+        let published = self.judge(Pass::new(now, slow, &memory), cx, &mut memory, &looks);
         self.write(&memory.known, &looks, out);
-        memory.save(now, cx, news || told);
+        memory.save(now, cx, news || published);
         self.memory = Some(memory);
         Ok(())
     }
@@ -250,11 +250,11 @@ impl RdmaReader {
         looks
     }
 
-    /// What each device is for, by name: the fabric if any port is. One look, of which nothing is
-    /// remembered, for who does not judge them.
+    /// The role of each device, by name: the fabric if any port is. A single look without any
+    /// remembered state, for callers that do not judge the ports.
     pub(super) fn roles(&mut self, cx: &Context<'_>) -> Result<BTreeMap<String, Role>, CollectError> {
         let now = unix_now();
-        // Those of devices that are gone are not to be kept open.
+        // Directories of devices that are gone must not be kept open.
         self.dirs.clear();
         self.devices = device::inventory(cx.roots, &self.names(cx)?);
         self.routed = device::management_interfaces(cx.roots);
@@ -328,7 +328,7 @@ impl Memory {
     }
 }
 
-/// What a file of a device or a table of routes says, for the fuzzer.
+/// Parses a file of a device or a table of routes, for the fuzzer.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(text: &str) {
     let rate = sysfs::parse_rate(text);

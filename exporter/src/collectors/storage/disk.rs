@@ -3,7 +3,7 @@
 //!
 //! Which directories get checkpoints is known from the configuration and from the runs themselves;
 //! a directory on a network file system is asked by a thread of its own, like all others here. It
-//! also tells of file systems that turned read-only and of drives that fail.
+//! also reports file systems that turned read-only and drives that fail.
 
 mod devices;
 mod fill;
@@ -119,9 +119,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub struct Config {
     pub enabled: bool,
     pub interval: Period,
-    /// What the rate is the average of; longer than it takes from one checkpoint to the next.
+    /// The time over which the rate is averaged; longer than the time between two checkpoints.
     pub window: Period,
-    /// A disk that will be full within this time is told of.
+    /// A disk that will be full within this time is reported.
     pub horizon: Period,
     /// Types of file systems; `*` stands for anything.
     pub types: Vec<String>,
@@ -178,7 +178,7 @@ pub struct DiskReader {
     not_live: Vec<String>,
 }
 
-/// What answered.
+/// The answers of one pass.
 struct Answers {
     /// File systems, by where they are mounted.
     disks: BTreeMap<String, Disk>,
@@ -212,11 +212,11 @@ impl DiskReader {
         let local = self.wanted.file_systems(mounts);
         let mut paths: Vec<_> = local.iter().map(|m| (rooms::key(m), m.path.clone())).collect();
         paths.extend(directories.iter().map(|dir| (dir.clone(), dir.into())));
-        let told = self.prober.ask(&paths, PATIENCE);
-        // What has not answered now is not known now.
+        let probes = self.prober.ask(&paths, PATIENCE);
+        // A path that has not answered has no value now.
         let answered = |key: &str| {
-            let told = told.get(key).filter(|told| told.owed.is_none())?;
-            told.last.as_ref().and_then(|(look, _)| look.clone())
+            let probe = probes.get(key).filter(|probe| probe.owed.is_none())?;
+            probe.last.as_ref().and_then(|(look, _)| look.clone())
         };
         let (mut disks, mut places) = (BTreeMap::new(), BTreeMap::new());
         for mount in local {

@@ -1,9 +1,9 @@
 //! Network and parallel file systems: whether each mount still answers, how fast, and what their
 //! clients count.
 //!
-//! A dead server holds whoever touches it, this exporter too. So each mount is asked by a thread of
-//! its own that may wait in the kernel for ever (`prober`), and nothing else here ever touches a
-//! mount. Local file systems are told of elsewhere.
+//! A dead server blocks every process that touches its mount, this exporter too. So each mount is
+//! asked by a thread of its own that may wait in the kernel for ever (`prober`), and nothing else
+//! here ever touches a mount. Local file systems are reported by `disk`.
 
 mod choice;
 pub(crate) mod lustre;
@@ -49,12 +49,12 @@ pub static RESPONSE: Family = Family::gauge(
     "How long the file system took to answer; while it does not, for how long it has not",
 );
 pub static SIZE: Family =
-    Family::gauge("mount_size_bytes", "bytes", MOUNT, "Size of the network file system, as it last said");
+    Family::gauge("mount_size_bytes", "bytes", MOUNT, "Size of the network file system, as it last reported");
 pub static FREE: Family = Family::gauge(
     "mount_free_bytes",
     "bytes",
     MOUNT,
-    "Room on the network file system for programs without privileges, as it last said",
+    "Room on the network file system for programs without privileges, as it last reported",
 );
 pub static FREE_INODES: Family =
     Family::gauge("mount_free_inodes", "", MOUNT, "Files that the network file system has room for");
@@ -132,7 +132,7 @@ pub struct Config {
     pub exclude: Vec<String>,
 }
 
-/// Network and parallel file systems, and all that a daemon of its own may leave unanswered.
+/// Network and parallel file systems, and those served by a daemon that may not answer.
 const TYPES: [&str; 16] = [
     "nfs",
     "nfs4",
@@ -192,7 +192,7 @@ pub struct MountsReader {
     conditions: Conditions,
 }
 
-/// What a mount answered.
+/// The answer of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Room {
@@ -200,17 +200,17 @@ enum Answer {
         free: u64,
         inodes: Option<u64>,
     },
-    /// It answers, but not us.
+    /// It answers, but refuses this process.
     Refused,
     Gone(Errno),
 }
 
 impl Answer {
-    fn of(room: &StatVfs) -> Self {
+    fn from_statvfs(room: &StatVfs) -> Self {
         Self::Room {
             size: room.f_blocks.saturating_mul(room.f_frsize),
             free: room.f_bavail.saturating_mul(room.f_frsize),
-            // File systems without a limit say that they have none at all.
+            // File systems without a limit report that they have no inodes at all.
             inodes: Some(room.f_favail).filter(|_| room.f_files > 0),
         }
     }
@@ -226,7 +226,7 @@ fn look(path: &Path) -> Answer {
         Err(error) => Err(error),
     };
     match room {
-        Ok(room) => Answer::of(&room),
+        Ok(room) => Answer::from_statvfs(&room),
         Err(
             error @ (Errno::IO
             | Errno::STALE
@@ -267,27 +267,27 @@ impl MountsReader {
         self.wanted.choose(all, &used.collect::<Vec<_>>())
     }
 
-    fn judge(&mut self, cx: &Context<'_>, mount: &Mount, told: &ProbeState<Answer>, out: &mut Samples) {
+    fn judge(&mut self, cx: &Context<'_>, mount: &Mount, probe: &ProbeState<Answer>, out: &mut Samples) {
         let name = mount.name();
         let labels: &[&str] = &[&name, &mount.fstype];
-        let took = told.owed.or(told.last.as_ref().map(|(_, took)| *took));
+        let took = probe.owed.or(probe.last.as_ref().map(|(_, took)| *took));
         out.maybe(&RESPONSE, labels, took);
-        if let Some((Answer::Room { size, free, inodes }, _)) = &told.last {
+        if let Some((Answer::Room { size, free, inodes }, _)) = &probe.last {
             out.set(&SIZE, labels, *size);
             out.set(&FREE, labels, *free);
             out.maybe(&FREE_INODES, labels, *inodes);
         }
-        let late = told.owed.filter(|owed| *owed >= self.config.timeout.as_duration());
-        let gone = match told.last {
-            Some((Answer::Gone(error), _)) if told.owed.is_none() => Some(error),
+        let late = probe.owed.filter(|owed| *owed >= self.config.timeout.as_duration());
+        let gone = match probe.last {
+            Some((Answer::Gone(error), _)) if probe.owed.is_none() => Some(error),
             _ => None,
         };
-        // Asked for the first time and not late yet: nothing is known.
-        if told.last.is_some() || late.is_some() {
+        // Asked for the first time and not late yet: the state is unknown.
+        if probe.last.is_some() || late.is_some() {
             out.set(&RESPONSIVE, labels, late.is_none() && gone.is_none());
         }
         let holds =
-            late.is_some() || gone.is_some() || told.owed.is_some() && self.conditions.holds(STUCK, &name);
+            late.is_some() || gone.is_some() || probe.owed.is_some() && self.conditions.holds(STUCK, &name);
         self.conditions.report(cx, STUCK, &name, holds, || event(mount, late, gone));
     }
 }
@@ -330,8 +330,7 @@ fn is_network(types: &[glob::Pattern], fstype: &str) -> bool {
 }
 
 impl Config {
-    /// Whether file systems of this type are of the network: a type that was left out of the
-    /// configuration still is.
+    /// Whether this type is a network file system, even if the configuration leaves it out.
     pub(crate) fn is_network(&self, fstype: &str) -> bool {
         let types = TYPES.into_iter().chain(self.types.iter().map(String::as_str));
         is_network(&types.filter_map(|p| glob::Pattern::new(p).ok()).collect::<Vec<_>>(), fstype)
@@ -360,17 +359,17 @@ impl Collector for MountsReader {
         // Another mount at the same place is asked anew.
         let key = |mount: &Mount| format!("{} {}", mount.id, mount.name());
         let paths: Vec<_> = asked.iter().map(|m| (key(m), m.path.clone())).collect();
-        let told: BTreeMap<_, _> = self.prober.ask(&paths, PATIENCE);
+        let probes: BTreeMap<_, _> = self.prober.ask(&paths, PATIENCE);
         let (expected, others) = mounts.split_at(expected);
-        let untold = |mounts: &[&Mount]| mounts.iter().filter(|m| !told.contains_key(&key(m))).count();
-        out.set(&UNWATCHED, &[], untold(expected));
-        out.set(&UNWATCHED_AUTOMOUNTS, &[], untold(others) + left_alone);
+        let unwatched = |mounts: &[&Mount]| mounts.iter().filter(|m| !probes.contains_key(&key(m))).count();
+        out.set(&UNWATCHED, &[], unwatched(expected));
+        out.set(&UNWATCHED_AUTOMOUNTS, &[], unwatched(others) + left_alone);
         for mount in asked {
             let name = mount.name();
             out.set(&INFO, &[&name, &mount.fstype, &mount.source], 1u64);
             out.set(&READ_ONLY, &[&name, &mount.fstype], mount.read_only());
-            if let Some(told) = told.get(&key(mount)) {
-                self.judge(cx, mount, told, out);
+            if let Some(probe) = probes.get(&key(mount)) {
+                self.judge(cx, mount, probe, out);
             }
         }
         let names: BTreeSet<String> = asked.iter().map(|m| m.name()).collect();
@@ -384,7 +383,7 @@ impl Collector for MountsReader {
     }
 }
 
-/// Tables of mounts, what NFS counts, what Lustre says.
+/// Parses tables of mounts and files of NFS and Lustre, for the fuzzer.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) {
     assert!(table::parse(data).iter().all(|m| m.path.is_absolute()));
@@ -494,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_answer_is_told_of_until_it_does() {
+    fn one_that_does_not_answer_is_reported_until_it_does() {
         let (_dir, bench) = tree(LINES);
         let mut reader = MountsReader::new(&Config { timeout: Period::millis(50), ..Config::default() });
         let (let_go, held) = mpsc::channel::<()>();
@@ -529,17 +528,17 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_gone_is_told_of_until_it_is_unmounted() {
+    fn one_that_is_gone_is_reported_until_it_is_unmounted() {
         let (dir, bench) = tree(LINES);
         let mut reader = MountsReader::new(&Config { types: vec!["lustre".into()], ..Config::default() });
         reader.prober = Prober::new(|_| Answer::Gone(Errno::NOTCONN));
         let began = Instant::now();
-        let mut told = Vec::new();
-        while told.is_empty() && began.elapsed() < PATIENT {
+        let mut published = Vec::new();
+        while published.is_empty() && began.elapsed() < PATIENT {
             bench.collect(&mut reader);
-            told = bench.published();
+            published = bench.published();
         }
-        assert!(told[0].text.as_deref().unwrap().contains("is gone"), "{told:?}");
+        assert!(published[0].text.as_deref().unwrap().contains("is gone"), "{published:?}");
         std::fs::write(dir.path().join("self/mountinfo"), "").unwrap();
         bench.collect(&mut reader);
         let [over] = &bench.published()[..] else { panic!() };

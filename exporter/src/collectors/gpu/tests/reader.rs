@@ -23,7 +23,7 @@ fn listed(gpus: &[(&str, &str)]) -> (tempfile::TempDir, testing::Bench) {
 }
 
 #[test]
-fn without_nvml_the_kernel_driver_still_tells_which_gpus_there_are() {
+fn without_nvml_the_kernel_driver_still_lists_the_gpus() {
     let (_dir, bench) = listed(&[("0000:1b:00.0", "GPU-a"), ("0000:43:00.0", "GPU-????????")]);
     let mut reader = reader_of(&Config::default());
     let Ok(Support::Supported(found)) = reader.probe(&bench.context()) else { panic!() };
@@ -33,7 +33,7 @@ fn without_nvml_the_kernel_driver_still_tells_which_gpus_there_are() {
     assert!(matches!(&error, CollectError::Other(why) if why.contains("/nonexistent")), "{error}");
     assert_eq!(out.get(&INFO, &["GPU-a", "", "0000:1b:00.0", "NVIDIA H200", "", "", "", "", "0"]), Some(1.0));
     assert_eq!((out.get(&EXPECTED, &[]), out.get(&COUNT, &[])), (Some(2.0), None), "absent is not zero");
-    assert!(bench.published().is_empty(), "nobody knows whether the second one works");
+    assert!(bench.published().is_empty(), "it is unknown whether the second one works");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_driver_of_another_version_than_its_library_is_as_good_as_none() {
     reader.watch.age(LONG * 3);
     reader.watch.useless(&bench.context(), reader.useless(), 2);
     let events = bench.published();
-    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("warn"))]);
+    assert_eq!(described(&events), [("gpu_lost", Some(1), Some("warn"))]);
     insta::assert_snapshot!(events[0].text.as_deref().unwrap(), @"None of 2 GPUs can be used by what is started now: the driver that is loaded is of another version than its library, 550.144.03 (loaded is 550.90.07); reboot the node, or load the module anew");
 }
 
@@ -89,7 +89,7 @@ fn released_is_neither_failed_nor_stuck() {
     assert_eq!(out.get(&RELEASED, &[]), Some(0.0));
     let events = bench.published();
     assert_eq!(
-        told(&events),
+        described(&events),
         [("nvml_released", Some(1), Some("info")), ("nvml_released", Some(0), Some("info"))]
     );
 }
@@ -124,7 +124,7 @@ fn a_call_that_does_not_return_is_stuck_and_the_inventory_stays() {
     );
     let events = bench.published();
     assert_eq!(
-        told(&events),
+        described(&events),
         [("nvml_stuck", Some(1), Some("error")), ("nvml_stuck", Some(0), Some("info"))]
     );
     assert_eq!(events[0].extra["function"], Value::Text("nvmlDeviceGetTemperature".into()));
@@ -165,7 +165,7 @@ fn gpus_on_the_bus_without_a_driver_are_missed() {
     reader.watch.age(LONG * 3);
     assert!(reader.collect(&bench.context(), &mut Samples::default()).is_err());
     let events = bench.published();
-    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("error"))]);
+    assert_eq!(described(&events), [("gpu_lost", Some(1), Some("error"))]);
     assert_eq!(events[0].text.as_deref(), Some("No NVIDIA driver is loaded: none of 2 GPUs can be used"));
     let config = Config { expected: Some(0), ..Config::default() };
     let mut content = reader_of(&config);
@@ -191,7 +191,7 @@ fn a_slow_gpu_is_one_condition_from_the_call_to_the_pass_that_was_quick() {
         bench.published()
     };
     let events = look(call(Some(2)), true, None);
-    assert_eq!(told(&events), [("nvml_stuck", Some(1), Some("error"))]);
+    assert_eq!(described(&events), [("nvml_stuck", Some(1), Some("error"))]);
     assert_eq!(events[0].extra["gpu"], Value::Text("GPU-2".into()));
     let text = events[0].text.as_deref().unwrap();
     assert!(
@@ -202,7 +202,7 @@ fn a_slow_gpu_is_one_condition_from_the_call_to_the_pass_that_was_quick() {
     assert!(look(None, true, Some(&slow())).is_empty(), "it is set aside");
     assert!(look(call(Some(2)), true, Some(&slow())).is_empty(), "asked for a sign of life");
     let events = look(None, true, Some(&reading(vec![read(0), read(2)])));
-    assert_eq!(told(&events), [("nvml_stuck", Some(0), Some("info"))]);
+    assert_eq!(described(&events), [("nvml_stuck", Some(0), Some("info"))]);
     let events = look(None, true, Some(&slow()));
     assert!(
         events[0]
@@ -214,13 +214,16 @@ fn a_slow_gpu_is_one_condition_from_the_call_to_the_pass_that_was_quick() {
     assert_eq!(look(None, true, Some(&reading(vec![read(0)]))).len(), 1, "it is not there any more");
     // It has no handle, is tried again, and hangs.
     let others = reading(vec![read(0)]);
-    assert_eq!(told(&look(call(Some(2)), true, Some(&others))), [("nvml_stuck", Some(1), Some("error"))]);
+    assert_eq!(
+        described(&look(call(Some(2)), true, Some(&others))),
+        [("nvml_stuck", Some(1), Some("error"))]
+    );
     assert!(look(call(Some(2)), true, Some(&others)).is_empty(), "it hangs still");
-    assert_eq!(told(&look(None, true, Some(&others))), [("nvml_stuck", Some(0), Some("info"))]);
+    assert_eq!(described(&look(None, true, Some(&others))), [("nvml_stuck", Some(0), Some("info"))]);
     // A call of the driver as a whole.
     assert_eq!(look(call(None), false, None).len(), 1);
     assert!(look(None, false, Some(&reading(vec![read(0)]))).is_empty(), "the answer came late");
-    assert_eq!(told(&look(None, true, None)), [("nvml_stuck", Some(0), Some("info"))]);
+    assert_eq!(described(&look(None, true, None)), [("nvml_stuck", Some(0), Some("info"))]);
 }
 
 #[test]
@@ -255,20 +258,20 @@ fn one_gpu_that_hangs_leaves_the_page_alone_and_the_others_when_they_are_too_old
 }
 
 #[test]
-fn a_gpu_that_answers_nothing_but_errors_is_told_with_the_error() {
+fn a_gpu_that_answers_nothing_but_errors_is_reported_with_the_error() {
     let mut stage = Stage::new();
     let error = Some("nvmlDeviceGetTemperature: unknown error of the driver".to_owned());
     let lost = GpuReading { lost: true, lost_with: error, ..read(1) };
     let events = stage.look(&reading(vec![read(0), lost]), &[], &[]);
-    assert_eq!(told(&events), [("gpu_lost", Some(1), Some("error"))]);
+    assert_eq!(described(&events), [("gpu_lost", Some(1), Some("error"))]);
     insta::assert_snapshot!(events[0].text.as_deref().unwrap(), @"GPU 1 (NVIDIA H100 80GB HBM3, 0000:1b:00.0) does not answer any more: it answers nothing but errors (nvmlDeviceGetTemperature: unknown error of the driver)");
     let back = GpuReading { lost: true, needs_reset: true, ..read(1) };
     let events = stage.look(&reading(vec![read(0), back]), &[], &[]);
-    assert_eq!(told(&events), [("gpu_recovery_action", Some(1), Some("error"))]);
+    assert_eq!(described(&events), [("gpu_recovery_action", Some(1), Some("error"))]);
 }
 
 #[test]
-fn nvml_tells_of_xids_where_nobody_reads_the_log() {
+fn nvml_reports_xids_where_the_log_is_not_read() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let roots = Roots { kmsg: log.path().into(), ..Roots::default() };
     let bench = testing::Bench::new(roots);

@@ -1,7 +1,7 @@
-//! Files that processes were started with: found as they find them, and read only where they could
-//! read them themselves.
+//! Files that processes were started with: found by the processes' own paths, and read only where
+//! the processes could read them themselves.
 //!
-//! Their names come from a command line, which may say anything: [`crate::reach`] finds them.
+//! Their names come from a command line, which may contain anything: [`crate::reach`] finds them.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -32,7 +32,7 @@ pub(super) struct Named {
 
 impl Starter {
     /// `None` when the process may not be looked at, or is gone.
-    pub(super) fn of(roots: &Roots, pid: u32) -> Option<Self> {
+    pub(super) fn of_process(roots: &Roots, pid: u32) -> Option<Self> {
         let cwd = fs::read_link(roots.proc(pid.to_string()).join("cwd")).ok();
         Some(Self { view: View::of(roots, pid)?, cwd })
     }
@@ -56,12 +56,12 @@ impl Named {
     }
 }
 
-/// What a file that the configuration names says.
+/// The contents of a file that the configuration names.
 pub(super) fn contents_of(path: &Path) -> Option<String> {
     contents(Reach::Below(path.to_owned()).open(path).ok()?)
 }
 
-/// A hash and the size: what a file says is nobody's business.
+/// A hash and the size: the contents stay private.
 fn contents(file: File) -> Option<String> {
     let length = file.metadata().ok()?.len();
     if reach::is_of_the_kernel(&file).ok()? {
@@ -89,7 +89,7 @@ mod tests {
         let named = starter.file("a.yaml").unwrap();
         assert_eq!(named.name, "a.yaml");
         assert!(named.contents().unwrap().ends_with(" 1 bytes"));
-        // It is another thing by the time that it is read.
+        // It is replaced before it is read.
         fs::remove_file(dir.path().join("a.yaml")).unwrap();
         rustix::fs::mknodat(
             rustix::fs::CWD,

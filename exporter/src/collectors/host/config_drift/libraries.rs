@@ -56,8 +56,7 @@ pub(super) fn versions(roots: &Roots, pid: u32) -> Option<Settings> {
             continue;
         };
         let version = match version {
-            // A symbolic link of one or two digits says no more than what the library is compatible
-            // with.
+            // A symbolic link of one or two digits only gives what the library is compatible with.
             version if version.split('.').count() > 2 => version.to_owned(),
             short => library
                 .packaged(roots, pid, path, &mut sites)
@@ -123,7 +122,7 @@ fn packages(roots: &Roots, pid: u32, site: &Path) -> Vec<String> {
     names.filter_map(|name| Some(name.strip_suffix(".dist-info")?.to_owned())).collect()
 }
 
-/// A file that carries no version is told from others by its size.
+/// A file that carries no version is distinguished from others by its size.
 fn size(roots: &Roots, pid: u32, path: &Path, version: &str) -> String {
     let file = fs::metadata(processes::seen_from_here(roots, pid, path));
     match (file, version) {

@@ -117,9 +117,9 @@ fn rdma_firmware(roots: &Roots) -> Option<String> {
     let dir = roots.sys("class/infiniband");
     let names = roots::list(&dir).unwrap_or_default();
     kinds(names.into_iter().map(|name| {
-        let told =
+        let board =
             ["board_id", "fw_ver"].map(|file| roots::read(&dir.join(&name).join(file)).unwrap_or_default());
-        told.join(" ").trim().to_owned()
+        board.join(" ").trim().to_owned()
     }))
 }
 

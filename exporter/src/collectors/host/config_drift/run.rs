@@ -1,9 +1,8 @@
 //! How a run is set up on this node: libraries, variables of the environment, the script and the
 //! configuration files that its processes were started with.
 //!
-//! What differs between the ranks of this node is a rank's own affair: a file is left out, of a
-//! variable it is told that it does, because the node that has only one of those ranks does not see
-//! it.
+//! The ranks of this node may differ. A file that differs is left out. A variable that differs is
+//! published as such, because another node that has only one of those ranks does not see it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,11 +37,11 @@ const PREFIXES: &[&str] = &[
     "XLA_",
     "MLX5_",
 ];
-/// Or are one of these.
+/// Variables that are kept by their whole name.
 const NAMES: &[&str] =
     &["OMP_NUM_THREADS", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"];
-/// Of a rank, of a node or of a job, by their purpose: what it is given, where it listens, and
-/// where it writes.
+/// Variables that by their purpose belong to a rank, a node or a job: what it is given, the address
+/// that it listens at, and where it writes.
 const OF_A_RANK: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "CUDA_CACHE_PATH",
@@ -66,9 +65,9 @@ const OF_A_RANK: &[&str] = &[
     "UCX_STATS_DEST",
 ];
 const OPEN_MPI: &str = "OMPI_MCA_";
-/// Frameworks and variables of Open MPI's runtime: it tells its processes by them who they are and
-/// where its daemon on their node is, and those of its first node were started in another way. What
-/// of them a person sets changes how a job starts, not how it trains.
+/// Frameworks and variables of Open MPI's runtime: they give its processes their identity and the
+/// address of the daemon on their node, and those of its first node were started in another way.
+/// Those of them that a person sets change how a job starts, not how it trains.
 const OPEN_MPI_RUNTIME: &[&str] = &[
     "app_num",
     "cpu_type",
@@ -105,8 +104,8 @@ const OPEN_MPI_RUNTIME: &[&str] = &[
     "tmpdir_base",
     "universe",
 ];
-/// Kubernetes tells a pod of each service that there was when it started: `NCCL_TEST_SERVICE_HOST`
-/// of one that is called nccl-test.
+/// Kubernetes sets these in a pod for each service that existed when it started:
+/// `NCCL_TEST_SERVICE_HOST` for a service with the name nccl-test.
 const OF_A_SERVICE: &[&str] = &["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"];
 /// Options whose value is a file of configuration.
 const OPTIONS: &[&str] = &[
@@ -147,18 +146,18 @@ impl Started {
     /// `None` when the process may not be looked at, or is gone.
     pub(super) fn read(roots: &Roots, pid: u32) -> Option<Self> {
         let environ = processes::environ(roots, pid).ok()?;
-        let mut found = Self::of(&environ);
+        let mut found = Self::from_environ(&environ);
         let mut cmdline = Vec::new();
         let file = fs::File::open(roots.proc(pid.to_string()).join("cmdline")).ok()?;
         file.take(MAX_CMDLINE_BYTES).read_to_end(&mut cmdline).ok()?;
-        if let Some(starter) = Starter::of(roots, pid) {
+        if let Some(starter) = Starter::of_process(roots, pid) {
             let arguments = files(&cmdline);
             found.files = arguments.iter().filter_map(|a| starter.file(a)).take(MAX_FILES).collect();
         }
         Some(found)
     }
 
-    fn of(environ: &[u8]) -> Self {
+    fn from_environ(environ: &[u8]) -> Self {
         let mut found = Self::default();
         let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         for (name, value) in pairs.filter(|(name, _)| is_setting(name)) {
@@ -172,7 +171,7 @@ impl Started {
     }
 }
 
-/// What all processes of a run on this node have in common.
+/// The settings that all processes of a run on this node share.
 pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
     let mut found = Settings::new();
     let Some((first, others)) = processes.split_first() else { return found };
@@ -204,7 +203,7 @@ fn is_setting(name: &str) -> bool {
     plain && wanted && !OF_A_RANK.contains(&name) && !is_bookkeeping(name)
 }
 
-/// What a launcher tells its processes, rather than a person them.
+/// Whether a launcher sets the variable for its processes, rather than a person.
 fn is_bookkeeping(name: &str) -> bool {
     let of =
         |part: &str, rest: &str| rest.strip_prefix(part).is_some_and(|r| r.is_empty() || r.starts_with('_'));
@@ -243,7 +242,7 @@ fn ending(argument: &str) -> Option<&str> {
 
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(bytes: &[u8]) {
-    let started = Started::of(bytes);
+    let started = Started::from_environ(bytes);
     assert!(started.variables.keys().all(|name| is_setting(name) && !is_secret(name)));
     assert!(started.variables.values().all(|value| !is_secret_value(value)));
     assert!(files(bytes).len() <= MAX_FILES);
@@ -256,7 +255,7 @@ mod tests {
 
     #[test]
     fn variables_and_no_secrets() {
-        let started = Started::of(
+        let started = Started::from_environ(
             [
                 "NCCL_IB_HCA=mlx5_0,mlx5_3",
                 "NCCL_API_KEY=canary",
@@ -311,7 +310,7 @@ mod tests {
                     OMPI_MCA_initial_wdir=/home/ada\0OMPI_MCA_orte_num_nodes=2\0NCCL_HOSTID=n{node}\0\
                     OMPI_MCA_orte_jobfam_session_dir=/tmp/ompi.n{node}.1000/pid.{node}"
                 );
-                Started::of(environ.as_bytes())
+                Started::from_environ(environ.as_bytes())
             };
             settings(&[&rank(2 * node), &rank(2 * node + 1)], &[])
         };
@@ -334,8 +333,8 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_between_ranks_is_said_to() {
-        let of = |variables: &[&str]| Started::of(variables.join("\0").as_bytes());
+    fn what_differs_between_ranks_is_marked() {
+        let of = |variables: &[&str]| Started::from_environ(variables.join("\0").as_bytes());
         let a = of(&["NCCL_DEBUG=INFO", "UCX_NET_DEVICES=mlx5_0", "NVTE_X=1"]);
         let b = of(&["UCX_NET_DEVICES=mlx5_1", "NVTE_X=1"]);
         let differs = "(differs by rank)";
@@ -354,7 +353,7 @@ mod tests {
 
         #[test]
         fn secrets_never_pass(prefix in "NCCL_|TORCH_|CUDA_", word in "KEY|TOKEN|SECRET|PASSWORD", tail in "[A-Z_]{0,9}") {
-            let started = Started::of(format!("{prefix}{word}{tail}=canary").as_bytes());
+            let started = Started::from_environ(format!("{prefix}{word}{tail}=canary").as_bytes());
             proptest::prop_assert!(started.variables.is_empty());
         }
     }

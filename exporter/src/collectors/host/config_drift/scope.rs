@@ -1,5 +1,5 @@
-//! What is known of one setup, the node's or a run's, and the telling of it: when it is new, when
-//! it changes, and again every ten minutes.
+//! What is known of one setup, the node's or a run's, and when it is published: when it is new,
+//! when it changes, and again every ten minutes.
 
 use std::time::{Duration, Instant};
 
@@ -22,14 +22,14 @@ const NAMED: usize = 3;
 pub(super) struct Scope {
     settings: Settings,
     fingerprint: String,
-    /// What changed since it was last told, in words.
+    /// What changed since it was last published, in words.
     changed: Vec<String>,
     news: bool,
-    told: Option<Instant>,
+    last_published: Option<Instant>,
 }
 
 impl Scope {
-    /// As it was when somebody looked last, in an earlier life of this exporter.
+    /// The settings that an earlier process of this exporter saved.
     pub(super) fn remembered(settings: Settings) -> Self {
         let fingerprint = fingerprint(&settings);
         Self { settings, fingerprint, ..Self::default() }
@@ -59,14 +59,14 @@ impl Scope {
         differs
     }
 
-    /// Tells of it when that is due; whether it did, and was news. A run is told of with one of its
-    /// ranks here.
+    /// Publishes the settings if that is due. Returns whether it did, and they were news. The
+    /// settings of a run are published with one of its ranks on this node.
     pub(super) fn report(&mut self, cx: &Context<'_>, now: Instant, run: Option<(&str, u32)>) -> bool {
-        let due = self.told.is_none_or(|told| now.saturating_duration_since(told) >= AGAIN);
+        let due = self.last_published.is_none_or(|at| now.saturating_duration_since(at) >= AGAIN);
         if !self.news && !due || self.settings.is_empty() {
             return false;
         }
-        let again = !self.news && self.told.is_some();
+        let again = !self.news && self.last_published.is_some();
         let text = self.sentence();
         let parts = self.settings.len().div_ceil(KEYS_AN_EVENT);
         let all: Vec<(&String, &String)> = self.settings.iter().collect();
@@ -95,7 +95,7 @@ impl Scope {
             cx.hub.publish(Origin::Node, event);
         }
         self.changed.clear();
-        self.told = Some(now);
+        self.last_published = Some(now);
         std::mem::take(&mut self.news)
     }
 

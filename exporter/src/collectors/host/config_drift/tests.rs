@@ -55,7 +55,7 @@ impl Node {
         self.bench.published();
     }
 
-    fn told(&self) -> Vec<Event> {
+    fn published(&self) -> Vec<Event> {
         self.bench.published().into_iter().filter(|e| e.kind == Kind::Health).collect()
     }
 }
@@ -75,35 +75,35 @@ fn a_node_that_changes() {
     let page = node.bench.collect(&mut reader);
     assert_eq!(page.get(&VALUE, &["", "kernel", "6.8.0"]), Some(1.0), "{page:?}");
     assert_eq!((page.get(&CHANGES, &["node"]), page.get(&LAST_CHANGE, &["node"])), (Some(0.0), None));
-    let [first] = &node.told()[..] else { panic!() };
+    let [first] = &node.published()[..] else { panic!() };
     assert_eq!((first.name.as_deref(), first.run.as_deref()), (Some("config"), None));
     assert_eq!(text(first, "sysctl.vm.swappiness"), Some("60"));
     let before = text(first, "fingerprint").unwrap().to_owned();
     assert_eq!(page.get(&FINGERPRINT, &["", &before]), Some(1.0));
     node.bench.collect(&mut reader);
-    assert!(node.told().is_empty(), "nothing changed");
+    assert!(node.published().is_empty(), "nothing changed");
 
     node.write("proc/sys/vm/swappiness", "10\n");
     let page = node.bench.collect(&mut reader);
     assert_eq!(page.get(&CHANGES, &["node"]), Some(1.0));
     assert!(page.get(&LAST_CHANGE, &["node"]).is_some() && page.get(&FINGERPRINT, &["", &before]).is_none());
-    let [changed] = &node.told()[..] else { panic!() };
+    let [changed] = &node.published()[..] else { panic!() };
     assert_eq!(changed.text.as_deref(), Some("sysctl.vm.swappiness was 60 and is 10"));
 
     node.write("proc/sys/vm/dirty_ratio", "20\n");
     assert_eq!(node.bench.collect(&mut reader).get(&CHANGES, &["node"]), Some(1.0), "one more is no change");
-    assert_eq!(node.told().len(), 1);
+    assert_eq!(node.published().len(), 1);
 }
 
 #[test]
-fn what_changed_while_nobody_looked_is_told() {
+fn what_changed_while_the_exporter_was_down_is_published() {
     let node = Node::new();
     node.bench.collect(&mut reader());
-    node.told();
+    node.published();
     node.write("proc/sys/kernel/osrelease", "6.11.0\n");
     let page = node.bench.collect(&mut reader());
     assert_eq!(page.get(&CHANGES, &["node"]), Some(1.0));
-    assert_eq!(node.told()[0].text.as_deref(), Some("kernel was 6.8.0 and is 6.11.0"));
+    assert_eq!(node.published()[0].text.as_deref(), Some("kernel was 6.8.0 and is 6.11.0"));
     let page = node.bench.collect(&mut reader());
     assert_eq!(page.get(&CHANGES, &["node"]), Some(0.0));
 }
@@ -117,18 +117,18 @@ fn many_settings_come_in_parts() {
     }
     let mut reader = ConfigDriftReader::new(&Config { sysctls, node_files: Vec::new(), ..Config::default() });
     node.bench.collect(&mut reader);
-    let told = node.told();
-    assert_eq!(told.len(), 3);
-    for (i, event) in told.iter().enumerate() {
+    let published = node.published();
+    assert_eq!(published.len(), 3);
+    for (i, event) in published.iter().enumerate() {
         assert_eq!(event.extra["part"], Value::Number((i + 1) as f64));
         assert_eq!(
             (&event.extra["parts"], text(event, "fingerprint")),
-            (&Value::Number(3.0), text(&told[0], "fingerprint"))
+            (&Value::Number(3.0), text(&published[0], "fingerprint"))
         );
         assert!(event.dropped == 0 && event.extra.len() <= 31);
     }
     let names: usize =
-        told.iter().map(|e| e.extra.keys().filter(|k| k.starts_with("sysctl.vm.s")).count()).sum();
+        published.iter().map(|e| e.extra.keys().filter(|k| k.starts_with("sysctl.vm.s")).count()).sum();
     assert_eq!(names, 71, "with vm.swappiness");
 }
 
@@ -162,8 +162,8 @@ fn a_run_by_its_environment_libraries_and_files() {
     }
     let mut reader = reader();
     let page = node.bench.collect(&mut reader);
-    let told = node.told();
-    let run = told.iter().find(|e| e.run.as_deref() == Some("llama-70b")).unwrap();
+    let published = node.published();
+    let run = published.iter().find(|e| e.run.as_deref() == Some("llama-70b")).unwrap();
     for (key, want) in [("env.NCCL_IB_HCA", "mlx5"), ("env.OMP_NUM_THREADS", "8"), ("nccl", "2.21.5")] {
         assert_eq!(text(run, key), Some(want), "{run:?}");
         assert_eq!(page.get(&VALUE, &["llama-70b", key, want]), Some(1.0));
@@ -173,14 +173,16 @@ fn a_run_by_its_environment_libraries_and_files() {
     assert_eq!(text(run, "env.UCX_NET_DEVICES"), Some("(differs by rank)"));
     assert_eq!(run.rank, Some(11), "one of the ranks here");
     assert_eq!(page.get(&LEFT_OUT, &["secret"]), Some(1.0));
-    assert!(!format!("{page:?} {told:?}").contains("canary"));
+    assert!(!format!("{page:?} {published:?}").contains("canary"));
 
     node.write("conf/llama.yaml", "lr: 1e-4\n");
     let page = node.bench.collect(&mut reader);
     assert_eq!(page.get(&CHANGES, &["run"]), Some(1.0));
-    let told = node.told();
-    assert_eq!(told.len(), 1);
-    assert!(told[0].text.as_deref().unwrap().starts_with(&format!("file.llama.yaml was {file} and is ")));
+    let published = node.published();
+    assert_eq!(published.len(), 1);
+    assert!(
+        published[0].text.as_deref().unwrap().starts_with(&format!("file.llama.yaml was {file} and is "))
+    );
 }
 
 /// `import torch` loads NCCL; what it talks through comes with the first communicator.
@@ -200,7 +202,7 @@ fn libraries_that_are_loaded_later() {
     let later = line("lib/libnccl.so.2.21.5") + &line("lib/libibverbs.so.1.14.50.0");
     node.write("proc/11/maps", &later);
     assert_eq!(versions(&mut libraries, 11, LIBRARIES_AGAIN), ["libibverbs", "nccl"]);
-    // One that has just begun says less than the one before it, for now.
+    // A process that has just begun maps fewer libraries than the one before it, for now.
     node.trainer(12, "r", &[], &["python3"]);
     node.write("proc/12/maps", "");
     assert_eq!(versions(&mut libraries, 12, LIBRARIES_AGAIN * 2), ["libibverbs", "nccl"]);
@@ -216,7 +218,7 @@ fn a_run_that_is_gone_leaves_the_page_and_comes_back_changed() {
     let mut reader = reader();
     let page = node.bench.collect(&mut reader);
     assert_eq!(page.get(&VALUE, &["r", "env.NCCL_ALGO", "Ring"]), Some(1.0));
-    node.told();
+    node.published();
     let peer = Peer { connection: 11, pid: Some(11), uid: 0 };
     node.bench.hub.closed(peer, crate::training::ProcessFate::Gone);
     let page = node.bench.collect(&mut reader);
@@ -224,8 +226,8 @@ fn a_run_that_is_gone_leaves_the_page_and_comes_back_changed() {
     node.trainer(12, "r", &["NCCL_ALGO=Tree"], &["python3"]);
     let page = node.bench.collect(&mut reader);
     assert_eq!(page.get(&CHANGES, &["run"]), Some(1.0));
-    let told = node.told();
-    assert_eq!(told[0].text.as_deref(), Some("env.NCCL_ALGO was Ring and is Tree"));
+    let published = node.published();
+    assert_eq!(published[0].text.as_deref(), Some("env.NCCL_ALGO was Ring and is Tree"));
 }
 
 #[test]
@@ -248,6 +250,6 @@ fn files_of_the_node() {
     let mut reader =
         ConfigDriftReader::new(&Config { node_files: files, values: false, ..Config::default() });
     let page = node.bench.collect(&mut reader);
-    assert!(text(&node.told()[0], "file.nccl.conf").unwrap().ends_with(" 16 bytes"));
+    assert!(text(&node.published()[0], "file.nccl.conf").unwrap().ends_with(" 16 bytes"));
     assert!(page.iter().all(|s| s.family.name != VALUE.name), "not on the page");
 }

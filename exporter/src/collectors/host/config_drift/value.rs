@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 /// Longest value that is shown as it is.
 const MAX_CHARS: usize = 64;
-/// Twelve hex digits: enough to tell any two apart, short enough to read aloud.
+/// Twelve hex digits: enough to distinguish any two, short enough to read aloud.
 const HASH_BYTES: usize = 6;
 
 /// Words that make a name that of a secret, in whatever it is part of.
@@ -32,10 +32,10 @@ const SECRET: &[&str] = &[
     "BEARER",
     "DSN",
 ];
-/// And those that do so only by themselves: a `PATH` is none.
+/// Words that do so only as a whole word: `PATH` is no secret.
 const SECRET_WORDS: &[&str] = &["PAT", "SAS", "PW"];
-/// How tokens begin that say of themselves what they are: of Hugging Face, GitHub, GitLab, Slack,
-/// OpenAI, Amazon, Google, NVIDIA, and JSON Web Tokens.
+/// Prefixes that mark tokens: of Hugging Face, GitHub, GitLab, Slack, OpenAI, Amazon, Google,
+/// NVIDIA, and JSON Web Tokens.
 const TOKENS: &[&str] = &[
     "hf_",
     "ghp_",
@@ -91,7 +91,8 @@ pub(super) fn is_secret(name: &str) -> bool {
 }
 
 /// Whether a value may hold a secret, whatever its name is: an address with a password or a query,
-/// or what looks like a token. Not even its hash is told then: a short password is found by trying.
+/// or what looks like a token. Then not even its hash is published: a short password is found by
+/// trying.
 pub(super) fn is_secret_value(value: &str) -> bool {
     let of_somebody = value.split_once(':').is_some_and(|(_, rest)| rest.contains('@'));
     let asks = value.split_once("://").is_some_and(|(_, rest)| rest.contains('?'));
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_by_kind() {
+    fn devices_are_listed_by_kind() {
         let words = ["b", "a", "b", ""].map(str::to_owned);
         assert_eq!(kinds(words).as_deref(), Some("a, b"));
         assert_eq!(kinds([]), None);

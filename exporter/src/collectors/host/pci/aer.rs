@@ -1,5 +1,5 @@
-//! Errors that PCIe advanced error reporting told of a device: one file a severity, a line a kind
-//! of error.
+//! Errors of devices from PCIe advanced error reporting: one file for each severity, with a line
+//! for each kind of error.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(super) enum Severity {
     Correctable,
     /// Something was lost; the link goes on.
     Nonfatal,
-    /// The link cannot be trusted any more.
+    /// The link is not reliable any more.
     Fatal,
 }
 
@@ -82,7 +82,7 @@ mod tests {
         let aer = Aer::parse(TEXT).unwrap();
         assert_eq!(aer.total, 4);
         assert_eq!(aer.happened().collect::<Vec<_>>(), [("BadDLLP", 1), ("BadTLP", 3)]);
-        assert_eq!(Aer::parse("RxErr 2\nBadTLP 3").unwrap().total, 5, "nobody added up");
+        assert_eq!(Aer::parse("RxErr 2\nBadTLP 3").unwrap().total, 5, "no total line");
         assert_eq!((Aer::parse(""), Aer::parse("no numbers\nhere at all")), (None, None));
     }
 

@@ -3,14 +3,14 @@
 //! A link should be as wide and as fast as the weaker of its two ends can be: a x16 card in a x8
 //! slot is as its builder meant it.
 //!
-//! * Width: fewer lanes than that are a fault, of any device at any time. Nothing gives lanes up to
-//!   save power and gets them back.
-//! * Speed: a GPU lowers the speed of its own link when it has nothing to do, so of a GPU it is a
-//!   fault only while that GPU is at work. Cards, disks and the links between switches do not; of
-//!   them it is a fault when it lasts.
+//! * Width: fewer lanes than that are a fault, of any device at any time. No device gives up lanes
+//!   to save power and gets them back.
+//! * Speed: a GPU lowers the speed of its own link when it is idle, so a slow link of a GPU is a
+//!   fault only while that GPU is at work. Cards, disks and the links between switches do not lower
+//!   it; a slow one is a fault when it lasts.
 //!
-//! Errors that were corrected are told when there are many a second: the link is then mostly
-//! repeating itself. Others are told when they happen.
+//! Corrected errors are published when there are many a second: the link is then mostly repeating
+//! itself. Uncorrected ones are published when they happen.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,10 @@ use crate::link::rates::{self, Limit, Rates};
 use crate::link::{Change, Level, Medium, Standing, State, Subject};
 use crate::origin::Origin;
 
-/// A link trains for a moment when it comes up, and a GPU takes one to speed up.
+/// A link trains for a moment when it comes up, and a GPU takes a moment to speed up.
 const LASTING_SECONDS: f64 = 60.0;
-/// Uncorrected errors of one device are told this often at most, with their number.
-const TELL_SECONDS: f64 = 600.0;
+/// Uncorrected errors of one device are published this often at most, with their number.
+const PUBLISH_SECONDS: f64 = 600.0;
 /// Corrected errors a minute that a good link stays far below.
 const CORRECTED_PER_MINUTE: u64 = 600;
 const CORRECTED: &str = "corrected errors";
@@ -60,9 +60,9 @@ struct Standings {
 #[derive(Debug, Default)]
 struct Uncorrected {
     last: Option<u64>,
-    /// Not told yet.
+    /// Not published yet.
     new: u64,
-    told_at: Option<f64>,
+    published_at: Option<f64>,
 }
 
 impl Default for Judge {
@@ -78,7 +78,7 @@ impl Judge {
         self.devices.retain(|address, _| keep(address));
     }
 
-    /// Whether the link is narrower and slower than it should be, each where both ends say.
+    /// Whether the link is narrower and slower than it should be, each where both ends report it.
     /// `at_work` is asked of a GPU whose link is slow.
     pub(super) fn link(
         &mut self,
@@ -129,16 +129,16 @@ impl Judge {
         let uncorrected = standings.uncorrected.entry(severity).or_default();
         let before = uncorrected.last.replace(total);
         uncorrected.new = uncorrected.new.saturating_add(before.map_or(0, |b| rates::delta(b, total)));
-        let quiet = uncorrected.told_at.is_none_or(|at| !(0.0..TELL_SECONDS).contains(&(now - at)));
+        let quiet = uncorrected.published_at.is_none_or(|at| !(0.0..PUBLISH_SECONDS).contains(&(now - at)));
         if uncorrected.new > 0 && quiet {
-            uncorrected.told_at = Some(now);
+            uncorrected.published_at = Some(now);
             let count = std::mem::take(&mut uncorrected.new);
             cx.hub.publish(Origin::Node, happened(now, device, severity, count));
         }
     }
 }
 
-/// What the weaker of two ends can do. An end that does not say does not count.
+/// What the weaker of two ends can do. An end that does not report it does not count.
 fn weaker<T: PartialOrd>(device: Option<T>, upstream: Option<T>) -> Option<T> {
     match (device, upstream) {
         (Some(a), Some(b)) => Some(if b < a { b } else { a }),

@@ -80,8 +80,8 @@ impl Node {
         (out, self.bench.published())
     }
 
-    /// Says of a pass what was told, as `0000:18:00.0 degraded 0 error`.
-    fn told(&mut self, now: f64) -> Vec<String> {
+    /// What a pass publishes, as `0000:18:00.0 degraded 0 error`.
+    fn published(&mut self, now: f64) -> Vec<String> {
         let events = self.look(now).1;
         let short = |e: &Event| {
             let state = e.extra.get("state").and_then(Value::as_str).or(e.name.as_deref()).unwrap();
@@ -129,19 +129,19 @@ fn what_is_watched_and_what_is_judged() {
 }
 
 #[test]
-fn fewer_lanes_are_a_fault_whoever_works() {
+fn fewer_lanes_are_a_fault_whatever_the_load() {
     let mut node = Node::new();
     node.set(GPU, "current_link_width", "8");
-    assert!(node.told(0.0).is_empty());
-    assert!(node.told(45.0).is_empty());
+    assert!(node.published(0.0).is_empty());
+    assert!(node.published(45.0).is_empty());
     let (page, events) = node.look(60.0);
     assert_eq!(events[0].text.as_deref(), Some("PCIe link of 0000:18:00.0 runs at x8 of x16"));
     assert_eq!(page.get(&DEGRADED, &["0000:18:00.0", "width"]), Some(1.0));
     assert_eq!(page.get(&DEGRADED, &["0000:18:00.0", "speed"]), Some(0.0));
     node.set(GPU, "current_link_width", "63");
-    assert!(node.told(75.0).len() == 1, "what does not say is no fault");
+    assert!(node.published(75.0).len() == 1, "an unknown width is no fault");
     node.set(GPU, "current_link_width", "16");
-    assert!(node.told(90.0).is_empty());
+    assert!(node.published(90.0).is_empty());
 }
 
 #[test]
@@ -154,25 +154,25 @@ fn a_slot_that_can_do_no_more_is_no_fault() {
     node.set(GPU_PORT, "max_link_speed", "16.0 GT/s PCIe");
     node.set(GPU, "current_link_speed", "16.0 GT/s PCIe");
     node.train();
-    assert!(node.told(0.0).is_empty() && node.told(100.0).is_empty());
+    assert!(node.published(0.0).is_empty() && node.published(100.0).is_empty());
 }
 
 #[test]
 fn a_gpu_that_rests_may_be_slow_a_card_may_not() {
     let mut node = Node::new();
     node.set(GPU, "current_link_speed", "2.5 GT/s PCIe");
-    assert!(node.told(0.0).is_empty() && node.told(1000.0).is_empty());
+    assert!(node.published(0.0).is_empty() && node.published(1000.0).is_empty());
     node.train();
-    assert!(node.told(1015.0).is_empty(), "it takes a moment to speed up");
-    assert_eq!(node.told(1075.0), ["0000:18:00.0 degraded 0 error"]);
+    assert!(node.published(1015.0).is_empty(), "it takes a moment to speed up");
+    assert_eq!(node.published(1075.0), ["0000:18:00.0 degraded 0 error"]);
     node.set(GPU, "current_link_speed", "32.0 GT/s PCIe");
-    assert_eq!(node.told(1090.0), ["0000:18:00.0 degraded 1 info"]);
+    assert_eq!(node.published(1090.0), ["0000:18:00.0 degraded 1 info"]);
 
     let mut node = Node::new();
     node.set(NIC, "current_link_speed", "16.0 GT/s PCIe");
     node.set(SWITCH, "current_link_speed", "16.0 GT/s PCIe");
-    assert!(node.told(0.0).is_empty());
-    assert_eq!(node.told(60.0), ["0000:16:00.0 degraded 0 error", "0000:19:00.0 degraded 0 error"]);
+    assert!(node.published(0.0).is_empty());
+    assert_eq!(node.published(60.0), ["0000:16:00.0 degraded 0 error", "0000:19:00.0 degraded 0 error"]);
 }
 
 #[test]
@@ -187,22 +187,26 @@ fn a_gpu_that_rests_beside_one_that_trains_may_be_slow() {
         assert_eq!(page.get(&DEGRADED, &["0000:1a:00.0", "speed"]), Some(0.0));
     }
     node.set(GPU, "current_link_speed", "2.5 GT/s PCIe");
-    assert!(node.told(615.0).is_empty());
-    assert_eq!(node.told(675.0), ["0000:18:00.0 degraded 0 error"]);
+    assert!(node.published(615.0).is_empty());
+    assert_eq!(node.published(675.0), ["0000:18:00.0 degraded 0 error"]);
 }
 
 #[test]
-fn nvml_knows_better_than_open_files_which_gpu_works() {
+fn nvml_decides_before_open_files_which_gpu_works() {
     let mut node = Node::new();
     node.add_second_gpu();
     node.train();
     node.reader.work.ask = |_| [("0000:18:00.0".to_owned(), false), ("0000:1a:00.0".to_owned(), true)].into();
     node.set(GPU, "current_link_speed", "2.5 GT/s PCIe");
     node.set(SECOND_GPU, "current_link_speed", "2.5 GT/s PCIe");
-    assert!(node.told(0.0).is_empty());
-    assert_eq!(node.told(60.0), ["0000:1a:00.0 degraded 0 error"], "held open and used are not the same");
+    assert!(node.published(0.0).is_empty());
+    assert_eq!(
+        node.published(60.0),
+        ["0000:1a:00.0 degraded 0 error"],
+        "held open and used are not the same"
+    );
     node.reader.work.ask = |_| [("0000:1a:00.0".to_owned(), false)].into();
-    assert_eq!(node.told(75.0), ["0000:1a:00.0 degraded 1 info"]);
+    assert_eq!(node.published(75.0), ["0000:1a:00.0 degraded 1 info"]);
 }
 
 #[test]
@@ -212,21 +216,21 @@ fn a_gpu_whose_users_cannot_be_seen_rests() {
     let fds = node.dir.path().join(format!("proc/{}/fd", std::process::id()));
     std::fs::remove_dir_all(fds).unwrap();
     node.set(GPU, "current_link_speed", "2.5 GT/s PCIe");
-    assert!(node.told(0.0).is_empty() && node.told(60.0).is_empty());
+    assert!(node.published(0.0).is_empty() && node.published(60.0).is_empty());
 }
 
 #[test]
-fn errors_that_lost_something_are_told_and_corrected_ones_when_they_are_many() {
+fn uncorrected_errors_are_published_and_corrected_ones_when_they_are_many() {
     let mut node = Node::new();
     node.set(GPU, "aer_dev_fatal", "DLP 7\nTOTAL_ERR_FATAL 7");
-    assert!(node.told(0.0).is_empty(), "from before");
+    assert!(node.published(0.0).is_empty(), "from before");
     node.set(GPU, "aer_dev_fatal", "DLP 8\nTOTAL_ERR_FATAL 8");
     node.set(NIC, "aer_dev_nonfatal", "CmpltTO 2\nTOTAL_ERR_NONFATAL 2");
     node.set(NIC, "aer_dev_correctable", "BadTLP 500\nTOTAL_ERR_COR 500");
-    assert_eq!(node.told(15.0), ["0000:18:00.0 aer_fatal 1 error", "0000:19:00.0 aer_nonfatal 1 warn"]);
+    assert_eq!(node.published(15.0), ["0000:18:00.0 aer_fatal 1 error", "0000:19:00.0 aer_nonfatal 1 warn"]);
     node.set(NIC, "aer_dev_nonfatal", "CmpltTO 5\nTOTAL_ERR_NONFATAL 5");
     node.set(NIC, "aer_dev_correctable", "BadTLP 700\nTOTAL_ERR_COR 700");
-    assert_eq!(node.told(30.0), ["0000:19:00.0 errors 0 warn"]);
+    assert_eq!(node.published(30.0), ["0000:19:00.0 errors 0 warn"]);
     let (page, events) = node.look(620.0);
     assert_eq!(page.get(&AER, &["0000:19:00.0", "correctable", "BadTLP"]), Some(700.0));
     let texts: Vec<_> = events.iter().filter_map(|e| e.text.as_deref()).collect();

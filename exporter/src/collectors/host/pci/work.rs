@@ -1,9 +1,9 @@
 //! Which GPUs are at work, and so have no reason to slow their links down.
 //!
 //! A job may have part of the node only, and a process opens every GPU that it may see, whether it
-//! uses it or not: so NVML has the first word. Where it has none, of a partitioned GPU or because
-//! nobody opened it, a GPU is at work when a training process has it open. One whose users may not
-//! be looked at is taken to rest: nothing says that it should be fast.
+//! uses it or not: so the utilization from NVML decides. Without one, because the GPU is
+//! partitioned or NVML is not open, a GPU is at work when a training process has it open. A GPU
+//! whose users may not be inspected counts as idle: nothing shows that its link should be fast.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::gpus;
 use crate::nvml::Session;
 use crate::processes;
 
-/// Below this much of the time somebody only looks at the GPU.
+/// A GPU that is busy for less than this share of the time is not at work.
 const BUSY_PERCENT: u32 = 10;
 const NVML_WAIT: Duration = Duration::from_secs(2);
-/// How long what the same processes have open is believed: looking costs a call for each of their
-/// files.
+/// How long the list of open GPUs of the same processes is reused: making it costs a call for each
+/// of their files.
 const OPEN_SECONDS: f64 = 60.0;
 /// Training processes whose open files are looked at.
 const MAX_PROCESSES: usize = 64;
 
-/// By address on the bus, those of which it is known.
+/// Whether a GPU is busy, by address on the bus, as far as it is known.
 pub(super) type Busy = BTreeMap<String, bool>;
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ fn gpus_open(cx: &Context<'_>, processes: &BTreeSet<u32>) -> BTreeSet<String> {
 
 fn ask_nvml(cx: &Context<'_>) -> Busy {
     let busy = |session: &mut Session| {
-        // Who does not want NVML opened gets on without.
+        // NVML is not opened for this: the configuration may forbid it.
         let live = session.is_open().then(|| session.live().ok()).flatten()?;
         let of_gpu = |gpu: &mut crate::nvml::Gpu| {
             let (busy, _) = gpu.ask("utilization", 0, Device::utilization)?;

@@ -2,7 +2,7 @@
 //! file system, a driver.
 //!
 //! A thread that is found waiting again and again may only be busy with I/O. One that was never
-//! scheduled in between has not moved, and only then it is told of.
+//! scheduled in between has not moved, and only such a thread is reported.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -104,7 +104,7 @@ impl Blocked {
         }
     }
 
-    /// The thread that has waited longest speaks for its process.
+    /// Reports a process by the thread that has waited longest.
     fn report(&mut self, cx: &Context<'_>, process: &TrainingProcess, now: Instant) {
         let of_it = self.waiting.range((process.pid, 0)..=(process.pid, u32::MAX));
         let longest = of_it.min_by_key(|(_, w)| w.since).filter(|(_, w)| now - w.since >= self.after);
@@ -171,7 +171,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn a_thread_that_does_not_move_is_told_of_and_one_that_is_busy_is_not() {
+    fn a_thread_that_does_not_move_is_reported_and_one_that_is_busy_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let bench = testing::Bench::new(Roots { procfs: dir.path().into(), ..Roots::default() });
         let thread = |tid: u32, state: char, switches: u64| {
@@ -199,19 +199,19 @@ mod tests {
         thread(8, 'D', 11);
         assert!(at(30, one).1.is_empty(), "it was scheduled in between");
         assert!(at(60, one).1.is_empty());
-        let (count, told) = at(90, one);
+        let (count, published) = at(90, one);
         assert_eq!(count, Some(1.0));
         let text = "thread 8 of process 7 (rank 3 of llama) has waited in the kernel for 60 s, in nfs_wait_bit_killable, and cannot be killed";
-        assert_eq!((told[0].text.as_deref(), told[0].run.as_deref()), (Some(text), None));
-        assert_eq!(told[0].extra.get("pid"), Some(&Value::Number(7.0)));
+        assert_eq!((published[0].text.as_deref(), published[0].run.as_deref()), (Some(text), None));
+        assert_eq!(published[0].extra.get("pid"), Some(&Value::Number(7.0)));
         thread(8, 'S', 12);
-        let (count, told) = at(120, one);
-        assert_eq!((count, told[0].code), (Some(0.0), Some(0)));
+        let (count, published) = at(120, one);
+        assert_eq!((count, published[0].code), (Some(0.0), Some(0)));
         thread(7, 'I', 5);
         at(150, one);
-        let (_, told) = at(210, one);
-        assert!(told[0].text.as_deref().unwrap().starts_with("process 7 (rank 3"), "{told:?}");
-        let (count, told) = at(240, &[]);
-        assert_eq!((count, told[0].text.as_deref()), (None, Some("process 7 is gone")));
+        let (_, published) = at(210, one);
+        assert!(published[0].text.as_deref().unwrap().starts_with("process 7 (rank 3"), "{published:?}");
+        let (count, published) = at(240, &[]);
+        assert_eq!((count, published[0].text.as_deref()), (None, Some("process 7 is gone")));
     }
 }

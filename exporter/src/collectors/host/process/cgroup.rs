@@ -76,7 +76,7 @@ const CONDITION: NodeCondition = NodeCondition::CgroupThrottled;
 const MAX_GROUPS: usize = 64;
 /// Levels upwards in which a limit is looked for.
 const MAX_LEVELS: usize = 16;
-/// More memory than this is how version 1 says that there is no limit.
+/// Version 1 writes a value above this one if there is no limit.
 const NO_LIMIT: u64 = 1 << 60;
 /// The part of periods that is much when it is held back, and the part that is little again.
 const MUCH: f64 = 0.25;
@@ -391,14 +391,14 @@ mod tests {
         }
         assert_eq!(out.rows(&MEMORY).count(), 1, "once for all of its processes");
         // Held back in 40 % of periods, for more than a minute.
-        let mut told = Vec::new();
+        let mut published = Vec::new();
         for second in [10, 40, 69, 70] {
             cpu(second * 4, 100 + second * 10);
-            told = page(second).1;
-            assert!(told.is_empty() == (second < 70), "{second} {told:?}");
+            published = page(second).1;
+            assert!(published.is_empty() == (second < 70), "{second} {published:?}");
         }
         let text = "the CPU limit of /kubepods.slice/pod1.slice holds back processes of run r in 40 % of its periods";
-        assert_eq!(told[0].text.as_deref(), Some(text));
+        assert_eq!(published[0].text.as_deref(), Some(text));
         cpu(280, 1000);
         assert_eq!(page(80).1[0].code, Some(0));
     }

@@ -1,4 +1,4 @@
-//! Families that are only known when a file tells of them: read from its text, made from its
+//! Families that are only known once a file contains them: read from its text, made from its
 //! series, kept for the life of the process.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,15 +11,15 @@ use crate::family::{Family, FamilyType};
 use crate::lock::Locked as _;
 use crate::samples::{Distribution, Samples, Value};
 
-/// Families that files may ever tell of within one life of this process: each is kept, with every
-/// set of labels that it had.
+/// Families that files may contain within one life of this process, over all time: each is kept,
+/// with every set of labels that it had.
 const MAX_FAMILIES: usize = 2048;
 const MAX_HELP: usize = 256;
 const ENDINGS: [&str; 5] = ["_total", "_bucket", "_sum", "_count", "_created"];
 
 type Labels = BTreeMap<String, String>;
 
-/// One family, as one file or all of them tell it.
+/// One family, as one file or all of them contain it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Block {
     pub(super) kind: FamilyType,
@@ -109,8 +109,8 @@ pub(super) fn blocks(text: &str) -> BTreeMap<String, Block> {
     blocks
 }
 
-/// What `# HELP name text` says of each name, on one line and without what would have to be
-/// escaped.
+/// The text of `# HELP name text` of each name, on one line and without characters that would have
+/// to be escaped.
 fn helps(text: &str) -> BTreeMap<&str, String> {
     let help = |line: &'_ str| -> Option<(usize, usize)> {
         let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("HELP")?.trim_start();
@@ -159,7 +159,7 @@ impl Parts {
     }
 }
 
-/// Puts a family on the page, and says whether there was room for it.
+/// Puts a family on the page. Returns whether there was room for it.
 pub(super) fn write(name: &str, block: &Block, out: &mut Samples) -> bool {
     let labels: BTreeSet<&str> = block.series.keys().flat_map(|l| l.keys().map(String::as_str)).collect();
     let labels: Vec<&str> = labels.into_iter().collect();

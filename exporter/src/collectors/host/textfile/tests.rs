@@ -30,7 +30,7 @@ impl Place {
 }
 
 /// The series that are not the collector's own, as one would write them.
-fn told(page: &Samples) -> Vec<String> {
+fn series(page: &Samples) -> Vec<String> {
     let shown = page.iter().filter(|s| !s.family.name.starts_with("stepwatch_exporter_")).map(|s| {
         let labels =
             s.family.labels.iter().zip(s.labels.iter()).map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
@@ -56,7 +56,7 @@ fn files_come_and_go() {
     place.write("not_this.prom.tmp", "half a fi");
     let page = place.page();
     assert_eq!(
-        told(&page),
+        series(&page),
         [
             "Gauge ipmi_fan_rpm{fan=1,zone=} 4000",
             "Gauge ipmi_fan_rpm{fan=2,zone=a} 4100",
@@ -76,7 +76,7 @@ fn files_come_and_go() {
     assert!(page.get(&MTIME, &[&file]).unwrap() > 1.7e9);
     std::fs::remove_file(&file).unwrap();
     let page = place.page();
-    assert!(told(&page).is_empty() && page.get(&MTIME, &[&file]).is_none());
+    assert!(series(&page).is_empty() && page.get(&MTIME, &[&file]).is_none());
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_file_with_anything_wrong_is_refused_as_a_whole() {
     std::fs::create_dir(place.dir.path().join("dir.prom")).unwrap();
     place.write("well.prom", "fine 1\n");
     let page = place.page();
-    assert_eq!(told(&page), ["Unknown fine{} 1"]);
+    assert_eq!(series(&page), ["Unknown fine{} 1"]);
     for name in bad.iter().map(|(name, _)| *name).chain(["latin", "dir"]) {
         assert_eq!(page.get(&ERROR, &[&place.file(&format!("{name}.prom"))]), Some(1.0), "{name}");
     }
@@ -109,11 +109,11 @@ fn a_link_of_a_user_to_a_file_of_another_is_refused() {
     let private = place.dir.path().join("private");
     std::fs::write(&private, "secret 7\n").unwrap();
     symlink(&private, place.file("link.prom")).unwrap();
-    assert_eq!(told(&place.page()), ["Unknown secret{} 7"], "our own link leads anywhere");
+    assert_eq!(series(&place.page()), ["Unknown secret{} 7"], "our own link leads anywhere");
     if rustix::process::geteuid().is_root() {
         lchown(place.file("link.prom"), Some(65_534), None).unwrap();
         let page = place.page();
-        assert!(told(&page).is_empty());
+        assert!(series(&page).is_empty());
         assert_eq!(page.get(&ERROR, &[&place.file("link.prom")]), Some(1.0));
     }
 }
@@ -127,7 +127,7 @@ fn a_pipe_is_not_waited_for() {
 }
 
 #[test]
-fn what_is_ours_or_told_twice_or_too_much_is_left_out_and_counted() {
+fn what_is_ours_or_duplicate_or_too_much_is_left_out_and_counted() {
     let mut place = Place::new(6);
     place.write("a.prom", "train_loss{run=\"x\"} 1\ntrain_step_duration_seconds_count 2\nshared 1\nnan NaN\n# TYPE g gauge\ng 1\n");
     place.write("b.prom", "shared 2\nshared{x=\"1\"} 3\n# TYPE g counter\ng_total 1\nsame 1\nsame 2\n");
@@ -136,7 +136,7 @@ fn what_is_ours_or_told_twice_or_too_much_is_left_out_and_counted() {
         "# TYPE h histogram\nh_bucket{le=\"1\"} 9\nh_sum 1\nh_count 2\nm1 1\nm2 2\nm3 3\nm4 4\n",
     );
     let page = place.page();
-    let shown = told(&page);
+    let shown = series(&page);
     assert_eq!(
         shown,
         [
@@ -161,19 +161,19 @@ fn what_is_ours_or_told_twice_or_too_much_is_left_out_and_counted() {
 }
 
 #[test]
-fn a_file_whose_series_lose_against_another_file_says_so() {
+fn a_file_whose_series_lose_against_another_file_is_marked() {
     let mut place = Place::new(100);
     place.write("a.prom", "# TYPE queue gauge\nqueue 1\nodd NaN\n");
     place.write("b.prom", "# TYPE queue_total counter\nqueue_total 7\nother 2\n");
     let error = |page: &Samples, place: &Place, file: &str| page.get(&ERROR, &[&place.file(file)]);
     let page = place.page();
-    assert_eq!(told(&page), ["Unknown other{} 2", "Gauge queue{} 1"]);
+    assert_eq!(series(&page), ["Unknown other{} 2", "Gauge queue{} 1"]);
     assert_eq!(error(&page, &place, "b.prom"), Some(1.0), "it lost its counter");
     assert_eq!(error(&page, &place, "a.prom"), Some(0.0), "no value is no mistake");
     place.write("a.prom", "# TYPE depth gauge\ndepth 1\n");
     let page = place.page();
     assert_eq!(error(&page, &place, "b.prom"), Some(0.0));
-    assert!(told(&page).iter().any(|line| line.starts_with("Counter queue")), "{:?}", told(&page));
+    assert!(series(&page).iter().any(|line| line.starts_with("Counter queue")), "{:?}", series(&page));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Which GPU is meant: schedulers, container runtimes and programs each name devices in their own
-//! way, the page by UUID.
+//! Which GPU a name means: schedulers, container runtimes and programs each name devices in their
+//! own way, and the page names them by UUID.
 
 use std::collections::BTreeSet;
 
@@ -11,21 +11,21 @@ const MAX_DEVICES: usize = 256;
 /// A GPU, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Device {
-    /// UUID of the GPU; of the MIG device where nobody says which GPU it is part of.
+    /// UUID of the GPU, or of the MIG device if its GPU is unknown.
     pub(super) gpu: String,
     /// GPU instance of MIG.
     pub(super) gi: Option<u32>,
 }
 
 impl Device {
-    /// Whether this may be the other, as far as either is known: not everybody who names a GPU says
-    /// which instance of it is meant.
+    /// Whether both may be the same device, as far as either is known: not every source that names
+    /// a GPU gives its instance.
     pub(super) fn may_be(&self, other: &Self) -> bool {
         self.gpu == other.gpu && (self.gi == other.gi || self.gi.is_none() || other.gi.is_none())
     }
 }
 
-/// A MIG device that the driver told of.
+/// A MIG device that the driver lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MigDevice {
     pub(super) uuid: String,
@@ -50,14 +50,14 @@ impl Known {
         self.gpus.is_empty()
     }
 
-    /// One device by any of its names.
+    /// Finds one device by any of its names.
     ///
     /// `GPU-…`, `MIG-…`, the older `MIG-GPU-…/gi/ci`, `nvidia3` and `nvidia3/gi1` of GKE, `gpu-3`
     /// of DRA, `3`, `3.1` and `3:1` with a GPU instance; `::7` and `/vgpu7` at the end are a
-    /// share of it. `gpu-3-mig-1g10gb-19-0` of DRA, or `gpu-3-mig-19-0-1`, tells the profile
-    /// and the place of an instance, not its number: it is the GPU. A number with a word before it
-    /// is that of a device file, a bare one the index of NVML, which counts along the bus: on
-    /// some hosts those are different GPUs.
+    /// share of it. `gpu-3-mig-1g10gb-19-0` of DRA, or `gpu-3-mig-19-0-1`, contains the profile
+    /// and the place of an instance, not its number: it is taken as the GPU. A number after a word
+    /// is that of a device file. A bare number is the index of NVML, which counts along the bus:
+    /// on some hosts those are different GPUs.
     pub(super) fn find(&self, name: &str) -> Option<Device> {
         let name = name.split("::").next().unwrap_or(name).trim();
         if let Some(parts) = name.strip_prefix("MIG-GPU-") {
@@ -136,8 +136,8 @@ impl Known {
         Some(gpu.uuid.clone())
     }
 
-    /// The UUID as the driver writes it. Of a GPU that the driver does not list the name is
-    /// believed, if it is one: the driver may be gone.
+    /// The UUID as the driver writes it. If the driver does not list the GPU, a name that is a UUID
+    /// is taken as it is: the driver may be gone.
     fn known_as(&self, uuid: &str) -> Option<String> {
         let listed = self.gpus.iter().find(|g| g.uuid.eq_ignore_ascii_case(uuid));
         listed.map(|g| g.uuid.clone()).or_else(|| is_uuid(uuid.get(4..)?).then(|| uuid.to_owned()))

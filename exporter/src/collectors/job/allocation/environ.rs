@@ -1,5 +1,5 @@
-//! What the environment of a process says of its job. Only the variables named here are looked at;
-//! the rest of an environment holds people's secrets.
+//! What the environment of a process contains about its job. Only the variables named here are
+//! read; the rest of an environment holds people's secrets.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const JOBS: &[(&str, Scheduler)] = &[
     ("LSB_JOBID", Scheduler::Lsf),
 ];
 
-/// A fact, and the variables that tell it, the best first.
+/// A fact, and the variables that contain it, the best first.
 const NAME: &[&str] = &["SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME"];
 const USER: &[&str] = &["SLURM_JOB_USER", "PBS_O_LOGNAME", "LSB_UNIXGROUP_USER", "USER"];
 const ACCOUNT: &[&str] = &["SLURM_JOB_ACCOUNT", "PBS_ACCOUNT"];
@@ -30,13 +30,13 @@ const ARRAY: &[&str] = &["SLURM_ARRAY_JOB_ID"];
 const ARRAY_TASK: &[&str] = &["SLURM_ARRAY_TASK_ID"];
 const START: &[&str] = &["SLURM_JOB_START_TIME"];
 const END: &[&str] = &["SLURM_JOB_END_TIME"];
-/// Of the whole job on the node of its script, by minor number: steps inherit it on whatever node
-/// they are, from whichever job starts them.
+/// The GPUs of the whole job on the node of its script, by minor number: steps inherit it on any
+/// node, and from any job that starts them.
 const JOB_GPUS: &[&str] = &["SLURM_JOB_GPUS"];
-/// Of the step on this node, by minor number.
+/// The GPUs of the step on this node, by minor number.
 const STEP_GPUS: &[&str] = &["SLURM_STEP_GPUS"];
-/// What the program was left to see: UUIDs, or numbers that may be relative to what a control group
-/// allows.
+/// The devices that the program may see: UUIDs, or numbers that may be relative to those that a
+/// control group allows.
 const VISIBLE: &[&str] = &["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 /// Devices that are not NVIDIA's, counted but not named: there is no UUID to name them by.
 const VISIBLE_OTHERS: &[&str] = &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
@@ -77,7 +77,7 @@ pub(super) enum Scheduler {
     Unknown,
 }
 
-/// Who a job is, as far as anybody told.
+/// Identity of a job, as far as any source gives it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Identity {
     pub(super) name: Option<String>,
@@ -97,7 +97,7 @@ pub(super) struct Identity {
 pub(super) struct Facts {
     pub(super) job: Option<(Scheduler, String)>,
     pub(super) identity: Identity,
-    /// By its id, who each component of a heterogeneous job is.
+    /// Identity of each component of a heterogeneous job, by its id.
     components: BTreeMap<String, Identity>,
     pub(super) job_gpus: Option<String>,
     pub(super) step_gpus: Option<String>,
@@ -107,7 +107,8 @@ pub(super) struct Facts {
     /// Numbers of CUDA are in the order of the bus, not in one of its own making.
     pub(super) bus_order: bool,
     pub(super) host: Option<String>,
-    /// What a run that does not speak for itself is called, by whoever finds its files.
+    /// The name of its run, by which the run is found through its files if its processes do not
+    /// report.
     pub(super) run: Option<String>,
 }
 
@@ -125,7 +126,7 @@ impl Scheduler {
 
 impl Facts {
     /// Reads `/proc/PID/environ`.
-    pub(super) fn of(environ: &[u8]) -> Self {
+    pub(super) fn parse(environ: &[u8]) -> Self {
         let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         let known = |key: &str| {
             let key = key.split_once(OF_COMPONENT).map_or(key, |(key, _)| key);
@@ -163,9 +164,9 @@ impl Facts {
 }
 
 impl Facts {
-    /// Who the job is, if it is this process's. In all components of a heterogeneous job the
-    /// environment has the id of the first as that of the job, while control groups have each
-    /// its own.
+    /// The identity of the job `id`, if this process belongs to it. In all components of a
+    /// heterogeneous job the environment has the id of the first one as that of the job, while
+    /// each component has control groups of its own.
     pub(super) fn identity_of(&self, id: &str) -> Option<&Identity> {
         let whole = || self.job.as_ref().filter(|(_, job)| job == id).map(|_| &self.identity);
         self.components.get(id).or_else(whole)
@@ -209,7 +210,7 @@ impl Variables<'_> {
         Some(words::line(value).into_owned())
     }
 
-    /// What is told of a component is its own, the rest that of the `whole` job.
+    /// A component has what its own variables give, and otherwise the values of the `whole` job.
     fn components(&self, whole: &Identity) -> BTreeMap<String, Identity> {
         let numbers = self.0.keys().filter_map(|key| key.strip_prefix(COMPONENT)).take(MAX_COMPONENTS);
         let component = |number: &str| {
@@ -242,13 +243,13 @@ impl Variables<'_> {
 mod tests {
     use super::*;
 
-    fn of(variables: &[&str]) -> Facts {
-        Facts::of(variables.join("\0").as_bytes())
+    fn facts_of(variables: &[&str]) -> Facts {
+        Facts::parse(variables.join("\0").as_bytes())
     }
 
     #[test]
     fn a_task_of_slurm() {
-        let facts = of(&[
+        let facts = facts_of(&[
             "SLURM_JOB_ID=1207",
             "SLURM_JOB_NAME=llama-70b",
             "SLURM_JOB_USER=ada",
@@ -274,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_component_of_a_heterogeneous_job() {
-        let facts = of(&[
+        let facts = facts_of(&[
             "SLURM_JOB_ID=300",
             "SLURM_JOB_NAME=rl",
             "SLURM_JOB_USER=ada",
@@ -289,34 +290,34 @@ mod tests {
         let second = facts.identity_of("301").unwrap();
         assert_eq!((second.name.as_deref(), second.user.as_deref()), (Some("rl"), Some("ada")));
         assert!(facts.is_foreign_to("302") && !facts.is_foreign_to("301"));
-        assert!(!of(&["HOME=/root"]).is_foreign_to("302"), "of none");
+        assert!(!facts_of(&["HOME=/root"]).is_foreign_to("302"), "of none");
     }
 
     #[test]
     fn other_schedulers_and_none() {
-        assert_eq!(of(&["PBS_JOBID=12.server"]).job, Some((Scheduler::Pbs, "12.server".into())));
-        assert_eq!(of(&["LSB_JOBID=9", "LSB_QUEUE=gpu"]).identity.partition.as_deref(), Some("gpu"));
-        assert_eq!(of(&["HOME=/root", "SLURM_JOB_ID="]).job, None);
+        assert_eq!(facts_of(&["PBS_JOBID=12.server"]).job, Some((Scheduler::Pbs, "12.server".into())));
+        assert_eq!(facts_of(&["LSB_JOBID=9", "LSB_QUEUE=gpu"]).identity.partition.as_deref(), Some("gpu"));
+        assert_eq!(facts_of(&["HOME=/root", "SLURM_JOB_ID="]).job, None);
     }
 
     proptest::proptest! {
         #[test]
         fn any_bytes_are_an_environment(bytes: Vec<u8>) {
-            let _ = Facts::of(&bytes);
+            let _ = Facts::parse(&bytes);
         }
 
         #[test]
         fn components_are_limited(ids in proptest::collection::vec("[0-9]{1,6}", 0..300)) {
             let variables: Vec<String> =
                 ids.iter().enumerate().map(|(i, id)| format!("SLURM_JOB_ID_HET_GROUP_{i}={id}")).collect();
-            let facts = of(&variables.iter().map(String::as_str).collect::<Vec<_>>());
+            let facts = facts_of(&variables.iter().map(String::as_str).collect::<Vec<_>>());
             proptest::prop_assert!(facts.components.len() <= ids.len().min(MAX_COMPONENTS));
             proptest::prop_assert!(ids.is_empty() || !facts.components.is_empty());
         }
 
         #[test]
         fn a_job_is_read_back_whatever_stands_beside_it(job in 1u32.., noise in "[A-Z_]{1,9}=[^\0]{0,40}") {
-            let facts = of(&[&noise, &format!("SLURM_JOB_ID={job}"), "X"]);
+            let facts = facts_of(&[&noise, &format!("SLURM_JOB_ID={job}"), "X"]);
             proptest::prop_assert_eq!(facts.job, Some((Scheduler::Slurm, job.to_string())));
         }
     }

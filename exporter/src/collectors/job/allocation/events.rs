@@ -1,5 +1,5 @@
-//! Jobs in the stream: when one begins, changes or ends, and again every ten minutes, so that an
-//! alerter that starts late knows whose GPUs these are.
+//! Jobs in the stream: published when one begins, changes or ends, and again every ten minutes, so
+//! that an alerter that starts late gets the jobs of all GPUs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,23 +27,23 @@ struct Published {
 impl JobEvents {
     pub(super) fn report(&mut self, cx: &Context<'_>, jobs: &[Job], now: Instant) {
         let gone = self.0.extract_if(.., |id, _| jobs.iter().all(|j| j.id != *id));
-        let gone: Vec<Event> = gone.map(|(_, told)| told.event).collect();
+        let gone: Vec<Event> = gone.map(|(_, published)| published.event).collect();
         for event in gone {
             publish(cx, ended(event));
         }
         for job in jobs {
             let event = job.event();
-            let told = self.0.get(&job.id);
-            let same = told.is_some_and(|told| told.event == event);
-            if same && told.is_some_and(|told| now.saturating_duration_since(told.at) < AGAIN) {
+            let last = self.0.get(&job.id);
+            let same = last.is_some_and(|last| last.event == event);
+            if same && last.is_some_and(|last| now.saturating_duration_since(last.at) < AGAIN) {
                 continue;
             }
-            let mut telling = event.clone();
+            let mut current = event.clone();
             if same {
-                telling.extra.insert("again".into(), Value::Bool(true));
+                current.extra.insert("again".into(), Value::Bool(true));
             }
             self.0.insert(job.id.clone(), Published { event, at: now });
-            publish(cx, telling);
+            publish(cx, current);
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) static START: Family = Family::gauge(
     "job_start_timestamp_seconds",
     "seconds",
     JOB,
-    "Unix time at which the job started, as the scheduler says, or else at which its oldest process on this node did",
+    "Unix time at which the job started, as the scheduler reports it, or else at which its oldest process on this node did",
 );
 pub(super) static LIMIT: Family = Family::gauge(
     "job_time_limit_timestamp_seconds",

@@ -1,4 +1,4 @@
-//! What a look at the node found: jobs, and the pods that hold devices.
+//! The result of one survey of the node: jobs, and the pods that hold devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,12 @@ pub(super) struct Job {
     pub(super) scheduler: Scheduler,
     pub(super) identity: Identity,
     pub(super) devices: BTreeSet<Device>,
-    /// At least as many as there are devices; others have names that say nothing here.
+    /// At least the number of `devices`; further ones have names that are unknown here.
     pub(super) gpus: usize,
-    /// `None` where no control group tells.
+    /// `None` if no control group lists them.
     pub(super) processes: Option<usize>,
     pub(super) runs: BTreeSet<String>,
-    /// What its run would be called if it were followed by its files alone.
+    /// Names that its run would have if it were found through its files alone.
     pub(super) named: BTreeSet<String>,
     /// Devices that another job within this one holds, which has them to its name.
     pub(super) lent: BTreeSet<Device>,
@@ -80,15 +80,16 @@ impl Job {
     }
 }
 
-/// A run whose processes do not speak is its job's by name, if that is one job's here.
+/// Assigns a run whose processes do not report to the job that has its name, if only one job here
+/// does.
 pub(super) fn name_runs(jobs: &mut [Job], followed: impl Fn(&str) -> bool) {
     let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (i, job) in jobs.iter().enumerate() {
         job.named.iter().for_each(|run| owners.entry(run.clone()).or_default().push(i));
     }
     for (run, owners) in owners {
-        let told = jobs.iter().any(|j| j.runs.contains(&run));
-        if let ([owner], false) = (&owners[..], told) {
+        let has_job = jobs.iter().any(|j| j.runs.contains(&run));
+        if let ([owner], false) = (&owners[..], has_job) {
             if followed(&run) {
                 jobs[*owner].runs.insert(run);
             }
@@ -96,9 +97,9 @@ pub(super) fn name_runs(jobs: &mut [Job], followed: impl Fn(&str) -> bool) {
     }
 }
 
-/// The pod that a process is in: of those that hold its `devices`, or where that tells none, of
-/// those that have its host's name. What fits several is narrowed by that name, then by the
-/// namespace; what still does is nobody's.
+/// The pod of a process: one of those that hold its `devices`, or if none does, of those that have
+/// its host's name. If several fit, they are narrowed by that name, then by the namespace; if
+/// several still fit, the process belongs to none.
 pub(super) fn pod_of<'a>(
     pods: &'a [Pod],
     devices: &BTreeSet<Device>,

@@ -1,4 +1,5 @@
-//! Jobs by the control groups that Slurm makes for them: who is in which job, without asking Slurm.
+//! Jobs by the control groups that Slurm makes for them: the processes of each, without asking
+//! Slurm.
 //!
 //! Version 2 has `slurmstepd.scope/job_7/step_0/user/task_1`, version 1
 //! `slurm/uid_1000/job_7/step_0/task_1` once for every controller. What belongs to a job is
@@ -24,7 +25,7 @@ const MAX_GROUPS: usize = 2048;
 const MAX_WITHIN: usize = 4096;
 const MAX_PIDS: usize = 16_384;
 
-/// What one job has running here.
+/// The processes of one job on this node.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) pids: BTreeSet<u32>,
@@ -54,7 +55,7 @@ pub(super) fn find(roots: &Roots, patterns: &[String]) -> BTreeMap<String, Group
 /// Whether Slurm runs here, with jobs or without.
 pub(super) fn is_here(roots: &Roots, patterns: &[String]) -> bool {
     let parents = patterns.iter().filter_map(|p| p.rsplit_once('/')).map(|(parent, _)| parent);
-    // By version 1 the group of a user comes and goes with the user's jobs.
+    // In version 1 the group of a user comes and goes with the user's jobs.
     let mut parents = parents.map(|p| p.strip_suffix("/uid_*").unwrap_or(p));
     parents.any(|parent| !expand(roots, parent).is_empty())
 }
@@ -89,7 +90,7 @@ fn walk(job: PathBuf, group: &mut Group) {
         let within = std::fs::read_dir(&dir).into_iter().flatten().flatten();
         dirs.extend(within.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
     }
-    // A process of another namespace is told as 0.
+    // The kernel lists a process of another namespace as 0.
     group.pids.remove(&0);
 }
 

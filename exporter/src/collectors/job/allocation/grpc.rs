@@ -1,9 +1,9 @@
-//! One call of gRPC over a socket of this machine: a request without a body to speak of, one
-//! message back, and the status in the trailers.
+//! One call of gRPC over a socket of this machine: a request with an empty message, one message
+//! back, and the status in the trailers.
 //!
 //! HTTP/2 is hyper's; what gRPC adds is a frame of five bytes and two headers, which is less than a
-//! framework for it. The whole call has one deadline, and the answer a limit: the one who answers
-//! may be slow, dead or somebody else.
+//! framework for it. The whole call has one deadline, and the answer a limit: the server may be
+//! slow, dead or another program.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 const FRAME: usize = 5;
 /// As much as gRPC for Go lets a kubelet answer by default.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// Of what the other side says went wrong.
+/// Longest error message of the server that is kept.
 const MAX_MESSAGE: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub(super) enum CallError {
     Connect(#[source] std::io::Error),
     #[error("no answer within {0:?}")]
     Deadline(Duration),
-    #[error("no HTTP/2 to speak with")]
+    #[error("HTTP/2 failed")]
     Http(#[from] hyper::Error),
     #[error("the answer breaks off or is over {MAX_ANSWER_BYTES} bytes: {0}")]
     Body(String),
@@ -41,7 +41,7 @@ pub(super) enum CallError {
 }
 
 impl CallError {
-    /// For a label.
+    /// The reason as the value of a label.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect",
@@ -113,7 +113,7 @@ fn unframe(body: &Bytes) -> Result<Bytes, CallError> {
         return Err(CallError::Malformed("a compressed message, which was not asked for"));
     }
     if u32::from_be_bytes(*length) as usize != message.len() {
-        return Err(CallError::Malformed("a message of another length than it says"));
+        return Err(CallError::Malformed("a message whose length differs from its header"));
     }
     Ok(body.slice(FRAME..))
 }

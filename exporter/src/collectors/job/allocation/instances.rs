@@ -1,7 +1,7 @@
 //! Which GPU, and which instance of it, a MIG device is part of: schedulers and Kubernetes name it
-//! by a UUID of its own, which only NVML can place.
+//! by a UUID of its own, which only NVML can resolve.
 //!
-//! NVML is asked when such a name turns up that is not known, and then seldom: what it said is good
+//! NVML is asked when an unknown name of this kind turns up, and then seldom: its answer is valid
 //! until the GPU is partitioned anew.
 
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::nvml::{Gpu, Mig, Session};
 const INSTANCES_AGAIN: Duration = Duration::from_mins(1);
 const NVML_WAIT: Duration = Duration::from_secs(2);
 
-/// GPU instances by the UUIDs of their MIG devices, which only NVML knows.
+/// GPU instances by the UUIDs of their MIG devices, from NVML.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
     known: Vec<MigDevice>,
@@ -34,7 +34,7 @@ impl Instances {
         }
         self.asked = Some(now);
         let instances = |session: &mut Session| {
-            // Who does not want NVML opened gets on without.
+            // NVML is not opened for this: the configuration may forbid it.
             let live = session.is_open().then(|| session.live().ok()).flatten()?;
             let of_gpu = |gpu: &Gpu| {
                 let device = |mig: &Mig| MigDevice {

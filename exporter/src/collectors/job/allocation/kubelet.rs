@@ -1,8 +1,8 @@
 //! Which pods hold which devices, by the kubelet's pod resources API over its socket.
 //!
 //! Asked on the collector's own thread, never for a scrape, with a deadline. A kubelet that does
-//! not answer is left alone for longer and longer, and what it said last stands for a while: it
-//! restarts more often than pods do.
+//! not answer is asked again after longer and longer pauses, and its last answer stays valid for a
+//! while: it restarts more often than pods do.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,21 +18,21 @@ use super::proto::{ContainerResources, DynamicResource, ListResponse};
 const LIST: &str = "/v1.PodResourcesLister/List";
 /// The wait after a failure is an interval, doubled up to this.
 const LONGEST_BACK_OFF: Duration = Duration::from_mins(2);
-/// An answer stands for this long without another.
+/// An answer is used for this long without another.
 const KEEP: Duration = Duration::from_mins(5);
 /// Containers with a GPU, on one node.
 const MAX_CONTAINERS: usize = 512;
 /// Longest name in Kubernetes.
 const MAX_NAME: usize = 253;
 
-/// Containers that hold devices, as the kubelet told last.
+/// Containers that hold devices, as in the last answer of the kubelet.
 #[derive(Debug)]
 pub(super) struct Kubelet {
     socket: PathBuf,
     deadline: Duration,
     back_off: Duration,
     resources: Vec<glob::Pattern>,
-    /// Made when there is somebody to call.
+    /// Made for the first call.
     runtime: Option<tokio::runtime::Runtime>,
     answer: Option<(Instant, Vec<Container>)>,
     failing: Option<Failing>,
@@ -55,7 +55,7 @@ pub(super) struct Calls {
 
 pub(super) const REASONS: [&str; 4] = ["connect", "deadline", "refused", "malformed"];
 
-/// A container with devices of ours.
+/// A container with devices of the watched resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Container {
     pub(super) namespace: String,
@@ -105,7 +105,7 @@ impl Kubelet {
         }
     }
 
-    /// What it said last, unless that is too long ago.
+    /// The containers of the last answer, unless it is too old.
     pub(super) fn containers_at(&self, now: Instant) -> &[Container] {
         match &self.answer {
             Some((at, containers)) if now.saturating_duration_since(*at) < KEEP => containers,
@@ -127,7 +127,7 @@ impl Kubelet {
         let wait = self.failing.as_ref().map_or(self.back_off, |f| (f.wait * 2).min(LONGEST_BACK_OFF));
         if self.failing.is_none() {
             let error = with_cause(error);
-            tracing::warn!(socket = %self.socket.display(), error, "the kubelet does not tell which pods hold GPUs");
+            tracing::warn!(socket = %self.socket.display(), error, "the kubelet does not report which pods hold GPUs");
         }
         self.failing = Some(Failing { wait, until: now + wait });
         if let Some(at) = REASONS.iter().position(|r| *r == error.reason()) {
@@ -190,7 +190,7 @@ fn claimed(claim: &DynamicResource) -> impl Iterator<Item = Vec<String>> {
 }
 
 impl Container {
-    /// The devices, and how many have a name that says nothing here.
+    /// The devices, and how many have a name that is unknown here.
     pub(super) fn resolve(&self, known: &Known) -> (Vec<Device>, usize) {
         let mut found: Vec<Device> =
             self.devices.iter().filter_map(|names| names.iter().find_map(|n| known.find_named(n))).collect();
@@ -211,7 +211,7 @@ fn with_cause(error: &CallError) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-/// What an answer's bytes come to, for fuzzing.
+/// Decodes the bytes of an answer, for fuzzing.
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(bytes: &[u8]) {
     let mut kubelet = Kubelet::new(&KubeletConfig::default(), Duration::ZERO);

@@ -1,7 +1,7 @@
-//! One look at the node: every job that anybody knows of, and the devices that it holds.
+//! One look at the node: every job that any source knows, and the devices that it holds.
 //!
-//! What several sources say of one job is put together. On GPUs the files of a prolog have the last
-//! word, then what the scheduler wrote into the environment, then what the processes have open.
+//! What several sources report of one job is merged. For GPUs, the files of a prolog take
+//! precedence, then the variables of the scheduler, then the devices that the processes have open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::training::TrainingProcess;
 const MAX_READ: usize = 256;
 /// Processes of one job whose open files are looked at.
 const MAX_OPEN: usize = 64;
-/// How long what a process has open is believed.
+/// How long the list of devices that a process has open is reused.
 const OPEN_AGAIN: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ struct Seen {
     facts: Option<Arc<Facts>>,
 }
 
-/// What is known of a job before its processes were asked.
+/// What is known of a job before its processes are read.
 #[derive(Debug, Default)]
 struct Draft {
     scheduler: Scheduler,
@@ -67,7 +67,7 @@ struct Draft {
     in_group: bool,
 }
 
-/// What one look at the node goes by.
+/// The inputs of one look at the node.
 #[derive(Clone, Copy)]
 struct Look<'a> {
     roots: &'a Roots,
@@ -117,7 +117,7 @@ impl Survey {
         Found { jobs, pods }
     }
 
-    /// Puts training processes to their jobs; what is left is in none that a process can tell of.
+    /// Assigns training processes to their jobs. Returns those whose process shows no job.
     fn attach<'a>(
         &mut self,
         roots: &Roots,
@@ -159,7 +159,7 @@ impl Survey {
         if let Some(seen) = seen {
             return seen.facts.clone();
         }
-        let facts = processes::environ(roots, pid).ok().map(|bytes| Arc::new(Facts::of(&bytes)));
+        let facts = processes::environ(roots, pid).ok().map(|bytes| Arc::new(Facts::parse(&bytes)));
         let seen = Seen { command: stat.command, ticks, started: stat.started, facts: facts.clone() };
         self.seen.insert(pid, seen);
         facts
@@ -173,12 +173,12 @@ impl Survey {
         let looked = || draft.pids.iter().filter_map(|pid| self.seen.get(pid));
         let oldest = looked().map(|s| s.started).min_by(f64::total_cmp);
         self.unreadable += looked().filter(|s| s.facts.is_none()).count();
-        // A shell that somebody opened in the job may be in another one by its environment.
+        // A shell that a user opened in the job may be in another one by its environment.
         facts.retain(|(_, f)| !f.is_foreign_to(&id));
         let named = facts.iter().filter_map(|(_, f)| f.run.clone()).collect();
         facts.retain(|(_, f)| f.identity_of(&id).is_some());
         let mut identity = Identity::default();
-        facts.iter().filter_map(|(_, f)| f.identity_of(&id)).for_each(|told| identity.learn(told));
+        facts.iter().filter_map(|(_, f)| f.identity_of(&id)).for_each(|given| identity.learn(given));
         identity.user = identity.user.or_else(|| draft.uid.map(|uid| uid.to_string()));
         identity.start = identity.start.or_else(|| Some(booted? + oldest?));
         let (devices, gpus) = if draft.devices.is_empty() {
@@ -211,7 +211,7 @@ impl Survey {
         let known = look.known;
         let environments =
             facts.iter().map(|(pid, f)| (&f.visible[..], given(f, draft.with_all.contains(pid))));
-        let (devices, named) = told(known, environments);
+        let (devices, named) = devices_of(known, environments);
         if named > 0 {
             return (devices, named);
         }
@@ -287,7 +287,7 @@ impl Survey {
             let Some(facts) = self.facts(roots, process.pid) else { continue };
             let mut devices: BTreeSet<Device> = facts.visible.iter().flat_map(|v| known.uuids(v)).collect();
             if devices.is_empty() {
-                // Where the runtime goes by CDI, the environment names none.
+                // If the runtime uses CDI, the environment names none.
                 devices = self.open(look, &[process.pid].into());
             }
             let namespace = || processes::namespace(roots, process.pid);
@@ -305,15 +305,16 @@ impl Survey {
     }
 }
 
-/// What Slurm gave, as it says itself: to the job's script on the node where that runs, to any
-/// other step on each of its nodes.
+/// The GPUs that Slurm gave, by its own variables: to the job's script on the node where that runs,
+/// to any other step on each of its nodes.
 fn given(facts: &Facts, has_all: bool) -> Option<&str> {
     if has_all { facts.job_gpus.as_deref() } else { facts.step_gpus.as_deref() }
 }
 
-/// The devices that environments name, and how many those are. Each is what a process was left to
-/// see and what it was given: UUIDs say which device it is, numbers are next.
-fn told<'a>(
+/// The devices that environments name, and how many those are. An environment names devices that
+/// the process may see and devices that it was given: UUIDs identify a device, and take precedence
+/// over numbers.
+fn devices_of<'a>(
     known: &Known,
     environments: impl Iterator<Item = (&'a [String], Option<&'a str>)>,
 ) -> (BTreeSet<Device>, usize) {

@@ -80,7 +80,7 @@ impl Node {
         AllocationReader::new(&self.config)
     }
 
-    fn told(&self) -> Vec<Event> {
+    fn published(&self) -> Vec<Event> {
         self.bench.published()
     }
 }
@@ -129,19 +129,19 @@ fn a_job_of_slurm_from_its_beginning_to_its_end() {
     assert_eq!(held(&page, "1207"), [0, 1, 2, 3]);
     assert_eq!(page.get(&RUN_JOB, &["llama-70b", "1207"]), Some(1.0));
     assert_eq!(page.get(&RUNNING, &["slurm"]), Some(1.0));
-    let [event] = &node.told()[..] else { panic!() };
+    let [event] = &node.published()[..] else { panic!() };
     assert_eq!(event.name.as_deref(), Some("job"));
     assert_eq!(event.extra["user"], Value::Text("ada".into()));
     assert_eq!(event.extra["runs"], Value::List(vec![Value::Text("llama-70b".into())]));
     assert_eq!(event.text.as_deref(), Some("slurm job 1207 (llama) of ada is here, on 4 GPUs"));
     node.bench.collect(&mut reader);
-    assert!(node.told().is_empty(), "nothing changed");
+    assert!(node.published().is_empty(), "nothing changed");
 
     std::fs::remove_dir_all(node.path(SLURM).join("job_1207")).unwrap();
     std::fs::remove_dir_all(node.path("proc/100")).unwrap();
     let page = node.bench.collect(&mut reader);
     assert!(page.iter().all(|s| !s.labels.iter().any(|l| l == "1207")), "{page:?}");
-    let [event] = &node.told()[..] else { panic!() };
+    let [event] = &node.published()[..] else { panic!() };
     assert_eq!((event.code, event.text.as_deref()), (Some(0), Some("job 1207 has left this node")));
 }
 
@@ -156,8 +156,9 @@ fn a_run_that_is_followed_by_its_log_alone_is_its_jobs_by_name() {
         node.bench.hub.publish(Origin::Http(crate::voice::Voice::Exporter), Event::step(run, 1));
     }
     let page = node.bench.collect(&mut node.reader());
-    let told: Vec<_> = page.iter().filter(|s| s.family.name == RUN_JOB.name).map(|s| &s.labels).collect();
-    assert_eq!(told.len(), 2, "{told:?}");
+    let published: Vec<_> =
+        page.iter().filter(|s| s.family.name == RUN_JOB.name).map(|s| &s.labels).collect();
+    assert_eq!(published.len(), 2, "{published:?}");
     assert_eq!(page.get(&RUN_JOB, &["llama-1", "1"]), Some(1.0));
     assert_eq!(page.get(&RUN_JOB, &["twice-3", "3"]), Some(1.0));
 }
@@ -169,8 +170,8 @@ fn secrets_of_an_environment_go_nowhere() {
     node.process(100, 1, &with(&rank("1"), &["SLURM_STEP_GPUS=0"]));
     let page = node.bench.collect(&mut node.reader());
     assert!(page.get(&RUNNING, &["slurm"]).is_some());
-    let told = format!("{page:?} {:?}", node.told());
-    assert!(told.contains("research") && !told.contains("canary"), "{told}");
+    let published = format!("{page:?} {:?}", node.published());
+    assert!(published.contains("research") && !published.contains("canary"), "{published}");
 }
 
 #[test]
@@ -185,7 +186,11 @@ fn version_1_and_what_a_process_has_open() {
     }
     let page = node.bench.collect(&mut node.reader());
     assert_eq!(page.get(&INFO, &["9", "", "1000", "", "", "", "", "", "slurm"]), Some(1.0), "{page:?}");
-    assert_eq!(held(&page, "9"), [5, 6], "numbers that CUDA sees within a control group say nothing");
+    assert_eq!(
+        held(&page, "9"),
+        [5, 6],
+        "numbers that CUDA sees within a control group are not those of the node"
+    );
 }
 
 #[test]
@@ -209,8 +214,8 @@ fn steps_and_mig_instances() {
 #[test]
 fn numbers_of_gpus_are_those_of_this_node_and_this_job() {
     let node = Node::new();
-    // The second node of a job that has GPUs 0 to 3 of the first: what the script was told there
-    // comes with every step.
+    // The second node of a job that has GPUs 0 to 3 of the first: every step inherits what the
+    // script was given there.
     node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
     node.process(10, 1, &["SLURM_JOB_ID=1", "SLURM_JOB_GPUS=0,1,2,3", "SLURM_STEP_GPUS=4,5"]);
     // A script that was submitted from within a step.
@@ -218,7 +223,7 @@ fn numbers_of_gpus_are_those_of_this_node_and_this_job() {
     node.process(20, 1, &["SLURM_JOB_ID=2", "SLURM_JOB_GPUS=0,1", "SLURM_STEP_GPUS=6"]);
     node.group(&format!("{V2}/job_3/step_interactive/user/task_0"), &[30]);
     node.process(30, 1, &["SLURM_JOB_ID=3", "SLURM_JOB_GPUS=2"]);
-    // What tells of another job, and what only the script of another node was told.
+    // Variables of another job, and variables that only the script of another node was given.
     node.group(&format!("{V2}/job_4/step_0/user/task_0"), &[40, 41, 42]);
     let foreign = format!("CUDA_VISIBLE_DEVICES={}", uuid(6));
     node.process(40, 1, &["SLURM_JOB_ID=9", "SLURM_STEP_GPUS=4,5", "SLURM_JOB_NAME=other", &foreign]);
@@ -291,7 +296,7 @@ fn files_of_a_prolog_have_the_last_word() {
 }
 
 #[test]
-fn without_control_groups_the_environment_of_a_trainer_tells() {
+fn without_control_groups_the_environment_of_a_trainer_decides() {
     let node = Node::new();
     node.process(
         10,
@@ -335,7 +340,7 @@ fn what_may_not_be_read_is_counted() {
     let node = Node::new();
     node.group(&format!("{V2}/job_1/step_0/user/task_0"), &[10]);
     node.process(10, 1, &[]);
-    // A directory cannot be read as a file, whoever asks: root may read anything else.
+    // A directory cannot be read as a file, not even by root, who may read anything else.
     std::fs::remove_file(node.path("proc/10/environ")).unwrap();
     std::fs::create_dir(node.path("proc/10/environ")).unwrap();
     let page = node.bench.collect(&mut node.reader());
@@ -370,7 +375,7 @@ fn a_trainer_in_a_pod() {
     let page = node.bench.collect(&mut reader);
     assert_eq!(page.get(&SOURCE_UP, &["kubelet"]), Some(0.0));
     assert_eq!(page.get(&SOURCE_FAILURES, &["kubelet", "refused"]), Some(1.0));
-    assert!(page.get(&GPU_JOB, &[&uuid(1), "", "ml/llama-0"]).is_some(), "what it said stands");
+    assert!(page.get(&GPU_JOB, &[&uuid(1), "", "ml/llama-0"]).is_some(), "the last answer stays");
 }
 
 #[test]
@@ -412,8 +417,8 @@ fn a_run_goes_to_the_pod_of_its_devices_whatever_others_are_called() {
     node.opens(15, "/dev/nvidia2");
     let page = node.bench.collect(&mut node.reader());
     let of = |run: &str| -> Vec<String> {
-        let told = page.iter().filter(|s| s.family.name == RUN_JOB.name && s.labels.get(0) == run);
-        told.map(|s| s.labels.get(1).to_owned()).collect()
+        let published = page.iter().filter(|s| s.family.name == RUN_JOB.name && s.labels.get(0) == run);
+        published.map(|s| s.labels.get(1).to_owned()).collect()
     };
     assert_eq!(of("by-uuid"), ["team-b/worker-0"]);
     assert_eq!(of("shared"), ["team-c/shared-1"]);

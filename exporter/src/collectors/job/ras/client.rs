@@ -1,9 +1,9 @@
 //! The line protocol of NCCL's RAS: a few commands, an answer, and the end of the connection.
 //!
 //! `CLIENT PROTOCOL n` is answered with `SERVER PROTOCOL n`; `TIMEOUT s` and `SET FORMAT json` with
-//! `OK`, the latter with an error by NCCL before 2.28.7, which only speaks text. Whoever answers
-//! may be wedged, or somebody else's program: every byte is counted, the whole talk has one
-//! deadline, and the kernel says whose program it is.
+//! `OK`, the latter with an error by NCCL before 2.28.7, which only supports text. The server may
+//! be wedged, or another user's program: every byte is counted, the whole exchange has one
+//! deadline, and the kernel gives the owner of the program.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -19,18 +19,18 @@ use crate::voice::Voice;
 
 /// Longest answer that is read: some ten thousand ranks, each in a few communicators.
 const MAX_BYTES: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
-/// Of text, which tells only of what differs.
+/// Longest answer in text, which lists only what differs.
 const MAX_TEXT_BYTES: u64 = MAX_BYTES / 16;
 const MAX_LINE: u64 = 1024;
 /// The version of the protocol that NCCL 2.24 began with; servers ignore it.
 const PROTOCOL: u32 = 2;
 const CONNECT: Duration = Duration::from_secs(1);
-/// What an answer may take beyond what RAS itself was given.
+/// Time that an answer may take beyond the timeout that RAS was given.
 const BEYOND: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PollError {
-    #[error("nobody listens")]
+    #[error("no server listens")]
     Refused,
     #[error("no answer in time")]
     Timeout,
@@ -43,7 +43,7 @@ pub(super) enum PollError {
 }
 
 impl PollError {
-    /// As the label of a counter.
+    /// The reason as the value of a label.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -91,8 +91,8 @@ impl Read for Bounded {
     }
 }
 
-/// Asks once; the voice is that of whoever answers. `timeout` is what RAS may take to hear from
-/// every process of the job.
+/// Asks once. Returns the status and the user whose program answered. `timeout` is the time that
+/// RAS may take to collect the answers of all processes of the job.
 pub(super) fn poll(
     roots: &Roots,
     addresses: &[SocketAddr],
@@ -113,7 +113,7 @@ pub(super) fn poll(
         return Err(PollError::Protocol(format!("it answers a timeout with {:?}", clip(&agreed))));
     }
     let format = if command(&mut lines, "SET FORMAT json")? == "OK" { Format::Json } else { Format::Text };
-    // Whoever has answered has taken the connection, and holds it until the status is sent.
+    // The process that answered has accepted the connection, and holds it until the status is sent.
     let voice = if peer::is_here(ends.peer.ip()) {
         Voice::of(peer::holder_of(roots, ends).map(|holder| holder.uid))
     } else {
@@ -130,7 +130,8 @@ pub(super) fn poll(
         Format::Text => {
             let left = &mut lines.get_mut().left;
             *left = MAX_TEXT_BYTES.min(*left);
-            text::parse(lines)?.ok_or_else(|| PollError::Protocol("it tells of no communicators".into()))?
+            text::parse(lines)?
+                .ok_or_else(|| PollError::Protocol("its answer contains no communicators".into()))?
         }
     };
     Ok((status, voice))

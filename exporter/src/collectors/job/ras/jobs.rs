@@ -1,8 +1,8 @@
 //! The jobs behind one address.
 //!
 //! Every process of every job of a user listens at the same port of the node, and the kernel gives
-//! a poll to any of them. So one answer tells of one job, the next perhaps of another; a job that
-//! an answer is not of stays as it was told of last, until that is too long ago.
+//! a poll to any of them. So one answer is about one job, the next perhaps about another. A job
+//! keeps its last status while other jobs answer, until that is too old.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use crate::voice::Voice;
 
 /// Jobs that share an address: more than a node has GPUs for.
 const MAX_JOBS: usize = 16;
-/// What all of them may weigh, [`Status::weight`]: several of the largest.
+/// Limit of the sum of [`Status::weight`] over all jobs: several of the largest.
 const MAX_WEIGHT: usize = 65_536;
 
 #[derive(Debug, Default)]
 pub(super) struct Jobs(Vec<Job>);
 
-/// One job, as it was told of last.
+/// One job, by its last answer.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) status: Status,
@@ -31,7 +31,7 @@ pub(super) struct Job {
 }
 
 impl Jobs {
-    /// Takes an answer in, and forgets what was not told of for longer than `keep`.
+    /// Takes an answer in, and forgets jobs that did not answer for longer than `keep`.
     pub(super) fn take(
         &mut self,
         (status, voice): (Status, Voice),
@@ -62,7 +62,7 @@ impl Jobs {
         self.0.iter().any(|job| job.leads)
     }
 
-    /// What hangs, and in which job; the one to look at first, first.
+    /// The communicators that hang, with their jobs, the most important first.
     pub(super) fn stuck(&self, after: Duration) -> Vec<(&Job, Stuck<'_>)> {
         let of = |job| Job::stuck(job, after).map(move |stuck| (job, stuck));
         let mut all: Vec<_> = self.0.iter().flat_map(of).collect();

@@ -1,5 +1,5 @@
-//! The JSON of a status, which lists every rank of every communicator: read one communicator at a
-//! time, and kept as how far apart its ranks are.
+//! The JSON of a status, which lists every rank of every communicator: it is read one communicator
+//! at a time, and only the distance between its ranks is kept.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::status::{
 const MAX_ENTRIES: usize = 32_768;
 /// Bytes of a text, or of anything else that has no quotation marks in it.
 const MAX_TEXT: usize = 4 << 10;
-/// What NCCL returns for success, and for what still goes on.
+/// Results of NCCL: success, and in progress.
 const SUCCESS: i64 = 0;
 const IN_PROGRESS: i64 = 7;
 
@@ -67,7 +67,7 @@ struct RawRank {
     collective_counts: Counts,
 }
 
-/// Of each kind of collective, how many were launched; by name.
+/// How many collectives of each kind were launched, by name.
 #[derive(Default, PartialEq, Eq, Hash)]
 struct Counts(Vec<(Box<str>, u64)>);
 
@@ -171,7 +171,7 @@ impl Counts {
 }
 
 impl<'de> Deserialize<'de> for AllSeen {
-    /// Of each communicator is kept what is needed before the next is read.
+    /// Each communicator is reduced to what is needed before the next one is read.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Entries;
 
@@ -217,7 +217,7 @@ impl AllSeen {
 
 impl<'de> Deserialize<'de> for Seen {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        RawCommunicator::deserialize(deserializer).map(Self::of)
+        RawCommunicator::deserialize(deserializer).map(Self::from_raw)
     }
 }
 
@@ -263,7 +263,7 @@ impl<R: Read> Read for ShortTexts<R> {
 }
 
 impl Seen {
-    fn of(raw: RawCommunicator) -> Self {
+    fn from_raw(raw: RawCommunicator) -> Self {
         let (mut ranks, missing) = (raw.ranks.0, raw.missing_ranks.0);
         ranks.sort_by_key(|r| r.rank);
         let mut communicator = Communicator {
@@ -301,7 +301,7 @@ impl Seen {
             }
         }
         for rank in &missing {
-            // One that answered, and is only not a member yet or any more, is not missed.
+            // A rank that answered, and is not a member yet or not any more, is not missing.
             if rank.status.unresponsive {
                 communicator.missing.add(|| member(rank.rank, &rank.host, rank.pid, rank.nvml_dev));
             }

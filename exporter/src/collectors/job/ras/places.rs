@@ -22,9 +22,9 @@ const VARIABLE: &[u8] = b"NCCL_RAS_ADDR=";
 const MAX_FAMILIES: usize = 4;
 const CONNECT: Duration = Duration::from_millis(500);
 
-/// Those of the configuration, and those that training processes were told; of a name that has
-/// several addresses each by itself, because somebody else may listen there. Users take turns, so
-/// that none can name so many that those of others are not asked.
+/// The addresses of the configuration, and those that training processes were given. A name that
+/// resolves to several addresses gives each of them, because another user may listen at one. Users
+/// take turns, so that none can name so many that those of others are not asked.
 pub(super) fn addresses(cx: &Context<'_>, configured: &[String]) -> Vec<String> {
     let mut users = BTreeMap::<Option<u32>, (usize, BTreeSet<String>)>::new();
     for process in cx.hub.processes() {
@@ -64,8 +64,8 @@ fn of_process(roots: &Roots, pid: u32) -> Option<String> {
     ours(value).then(|| value.to_owned())
 }
 
-/// Whatever a user writes into an environment, this program speaks to this node only, and resolves
-/// no names.
+/// Whether the address is on this node: whatever a user writes into an environment, this program
+/// connects to this node only, and resolves no names.
 fn ours(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -78,8 +78,8 @@ fn is_local(host: IpAddr) -> bool {
     UdpSocket::bind((host, 0)).is_ok()
 }
 
-/// Both families that `localhost` has: NCCL takes one of them. What listens on every address
-/// answers at home.
+/// Both families that `localhost` has: NCCL takes one of them. A server that listens on every
+/// address answers at the loopback address.
 pub(super) fn resolve(address: &str) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> =
         address.to_socket_addrs().into_iter().flatten().take(MAX_FAMILIES).collect();
@@ -94,8 +94,8 @@ pub(super) fn listens(address: &str) -> bool {
     resolve(address).iter().any(|a| TcpStream::connect_timeout(a, CONNECT).is_ok())
 }
 
-/// Whether this node asks for the job: it has the lowest rank that answers. Where that cannot be
-/// told, every node does, except those that are known to have only other ranks.
+/// Whether this node asks for the job: it has the lowest rank that answers. If that rank is
+/// unknown, every node asks, except those that are known to have only other ranks.
 pub(super) fn leads(cx: &Context<'_>, status: &Status) -> bool {
     let first = status.first_host.as_ref().and_then(|host| host.parse().ok());
     first.map_or_else(

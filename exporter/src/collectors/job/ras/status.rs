@@ -1,4 +1,4 @@
-//! What a poll says of a job, whichever format it came in: of each communicator, how far its ranks
+//! The status of a job from one poll, in either format: for each communicator, how far its ranks
 //! are apart.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,10 +31,10 @@ pub(super) struct Status {
     pub(super) timeouts: u64,
     /// Address of the node of the lowest rank that answered; unknown in text.
     pub(super) first_host: Option<String>,
-    /// What changes when a process launches anything in any communicator, by [`Member::process`];
-    /// unknown in text.
+    /// A value that changes when a process launches anything in any communicator, by
+    /// [`Member::process`]; unknown in text.
     pub(super) processes: BTreeMap<u64, u64>,
-    /// What text tells of the whole job: how many nodes, processes and GPUs.
+    /// What text contains of the whole job: how many nodes, processes and GPUs.
     pub(super) summary: String,
 }
 
@@ -45,8 +45,8 @@ impl Status {
         self.communicators.iter().map(of).sum::<usize>() + self.processes.len() / 4
     }
 
-    /// Whether both are of one job: JSON names its communicators, of text the size of the job must
-    /// do. Processes say nothing, because each container counts its own.
+    /// Whether both are of one job: JSON names its communicators; for text, the size of the job
+    /// must do. Process ids do not help, because each container counts its own.
     pub(super) fn is_of_same_job(&self, other: &Self) -> bool {
         let ids = |s: &Self| s.communicators.iter().map(|c| c.id.clone()).collect::<BTreeSet<_>>();
         let shared = || match (self.format, ids(self), ids(other)) {
@@ -64,14 +64,14 @@ impl Status {
 pub(super) struct Communicator {
     pub(super) id: String,
     pub(super) size: u32,
-    /// Of each kind of collective, how far the ranks are.
+    /// How far the ranks are, for each kind of collective.
     pub(super) spreads: BTreeMap<String, Spread>,
     /// Ranks that RAS got no answer from.
     pub(super) missing: Members,
     pub(super) dead: u64,
     /// Ranks that NCCL reports an error of.
     pub(super) errors: u64,
-    /// Changes when any rank launches anything, or is heard of again.
+    /// Changes when any rank launches anything, or answers again.
     pub(super) fingerprint: u64,
 }
 

@@ -34,7 +34,7 @@ enum Manner {
     Good,
     /// Takes the question and never answers.
     Silent,
-    /// Somebody else's program.
+    /// A program that is not RAS.
     Stranger,
     Cut,
     Endless,
@@ -227,7 +227,7 @@ impl Poller {
         Self { fake, bench: testing::Bench::new(dir), reader: RasReader::new(&config), start: Instant::now() }
     }
 
-    /// The page at so many seconds, and what was told.
+    /// The page at so many seconds, and what was published.
     fn at(&mut self, seconds: u64) -> (Samples, Vec<Event>) {
         let address = self.fake.address.clone();
         self.reader.poll(&self.bench.context(), &address, self.start + Duration::from_secs(seconds));
@@ -253,18 +253,18 @@ fn a_job_that_hangs_and_the_rank_that_did_not_join() {
             poller
                 .fake
                 .set(|job| job.counts = std::array::from_fn(|rank| 200 + i * 50 - u64::from(rank == 5)));
-            let (page, told) = poller.at(i * 10);
-            assert!(told.is_empty(), "{told:?}");
+            let (page, published) = poller.at(i * 10);
+            assert!(published.is_empty(), "{published:?}");
             assert_eq!(page.rows(&LAGGING).next().unwrap().value, 1.0);
             assert_eq!(page.rows(&STUCK).next().unwrap().value, 0.0);
         }
-        let mut told = Vec::new();
+        let mut published = Vec::new();
         for i in 15..27u64 {
-            told = poller.at(i * 10).1;
+            published = poller.at(i * 10).1;
             // Nothing has moved since the poll at 140 s.
-            assert_eq!(!told.is_empty(), i == 26, "{i}: {told:?}");
+            assert_eq!(!published.is_empty(), i == 26, "{i}: {published:?}");
         }
-        let event = &told[0];
+        let event = &published[0];
         let text = "NCCL hangs: nothing moved for 120 s, and 1 rank has not joined AllReduce 900 of a communicator of 8 \
             (rank 5 on 192.0.2.9, GPU 1, process 1005)";
         assert_eq!(event.text.as_deref(), Some(text));
@@ -287,18 +287,18 @@ fn a_job_that_hangs_and_the_rank_that_did_not_join() {
         let (version, format) = if json { ("2.29.1", "json") } else { ("2.26.2", "text") };
         assert_eq!(page.get(&INFO, &[&address, version, format]), Some(1.0));
         poller.fake.set(|job| job.counts = [901; 8]);
-        // Text does not say whose answer that is.
+        // Text does not contain whose answer it is.
         let end = if json { 280 } else { 400 };
         for seconds in (280..end).step_by(10) {
             assert!(poller.at(seconds).1.is_empty());
         }
-        let (page, told) = poller.at(end);
-        assert_eq!((told[0].code, page.get(&STUCK, labels)), (Some(0), Some(0.0)));
+        let (page, published) = poller.at(end);
+        assert_eq!((published[0].code, page.get(&STUCK, labels)), (Some(0), Some(0.0)));
     }
 }
 
 /// Two jobs of a user share the address, and polls go to either as the kernel likes; `alike` is
-/// whether text tells them apart.
+/// whether text does not distinguish them.
 fn a_hang_beside_another_job(json: bool, alike: bool) {
     let mut poller = Poller::new(json);
     poller.fake.set(|job| job.counts[2] = 99);
@@ -306,7 +306,7 @@ fn a_hang_beside_another_job(json: bool, alike: bool) {
     let works = FakeJob { salt: 1, nodes: if alike { 2 } else { 3 }, counts: [7; 8], ..hangs.clone() };
     let address = poller.fake.address.clone();
     let mut seen = BTreeSet::new();
-    let mut told = Vec::new();
+    let mut published = Vec::new();
     for i in 0..30u64 {
         let mut next =
             if [0, 1, 4, 6, 9, 13, 15, 18, 20, 21, 25, 28].contains(&i) { &hangs } else { &works }.clone();
@@ -315,21 +315,21 @@ fn a_hang_beside_another_job(json: bool, alike: bool) {
         }
         poller.fake.set(|job| *job = next);
         let (page, more) = poller.at(i * 10);
-        told.extend(more);
+        published.extend(more);
         if i >= 2 && (json || !alike) {
             let values = [&COMMUNICATORS, &RANKS, &LAGGING, &MISSING].map(|f| page.get(f, &[&address]));
             seen.insert(format!("{values:?}"));
         }
     }
-    let [event] = &told[..] else { panic!("{told:?}") };
+    let [event] = &published[..] else { panic!("{published:?}") };
     assert_eq!((event.code, &event.extra["ranks"]), (Some(1), &Value::List(vec![Value::Number(2.0)])));
     assert!(seen.len() <= 1, "the page goes to and fro: {seen:?}");
     // The job that hung is gone, the other works on.
     for i in 30..60u64 {
         poller.fake.set(|job| *job = FakeJob { counts: [200 + i; 8], ..works.clone() });
-        told.extend(poller.at(i * 10).1);
+        published.extend(poller.at(i * 10).1);
     }
-    assert_eq!(told.iter().map(|e| e.code).collect::<Vec<_>>(), [Some(1), Some(0)]);
+    assert_eq!(published.iter().map(|e| e.code).collect::<Vec<_>>(), [Some(1), Some(0)]);
 }
 
 #[test]
@@ -379,8 +379,8 @@ fn a_rank_that_is_busy_in_another_communicator_does_not_hang() {
     for i in 20..31u64 {
         assert!(poller.at(i * 10).1.is_empty());
     }
-    let told = poller.at(310).1;
-    assert!(told[0].text.as_deref().unwrap().contains("rank 0 on 127.0.0.1"), "{told:?}");
+    let published = poller.at(310).1;
+    assert!(published[0].text.as_deref().unwrap().contains("rank 0 on 127.0.0.1"), "{published:?}");
 }
 
 #[test]
@@ -390,15 +390,15 @@ fn ranks_that_do_not_answer_are_named() {
     for i in 0..12u64 {
         assert!(poller.at(i * 10).1.is_empty());
     }
-    let (page, told) = poller.at(120);
-    let text = told[0].text.as_deref().unwrap();
+    let (page, published) = poller.at(120);
+    let text = published[0].text.as_deref().unwrap();
     assert!(text.contains("2 ranks have stopped answering in a communicator of 8 (rank 2"), "{text}");
     assert_eq!(page.rows(&MISSING).next().unwrap().value, 2.0);
 }
 
-/// Any user of the node may listen where RAS does.
+/// Any user of the node may listen at the address of RAS.
 #[test]
-fn what_a_user_says_is_of_the_runs_of_that_user() {
+fn an_answer_of_a_user_is_about_the_runs_of_that_user() {
     let mut poller = Poller::new(true);
     for (uid, run) in [(4242, "theirs"), (4243, "hers")] {
         let peer = Origin::Peer(Peer { connection: 1, pid: Some(uid), uid });
@@ -407,7 +407,7 @@ fn what_a_user_says_is_of_the_runs_of_that_user() {
     poller.bench.published();
     poller.fake.set(|job| job.missing = vec![2]);
     let (address, start) = (poller.fake.address.clone(), poller.start);
-    let hears = |poller: &mut Poller, voice: Voice, seconds: u64| {
+    let answers = |poller: &mut Poller, voice: Voice, seconds: u64| {
         let polled = client::poll(&Roots::default(), &places::resolve(&address), Duration::from_secs(1));
         let status = polled.unwrap().0;
         let now = start + Duration::from_secs(seconds);
@@ -415,23 +415,27 @@ fn what_a_user_says_is_of_the_runs_of_that_user() {
         poller.bench.published()
     };
     for i in 0..12 {
-        assert!(hears(&mut poller, Voice::User(4242), i * 10).is_empty());
-        assert!(hears(&mut poller, Voice::Unknown, i * 10).is_empty());
+        assert!(answers(&mut poller, Voice::User(4242), i * 10).is_empty());
+        assert!(answers(&mut poller, Voice::Unknown, i * 10).is_empty());
     }
-    let told = hears(&mut poller, Voice::User(4242), 120);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0].extra["runs"], Value::List(vec![Value::Text("theirs".into())]));
-    assert_eq!(told[0].extra["key"], Value::Text(format!("{address} of uid 4242")));
-    assert!(hears(&mut poller, Voice::Unknown, 130).is_empty(), "nobody knows whose word that is");
-    let own = told;
-    let mut told = Vec::new();
+    let published = answers(&mut poller, Voice::User(4242), 120);
+    assert_eq!(published.len(), 1, "{published:?}");
+    assert_eq!(published[0].extra["runs"], Value::List(vec![Value::Text("theirs".into())]));
+    assert_eq!(published[0].extra["key"], Value::Text(format!("{address} of uid 4242")));
+    assert!(answers(&mut poller, Voice::Unknown, 130).is_empty(), "it is unknown whose answer that is");
+    let own = published;
+    let mut published = Vec::new();
     for i in 14..27 {
-        told.extend(hears(&mut poller, Voice::User(0), i * 10));
+        published.extend(answers(&mut poller, Voice::User(0), i * 10));
     }
-    let [over, roots] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((over.code, &over.extra["key"]), (Some(0), &own[0].extra["key"]), "not heard of any more");
+    let [over, roots] = &published[..] else { panic!("{published:?}") };
+    assert_eq!(
+        (over.code, &over.extra["key"]),
+        (Some(0), &own[0].extra["key"]),
+        "it does not answer any more"
+    );
     assert_eq!(roots.extra["key"], Value::Text(address));
-    assert_eq!(roots.extra.get("runs"), None, "root is believed about every run");
+    assert_eq!(roots.extra.get("runs"), None, "root may answer for every run");
 }
 
 #[test]
@@ -523,7 +527,7 @@ fn answers_that_are_none_cost_a_count_and_some_time() {
 }
 
 #[test]
-fn nobody_listens() {
+fn no_server_listens() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let config = Config { addresses: vec![free], ..Config::default() };
     let bench = testing::Bench::new(Roots { procfs: "/not/there".into(), ..Roots::default() });

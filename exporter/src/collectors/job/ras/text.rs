@@ -1,5 +1,5 @@
-//! The text of a status, for NCCL before 2.28.7. It is made for people: ranks are only told of
-//! where they differ, and only the odd ones are named.
+//! The text of a status, for NCCL before 2.28.7. It is made for people: it lists ranks only where
+//! they differ, and names only the odd ones.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -11,7 +11,7 @@ use super::status::{
 
 /// Longer than any line of a status.
 const MAX_LINE: u64 = 16 << 10;
-/// What NCCL before 2.26 counts, which does not tell kinds apart.
+/// What NCCL before 2.26 counts, which does not distinguish kinds.
 const ANY: &str = "any";
 
 /// What a line belongs to.
@@ -33,11 +33,11 @@ struct RasTextParser {
 #[derive(Default)]
 struct Section {
     group: Option<usize>,
-    /// Of each kind, groups of ranks with the same count.
+    /// Groups of ranks with the same count, for each kind of collective.
     groups: BTreeMap<String, Vec<Group>>,
     missing: Members,
     errors: u64,
-    /// Of what was said of it, to tell whether anything changed.
+    /// Hash of the lines about it, to find out whether anything changed.
     said: DefaultHasher,
     part: Part,
 }
@@ -154,14 +154,14 @@ impl RasTextParser {
             |group: Option<usize>| group.and_then(|group| self.sizes.get(group)).map_or(0, |(_, size)| *size);
         let mut communicators: Vec<Communicator> =
             self.communicators.iter().map(|(id, s)| s.communicator(id, size(s.group))).collect();
-        // Those of which nothing is said agree, which is all that is known of them.
-        let told: BTreeMap<usize, u32> =
-            self.communicators.values().filter_map(|s| s.group).fold(BTreeMap::new(), |mut told, group| {
-                *told.entry(group).or_default() += 1;
-                told
+        // Communicators that no line is about agree, which is all that is known of them.
+        let listed: BTreeMap<usize, u32> =
+            self.communicators.values().filter_map(|s| s.group).fold(BTreeMap::new(), |mut listed, group| {
+                *listed.entry(group).or_default() += 1;
+                listed
             });
         for (group, (count, size)) in self.sizes.iter().enumerate() {
-            let silent = count.saturating_sub(told.get(&group).copied().unwrap_or(0)) as usize;
+            let silent = count.saturating_sub(listed.get(&group).copied().unwrap_or(0)) as usize;
             let room = MAX_COMMUNICATORS.saturating_sub(communicators.len());
             let each = (0..silent.min(room)).map(|i| Communicator {
                 id: format!("#{group}-{i}"),

@@ -1,10 +1,10 @@
-//! Whether a job hangs: what no single poll can tell.
+//! Whether a job hangs, which no single poll can show.
 //!
-//! Ranks that are apart are normal while a job runs; the status word says `OK` of jobs that have
-//! been stuck for an hour, and `MISMATCH` of ones that run well. A communicator hangs when some of
-//! its ranks have launched what others have not, none of them has launched anything for a while,
-//! and those that lag have done nothing in any other communicator either: a stage of a pipeline
-//! that is busy elsewhere is late, not stuck.
+//! Ranks that are apart are normal while a job runs; the status word is `OK` for jobs that have
+//! been stuck for an hour, and `MISMATCH` for healthy ones. A communicator hangs when some of its
+//! ranks have launched what others have not, none of them has launched anything for a while, and
+//! those that lag have done nothing in any other communicator either: a stage of a pipeline that is
+//! busy elsewhere is late, not stuck.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,14 +22,14 @@ pub(super) struct Watch {
     processes: BTreeMap<u64, Still>,
 }
 
-/// A communicator whose ranks are apart, as it was told of last.
+/// A communicator whose ranks are apart, by its last status.
 #[derive(Debug)]
 struct Apart {
     communicator: Communicator,
     still: Still,
 }
 
-/// What has not moved.
+/// A fingerprint that has not changed, and since when.
 #[derive(Debug, Clone, Copy)]
 struct Still {
     fingerprint: u64,
@@ -62,7 +62,8 @@ impl Still {
         })
     }
 
-    /// For how long, if it is long enough. What happened after the last word of it is not known.
+    /// How long it has stood still, if that is long enough. What happened after its last status is
+    /// unknown.
     fn long(&self, after: Duration) -> Option<Duration> {
         Some(self.seen.saturating_duration_since(self.since))
             .filter(|long| self.polls >= POLLS && *long >= after)
@@ -72,9 +73,9 @@ impl Still {
 impl Watch {
     /// Takes a poll in.
     ///
-    /// An answer in text does not name the job that it is of, so another job's may be taken for
-    /// this one's, in which what lags here is missing. Counts only grow: what comes back with
-    /// the same counts within `keep` has not moved in between.
+    /// An answer in text does not name its job. So the answer of another job may be taken for this
+    /// one's, and does not contain the communicators that lag here. Counts only grow: a
+    /// communicator that comes back with the same counts within `keep` has not moved in between.
     pub(super) fn take(&mut self, status: &Status, now: Instant, keep: Duration) {
         let processes = status.processes.iter();
         self.processes =
@@ -96,7 +97,7 @@ impl Watch {
         }
     }
 
-    /// Those that hang.
+    /// The communicators that hang.
     pub(super) fn stuck(&self, after: Duration) -> impl Iterator<Item = Stuck<'_>> {
         self.communicators.values().filter_map(move |Apart { communicator, still }| {
             let still = still.long(after)?;
@@ -104,7 +105,7 @@ impl Watch {
         })
     }
 
-    /// A process that nothing is heard of does not move.
+    /// Whether the process stands still; one without a status does.
     fn is_still(&self, member: &Member, after: Duration) -> bool {
         self.processes.get(&member.process()).is_none_or(|still| still.long(after).is_some())
     }

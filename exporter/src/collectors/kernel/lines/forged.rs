@@ -1,5 +1,5 @@
-//! What a process can have the kernel write is no event: by its name, by the names of its files and
-//! cgroups, and by its arguments.
+//! Text that a process can make the kernel write is no event: its name, the names of its files and
+//! cgroups, and its arguments.
 
 use proptest::prelude::*;
 

@@ -344,7 +344,7 @@ const NOISE: &[&str] = &[
     "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86",
     "python3[12]: segfault at 0 ip 00007f sp 00007f error 4 in libtorch.so[7f1000+5000]",
     "mce: [Hardware Error]: TSC 0 ADDR 1ffff",
-    // Of errors that were corrected, beside the line that says that they were logged.
+    // Corrected errors, beside the line that reports that they were logged.
     "[Hardware Error]: Corrected error, no action required.",
     "BERT: Error records from previous boot:",
     "[Hardware Error]: event severity: corrected",

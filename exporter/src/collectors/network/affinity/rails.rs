@@ -1,11 +1,11 @@
-//! Which NIC has which rail, kept in the state directory: the NIC that is lost costs a reboot, and
-//! after it the others must be called what they were called before.
+//! Which NIC has which rail, kept in the state directory: the loss of a NIC takes a reboot, and
+//! after it the others must keep their numbers.
 //!
-//! A NIC is known by its GUID, or where that is another one, by its slot: a card that was exchanged
-//! has the rail of the one before it. When one comes that is not known, rails are counted anew in
-//! the order of the bus: over all that are there and, as long as they are fewer than were known,
-//! over those that are gone. So a machine of other cards, or a memory of another machine, gives way
-//! at once. What is gone for two weeks is how the node is now meant to be.
+//! A NIC is identified by its GUID, or if no known NIC has that GUID, by its slot: a card that was
+//! exchanged has the rail of the one before it. When an unknown NIC comes, rails are counted anew
+//! in the order of the bus: over all that are there and, as long as they are fewer than were known,
+//! over those that are gone. So the state of other cards, or of another machine, is replaced at
+//! once. A NIC that is gone for two weeks is taken to be gone on purpose.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ const SAME: [fn(&Rail, &Nic) -> bool; 3] =
     [|rail, nic| rail.has_guid_of(nic) && rail.has_slot_of(nic), Rail::has_guid_of, Rail::has_slot_of];
 
 impl Rail {
-    fn of(nic: &Nic, now: f64) -> Self {
+    fn from_nic(nic: &Nic, now: f64) -> Self {
         let Nic { guid, place, model, rdma, .. } = nic;
         let (guid, pci, model) = (guid.clone(), place.address.clone(), model.clone());
         Self { guid, pci, model, rdma: *rdma, seen_at: now }
@@ -95,14 +95,14 @@ impl Rails {
             let gone = std::mem::take(&mut self.0).into_iter().enumerate();
             let gone =
                 gone.filter(|(place, _)| !complete && !places.contains(&Some(*place))).map(|(_, rail)| rail);
-            self.0 = nics.iter().map(|nic| Rail::of(nic, now)).chain(gone).take(MAX_NICS).collect();
+            self.0 = nics.iter().map(|nic| Rail::from_nic(nic, now)).chain(gone).take(MAX_NICS).collect();
             self.0.sort_by(|a, b| a.pci.cmp(&b.pci));
-            let place = |nic: &Nic| self.0.iter().position(|rail| *rail == Rail::of(nic, now));
+            let place = |nic: &Nic| self.0.iter().position(|rail| *rail == Rail::from_nic(nic, now));
             return nics.iter().filter_map(place).collect();
         }
         let places: Vec<usize> = places.into_iter().flatten().collect();
         for (place, nic) in places.iter().zip(nics) {
-            self.0[*place] = Rail::of(nic, now);
+            self.0[*place] = Rail::from_nic(nic, now);
         }
         places
     }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_that_tells_little() {
+    fn a_memory_that_contains_little() {
         let rails: Rails = serde_json::from_str(r#"[{"pci": "0000:1b:00.0"}]"#).unwrap();
         assert_eq!(rails.clone().number(1.0, &nics(&["b2"])), [0]);
         assert_eq!(rails.gone(&nics(&["b2"])).count(), 1);

@@ -2,10 +2,10 @@
 //! and errors of the wire.
 //!
 //! A driver has hundreds of counters, most of them of queues: only those on an allow-list are kept.
-//! The driver is asked by name, and a name may be another interface's in the network that this
-//! process sees; so it is asked only where the kernel's number of the name is the one that
-//! `/sys` tells. In a container without its host's network there is then nothing, which is better
-//! than somebody else's.
+//! The driver is asked by name, and in the network namespace of this process the name may belong to
+//! another interface. So it is asked only if the kernel's number of the name is the one in `/sys`.
+//! A container without its host's network then gets nothing, which is better than the counters of
+//! another interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -34,9 +34,9 @@ pub static LEFT_OUT: Family = Family::gauge(
     "Counters on the allow-list that there was no room for",
 );
 
-/// What is kept unless the configuration says otherwise: pauses, storms of them, errors of the
-/// wire, room that ran out, and what a cloud's network refused. Every driver has its own names for
-/// them.
+/// Counters that are kept unless the configuration lists others: pauses, storms of them, errors of
+/// the wire, buffers that ran out, and packets that a cloud's network refused. Every driver has its
+/// own names for them.
 pub(super) static ALLOWED: &[&str] = &[
     // mlx5.
     "[rt]x_prio*_pause",
@@ -83,7 +83,7 @@ pub(super) static ALLOWED: &[&str] = &[
 /// Counters kept of one interface.
 const MAX_STATS: usize = 128;
 
-/// Who is asked; tests answer themselves.
+/// The source of the counters; tests have their own.
 pub(super) trait Ask: Send + std::fmt::Debug {
     fn index(&self, device: &str) -> io::Result<u32>;
     fn driver(&self, device: &str) -> io::Result<Driver>;
@@ -104,7 +104,7 @@ impl Ask for Ethtool {
     }
 }
 
-/// What a driver said of one interface.
+/// The answer of a driver for one interface.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answer {
     driver: Driver,
@@ -190,7 +190,7 @@ impl Answer {
         self.sum(|name| mlx5(name) || bnxt(name))
     }
 
-    /// Frames by which it was paused, or paused the far end, where the driver does not tell for how
+    /// Frames by which it was paused, or paused the far end, if the driver does not report for how
     /// long.
     pub(super) fn pauses(&self, direction: char) -> Option<u64> {
         let ice = |name: &str| {

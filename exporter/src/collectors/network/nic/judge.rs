@@ -1,8 +1,8 @@
-//! What is wrong with the Ethernet links of the node, told in the stream.
+//! Publishes faults of the Ethernet links of the node in the stream.
 //!
 //! A link is judged once it has been up, until someone sets the interface down or it leaves the
 //! node: an interface that was never cabled is no fault, and neither is one that a container took
-//! with it. What it was, and how often it went down, outlives a restart.
+//! with it. Its rate, and how often it went down, are kept across restarts.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::persisted_state;
 const STATE_NAME: &str = "nic";
 const SAVE_SECONDS: f64 = 600.0;
 const FORGET_SECONDS: f64 = 14.0 * 86_400.0;
-/// A link must be slow for this long: right after it comes up it may tell the rate of before.
+/// A link must be slow for this long: right after it comes up it may still report its old rate.
 const SLOW_SECONDS: f64 = 10.0;
 const GIGABIT: f64 = 125e6;
 
@@ -69,7 +69,7 @@ pub(super) struct Look<'a> {
     /// How often the carrier was lost.
     pub(super) downs: Option<u64>,
     pub(super) pci: &'a str,
-    /// What the driver said, when it was just asked.
+    /// The driver's answer, if it was just asked.
     pub(super) answer: Option<&'a Answer>,
 }
 

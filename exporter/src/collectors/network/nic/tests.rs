@@ -154,7 +154,7 @@ fn a_link_drops_flaps_over_a_restart_and_slows_down() {
 }
 
 #[test]
-fn who_sets_an_interface_down_or_takes_it_away_is_not_told_of_it() {
+fn an_interface_set_down_or_removed_on_purpose_is_not_reported() {
     let mut node = Node::new();
     node.set(&[("operstate", "down")]);
     assert!(node.look(START).is_empty(), "never cabled");
@@ -172,7 +172,7 @@ fn who_sets_an_interface_down_or_takes_it_away_is_not_told_of_it() {
     assert!(node.look(START + 6.0).is_empty());
 }
 
-/// A driver of which a test says what it counts.
+/// A driver whose counters a test sets.
 #[derive(Debug, Clone, Default)]
 struct Fake(Arc<Mutex<Vec<(String, u64)>>>);
 
@@ -226,7 +226,7 @@ fn a_host_that_pauses_its_switch() {
     assert_eq!(node.look(START + 640.0), ["eth0 errors 1"]);
 }
 
-/// What is said of a link whose counters stood at 7 and have risen by this much within ten seconds.
+/// The event of a link whose counters stood at 7 and have risen by this much within ten seconds.
 fn said_of(rises: &[(&str, u64)]) -> Option<(String, String)> {
     let (mut node, fake) = (Node::new(), Fake::default());
     node.reader.drivers = Drivers::new(&Config::default().ethtool, Some(Box::new(fake.clone())));
@@ -236,12 +236,12 @@ fn said_of(rises: &[(&str, u64)]) -> Option<(String, String)> {
     fake.count(&rises.iter().map(|(name, n)| (*name, 7 + n)).collect::<Vec<_>>());
     let looked = node.reader.pass(START + 10.0, &node.bench.context(), &mut node.out);
     looked.unwrap();
-    let told = node.bench.published().into_iter().next()?;
-    Some((told.level.unwrap(), told.text.unwrap()))
+    let published = node.bench.published().into_iter().next()?;
+    Some((published.level.unwrap(), published.text.unwrap()))
 }
 
 #[test]
-fn pauses_and_errors_of_bnxt_and_ice_are_told_too() {
+fn pauses_and_errors_of_bnxt_and_ice_are_published_too() {
     let paused = said_of(&[("pfc_pri3_rx_duration_us", 8_000_000), ("pfc_pri0_rx_duration_us", 5_000_000)]);
     let expected = "Ethernet link eth0 has errors: rx_pause_duration rose by 13000000 within 60 s (a good link stays under 12000000); \
         in microseconds: the fabric holds this host back; look for congestion ahead";

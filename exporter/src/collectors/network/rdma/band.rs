@@ -1,20 +1,20 @@
 //! How much a busy port usually moves, as a band, and whether one moves much less while the others
-//! keep to theirs.
+//! stay within theirs.
 //!
-//! There is no line above which bandwidth is good: a port of 400 Gb/s that peaks at 360 is fine,
-//! one that peaks at 100 is fine too when that is all the job sends. So a port is compared with
+//! No fixed limit separates good bandwidth from bad: a port of 400 Gb/s that peaks at 360 is fine,
+//! and one that peaks at 100 is fine too if that is all the job sends. So a port is compared with
 //! what it used to reach itself, and only while most other ports of the node reach what they used
-//! to: then the job has not changed, the port has.
+//! to: then the port has changed, not the job.
 //!
-//! A band that the configuration gives needs no witnesses: whoever gave it knows what a port of a
-//! busy node reaches. Below its lower edge a port is slow, on its own and with all the others,
-//! while the node is busy at all.
+//! A band that the configuration gives needs no comparison with other ports: it states what a port
+//! of a busy node reaches. Below its lower edge a port is slow, even if all the others are too, as
+//! long as the node is busy at all.
 
 use serde::{Deserialize, Serialize};
 
 /// Peaks are taken over this long: several steps of any job.
 pub(super) const WINDOW_SECONDS: f64 = 300.0;
-/// Windows with traffic before a band is believed.
+/// Windows with traffic before a band is used.
 const LEARN_WINDOWS: u32 = 12;
 /// Windows in a row below the band that are a fault.
 const BAD_WINDOWS: u32 = 2;
@@ -25,13 +25,13 @@ const FAR: f64 = 0.5;
 /// How fast an edge follows peaks that fall inside the band.
 const FORGET: f64 = 0.02;
 
-/// What a port reaches when it is busy; bytes a second.
+/// The rates that a port reaches when it is busy, in bytes a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Band {
     pub(super) low: f64,
     pub(super) high: f64,
     windows: u32,
-    /// By the configuration, and so not learned and not to be saved.
+    /// Given by the configuration: not learned, and not saved.
     #[serde(skip)]
     pub(super) given: bool,
 }
@@ -42,7 +42,7 @@ pub(super) struct Peak {
     pub(super) peak: f64,
     /// Bytes a second that the link has negotiated.
     pub(super) rate: f64,
-    /// What it is compared with, if that is known yet.
+    /// The band that it is compared with, if it is known yet.
     pub(super) band: Option<Band>,
 }
 
@@ -81,13 +81,13 @@ impl Peak {
         self.band.is_some_and(|band| self.peak < band.low * FAR)
     }
 
-    /// Of a port that does not tell its rate, the band says what is little.
+    /// For a port that does not report its rate, the band determines what is little.
     fn is_busy(&self) -> bool {
         self.peak >= BUSY * self.rate.max(self.band.map_or(0.0, |band| band.low))
     }
 
-    /// Works, and does not reach what the configuration says.
-    fn breaks_its_word(&self) -> bool {
+    /// Works, and does not reach the band of the configuration.
+    fn is_below_given(&self) -> bool {
         self.is_busy() && self.band.is_some_and(|band| band.given && self.peak < band.low)
     }
 }
@@ -101,10 +101,10 @@ pub(super) fn short(ports: &[Peak]) -> Vec<bool> {
     let compared = ports.iter().filter(|p| p.band.is_some()).count();
     let keep = ports.iter().filter(|p| p.keeps()).count();
     let steady = keep >= 2 && keep * 3 >= compared * 2;
-    ports.iter().map(|p| (steady && p.falls_short()) || (busy && p.breaks_its_word())).collect()
+    ports.iter().map(|p| (steady && p.falls_short()) || (busy && p.is_below_given())).collect()
 }
 
-/// What a port moved, over time.
+/// The traffic of a port over time.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meter {
     last: Option<(f64, f64, f64)>,
@@ -113,8 +113,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Takes in the counters of a port in bytes. A counter that fell began anew: no rate is known
-    /// of that interval.
+    /// Takes in the counters of a port in bytes. A counter that fell has restarted: the rate of
+    /// that interval is unknown.
     pub(super) fn take(&mut self, now: f64, received: f64, sent: f64) {
         if let Some((at, r, s)) = self.last.replace((now, received, sent)) {
             let (seconds, more) = (now - at, (received - r).max(sent - s));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_band_is_believed_after_an_hour_of_traffic() {
+    fn a_band_is_used_after_an_hour_of_traffic() {
         assert_eq!(learned(&[40e9; 11]).known(), None);
         assert_eq!(learned(&[1e9; 100]).known(), None, "idle");
         let band = learned(&[&[40e9; 11][..], &[45e9]].concat()).known().unwrap();
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(bad(&[360.0, 360.0, 365.0, 100.0]), [false, false, false, true]);
         assert_eq!(bad(&[360.0, 360.0, 365.0, 350.0]), [false; 4], "a little less");
         assert_eq!(bad(&[100.0, 100.0, 100.0, 100.0]), [false; 4], "another job");
-        assert_eq!(bad(&[360.0, 100.0]), [false; 2], "too few to tell who is right");
+        assert_eq!(bad(&[360.0, 100.0]), [false; 2], "too few to determine which is right");
         let mut meter = Meter::default();
         assert_eq!([true, true, false, true].map(|short| meter.judge(short)), [false, true, false, false]);
     }

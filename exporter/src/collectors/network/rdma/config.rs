@@ -32,17 +32,17 @@ pub struct Config {
     pub thresholds: BTreeMap<String, Threshold>,
 }
 
-/// What this node should have, where that is known better than from what it had.
+/// The ports that this node should have, for sites that do not rely on what the node had before.
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Expectation {
     /// Ports of the fabric that should be up.
     pub ports: Option<usize>,
-    /// What each of them should negotiate.
+    /// Rate that each of them should negotiate.
     pub rate_gbps: Option<f64>,
-    /// What each of them reaches when the node is busy, from and to.
+    /// Lowest and highest rate that each of them reaches when the node is busy.
     pub bandwidth_gbps: Option<(f64, f64)>,
-    /// Devices that this is said of; all when empty.
+    /// Devices that this applies to; all when empty.
     pub devices: Vec<String>,
 }
 

@@ -8,7 +8,7 @@ use crate::collector::Context;
 use crate::roots::Dir;
 use crate::samples::Samples;
 
-/// What the last slow pass read.
+/// The values of the last slow pass.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     pub(super) at: Option<f64>,
@@ -55,8 +55,8 @@ impl RdmaReader {
 }
 
 impl Counted {
-    /// Counters of a port, those that stand still among them: what they counted until then is real,
-    /// and nothing is added to it.
+    /// Counters of a port, including saturated ones: what those counted until then is real, and
+    /// they add nothing more.
     pub(super) fn all(&self, key: &str) -> impl Iterator<Item = (&str, u64)> {
         let ports = [&self.ports, &self.saturated].into_iter().filter_map(|ports| ports.get(key));
         ports.flatten().map(|(name, value)| (name.as_str(), *value))

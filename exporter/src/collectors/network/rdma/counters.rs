@@ -60,7 +60,7 @@ pub static SATURATED: Family = Family::gauge(
     "rdma_port_counter_saturated",
     "",
     &["device", "port", "counter"],
-    "Counter that stands still at the highest value it can hold, so that it is not exported until somebody clears it (on InfiniBand `perfquery -R`); 1 while it does, absent otherwise",
+    "Counter that stands still at the highest value it can hold, so that it is not exported until it is cleared (on InfiniBand `perfquery -R`); 1 while it does, absent otherwise",
 );
 
 static KINDS: &[&str] = &[
@@ -106,7 +106,7 @@ pub(super) fn write(device: &str, port: &str, standard: &Values, hardware: &Valu
     }
     for (name, value) in hardware.iter().filter(|(name, _)| *name != NO_COUNTER) {
         out.set(&HARDWARE, &[device, port, name], *value);
-        // What EFA has no other place for.
+        // Counters of EFA that fit no other family.
         match family(name) {
             Some((_, family, scale)) if !port.is_empty() && out.get(family, labels).is_none() => {
                 out.set(family, labels, *value as f64 * scale);
@@ -138,11 +138,11 @@ pub(super) fn bytes(values: &Values, family: &Family) -> Option<f64> {
     files.find_map(|(file, _, scale)| Some(*values.get(*file)? as f64 * scale))
 }
 
-/// The limits that good links stay under, but for those that the configuration sets.
+/// The limits that good links stay under, except for those that the configuration sets.
 ///
-/// A symbol error in thirty seconds is the bit error rate that InfiniBand allows; ten a second is a
-/// link that is mostly repeating itself. Overruns, integrity errors and exhausted retries do not
-/// happen on a link that is well: one is news. A receiver that says it is not ready is flow
+/// One symbol error in thirty seconds is the bit error rate that InfiniBand allows; ten a second
+/// mean a link that is mostly repeating itself. Overruns, integrity errors and exhausted retries do
+/// not happen on a healthy link: a single one is reported. A receiver that is not ready is flow
 /// control: the sender waits, two thirds of a millisecond as collectives set it, and tries again.
 /// At a hundred a second that is up to four seconds of a minute.
 pub(super) fn limits(own: &BTreeMap<String, Threshold>) -> Vec<Limit> {

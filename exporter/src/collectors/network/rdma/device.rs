@@ -1,7 +1,8 @@
 //! Which RDMA devices and ports there are, and which of them are judged.
 //!
-//! A node has ports that nobody means to use: the second port of a card, the port of the management
-//! network, functions passed on to virtual machines. That they are down is no fault. By [`Role`]:
+//! A node has ports that are not meant to be used: the second port of a card, the port of the
+//! management network, functions passed on to virtual machines. That they are down is no fault. By
+//! [`Role`]:
 //!
 //! * `auxiliary`: not a physical function on the PCI bus (software devices, subfunctions, virtual
 //!   functions).
@@ -9,8 +10,8 @@
 //!   bond, bridge or VLAN on top of it, where there are other ports for the fabric; and what the
 //!   configuration calls so. Of several default routes the one of the lowest metric counts: fabrics
 //!   routed over Ethernet have default routes of their own.
-//! * `unprovisioned`: has not been active since anybody remembers. A port is expected to be up once
-//!   it was; how many should be up from the first day on is for the configuration to say.
+//! * `unprovisioned`: has never been active as far as the state goes back. A port is expected to be
+//!   up once it was; how many should be up from the first day on is set in the configuration.
 //! * `fabric`: all others. These are judged.
 
 use std::path::Path;
@@ -44,7 +45,7 @@ impl Role {
     }
 }
 
-/// What does not change of a device while its driver is loaded.
+/// The properties of a device that do not change while its driver is loaded.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Device {
     pub(super) name: String,
@@ -89,7 +90,7 @@ impl Device {
         }
     }
 
-    /// Whether it has ports, and each says what it is: not so while the kernel still registers it.
+    /// Whether it has ports, and each reports its type: not so while the kernel still registers it.
     pub(super) fn is_complete(&self) -> bool {
         !self.ports.is_empty() && self.ports.iter().all(|port| !port.link_layer.is_empty())
     }
@@ -104,7 +105,8 @@ impl Device {
         }
     }
 
-    /// Names the port over restarts: cards are numbered anew when one is missing, slots are not.
+    /// A name of the port that is stable over restarts: cards are renumbered when one is missing,
+    /// slots are not.
     pub(super) fn key(&self, port: &Port) -> String {
         let place = if self.pci.is_empty() { &self.name } else { &self.pci };
         format!("{place}/{}", port.number)
@@ -126,8 +128,8 @@ fn netdev(dir: &Path, number: &str) -> Option<String> {
     let index = number.parse::<u32>().ok()?.checked_sub(1)?;
     let of_port = |name: &&String| {
         let dir = dir.join(name);
-        // Drivers of one port say nothing in one file or the other; those of several say it in at
-        // least one.
+        // Drivers of one port leave one file or the other empty; those of several fill at least
+        // one.
         let said = |file: &str| {
             let text = roots::read(&dir.join(file))?;
             text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok())

@@ -1,10 +1,9 @@
-//! What this node should have: the ports that were up before, and how fast; and what it has been
-//! told in the configuration.
+//! What this node should have: the ports that were up before, and their rates; and what the
+//! configuration expects.
 //!
-//! Kept in the state directory, so that a node that comes back from a reboot with a port less, or a
-//! slower one, is seen. A port is known by its slot, or where the slots were numbered anew, by its
-//! GUID. What is gone for two weeks, or slower for so long, is how it is now meant to be: whoever
-//! had to know knows.
+//! Kept in the state directory, so that a port that is missing or slower after a reboot is noticed.
+//! A port is identified by its slot, or by its GUID if the slots were renumbered. A port that is
+//! gone or slower for two weeks is taken to be so on purpose: it was reported for long enough.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +35,7 @@ pub(super) struct Expected {
     pub(super) pace: Pace,
     /// When it was last up.
     up_at: f64,
-    /// What it reaches when it is busy.
+    /// The band that it reaches when it is busy.
     #[serde(default)]
     pub(super) band: Band,
     pub(super) watch: Watch,

@@ -1,4 +1,4 @@
-//! What is wrong with the ports of the fabric, told in the stream.
+//! Publishes faults of the ports of the fabric in the stream.
 
 use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
@@ -13,7 +13,7 @@ use crate::link::{Change, Level, Medium, State, Subject, is_set_up};
 use crate::origin::Origin;
 use crate::roots;
 
-/// A port must be slow for this long: right after it comes up it may tell the rate of before.
+/// A port must be slow for this long: right after it comes up it may still report its old rate.
 const SLOW_SECONDS: f64 = 10.0;
 const GIGABIT: f64 = 125e6;
 
@@ -33,7 +33,7 @@ impl Pass {
     }
 }
 
-/// What is to be reported of a pass, in order.
+/// The events of a pass, in order.
 #[derive(Debug)]
 pub(super) struct LinkEvents {
     pass: Pass,
@@ -57,7 +57,7 @@ impl LinkEvents {
 }
 
 impl RdmaReader {
-    /// Whether anything was told.
+    /// Returns whether any event was published.
     pub(super) fn judge(
         &mut self,
         pass: Pass,
@@ -65,30 +65,30 @@ impl RdmaReader {
         memory: &mut Memory,
         looks: &[Look],
     ) -> bool {
-        let mut told = LinkEvents { pass, events: Vec::new() };
-        self.retire(&mut memory.known, looks, &mut told);
+        let mut report = LinkEvents { pass, events: Vec::new() };
+        self.retire(&mut memory.known, looks, &mut report);
         for (key, known) in &mut memory.known.0 {
             let look = looks.iter().find(|look| look.key == *key);
-            self.judge_state(cx, (key.as_str(), known), look, &mut told);
+            self.judge_state(cx, (key.as_str(), known), look, &mut report);
         }
         if pass.slow {
             self.judge_traffic(pass.now, &mut memory.known, looks);
             for (key, known) in &mut memory.known.0 {
                 let look = looks.iter().find(|look| look.key == *key);
-                self.judge_rate((key.as_str(), &mut *known), look, &mut told);
-                self.judge_errors((key.as_str(), known), &mut told);
+                self.judge_rate((key.as_str(), &mut *known), look, &mut report);
+                self.judge_errors((key.as_str(), known), &mut report);
             }
             self.judge_readable(cx);
         }
-        self.judge_number(&memory.known, looks, &mut told);
-        let (any, now) = (!told.events.is_empty(), pass.now);
+        self.judge_number(&memory.known, looks, &mut report);
+        let (any, now) = (!report.events.is_empty(), pass.now);
         if !(0.0..HEALTH_SECONDS).contains(&(now - self.health_at)) && self.counted.at.is_some() {
             self.health_at = now;
-            told.events.extend(
+            report.events.extend(
                 looks.iter().filter(|l| memory.known.0.contains_key(&l.key)).map(|l| self.health(now, l)),
             );
         }
-        for event in told.events {
+        for event in report.events {
             if event.kind == Kind::Link {
                 tracing::warn!(
                     link = event.name,
@@ -102,18 +102,18 @@ impl RdmaReader {
         any
     }
 
-    /// What is not to be judged any more: left out by the configuration, found to be of the
-    /// management network, or gone from a node that has all the ports that it should have
-    /// without it.
-    fn retire(&self, known: &mut Known, looks: &[Look], told: &mut LinkEvents) {
+    /// Forgets the ports that are no longer judged: those left out by the configuration, those
+    /// found to be of the management network, and those gone from a node that has all expected
+    /// ports without them.
+    fn retire(&self, known: &mut Known, looks: &[Look], report: &mut LinkEvents) {
         let complete =
-            told.pass.ready && self.config.expected.ports.is_some_and(|n| self.ports_up(looks) >= n);
+            report.pass.ready && self.config.expected.ports.is_some_and(|n| self.ports_up(looks) >= n);
         known.0.retain(|key, known| {
             let look = looks.iter().find(|l| l.key == *key);
             let apart = look.is_some_and(|l| l.role != super::Role::Fabric);
             let keep = self.wanted(&known.device) && !apart && (look.is_some() || !complete);
             if !keep {
-                told.add(known, "", known.watch.clone().retire());
+                report.add(known, "", known.watch.clone().retire());
             }
             keep
         });
@@ -124,9 +124,9 @@ impl RdmaReader {
         cx: &Context<'_>,
         (key, known): (&str, &mut Expected),
         look: Option<&Look>,
-        told: &mut LinkEvents,
+        report: &mut LinkEvents,
     ) {
-        let Pass { now, slow, ready } = told.pass;
+        let Pass { now, slow, ready } = report.pass;
         let up = match look {
             Some(look) => look.state.up(),
             None => Some(false),
@@ -141,7 +141,7 @@ impl RdmaReader {
         let seen = Seen { up, downs: downs.filter(|_| slow) };
         let changes = known.watch.observe(now, &self.rule, seen);
         if !changes.is_empty() {
-            told.add(known, &self.hint(cx, look), changes);
+            report.add(known, &self.hint(cx, look), changes);
         }
     }
 
@@ -149,9 +149,9 @@ impl RdmaReader {
         &mut self,
         (key, known): (&str, &mut Expected),
         look: Option<&Look>,
-        told: &mut LinkEvents,
+        report: &mut LinkEvents,
     ) {
-        let now = told.pass.now;
+        let now = report.pass.now;
         let Some(rate) = look.filter(|l| l.state.up() == Some(true)).and_then(|l| l.state.rate) else {
             return;
         };
@@ -172,7 +172,7 @@ impl RdmaReader {
             text.map(|t| (level, t)),
             "is as fast as it should be again",
         );
-        told.add(known, "", change);
+        report.add(known, "", change);
     }
 
     /// Bytes a second that the port should negotiate.
@@ -181,8 +181,8 @@ impl RdmaReader {
         said.map_or(known.pace.best(), |gigabits| gigabits * GIGABIT)
     }
 
-    fn judge_errors(&mut self, (key, known): (&str, &mut Expected), told: &mut LinkEvents) {
-        let now = told.pass.now;
+    fn judge_errors(&mut self, (key, known): (&str, &mut Expected), report: &mut LinkEvents) {
+        let now = report.pass.now;
         if !self.counted.ports.contains_key(key) {
             return;
         }
@@ -199,7 +199,7 @@ impl RdmaReader {
             blind.then(|| (Level::Warn, at_its_end(&meters.worst)))
         };
         let change = known.errors.report(now, State::Errors, is, "has no more errors than a good link");
-        told.add(known, "", change);
+        report.add(known, "", change);
     }
 
     /// Takes in what the ports moved, and at the end of a window compares each with what it used
@@ -256,10 +256,10 @@ impl RdmaReader {
         }
     }
 
-    /// Whether as many ports are known as the configuration expects. One that is known and down is
-    /// told of by itself.
-    fn judge_number(&mut self, known: &Known, looks: &[Look], told: &mut LinkEvents) {
-        let Pass { now, ready, .. } = told.pass;
+    /// Checks whether as many ports are known as the configuration expects. A known port that is
+    /// down is reported by itself.
+    fn judge_number(&mut self, known: &Known, looks: &[Look], report: &mut LinkEvents) {
+        let Pass { now, ready, .. } = report.pass;
         let Some(expected) = self.config.expected.ports else { return };
         let have = known.0.values().filter(|k| self.expected.allow(&k.device)).count();
         if !ready && have < expected && self.complete.is_fresh() {
@@ -286,7 +286,7 @@ impl RdmaReader {
             let subject = Subject { medium, name: "rdma", netdev: "", pci: "", gpu: "", hint: "" };
             let mut event = subject.event(now, &change);
             event.text = Some(format!("RDMA ports of this node {}", change.text));
-            told.events.push(event);
+            report.events.push(event);
         }
     }
 
@@ -366,18 +366,18 @@ fn unreadable(device: &str, failing: &[&str]) -> Event {
     event
 }
 
-/// Why the errors of a port that had too many cannot be said to be over.
+/// Why the errors of a port that had too many cannot be reported as over.
 fn at_its_end(counter: &str) -> String {
     format!(
-        "had errors, and cannot say whether it still has: {counter} stands at the highest value that it can hold; clear it (on InfiniBand `perfquery -R`)"
+        "had errors, and cannot report whether it still has: {counter} stands at the highest value that it can hold; clear it (on InfiniBand `perfquery -R`)"
     )
 }
 
 impl RdmaReader {
-    /// What a port that is down looks like, and what that usually means.
+    /// The state of a port that is down, and its usual cause.
     fn hint(&self, cx: &Context<'_>, look: Option<&Look>) -> String {
         let Some(look) = look else {
-            return "the device is gone from the node; if that is meant, say so in collectors.rdma.expected"
+            return "the device is gone from the node; if that is intended, set collectors.rdma.expected"
                 .into();
         };
         let state = look.state.state.as_ref();
@@ -386,7 +386,7 @@ impl RdmaReader {
             Some((2, word)) => {
                 format!("no signal from the other end ({word}); look at cable, transceiver and switch port")
             }
-            // Drivers of RoCE say so of every port that is down.
+            // Drivers of RoCE report this state for every port that is down.
             Some((3, _)) if port.link_layer == "Ethernet" => without_carrier(cx, &device.name, &port.netdev),
             Some((3, word)) => format!("the port is disabled ({word})"),
             Some((6, word)) => format!("the link is recovering from errors ({word}); look at the cable"),
@@ -399,7 +399,7 @@ impl RdmaReader {
     }
 }
 
-/// Why a port of RoCE is down: its network interface knows whether that is meant.
+/// Why a port of RoCE is down: its network interface shows whether that is intended.
 fn without_carrier(cx: &Context<'_>, device: &str, netdev: &str) -> String {
     const LOOK: &str = "look at the cable, the transceiver and the switch port";
     let flags = cx.roots.sys("class/infiniband").join(device).join("device/net").join(netdev).join("flags");

@@ -1,12 +1,12 @@
-//! Counters of InfiniBand that have come to their end.
+//! Counters of InfiniBand that have reached their highest value.
 //!
-//! Most of them are 4 to 32 bits wide, and none wraps: one that is all ones stays so until somebody
-//! clears it, whatever happens on the link. The kernel prints it like any other number, and a rate
-//! of it is zero on the worst cable of the fleet. Here it is no number any more.
+//! Most of them are 4 to 32 bits wide, and none wraps: one that is all ones stays so until it is
+//! cleared, whatever happens on the link. The kernel prints it like any other number, and its rate
+//! is zero on the worst cable of the fleet. Here it is not published as a number any more.
 //!
 //! The width in the table is that of the attribute by which the kernel asks. Drivers and later
 //! kernels may count wider under the same name: a counter that was seen beyond its width is never
-//! taken for one that stands still.
+//! taken as saturated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,16 +33,16 @@ static WIDTHS: &[(&str, u32)] = &[
     ("port_xmit_wait", 32),
 ];
 
-/// By device and port, those of which there is anything to know.
+/// Ports with wide or saturated counters, by device and port.
 #[derive(Debug, Default)]
 pub(super) struct Saturation(BTreeMap<(String, String), Port>);
 
 #[derive(Debug, Default)]
 struct Port {
-    /// Counters that have gone beyond their width.
+    /// Counters that have exceeded their assumed width.
     wide: BTreeSet<&'static str>,
-    /// Counters that were told of.
-    told: BTreeSet<&'static str>,
+    /// Counters whose saturation was logged.
+    logged: BTreeSet<&'static str>,
 }
 
 impl Saturation {
@@ -55,7 +55,7 @@ impl Saturation {
             let most = (1u64 << bits) - 1;
             if value < most {
                 if let Some(known) = self.0.get_mut(&key) {
-                    known.told.remove(name);
+                    known.logged.remove(name);
                 }
                 continue;
             }
@@ -64,12 +64,12 @@ impl Saturation {
                 known.wide.insert(name);
             }
             if known.wide.contains(name) {
-                known.told.remove(name);
+                known.logged.remove(name);
                 continue;
             }
             values.remove(*name);
             saturated.insert((*name).to_owned(), value);
-            if known.told.insert(name) {
+            if known.logged.insert(name) {
                 news.push(*name);
             }
         }
@@ -143,15 +143,15 @@ mod tests {
     }
 
     #[test]
-    fn told_once_and_anew_after_it_was_cleared() {
+    fn logged_once_and_again_after_it_was_cleared() {
         let mut saturation = Saturation::default();
-        let told = |saturation: &Saturation| saturation.0.values().map(|p| p.told.len()).sum::<usize>();
+        let logged = |saturation: &Saturation| saturation.0.values().map(|p| p.logged.len()).sum::<usize>();
         for (value, n) in
             [(Some(14), 0), (Some(15), 1), (Some(15), 1), (None, 1), (Some(0), 0), (Some(15), 1)]
         {
             let read: Vec<_> = value.map(|v| ("local_link_integrity_errors", v)).into_iter().collect();
             split(&mut saturation, &read);
-            assert_eq!(told(&saturation), n, "{value:?}");
+            assert_eq!(logged(&saturation), n, "{value:?}");
         }
     }
 

@@ -1,9 +1,9 @@
 //! What the kernel writes about RDMA devices, read file by file.
 //!
-//! Each file is its own risk: one counter of one port that the firmware refuses costs that counter.
-//! But a device on which most reads fail is left alone after a few tries: on ports that this host
-//! may not ask about, each refused read is a line in the kernel's log, hundreds a second, for
-//! nothing.
+//! A failure is limited to its file: if the firmware refuses one counter of one port, only that
+//! counter is lost. But a device on which most reads fail is left alone after a few tries: on ports
+//! that this host may not query, each refused read is a line in the kernel's log, hundreds a
+//! second, for nothing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,14 +22,14 @@ const MAX_FILES: usize = 512;
 /// Sections that are kept track of: ports of devices, three each.
 const MAX_SECTIONS: usize = 1024;
 
-/// What came of reading one file.
+/// The result of reading one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reading<T> {
     Value(T),
-    /// The device does not have it, or not in this state: no fault of anybody's.
+    /// The device does not have it, or not in this state: that is no fault.
     Absent,
-    /// It is there and has no answer: no fault either, but the firmware may write a line about each
-    /// question.
+    /// It exists and gives no value: that is no fault either, but the firmware may log a line about
+    /// each read.
     Refused,
     Failed,
 }
@@ -55,9 +55,9 @@ fn read<T>(dir: &mut Dir, name: &str, parse: impl Fn(&str) -> Option<T>) -> Read
     }
 }
 
-/// What a driver means by an error. `EINVAL` is how the kernel passes on that a port's management
-/// agent did not reply: counters of Broadcom's RoCE, and of ports of ConnectX-7 that switch, answer
-/// so for ever and are well.
+/// The meaning of an error. `EINVAL` means that the management agent of a port did not reply:
+/// counters of Broadcom's RoCE, and of ports of ConnectX-7 that switch, always give it although
+/// they are healthy.
 fn judge<T>(error: &io::Error) -> Reading<T> {
     use rustix::io::Errno;
     match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -67,7 +67,7 @@ fn judge<T>(error: &io::Error) -> Reading<T> {
     }
 }
 
-/// What reading a section came to.
+/// The result of reading a section.
 #[derive(Debug, Default)]
 struct Tried<'a> {
     files: usize,
@@ -106,7 +106,7 @@ pub(super) fn parse_rate(text: &str) -> Option<f64> {
     (known && gigabits.is_finite() && gigabits > 0.0 && gigabits < 1e6).then_some(gigabits * 125e6)
 }
 
-/// A counter; all ones is what a device says that does not know.
+/// A counter; a device reports all ones if it has no value.
 pub(super) fn parse_counter(text: &str) -> Option<u64> {
     text.parse().ok().filter(|count| *count != u64::MAX)
 }
@@ -133,7 +133,7 @@ pub(super) struct Quarantine(BTreeMap<String, Guard>);
 #[derive(Debug, Default)]
 struct Guard {
     strikes: u32,
-    /// Of what gave no answer something failed.
+    /// Whether any of the files without a value failed.
     failed: bool,
     /// Set while it is left alone.
     until: Option<f64>,
@@ -183,15 +183,15 @@ impl Quarantine {
 
     /// Whether anything of the device is left alone.
     pub(super) fn holds(&self, device: &str) -> bool {
-        self.of(device).next().is_some()
+        self.sections(device).next().is_some()
     }
 
     /// The parts of the device that are left alone because they fail, such as `ports/1/counters`.
     pub(super) fn failing<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a str> {
-        self.of(device).filter(|(_, guard)| guard.failed).map(|(section, _)| section)
+        self.sections(device).filter(|(_, guard)| guard.failed).map(|(section, _)| section)
     }
 
-    fn of<'a>(&'a self, device: &'a str) -> impl Iterator<Item = (&'a str, &'a Guard)> {
+    fn sections<'a>(&'a self, device: &'a str) -> impl Iterator<Item = (&'a str, &'a Guard)> {
         let of_device = move |(section, guard): (&'a String, &'a Guard)| {
             Some((section.strip_prefix(device)?.strip_prefix('/')?, guard))
         };
@@ -204,8 +204,7 @@ impl Quarantine {
     }
 }
 
-/// Reads a folder of counters of a device, which the quarantine knows as this section, as far as it
-/// permits.
+/// Reads a folder of counters of a device, as far as the quarantine of `section` permits.
 pub(super) fn counters(dir: &mut Dir, section: &str, now: f64, quarantine: &mut Quarantine) -> Section {
     let names = match quarantine.permit(section, now) {
         Permit::Nothing => return Section::default(),
@@ -234,7 +233,7 @@ pub(super) struct PortState {
 }
 
 impl PortState {
-    /// Whether it can pass traffic (4, active); `None` when it does not say.
+    /// Whether it can pass traffic (4, active); `None` if it does not report its state.
     pub(super) fn up(&self) -> Option<bool> {
         self.state.as_ref().map(|(id, _)| *id == ACTIVE)
     }
@@ -242,8 +241,9 @@ impl PortState {
 
 const ACTIVE: u32 = 4;
 
-/// Reads it in the directory of the port, which the quarantine knows as this section. A port that
-/// was active and is has not changed in anything else: it would have to go down for that.
+/// Reads the state in the directory of the port, as far as the quarantine of `section` permits. A
+/// port that was active and still is has not changed in anything else: it would have to go down for
+/// that.
 pub(super) fn port_state(
     dir: &mut Dir,
     before: &PortState,
@@ -339,7 +339,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let section = "mlx5_0/ports/1/counters";
         let files = ["a", "b", "c"].map(|n| dir.path().join(section).join(n));
-        // What is a directory cannot be read as a file, whoever asks.
+        // A directory cannot be read as a file, not even by root.
         files.iter().for_each(|f| std::fs::create_dir_all(f).unwrap());
         let mut quarantine = Quarantine::default();
         let mut folder = Dir::new(dir.path().join(section));

@@ -93,7 +93,7 @@ impl Node {
         self.reader = RdmaReader::new(&config);
     }
 
-    /// Looks, and returns what it said of links: `mlx5_0/1 down 0`.
+    /// Looks, and returns the events of links: `mlx5_0/1 down 0`.
     fn look(&mut self, now: f64) -> Vec<String> {
         self.events(now).iter().filter(|e| e.kind == Kind::Link).map(short).collect()
     }
@@ -121,7 +121,7 @@ const DAY: f64 = 86_400.0;
 const START: f64 = 1.8e9;
 
 #[test]
-fn a_port_that_goes_down_is_told_at_once_and_drops_when_nobody_waits_any_more() {
+fn a_port_that_goes_down_is_published_at_once_and_drops_after_a_while() {
     let mut node = Node::of_eight(Config::default());
     assert!(node.look(START).is_empty());
     assert_eq!((node.value(&PORTS_UP, &[]), node.value(&PORTS_EXPECTED, &[])), (Some(8.0), Some(8.0)));
@@ -166,7 +166,7 @@ fn a_reboot_with_a_port_less_is_seen_after_the_grace_though_the_devices_are_numb
     assert_eq!((short(down).as_str(), word(down, "pci")), ("0000:28:00.0/1 down 0", "0000:28:00.0"));
     assert!(down.text.as_deref().unwrap().contains("the device is gone from the node"), "{:?}", down.text);
     assert_eq!((node.value(&PORTS_UP, &[]), node.value(&PORTS_EXPECTED, &[])), (Some(7.0), Some(8.0)));
-    assert!(node.look(START + 15.0 * DAY).is_empty(), "whoever had to know knows");
+    assert!(node.look(START + 15.0 * DAY).is_empty(), "it was reported for long enough");
     assert_eq!(node.value(&PORTS_EXPECTED, &[]), Some(7.0));
 }
 
@@ -201,7 +201,7 @@ fn a_device_that_is_seen_before_its_ports_is_looked_up_again_before_they_drop() 
         assert!(node.look(START + 101.0).is_empty());
         std::fs::create_dir_all(ports.join("1")).unwrap();
         assert!(node.look(START + 102.0).is_empty());
-        assert!(node.look(START + 111.0).is_empty(), "a port that says nothing yet");
+        assert!(node.look(START + 111.0).is_empty(), "a port that reports nothing yet");
         std::fs::remove_dir_all(&ports).unwrap();
         std::fs::rename(&later, &ports).unwrap();
         assert_eq!(node.look(START + 121.0), ["mlx5_3/1 up 1"], "{counters}");
@@ -295,18 +295,18 @@ fn slower_than_before_or_than_configured_is_degraded() {
     let mut node = Node::of_eight(Config { expected, ..Config::default() });
     node.look(START);
     let events = node.events(START + 10.0);
-    let told: Vec<_> = events.iter().filter(|e| e.kind == Kind::Link).collect();
+    let published: Vec<_> = events.iter().filter(|e| e.kind == Kind::Link).collect();
     assert_eq!(
-        told.iter().map(|e| short(e)).collect::<Vec<_>>(),
+        published.iter().map(|e| short(e)).collect::<Vec<_>>(),
         ["mlx5_0/1 degraded 0", "mlx5_1/1 degraded 0"]
     );
     assert_eq!(
-        told[0].text.as_deref(),
+        published[0].text.as_deref(),
         Some("InfiniBand port mlx5_0/1 runs at 400 Gb/s, 800 Gb/s is expected")
     );
 }
 
-/// What the ports of a node say that move so many Gb/s each, from the start to well after two
+/// The events of the ports of a node that move so many Gb/s each, from the start to well after two
 /// windows.
 fn moving(node: &mut Node, gigabits: &[u64]) -> Vec<Event> {
     let mut events = Vec::new();
@@ -331,10 +331,13 @@ fn ports_that_move_less_than_configured_while_the_node_is_busy() {
         moving(&mut node, gigabits)
     };
     let events = says(&[360, 360, 360, 360, 360, 360, 360, 200]);
-    let [told] = &events[..] else { panic!("{events:?}") };
-    assert_eq!((short(told).as_str(), told.level.as_deref()), ("mlx5_7/1 degraded 0", Some("warn")));
+    let [published] = &events[..] else { panic!("{events:?}") };
     assert_eq!(
-        told.text.as_deref(),
+        (short(published).as_str(), published.level.as_deref()),
+        ("mlx5_7/1 degraded 0", Some("warn"))
+    );
+    assert_eq!(
+        published.text.as_deref(),
         Some("InfiniBand port mlx5_7/1 moves at most 200 Gb/s on a busy node, where 300 to 390 are expected")
     );
     assert_eq!(says(&[100; 8]).len(), 8, "all of them");
@@ -343,7 +346,7 @@ fn ports_that_move_less_than_configured_while_the_node_is_busy() {
 }
 
 #[test]
-fn ports_that_nobody_means_to_use_are_not_judged() {
+fn ports_that_are_not_meant_to_be_used_are_not_judged() {
     let mut node = Node::new(Config { management: vec!["mlx5_4".into()], ..Config::default() });
     for (i, netdev) in [(0, "eth0"), (1, "eth1"), (2, "eth2"), (3, "eth3"), (4, "eth4")] {
         node.port(i, "Ethernet", netdev);
@@ -391,21 +394,21 @@ fn fewer_ports_than_configured() {
     node.state(5, "1: DOWN", "2: Polling");
     assert!(node.look(START).is_empty());
     let events = node.events(START + 120.0);
-    let told = events.iter().find(|e| e.kind == Kind::Link).unwrap();
-    assert_eq!(short(told), "rdma down 0");
+    let published = events.iter().find(|e| e.kind == Kind::Link).unwrap();
+    assert_eq!(short(published), "rdma down 0");
     assert_eq!(
-        told.text.as_deref(),
+        published.text.as_deref(),
         Some("RDMA ports of this node are incomplete: 7 of 8 have been up; never up were mlx5_5/1")
     );
     assert_eq!(node.look(START + 150.0), ["rdma drop 0"]);
     node.state(5, "4: ACTIVE", "5: LinkUp");
     assert_eq!(node.look(START + 160.0), ["rdma up 1"]);
     node.state(5, "1: DOWN", "2: Polling");
-    assert_eq!(node.look(START + 170.0), ["mlx5_5/1 down 0"], "one that is known is told of by itself");
+    assert_eq!(node.look(START + 170.0), ["mlx5_5/1 down 0"], "a known port is reported by itself");
 }
 
 #[test]
-fn errors_are_told_when_they_are_more_than_a_good_link_has() {
+fn errors_are_published_if_they_are_more_than_a_good_link_has() {
     let mut node = Node::of_eight(Config::default());
     node.count(1, "symbol_error", 1_000_000);
     node.look(START);
@@ -413,10 +416,10 @@ fn errors_are_told_when_they_are_more_than_a_good_link_has() {
     assert!(node.look(START + 10.0).is_empty());
     node.count(1, "symbol_error", 1_000_200);
     let events = node.events(START + 20.0);
-    let told = events.iter().find(|e| e.kind == Kind::Link).unwrap();
-    assert_eq!((short(told).as_str(), told.level.as_deref()), ("mlx5_1/1 errors 0", Some("warn")));
+    let published = events.iter().find(|e| e.kind == Kind::Link).unwrap();
+    assert_eq!((short(published).as_str(), published.level.as_deref()), ("mlx5_1/1 errors 0", Some("warn")));
     assert_eq!(
-        told.text.as_deref(),
+        published.text.as_deref(),
         Some(
             "InfiniBand port mlx5_1/1 has errors: symbol_error rose by 200 within 60 min (a good link stays under 120); clean or replace cable and transceiver"
         )
@@ -440,8 +443,11 @@ fn what_cannot_be_read_is_neither_down_nor_read_for_ever() {
     for i in 1..12 {
         let events = node.events(START + f64::from(i));
         assert!(events.iter().all(|e| e.kind != Kind::Link), "{events:?}");
-        if let Some(told) = events.iter().find(|e| e.kind == Kind::Hw) {
-            assert_eq!((told.name.as_deref(), word(told, "device")), (Some("rdma_unreadable"), "mlx5_0"));
+        if let Some(published) = events.iter().find(|e| e.kind == Kind::Hw) {
+            assert_eq!(
+                (published.name.as_deref(), word(published, "device")),
+                (Some("rdma_unreadable"), "mlx5_0")
+            );
             assert_eq!(i, 10);
         }
     }
@@ -457,10 +463,10 @@ fn a_sample_for_peers_every_half_minute() {
     node.count(0, "port_rcv_data", 1000);
     let health =
         |events: &[Event]| events.iter().filter(|e| e.kind == Kind::Health).cloned().collect::<Vec<_>>();
-    let told = health(&node.events(START));
-    assert_eq!(told.len(), 8);
-    assert_eq!((told[0].name.as_deref(), word(&told[0], "device")), (Some("rdma"), "mlx5_0"));
-    let values: Vec<_> = told[0].m.iter().collect();
+    let published = health(&node.events(START));
+    assert_eq!(published.len(), 8);
+    assert_eq!((published[0].name.as_deref(), word(&published[0], "device")), (Some("rdma"), "mlx5_0"));
+    let values: Vec<_> = published[0].m.iter().collect();
     assert_eq!(
         values,
         [
@@ -497,8 +503,8 @@ fn a_port_that_moves_much_less_than_it_used_to_while_the_others_do_not() {
     assert!(run(&mut node, 14, &|_| 360).is_empty());
     assert!(run(&mut node, 3, &|_| 100).is_empty(), "another job");
     assert!(run(&mut node, 30, &|_| 360).is_empty());
-    let told = run(&mut node, 4, &|i| if i == 6 { 40 } else { 360 });
-    assert_eq!(told, ["mlx5_6/1 degraded 0"]);
-    let told = run(&mut node, 3, &|_| 360);
-    assert_eq!(told, ["mlx5_6/1 degraded 1"]);
+    let published = run(&mut node, 4, &|i| if i == 6 { 40 } else { 360 });
+    assert_eq!(published, ["mlx5_6/1 degraded 0"]);
+    let published = run(&mut node, 3, &|_| 360);
+    assert_eq!(published, ["mlx5_6/1 degraded 1"]);
 }

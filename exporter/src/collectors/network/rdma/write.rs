@@ -42,7 +42,7 @@ pub static RATE: Family = Family::gauge(
     "rdma_port_rate_bytes_per_second",
     "",
     PORT,
-    "Rate that the port has negotiated; absent while it is not active, when what the driver tells is no rate",
+    "Rate that the port has negotiated; absent while it is not active, when the driver reports no valid rate",
 );
 pub static EXPECTED_RATE: Family = Family::gauge(
     "rdma_port_expected_rate_bytes_per_second",
@@ -152,7 +152,7 @@ impl RdmaReader {
         }
     }
 
-    /// Ports of the fabric that are up, of the devices that the expected number is said of.
+    /// Ports of the fabric that are up, of the devices that the expected number applies to.
     pub(super) fn ports_up(&self, looks: &[Look]) -> usize {
         let counted =
             |l: &&Look| self.config.expected.ports.is_none() || self.expected.allow(&self.at(l).0.name);

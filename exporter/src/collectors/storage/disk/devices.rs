@@ -65,7 +65,7 @@ pub(super) static NVME_TEMPERATURE: Family = Family::gauge(
 
 /// Block devices of one node that are shown, and NVMe controllers.
 const MAX_DEVICES: usize = 128;
-/// What is no drive: memory, files, mappings of other devices, trays.
+/// Block devices that are no drives: memory, files, mappings of other devices, trays.
 const VIRTUAL: [&str; 8] = ["loop", "ram", "zram", "dm-", "sr", "fd", "nbd", "zd"];
 
 /// A controller that was looked at.
@@ -116,7 +116,7 @@ pub(super) fn nvme(roots: &Roots, out: &mut Samples) -> Vec<Controller> {
     found
 }
 
-/// Of the sensor that the driver registers, in thousandths of a degree.
+/// Temperature of the sensor that the driver registers, in thousandths of a degree.
 fn temperature(controller: &Path) -> Option<f64> {
     let under = |dir: &Path| {
         let names = roots::list(dir).unwrap_or_default();

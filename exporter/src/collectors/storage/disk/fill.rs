@@ -1,32 +1,32 @@
 //! How fast a file system fills, and when it will be full.
 //!
-//! The change over a window that is long against a checkpoint, not the slope of the last minute:
-//! while one is being written every disk looks full within the hour, and with the oldest one
-//! deleted afterwards nothing has changed.
+//! The rate is the change over a window that is long compared with a checkpoint, not the slope of
+//! the last minute. While a checkpoint is being written every disk seems full within the hour, and
+//! once the oldest one is deleted nothing has changed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Points that are kept of the window.
 const POINTS: u32 = 60;
-/// A rate is not told of less than this part of the window.
+/// No rate is given over less than this part of the window.
 const SHORTEST: u32 = 12;
 
-/// What was used, over the window.
+/// The used space over the window.
 #[derive(Debug, Default)]
 pub(super) struct Fill(VecDeque<(Instant, u64)>);
 
-/// How it is filling.
+/// How fast a file system fills.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rate {
     /// Negative when it is being emptied.
     pub(super) bytes_per_second: f64,
-    /// It is of at least half of the window.
+    /// Whether it covers at least half of the window.
     pub(super) trusted: bool,
 }
 
 impl Fill {
-    /// Notes what is used now, and says how that changed.
+    /// Notes what is used now. Returns how fast that changed.
     pub(super) fn note(&mut self, now: Instant, used: u64, window: Duration) -> Option<Rate> {
         while self.0.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= window) {
             self.0.pop_front();

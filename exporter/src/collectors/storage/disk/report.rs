@@ -1,5 +1,5 @@
-//! What is told of disks: those that fill, those that turned read-only, drives that are not live,
-//! checkpoints that will not fit.
+//! What is published of disks: those that fill, those that turned read-only, drives that are not
+//! live, checkpoints that will not fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,12 +28,12 @@ const STATE_NAME: &str = "read-only-filesystems";
 const FULL_BYTES: u64 = 10 << 30;
 const FULL_RATIO: f64 = 0.02;
 const FULL_INODES_RATIO: f64 = 0.01;
-/// One that was told of is well again only when it would last this much longer than one that is
-/// told of.
+/// A disk that was reported ends its condition only when it would last this much longer than one
+/// that is reported.
 const HYSTERESIS: f64 = 1.5;
 
-/// File systems that were told to have turned read-only. Where every mount is read-only for the
-/// exporter, nothing else tells after its restart that they were writable once.
+/// File systems that were reported to have turned read-only. Where every mount is read-only for the
+/// exporter, no other source shows after its restart that they were writable once.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Fallen {
@@ -42,7 +42,7 @@ pub(super) struct Fallen {
 }
 
 impl Fallen {
-    /// Those of this boot.
+    /// Loads those of this boot.
     fn load(roots: &Roots) -> Self {
         let boot = roots::read(&roots.proc("sys/kernel/random/boot_id")).unwrap_or_default();
         let saved: Self = persisted_state::load(roots.state.as_deref(), STATE_NAME);
@@ -71,7 +71,7 @@ impl DiskReader {
         let wanted = self.wanted.file_systems(mounts);
         let mut fallen = self.fallen.take().unwrap_or_else(|| Fallen::load(cx.roots));
         let named: BTreeSet<String> = wanted.iter().map(|m| m.name()).chain(disks.keys().cloned()).collect();
-        // The table is the kernel's own: it tells of a file system that does not answer as well.
+        // The table is the kernel's own: it contains also a file system that does not answer.
         for mount in mounts.iter().filter(|m| named.contains(&m.name())) {
             let (name, read_only) = (mount.name(), mount.read_only());
             out.set(&READ_ONLY, &[&name], read_only);
@@ -98,9 +98,9 @@ impl DiskReader {
 
     pub(super) fn report_filling(&mut self, cx: &Context<'_>, disks: &BTreeMap<String, Disk>) {
         for (name, disk) in disks {
-            let told = self.conditions.holds(FILLING, name);
+            let reported = self.conditions.holds(FILLING, name);
             let horizon = self.config.horizon.as_duration().as_secs_f64();
-            let why = filling(disk, if told { horizon * HYSTERESIS } else { horizon });
+            let why = filling(disk, if reported { horizon * HYSTERESIS } else { horizon });
             let holds = why.is_some();
             self.conditions.report(cx, FILLING, name, holds, || {
                 let (level, text) = why.unwrap_or(("info", "has room again".into()));
@@ -150,8 +150,8 @@ impl DiskReader {
         }
     }
 
-    /// Ends what was told of file systems and runs that are not there any more. One that only does
-    /// not answer is there.
+    /// Ends the conditions of file systems and runs that are gone. One that only does not answer is
+    /// not gone.
     pub(super) fn end_filling(&mut self, cx: &Context<'_>, mounts: &[Mount], runs: &[CheckpointPlace]) {
         self.end_those_gone(cx, FILLING, |key| {
             let (mount, run) = key.split_once('\n').map_or((key, None), |(mount, run)| (mount, Some(run)));
@@ -206,7 +206,7 @@ impl DiskReader {
 /// How bad it is and why, if a file system has too little room or soon will.
 fn filling(disk: &Disk, horizon: f64) -> Option<(&'static str, String)> {
     let room = &disk.room;
-    // What can only be read does not fill.
+    // A read-only file system does not fill.
     if disk.mount.read_only() {
         return None;
     }
@@ -239,7 +239,7 @@ fn of_mount(mount: &str, level: &str, text: String) -> Event {
     event
 }
 
-/// For people, in the units that disks are sold in.
+/// A size for people, in the units that disks are sold in.
 fn size(bytes: f64) -> String {
     const UNITS: [(&str, f64); 4] = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
     let unit = UNITS.iter().find(|(_, one)| bytes >= *one);

@@ -1,4 +1,4 @@
-//! What is asked for its room, and the answer.
+//! Which paths are asked for their free space, and the answers.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub(super) const MAX_DIRECTORIES: usize = 64;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) size: u64,
-    /// For programs without privileges.
+    /// Space for programs without privileges.
     pub(super) free: u64,
     pub(super) used: u64,
     /// All and free, where there is a limit.
@@ -49,7 +49,7 @@ impl Wanted {
     }
 }
 
-/// What a mount is asked under: another one at the same place is asked anew.
+/// The key of a mount for the prober: another mount at the same place is asked anew.
 pub(super) fn key(mount: &Mount) -> String {
     format!("{} {}", mount.id, mount.name())
 }
@@ -60,8 +60,8 @@ pub(super) fn directory(place: &CheckpointPlace) -> Option<String> {
     path.parent().filter(|dir| dir.is_absolute()).map(|dir| dir.to_string_lossy().into_owned())
 }
 
-/// Asks for the room of the file system that a path is on. Of what is not there yet, or any more,
-/// the nearest directory above that is: the file system is the same unless somebody mounts another.
+/// Asks for the space of the file system that a path is on. For a path that does not exist, its
+/// nearest existing parent is asked: the file system is the same unless another one is mounted.
 pub(super) fn look(path: &Path) -> Look {
     let real = path.ancestors().find_map(|dir| std::fs::canonicalize(dir).ok())?;
     let stat = rustix::fs::statvfs(&real).ok()?;

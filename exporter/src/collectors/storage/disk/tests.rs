@@ -95,7 +95,7 @@ impl Node {
         self.bench.hub.publish(Origin::Datagram(crate::voice::Voice::Exporter), event);
     }
 
-    fn told(&self) -> Vec<(String, i64, String)> {
+    fn published(&self) -> Vec<(String, i64, String)> {
         let events = self.bench.published();
         let nodes = events.into_iter().filter(|e| e.kind == stepwatch_wire::Kind::Hw);
         nodes.map(|e| (e.name.unwrap(), e.code.unwrap(), e.text.unwrap())).collect()
@@ -127,20 +127,20 @@ fn file_systems_each_once_and_where_checkpoints_go() {
     ] {
         assert_eq!(page.get(family, labels), want, "{} {labels:?}", family.name);
     }
-    assert!(node.told().is_empty());
+    assert!(node.published().is_empty());
 }
 
 #[test]
-fn a_checkpoint_that_will_not_fit_is_told_of_until_it_does() {
+fn a_checkpoint_that_will_not_fit_is_reported_until_it_does() {
     let mut node = Node::new(&Config::default());
     node.checkpoint("/scratch/ckpt/iter_100", 100, -600.0, 200 * GB);
     node.room("/scratch/ckpt", "/scratch/ckpt", 199);
     node.room("/scratch", "/scratch", 199);
     node.page(3);
     let text = "the next checkpoint of llama (200.0 GB) does not fit on /scratch: 199.0 GB are free";
-    assert_eq!(node.told(), [("disk_filling".into(), 1, text.into())]);
+    assert_eq!(node.published(), [("disk_filling".into(), 1, text.into())]);
     node.room("/scratch", "/scratch", 400);
-    // Which of two answers comes is of the moment: both are of one file system.
+    // Either of two answers may come first: both are of one file system.
     node.room("/scratch/ckpt", "/scratch/ckpt", 400);
     for _ in 0..100 {
         node.page(3);
@@ -148,11 +148,11 @@ fn a_checkpoint_that_will_not_fit_is_told_of_until_it_does() {
             break;
         }
     }
-    assert_eq!(node.told()[0].1, 0);
+    assert_eq!(node.published()[0].1, 0);
 }
 
 #[test]
-fn a_disk_that_fills_is_told_of_before_it_is_full() {
+fn a_disk_that_fills_is_reported_before_it_is_full() {
     let config = Config { window: Period::secs(3600), ..Config::default() };
     let mut node = Node::new(&config);
     let start = Instant::now();
@@ -167,22 +167,25 @@ fn a_disk_that_fills_is_told_of_before_it_is_full() {
             let disks = node.reader.look(now, &table, &[]).disks;
             if fresh(&disks) {
                 node.reader.report_filling(&node.bench.context(), &disks);
-                return (disks["/scratch"].rate, node.told());
+                return (disks["/scratch"].rate, node.published());
             }
         }
         panic!("no answer");
     };
     assert_eq!(at(0, 900), (None, vec![]));
-    let (rate, told) = at(10, 810);
-    assert!((rate.unwrap().bytes_per_second - 0.15 * GB as f64).abs() < 1.0 && told.is_empty(), "{rate:?}");
-    let (_, told) = at(30, 630);
+    let (rate, published) = at(10, 810);
+    assert!(
+        (rate.unwrap().bytes_per_second - 0.15 * GB as f64).abs() < 1.0 && published.is_empty(),
+        "{rate:?}"
+    );
+    let (_, published) = at(30, 630);
     let text = "/scratch will be full in 70 min: 630.0 GB are free, and 150.0 MB more are used every second";
-    assert_eq!(told, [("disk_filling".into(), 1, text.into())]);
+    assert_eq!(published, [("disk_filling".into(), 1, text.into())]);
     assert!(at(60, 630).1.is_empty(), "still too fast");
-    let (_, told) = at(120, 630);
-    assert_eq!(told, [("disk_filling".into(), 0, "/scratch has room again".into())]);
-    let (_, told) = at(121, 5);
-    assert_eq!(told[0].2, "/scratch is full: 5.0 GB are free, 0.5 %");
+    let (_, published) = at(120, 630);
+    assert_eq!(published, [("disk_filling".into(), 0, "/scratch has room again".into())]);
+    let (_, published) = at(121, 5);
+    assert_eq!(published[0].2, "/scratch is full: 5.0 GB are free, 0.5 %");
 }
 
 #[test]
@@ -192,22 +195,22 @@ fn file_systems_that_turn_read_only() {
     node.mount(&TABLE.replace("rw,errors", "ro,errors"));
     let page = node.page(3);
     assert_eq!((page.get(&READ_ONLY, &["/"]), page.get(&READ_ONLY, &["/scratch"])), (Some(1.0), Some(0.0)));
-    let told = node.told();
-    assert_eq!((told.len(), &*told[0].0, told[0].1), (1, "filesystem_readonly", 1));
-    assert!(told[0].2.contains("/dev/nvme0n1p2"), "{told:?}");
+    let published = node.published();
+    assert_eq!((published.len(), &*published[0].0, published[0].1), (1, "filesystem_readonly", 1));
+    assert!(published[0].2.contains("/dev/nvme0n1p2"), "{published:?}");
     node.mount(TABLE);
     node.page(3);
-    assert_eq!(node.told()[0].1, 0);
-    // Mounted so by somebody while we looked: it was writable, and is not.
+    assert_eq!(node.published()[0].1, 0);
+    // Remounted by a person while the exporter ran: it was writable, and is not any more.
     node.mount(&TABLE.replace("/scratch rw - xfs /dev/md0 rw", "/scratch ro - xfs /dev/md0 ro"));
     node.page(3);
     assert_eq!(
-        node.told()[0].2,
+        node.published()[0].2,
         "/scratch (xfs on /dev/md0) turned read-only: the kernel does that after an error"
     );
     node.mount("22 1 259:1 / / rw - ext4 /dev/nvme0n1p2 rw\n");
     node.page(1);
-    assert_eq!(node.told()[0].2, "/scratch is not watched any more");
+    assert_eq!(node.published()[0].2, "/scratch is not watched any more");
 }
 
 /// A hardened unit and a container see mounts that are read-only for them, of file systems that are
@@ -221,17 +224,21 @@ fn mounts_that_are_read_only_for_the_exporter_alone() {
     node.room("/scratch", "/scratch", 5);
     let page = node.page(3);
     assert_eq!((page.get(&READ_ONLY, &["/"]), page.get(&READ_ONLY, &["/scratch"])), (Some(0.0), Some(0.0)));
-    let told = node.told();
-    assert_eq!(told, [("disk_filling".into(), 1, "/scratch is full: 5.0 GB are free, 0.5 %".into())]);
+    let published = node.published();
+    assert_eq!(published, [("disk_filling".into(), 1, "/scratch is full: 5.0 GB are free, 0.5 %".into())]);
     node.mount(&hardened(&TABLE.replace("rw,errors", "ro,errors")));
     let page = node.page(3);
     assert_eq!(page.get(&READ_ONLY, &["/"]), Some(1.0));
-    let told = node.told();
-    assert_eq!((told.len(), &*told[0].0, told[0].1), (1, "filesystem_readonly", 1), "{told:?}");
+    let published = node.published();
+    assert_eq!(
+        (published.len(), &*published[0].0, published[0].1),
+        (1, "filesystem_readonly", 1),
+        "{published:?}"
+    );
     let fell = |node: &mut Node| {
         node.restart(&Config::default());
         node.page(3);
-        node.told().iter().filter(|told| told.0 == "filesystem_readonly").count()
+        node.published().iter().filter(|published| published.0 == "filesystem_readonly").count()
     };
     assert_eq!(fell(&mut node), 1, "a restart cures nothing");
     node.boot("another");
@@ -245,7 +252,7 @@ fn an_image_that_is_full_is_as_it_should_be() {
     node.room("/", "/", 0);
     let page = node.page(1);
     assert_eq!(page.get(&READ_ONLY, &["/"]), Some(1.0));
-    assert!(node.told().is_empty());
+    assert!(node.published().is_empty());
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! Which mounts are asked, and in which order, because not all of them can be.
 //!
-//! Asking is touching. What an automounter takes away when nobody touches it is left alone: asked
-//! every few seconds, each home directory that was ever used would stay. Only what the
-//! configuration names is asked there, and what holds checkpoints, which are looked after anyway.
+//! Asking a mount keeps it in use. A mount that an automounter removes when it is unused is left
+//! alone: if it were asked every few seconds, each home directory that was ever used would stay
+//! mounted. Such mounts are only asked if the configuration names them, or if they hold
+//! checkpoints, which are used anyway.
 
 use std::path::PathBuf;
 
 use super::table::{self, Automount, Mount};
 use super::{Config, is_network};
 
-/// By the configuration.
+/// The mounts that the configuration selects.
 #[derive(Debug)]
 pub(super) struct Wanted {
     types: Vec<glob::Pattern>,
@@ -22,7 +23,7 @@ pub(super) struct Wanted {
 pub(super) struct Choice<'a> {
     /// To be asked, the most important first.
     pub(super) mounts: Vec<&'a Mount>,
-    /// How many of these, the first ones, nobody would expect to be left out.
+    /// How many of the first mounts are expected to be watched.
     pub(super) expected: usize,
     /// How many more there are, which are not asked because they would not expire.
     pub(super) left_alone: usize,
@@ -38,7 +39,7 @@ impl Wanted {
         }
     }
 
-    /// Of all mounts, with the directories that something is done in.
+    /// Chooses among all mounts; `used` are the directories that runs and logs use.
     pub(super) fn choose<'a>(&self, all: &'a [Mount], used: &[PathBuf]) -> Choice<'a> {
         let any = |patterns: &[glob::Pattern], name: &str| patterns.iter().any(|p| p.matches(name));
         let wanted = |m: &&Mount| {

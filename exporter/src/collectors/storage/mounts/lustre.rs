@@ -23,7 +23,7 @@ pub(super) static HEALTHY: Family = Family::gauge(
     "lustre_healthy",
     "",
     &[],
-    "Whether the Lustre client says that it is healthy; absent where there is none",
+    "Whether the Lustre client reports that it is healthy; absent where there is none",
 );
 pub(super) static IMPORT_HEALTHY: Family = Family::gauge(
     "lustre_import_healthy",
@@ -57,7 +57,7 @@ pub(super) static OPERATIONS: Family = Family::counter(
 );
 
 const UNHEALTHY: NodeCondition = NodeCondition::LustreUnhealthy;
-/// How long a connection may be down before it is told of: a failover takes about as long.
+/// How long a connection may be down before it is reported: a failover takes about as long.
 const GRACE: Duration = Duration::from_secs(30);
 /// Kinds of connections: to object servers, metadata servers and the management server.
 const KINDS: [&str; 3] = ["osc", "mdc", "mgc"];
@@ -163,7 +163,7 @@ fn of_target(text: String, target: &str) -> Event {
     event
 }
 
-/// Connections by target; what several places tell of is told once.
+/// Connections by target; a target that several directories contain is listed once.
 fn imports(bases: &[PathBuf]) -> Vec<Import> {
     let mut found = BTreeMap::new();
     for (base, kind) in bases.iter().flat_map(|base| KINDS.map(|kind| (base, kind))) {
@@ -176,7 +176,7 @@ fn imports(bases: &[PathBuf]) -> Vec<Import> {
                 name.split_once(&format!("-{kind}-")).map_or(&*name, |(target, _)| target).to_owned();
             if found.len() < MAX_TARGETS {
                 let import = Import { target, kind, state };
-                // Where it is mounted twice, each mount has its own: the one that is down counts.
+                // If it is mounted twice, each mount has its own: the one that is down counts.
                 found
                     .entry((import.target.clone(), kind))
                     .and_modify(|other: &mut Import| {
@@ -202,7 +202,7 @@ fn state(text: &str) -> Option<String> {
     text.lines().find_map(value)
 }
 
-/// What the mounted file systems counted.
+/// Writes the counters of the mounted file systems.
 fn clients(bases: &[PathBuf], out: &mut Samples) {
     let mut seen = BTreeSet::new();
     for base in bases {
@@ -294,7 +294,7 @@ mod tests {
             lustre.collect(&cx, &mut conditions, start + Duration::from_secs(seconds), &mut out);
             (out, bench.published())
         };
-        let (out, told) = page(0);
+        let (out, published) = page(0);
         for (family, labels, want) in [
             (&HEALTHY, &[][..], Some(1.0)),
             (&IMPORT_HEALTHY, &["lustre-OST0001", "osc"], Some(1.0)),
@@ -307,15 +307,18 @@ mod tests {
         ] {
             assert_eq!(out.get(family, labels), want, "{} {labels:?}", family.name);
         }
-        assert!(told.is_empty() && page(29).1.is_empty());
-        let told = page(30).1;
-        assert_eq!(told[0].text.as_deref(), Some("no connection to Lustre target lustre-MDT0000 (EVICTED)"));
-        assert_eq!((told.len(), told[0].code), (1, Some(1)));
+        assert!(published.is_empty() && page(29).1.is_empty());
+        let published = page(30).1;
+        assert_eq!(
+            published[0].text.as_deref(),
+            Some("no connection to Lustre target lustre-MDT0000 (EVICTED)")
+        );
+        assert_eq!((published.len(), published[0].code), (1, Some(1)));
         write(root, state, "current_state: FULL\n");
         write(root, "sys/fs/lustre/health_check", "NOT HEALTHY\n");
-        let (out, told) = page(31);
+        let (out, published) = page(31);
         assert_eq!(out.get(&HEALTHY, &[]), Some(0.0));
-        let said: Vec<_> = told.iter().map(|e| (e.code, e.text.as_deref().unwrap())).collect();
+        let said: Vec<_> = published.iter().map(|e| (e.code, e.text.as_deref().unwrap())).collect();
         assert_eq!(
             said,
             [

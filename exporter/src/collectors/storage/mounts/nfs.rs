@@ -1,7 +1,7 @@
 //! What the NFS client counts of each mount and each kind of request: `/proc/self/mountstats`.
 //!
-//! Retransmissions and timeouts say that the network or the server loses requests long before a
-//! mount is stuck, and the time of a round trip says how slow it is now.
+//! Retransmissions and timeouts show that the network or the server loses requests long before a
+//! mount is stuck, and the round-trip time shows how slow it is now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -47,7 +47,7 @@ const MAX_MOUNTS: usize = 64;
 const SHOWN: &[&str] = &["READ", "WRITE", "COMMIT", "OPEN", "LOOKUP", "GETATTR"];
 const OTHER: &str = "other";
 
-/// What the client counted of one operation.
+/// The client's counters of one operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     requests: u64,
@@ -72,7 +72,7 @@ pub(super) struct Nfs {
 }
 
 impl Nfs {
-    /// Of these mounts; the file tells of those bound elsewhere as well.
+    /// Writes the counters of the `wanted` mounts; the file contains also those bound elsewhere.
     pub(super) fn collect(&mut self, roots: &Roots, wanted: &BTreeSet<String>, out: &mut Samples) {
         let mut text = Vec::new();
         let read = std::fs::File::open(roots.proc("self/mountstats"))

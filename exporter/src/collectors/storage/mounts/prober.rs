@@ -1,9 +1,9 @@
-//! Asks paths that may never answer: a thread each, which is asked again only when it has come
-//! back.
+//! Asks paths that may never answer: with one thread for each, which is asked again only once it
+//! has answered.
 //!
-//! A call on a dead server waits in the kernel, where nothing can end it. Who asks here waits for a
-//! moment at most and learns for how long each path has owed its answer. A thread that is stuck is
-//! never replaced, and how many there may be is limited for the whole process, whoever asks.
+//! A call on a dead server waits in the kernel, where it cannot be ended. The caller waits for a
+//! moment at most and gets how long each answer has been pending. A thread that is stuck is never
+//! replaced, and the number of threads is limited for the whole process, across all callers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::lock::Locked as _;
 
 /// Threads of all probers together.
 const MAX_THREADS: usize = 128;
-/// What a probe needs is a few frames deep.
+/// The stack of a probe is only a few frames deep.
 const STACK_BYTES: usize = 256 * 1024;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -27,10 +27,10 @@ pub(crate) struct Prober<T> {
 
 type Look<T> = Arc<dyn Fn(&Path) -> T + Send + Sync>;
 
-/// How it stands with one path.
+/// The state of one path.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ProbeState<T> {
-    /// How long the answer has been owed; `None` when it was given.
+    /// How long the answer has been pending; `None` once it was given.
     pub(crate) owed: Option<Duration>,
     /// The last answer, and how long it took.
     pub(crate) last: Option<(T, Duration)>,
@@ -45,7 +45,7 @@ struct Worker<T> {
 struct State<T> {
     asked: Option<Instant>,
     last: Option<(T, Duration)>,
-    /// Nobody will ask any more.
+    /// The thread ends: no further question comes.
     over: bool,
 }
 
@@ -63,9 +63,9 @@ impl<T: Clone + Send + 'static> Prober<T> {
         Self { look: Arc::new(look), workers: BTreeMap::new() }
     }
 
-    /// Asks all of these, waits for those that were not owing already, `patience` at most, and says
-    /// how it stands. A path for which there is no thread to be had is left out. Paths are told
-    /// apart by their keys; those not asked for any more are forgotten once they have answered.
+    /// Asks all of these paths, waits at most `patience` for those that were not pending already,
+    /// and returns the state of each. A path for which no thread can be started is left out. Paths
+    /// are distinguished by their keys; those not asked any more are forgotten once they answered.
     pub(crate) fn ask(
         &mut self,
         paths: &[(String, PathBuf)],
@@ -95,8 +95,9 @@ impl<T: Clone + Send + 'static> Prober<T> {
             let state = worker.state.locked();
             drop(worker.changed.wait_timeout_while(state, left, |s| s.asked.is_some()));
         }
-        let told = paths.iter().filter_map(|(key, _)| Some((key.clone(), self.workers.get(key)?.told())));
-        told.collect()
+        let states =
+            paths.iter().filter_map(|(key, _)| Some((key.clone(), self.workers.get(key)?.probe_state())));
+        states.collect()
     }
 
     fn worker(&mut self, key: &str, path: &Path) -> Option<Arc<Worker<T>>> {
@@ -152,7 +153,7 @@ impl<T> Worker<T> {
 }
 
 impl<T: Clone> Worker<T> {
-    fn told(&self) -> ProbeState<T> {
+    fn probe_state(&self) -> ProbeState<T> {
         let state = self.state.locked();
         ProbeState { owed: state.asked.map(|asked| asked.elapsed()), last: state.last.clone() }
     }
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_answer_costs_nobody_else_and_is_never_asked_twice() {
+    fn one_that_does_not_answer_does_not_block_others_and_is_never_asked_twice() {
         let (let_go, held) = mpsc::channel::<()>();
         let held = Mutex::new(held);
         let asked = Arc::new(AtomicUsize::new(0));
@@ -197,20 +198,20 @@ mod tests {
         });
         let both = paths(&["/good", "/stuck"]);
         for _ in 0..3 {
-            let told = prober.ask(&both, Duration::from_millis(50));
-            assert!(told["/stuck"].owed.is_some() && told["/stuck"].last.is_none());
+            let states = prober.ask(&both, Duration::from_millis(50));
+            assert!(states["/stuck"].owed.is_some() && states["/stuck"].last.is_none());
         }
         // Longer than the machine takes to run a thread: it is not the stuck one that is waited
         // for.
-        let told = prober.ask(&paths(&["/good"]), PATIENCE);
-        assert_eq!(told["/good"].last.as_ref().unwrap().0, PathBuf::from("/good"));
+        let states = prober.ask(&paths(&["/good"]), PATIENCE);
+        assert_eq!(states["/good"].last.as_ref().unwrap().0, PathBuf::from("/good"));
         assert_eq!(asked.load(Ordering::Relaxed), 1, "no longer wanted, but its thread is known");
         assert_eq!(prober.workers.len(), 2);
         let_go.send(()).unwrap();
         let began = Instant::now();
         loop {
-            let told = prober.ask(&both, Duration::from_millis(10));
-            if told["/stuck"].last.is_some() {
+            let states = prober.ask(&both, Duration::from_millis(10));
+            if states["/stuck"].last.is_some() {
                 break;
             }
             assert!(began.elapsed() < PATIENCE);

@@ -1,4 +1,4 @@
-//! What is mounted where, as `/proc/self/mountinfo` says.
+//! What is mounted where, from `/proc/self/mountinfo`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ const MAX_MOUNTS: usize = 16_384;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// Of the mount: another one at the same place has another.
+    /// Id of the mount: another mount at the same place has another id.
     pub(crate) id: u64,
     /// Major and minor number of the file system: the same for all its mounts.
     pub(crate) device: String,
@@ -23,7 +23,7 @@ pub(crate) struct Mount {
     pub(crate) fstype: String,
     pub(crate) source: String,
     pub(crate) automount: Automount,
-    /// Of the mount in this process's namespace, and of the file system itself.
+    /// Options of the mount in this process's namespace, and of the file system itself.
     options: String,
     super_options: String,
 }
@@ -33,18 +33,18 @@ pub(crate) struct Mount {
 pub(crate) enum Automount {
     #[default]
     No,
-    /// When it was first touched; it stays.
+    /// It was mounted at the first access, and stays.
     Stays,
-    /// It goes when nobody has touched it for a while.
+    /// It is unmounted after it was unused for a while.
     Expires,
 }
 
-/// File systems that nobody can write to, whatever their mounts say.
+/// File systems that cannot be written, whatever the options of their mounts are.
 const NEVER_WRITTEN: [&str; 5] = ["squashfs", "erofs", "iso9660", "cramfs", "romfs"];
 const AUTOFS: &str = "autofs";
 
 impl Mount {
-    /// As a label or in a message.
+    /// The name in labels and messages.
     pub(crate) fn name(&self) -> String {
         self.path.to_string_lossy().into_owned()
     }
@@ -87,7 +87,7 @@ pub(crate) fn read(roots: &Roots) -> Result<Vec<Mount>, CollectError> {
     Ok(parse(&bytes))
 }
 
-/// As [`read`], and `None` where there is no such table.
+/// Like [`read`], but `None` if there is no such table.
 pub(crate) fn probe(roots: &Roots) -> Result<Option<Vec<Mount>>, CollectError> {
     match read(roots) {
         Err(CollectError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -98,7 +98,7 @@ pub(crate) fn probe(roots: &Roots) -> Result<Option<Vec<Mount>>, CollectError> {
 pub(crate) fn parse(bytes: &[u8]) -> Vec<Mount> {
     let lines = bytes.split(|b| *b == b'\n').take(MAX_MOUNTS);
     let all: Vec<Mount> = lines.filter_map(line).collect();
-    // What it mounts lies below an automounter, or on top of it.
+    // The mounts of an automounter lie below it, or on top of it.
     let automounters = all.iter().filter(|m| m.fstype == AUTOFS).map(|m| {
         let stays = has(&m.super_options, "timeout=0");
         (m.path.clone(), if stays { Automount::Stays } else { Automount::Expires })
@@ -113,8 +113,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Vec<Mount> {
     mounts.into_values().collect()
 }
 
-/// One mount for each file system: one that no automounter made where there is one, of these the
-/// shortest path. A volume that is bound into a hundred containers is one.
+/// One mount for each file system: preferably one that no automounter made, and of these the one
+/// with the shortest path. A volume that is bound into a hundred containers is one.
 pub(crate) fn file_systems<'a>(mounts: impl IntoIterator<Item = &'a Mount>) -> Vec<&'a Mount> {
     let mut found: BTreeMap<&str, &Mount> = BTreeMap::new();
     let rank = |mount: &Mount| (mount.automount, mount.path.as_os_str().len());

@@ -1,5 +1,5 @@
-//! Against a kubelet that checks what it is asked and answers as it is told: well, slowly, not at
-//! all, wrongly.
+//! Against a kubelet that checks the requests and answers as configured: well, slowly, not at all,
+//! wrongly.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -253,20 +253,20 @@ fn a_kubelet_that_restarts_costs_nothing_and_is_not_pestered() {
     let mut s = Setup::new(pods(vec![pod("ml", "a", "nvidia.com/gpu", &["0"])]), PATIENT);
     assert_eq!(s.after(Duration::ZERO), 1);
     s.fake.set(Answer::HangUp);
-    assert_eq!(s.after(Duration::from_secs(15)), 1, "what it said stands");
+    assert_eq!(s.after(Duration::from_secs(15)), 1, "the last answer stays");
     assert!(!s.kubelet.is_up());
     assert_eq!(s.kubelet.calls.failed.iter().sum::<u64>(), 1);
     let asked = s.fake.calls.load(Ordering::Relaxed);
     assert_eq!(s.after(BACK_OFF / 2), 1);
     assert_eq!(s.fake.calls.load(Ordering::Relaxed), asked, "it is left alone for a while");
-    assert_eq!(s.after(KEEP), 0, "too long ago to be believed");
+    assert_eq!(s.after(KEEP), 0, "too old");
     s.fake.set(pods(vec![pod("ml", "a", "nvidia.com/gpu", &["0"])]));
     assert_eq!(s.after(LONGEST_BACK_OFF), 1);
     assert!(s.kubelet.is_up());
 }
 
 #[test]
-fn wrong_answers_are_counted_and_believed_not() {
+fn wrong_answers_are_counted_and_not_used() {
     let frame =
         |message: &[u8]| Answer::Raw([&[0], &(message.len() as u32).to_be_bytes()[..], message].concat());
     for (answer, reason) in [
@@ -303,7 +303,7 @@ fn one_that_is_gone_is_a_failure_and_one_that_never_was_is_none() {
     assert!(!kubelet.is_here() && kubelet.calls == Calls::default());
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     kubelet.refresh(Instant::now());
-    assert_eq!(kubelet.calls.failed[0], 1, "nobody listens");
+    assert_eq!(kubelet.calls.failed[0], 1, "no server listens");
     assert!(kubelet.is_here() && !kubelet.is_up());
 }
 

@@ -18,17 +18,17 @@ fn a_counter_at_its_end_is_no_number_and_what_was_wrong_is_not_over() {
     assert_eq!(node.look(START + 10.0), ["mlx5_1/1 errors 0"], "what it counted before its end is real");
     assert_eq!(exported(&node, "symbol_error"), (None, Some(1.0)));
     let events = node.events(START + 8000.0);
-    let told = events.iter().find(|e| e.kind == Kind::Link).unwrap();
+    let published = events.iter().find(|e| e.kind == Kind::Link).unwrap();
     assert_eq!(
-        told.text.as_deref(),
+        published.text.as_deref(),
         Some(
-            "InfiniBand port mlx5_1/1 had errors, and cannot say whether it still has: symbol_error stands at the highest value that it can hold; clear it (on InfiniBand `perfquery -R`)"
+            "InfiniBand port mlx5_1/1 had errors, and cannot report whether it still has: symbol_error stands at the highest value that it can hold; clear it (on InfiniBand `perfquery -R`)"
         )
     );
-    assert_eq!((short(told).as_str(), told.level.as_deref()), ("mlx5_1/1 errors 0", Some("warn")));
+    assert_eq!((short(published).as_str(), published.level.as_deref()), ("mlx5_1/1 errors 0", Some("warn")));
     let health = events.iter().find(|e| e.kind == Kind::Health && word(e, "device") == "mlx5_1").unwrap();
     assert_eq!((health.m.get("symbol_errors"), health.m.get("errors")), (None, Some(65_535.0)), "no fall");
-    // Another one is nobody's news.
+    // A second counter at its end is not published.
     node.count(1, "port_rcv_switch_relay_errors", 65_535);
     node.count(1, "symbol_error", 3);
     assert_eq!(node.look(START + 8010.0), ["mlx5_1/1 errors 1"]);
@@ -36,7 +36,7 @@ fn a_counter_at_its_end_is_no_number_and_what_was_wrong_is_not_over() {
 }
 
 #[test]
-fn a_port_that_had_no_errors_is_not_told_of_for_a_counter_at_its_end() {
+fn a_counter_at_its_end_is_not_an_error_of_a_port_without_errors() {
     let mut node = Node::of_eight(Config::default());
     node.count(1, "local_link_integrity_errors", 15);
     node.count(2, "local_link_integrity_errors", 16);
@@ -55,7 +55,7 @@ fn outages_are_seen_by_the_state_where_their_counter_is_at_its_end() {
     let mut now = START;
     node.count(0, "link_downed", 253);
     node.look(now);
-    // What it counts until its end is believed.
+    // What it counts until its end is used.
     node.count(0, "link_downed", 255);
     node.look(now + 10.0);
     assert_eq!(node.look(now + 20.0), ["mlx5_0/1 down 0", "mlx5_0/1 up 1"]);
@@ -70,16 +70,16 @@ fn outages_are_seen_by_the_state_where_their_counter_is_at_its_end() {
         now += 100.0;
     }
     now += 60_000.0;
-    // Cleared: it knows again of outages that nobody saw.
-    for (downs, told) in [(0, 1), (0, 0), (1, 0), (1, 2)] {
+    // Cleared: it counts outages again that were not seen otherwise.
+    for (downs, published) in [(0, 1), (0, 0), (1, 0), (1, 2)] {
         node.count(0, "link_downed", downs);
-        assert_eq!(node.look(now).len(), told, "{downs}");
+        assert_eq!(node.look(now).len(), published, "{downs}");
         now += 10.0;
     }
 }
 
 #[test]
-fn a_roce_port_without_carrier_is_not_disabled_unless_somebody_set_it_down() {
+fn a_roce_port_without_carrier_is_not_disabled_unless_it_was_set_down() {
     let mut node = Node::new(Config::default());
     (0..4).for_each(|i| node.port(i, if i == 3 { "InfiniBand" } else { "Ethernet" }, &format!("rail{i}")));
     for (i, flags) in [(0, "0x1003"), (1, "0x1002")] {
@@ -87,9 +87,9 @@ fn a_roce_port_without_carrier_is_not_disabled_unless_somebody_set_it_down() {
     }
     node.look(START);
     (0..4).for_each(|i| node.state(i, "1: DOWN", "3: Disabled"));
-    let told = node.events(START + 1.0);
+    let published = node.events(START + 1.0);
     let texts: Vec<_> =
-        told.iter().filter(|e| e.kind == Kind::Link).filter_map(|e| e.text.as_deref()).collect();
+        published.iter().filter(|e| e.kind == Kind::Link).filter_map(|e| e.text.as_deref()).collect();
     assert_eq!(
         texts,
         [
