@@ -80,6 +80,9 @@ CREATE TABLE outbox (
     -- The number of a call among those of its incident and class (page, ticket), given before it is first sent to a receiver that
     -- rings once a key. A call that is repeated keeps it; NULL of what was never sent, and of what calls nobody.
     ring          BIGINT,
+    -- Who reported the incident: the exporter or the sender of alerts, and the user there. What waits is sent in turn.
+    source        TEXT NOT NULL DEFAULT '',
+    reporter      TEXT NOT NULL DEFAULT '',
     UNIQUE (incident, receiver, seq)
 );
 CREATE INDEX outbox_undone ON outbox (receiver, incident, seq) WHERE state IN ('pending', 'attempting', 'ambiguous');
@@ -143,7 +146,9 @@ CREATE TABLE alerts (
     ends_ms       BIGINT NOT NULL,
     updated_ms    BIGINT NOT NULL,
     -- The labels beyond which whoever told it has no say, as a JSON object; of none where nothing limits them.
-    within        TEXT NOT NULL
+    within        TEXT NOT NULL,
+    -- The name of the token that posted it, where that is limited.
+    sender        TEXT NOT NULL DEFAULT ''
 );
 
 -- What services told us and we acted upon: neither a repetition nor a replay is acted upon again.

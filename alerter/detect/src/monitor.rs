@@ -494,4 +494,8 @@ impl Directory for Monitor {
     fn summary(&self, now: Ts, run: &str) -> Option<RunSummary> {
         self.runs.get(run).map(|run| self.summary_of(now, run))
     }
+
+    fn first_seen(&self, run: &str) -> Option<Ts> {
+        self.runs.get(run).and_then(|run| run.origin().since)
+    }
 }

@@ -65,6 +65,8 @@ pub trait Directory {
     /// nothing.
     fn run_of_job(&self, job: &str) -> Option<String>;
     fn summary(&self, now: Ts, run: &str) -> Option<RunSummary>;
+    /// When a run was first heard of.
+    fn first_seen(&self, run: &str) -> Option<Ts>;
 }
 
 /// What the half that responds feeds back of the open incidents of a run, whenever it changes.

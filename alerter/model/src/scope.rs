@@ -45,8 +45,9 @@ pub struct Origin {
 pub enum Reporter {
     /// An exporter, and the user who owns the run there, where the exporter says so.
     Exporter { source: String, uid: Option<u32> },
-    /// Programs that bring alerts of their own.
-    Others,
+    /// A program that posts alerts: by the name of its token, where that is limited to some runs or
+    /// teams; empty of all others.
+    Sender { token: String },
 }
 
 impl Scope {
@@ -64,8 +65,8 @@ impl Origin {
         Self { reporter: Reporter::Exporter { source, uid }, since: None }
     }
 
-    pub fn of_others() -> Self {
-        Self { reporter: Reporter::Others, since: None }
+    pub fn from_sender(token: &str) -> Self {
+        Self { reporter: Reporter::Sender { token: token.to_owned() }, since: None }
     }
 
     /// Of a run that is known since then.
@@ -74,12 +75,23 @@ impl Origin {
     }
 }
 
+impl Reporter {
+    /// Who answers for it: an exporter for all users of its node.
+    pub fn source(&self) -> String {
+        match self {
+            Self::Exporter { source, .. } => format!("exporter {source}"),
+            Self::Sender { .. } => self.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Reporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exporter { source, uid: Some(uid) } => write!(f, "user {uid} of exporter {source}"),
             Self::Exporter { source, uid: None } => write!(f, "exporter {source}"),
-            Self::Others => f.write_str("other programs"),
+            Self::Sender { token } if token.is_empty() => f.write_str("other programs"),
+            Self::Sender { token } => write!(f, "token {token}"),
         }
     }
 }

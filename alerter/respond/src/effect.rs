@@ -135,6 +135,12 @@ pub struct Notification {
     /// Who goes on about the call that was made before, in words: this one rings nobody anew.
     #[serde(default)]
     pub left_to: Option<String>,
+    /// Who reported the incident: the exporter or the sender of alerts, and the user there. What
+    /// waits for a receiver is sent in turn.
+    #[serde(default)]
+    pub source: String,
+    #[serde(default)]
+    pub reporter: String,
     pub message: Message,
 }
 

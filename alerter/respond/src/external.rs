@@ -13,6 +13,7 @@ mod alert;
 mod common;
 mod fit;
 pub mod group;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -24,8 +25,12 @@ use serde::{Deserialize, Serialize};
 use crate::matcher::Labels;
 pub use alert::{Alert, AlertError, LabelSet, Limits, fingerprint_within};
 pub use group::{About, Group, Newcomer};
+use room::Room;
 pub use stepwatch_model::fingerprint;
 use stepwatch_model::{Kind, Severity, Span, Ts, timers::Timers};
+
+/// An alert of a limited token fires for so long at most unless it is posted again.
+const LIMITED_FIRES_FOR: Span = Span::secs(86_400);
 
 /// Under `alerts:`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,8 +92,7 @@ pub struct External {
     groups: BTreeMap<Arc<str>, Group>,
     ends: Timers<u64>,
     refused: u64,
-    /// Of all that fire.
-    bytes: usize,
+    room: Room,
 }
 
 #[derive(Debug)]
@@ -207,7 +211,10 @@ impl External {
     ) -> Taken {
         let Told { alert, ends_at } = told;
         let fingerprint = alert.fingerprint;
-        let ends_at = ends_at.unwrap_or(now + self.config.resolve_timeout);
+        let mut ends_at = ends_at.unwrap_or(now + self.config.resolve_timeout);
+        if !alert.sender.is_empty() {
+            ends_at = ends_at.min(now + LIMITED_FIRES_FOR);
+        }
         if ends_at <= now {
             let over = self.end(fingerprint, None, touched).is_some();
             return if over { Taken::Over } else { Taken::Nothing };
@@ -221,18 +228,17 @@ impl External {
             }
             // What it said before stands where there is no room for what it says now.
             let (had, wants) = (firing.alert.bytes(), alert.bytes());
-            let bytes = self.bytes.saturating_sub(had) + wants;
-            if wants > had && bytes > self.config.max_bytes {
+            if wants > had && !self.room.fits(&self.config, &firing.alert, 0, wants - had) {
                 self.refused += 1;
                 return Taken::Refused;
             }
-            self.bytes = bytes;
+            self.room.change(&firing.alert, 0, wants as isize - had as isize);
             let starts_at = firing.alert.starts_at.min(alert.starts_at);
-            firing.alert = Arc::new(Alert { starts_at, ..(**alert).clone() });
+            let sender = firing.alert.sender.clone();
+            firing.alert = Arc::new(Alert { starts_at, sender, ..(**alert).clone() });
             return Taken::Fires;
         }
-        let full = self.bytes + alert.bytes() > self.config.max_bytes;
-        if full || self.firing.len() >= self.config.max_alerts {
+        if !self.room.fits(&self.config, alert, 1, alert.bytes()) {
             self.refused += 1;
             return Taken::Refused;
         }
@@ -244,7 +250,7 @@ impl External {
 
     fn insert(&mut self, firing: Firing, about: About) -> Arc<str> {
         let fingerprint = firing.alert.fingerprint;
-        self.bytes += firing.alert.bytes();
+        self.room.change(&firing.alert, 1, firing.alert.bytes() as isize);
         let key = about.key(&self.config, &firing.alert.labels) + &group::within(&firing.alert.within);
         let kind = self.config.kind(&firing.alert.labels);
         let entry = self.groups.entry(Arc::from(key));
@@ -276,7 +282,7 @@ impl External {
         touched: &mut BTreeSet<Arc<str>>,
     ) -> Option<Firing> {
         let Member { firing, group, node, severity } = self.firing.remove(&fingerprint)?;
-        self.bytes = self.bytes.saturating_sub(firing.alert.bytes());
+        self.room.change(&firing.alert, -1, -(firing.alert.bytes() as isize));
         self.ends.set(&fingerprint, None);
         if let Some(g) = self.groups.get_mut(&group) {
             g.remove(&firing.alert, &node, severity, silent);

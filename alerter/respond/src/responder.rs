@@ -350,4 +350,8 @@ impl Directory for NoDirectory {
     fn summary(&self, _: Ts, _: &str) -> Option<stepwatch_model::RunSummary> {
         None
     }
+
+    fn first_seen(&self, _: &str) -> Option<Ts> {
+        None
+    }
 }

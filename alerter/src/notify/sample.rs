@@ -24,6 +24,8 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
         path: None,
         despite_quiet: false,
         left_to: None,
+        source: String::new(),
+        reporter: String::new(),
         message: Message {
             incident: incident.to_owned(),
             run: "test-run".into(),

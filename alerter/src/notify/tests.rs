@@ -75,6 +75,8 @@ pub(crate) fn page(receiver: &str, seq: u32, action: Action) -> Notification {
         path: None,
         despite_quiet: false,
         left_to: None,
+        source: String::new(),
+        reporter: String::new(),
         message,
     }
 }

@@ -33,7 +33,7 @@ impl Store {
     /// Every alert that fired when it was last received. One that cannot be read is left out: its
     /// sender will send it again.
     pub async fn load_alerts(&self) -> Result<Vec<Firing>> {
-        let sql = "SELECT id, labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms FROM alerts ORDER BY id";
+        let sql = "SELECT id, labels, annotations, within, sender, generator_url, starts_ms, ends_ms, updated_ms FROM alerts ORDER BY id";
         let rows = sqlx::query(sql).fetch_all(&*self.reader()?).await?;
         let readable = rows.iter().filter_map(|row| {
             let firing = firing_of(row);
@@ -100,6 +100,7 @@ fn firing_of(row: &SqliteRow) -> Result<Firing> {
         fingerprint: fingerprint_within(&labels, &within),
         labels,
         within,
+        sender: row.try_get::<String, _>("sender")?.into(),
         annotations: parse("annotations of an alert", row.try_get("annotations")?)?,
         starts_at: Ts(row.try_get("starts_ms")?),
         generator_url: row.try_get::<String, _>("generator_url")?.into(),
@@ -152,11 +153,12 @@ async fn put_firing(tx: &mut SqliteConnection, firing: &[(i64, &Firing)]) -> Res
             ));
         }
         let mut insert = QueryBuilder::<Sqlite>::new(
-            "INSERT INTO alerts (id, fingerprint, labels, annotations, within, generator_url, starts_ms, ends_ms, updated_ms) ",
+            "INSERT INTO alerts (id, fingerprint, labels, annotations, within, sender, generator_url, starts_ms, ends_ms, \
+             updated_ms) ",
         );
         insert.push_values(rows.iter().zip(texts), |mut row, ((id, f), (labels, annotations, within))| {
             row.push_bind(*id).push_bind(name_of(f.alert.fingerprint));
-            row.push_bind(labels).push_bind(annotations).push_bind(within);
+            row.push_bind(labels).push_bind(annotations).push_bind(within).push_bind(&*f.alert.sender);
             row.push_bind(&*f.alert.generator_url).push_bind(f.alert.starts_at.0);
             row.push_bind(f.ends_at.0).push_bind(f.updated_at.0);
         });

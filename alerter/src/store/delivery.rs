@@ -155,8 +155,9 @@ impl Store {
         Ok(sqlx::query_scalar(sql).fetch_all(&*self.reader()?).await?)
     }
 
-    /// Lanes of a receiver that may be tried now: those with a page first, then those that wait
-    /// longest. Only the head of a lane is ever deferred, so that the largest wait in a lane is
+    /// Lanes of a receiver that may be tried now: those with a page first, then the first of each
+    /// source, the second of each, and so on; within a source its users take turns too. So nobody
+    /// waits behind the flood of another. Only the head of a lane is ever deferred, so that the largest wait in a lane is
     /// the lane's.
     pub(crate) async fn due_lanes(&self, receiver: &str, now: Ts, limit: usize) -> Result<Vec<DueLane>> {
         self.lanes_due(self.reader()?, receiver, now, limit).await
@@ -170,12 +171,18 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<DueLane>> {
         let sql = format!(
-            "SELECT o.incident, MAX(o.page) AS page, MIN(o.created_ms) AS since_ms FROM outbox o \
+            "WITH due AS (SELECT o.incident, MAX(o.page) AS page, MIN(o.created_ms) AS since_ms, \
+             MAX(o.source) AS source, MAX(o.reporter) AS reporter FROM outbox o \
              LEFT JOIN incidents i ON i.id = o.incident \
              WHERE o.receiver = $1 AND o.state IN ('pending', 'attempting', 'ambiguous') GROUP BY o.incident \
              HAVING (MAX(o.next_ms) <= $2 OR MAX(o.next_ms) > CASE WHEN MAX(o.page) = 1 THEN $3 ELSE $5 END) \
-             AND MAX(CASE WHEN o.state = 'attempting' THEN 1 ELSE 0 END) = 0 AND {NOT_HELD} \
-             ORDER BY page DESC, since_ms, o.incident LIMIT $4"
+             AND MAX(CASE WHEN o.state = 'attempting' THEN 1 ELSE 0 END) = 0 AND {NOT_HELD}), \
+             of_users AS (SELECT *, ROW_NUMBER() OVER \
+             (PARTITION BY page, reporter ORDER BY since_ms, incident) AS turn FROM due), \
+             of_sources AS (SELECT *, ROW_NUMBER() OVER \
+             (PARTITION BY page, source ORDER BY turn, since_ms, incident) AS source_turn FROM of_users) \
+             SELECT incident, page, since_ms FROM of_sources \
+             ORDER BY page DESC, source_turn, since_ms, incident LIMIT $4"
         );
         let rows: Vec<(String, i64, i64)> = sqlx::query_as(AssertSqlSafe(sql))
             .bind(receiver)

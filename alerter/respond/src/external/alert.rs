@@ -50,6 +50,8 @@ pub struct Alert {
     /// Of its labels, those beyond which its reporter has no say: `run` and `team`, with their
     /// values. Empty of one without limits.
     pub within: LabelSet,
+    /// The name of the token that posted it, where that is limited; empty otherwise.
+    pub sender: Box<str>,
     pub starts_at: Ts,
     pub generator_url: Box<str>,
 }
@@ -199,6 +201,7 @@ impl Alert {
             labels,
             annotations,
             within: LabelSet::default(),
+            sender: Box::default(),
             starts_at,
             generator_url,
         };
@@ -214,6 +217,12 @@ impl Alert {
         self
     }
 
+    /// Posted with a limited token of this name.
+    #[must_use]
+    pub fn sent_by(self, token: &str) -> Self {
+        Self { sender: token.into(), ..self }
+    }
+
     /// What makes it another than those beside it: its labels but for the severity, which tells how
     /// bad the same is.
     pub(super) fn identity(&self) -> u64 {
@@ -224,7 +233,7 @@ impl Alert {
     /// What its texts take.
     pub(super) fn bytes(&self) -> usize {
         let sets = [&self.labels, &self.annotations, &self.within];
-        sets.map(LabelSet::bytes).iter().sum::<usize>() + self.generator_url.len()
+        sets.map(LabelSet::bytes).iter().sum::<usize>() + self.generator_url.len() + self.sender.len()
     }
 
     /// The name that its rule gave it.

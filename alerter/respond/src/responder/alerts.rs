@@ -136,15 +136,12 @@ impl Responder {
         };
         let nodes = group.nodes.keys().cloned().collect();
         let (came, went) = (group.came.clone(), group.went.clone());
-        Some((
-            Context {
-                came,
-                went,
-                origin: Some(Origin::of_others()),
-                ..Context::new(scope, summary, nodes, now)
-            },
-            finding,
-        ))
+        let sender = first.map_or("", |alert| &alert.sender);
+        let mut origin = Origin::from_sender(sender);
+        // Whoever is limited to some runs names as many of them as it likes.
+        origin.since = directory.first_seen(&group.run).filter(|_| sender.is_empty());
+        let origin = Some(origin);
+        Some((Context { came, went, origin, ..Context::new(scope, summary, nodes, now) }, finding))
     }
 
     /// The run and the node that labels name, as we know them.

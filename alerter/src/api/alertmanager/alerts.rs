@@ -163,7 +163,7 @@ fn within(caller: &Caller, routing: &Routing, alert: Alert) -> Option<Alert> {
     let Some(token_scope) = caller.token_scope() else { return Some(alert) };
     let labels = routing.with_team(alert.labels.to_labels());
     let limits = token_scope.limits_of(&labels);
-    token_scope.admits(&labels).then(|| alert.told_within(limits))
+    token_scope.admits(&labels).then(|| alert.told_within(limits).sent_by(caller.limited_token()))
 }
 
 /// An alert, when it ends, and how many of its texts were cut.

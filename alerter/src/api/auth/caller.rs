@@ -66,6 +66,14 @@ impl Caller {
         }
     }
 
+    /// The name of a token that is limited; empty of everybody else.
+    pub(in crate::api) fn limited_token(&self) -> &str {
+        match &self.who {
+            Who::Token(grant) if !grant.token_scope.is_everything() => &grant.name,
+            _ => "",
+        }
+    }
+
     /// `api:NAME` of a token, `user:NAME` of a user; nobody in particular where nobody is asked.
     pub(super) fn actor(&self) -> Option<String> {
         match &self.who {

@@ -214,7 +214,7 @@ pub struct PlanCost {
     start_seconds: Option<f64>,
     /// After how long a restart that cures the slow-down has paid for itself.
     pays_back_seconds: Option<f64>,
-    #[schema(value_type = Option<Forecast>)]
+    #[schema(value_type = Forecast, required = false)]
     forecast: (),
 }
 

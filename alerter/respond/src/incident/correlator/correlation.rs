@@ -101,7 +101,7 @@ impl Incident {
     fn is_of_another_user(&self, context: &Context) -> bool {
         let uid = |origin: Option<&Origin>| match origin?.reporter {
             Reporter::Exporter { uid, .. } => uid,
-            Reporter::Others => None,
+            Reporter::Sender { .. } => None,
         };
         let of_run = |scope: &Scope| matches!(scope, Scope::Run(_));
         let both = of_run(&context.scope) && self.subjects.iter().any(|s| of_run(&s.scope));

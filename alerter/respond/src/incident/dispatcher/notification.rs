@@ -8,7 +8,7 @@ use crate::incident::State;
 use crate::incident::open::Incident;
 use crate::incident::report::View;
 use crate::message::{self, About, Message, Reason, Status, Why};
-use stepwatch_model::{Scope, Severity, Ts};
+use stepwatch_model::{Reporter, Scope, Severity, Ts};
 
 /// What somebody is sent, and why.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +30,7 @@ impl Dispatcher {
         let id = &i.record.id;
         let seq = i.lanes.get(&receiver).map_or(0, |lane| lane.seq);
         let slack_ids = users.iter().filter_map(|name| self.oncall.user(name)?.slack_id.clone()).collect();
+        let reporter = i.origin.as_ref().map(|origin| &origin.reporter);
         Notification {
             incident: id.clone(),
             seq,
@@ -41,6 +42,8 @@ impl Dispatcher {
             path,
             despite_quiet: i.record.quiet.is_some(),
             left_to: None,
+            source: reporter.map(Reporter::source).unwrap_or_default(),
+            reporter: reporter.map(ToString::to_string).unwrap_or_default(),
             message: i.message(view, word),
             receiver,
         }

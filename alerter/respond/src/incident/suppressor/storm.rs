@@ -68,8 +68,9 @@ impl Storms {
             origin: Some(origin),
         };
         match reporter {
-            Some(Reporter::Others) => {
-                let crowd = from(Reporter::Others.to_string(), config.incidents);
+            Some(reporter @ Reporter::Sender { token }) => {
+                let limit = if token.is_empty() { config.incidents } else { config.per_origin };
+                let crowd = from(reporter.to_string(), limit);
                 return self.count(now, &crowd, config).then_some(crowd);
             }
             Some(reporter @ Reporter::Exporter { source, uid }) => {
