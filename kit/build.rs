@@ -1,4 +1,4 @@
-//! Puts the commit into release builds. Debug builds say `dev`: a new commit must not rebuild the
+//! Puts the commit into release builds. Debug builds have `dev`: a new commit must not rebuild the
 //! workspace.
 
 use std::process::Command;

@@ -65,7 +65,7 @@ const NVML_WAIT: Duration = Duration::from_secs(2);
 pub struct Setup {
     /// The file; defaults alone without one.
     pub file: Option<PathBuf>,
-    /// What the command line says over the file.
+    /// Options of the command line that override the file.
     pub listen: Option<ListenAddr>,
     pub roots: Roots,
     /// Configuration of TLS and authentication.
@@ -250,8 +250,8 @@ fn router(
         })
 }
 
-/// What changes how this program works is for root and the user of this program, by loopback, and
-/// for whoever showed who they are: any user of the node reaches loopback.
+/// Changes to how this program works are allowed to root and to the user of this program, by
+/// loopback, and to authenticated clients. Any user of the node reaches loopback.
 async fn operators_only(request: Request, next: Next) -> Response {
     let authenticated = request.extensions().get::<Authenticated>().is_some();
     if request.method().is_safe() || authenticated {
@@ -370,7 +370,7 @@ async fn reload_on_request(mut live: Live, mut requests: mpsc::Receiver<ReloadRe
             request = requests.recv() => request,
         };
         let Some(request) = request else { return };
-        // Whoever asked may have gone; the reload stands.
+        // The client may have disconnected; the reload stands.
         let _ = request.reply.send(live.reload());
         tokio::spawn(give_back());
     }

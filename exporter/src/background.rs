@@ -1,7 +1,7 @@
 //! Work that can wait a moment for a trainer, for the ingest and for a scrape.
 
-/// Enough that whoever is woken runs at once where every core is busy, and too little to starve
-/// behind trainers: a tenth of their share is far more than is needed.
+/// A share that is enough for a woken thread to run at once where every core is busy, and too
+/// little to take time from trainers: a tenth of their share is far more than is needed.
 const NICER: i32 = 5;
 
 /// Lowers the priority of the calling thread, and of those that it starts.

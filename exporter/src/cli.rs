@@ -60,7 +60,7 @@ pub struct Options {
 pub enum Command {
     /// Serve metrics and the event stream (the default)
     Run,
-    /// Check this node once: exit 0 healthy, 1 unhealthy, 2 could not tell
+    /// Check this node once: exit 0 healthy, 1 unhealthy, 2 unknown
     Check(check::Options),
     /// Work with configuration files
     #[command(subcommand)]

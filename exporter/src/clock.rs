@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Unix seconds, to the microsecond: what is finer says nothing, and is longer.
+/// Unix seconds, to the microsecond: finer digits carry no information, and take room.
 pub fn unix_now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_micros() as f64 / 1e6
 }

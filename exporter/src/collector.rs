@@ -1,4 +1,4 @@
-//! What a collector is: something that reads one part of this node, again and again.
+//! A collector reads one part of this node, again and again.
 //!
 //! A collector is one file in a room of `collectors/`, which holds its configuration with the
 //! defaults, its families, its code and its tests, and one line in [`crate::collectors`]. It runs
@@ -44,13 +44,13 @@ pub struct Context<'a> {
     pub hub: &'a Hub,
     /// The one thread that talks to NVML.
     pub nvml: &'a Nvml,
-    /// Every family of this program: their names are nobody else's.
+    /// Every family of this program. Each name is used once.
     pub families: Families,
 }
 
 pub type Families = fn() -> Vec<&'static Family>;
 
-/// What collectors are given, owned by whoever runs them.
+/// What collectors are given, owned by the caller.
 #[derive(Debug, Clone)]
 pub struct Access {
     pub roots: Arc<Roots>,
@@ -71,7 +71,7 @@ pub enum CollectError {
     Read { path: String, source: std::io::Error },
     #[error("{0}")]
     Other(String),
-    /// A call that somebody else makes for the collector does not return, and is over its deadline
+    /// A call that another thread makes for the collector does not return, and is over its deadline
     /// by this much.
     #[error("{what}")]
     Stuck { what: String, over: Duration },

@@ -1,9 +1,9 @@
-//! Conditions of the node in the stream: told when they begin and when they end, and again every
-//! ten minutes while they hold, so that an alerter that starts late, or lost its place, learns of
-//! them.
+//! Conditions of the node on the stream. A condition is published when it begins and when it ends,
+//! and again every ten minutes while it holds, so that an alerter that starts late, or lost its
+//! place, receives it too.
 //!
-//! A collector owns one [`Conditions`] and asks it on every pass. What happens once and has no end
-//! is no condition: publish it with `once: true`.
+//! A collector owns one [`Conditions`] and reports to it on every pass. What happens once and has
+//! no end is no condition: publish it with `once: true`.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use crate::collector::Context;
 use crate::drops::Reason;
 use crate::origin::Origin;
 
-/// A condition that still holds is told again this often.
+/// A condition that still holds is published again this often.
 const AGAIN: Duration = Duration::from_mins(10);
 /// Conditions of one collector that hold at a time; those beyond are counted as dropped and not
 /// reported.
 const MAX_HELD: usize = 256;
 
-/// What one collector has told of, and not yet told the end of.
+/// Conditions that one collector has published and whose end it has not published yet.
 #[derive(Debug, Default)]
 pub struct Conditions(HashMap<Held, Instant>);
 
@@ -33,9 +33,9 @@ struct Held {
 }
 
 impl Conditions {
-    /// Says how it stands with `condition` of `key` now. `make` makes the event, of whichever kind,
-    /// when there is one to tell; its `code` is set to whether the condition holds, its `name` to
-    /// that of its row where it has none, its `level` to `info` at the end.
+    /// Reports whether `condition` of `key` holds now. `make` builds the event, of whichever kind,
+    /// when there is one to publish. The event's `code` is set to whether the condition holds, its
+    /// `name` to that of the condition's row if it has none, and its `level` to `info` at the end.
     pub fn report(
         &mut self,
         cx: &Context<'_>,
@@ -84,13 +84,13 @@ impl Conditions {
         cx.hub.publish(Origin::Node, event);
     }
 
-    /// Whether the condition was told of, and not its end.
+    /// Whether the condition was published and its end was not.
     pub fn holds(&self, condition: NodeCondition, key: &str) -> bool {
         self.0.keys().any(|held| held.condition == condition && *held.key == *key)
     }
 
-    /// Keys of which the condition was reported, and not its end: those of devices that are gone
-    /// must be ended by somebody.
+    /// Keys whose condition was reported and has not ended. The caller must end those of devices
+    /// that are gone.
     pub fn keys(&self, condition: NodeCondition) -> Vec<String> {
         let mut keys: Vec<_> = self
             .0
@@ -102,7 +102,7 @@ impl Conditions {
         keys
     }
 
-    /// Forgets, without telling of an end, what `keep` does not want to hear of again.
+    /// Forgets the conditions that `keep` rejects, without publishing their end.
     pub fn retain(&mut self, mut keep: impl FnMut(NodeCondition, &str) -> bool) {
         self.0.retain(|held, _| keep(held.condition, &held.key));
     }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn told_on_change_and_again_while_it_holds() {
+    fn published_on_change_and_again_while_it_holds() {
         let bench = testing::Bench::new(Roots::default());
         let (mut conditions, start) = (Conditions::default(), Instant::now());
         for (seconds, holds) in [
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A runbook that speaks of a condition calls it by its name.
+    /// A runbook calls a condition by its name.
     #[test]
     fn runbooks_name_conditions_of_the_table() {
         let text = std::fs::read_to_string(root().join("docs/runbooks/node_fault.md")).unwrap();

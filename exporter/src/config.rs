@@ -1,5 +1,5 @@
-//! The configuration file: every key has a default, a mistake is shown with a caret, and what
-//! cannot change while the program runs is said so on reload.
+//! The configuration file. Every key has a default, an error is shown with a caret, and a reload
+//! logs the changes that need a restart.
 
 use std::path::{Path, PathBuf};
 
@@ -38,8 +38,8 @@ pub struct Config {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuConfig {
-    /// What GPU this node has, where the driver and the trainer do not say or are wrong: finds the
-    /// peak for MFU.
+    /// The GPU model of this node, where the driver and the trainer do not give it or are wrong:
+    /// selects the peak for MFU.
     pub name: Option<String>,
 }
 
@@ -55,14 +55,14 @@ pub struct MfuConfig {
 pub struct RunsConfig {
     /// A run that is silent for this long, without a process, leaves the page.
     pub forget_after: Period,
-    /// A run whose ranks all said goodbye stays this long, to be scraped once more.
+    /// A run whose ranks have all ended stays this long, to be scraped once more.
     pub linger: Period,
     pub max_runs: usize,
     /// New names of runs that one user may bring in a minute, after the 200 that they may bring at
     /// once.
     pub new_per_minute: u32,
-    /// Patterns of names of runs that anybody may speak for; of all others only the user who opened
-    /// it, root and this exporter may.
+    /// Patterns of names of runs that every user may report; any other run only the user who opened
+    /// it, root and this exporter may report.
     pub shared: Vec<String>,
     /// Of one run.
     pub max_ranks: usize,
@@ -80,7 +80,7 @@ pub struct StreamLimits {
     pub max_readers_per_address: usize,
     /// A reader that takes nothing for this long is cut off.
     pub slow_after: Period,
-    /// An idle stream says so this often.
+    /// Interval of the records that an idle stream sends.
     pub heartbeat: Period,
     /// What keeps the stream over a crash of this exporter; in memory, beside the ingest socket,
     /// when absent.
@@ -215,9 +215,9 @@ impl Config {
     /// The name of this node in events.
     pub fn node_name(&self) -> String {
         // A container's own name is of no use to who drains nodes.
-        let told = || std::env::var(NODE_VARIABLE).ok().filter(|name| !name.is_empty());
+        let from_environment = || std::env::var(NODE_VARIABLE).ok().filter(|name| !name.is_empty());
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-        self.node.clone().or_else(told).unwrap_or_else(host)
+        self.node.clone().or_else(from_environment).unwrap_or_else(host)
     }
 
     pub fn training(&self) -> Options {
@@ -335,9 +335,9 @@ collectors:
         for entry in crate::collectors::COLLECTORS {
             let text = format!("collectors: {{{}: {{interval: 0s}}}}", entry.name);
             let error = Config::parse("x.yml", &text).unwrap_err().to_string();
-            let told = error.contains("must be at least 10ms");
+            let explained = error.contains("must be at least 10ms");
             // It has no rhythm of its own: it follows what happens.
-            assert!(told || error.contains("unknown field"), "{}: {error}", entry.name);
+            assert!(explained || error.contains("unknown field"), "{}: {error}", entry.name);
         }
     }
 

@@ -1,4 +1,5 @@
-//! What was refused on its way in, and why: every limit of the ingest counts here (principle 8).
+//! Counts what was refused on its way in, by reason: every limit of the ingest counts here
+//! (principle 8).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,12 +21,12 @@ pub enum Reason {
     Malformed,
     /// Over the size of an event.
     Oversize,
-    /// Another source told all of it of the step, as well or better. Ordinary.
+    /// Another source already reported all of the step, as exactly or more so. Ordinary.
     Duplicate,
-    /// Values of a step that another source told, as well or better; the rest of the event stands.
-    /// Ordinary.
+    /// Values of a step that another source already reported, as exactly or more so; the rest of
+    /// the event is kept. Ordinary.
     Repeated,
-    /// A source that is behind tells of an attempt that the run has left.
+    /// A source that lags reports an attempt that the run has left.
     PastAttempt,
     /// Over the limit of runs.
     Runs,
@@ -51,15 +52,15 @@ pub enum Reason {
     Share,
     /// Bodies over the limit of one request.
     Body,
-    /// A step so far ahead that it is not believed alone.
+    /// A step so far ahead that it is not accepted alone.
     StepJump,
     /// A time that cannot be: the event got that of its arrival.
     Timestamp,
     /// A value that cannot be, such as a negative norm: the rest of the event stands.
     Absurd,
-    /// Conditions of the node over the limit of what one collector holds: not told.
+    /// Conditions of the node over the limit of what one collector holds: not published.
     Conditions,
-    /// Datagrams that carried descriptors, which are closed; what the datagram says stands. Newer
+    /// Datagrams that carried descriptors, which are closed; the datagram itself is accepted. Newer
     /// kernels refuse them at their sender.
     Descriptors,
     /// Streams of a launcher's lines over the limit: the user's own oldest is no longer read.

@@ -1,9 +1,8 @@
 //! The metrics page: made on a thread of its own, kept, and served as it is.
 //!
 //! A scrape never touches a source, a lock of the training state or the encoder: it gets the last
-//! page, whose time is on it, in a form that was put together before the page was shown. When pages
-//! are made is in `scrape_phase`. How many series it holds is bounded; what does not fit is left
-//! out and counted.
+//! page, whose time is on it, already encoded in the requested form. `scrape_phase` decides when
+//! pages are made. The number of series is bounded; what does not fit is left out and counted.
 
 mod blocks;
 mod scrape_phase;
@@ -74,15 +73,15 @@ pub static CPU: Family =
 
 pub static FAMILIES: &[&Family] = &[&RENDERED, &RENDER_TIME, &SERIES, &LEFT_OUT, &START, &RESIDENT, &CPU];
 
-/// How long a form is made of every page after somebody asked for it: longer than any Prometheus
-/// waits between two scrapes.
+/// How long each page is encoded in a form after a request for it: longer than any Prometheus waits
+/// between two scrapes.
 const WANTED: Duration = Duration::from_mins(3);
-/// How long somebody who was not expected waits for a new page, before the last one has to do.
+/// How long an unexpected request waits for a new page, before it gets the last one.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// Runs that a line of the log names, of those with series that the page had no room for.
 const RUNS_LOGGED: usize = 4;
 
-/// Everything that has something to say on the page.
+/// Everything that writes to the page.
 #[derive(Debug)]
 pub struct Contents {
     pub hub: Hub,
@@ -95,12 +94,12 @@ pub struct Contents {
     pub started: f64,
 }
 
-/// Makes pages, remembering what one page says of the one before.
+/// Makes pages, and keeps parts of the page before.
 #[derive(Debug, Default)]
 struct Maker {
     render_time: Option<Duration>,
     left_out: u64,
-    /// What the last page said of training and of the exporter.
+    /// What the last page had of training and of the exporter.
     said: [Samples; 2],
     blocks: Blocks,
     usage: Usage,
@@ -135,7 +134,7 @@ impl Maker {
         let mut registry = Registry::default();
         stepwatch_kit::build_info::register(&mut registry, "stepwatch_exporter");
         contents.serve.register(&mut registry, "stepwatch_exporter");
-        let encoded = Encoded::new(&registry, self.blocks.of(&kept));
+        let encoded = Encoded::new(&registry, self.blocks.render(&kept));
         self.render_time = Some(began.elapsed());
         encoded
     }
@@ -263,11 +262,11 @@ struct Shown {
     news: Notify,
 }
 
-/// What the thread is told.
+/// Messages to the thread that renders pages.
 #[derive(Debug)]
 enum Call {
     Interval(Duration),
-    /// Somebody is there who was not expected.
+    /// An unexpected request came.
     Now,
 }
 
@@ -305,7 +304,7 @@ impl Exposition {
         Ok(Self { shown, calls })
     }
 
-    /// The last page, for somebody who wants it in this form.
+    /// The last page in this form.
     pub async fn last(&self, form: Form) -> Arc<Encoded> {
         let shown = &*self.shown;
         shown.wanted.0[form.index()].store(true, Ordering::Relaxed);

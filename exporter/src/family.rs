@@ -11,7 +11,7 @@ pub enum FamilyType {
     Counter,
     Gauge,
     Histogram,
-    /// Of what others wrote, who did not say.
+    /// For families that others wrote without a type.
     Unknown,
 }
 

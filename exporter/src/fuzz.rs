@@ -1,9 +1,9 @@
 //! What the fuzz targets run, one function for each parser of outside bytes; of logs and files,
 //! `stepwatch-formats` has its own.
 //!
-//! Here because the parsers are private, and because an ordinary test runs the same functions over
-//! the corpora: whatever a fuzzer once broke stays mended without a fuzzer. The module is there
-//! only in tests and with the feature `fuzz`.
+//! They are here because the parsers are private, and because an ordinary test runs the same
+//! functions over the corpora, so that what a fuzzer once found stays fixed without a fuzzer. The
+//! module exists only in tests and with the feature `fuzz`.
 
 use stepwatch_kit::exposition::read::{self, Dialect, MAX_LABELS};
 use stepwatch_wire::{Event, MAX_RECORD_BYTES};
@@ -42,12 +42,13 @@ pub fn kubeflow(data: &[u8]) {
     check(&kubeflow::fuzz(data));
 }
 
-/// What tells of jobs: an answer of a kubelet, an environment, the control group of a process.
+/// Input that describes jobs: an answer of a kubelet, an environment, the control group of a
+/// process.
 pub fn job(data: &[u8]) {
     collectors::job::allocation::fuzz(data);
 }
 
-/// What tells how a run is set up: an environment, a command line, a list of mappings.
+/// Input that describes how a run is set up: an environment, a command line, a list of mappings.
 pub fn config_drift(data: &[u8]) {
     collectors::host::config_drift::fuzz(data);
 }
@@ -57,7 +58,7 @@ pub fn kmsg(data: &[u8]) {
     check(&kernel::fuzz(data));
 }
 
-/// What `/sys` and `/proc` say of links: states, rates, routes, errors of PCIe.
+/// Files of `/sys` and `/proc` about links: states, rates, routes, errors of PCIe.
 pub fn links(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     collectors::network::rdma::fuzz(&text);
@@ -69,14 +70,14 @@ pub fn ras(data: &[u8]) {
     check(&collectors::job::ras::fuzz(data));
 }
 
-/// Files of the kernel that tell of mounts, processes and control groups, and files of metrics.
+/// Files of the kernel about mounts, processes and control groups, and files of metrics.
 pub fn node(data: &[u8]) {
     collectors::storage::mounts::fuzz(data);
     collectors::host::process::fuzz(data);
     collectors::host::textfile::fuzz(data);
 }
 
-/// What was read can be told: it reads back, unless it is more than one record carries.
+/// What was read can be published: it reads back, unless it is more than one record carries.
 fn check(events: &[Event]) {
     for event in events {
         let text = event.to_json();

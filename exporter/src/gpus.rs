@@ -1,7 +1,7 @@
 //! Which GPUs the node has, as the NVIDIA kernel driver lists them under `/proc/driver/nvidia`.
 //!
 //! Files alone, without opening a device or loading a library: it cannot disturb a job or hang in
-//! the driver, and it tells which UUID is at which PCI address while NVML does not answer.
+//! the driver, and it gives the UUID at each PCI address while NVML does not answer.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -53,9 +53,9 @@ pub fn addresses(roots: &Roots) -> Vec<String> {
 }
 
 /// Of those addresses, the ones whose device this process may not open, because it is not there or
-/// a control group forbids it: the list is the node's also in a container. Asks the kernel whether
-/// it may, and opens nothing. None where it may open none at all: then the devices may not have
-/// been made yet, or nobody may.
+/// a control group forbids it: the list is the node's also in a container. Asks the kernel for the
+/// permission, and opens nothing. Returns none where no device may be opened at all: then the
+/// devices may not have been made yet, or no process may open them.
 pub fn withheld(roots: &Roots, addresses: &[String]) -> BTreeSet<String> {
     let dir = roots.proc("driver/nvidia/gpus");
     let withheld = |pci: &&String| {
@@ -67,8 +67,8 @@ pub fn withheld(roots: &Roots, addresses: &[String]) -> BTreeSet<String> {
     if withheld.len() < addresses.len() { withheld } else { BTreeSet::new() }
 }
 
-/// Whether the kernel driver has the GPU at this place, as the bus tells: from its list a
-/// container's runtime may take those that it does not give.
+/// Whether the kernel driver is bound to the GPU at this place, according to the bus: a container's
+/// runtime may remove GPUs that it does not give from the driver's own list.
 pub fn has_driver(roots: &Roots, pci: &str) -> bool {
     let driver = roots.sys("bus/pci/devices").join(pci).join("driver");
     topology::target(&driver).is_some_and(|driver| driver == DRIVER)
@@ -90,8 +90,8 @@ fn is_withheld(device: &Path) -> bool {
     matches!(may, Err(Errno::NOENT | Errno::PERM | Errno::ACCESS))
 }
 
-/// How many GPUs for computing are on the bus that belong to nobody: without a driver, and not
-/// given to a virtual machine. For where the kernel driver, which would list them, is not loaded.
+/// How many GPUs for computing are on the bus and unused: without a driver, and not given to a
+/// virtual machine. For where the kernel driver, which would list them, is not loaded.
 pub fn idle(roots: &Roots) -> usize {
     let devices = roots.sys("bus/pci/devices");
     let is_idle = |address: &&String| {
@@ -122,7 +122,7 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|l| l.strip_prefix(key)?.trim_start().strip_prefix(':')).map(str::trim)
 }
 
-/// The first version-like word of the driver's banner.
+/// The first token of the driver's banner that looks like a version.
 pub fn driver_version(roots: &Roots) -> Option<String> {
     let text = roots::read(&roots.proc("driver/nvidia/version"))?;
     let is_version = |w: &&str| w.contains('.') && w.bytes().all(|b| b.is_ascii_digit() || b == b'.');

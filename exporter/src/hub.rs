@@ -1,4 +1,5 @@
-//! The hub: the one way in for events, from any source and any thread, and the state they meet in.
+//! The hub: the only way in for events, from any source and any thread, and the owner of the state
+//! that they change.
 //!
 //! A publish locks the training state for the microseconds that bookkeeping and one line of JSON
 //! take, and never waits for a reader of the stream, a scrape or a disk.
@@ -59,7 +60,7 @@ struct Inner {
     taken: [AtomicU64; Via::ALL.len()],
     connections: AtomicU64,
     save_failures: AtomicU64,
-    /// Wakes whoever saves the state.
+    /// Wakes the thread that saves the state.
     urgent: tokio::sync::Notify,
 }
 
@@ -140,7 +141,8 @@ impl Hub {
         let mut out = Vec::with_capacity(1);
         let mut training = self.0.training.locked();
         let outcome = training.apply(now, origin, event, &mut out);
-        // Still under the lock: the stream tells of a run in the order in which its state changed.
+        // Still under the lock, so that the stream has the events of a run in the order in which
+        // its state changed.
         self.emit(voice, out);
         let urgent = training.is_urgent();
         drop(training);
@@ -157,16 +159,16 @@ impl Hub {
         outcome
     }
 
-    /// The door: from here on, words are fit to be shown, and what only this exporter may say is
-    /// its own.
+    /// Checks an incoming event. From here on its texts are fit to be shown, and fields that only
+    /// this exporter may set are its own.
     fn receive(&self, origin: &Origin, event: &mut Event) {
         event.cursor = None;
         event.uid = None;
         event.clean();
         let ours = self.0.node.as_str();
-        let told = event.node.as_deref().is_some_and(|node| node != ours);
+        let foreign = event.node.as_deref().is_some_and(|node| node != ours);
         // Of a tail and of what is scraped, the configuration may name the node.
-        if told && !matches!(origin, Origin::Node | Origin::Source { via: Via::Tail | Via::Scrape, .. }) {
+        if foreign && !matches!(origin, Origin::Node | Origin::Source { via: Via::Tail | Via::Scrape, .. }) {
             self.0.drops.count(Reason::Node);
             event.node = None;
         }
@@ -174,8 +176,7 @@ impl Hub {
         self.0.drops.add(Reason::Entries, u64::from(event.dropped));
     }
 
-    /// What becomes of an event of somebody who may not speak for its run, before anything is
-    /// learned from it.
+    /// The outcome for an event whose sender may not report its run, before any state is changed.
     pub(crate) fn stranger(&self, now: f64, voice: Voice, event: &mut Event) -> Option<Outcome> {
         self.rename(voice, event);
         let run = event.run.as_deref()?;
@@ -186,9 +187,9 @@ impl Hub {
     }
 
     /// Takes in what one source read at a time, in this order, and with it how far the source has
-    /// read: after a crash the stream has all of it and [`Self::mark`] tells of it, or neither.
-    /// Leaves in `events` what must wait, from the first run on that there is no room for.
-    /// Returns whether the mark is kept.
+    /// read: after a crash the stream has all of it and [`Self::mark`] returns it, or neither.
+    /// Leaves in `events` what must wait, from the first run on that there is no room for. Returns
+    /// whether the mark is kept.
     pub fn publish_all(&self, origin: &Origin, events: &mut Vec<Event>, mark: Mark<'_>) -> bool {
         let (now, voice) = (unix_now(), origin.voice());
         let mut training = self.0.training.locked();
@@ -262,8 +263,8 @@ impl Hub {
         let voice = claim.voice;
         let mut claim = claim.clean();
         self.claimed_apart(&mut claim);
-        // Who says that the run of another is of his job has it renamed no more than he may speak
-        // for it.
+        // A sender that claims another user's run for its job can rename that run only as far as it
+        // may report it.
         claim.unnamed.take_if(|unnamed| !self.hears(voice, unnamed));
         let (run, renamed) = self.0.identity.claim(now, claim);
         for renamed in renamed {
@@ -272,13 +273,13 @@ impl Hub {
         run
     }
 
-    /// What was told of one run turns out to be of another, as `voice` says.
+    /// What was reported of one run turns out to be of another, as `voice` claims.
     pub fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
         let mut training = self.0.training.locked();
         self.emit(voice, training.join(now, voice, &words::line(from), &words::line(to)));
     }
 
-    /// Whether `voice` may speak for what it calls so; counted where it may not.
+    /// Whether `voice` may report a run of this name; counted where it may not.
     pub fn hears(&self, voice: Voice, run: &str) -> bool {
         let (run, now) = (self.called(voice, run), unix_now());
         let mut training = self.0.training.locked();
@@ -289,18 +290,18 @@ impl Hub {
         owner.is_none()
     }
 
-    /// Runs that `voice` may speak for.
+    /// Runs that `voice` may report.
     pub fn runs_of(&self, voice: Voice) -> Vec<String> {
         self.0.training.locked().runs_of(voice, unix_now())
     }
 
-    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule
-    /// calls its run.
+    /// Jobs reported by senders that `voice` accepts, each with the run name that the rule gives
+    /// it.
     pub fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
         self.0.identity.jobs(voice)
     }
 
-    /// The run of a job, where a process of it was heard of.
+    /// The run of a job, where a process of the job was seen.
     pub fn run_of_job(&self, id: &str) -> Option<String> {
         self.0.identity.of_job(id)
     }
@@ -315,7 +316,7 @@ impl Hub {
         rows
     }
 
-    /// Whoever speaks for itself says whose it is in its first words.
+    /// A process that reports by itself names its run in its `hello`.
     fn introduce(&self, now: f64, origin: &Origin, event: &Event) {
         let Some(run) = event.run.clone() else { return };
         let text = |key: &str| event.extra.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -336,12 +337,12 @@ impl Hub {
                     job,
                     run,
                     by: Some(by),
-                    why: text(hello::RUN_WHY).unwrap_or_else(|| "named by whoever sends it".to_owned()),
+                    why: text(hello::RUN_WHY).unwrap_or_else(|| "named by its sender".to_owned()),
                     unnamed: text(hello::RUN_UNNAMED),
                     voice: origin.voice(),
                 }
             }
-            // These find out more, and say it themselves.
+            // These sources find out more, and report it themselves.
             Origin::Source { via: Via::Tail | Via::Discover | Via::Otlp, .. } | Origin::Node => return,
             Origin::Source { via, name, .. } => Claim {
                 kind: via.as_str().to_owned(),
@@ -350,7 +351,7 @@ impl Hub {
                 job,
                 run,
                 by: None,
-                why: "named by whoever sends it".to_owned(),
+                why: "named by its sender".to_owned(),
                 unnamed: None,
                 voice: origin.voice(),
             },
@@ -380,12 +381,12 @@ impl Hub {
         self.0.training.locked().refuse_connection(peer, reason, unix_now());
     }
 
-    /// The peer closed its connection; ranks that did not say goodbye are dead.
+    /// The peer closed its connection; its ranks that sent no `bye` are dead.
     pub fn closed(&self, peer: Peer, process: ProcessFate) {
         let mut out = Vec::new();
         let mut training = self.0.training.locked();
         training.closed(unix_now(), peer.connection, process, &mut out);
-        self.emit(Voice::of(Some(peer.uid)), out);
+        self.emit(Voice::from_uid(Some(peer.uid)), out);
     }
 
     /// A line of its own for a source of training metrics; on the page while a clone of it lives.
@@ -459,7 +460,7 @@ impl Hub {
         self.0.urgent.notified().await;
     }
 
-    /// Writes everything that the hub knows.
+    /// Writes all state of the hub to the page.
     pub fn write(&self, out: &mut Samples) {
         self.0.sources.write(out);
         self.0.drops.write(out);

@@ -1,5 +1,5 @@
-//! Which run a source belongs to, on this node: the rule of [`stepwatch_wire::run_name`] asked of
-//! real processes, and who was found to tell of what.
+//! Which run a source belongs to, on this node: the rule of [`stepwatch_wire::run_name`] applied to
+//! real processes, and the record of which process reports which run.
 
 mod apart;
 mod chain;

@@ -1,9 +1,9 @@
 //! The ways in for events: a packet socket that trainers keep open, a datagram socket for
 //! one-liners, and HTTP, in this program's own form and in those of OpenTelemetry.
 //!
-//! Anyone on the node may speak (the sockets are world-writable, as `/dev/log` is), so everything
-//! that comes in is bounded and counted, and a malformed packet costs its sender that packet and
-//! nothing else.
+//! Any process of the node may send (the sockets are world-writable, as `/dev/log` is), so
+//! everything that comes in is bounded and counted, and a malformed packet costs its sender that
+//! packet and nothing else.
 
 mod bind;
 pub(crate) mod datagram;
@@ -43,7 +43,7 @@ pub static THROTTLED: Family = Family::counter(
 
 pub static FAMILIES: &[&Family] = &[&CONNECTIONS, &THROTTLED];
 
-/// Where trainers look for the socket, unless `STEPWATCH_SOCKET` says otherwise.
+/// Where trainers look for the socket, unless `STEPWATCH_SOCKET` gives another path.
 pub const DEFAULT_SOCKET: &str = "/run/stepwatch/ingest.sock";
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]

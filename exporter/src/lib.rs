@@ -1,5 +1,5 @@
-//! stepwatch-exporter: one per node. Collects what this node and its training processes say of
-//! themselves, shows it to Prometheus as an exposition and to the alerter as a stream.
+//! stepwatch-exporter: one per node. Collects metrics of this node and its training processes, and
+//! serves them to Prometheus as an exposition and to the alerter as a stream.
 //!
 //! Life of an event: a way in ([`ingest`], [`sources`], a collector) parses it and hands it to the
 //! [`hub`]; [`training`] judges it (which run, which attempt, a duplicate?), completes it

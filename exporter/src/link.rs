@@ -1,4 +1,4 @@
-//! Links, whatever they are made of: what happened to one, as an event of the stream.
+//! Links of every kind: a change of one, as an event of the stream.
 //!
 //! One vocabulary for InfiniBand, RoCE, EFA, Ethernet and PCIe: a link is `up` or `down`, a long
 //! `down` is a `drop`, many short ones are a `flap`; a link that is up may be `degraded` (slower or
@@ -11,7 +11,7 @@ pub mod pace;
 pub mod rates;
 pub mod watch;
 
-/// A condition that still holds is told again this often, for an alerter that starts late.
+/// A condition that still holds is published again this often, for an alerter that starts late.
 const AGAIN_SECONDS: f64 = 600.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,13 +43,13 @@ pub enum Level {
     Error,
 }
 
-/// A change worth telling of one link.
+/// A change of one link that is worth publishing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     pub state: State,
     /// Whether the link is well again in this respect; otherwise the condition holds.
     pub over: bool,
-    /// Told before, and still so.
+    /// Published before, and still so.
     pub again: bool,
     pub level: Level,
     /// What goes after the name of the link: "went down".
@@ -150,16 +150,16 @@ impl Subject<'_> {
     }
 }
 
-/// A condition that holds or does not, told when that changes, when it gets worse, and again while
-/// it holds.
+/// A condition that holds or does not. It is published when that changes, when it gets worse, and
+/// again while it holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Standing {
-    told: Option<(f64, Level)>,
+    published: Option<(f64, Level)>,
 }
 
 impl Standing {
     pub fn holds(&self) -> bool {
-        self.told.is_some()
+        self.published.is_some()
     }
 
     /// `is`: how bad it is and in what words; `None` when all is well.
@@ -171,29 +171,29 @@ impl Standing {
         well: &str,
     ) -> Option<Change> {
         let Some((level, text)) = is else {
-            self.told.take()?;
+            self.published.take()?;
             let text = well.to_owned();
             return Some(Change { state, over: true, again: false, level: Level::Info, text });
         };
-        let again = match self.told {
-            Some((told, before)) if before >= level && now - told < AGAIN_SECONDS => return None,
+        let again = match self.published {
+            Some((at, before)) if before >= level && now - at < AGAIN_SECONDS => return None,
             Some((_, before)) => before >= level,
             None => false,
         };
-        self.told = Some((now, level));
+        self.published = Some((now, level));
         Some(Change { state, over: false, again, level, text })
     }
 }
 
-/// Whether `flags` of a network interface say that it is meant to be up, from `/sys/class/net`:
-/// down is then somebody's will.
+/// Whether `flags` of a network interface have `IFF_UP` set, from `/sys/class/net`. An interface
+/// without it was taken down on purpose.
 pub fn is_set_up(flags: &str) -> Option<bool> {
     const IFF_UP: u32 = 1;
     let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).ok()?;
     Some(flags & IFF_UP != 0)
 }
 
-/// A span of time as a person says it.
+/// A duration for people, rounded to one unit.
 pub fn span(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     let (value, unit) = match seconds {
@@ -240,21 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn a_standing_condition_is_told_when_it_begins_worsens_lasts_and_ends() {
+    fn a_standing_condition_is_published_when_it_begins_worsens_lasts_and_ends() {
         let mut standing = Standing::default();
         let bad = |level| Some((level, "is slow".to_owned()));
-        let mut told = |now, is| {
+        let mut published = |now, is| {
             let change = standing.report(now, State::Degraded, is, "is well");
             change.map(|c| (c.over, c.again, c.level))
         };
-        assert_eq!(told(0.0, None), None);
-        assert_eq!(told(1.0, bad(Level::Warn)), Some((false, false, Level::Warn)));
-        assert_eq!(told(2.0, bad(Level::Warn)), None);
-        assert_eq!(told(3.0, bad(Level::Error)), Some((false, false, Level::Error)));
-        assert_eq!(told(602.0, bad(Level::Warn)), None);
-        assert_eq!(told(603.0, bad(Level::Error)), Some((false, true, Level::Error)));
-        assert_eq!(told(604.0, None), Some((true, false, Level::Info)));
-        assert_eq!(told(605.0, None), None);
+        assert_eq!(published(0.0, None), None);
+        assert_eq!(published(1.0, bad(Level::Warn)), Some((false, false, Level::Warn)));
+        assert_eq!(published(2.0, bad(Level::Warn)), None);
+        assert_eq!(published(3.0, bad(Level::Error)), Some((false, false, Level::Error)));
+        assert_eq!(published(602.0, bad(Level::Warn)), None);
+        assert_eq!(published(603.0, bad(Level::Error)), Some((false, true, Level::Error)));
+        assert_eq!(published(604.0, None), Some((true, false, Level::Info)));
+        assert_eq!(published(605.0, None), None);
     }
 
     #[test]

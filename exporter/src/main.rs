@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(err) => {
-            // A wrong argument is a wrong configuration; 2 would say something else after `check`.
+            // A wrong argument is a wrong configuration; 2 has another meaning for `check`.
             let _ = err.print();
             return if err.use_stderr() { EXIT_CONFIG.into() } else { ExitCode::SUCCESS };
         }
@@ -114,7 +114,7 @@ fn raise_open_files() {
     }
 }
 
-/// A reader that closes the pipe early has what it wants.
+/// A reader that closes the pipe early has read enough.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),

@@ -1,9 +1,9 @@
-//! The one thread of this process that talks to NVML.
+//! The only thread of this process that calls NVML.
 //!
-//! A call into the driver may never return, and then nothing can end its thread. So nobody else
-//! makes one: whoever wants to know something of the GPUs leaves a [job](Nvml::submit) with this
-//! thread and waits for as long as it likes. Every call is noted while it runs, and the note names
-//! the one that does not come back. The thread starts with the first job.
+//! A call into the driver may never return, and then nothing can end its thread. So only this
+//! thread makes calls: other threads submit a [job](Nvml::submit) to it and wait with a timeout of
+//! their own. Every call is noted while it runs, and the note names the one that does not come
+//! back. The thread starts with the first job.
 //!
 //! NVML can be [released](Nvml::release): nothing of the driver stays open, so that a GPU can be
 //! reset or partitioned anew.
@@ -32,8 +32,8 @@ use crate::clock::unix_now;
 use crate::lock::Locked as _;
 use heartbeat::{Heartbeat, SLOW_CALL, SLOW_CALLS};
 
-/// A release that says nothing else ends by itself after this long, so that one that is forgotten
-/// costs little.
+/// A release without a duration ends by itself after this long, so that one that is forgotten costs
+/// little.
 pub const RELEASE: Duration = Duration::from_mins(15);
 /// No release lasts longer.
 pub const MAX_RELEASE: Duration = Duration::from_hours(4);
@@ -109,7 +109,7 @@ impl Nvml {
         }
         let (answer, ticket) = sync_channel(1);
         now.job = Some(Box::new(move |session| {
-            // Whoever asked may have lost interest.
+            // The caller may have given up waiting.
             let _ = answer.send(job(session));
         }));
         shared.changed.notify_all();

@@ -1,4 +1,4 @@
-//! Where events come from, whose word they are, and what became of them.
+//! Where events come from, who reports them, and what became of them.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ pub enum Origin {
     Peer(Peer),
     Datagram(Voice),
     Http(Voice),
-    /// What speaks on the trainer's behalf: a file that is followed, telemetry meant for others,
-    /// the output of a command.
+    /// A source that reports on the trainer's behalf: a file that is followed, telemetry meant for
+    /// others, the output of a command.
     Source {
         via: Via,
-        /// Which one of its kind, the same for all it tells: a path, an endpoint. Steps going
-        /// backwards are told apart by it.
+        /// Which one of its kind, the same for all it reports: a path, an endpoint. Steps that go
+        /// backwards are attributed to a source by it.
         name: Arc<str>,
         priority: Priority,
         /// Whose word it is.
@@ -29,7 +29,7 @@ pub enum Origin {
     Node,
 }
 
-/// How exact a source is: when two tell of the same step, the smaller wins.
+/// How exact a source is: when two report the same step, the smaller wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
@@ -71,7 +71,7 @@ pub enum Via {
 pub struct Peer {
     /// Numbers connections of this start of the exporter.
     pub connection: u64,
-    /// As the kernel says; unknown across a process namespace.
+    /// As the kernel gives it; unknown across a process namespace.
     pub pid: Option<u32>,
     pub uid: u32,
 }
@@ -127,7 +127,7 @@ impl Origin {
         Self::Source { via, name: Arc::clone(name), priority, voice: Voice::Exporter }
     }
 
-    /// The same of a source that passes on what somebody else says.
+    /// The same for a source that passes on the reports of another process.
     pub fn said_by(via: Via, name: &Arc<str>, priority: Priority, voice: Voice) -> Self {
         Self::Source { via, name: Arc::clone(name), priority, voice }
     }
@@ -135,7 +135,7 @@ impl Origin {
     /// Who may be asked what they have to do with the run.
     pub fn voice(&self) -> Voice {
         match self {
-            Self::Peer(peer) => Voice::of(Some(peer.uid)),
+            Self::Peer(peer) => Voice::from_uid(Some(peer.uid)),
             Self::Datagram(voice) | Self::Http(voice) | Self::Source { voice, .. } => *voice,
             Self::Node => Voice::Exporter,
         }

@@ -1,9 +1,9 @@
-//! What a collector remembers over a restart of this exporter: one small JSON file each, in the
+//! State that a collector keeps over a restart of this exporter: one small JSON file each, in the
 //! state directory.
 //!
 //! Replaced as a whole by rename: after a crash it is the old one or the new one. A file that
 //! cannot be read is set aside and forgotten; that costs what was learned, never a start. `--once`
-//! and `check` have no place to remember in, so that looking changes nothing.
+//! and `check` keep no state, so that they change nothing.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Only this exporter opens what is remembered: it names the runs and users of the node, and
-/// whoever can open a file can lock it.
+/// Only this exporter opens the state: it names the runs and users of the node, and any process
+/// that can open a file can lock it.
 const MODE: u32 = 0o600;
 /// Larger than anything a collector has to remember.
 const MAX_BYTES: u64 = 1 << 20;
@@ -56,12 +56,12 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
-/// Opens a file that nobody else may read, also where an earlier version or a crash left it open to
-/// others.
+/// Opens a file that no other user may read, also where an earlier version or a crash left it open
+/// to others.
 pub(crate) fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.mode(MODE).open(path)?;
     if file.metadata()?.permissions().mode() & 0o7777 != MODE {
-        // A file of somebody else, in a directory that the operator made, keeps its mode.
+        // A file of another user, in a directory that the operator made, keeps its mode.
         let _ = file.set_permissions(Permissions::from_mode(MODE));
     }
     Ok(file)

@@ -1,6 +1,6 @@
-//! Who writes into whose pipe. A log behind `| tee` is written by a program that knows nothing of
-//! the run; who knows stands before it. Only standard input and output are looked at: what else a
-//! process reads from pipes is no log of another.
+//! Which process writes into the pipe of which. A log behind `| tee` is written by a program that
+//! is not of the run; the process before it in the pipe is. Only standard input and output are
+//! looked at: what else a process reads from pipes is no log of another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -42,7 +42,7 @@ impl Readers {
     }
 
     /// Those that read the output of this one, directly or through others.
-    pub(crate) fn of(&self, roots: &Roots, pid: u32) -> BTreeSet<u32> {
+    pub(crate) fn of_output(&self, roots: &Roots, pid: u32) -> BTreeSet<u32> {
         let reading = |pipe: &PathBuf| self.pids.get(pipe).cloned().unwrap_or_default();
         along(pid, &reading, &|pid| pipes(roots, pid, OUTPUT).collect())
     }
@@ -110,8 +110,8 @@ mod tests {
         assert_eq!(before(&roots, 12), [10, 11].into());
         assert_eq!(before(&roots, 10), [].into(), "a terminal is no pipe");
         let readers = Readers::among(&roots, pids(&roots));
-        assert_eq!(readers.of(&roots, 10), [12, 13].into());
-        assert_eq!(readers.of(&roots, 13), [].into());
+        assert_eq!(readers.of_output(&roots, 10), [12, 13].into());
+        assert_eq!(readers.of_output(&roots, 13), [].into());
         assert!(has_output(&roots, 10) && !has_output(&roots, 13));
         assert_eq!(before(&roots, 20), [21].into());
         assert_eq!(before(&roots, 99), [].into());

@@ -1,5 +1,5 @@
-//! Processes of this host as `/proc` shows them, to whoever may look: what they hold open, where
-//! they work, whose children they are.
+//! Processes of this host as `/proc` shows them, as far as the reader may look: what they hold
+//! open, where they work, whose children they are.
 //!
 //! Everything here may vanish between two reads, and what belongs to another user may be refused;
 //! either is `None`.
@@ -126,8 +126,8 @@ pub(crate) fn arguments(roots: &Roots, pid: u32) -> Vec<String> {
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// The user that a process runs as; nobody when it is gone. Its directory would say root of one
-/// that may not be looked at.
+/// The user that a process runs as; `None` when it is gone. The owner of its directory would be
+/// root for a process that may not be looked at.
 pub(crate) fn user(roots: &Roots, pid: u32) -> Option<u32> {
     let status = roots::read(&roots.proc(format!("{pid}/status")))?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -195,7 +195,7 @@ fn minor(device: &Path) -> Option<u32> {
 /// container.
 pub(crate) fn namespace(roots: &Roots, pid: u32) -> Option<String> {
     const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-    let file = View::of(roots, pid)?.find(Path::new(FILE)).ok()?.open().ok()?;
+    let file = View::of_process(roots, pid)?.find(Path::new(FILE)).ok()?.open().ok()?;
     let mut text = String::new();
     file.take(MAX_NAMESPACE_BYTES).read_to_string(&mut text).ok()?;
     Some(text.trim().to_owned())

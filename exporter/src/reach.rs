@@ -1,4 +1,5 @@
-//! Files of other people: found step by step, and opened only where somebody has the right to.
+//! Files of other users: resolved step by step, and opened only with the rights of the user they
+//! are read for.
 //!
 //! The exporter may often read everything, and what it reads of a file is on a page and a stream
 //! that everybody sees. So a path that comes from a process, or from a directory that others write
@@ -25,8 +26,7 @@ use crate::roots::{self, Roots};
 use crate::voice::Voice;
 use rights::{ENTERS, READS, Rights};
 
-/// File systems that are made of what the kernel says, and what it says there may be gone with the
-/// reading: `statfs(2)`.
+/// File systems whose content the kernel generates; reading may consume it: `statfs(2)`.
 const OF_THE_KERNEL: &[u64] = &[0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
 /// Links on the way to a file, as the kernel has it.
 const MAX_LINKS: usize = 40;
@@ -82,7 +82,7 @@ pub(crate) enum Refusal {
     ForeignLink { link: u32, target: u32 },
     #[error("a link of uid {0} lies in a directory that everybody may write to")]
     SharedLink(u32),
-    #[error("it tells what the kernel says, and is no file")]
+    #[error("it is an interface of the kernel, and no file")]
     OfTheKernel,
     #[error("the way to it has too many links or directories")]
     TooFar,
@@ -90,7 +90,7 @@ pub(crate) enum Refusal {
 
 impl Refusal {
     /// The refusal that made an operation fail, if one did.
-    pub(crate) fn of(err: &io::Error) -> Option<Self> {
+    pub(crate) fn from_error(err: &io::Error) -> Option<Self> {
         err.get_ref()?.downcast_ref().copied()
     }
 }
@@ -196,7 +196,7 @@ impl Reach {
 
 impl View {
     /// `None` when the process may not be looked at, is gone, or runs with the rights of two users.
-    pub(crate) fn of(roots: &Roots, pid: u32) -> Option<Self> {
+    pub(crate) fn of_process(roots: &Roots, pid: u32) -> Option<Self> {
         let process = roots.proc(pid.to_string());
         let theirs = mounts(&process).filter(|theirs| mounts(&roots.proc("self")).as_ref() != Some(theirs));
         let rights = Rights::parse(&roots::read(&process.join("status"))?)?;
@@ -331,9 +331,9 @@ impl Walk<'_> {
         read(self.rights, above.pop().ok_or(Refusal::TooFar)?)
     }
 
-    /// Puts where a link leads in front of the way: a link of the reader or of who owns the root
-    /// leads anywhere, one of somebody else to what is theirs, and not even there from a
-    /// directory in which everybody leaves things (`fs.protected_symlinks`).
+    /// Puts the target of a link in front of the remaining path. A link of the reader or of the
+    /// owner of the root may lead anywhere; a link of another user only to that user's files, and
+    /// not even there from a directory that everybody may write to (`fs.protected_symlinks`).
     fn follow(&mut self, link: &Located, dir: &Located, way: &mut VecDeque<Part>) -> io::Result<()> {
         self.links += 1;
         if self.links > MAX_LINKS {

@@ -1,16 +1,17 @@
 //! From numbers reported at intervals to steps: what OTLP, statsd and scraped endpoints have in
 //! common.
 //!
-//! Those protocols know gauges, counters and histograms, and no steps. Here the readings of one
+//! Those protocols have gauges, counters and histograms, and no steps. Here the readings of one
 //! rank at one moment become one step event: a counter gives what it grew by, a histogram its mean
-//! since the last report, and a gauge its value if it changed, because a gauge that nobody set
+//! since the last report, and a gauge its value if it changed, because a gauge that was not set
 //! again is repeated by every report, and a loss repeated ten times is not ten losses.
 //!
-//! The number of the step is, in this order: what the report says (an attribute, a gauge or a
+//! The number of the step is, in this order: what the report contains (an attribute, a gauge or a
 //! counter of steps); how often the durations of steps were measured; the number of reports that
 //! brought something new. The last two keep the order of values and nothing else, so such an event
-//! says so (`step_from`) and carries no time for step durations to be derived from. Where another
-//! source tells the real steps of the same rank, readings without one are put to its last.
+//! is marked (`step_from`) and carries no time for step durations to be derived from. Where another
+//! source reports the real steps of the same rank, readings without a step are assigned to its last
+//! one.
 
 mod again;
 mod names;
@@ -33,7 +34,7 @@ const MAX_RANKS: usize = 1024;
 /// The largest step that a number can carry exactly.
 const MAX_STEP: f64 = (1u64 << 53) as f64;
 
-/// Key of an event whose step was not told: what was counted in its place.
+/// Key of an event whose step was not given: what was counted in its place.
 const STEP_FROM: &str = "step_from";
 
 /// Who reports.
@@ -41,19 +42,19 @@ const STEP_FROM: &str = "step_from";
 pub(crate) struct Who {
     pub(crate) run: String,
     pub(crate) rank: u32,
-    /// The reporter says that it trains; otherwise its metrics must.
+    /// The reporter declares that it trains; otherwise its metrics must show it.
     pub(crate) certain: bool,
     pub(crate) world: Option<u32>,
     /// More about the process, for its `hello`.
     pub(crate) about: BTreeMap<String, Json>,
-    /// What the reporter says of its place.
+    /// Where the reporter runs, as it declares.
     pub(crate) place: Place,
 }
 
-/// What tells whose a report is that does not name its run.
+/// Attributes that identify the owner of a report that does not name its run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Place {
-    /// Somebody gave the name: by this attribute.
+    /// A user gave the name: by this attribute.
     pub(crate) given: Option<&'static str>,
     pub(crate) job: Option<String>,
     pub(crate) job_name: Option<String>,
@@ -68,7 +69,7 @@ pub(crate) struct Report<'a> {
     pub(crate) time: Option<f64>,
     pub(crate) step: Option<i64>,
     pub(crate) readings: Vec<Reading<'a>>,
-    /// Readings without a step are nothing unless another source tells of steps.
+    /// Readings without a step are ignored unless another source reports steps.
     pub(crate) only_with_steps: bool,
 }
 
@@ -96,10 +97,10 @@ struct Rank {
     fresh: bool,
     series: Series,
     step: Option<i64>,
-    /// Others tell the steps of this rank.
+    /// Other sources report the steps of this rank.
     follows: bool,
     /// Its own reports do.
-    told: bool,
+    gives_steps: bool,
     recent: again::Recent,
     /// Has ever reported a metric that is known to be of training.
     trains: bool,
@@ -118,7 +119,7 @@ pub(crate) struct Taken {
 /// Where the number of a step comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
-    Told,
+    Given,
     Durations,
     Reports,
     Others,
@@ -205,7 +206,7 @@ impl Rank {
     fn sum(&mut self, report: Report<'_>, since: f64, now: f64) -> Sum {
         let mut sum = Sum { step: report.step, time: report.time, ..Sum::default() };
         let time = report.time.unwrap_or(now);
-        // Before a step was made, a gauge at zero is one that nobody has set.
+        // Before the first step, a gauge at zero is one that was not set.
         let is_zero = |r: &Reading<'_>| r.meaning == Meaning::Step && r.value.number() == Some(0.0);
         let before_the_first = report.step == Some(0) || report.readings.iter().any(is_zero);
         for reading in report.readings {
@@ -254,16 +255,16 @@ impl Rank {
     /// Which step a report is of; `None` when it brings nothing new.
     fn number(&mut self, sum: &Sum, known: Option<i64>, only_with_steps: bool) -> Option<(i64, From)> {
         let before = self.step;
-        // A step that is not ours: somebody else tells of this rank.
+        // A step that is not ours: another source reports this rank.
         self.follows |= known.is_some() && known != before;
         // What is seen first of a step that is known may be seen again, after a restart of ours.
         let again = core::mem::take(&mut self.fresh) && known.is_some() && sum.step == known;
         let new = (sum.changed || !sum.eval.is_empty()) && !again;
         if let Some(step) = sum.step {
-            (self.step, self.told) = (Some(step), true);
-            return (new || before != Some(step)).then_some((step, From::Told));
+            (self.step, self.gives_steps) = (Some(step), true);
+            return (new || before != Some(step)).then_some((step, From::Given));
         }
-        let last = if self.told { before } else { known.filter(|_| self.follows || only_with_steps) };
+        let last = if self.gives_steps { before } else { known.filter(|_| self.follows || only_with_steps) };
         if let Some(last) = last {
             self.step = Some(last);
             return new.then_some((last, From::Others));
@@ -316,7 +317,7 @@ fn events(who: &Who, step: i64, from: From, sum: Sum) -> Vec<Event> {
         rank: Some(who.rank),
         world: who.world,
         step: Some(step),
-        ts: sum.time.filter(|_| from == From::Told),
+        ts: sum.time.filter(|_| from == From::Given),
         ..Event::new(kind)
     };
     let mut all = Vec::with_capacity(2);
@@ -325,7 +326,7 @@ fn events(who: &Who, step: i64, from: From, sum: Sum) -> Vec<Event> {
         event.dropped += u32::from(!event.m.set(name, *value));
     }
     let counted = match from {
-        From::Told | From::Others => None,
+        From::Given | From::Others => None,
         From::Durations => Some("durations"),
         From::Reports => Some("reports"),
     };

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 /// Of a file of the kernel's; none is as large.
 const MAX_BYTES: u64 = 16 << 20;
-/// Of what is watched: a number or a word.
+/// The value of a watched file: a number or a word.
 const MAX_WORD: usize = 128;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,8 +70,8 @@ pub fn read(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// What stands in a small file. Hundreds of them are read a second, so none is asked for its size,
-/// which the kernel does not know.
+/// The content of a small file. Hundreds of them are read a second, so none is asked for its size,
+/// which the kernel does not give.
 pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(256);
     File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
@@ -97,8 +97,8 @@ pub struct Dir {
     names: Vec<String>,
     /// Files that are read every second.
     watched: Vec<(&'static str, File)>,
-    /// The same in the order of the kernel, each with a zero behind it: mostly they are what they
-    /// were, and nobody has to sort them.
+    /// The same in the order of the kernel, each with a zero behind it: mostly they are unchanged,
+    /// and need no sorting.
     listed: Vec<u8>,
 }
 
@@ -173,9 +173,9 @@ impl Dir {
         }
     }
 
-    /// As [`Dir::read`], for a word that is looked at every second: the file stays open, since to
-    /// open and close one costs more than what it says. The kernel says it anew to whoever
-    /// reads from the beginning.
+    /// As [`Dir::read`], for a word that is read every second. The file stays open, since opening
+    /// and closing costs more than reading. The kernel generates the content anew for each read
+    /// from the beginning.
     pub fn watch(&mut self, name: &'static str) -> Option<String> {
         self.watched(name, |word| Some(word.to_owned()))
     }
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(dir.names().unwrap_err().kind(), io::ErrorKind::NotFound);
         std::fs::create_dir(&path).unwrap();
         assert!(dir.names().unwrap().is_empty());
-        // More than the kernel tells at once.
+        // More than the kernel returns at once.
         let mut many: Vec<String> = (0..1000).map(|i| format!("mlx5_{i}")).collect();
         many.iter().for_each(|name| std::fs::write(path.join(name), "").unwrap());
         many.sort();

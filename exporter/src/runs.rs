@@ -1,4 +1,5 @@
-//! `GET /v1/runs`: every run that is followed, with who tells of it and why that is of this run.
+//! `GET /v1/runs`: every run that is followed, with the sources that report it and why they belong
+//! to this run.
 
 use axum::Router;
 use axum::extract::State;
@@ -8,7 +9,7 @@ use axum::routing::get;
 use crate::hub::Hub;
 use crate::reply;
 
-/// Where a running exporter tells its runs.
+/// Where a running exporter serves its runs.
 pub const RUNS: &str = "/v1/runs";
 
 pub fn routes(hub: Hub) -> Router {

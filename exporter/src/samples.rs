@@ -53,10 +53,10 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What one source says of itself at one moment.
+/// The samples of one source at one moment.
 ///
-/// Most of it is what the source said a moment ago. So what is written can be sealed, and is then
-/// shared, not copied, by everybody who passes it on.
+/// Most of them equal those of a moment ago. So they can be sealed, and are then shared, not
+/// copied, by everything that passes them on.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     /// Written first, in this order.
@@ -67,8 +67,8 @@ pub struct Samples {
     before: Before,
 }
 
-/// What a source said the last time. It writes mostly the same series in the same order, so their
-/// labels are used again.
+/// The samples of the source's last pass. It writes mostly the same series in the same order, so
+/// their labels are used again.
 #[derive(Debug, Clone, Default)]
 struct Before {
     chunks: Vec<Arc<Chunk>>,
@@ -84,8 +84,8 @@ pub struct Chunk {
     index: Arc<Index>,
 }
 
-/// Where in a chunk each family is. Mostly a source tells the same families in the same order, and
-/// its chunks share one.
+/// Where in a chunk each family is. Mostly a source publishes the same families in the same order,
+/// and its chunks share one.
 #[derive(Debug)]
 struct Index {
     /// Numbers of the samples, family by family.
@@ -94,7 +94,7 @@ struct Index {
     families: Vec<(&'static Family, Range<usize>)>,
 }
 
-/// What a chunk says of one family.
+/// The samples of one family in a chunk.
 #[derive(Debug, Clone)]
 pub struct Slice {
     chunk: Arc<Chunk>,
@@ -125,7 +125,7 @@ impl Labels {
         self.iter().nth(nth).unwrap_or_default()
     }
 
-    /// The very same, so that nobody has to look.
+    /// Whether it is the very same, which saves a comparison.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -153,7 +153,7 @@ impl Before {
 }
 
 impl Samples {
-    /// For what a source says that said this the last time.
+    /// Empty samples for a source whose last ones were these.
     pub fn after(before: &Self) -> Self {
         let longest = before.sealed.iter().map(|chunk| chunk.samples.len()).max();
         Self {
@@ -254,12 +254,12 @@ impl Samples {
 
 impl Chunk {
     pub fn new(samples: Vec<Sample>) -> Self {
-        let index = Arc::new(Index::of(&samples));
+        let index = Arc::new(Index::from_samples(&samples));
         Self::indexed(samples, index)
     }
 
-    /// The next one of a source: the very same where it says what it said, so that nobody has to
-    /// look.
+    /// The next chunk of a source. It is the very same one if the samples are equal, which saves
+    /// later comparisons.
     fn after(before: Option<&Arc<Self>>, samples: Vec<Sample>) -> Arc<Self> {
         let Some(before) = before.filter(|before| before.samples.len() == samples.len()) else {
             return Arc::new(Self::new(samples));
@@ -294,7 +294,7 @@ impl Chunk {
         self.index.families.iter().map(|(family, _)| *family)
     }
 
-    /// What it says of each family.
+    /// Its samples by family.
     pub fn slices(self: &Arc<Self>) -> impl Iterator<Item = (&'static Family, Slice)> {
         let families = self.index.families.iter().enumerate();
         families.map(|(nth, (family, _))| (*family, Slice { chunk: Arc::clone(self), nth }))
@@ -302,7 +302,7 @@ impl Chunk {
 }
 
 impl Index {
-    fn of(samples: &[Sample]) -> Self {
+    fn from_samples(samples: &[Sample]) -> Self {
         let place = |at: &u32| std::ptr::from_ref(samples[*at as usize].family).addr();
         let mut by_family: Vec<u32> = (0..samples.len() as u32).collect();
         by_family.sort_by_key(place);
@@ -324,7 +324,7 @@ impl Slice {
         index.by_family[range].iter().map(|at| &self.chunk.samples[*at as usize])
     }
 
-    /// The very same, so that nobody has to look.
+    /// The very same, which saves a comparison.
     pub fn is(&self, other: &Self) -> bool {
         self.nth == other.nth && Arc::ptr_eq(&self.chunk, &other.chunk)
     }
@@ -392,22 +392,22 @@ mod tests {
 
     #[test]
     fn what_a_source_says_again_is_the_same_chunk() {
-        let told = |before: &Samples, values: &[(&'static Family, &str, f64)]| {
+        let sealed = |before: &Samples, values: &[(&'static Family, &str, f64)]| {
             let mut now = Samples::after(before);
             values.iter().for_each(|(family, label, value)| now.set(family, &[label, ""], *value));
             now.into_sealed().into_chunks().remove(0)
         };
         let one = |chunk: &Arc<Chunk>| Samples { sealed: vec![Arc::clone(chunk)], ..Samples::default() };
         static OTHER: Family = Family::gauge("x_other", "", &["a", "b"], "Other");
-        let first = told(&Samples::default(), &[(&TWO, "a", 1.0), (&OTHER, "a", 2.0), (&TWO, "b", 3.0)]);
-        let again = told(&one(&first), &[(&TWO, "a", 1.0), (&OTHER, "a", 2.0), (&TWO, "b", 3.0)]);
+        let first = sealed(&Samples::default(), &[(&TWO, "a", 1.0), (&OTHER, "a", 2.0), (&TWO, "b", 3.0)]);
+        let again = sealed(&one(&first), &[(&TWO, "a", 1.0), (&OTHER, "a", 2.0), (&TWO, "b", 3.0)]);
         assert!(Arc::ptr_eq(&first, &again));
-        let next = told(&one(&first), &[(&TWO, "a", 1.0), (&OTHER, "a", 2.0), (&TWO, "b", 4.0)]);
+        let next = sealed(&one(&first), &[(&TWO, "a", 1.0), (&OTHER, "a", 2.0), (&TWO, "b", 4.0)]);
         assert!(!Arc::ptr_eq(&first, &next) && Arc::ptr_eq(&first.index, &next.index));
         assert_eq!(next.samples[2].value, Value::Number(4.0));
-        let renamed = told(&one(&first), &[(&TWO, "a", 1.0), (&OTHER, "a", 2.0), (&TWO, "c", 3.0)]);
+        let renamed = sealed(&one(&first), &[(&TWO, "a", 1.0), (&OTHER, "a", 2.0), (&TWO, "c", 3.0)]);
         assert_eq!(renamed.samples[2].labels.get(0), "c");
-        let turned = told(&one(&first), &[(&OTHER, "a", 1.0), (&TWO, "a", 2.0), (&TWO, "b", 3.0)]);
+        let turned = sealed(&one(&first), &[(&OTHER, "a", 1.0), (&TWO, "a", 2.0), (&TWO, "b", 3.0)]);
         let families: Vec<_> = turned.slices().map(|(f, slice)| (f.name, slice.samples().len())).collect();
         assert!(families.contains(&("x_other", 1)) && families.contains(&("x_two", 2)), "{families:?}");
     }

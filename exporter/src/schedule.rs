@@ -2,9 +2,9 @@
 //! deadline.
 //!
 //! A read of a kernel file or a driver may never return, and nothing can end a thread that waits in
-//! the kernel. So nobody waits for one: the page takes what each collector left behind last, leaves
-//! it out when it is too old, and shows the collector as stuck. A thread that is stuck is not
-//! replaced; the next would only join it.
+//! the kernel. So no thread waits for one: the page takes what each collector left behind last,
+//! leaves it out when it is too old, and shows the collector as stuck. A thread that is stuck is
+//! not replaced; the next would only join it.
 
 mod ticks;
 
@@ -102,7 +102,7 @@ impl State {
     }
 }
 
-/// What can be said of a collector.
+/// The state of a collector.
 #[derive(Debug, Clone)]
 pub struct Status {
     pub name: &'static str,
@@ -207,7 +207,7 @@ impl Schedule {
         self.slots.iter().map(status).collect()
     }
 
-    /// Writes what the collectors know, and how they fare.
+    /// Writes the samples of the collectors, and their state.
     pub fn write(&self, out: &mut Samples, own: &mut Samples) {
         for slot in &self.slots {
             slot.write(out, own);

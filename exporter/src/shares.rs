@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Splits what wants room into what has it and what has not. Users take turns, so that the one with
-/// the most gives way to those with fewer; of one user, what is worth more has its turn first.
+/// Splits those that want room into those that get it and those that do not. Users take turns, so
+/// that the one with the most gives way to those with fewer; within one user, what is worth more
+/// has its turn first.
 pub(crate) fn fair<T, U: Ord, W: Ord>(
     wanted: Vec<T>,
     room: usize,

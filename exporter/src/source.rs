@@ -1,5 +1,5 @@
 //! Health of the places that training metrics come from: a tail, the socket, an endpoint. Each
-//! source holds a [`SourceHandle`] and says how it fares; what it drops leaves the page with the
+//! source holds a [`SourceHandle`] and reports its state with it; its drops leave the page with the
 //! handle.
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub static SKIPPED: Family = Family::counter(
     "train_source_skipped_bytes_total",
     "bytes",
     &["source", "kind"],
-    "Bytes of files that were passed over because nobody wrote them: holes and zeros",
+    "Bytes of files that were passed over because they were never written: holes and zeros",
 );
 
 pub static RESOLUTION: Family = Family::gauge(
@@ -50,8 +50,8 @@ pub static RESOLUTION: Family = Family::gauge(
 
 pub static FAMILIES: &[&Family] = &[&UP, &LAG, &DROPPED, &UNMATCHED, &SKIPPED, &RESOLUTION];
 
-/// Why a file is not read that the one on whose account it would be may not read, or that a link of
-/// somebody else leads to.
+/// Why a file is not read: the user for whom it would be read may not read it, or a link of another
+/// user leads to it.
 pub(crate) const NOT_OWNER: &str = "not_owner";
 
 /// Distinct reasons that one source may count under.
@@ -62,7 +62,7 @@ struct Health {
     name: String,
     kind: String,
     up: AtomicBool,
-    /// Bits of an `f64`; NaN until the source knows.
+    /// Bits of an `f64`; NaN until the source sets it.
     lag: AtomicU64,
     unmatched: AtomicU64,
     skipped: AtomicU64,

@@ -1,4 +1,4 @@
-//! Places that training metrics are fetched from, as opposed to those that bring them. One kind
+//! Sources from which training metrics are fetched, as opposed to those that send them. One kind
 //! takes one file and one line here.
 
 mod poll;
@@ -10,7 +10,7 @@ use stepwatch_kit::shutdown::Shutdown;
 use crate::family::Family;
 
 pub use checkpoints::CheckpointsConfig;
-pub(crate) use checkpoints::report_last as tell_last_checkpoint;
+pub(crate) use checkpoints::report_last as report_last_checkpoint;
 pub use discover::DiscoverConfig;
 pub use scrape::ScrapeConfig;
 #[cfg(any(test, feature = "fuzz"))]
@@ -84,8 +84,8 @@ pub fn check(sources: &[SourceConfig]) -> Vec<String> {
 }
 
 /// Starts every source of a configuration that [`check`] found right. Each works until `shutdown`
-/// is raised, on a thread that nobody waits for: a file system that hangs may hold it for ever.
-/// Must be called inside a Tokio runtime.
+/// is raised, on a thread of its own that is not joined: a file system that hangs may hold it for
+/// ever. Must be called inside a Tokio runtime.
 pub fn start(sources: &[SourceConfig], around: &Surroundings, shutdown: &Shutdown) {
     for source in sources.iter().take(MAX_SOURCES) {
         source.start(around, shutdown);

@@ -13,7 +13,7 @@ use crate::training::Archive;
 /// Each time costs the disk a flush, and as much as hundreds of steps.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// Makes the directory; without one, says what that costs and goes on.
+/// Makes the directory. If that fails, logs what it costs and goes on.
 pub fn prepare(dir: &std::path::Path) -> bool {
     match std::fs::create_dir_all(dir) {
         Ok(()) => true,

@@ -1,11 +1,11 @@
 //! `GET /v1/stream`: every event of this node, in order, resumable, as lines of JSON that never
 //! end.
 //!
-//! Prometheus sees what a gauge was at a scrape; a one-step spike lives between two of them. This
-//! is the other way out: a bounded [`Ring`] in memory that any number of readers follow by cursor.
-//! It is not a log: what falls off the ring is gone, and a reader that asks for it is told how much
-//! it lost. Each sender has a share of it, so that a flood of one user costs no other a record. It
-//! outlives this process, by a journal beside it.
+//! Prometheus sees the value of a gauge at each scrape and misses a spike of one step between two
+//! of them. The stream has every event: a bounded [`Ring`] in memory that any number of readers
+//! follow by cursor. It is not a log: what falls off the ring is gone, and a reader that asks for
+//! it gets a gap record with the number of lost records. Each sender has a share of it, so that a
+//! flood of one user costs no other a record. It outlives this process, by a journal beside it.
 
 mod http;
 mod journal;
@@ -43,7 +43,7 @@ pub static GAPS: Family = Family::counter(
     "stepwatch_exporter_stream_gaps_total",
     "",
     &[],
-    "Times that a reader was told that records after its cursor are lost",
+    "Times that a reader got a gap record because records after its cursor are lost",
 );
 pub static JOURNAL_FAILURES: Family = Family::counter(
     "stepwatch_exporter_stream_journal_failures_total",

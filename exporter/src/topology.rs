@@ -1,5 +1,5 @@
-//! Where a device sits: its PCI address, the bridges above it, its NUMA node. What sysfs says with
-//! links and folders, as values.
+//! Where a device is attached: its PCI address, the bridges above it, its NUMA node. The links and
+//! directories of sysfs, as values.
 //!
 //! Nothing but links is followed, so it works on a tree of files, and in a container that sees its
 //! host's `/sys`.
@@ -29,7 +29,7 @@ pub struct Place {
 
 impl Place {
     /// Of the device at this address.
-    pub fn of(roots: &Roots, address: &str) -> Option<Self> {
+    pub fn of_device(roots: &Roots, address: &str) -> Option<Self> {
         let address = address.to_ascii_lowercase();
         let device = std::fs::canonicalize(roots.sys("bus/pci/devices").join(&address)).ok()?;
         Self::at(&device)
@@ -73,7 +73,7 @@ impl Place {
         match (self.numa_node, other.numa_node) {
             (Some(a), Some(b)) if a == b => "node",
             (Some(_), Some(_)) => "sys",
-            // A virtual machine tells neither bridges nor NUMA nodes.
+            // A virtual machine exposes neither bridges nor NUMA nodes.
             _ if self.root == other.root => "node",
             _ => "sys",
         }
@@ -86,7 +86,7 @@ impl Place {
     }
 }
 
-/// NUMA node of a device, given its directory; `None` where the platform does not say.
+/// NUMA node of a device, given its directory; `None` where the platform does not give it.
 pub fn numa_node(device: &Path) -> Option<u32> {
     // -1 stands for unknown.
     roots::read_number::<i32>(&device.join("numa_node")).and_then(|n| n.try_into().ok())
@@ -140,7 +140,7 @@ mod tests {
         device(dir.path(), "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0", "0\n");
         device(dir.path(), "pci0000:15/0000:15:02.0/0000:1a:00.0", "-1\n");
         device(dir.path(), "pci0000:97/0000:97:01.0/0000:98:00.0", "1\n");
-        let place = |address| Place::of(&roots, address).unwrap();
+        let place = |address| Place::of_device(&roots, address).unwrap();
         let gpu = place("0000:18:00.0");
         assert_eq!((gpu.root.as_str(), gpu.numa_node), ("pci0000:15", Some(0)));
         assert_eq!(gpu.bridges, ["0000:15:01.0", "0000:16:00.0", "0000:17:00.0"]);
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(gpu.common_bridge(&place("0000:1a:00.0")), None);
         assert_eq!(gpu.common_bridge(&place("0000:98:00.0")), None);
         assert_eq!((place("0000:1a:00.0").numa_node, place("0000:98:00.0").numa_node), (None, Some(1)));
-        assert_eq!(Place::of(&roots, "0000:ff:00.0"), None);
+        assert_eq!(Place::of_device(&roots, "0000:ff:00.0"), None);
 
         let net = dir.path().join("devices/pci0000:97/0000:97:01.0/0000:98:00.0/net/eth0");
         fs::create_dir_all(&net).unwrap();

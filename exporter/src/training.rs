@@ -1,4 +1,4 @@
-//! Training state: every run that this node hears of, put together from whatever its sources tell.
+//! Training state: every run that this node receives events of, put together from all its sources.
 //!
 //! Time comes in as an argument and what should be published goes out as events, so the whole of it
 //! is tested without a clock or a socket. It holds no history beyond a few minutes of extremes: the
@@ -54,13 +54,13 @@ pub struct Options {
     pub max_runs: usize,
     /// New names of runs that one user may bring in a minute.
     pub new_per_minute: f64,
-    /// Names of runs that anybody may speak for.
+    /// Names of runs that every user may report.
     pub shared: Vec<glob::Pattern>,
     pub max_ranks: usize,
     pub max_custom: usize,
     /// Seconds of silence after which a run or a rank leaves the page.
     pub forget_after: f64,
-    /// Seconds that a run stays after all its ranks said goodbye: long enough to be scraped once
+    /// Seconds that a run stays after all its ranks have ended: long enough to be scraped once
     /// more.
     pub linger: f64,
     pub convention: Convention,
@@ -73,17 +73,17 @@ pub struct Training {
     options: Options,
     runs: BTreeMap<Arc<str>, Run>,
     archive: Archive,
-    /// When each run was last heard of in an earlier life of this exporter.
+    /// When the last report of each run came in an earlier life of this exporter.
     heard_before: BTreeMap<String, f64>,
-    /// GPU that the driver told of.
+    /// GPU that the driver reports.
     detected_gpu: Option<String>,
     drops: Arc<Drops>,
     /// An attempt began: worth saving at once.
     urgent: bool,
     /// That there are too many runs was logged, and there still are.
-    told_full: bool,
+    logged_full: bool,
     newcomers: Newcomers,
-    told: LoggedRefusals,
+    logged_refusals: LoggedRefusals,
     logged: Logged,
 }
 
@@ -100,7 +100,7 @@ pub struct Life {
 /// How old the saved state may be when the exporter is killed.
 const SAVED_WITHIN_SECONDS: f64 = 2.0;
 
-/// A process that trains, as the collectors of this node want to know it.
+/// A process that trains, for the collectors of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainingProcess {
     pub pid: u32,
@@ -118,9 +118,9 @@ impl Training {
             detected_gpu: None,
             drops,
             urgent: false,
-            told_full: false,
+            logged_full: false,
             newcomers: Newcomers::default(),
-            told: LoggedRefusals::default(),
+            logged_refusals: LoggedRefusals::default(),
             logged: Logged::default(),
         }
     }
@@ -152,7 +152,7 @@ impl Training {
         self.runs.values().map(|run| (run.name.to_string(), life(run))).collect()
     }
 
-    /// Runs that `voice` may speak for.
+    /// Runs that `voice` may report.
     pub fn runs_of(&self, voice: Voice, now: f64) -> Vec<String> {
         let names = self.runs.keys().filter(|run| self.not_theirs(run, voice, now).is_none());
         names.map(ToString::to_string).collect()
@@ -264,7 +264,7 @@ impl Training {
         }
     }
 
-    /// A connection is closed. Ranks that spoke only through it and did not say goodbye are dead.
+    /// A connection is closed. Ranks that reported only through it and sent no `bye` are dead.
     pub fn closed(&mut self, now: f64, connection: u64, process: ProcessFate, out: &mut Vec<Event>) {
         for run in self.runs.values_mut() {
             for (number, rank) in &mut run.ranks {
@@ -304,7 +304,7 @@ impl Training {
         };
         let ended: Vec<_> = self.runs.values().filter(|r| over(r)).map(|r| Arc::clone(&r.name)).collect();
         ended.iter().for_each(|name| self.forget(name));
-        self.told_full &= self.runs.len() >= self.options.max_runs;
+        self.logged_full &= self.runs.len() >= self.options.max_runs;
         for run in self.runs.values_mut() {
             run.ranks.retain(|_, r| !r.connections.is_empty() || now - r.heard <= forget);
         }
@@ -332,13 +332,13 @@ impl Training {
         }
     }
 
-    /// Whether a process that still lived at `beat` can have died without a word reaching this
+    /// Whether a process that still lived at `beat` can have died without any report reaching this
     /// exporter, in any of its lives.
     pub fn missed(&self, run: &str, rank: u32, pid: u32, beat: f64) -> bool {
         let rank = self.runs.get(run).and_then(|r| r.ranks.get(&rank));
         let spoke = rank.is_some_and(|r| r.connected_once && r.pid == Some(pid));
         // Connections are seen to close while the exporter lives; the time is saved a little after
-        // it was heard.
+        // the report.
         !spoke && self.heard_before.get(run).is_none_or(|heard| beat > heard + SAVED_WITHIN_SECONDS)
     }
 
@@ -415,13 +415,13 @@ fn phase(rank: &mut Rank, event: &Event, now: f64) {
     }
 }
 
-/// What only the exporter tells of, and numbers that no step has.
+/// Events that only the exporter publishes, and numbers that no step has.
 fn may_say(event: &Event, origin: &Origin) -> Result<(), EventError> {
     let refused = |field: &str, reason: &str| Err(EventError { field: field.into(), reason: reason.into() });
     match event.kind {
         Kind::Gap => refused("k", "gap is written by the exporter alone"),
         Kind::Xid | Kind::Link | Kind::Hw | Kind::Health if *origin != Origin::Node => {
-            refused("k", &format!("{} is told by the exporter alone", event.kind.as_str()))
+            refused("k", &format!("{} is published by the exporter alone", event.kind.as_str()))
         }
         _ if event.step.is_some_and(|step| step < 0) => refused("step", "must be an integer of at least 0"),
         _ => Ok(()),

@@ -3,8 +3,8 @@
 //!
 //! One budget serves the whole program, because every reader has a limit and there are hundreds of
 //! readers. A user may hold as much as is free beside it: one alone half of the budget, two a third
-//! each. So whoever fills the budget leaves room for the next, and nobody has to give up anything
-//! for somebody else.
+//! each. So a user who fills the budget leaves room for the next, and no user has to give up
+//! anything for another.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,12 +1,12 @@
-//! Who speaks, and whose a run is: it belongs to the user that opened it, and nobody else may speak
-//! for it.
+//! Who reports, and whose a run is: it belongs to the user that opened it, and no other user may
+//! report it.
 
 use std::fmt;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// Who tells of a run, as far as the kernel says.
+/// Who reports a run, as far as the kernel identifies them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Voice {
@@ -14,7 +14,7 @@ pub enum Voice {
     Exporter,
     /// A user of this node.
     User(u32),
-    /// Somebody of whom no user is known: on another machine, or in a network of their own.
+    /// A sender whose user is not known: on another machine, or in a network of its own.
     #[default]
     Unknown,
 }
@@ -23,7 +23,7 @@ pub enum Voice {
 static OWN: LazyLock<u32> = LazyLock::new(|| rustix::process::getuid().as_raw());
 
 impl Voice {
-    pub fn of(uid: Option<u32>) -> Self {
+    pub fn from_uid(uid: Option<u32>) -> Self {
         // The kernel's word for a user that has no number here.
         uid.filter(|uid| *uid != u32::MAX).map_or(Self::Unknown, Self::User)
     }
@@ -32,7 +32,7 @@ impl Voice {
         if let Self::User(uid) = self { Some(uid) } else { None }
     }
 
-    /// Whether it may speak for every run, as launchers do that are root.
+    /// Whether it may report every run, as launchers do that are root.
     pub fn is_trusted(self) -> bool {
         match self {
             Self::Exporter => true,
@@ -41,8 +41,8 @@ impl Voice {
         }
     }
 
-    /// Whose word it is that this one has written and another points at: of the one who may speak
-    /// for fewer runs. Of two users each may speak for runs that the other may not.
+    /// The user that counts for a file which this one has written and another points at: the one
+    /// who may report fewer runs. Of two users each may report runs that the other may not.
     pub fn shown_by(self, finder: Self) -> Self {
         match (self, finder) {
             _ if self == finder || finder.is_trusted() => self,
@@ -51,10 +51,10 @@ impl Voice {
         }
     }
 
-    /// Whose a run of this one is once `speaker` has spoken for it; `None` where it may not.
+    /// The owner of a run of this one once `speaker` has reported it; `None` where it may not.
     ///
-    /// What is known better counts: what root opened is that of the first user who joins it, and so
-    /// is what somebody unknown opened.
+    /// The better known owner counts: a run that root opened becomes that of the first user who
+    /// joins it, and so does one that an unknown sender opened.
     pub fn joined_by(self, speaker: Self) -> Option<Self> {
         match (self, speaker) {
             _ if self == speaker => Some(self),
@@ -106,7 +106,7 @@ mod tests {
         ] {
             assert_eq!(owner.joined_by(speaker), then, "{speaker} of a run of {owner}");
         }
-        assert_eq!(Voice::of(Some(u32::MAX)), unknown);
+        assert_eq!(Voice::from_uid(Some(u32::MAX)), unknown);
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub const BY_SIGNAL: &str = "SIGHUP";
 
 const HEALTHY: &str = "/-/healthy";
 const READY: &str = "/-/ready";
-/// Always open: whoever supervises a process knows no password, and would take being asked for one
-/// for a process that is unwell.
+/// Always open: a supervisor has no password, and would take a request for one as a sign that the
+/// process is unhealthy.
 pub const PROBES: [&str; 2] = [HEALTHY, READY];
 
 /// Someone asks the program to read its configuration again. Answer with what came of it.
@@ -87,15 +87,15 @@ impl Admin {
             .with_state(self.clone())
     }
 
-    /// The service is not ready while this latch is held. `name` says what it waits for; taking a
+    /// The service is not ready while this latch is held. `name` gives what it waits for; taking a
     /// name twice gives two latches on one condition, open when either is.
     pub fn latch(&self, name: &str) -> Latch {
         lock(&self.closed).insert(name.to_owned());
         Latch { name: name.to_owned(), closed: Arc::clone(&self.closed) }
     }
 
-    /// Nor is it ready while `waits_for` says for what it waits. Whoever asks for readiness may be
-    /// anybody.
+    /// Nor is it ready while `waits_for` returns what it waits for. Readiness is open to every
+    /// client.
     #[must_use]
     pub fn needing(mut self, waits_for: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         self.needs.push(Need(Arc::new(waits_for)));
@@ -159,7 +159,7 @@ async fn set_log_level(State(admin): State<Admin>, filter: String) -> Response {
     }
 }
 
-/// Has the program reload and logs what came of it; `by` says who asked.
+/// Makes the program reload and logs the result; `by` is who requested it.
 async fn request_reload(
     queue: &mpsc::Sender<ReloadRequest>,
     by: &'static str,
@@ -195,7 +195,7 @@ async fn reload_on_sighup(mut hangups: Signal, queue: mpsc::Sender<ReloadRequest
             () = queue.closed() => return,
             got = hangups.recv() => if got.is_none() { return },
         }
-        // Nobody waits for an answer; the log has it.
+        // The answer is not waited for; the log has it.
         let _ = request_reload(&queue, BY_SIGNAL).await;
     }
 }

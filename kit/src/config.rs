@@ -1,7 +1,7 @@
-//! Configuration files: strict YAML whose mistakes are shown where they are.
+//! Configuration files: strict YAML whose errors are shown at their place.
 //!
 //! Unknown keys, duplicate keys and wrong types are errors; every error names the file, the line
-//! and the column, shows the line with a caret under the mistake and says what is accepted.
+//! and the column, shows the line with a caret under the mistake and lists what is accepted.
 //! Programs check a whole file before they bind a port and leave with [`EXIT_CONFIG`] when it is
 //! bad.
 
@@ -36,7 +36,8 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 /// mapping, so that a configuration of defaults may be an empty file.
 pub fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, ConfigError> {
     let options = serde_saphyr::options! {
-        // `no` must not become a boolean and `on` must not become a string: say what you mean.
+        // `no` must not become a boolean and `on` must not become a string: values must be
+        // explicit.
         strict_booleans: true,
         with_snippet: false,
     };

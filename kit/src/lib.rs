@@ -3,8 +3,8 @@
 //! hardened HTTP serving with TLS and authentication, the `/-/` endpoints and a metrics page in
 //! both text formats.
 //!
-//! It knows nothing of training, metrics families or alerts, and holds no global state except the
-//! process's logger.
+//! It contains nothing specific to training, metrics families or alerts, and holds no global state
+//! except the process's logger.
 
 pub mod admin;
 pub mod build_info;

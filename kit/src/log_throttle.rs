@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 const EVERY: Duration = Duration::from_mins(1);
 
-/// Counts what happens, and says when it is time to log it.
+/// Counts events, and returns when it is time to log them.
 #[derive(Debug, Default)]
 pub struct LogThrottle(Mutex<State>);
 

@@ -22,7 +22,7 @@ pub struct LogControl {
 }
 
 /// Starts logging with the filter of `RUST_LOG`, or `info`. A filter that does not parse falls back
-/// to `info` and says so. In a process that already logs, the returned control is inert.
+/// to `info` with a warning. In a process that already logs, the returned control is inert.
 ///
 /// Names from outside are among the fields: `clean` takes away what steers a terminal or cannot be
 /// seen.
@@ -104,7 +104,7 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
             "an empty filter; expected a level (off error warn info debug trace) or target=level".into()
         );
     }
-    // Alone, a word is a level to people and a target to the filter, which would then log next to
+    // A single word is a level to users and a target to the filter, which would then log next to
     // nothing.
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains(['=', '[']));
     if let Some(word) = words.into_iter().find(|word| word.parse::<LevelFilter>().is_err()) {

@@ -1,9 +1,9 @@
-//! HTTP serving that survives the clients it gets: an accept loop of our own over hyper's HTTP/1.1,
-//! and HTTP/2 where a service wants it (gRPC does).
+//! HTTP serving that survives hostile and slow clients: an accept loop of our own over hyper's
+//! HTTP/1.1, and HTTP/2 where a service wants it (gRPC does).
 //!
-//! A client that sends its header a byte a minute, opens sockets and says nothing, posts without
+//! A client that sends its header a byte a minute, opens sockets and sends nothing, posts without
 //! end, or stops reading costs a bounded time, one of a bounded number of connections and a part of
-//! a bounded number of bytes; whatever waits for its client gives way to a newcomer (in
+//! a bounded number of bytes; a connection that waits for its client gives way to a newcomer (in
 //! `connections`). On shutdown the port closes at once, requests in flight are finished, and what
 //! takes longer than the drain is cut.
 //!
@@ -46,7 +46,7 @@ pub use metrics::ServeMetrics;
 /// What one client, and all of them together, may take.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// What the port is for, where a program has several: a word for the log.
+    /// The purpose of the port, where a program has several: a word for the log.
     pub purpose: Option<&'static str>,
     /// Whether HTTP/2 is served beside HTTP/1.1, on plain connections with prior knowledge.
     pub http2: bool,
@@ -83,8 +83,8 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// By which names browsers may ask for this program.
     pub hosts: Hosts,
-    /// Paths whose requests are signed by services that know no password: whoever serves them
-    /// checks that.
+    /// Paths whose requests are signed by services that have no password: their handlers check the
+    /// signature.
     pub signed_paths: &'static [&'static str],
     /// Who else may come in where a web configuration lists users.
     pub pass: Option<Pass>,
@@ -127,7 +127,7 @@ impl Default for Limits {
 pub struct Capacity(Arc<OnceLock<(Arc<Connections>, Arc<Budget>)>>);
 
 impl Capacity {
-    fn of(limits: &Limits) -> (Arc<Connections>, Arc<Budget>) {
+    fn for_limits(limits: &Limits) -> (Arc<Connections>, Arc<Budget>) {
         let new = || {
             let answers = limits.answers_in_flight;
             let open = Connections::new(limits.max_connections, answers, limits.metrics.clone());
@@ -167,8 +167,8 @@ pub struct WebUser(pub String);
 pub struct Authenticated;
 
 impl Pass {
-    /// `needed` says whether anybody has such a credential, and `admits` looks at the headers of
-    /// every request. Neither may block.
+    /// `needed` returns whether such a credential exists, and `admits` checks the headers of every
+    /// request. Neither may block.
     pub fn new(
         needed: impl Fn() -> bool + Send + Sync + 'static,
         admits: impl Fn(&HeaderMap) -> bool + Send + Sync + 'static,
@@ -191,12 +191,12 @@ impl fmt::Debug for Pass {
     }
 }
 
-/// After an accept failed for want of descriptors or memory: soon enough for a person, too late for
-/// a busy loop.
+/// Pause after an accept failed for want of descriptors or memory: short enough for a person, too
+/// long for a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown`, then drains. Logs `listening` with the bound address first. With `web`,
-/// connections are TLS and requests authenticated as it says.
+/// connections are TLS and requests authenticated as it configures.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -210,7 +210,7 @@ pub async fn serve(
         Some(purpose) => tracing::info!(addr = %listener.local_addr()?, tls, "listening for {purpose}"),
     }
     let router = router.layer(DefaultBodyLimit::max(limits.body_bytes));
-    let (open, bodies) = Capacity::of(&limits);
+    let (open, bodies) = Capacity::for_limits(&limits);
     let server =
         Arc::new(Server { router, limits, web, bodies, refused_bodies: LogThrottle::default(), shutdown });
     let connections = TaskTracker::new();
@@ -222,7 +222,7 @@ pub async fn serve(
         while let Some(pause) = Some(open.pause()).filter(|pause| !pause.is_zero()) {
             tokio::time::sleep(pause).await;
         }
-        let seat = open.admit(Client::of(peer.ip(), local.ip()));
+        let seat = open.admit(Client::from_addresses(peer.ip(), local.ip()));
         let (server, cut) = (Arc::clone(&server), cut.clone());
         connections.spawn(async move {
             let _open = server.limits.metrics.connection_opened();

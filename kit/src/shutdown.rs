@@ -1,4 +1,4 @@
-//! One question asked all over a program: should I stop?
+//! The request to stop, shared by all parts of a program.
 //!
 //! A [`Shutdown`] is cheap to clone and can be awaited or polled. It is raised once and never
 //! lowered.
@@ -6,7 +6,7 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Tells when the program has been asked to stop.
+/// Reports when the program has been asked to stop.
 #[derive(Debug, Clone)]
 pub struct Shutdown(CancellationToken);
 

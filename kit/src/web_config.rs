@@ -89,7 +89,7 @@ impl WebConfig {
         }
     }
 
-    /// Whether nobody comes in without a password or a certificate.
+    /// Whether every request needs a password or a certificate.
     pub fn authenticates(&self) -> bool {
         let loaded = self.0.current.load();
         !loaded.users.is_empty() || loaded.tls.as_ref().is_some_and(|tls| tls.demands_certificates)
@@ -101,8 +101,8 @@ impl WebConfig {
         loaded.bucket.as_ref().map_or(Ok(()), |bucket| bucket.take())
     }
 
-    /// Checks the `Authorization` header, and names the user; nobody in particular where no users
-    /// are listed. Asked on every request, so that a user who was removed is out at once, open
+    /// Checks the `Authorization` header, and returns the user; an unnamed one where no users are
+    /// listed. Done on every request, so that a user who was removed is out at once, open
     /// connections included.
     pub(crate) async fn authorize(&self, headers: &HeaderMap) -> Result<Option<String>, Response> {
         let loaded = self.fresh();
@@ -112,7 +112,7 @@ impl WebConfig {
     fn fresh(&self) -> Arc<Loaded> {
         let shared = &self.0;
         let mut seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.iter().any(|file| *file != FileState::of(&file.path)) {
+        if seen.iter().any(|file| *file != FileState::read(&file.path)) {
             let (loaded, now_seen) = read(&shared.path);
             *seen = now_seen;
             match loaded.and_then(|loaded| shared.accept(loaded)) {
@@ -137,7 +137,7 @@ impl Shared {
         if !old.users.is_empty() && loaded.users.is_empty() {
             return refused("the changed file has no users: switching authentication off takes a restart");
         }
-        // A certificate that rotates gives nobody a full bucket.
+        // A rotated certificate refills no bucket.
         if let Some(bucket) = &old.bucket
             && loaded.bucket.as_ref().is_some_and(|new| new.limit() == bucket.limit())
         {
@@ -149,7 +149,7 @@ impl Shared {
 }
 
 impl FileState {
-    fn of(path: &Path) -> Self {
+    fn read(path: &Path) -> Self {
         let state = std::fs::metadata(path).ok().and_then(|m| Some((m.modified().ok()?, m.len(), m.ino())));
         Self { path: path.to_owned(), state }
     }
@@ -158,14 +158,14 @@ impl FileState {
 /// Reads everything; also which files to watch, which are known however bad their content is.
 fn read(path: &Path) -> (Result<Loaded, ConfigError>, Vec<FileState>) {
     // The states are taken before the reading: a change in between is seen as one more change.
-    let mut seen = vec![FileState::of(path)];
+    let mut seen = vec![FileState::read(path)];
     let file: WebFile = match config::load(path) {
         Ok(file) => file,
         Err(err) => return (Err(err.without_values()), seen),
     };
     let base = path.parent().unwrap_or(Path::new("."));
     if let Some(tls) = &file.tls_server_config {
-        seen.extend(tls.files().map(|file| FileState::of(&base.join(file))));
+        seen.extend(tls.files().map(|file| FileState::read(&base.join(file))));
     }
     (build(&file, path, base), seen)
 }
@@ -183,7 +183,7 @@ fn build(file: &WebFile, path: &Path, base: &Path) -> Result<Loaded, ConfigError
         None => None,
     };
     let headers = file.http_server_config.header_map().map_err(|why| ConfigError::new(&name, why))?;
-    let bucket = Bucket::of(file.rate_limit).map(Arc::new);
+    let bucket = Bucket::full(file.rate_limit).map(Arc::new);
     Ok(Loaded { tls, users: Users::new(file.basic_auth_users.clone()), headers, bucket })
 }
 

@@ -1,8 +1,8 @@
-//! The conditions of a node: one row each, read by everybody who reports, judges or explains one.
+//! The conditions of a node: one row each, for all code that reports, judges or explains one.
 //!
 //! The exporter decides that a condition holds and how bad it is now (`level` of the event). What a
 //! condition means for a run, what is to be done about it and when it pages is the same wherever it
-//! is asked, so it stands here. An event bears the name of its row; conditions of links bear the
+//! is asked, so it stands here. An event carries the name of its row; conditions of links bear the
 //! name of the link, XIDs their number, and have no row.
 
 /// What a condition is of.
@@ -63,14 +63,14 @@ pub struct Row {
     pub remedy: Remedy,
     pub pages: Pages,
     pub incident: Incident,
-    /// Which check of `stepwatch-exporter check` judges it by values of its own; `conditions`
-    /// repeats what the collector said.
+    /// The check of `stepwatch-exporter check` that judges it by values of its own; `conditions`
+    /// repeats the event of the collector.
     pub check: &'static str,
     /// Which alert of `rules/node.yml` reports it where no alerter runs.
     pub rule: &'static str,
 }
 
-/// Repeats what collectors say.
+/// Repeats the events of collectors.
 pub const BY_EVENT: &str = "conditions";
 
 /// No alert of Prometheus: no metric says by itself that the condition holds.
@@ -99,7 +99,7 @@ macro_rules! conditions {
                 }
             }
 
-            /// By the name that an event bears. An exporter of another version may know more.
+            /// By the name in an event. An exporter of another version may have more.
             pub fn parse(name: &str) -> Option<Self> {
                 match name {
                     $($name => Some(Self::$variant),)*
@@ -208,8 +208,8 @@ impl Remedy {
         Self::ALL.into_iter().find(|remedy| remedy.as_str() == word)
     }
 
-    /// Whether the node has to be mended by it. What an application does to itself is not the
-    /// node's, and what a vendor wants to hear of seldom stops a run.
+    /// Whether it means that the node has to be repaired. What an application does to itself is not
+    /// the node's fault, and what only a vendor's support needs seldom stops a run.
     pub const fn repairs_node(self) -> bool {
         matches!(self, Self::DrainReset | Self::ResetGpu | Self::RebootNode | Self::CheckHardware)
     }

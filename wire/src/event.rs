@@ -126,7 +126,8 @@ const CKPT_PHASES: &[(&str, CkptPhase)] = &[
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     pub kind: Kind,
-    /// Unix seconds at which the value was true (not when it was read, where the source knows).
+    /// Unix seconds at which the value was true (not when it was read, where the source has that
+    /// time).
     pub ts: Option<f64>,
     pub run: Option<String>,
     pub rank: Option<u32>,
@@ -160,7 +161,7 @@ pub struct Event {
     /// Records lost, in a gap.
     pub lost: Option<u64>,
     pub cursor: Option<Cursor>,
-    /// Keys we do not know (and `model`, `job`, `path`, ... of kinds that carry them).
+    /// Unknown keys (and `model`, `job`, `path`, ... of kinds that carry them).
     pub extra: BTreeMap<String, Value>,
     /// Entries dropped because of a limit.
     pub dropped: u32,
@@ -300,10 +301,10 @@ impl Event {
                 }
                 self.dropped += metrics("m", v, &mut self.m)?;
             }
-            // A flat `"q":0.7` is somebody's own metric.
+            // A flat `"q":0.7` is a custom metric.
             "q" if matches!(v, Value::Map(_)) => self.quanta(&v),
             "t" => self.dropped += metrics("t", v, &mut self.t)?,
-            // What is no number is nobody's uid, and the exporter's own in any case.
+            // What is no number is no uid, and in any case the exporter sets this field itself.
             "uid" => self.uid = small("uid", &v).ok(),
             "node" => self.node = Some(text("node", &v)?),
             "name" => self.name = Some(text("name", &v)?),
@@ -335,7 +336,7 @@ impl Event {
         Ok(())
     }
 
-    /// A resolution is of use only where it is one: what is not a positive number says nothing.
+    /// A resolution that is not a positive number is ignored.
     fn quanta(&mut self, v: &Value) {
         let Value::Map(map) = v else { return };
         for (name, v) in map {
@@ -355,7 +356,7 @@ impl Event {
     /// Settles what depends on the kind, which may stand anywhere in the object.
     fn settle(&mut self) -> Result<(), EventError> {
         if self.kind != Kind::Step {
-            // A null says something only of a step, whose line should carry the number.
+            // A null means something only in a step, whose line should carry the number.
             self.missing.clear();
         }
         match self.kind {
@@ -370,7 +371,7 @@ impl Event {
                 }
             }
             Kind::Ckpt => self.ckpt = one_of(&mut self.extra, "phase", CKPT_PHASES)?,
-            // `curl -d '{"k":"step","step":1,"loss":2.5}'` means what it says.
+            // `curl -d '{"k":"step","step":1,"loss":2.5}'` is accepted as written.
             Kind::Step | Kind::Eval => {
                 let numbers: Vec<_> =
                     self.extra.iter().filter_map(|(k, v)| Some((k.clone(), v.as_f64()?))).collect();
@@ -528,8 +529,8 @@ fn step(v: &Value) -> Result<i64, EventError> {
     integer("step", v).ok().filter(|n| *n >= 0).ok_or_else(|| wrong("step", want, v))
 }
 
-/// Takes the value at `key` out of `extra`, as what its word means. A word that means nothing is an
-/// error: taken for the usual one, a failure would pass for a success.
+/// Takes the value at `key` out of `extra`, parsed. An unknown word is an error: if it were taken
+/// for the default, a failure would pass for a success.
 fn one_of<T: Copy>(
     extra: &mut BTreeMap<String, Value>,
     key: &str,

@@ -60,7 +60,7 @@ impl Metrics {
         self.0.iter().map(|(n, v)| (n.as_ref(), *v))
     }
 
-    /// Those without a name in [`metric`]: somebody's own.
+    /// Those without a name in [`metric`]: custom metrics.
     pub fn custom(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().filter_map(|(n, v)| match n {
             Cow::Owned(name) => Some((name.as_str(), *v)),

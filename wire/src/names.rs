@@ -65,7 +65,7 @@ pub mod exporter_event {
     pub const RESTART: &str = "restart";
 }
 
-/// Keys of what an exporter says of its node.
+/// Keys that an exporter publishes about its node.
 pub mod hw {
     /// Runs that it is about, where it is not about every run of the node.
     pub const RUNS: &str = "runs";
@@ -73,34 +73,34 @@ pub mod hw {
 
 /// Keys of `hello` and `bye` that change what they mean.
 pub mod hello {
-    /// Who speaks, where it is not the process that trains.
+    /// Who reports, where it is not the process that trains.
     pub const ROLE: &str = "role";
     /// The process that starts the training process, and outlives it.
     pub const LAUNCHER: &str = "launcher";
-    /// What kind of source speaks on the trainer's behalf; absent of the trainer itself.
+    /// What kind of source reports on the trainer's behalf; absent for the trainer itself.
     pub const SOURCE: &str = "source";
-    /// A source of that kind: what the configuration of a tail says.
+    /// A source of that kind: the configuration of a tail.
     pub const CONFIGURED: &str = "tail";
-    /// And what a `config.json` beside a checkpoint says, or a log of its model: it describes, and
-    /// nobody has said hello.
+    /// And a `config.json` beside a checkpoint, or a log with its model: it describes the model,
+    /// and no process has sent `hello`.
     pub const MODEL_CONFIG: &str = "config.json";
     pub const PRINTED: &str = "printed";
     /// `true` from a file: what follows was written by a new process, which went on with the run.
     pub const RESUMED: &str = "resumed";
-    /// By which part of the rule of [`crate::run_name`] the run has its name; somebody gave it
-    /// where this is absent.
+    /// By which part of the rule of [`crate::run_name`] the run has its name; absent where the name
+    /// was given.
     pub const RUN_BY: &str = "run_by";
-    /// What the rule says of that, for people.
+    /// The reason that the rule gives for that, for people.
     pub const RUN_WHY: &str = "run_why";
-    /// What the rule says without a name that somebody gave.
+    /// The rule's name without a given name.
     pub const RUN_UNNAMED: &str = "run_unnamed";
     /// Id of the job.
     pub const JOB: &str = "job";
-    /// How often launchers and schedulers say that they restarted the process.
+    /// How often launchers and schedulers declare that they restarted the process.
     pub const RESTARTS: &str = "attempt_hint";
 }
 
-/// Values of settings that an exporter tells of a run.
+/// Values of settings that an exporter publishes for a run.
 pub mod setting {
     /// Of one that the ranks of a node do not agree on: whichever rank is where, so nodes are not
     /// to be compared by it.

@@ -1,16 +1,16 @@
 //! Which run a process belongs to: the one rule, for the client, the launcher, tails, discovery and
 //! telemetry.
 //!
-//! 1. A name that somebody gave it: `Run("name")`, `--run`, `run:` of a tail, `STEPWATCH_RUN`, or
-//!    the id by which an experiment tracker was told to go on with a run.
+//! 1. A given name: `Run("name")`, `--run`, `run:` of a tail, `STEPWATCH_RUN`, or the id with which
+//!    an experiment tracker was asked to resume a run.
 //! 2. Else the id of its job behind the name of the job: `pretrain-101`.
-//! 3. Else its script and when it was started: `train-20261122-223542-3fa9c1d2`. The end is of the
-//!    node, the process and its start.
+//! 3. Else its script and when it was started: `train-20261122-223542-3fa9c1d2`. The suffix is made
+//!    of the node, the process and its start.
 //!
 //! What restarts a process without making another job of it (a requeue, torchrun) changes neither,
 //! so the run stays and its attempt rises. Every rank must find the same answer on its own, on
 //! whatever node it is: by 1 and 2 it does. By 3, ranks that one process of this node started take
-//! that process's start, and ranks of several nodes the address that they meet at.
+//! that process's start, and ranks of several nodes the address where they meet.
 //!
 //! `run_name/cases.json` holds this implementation and the Python client's to the same answers.
 
@@ -28,14 +28,14 @@ pub const RULE: &str = include_str!("run_name/rule.md");
 
 /// Longest name of a run, in characters.
 pub const MAX_CHARS: usize = 128;
-/// Longest value of a variable that is believed, in characters.
+/// Longest value of a variable that is accepted, in characters.
 const MAX_VALUE: usize = 1024;
 
 /// A name of the user's own.
 const NAME: &str = "STEPWATCH_RUN";
 /// How a launcher of ours came by [`NAME`]; absent where a person gave it.
 const NAMED_BY: &str = "STEPWATCH_RUN_BY";
-/// Ids that trackers are told to go on with.
+/// Ids that trackers are asked to resume.
 const TRACKERS: &[&str] = &["WANDB_RUN_ID", "MLFLOW_RUN_ID"];
 /// A word in place of the script's.
 const TITLE: &str = "WANDB_NAME";
@@ -72,7 +72,7 @@ pub fn is_asked(variable: &str) -> bool {
 /// A process, as far as the rule asks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Process {
-    /// At least the variables that [`is_asked`] says; empty where it may not be read.
+    /// At least the variables for which [`is_asked`] is true; empty where it may not be read.
     pub env: BTreeMap<String, String>,
     pub argv: Vec<String>,
     /// Unix seconds.
@@ -84,7 +84,7 @@ pub struct Process {
 /// By what a run has its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
-    /// Somebody gave it.
+    /// A given name.
     Name,
     Job,
     /// `stepwatch run`, which passes on what it found.
@@ -102,14 +102,14 @@ pub struct Named {
     pub run: String,
     pub by: By,
     pub job: Option<Job>,
-    /// How often launchers and schedulers say that they restarted it.
+    /// How often launchers and schedulers declare that they restarted it.
     pub restarts: Option<u32>,
     /// For people.
     pub why: String,
-    /// What it would be called if nobody had given it a name: what joins it to all else that is
-    /// known of its job.
+    /// The name that it would have without a given name: it joins the process to everything else of
+    /// its job.
     pub unnamed: String,
-    /// Whether it says that it is on other nodes as well.
+    /// Whether it declares that it is on other nodes as well.
     pub several_nodes: bool,
 }
 
@@ -162,7 +162,7 @@ pub fn name_by_environment(env: &BTreeMap<String, String>) -> Option<Named> {
     Some(name(&chain)).filter(|named| matches!(named.by, By::Name | By::Job | By::Launcher))
 }
 
-/// What tells one training of a job from another at the same time.
+/// What distinguishes one training of a job from another at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marks {
     /// Of the process, and of what it forked.
@@ -218,7 +218,7 @@ fn of_launch(env: Env<'_>, chain: &[Process]) -> Option<Answer> {
     Some((joined(&title(env, chain), &schedulers::short(&id)), By::Launch, why))
 }
 
-/// Ranks of several nodes share no process, but all of them are told where to meet.
+/// Ranks of several nodes share no process, but all of them are given the address where they meet.
 fn of_meeting(env: Env<'_>, chain: &[Process]) -> Option<Answer> {
     let world = env.number(WORLDS)?;
     let here = env.number(LOCAL_WORLDS).unwrap_or(1);
@@ -241,7 +241,7 @@ fn of_script(env: Env<'_>, chain: &[Process]) -> Answer {
     (joined(&script, &id), By::Script, why)
 }
 
-/// What the run is called where nothing but a number would tell it from others.
+/// What the run is called where nothing but a number would distinguish it from others.
 fn title(env: Env<'_>, chain: &[Process]) -> String {
     let script = || chain.iter().take(leader(chain) + 1).find_map(|p| script_of(&p.argv));
     env.get(TITLE).or_else(script).unwrap_or_else(|| "run".to_owned())
@@ -269,8 +269,8 @@ fn is_forked(process: &Process, parent: &Process) -> bool {
         || (!process.argv.is_empty() && process.argv == parent.argv && is_python(&process.argv))
 }
 
-/// Whether the parent made this process one of its ranks. A shell in which somebody set a rank has
-/// started one process, unless it says that there are more.
+/// Whether the parent made this process one of its ranks. A shell in which a user set a rank has
+/// started one process, unless it declares more.
 fn is_ranked(process: &Process, parent: &Process) -> bool {
     let has_own = |rank: &&str| {
         let own = process.env.get(*rank).filter(|v| !v.is_empty());

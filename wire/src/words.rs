@@ -1,7 +1,7 @@
-//! Words from outside, made fit to be shown: run names, log lines, labels and comments come from
-//! whoever trains or asks.
+//! Texts from outside, made fit to be shown: run names, log lines, labels and comments come from
+//! anyone who trains or sends requests.
 //!
-//! This is asked once, where a text comes in. What is markup in one channel only is for whoever
+//! This is done once, where a text comes in. Markup of one channel only is escaped by the code that
 //! writes to that channel.
 
 use std::borrow::Cow;
@@ -25,7 +25,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// [`line()`] of a text that nobody else has: mostly it is moved, and not copied.
+/// [`line()`] of an owned text: mostly it is moved, and not copied.
 pub fn into_line(text: String) -> String {
     match line(&text) {
         Cow::Borrowed(_) => text,
@@ -33,7 +33,7 @@ pub fn into_line(text: String) -> String {
     }
 }
 
-/// [`clean`] of a text that nobody else has.
+/// [`clean`] of an owned text.
 pub fn into_clean(text: String) -> String {
     match clean(&text) {
         Cow::Borrowed(_) => text,

@@ -365,5 +365,5 @@ def _gates_untold(fields: Mapping[str, Any]) -> Optional[str]:
     activation, kind = _activation(fields), str(fields.get("model_type", ""))[:32]
     if activation is None:
         return None
-    unknown = "of the model type %s it is not known" % kind if kind else "no model type is told"
-    return "%s does not tell whether there are gates, and %s" % (activation, unknown)
+    unknown = "of the model type %s it is not known" % kind if kind else "no model type is given"
+    return "%s does not determine whether there are gates, and %s" % (activation, unknown)

@@ -97,9 +97,9 @@ def mix(fields: Mapping[str, Any], layers: int, sparse: bool, latent: bool, delt
         raise Refused("%g experts, and not how many of them a token passes" % _experts(fields))
     unread = next((key for key in sorted(fields) if not sparse and counts_experts(key, fields[key])), None)
     if unread is not None:
-        raise Refused("%s speaks of experts that are not known" % unread)
+        raise Refused("%s names experts that are not known" % unread)
     if not latent and _positive(fields.get("kv_lora_rank")) is not None:
-        raise Refused("latent attention whose dimensions (v_head_dim and so on) are not told")
+        raise Refused("latent attention whose dimensions (v_head_dim and so on) are not given")
     if layers > MAX_LAYERS:
         raise Refused("%d layers are more than any model has" % layers)
     pattern = next((fields[k] for k in ("hybrid_layer_pattern", "hybrid_override_pattern") if isinstance(fields.get(k), str)), None)
@@ -114,17 +114,17 @@ def mix(fields: Mapping[str, Any], layers: int, sparse: bool, latent: bool, delt
             moe = _sparse(fields, layers) if sparse else 0
             found = found._replace(dense=layers - moe, sparse=moe)
     if found.delta and not delta:
-        raise Refused("layers of linear attention whose dimensions (linear_num_value_heads and so on) are not told")
+        raise Refused("layers of linear attention whose dimensions (linear_num_value_heads and so on) are not given")
     if found.mamba and not mamba:
-        raise Refused("layers of Mamba that are not Mamba 2, or whose dimensions are not told")
+        raise Refused("layers of Mamba that are not Mamba 2, or whose dimensions are not given")
     if found.sparse and not sparse:
-        raise Refused("layers with experts whose number is not told")
+        raise Refused("layers with experts whose number is not given")
     return found
 
 
 def _refuse(fields: Mapping[str, Any], kind: str, delta: bool, mamba: bool) -> None:
     if fields.get("is_encoder_decoder") is True or kind in _TWO_LENGTHS:
-        raise Refused("an encoder and a decoder: their FLOPs depend on two lengths, and one is told")
+        raise Refused("an encoder and a decoder: their FLOPs depend on two lengths, and one is given")
     if kind in _BOTH_WAYS:
         raise Refused("%s is no decoder: the formulas are those of language models" % kind)
     if kind in _NO_FORMULA:
@@ -137,7 +137,7 @@ def _refuse(fields: Mapping[str, Any], kind: str, delta: bool, mamba: bool) -> N
         if sign is None or not _says_something(fields[key]) or key in _READ:
             continue
         if not (mamba and sign in ("mamba", "ssm") or delta and sign.startswith("linear")):
-            raise Refused("%s speaks of layers that are not known" % key)
+            raise Refused("%s names layers that are not known" % key)
 
 
 def counts_experts(key: str, value: Any) -> bool:
@@ -256,7 +256,7 @@ def _spans(fields: Mapping[str, Any], kinds: Sequence[str]) -> List[Tuple[str, f
         elif kind == "chunk":
             size = _positive(fields.get("attention_chunk_size")) or 0.0
         if kind != "full" and size < 1:
-            raise Refused("attention over a %s whose size is not told" % kind)
+            raise Refused("attention over a %s whose size is not given" % kind)
         spans.append((kind, size, count))
     return spans
 

@@ -1,11 +1,10 @@
 //! `check`: is this node fit to train, now? For a Slurm prolog or HealthCheckProgram, a Kubernetes
 //! init container, a person.
 //!
-//! It looks and touches nothing: no service is asked, nothing is written but the reference that one
-//! asks for. What it looks at is what one pass of the collectors reads, so a fact is read by one
-//! piece of code whoever wants it; a check is a small function over that, one a file, and one line
-//! in `CHECKS`. The worst finding is the exit status. What does not answer in time could not be
-//! told, and does not keep the one who asked waiting (`child`).
+//! The check only reads: no service is asked, nothing is written but the reference, on request. Its
+//! input is one pass of the collectors, so each fact is read by one piece of code. A check is a
+//! small function over that input, one a file, with one line in `CHECKS`. The worst finding is the
+//! exit status. What does not answer in time is unknown, and does not delay the result (`child`).
 
 mod child;
 mod clock;
@@ -74,7 +73,7 @@ pub struct Options {
     /// Print what is wrong only
     #[arg(long)]
     pub quiet: bool,
-    /// What has not answered after this long could not be told
+    /// What has not answered after this long is unknown
     #[arg(long, value_name = "TIME", default_value_t = TIMEOUT)]
     pub timeout: Period,
     /// Make these checks alone
@@ -92,7 +91,7 @@ pub struct Options {
     /// Fail on warnings too
     #[arg(long)]
     pub strict: bool,
-    /// Do not fail on what could not be told
+    /// Do not fail on unknown findings
     #[arg(long)]
     pub lenient: bool,
     /// This is the process that looks; another one waits for it

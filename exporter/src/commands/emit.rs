@@ -1,7 +1,7 @@
 //! `emit`: sends one event from a shell, a prolog or a cron job.
 //!
-//! By default to the datagram socket of this node: a packet socket would take its closing for the
-//! death of a rank.
+//! By default it sends to the datagram socket of this node, because the end of a connection to the
+//! packet socket would count as the death of a rank.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -22,7 +22,7 @@ pub struct Entry {
     pub source: &'static str,
 }
 
-/// Registered by the service kit, which knows no [`Family`].
+/// Registered by the service kit, which has no [`Family`].
 static KIT: &[Family] = &[
     Family::gauge(
         "stepwatch_exporter_build_info",
@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn every_collector_says_what_it_needs() {
         for collector in COLLECTORS {
-            let told = NEEDS.iter().filter(|needs| needs.collector == collector.name).count();
-            assert_eq!(told, 1, "{} in reference/sources.rs", collector.name);
+            let rows = NEEDS.iter().filter(|needs| needs.collector == collector.name).count();
+            assert_eq!(rows, 1, "{} in reference/sources.rs", collector.name);
         }
         let plain = |text: &str| !text.is_empty() && !text.ends_with('.') && !text.contains(['|', '\n']);
         assert!(NEEDS.iter().all(|n| plain(n.needs) && plain(n.cost)));

@@ -1,5 +1,5 @@
-//! `runs`: which runs the exporter of this node follows, through whom, and why each source is of
-//! which run.
+//! `runs`: which runs the exporter of this node follows, their sources, and why each source belongs
+//! to its run.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -20,8 +20,8 @@ const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, clap::Args)]
 pub struct Runs {
-    /// Exporter to ask, such as http://node001:9765 [default: the one of this node, where the
-    /// configuration says that it listens]
+    /// Exporter to ask, such as http://node001:9765 [default: the one of this node, where it
+    /// listens by the configuration]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     #[arg(long, value_enum, default_value_t)]
@@ -82,7 +82,7 @@ impl Answer {
                 _ = writeln!(out, "  {:kind$}  {:source$}  {}", s.kind, s.source, s.why);
             }
             if run.sources.is_empty() {
-                _ = writeln!(out, "  named by whoever sends its events");
+                _ = writeln!(out, "  named by the sender of its events");
             }
             for note in &run.notes {
                 _ = writeln!(out, "  note: {note}");

@@ -1,5 +1,5 @@
-//! Samples made into the blocks of a page: one a family, encoded anew only when what the family
-//! says has changed.
+//! Encodes samples as the blocks of a page: one a family, encoded anew only when the family's
+//! samples have changed.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 /// The families of the last page, in the order of their names.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    told: Vec<KeptBlock>,
+    kept: Vec<KeptBlock>,
     /// Where each family, by its address, comes in that order. It changes when a family is new.
     ranks: HashMap<usize, u32>,
 }
@@ -32,21 +32,21 @@ struct KeptBlock {
 
 impl Blocks {
     /// The blocks of a page of these samples, in the order of their names.
-    pub(super) fn of(&mut self, chunks: &[Arc<Chunk>]) -> Vec<Arc<Block>> {
-        let mut before = std::mem::take(&mut self.told).into_iter().peekable();
-        let told = self.by_name(chunks).into_iter().map(|(family, said)| {
-            while before.next_if(|told| told.family.name < family.name).is_some() {}
-            match before.next_if(|told| told.family.name == family.name) {
-                Some(told) => told.now(family, said),
+    pub(super) fn render(&mut self, chunks: &[Arc<Chunk>]) -> Vec<Arc<Block>> {
+        let mut before = std::mem::take(&mut self.kept).into_iter().peekable();
+        let kept = self.by_name(chunks).into_iter().map(|(family, said)| {
+            while before.next_if(|old| old.family.name < family.name).is_some() {}
+            match before.next_if(|old| old.family.name == family.name) {
+                Some(old) => old.now(family, said),
                 None => KeptBlock::new(family, said),
             }
         });
-        self.told = told.collect();
-        self.told.iter().map(|told| Arc::clone(&told.block)).collect()
+        self.kept = kept.collect();
+        self.kept.iter().map(|kept| Arc::clone(&kept.block)).collect()
     }
 
-    /// What chunks say of each family, in the order in which it was written. Of several families of
-    /// one name the first written says what it is.
+    /// The slices of each family in the chunks, in the order in which they were written. Of several
+    /// families of one name, the first one gives the metadata.
     fn by_name(&mut self, chunks: &[Arc<Chunk>]) -> Vec<(&'static Family, Vec<Slice>)> {
         let families = || chunks.iter().flat_map(|chunk| chunk.families());
         if families().any(|family| self.rank(family).is_none()) {
@@ -234,7 +234,7 @@ mod tests {
         s.set(&BYTES, &[], f64::NAN);
         let buckets = vec![(0.5, 1), (f64::INFINITY, 2)];
         s.distribution(&TIME, &["x"], Distribution { sum: 9.0, count: 3, buckets });
-        let page = page(Blocks::default().of(&s.into_chunks()));
+        let page = page(Blocks::default().render(&s.into_chunks()));
         insta::assert_snapshot!(openmetrics(&page), @r#"
         # HELP x_size_bytes Size.
         # TYPE x_size_bytes gauge
@@ -263,7 +263,7 @@ mod tests {
             let mut s = Samples::default();
             s.set(&COUNT, &["1", ""], things);
             s.maybe(&BYTES, &[], size);
-            blocks.of(&s.into_chunks())
+            blocks.render(&s.into_chunks())
         };
         let (first, second) = (of(1, Some(2.0)), of(2, Some(2.0)));
         assert!(Arc::ptr_eq(&first[0], &second[0]) && !Arc::ptr_eq(&first[1], &second[1]));
@@ -280,7 +280,7 @@ mod tests {
             let mut s = Samples::default();
             s.set(&COUNT, &[&label, "b"], number);
             prop_assume!(!s.is_empty());
-            let text = page(Blocks::default().of(&s.into_chunks())).text();
+            let text = page(Blocks::default().render(&s.into_chunks())).text();
             let read: Vec<_> = read::read(&text, Dialect::Text).collect::<Result<_, _>>().unwrap();
             prop_assert_eq!(read.len(), 1);
             prop_assert_eq!(read[0].value, number);

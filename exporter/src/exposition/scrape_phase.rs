@@ -1,13 +1,14 @@
-//! When a page is worth making: at every tick of its rhythm while nobody knows when it is asked
-//! for, and a moment before it is asked for when that is known.
+//! When a page is worth making: at every tick of the interval while the rhythm of the scrapes is
+//! not known, and a moment before the next scrape when it is.
 //!
-//! A Prometheus that comes every 15 seconds sees one page in 15. The others need not be made; who
-//! comes at another time, a person with `curl`, waits a millisecond or two for one.
+//! A Prometheus that comes every 15 seconds sees one page in 15. The others need not be made. A
+//! request at another time, as from a person with `curl`, waits a millisecond or two for one.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Scrapers that are told apart where they come in turns, as a pair of Prometheus does.
+/// Most scrapers that are distinguished where they scrape in turns, as a pair of Prometheus servers
+/// does.
 const SCRAPERS: usize = 6;
 /// Scrapes that are remembered.
 const REMEMBERED: usize = 2 * SCRAPERS + 1;
@@ -35,13 +36,13 @@ impl ScrapePhase {
         self.interval = interval;
     }
 
-    /// A page was made, or could not be: whoever asks next is not to wait for another try.
+    /// A page was made, or could not be: the next request does not wait for another attempt.
     pub(super) fn made(&mut self, now: Instant) {
         (self.made, self.left_out) = (now, false);
     }
 
-    /// Somebody asks; whether the last page is as new as it would be if none had been left out. One
-    /// that is late because the machine is busy is not waited for.
+    /// A request came. Returns whether the last page is as new as it would be if none had been left
+    /// out. A page that is late because the machine is busy is not waited for.
     pub(super) fn ask(&mut self, now: Instant) -> bool {
         if self.asked.len() == REMEMBERED {
             self.asked.pop_front();
@@ -50,7 +51,8 @@ impl ScrapePhase {
         !self.left_out || now.saturating_duration_since(self.made) <= self.ahead()
     }
 
-    /// Whether to make a page at this tick: somebody may ask before the next, or nobody can tell.
+    /// Whether to make a page at this tick: a scrape may come before the next one, or the rhythm of
+    /// the scrapes is not known.
     pub(super) fn due(&mut self, now: Instant) -> bool {
         let due = self.expected(now);
         self.left_out |= !due;
@@ -62,8 +64,8 @@ impl ScrapePhase {
         old || self.next().is_none_or(|next| now + self.ahead() >= next)
     }
 
-    /// When somebody is expected, where scrapes come in a rhythm: after so many of them everything
-    /// is as it was.
+    /// When the next request is expected, where scrapes come in a rhythm: a pattern that repeats
+    /// after as many requests as there are scrapers.
     fn next(&self) -> Option<Instant> {
         (1..=SCRAPERS).find_map(|scrapers| {
             let first = self.asked.len().checked_sub(2 * scrapers + 1)?;
@@ -139,7 +141,7 @@ mod tests {
         }
         assert!(!rhythm.due(start + SECOND * 50) && !rhythm.ask(start + SECOND * 52));
         rhythm.made(start + SECOND * 52);
-        assert!(rhythm.due(start + SECOND * 53), "and from then on nobody can tell");
+        assert!(rhythm.due(start + SECOND * 53), "and from then on the rhythm is not known");
         rhythm.made(start + SECOND * 58);
         assert!(rhythm.ask(start + SECOND * 64), "the thread is late; no page was left out");
     }

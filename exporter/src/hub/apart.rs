@@ -16,7 +16,7 @@ use crate::roots::Roots;
 /// Of a run beside that of its job, whose note has been forgotten.
 const KEPT: &str = "it was a run of its own before, beside that of its job";
 
-/// A process that says it is a rank.
+/// A process that declares a rank.
 struct Claimant {
     roots: Roots,
     rank: u32,
@@ -42,7 +42,7 @@ impl Hub {
         event.run = own.or(event.run.take());
     }
 
-    /// The run of a process that says `run`.
+    /// The run of a process that declares `run`.
     pub(crate) fn run_of_process(&self, pid: u32, run: &str) -> String {
         let own = self.0.apart.of_process(pid, run);
         self.canonical(own.as_deref().unwrap_or(run)).into_owned()
@@ -60,8 +60,8 @@ impl Hub {
         }
     }
 
-    /// Judges whose run a process is of that says hello. The next one is judged when what this
-    /// returns is dropped: when this one has its rank.
+    /// Decides which run a process belongs to that sends `hello`. The next one is decided when the
+    /// returned guard is dropped: when this process has its rank.
     pub(super) fn greet(&self, now: f64, origin: &Origin, event: &mut Event) -> Option<MutexGuard<'_, ()>> {
         let Origin::Peer(Peer { pid: Some(pid), .. }) = origin else { return None };
         let by = event.extra.get(hello::RUN_BY).and_then(Value::as_str).and_then(By::parse);

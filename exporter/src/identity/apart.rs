@@ -1,8 +1,9 @@
 //! Several trainings of one job at one time, as in a job that packs a sweep: each is a run.
 //!
-//! The rule of [`stepwatch_wire::run_name`] gives all processes of a job one name, and ranks tell
-//! them apart. The first process that says that it is a rank keeps the run of the job. Another that
-//! says so while the first is connected, where neither started the other, gets a run beside it.
+//! The rule of [`stepwatch_wire::run_name`] gives all processes of a job one name, and their ranks
+//! distinguish them. The first process that declares a rank keeps the run of the job. Another that
+//! declares the same rank while the first is connected, where neither started the other, gets a run
+//! beside it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,15 +26,15 @@ pub(crate) struct Apart {
     /// There is one at all.
     any: AtomicBool,
     state: Mutex<State>,
-    /// Processes that say hello are judged one after the other.
+    /// Processes that send `hello` are decided one after the other.
     turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By pid and the run that it says.
+    /// By pid and the run that the process declares.
     processes: BTreeMap<(u32, String), Beside>,
-    /// By the name of a source and the run that it says.
+    /// By the name of a source and the run that it declares.
     sources: BTreeMap<(String, String), String>,
 }
 
@@ -50,7 +51,7 @@ impl Apart {
         self.turn.locked()
     }
 
-    /// The run that whoever tells of `run` is of, where it is another.
+    /// The run that a process which reports `run` belongs to, if it is another one.
     pub(crate) fn called(&self, origin: &Origin, run: &str) -> Option<String> {
         if !self.any.load(Ordering::Acquire) {
             return None;
@@ -71,7 +72,7 @@ impl Apart {
         self.state.locked().processes.get(&key).map(|beside| beside.run.clone())
     }
 
-    /// What a person should know of the run.
+    /// A note on the run for people.
     pub(crate) fn note(&self, run: &str) -> Option<String> {
         let state = self.state.locked();
         state.processes.values().find(|beside| beside.run == run).map(|beside| beside.note.clone())
@@ -113,7 +114,7 @@ impl Apart {
 }
 
 /// Whether `other` lives and trains something else than the process: neither started the other, and
-/// nothing forked both. Where one may not be looked at it is not known, and so not said.
+/// nothing forked both. Where a process may not be looked at, the answer is no.
 pub(crate) fn is_other_training(roots: &Roots, process: &[Process], other: u32) -> bool {
     if !is_running(roots, other) {
         return false;

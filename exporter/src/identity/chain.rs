@@ -45,7 +45,7 @@ pub(crate) fn named(roots: &Roots, pid: u32) -> Option<Named> {
     (!chain.is_empty()).then(|| run_name::name(&chain))
 }
 
-/// The same, unless nothing but a program tells the run that runs no script: a shell, a collector
+/// The same, unless the run is known only from a program that runs no script: a shell, a collector
 /// of logs or of metrics.
 pub(crate) fn script_named(roots: &Roots, pid: u32) -> Option<Named> {
     let chain = chain(roots, pid);
@@ -85,7 +85,7 @@ fn parent_and_start(roots: &Roots, pid: u32) -> Option<(u32, u64)> {
     Some((fields.nth(1)?.parse().ok()?, fields.nth(17)?.parse().ok()?))
 }
 
-/// The pid by which the process knows itself, which in a container is another.
+/// The pid of the process in its own namespace, which differs in a container.
 fn inner_pid(roots: &Roots, pid: u32) -> u32 {
     let status = roots::read(&roots.proc(pid.to_string()).join("status")).unwrap_or_default();
     let pids = status.lines().find_map(|l| l.strip_prefix("NSpid:"));

@@ -33,11 +33,11 @@ pub(crate) struct Holder {
     pub(super) inode: u64,
 }
 
-/// Who is at the other end. Whoever has closed it again is not known.
+/// The user at the other end; [`Voice::Unknown`] if the peer has closed it again.
 pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Voice {
     let Some(ends) = ends else { return Voice::Unknown };
     if let Ok(holder) = sock_diag::holder_of(ends) {
-        return Voice::of(holder.map(|holder| holder.uid));
+        return Voice::from_uid(holder.map(|holder| holder.uid));
     }
     if !is_here(ends.peer.ip()) {
         return Voice::Unknown;
@@ -49,11 +49,11 @@ pub(crate) async fn voice_of(roots: &Arc<Roots>, ends: Option<Ends>) -> Voice {
         let _turn = turn;
         search(&roots, ends.peer)
     });
-    Voice::of(searched.await.ok().flatten().map(|holder| holder.uid))
+    Voice::from_uid(searched.await.ok().flatten().map(|holder| holder.uid))
 }
 
-/// The same of a connection to the port of this program: of the network that it listens in,
-/// whatever `--path.procfs` says.
+/// The same for a connection to the port of this program: in the network namespace that it listens
+/// in, whatever `--path.procfs` is.
 pub(crate) async fn voice_at_our_port(ends: Option<Ends>) -> Voice {
     voice_of(&Arc::new(Roots::default()), ends).await
 }
@@ -69,10 +69,10 @@ fn search(roots: &Roots, peer: SocketAddr) -> Option<Holder> {
     search_in(roots, ["net/tcp", "net/tcp6"], |line| socket_of(line, peer))
 }
 
-/// The user of the socket that a datagram came from, as the kernel says at once.
+/// The user of the socket that a datagram came from, as the kernel gives it at once.
 pub(crate) fn uid_of_datagram(ends: Ends) -> Option<u32> {
-    // A socket that listens on every address does not say to which a datagram came. Those of this
-    // host send to the address that they have themselves.
+    // A socket that listens on every address does not give the address that a datagram came to.
+    // Senders of this host send to their own address.
     let to = if ends.local.ip().is_unspecified() { ends.peer.ip() } else { ends.local.ip() };
     let ends = Ends { local: SocketAddr::new(to, ends.local.port()), ..ends };
     sock_diag::holder_of_datagram(ends).ok().flatten().map(|holder| holder.uid)
@@ -141,7 +141,7 @@ pub(crate) fn pid_of(roots: &Roots, holder: Holder) -> Option<u32> {
 }
 
 /// `sl local_address rem_address st … uid timeout inode`: the uid and the inode, where the local
-/// address is this one. A socket that nobody has any more has neither.
+/// address is this one. A closed socket has neither.
 fn socket_of(line: &str, peer: SocketAddr) -> Option<Holder> {
     let mut fields = line.split_ascii_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;

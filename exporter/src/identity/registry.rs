@@ -1,9 +1,9 @@
-//! Who tells of which run, and why: what `stepwatch-exporter runs` prints.
+//! Which process reports which run, and why: what `stepwatch-exporter runs` prints.
 //!
-//! What the rule says of a process when nobody named its run joins it to all else that is known of
-//! its job, for every source of the job says the same. A name that somebody gave to one of them is
-//! the name of all, unless there are two: then each of those is a run of its own, and what has no
-//! name keeps the rule's.
+//! The name that the rule gives a process without a given name joins it to everything else of its
+//! job, because the rule gives all sources of a job the same name. A name given to one of them
+//! becomes the name of all, unless there are two given names: then each of those is a run of its
+//! own, and sources without a name keep the rule's.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,11 +18,11 @@ use crate::lock::Locked as _;
 use crate::training::Life;
 use crate::voice::Voice;
 
-/// Sources remembered; the ones heard of longest ago go first.
+/// Sources remembered; those with the oldest reports go first.
 const MAX_CLAIMS: usize = 2048;
 /// Jobs remembered.
 const MAX_GROUPS: usize = 1024;
-/// A job that nobody spoke for so long may be anybody's.
+/// A job without reports for so long may be taken over by any user.
 const FORGOTTEN_SECONDS: f64 = 900.0;
 /// Names that one job may have been given.
 const MAX_NAMES: usize = 16;
@@ -30,7 +30,7 @@ const MAX_NAMES: usize = 16;
 const STAMP: usize = 25;
 const MARK: usize = 9;
 
-/// A source that says whose it is.
+/// A source that declares its run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
     /// Such as `client`, `tail`, `otlp`.
@@ -42,7 +42,7 @@ pub struct Claim {
     pub run: String,
     pub by: Option<By>,
     pub why: String,
-    /// What the rule says without a given name; `None` where no process is known.
+    /// The rule's name without a given name; `None` where no process is known.
     pub unnamed: Option<String>,
     /// Whose word it is.
     pub voice: Voice,
@@ -59,7 +59,7 @@ pub struct Renamed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
     pub run: String,
-    /// Which life of its job, from 1; `None` while nothing was heard of it.
+    /// The number of this life of its job, from 1; `None` before the first report.
     pub attempt: Option<u32>,
     pub step: Option<i64>,
     /// User whose it is, where that is known.
@@ -67,7 +67,7 @@ pub struct RunRow {
     pub uid: Option<u32>,
     pub jobs: Vec<String>,
     pub sources: Vec<SourceRow>,
-    /// What a person should know of it.
+    /// A note on it for people.
     pub notes: Vec<String>,
 }
 
@@ -83,16 +83,16 @@ pub struct SourceRow {
 #[derive(Debug, Default)]
 pub struct Registry {
     state: Mutex<State>,
-    /// There is a run that has another name than its sources say.
+    /// There is a run whose name differs from the one its sources declare.
     renames: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     claims: BTreeMap<(String, String), (f64, Claim)>,
-    /// By what the rule says without given names.
+    /// By the rule's names without given names.
     groups: BTreeMap<String, Group>,
-    /// From what sources say to what the run is called, and whose word that is.
+    /// From the declared name to the name of the run, and who declared it.
     aliases: BTreeMap<String, (String, Voice)>,
 }
 
@@ -101,7 +101,7 @@ struct Group {
     heard: f64,
     /// Whose it is, as a run is: who claims to be of another's job is not joined to it.
     owner: Voice,
-    /// Another user said so too: only the one of both hears of the other name.
+    /// Another user declared it too: only the sender that both accept gets the other name.
     disputed: bool,
     /// As it was first spelled: two readers of one clock may be a second apart.
     unnamed: String,
@@ -155,7 +155,7 @@ impl Registry {
     }
 
     /// Puts what a process is known to write to the run `own`, and returns the names of these
-    /// sources. The process itself says whose it is.
+    /// sources. The process itself declares its run.
     pub fn set_apart(&self, pid: u32, run: &str, own: &str) -> Vec<String> {
         let mut state = self.state.locked();
         let theirs = state.claims.values_mut().map(|(_, claim)| claim).filter(|claim| {
@@ -181,7 +181,7 @@ impl Registry {
         found.map_or(Cow::Borrowed(run), Cow::Owned)
     }
 
-    /// The run of a job, where a process of it was heard of.
+    /// The run of a job, where a process of the job was seen.
     pub fn of_job(&self, id: &str) -> Option<String> {
         let state = self.state.locked();
         let claims = state.claims.values().map(|(_, c)| c);
@@ -189,8 +189,8 @@ impl Registry {
         Some(state.called(Voice::Exporter, &of).map(str::to_owned).unwrap_or(of))
     }
 
-    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule
-    /// calls its run.
+    /// Jobs reported by senders that `voice` accepts, each with the run name that the rule gives
+    /// it.
     pub fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
         let state = self.state.locked();
         let claims = state.claims.values().map(|(_, c)| c).filter(|c| voice.joined_by(c.voice).is_some());
@@ -198,7 +198,7 @@ impl Registry {
         found.into_iter().collect()
     }
 
-    /// The sources of every run that `known` says something of.
+    /// The sources of every run in `known`.
     pub fn rows(&self, known: &BTreeMap<String, Life>) -> Vec<RunRow> {
         let state = self.state.locked();
         let mut rows: BTreeMap<String, RunRow> =
@@ -242,7 +242,7 @@ impl State {
         (*by == voice || by.joined_by(voice).is_some() && !disputed()).then_some(called)
     }
 
-    /// Whether what a claim says of its job joins it to what else is known of that.
+    /// Whether what a claim declares of its job joins it to what else is known of that job.
     fn is_of(&mut self, now: f64, voice: Voice, unnamed: &str) -> bool {
         let Some(group) = self.groups.get_mut(key(unnamed).as_ref()) else { return true };
         if group.owner.joined_by(voice).is_some() {
@@ -323,8 +323,8 @@ impl RunRow {
     }
 }
 
-/// What tells one name of the rule from another: of one that ends in a time and a mark, everything
-/// but the time.
+/// The part that distinguishes one name of the rule from another: of a name that ends in a time and
+/// a mark, everything but the time.
 fn key(unnamed: &str) -> Cow<'_, str> {
     let split = unnamed.len().checked_sub(STAMP).filter(|at| unnamed.is_char_boundary(*at));
     let Some((script, end)) = split.map(|at| unnamed.split_at(at)) else { return Cow::Borrowed(unnamed) };
@@ -391,7 +391,7 @@ mod tests {
     fn nobody_names_the_job_of_another() {
         let r = Registry::default();
         let (ann, bob) = (Voice::User(4_000_001), Voice::User(4_000_002));
-        // Bob is first to say that a job of Ann's is called as he likes.
+        // Bob is the first to declare a name for Ann's job.
         r.claim(1.0, Claim { voice: bob, ..claim("b", "evil", By::Name, "pretrain-101") });
         assert_eq!(r.claim(2.0, claim("a", "pretrain-101", By::Job, "pretrain-101")).0, "pretrain-101");
         assert_eq!(

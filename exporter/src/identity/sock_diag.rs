@@ -1,6 +1,6 @@
-//! Who has the socket at the other end of a TCP connection on this host, or the one that a datagram
-//! came from: one question to the kernel (sock_diag(7)), whose cost does not grow with the sockets
-//! that there are.
+//! The owner of the socket at the other end of a TCP connection on this host, or of the one that a
+//! datagram came from. It takes one question to the kernel (sock_diag(7)), whose cost does not grow
+//! with the number of sockets.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -31,13 +31,13 @@ enum Protocol {
     Udp = 17,
 }
 
-/// Whether the kernel ever answered. Without its part for the protocol it says of every socket that
-/// there is none.
+/// Whether the kernel ever answered. Without its module for the protocol it reports every socket as
+/// missing.
 static ANSWERS_TCP: AtomicBool = AtomicBool::new(false);
 static ANSWERS_UDP: AtomicBool = AtomicBool::new(false);
 
-/// Nothing where the peer's end is not on this host, or closed; an error where the kernel does not
-/// say.
+/// `None` where the peer's end is not on this host, or closed; an error where the kernel does not
+/// answer.
 pub(super) fn holder_of(ends: Ends) -> io::Result<Option<Holder>> {
     ask(Protocol::Tcp, ends)
 }
@@ -133,9 +133,8 @@ fn read(protocol: Protocol, answer: &[u8], ends: Ends) -> io::Result<Option<Hold
     let (uid, inode) = (number(UID_AT).ok_or_else(malformed)?, number(INODE_AT).ok_or_else(malformed)?);
     let [a, b, c, d] = four(PORTS_AT).ok_or_else(malformed)?;
     let ports = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
-    // Where there is no such connection, the answer is about whoever listens on the port. A socket
-    // for datagrams need not be connected. And one that nobody has any more has neither user nor
-    // inode.
+    // Where there is no such connection, the answer is about the listener on the port. A socket for
+    // datagrams need not be connected. And a closed one has neither user nor inode.
     let connected = ports[1] == ends.local.port() || (protocol == Protocol::Udp && ports[1] == 0);
     let is_it = ports[0] == ends.peer.port() && connected && inode != 0;
     Ok(is_it.then_some(Holder { uid, inode: inode.into() }))

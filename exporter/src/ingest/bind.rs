@@ -82,7 +82,7 @@ fn bind_one(path: &Path, kind: SocketType, files: &mut Files) -> Result<OwnedFd,
         if !meta.file_type().is_socket() {
             return Err(BindError::NotASocket { path: path.into() });
         }
-        // Only a socket that somebody serves takes a connection.
+        // Only a socket that a process serves accepts a connection.
         if rustix::net::connect(&open().map_err(fail)?, &address).is_ok() {
             return Err(BindError::Taken { path: path.into() });
         }

@@ -1,5 +1,5 @@
-//! The datagram socket: one event a packet, for shells and cron jobs. The kernel says who sends; a
-//! sender that goes away is not missed.
+//! The datagram socket: one event a packet, for shells and cron jobs. The kernel gives the sender;
+//! the end of a sender is not detected.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ pub(super) async fn serve(socket: OwnedFd, intake: Intake, shutdown: Shutdown) {
         Err(error) => return tracing::error!(%error, "cannot serve the datagram socket"),
     };
     if let Err(error) = credentials::ask(&socket) {
-        tracing::warn!(%error, "the kernel does not say who sends datagrams: they may not speak for runs of a user");
+        tracing::warn!(%error, "the kernel does not give the senders of datagrams: they may not report runs of a user");
     }
     // One byte more than an event may have shows that there was more.
     let mut packet = vec![0; MAX_EVENT_BYTES + 1];
@@ -47,7 +47,7 @@ fn take(received: Received, packet: &[u8], intake: &Intake) {
         return drops.count(Reason::Oversize);
     }
     match Event::parse(&packet[..received.length]) {
-        Ok(event) => drop(intake.publish(&Origin::Datagram(Voice::of(received.uid)), event)),
+        Ok(event) => drop(intake.publish(&Origin::Datagram(Voice::from_uid(received.uid)), event)),
         Err(error) => {
             drops.count(Reason::Malformed);
             tracing::debug!(%error, "malformed datagram");

@@ -1,7 +1,7 @@
 //! `POST /v1/events`: one event as JSON, or many as lines of it.
 //!
 //! Good lines of a bad body are kept; the answer names the line, the field and the reason of each
-//! bad one, so that a person with curl can mend it.
+//! bad one, so that a person with curl can correct it.
 
 use std::sync::Arc;
 

@@ -181,7 +181,7 @@ impl Door {
     async fn take(&self, run: String, (ends, share): Arrival, headers: &HeaderMap, body: Body) -> Response {
         let authorization = headers.get(AUTHORIZATION);
         if let Some(wanted) = &self.token {
-            // Of digests, so that the time it takes tells nothing of the token.
+            // Compares digests, so that the time it takes reveals nothing about the token.
             if authorization.is_none_or(|a| digest(a.as_bytes()) != **wanted) {
                 self.health.get().dropped("unauthorized", 1);
                 return reply::error(
@@ -198,7 +198,7 @@ impl Door {
             }
         };
         let run = run.chars().take(MAX_RUN).collect();
-        // Whoever has the token was given it.
+        // Every sender with the token was given it.
         let voice = match &self.token {
             Some(_) => Voice::Exporter,
             None => peer::voice_of(&self.roots, ends.map(|Extension(ends)| ends)).await,
@@ -216,7 +216,7 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// What a report says, told by itself.
+/// The events of one report by itself.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(body: &[u8]) -> Vec<stepwatch_wire::Event> {
     let Ok(status) = Status::parse(body) else { return Vec::new() };

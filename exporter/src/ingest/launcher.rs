@@ -1,10 +1,10 @@
-//! What a command prints that `stepwatch run` started: read as a log is, line by line, for each
-//! rank and stream by itself.
+//! Output of a command that `stepwatch run` started. It is parsed as a log is, line by line, for
+//! each rank and stream by itself.
 //!
-//! The launcher sends lines as events called `output`. They end here: what they say goes on as
-//! events of a log, the lines themselves do not, for they are neither measured nor meant for
-//! whoever reads the stream. A launcher is not the process that trains: what its goodbye says is
-//! true of every rank whose lines came through it.
+//! The launcher sends lines as events called `output`. They end here: their content is published as
+//! events of a log, the lines themselves are not, for they are neither measured nor meant for
+//! readers of the stream. A launcher is not the process that trains: its goodbye is valid for every
+//! rank whose lines came through it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -29,9 +29,9 @@ use crate::zone::Zone;
 const MAX_STREAMS: usize = 256;
 /// Between two lines in the log about streams that made room.
 const LOG_SECONDS: f64 = 60.0;
-/// A stream that said nothing for so many seconds is over.
+/// A stream without lines for so many seconds is over.
 const FORGET_AFTER: f64 = 24.0 * 3600.0;
-/// Ranks that the lines of one launcher tell of.
+/// Ranks that the lines of one launcher may name.
 const MAX_RANKS: usize = 64;
 
 /// Name of the event.
@@ -69,9 +69,9 @@ struct Stream {
     unmatched: u64,
     /// Of the text that is not complete.
     held: Share,
-    /// It was told that there was no room for it.
-    told: bool,
-    /// Ranks that it told of, beside the launcher's own.
+    /// That there is no room for it was logged.
+    logged: bool,
+    /// Ranks that its lines named, beside the launcher's own.
     ranks: BTreeSet<u32>,
 }
 
@@ -80,7 +80,7 @@ fn is_output(event: &Event) -> bool {
     event.kind == Kind::Event && event.name.as_deref() == Some(OUTPUT) && event.extra.contains_key("lines")
 }
 
-/// Whether a launcher says that its command has ended.
+/// Whether a launcher reports that its command has ended.
 fn is_end(event: &Event) -> bool {
     event.kind == Kind::Bye && event.extra.get(hello::ROLE).and_then(Value::as_str) == Some(hello::LAUNCHER)
 }
@@ -125,7 +125,7 @@ impl Intake {
 }
 
 impl Outputs {
-    /// Reads a batch of lines and publishes what they say.
+    /// Parses a batch of lines and publishes the events in it.
     fn take(&self, hub: &Hub, now: f64, origin: &Origin, batch: &Event) -> Outcome {
         let Some(run) = batch.run.clone() else { return Outcome::Accepted };
         let key = (run, batch.rank.unwrap_or(0), text(batch, "stream"));
@@ -149,7 +149,7 @@ impl Outputs {
         Outcome::Accepted
     }
 
-    /// The stream with this key, made when it is first heard of.
+    /// The stream with this key, made at its first line.
     fn stream(&self, hub: &Hub, now: f64, key: Key, sender: Sender) -> Arc<Mutex<Stream>> {
         let mut streams = self.0.locked();
         if let Some(entry) = streams.all.get_mut(&key) {
@@ -165,8 +165,8 @@ impl Outputs {
         stream
     }
 
-    /// The command has ended: gives out what was gathered, and says goodbye for the ranks that only
-    /// its lines told of.
+    /// The command has ended: publishes what was gathered, and a goodbye for the ranks that only
+    /// its lines named.
     fn end(&self, hub: &Hub, now: f64, origin: &Origin, bye: &Event) {
         let Some(run) = &bye.run else { return };
         let own = bye.rank.unwrap_or(0);
@@ -194,8 +194,8 @@ impl Outputs {
 }
 
 impl Streams {
-    /// Gives up the oldest stream of whoever has the most; of several who have as many, of the
-    /// newcomer itself.
+    /// Gives up the oldest stream of the user with the most; of several users with as many, that of
+    /// the newcomer itself.
     fn make_room(&mut self, hub: &Hub, now: f64, newcomer: Sender) {
         let (mut users, mut senders) = (BTreeMap::new(), BTreeMap::new());
         for Entry { sender, .. } in self.all.values() {
@@ -218,7 +218,7 @@ impl Streams {
         if self.logged.is_none_or(|at| now - at >= LOG_SECONDS) {
             self.logged = Some(now);
             let (run, rank, stream) = &key;
-            tracing::warn!(%whose, run, rank, stream, "too many streams of launchers: whoever has the most loses one");
+            tracing::warn!(%whose, run, rank, stream, "too many streams of launchers: the user with the most loses one");
         }
     }
 }
@@ -234,17 +234,17 @@ impl Stream {
         }
         let health = hub.source(&name, "launcher");
         let held = hub.room().share();
-        Self { reader, zone, health, name, unmatched: 0, held, told: false, ranks: BTreeSet::new() }
+        Self { reader, zone, health, name, unmatched: 0, held, logged: false, ranks: BTreeSet::new() }
     }
 
-    /// What lines say that were written just now.
+    /// The events of lines that were written just now.
     fn read(&mut self, lines: &[&str], batch: &Event, now: f64) -> Vec<Event> {
         let mut events = Vec::new();
         for line in lines {
             let (first, before) = (events.len(), self.reader.local_stamp());
             self.reader.set_utc_offset(self.zone.offset());
             self.reader.line(line, &mut events);
-            // A line that was just printed tells which zone its stamp is in.
+            // The stamp of a line that was just printed shows its zone.
             let Some(stamp) = self.reader.local_stamp().filter(|stamp| Some(*stamp) != before) else {
                 continue;
             };
@@ -272,12 +272,12 @@ impl Stream {
         }
         self.reader.give_up_pending();
         self.health.dropped(unfinished::LIMIT, 1);
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.logged, true) {
             tracing::warn!(stream = %self.name, whose = %voice, "there is no room for the unfinished lines of a stream");
         }
     }
 
-    /// Whose events they are. How the command ended its launcher will say.
+    /// Sets whose events they are. The launcher itself reports how the command ended.
     fn named(&mut self, mut events: Vec<Event>, of: &Event) -> Vec<Event> {
         events.retain(|event| event.kind != Kind::Bye);
         for event in &mut events {

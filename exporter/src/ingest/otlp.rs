@@ -3,12 +3,12 @@
 //! On the exporter's own port, and on ports of `ingest.otlp` where SDKs look for a collector by
 //! default. Spans are taken too, for newer Megatrons report losses as events of spans, with their
 //! steps; of everything else in them nothing is kept. Run and rank come from the attributes of the
-//! resource, steps from what the points tell.
+//! resource, steps from the points.
 //!
 //! An SDK of OpenTelemetry drops a value that is not finite, and its gauges repeat the last one: a
-//! loss that is NaN cannot be told from one that nobody set. So a repeated loss is passed on as
-//! one, and only the training state, which knows how often it usually changes, takes one that stays
-//! for too long for missing.
+//! loss that is NaN cannot be distinguished from one that was not set again. So a repeated loss is
+//! passed on as repeated, and only the training state, which measures how often it usually changes,
+//! treats one that stays for too long as missing.
 
 mod budget;
 mod grpc;
@@ -148,7 +148,7 @@ impl Otlp {
         Self(Arc::new(Inner { hub, names, name: "otlp".into(), decoding, roots, state, health }))
     }
 
-    /// Takes a request in; the answer says how many points were not.
+    /// Accepts a request; the response gives the number of rejected points.
     fn take(
         &self,
         signal: Signal,
@@ -160,29 +160,29 @@ impl Otlp {
         let request = Request::read(signal, encoding, body).inspect_err(|refused| self.refused(refused))?;
         let now = unix_now();
         let mut tally = Tally::default();
-        let mut told = request.told(&inner.names);
+        let mut reports = request.reports(&inner.names);
         let holder = ends.and_then(|ends| peer::holder_of(&inner.roots, ends));
-        let voice = Voice::of(holder.map(|holder| holder.uid));
+        let voice = Voice::from_uid(holder.map(|holder| holder.uid));
         let mut asked = Asked { hub: &inner.hub, roots: &inner.roots, ends, process: None, voice, now };
         // A program that does not train has no run.
         let trains = |who: &Who, report: &Report<'_>| who.certain || report.is_training();
         let mut state = inner.state.locked();
-        if told.iter().any(|(who, report)| trains(who, report) && !state.owners.knows(who, &asked)) {
+        if reports.iter().any(|(who, report)| trains(who, report) && !state.owners.knows(who, &asked)) {
             // The search takes long on a node with many processes.
             drop(state);
             asked.process = holder.and_then(|holder| owner::process(&inner.roots, holder));
             state = inner.state.locked();
         }
         let mut left = MAX_NEW_SENDERS;
-        // Before its numbers are taken for what the run itself tells.
-        told.retain_mut(|(who, report)| {
+        // Done before its numbers are taken as those of the run itself.
+        reports.retain_mut(|(who, report)| {
             let heard = !trains(who, report)
                 || state.owners.settle(who, &asked, &mut left) && inner.hub.hears(voice, &who.run);
             tally.rejected += if heard { 0 } else { report.readings.len() as u64 };
             heard
         });
-        let told = state.readings.sift(told, |who| inner.hub.last_step(&who.run, who.rank));
-        for (who, report) in told {
+        let reports = state.readings.sift(reports, |who| inner.hub.last_step(&who.run, who.rank));
+        for (who, report) in reports {
             if !(who.certain || report.is_training()) {
                 tally.unmatched += report.readings.len() as u64;
                 continue;
@@ -214,13 +214,13 @@ impl Otlp {
         Ok(tally.response())
     }
 
-    /// As [`Self::take`], where a large request keeps nobody waiting.
+    /// As [`Self::take`], on a blocking thread so that a large request delays no others.
     async fn take_apart(&self, posted: Posted) -> Result<Response, Refused> {
         let turn = Arc::clone(&self.0.decoding).acquire_owned().await;
         let otlp = self.clone();
         let work = move || {
-            // Whoever goes away meanwhile ends the request and not this work, so its turn and what
-            // its body takes are kept here.
+            // A client that disconnects meanwhile ends the request and not this work, so its turn
+            // and the memory of its body are kept here.
             let _turn = turn;
             let Posted { signal, encoding, gzip, body, from } = posted;
             if !gzip {
@@ -283,7 +283,7 @@ impl Request {
         })
     }
 
-    fn told<'a>(&'a self, names: &'a Names) -> Vec<OwnedReport<'a>> {
+    fn reports<'a>(&'a self, names: &'a Names) -> Vec<OwnedReport<'a>> {
         match self {
             Self::Metrics(request) => points::of_metrics(request, names),
             Self::Traces(request) => points::of_spans(request, names),
@@ -299,9 +299,10 @@ fn message<M: Message + Default + DeserializeOwned>(encoding: Encoding, body: &[
 }
 
 fn gunzip(body: &[u8]) -> Result<Vec<u8>, Refused> {
-    // As gzip tells at its end, or a vector that grows would have it twice for a moment.
-    let told = body.last_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)));
-    let mut inflated = Vec::with_capacity(told.min(MAX_INFLATED_BYTES + 1) as usize);
+    // The uncompressed size that a gzip body ends with. Without it, a vector that grows would
+    // briefly hold the data twice.
+    let size = body.last_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)));
+    let mut inflated = Vec::with_capacity(size.min(MAX_INFLATED_BYTES + 1) as usize);
     let mut gzip = flate2::read::MultiGzDecoder::new(body).take(MAX_INFLATED_BYTES + 1);
     gzip.read_to_end(&mut inflated).map_err(|e| Refused::Malformed(format!("not gzip: {e}")))?;
     if inflated.len() as u64 > MAX_INFLATED_BYTES {
@@ -312,10 +313,10 @@ fn gunzip(body: &[u8]) -> Result<Vec<u8>, Refused> {
     Ok(inflated)
 }
 
-/// What a request says, told by itself: what a fuzzer and a test ask for.
+/// The events of one request by itself, for the fuzzer and the tests.
 pub fn events(signal: Signal, encoding: Encoding, body: &[u8]) -> Result<Vec<Event>, Refused> {
     let (names, mut readings) = (Names::default(), Readings::new(0.0));
     let request = Request::read(signal, encoding, body)?;
-    let told = request.told(&names);
-    Ok(told.into_iter().flat_map(|(who, report)| readings.take(&who, report, None, 0.0).events).collect())
+    let reports = request.reports(&names);
+    Ok(reports.into_iter().flat_map(|(who, report)| readings.take(&who, report, None, 0.0).events).collect())
 }

@@ -1,9 +1,9 @@
 //! Who holds the connections of the ingest socket, and which one is closed when a newcomer finds no
 //! room.
 //!
-//! As long as there is room, everybody gets it: a launcher may hold a connection for each of a
-//! thousand ranks. When all are taken, the process or the user with the most gives one up to
-//! whoever has fewer, first one that never said anything.
+//! As long as there is room, every connection gets it: a launcher may hold a connection for each of
+//! a thousand ranks. When all are taken, the process or the user with the most gives one up to one
+//! with fewer, first a connection that never sent anything.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use crate::lock::Locked as _;
 use crate::origin::Peer;
 use crate::samples::Samples;
 
-/// Nobody gives a connection up who holds no more than one part in so many of all.
+/// A holder of no more than one part in so many of all gives up none.
 const SHARE: usize = 4;
-/// A process or user with less than one part in so many takes one from whoever has more: else a few
-/// users with a share each would hold all.
+/// A process or user with less than one part in so many takes one from a holder of more: otherwise
+/// a few users with a share each would hold all.
 const FEW: usize = 64;
 
 #[derive(Debug, Default)]
@@ -69,7 +69,7 @@ impl Counts {
 }
 
 impl Seat {
-    /// A place among `max`; nothing where nobody holds more than their share.
+    /// A place among `max`; `None` where no holder has more than its share.
     pub(super) fn take(counts: &Arc<Counts>, peer: &Peer, max: usize) -> Option<Self> {
         let mut open = counts.open.locked();
         let mut evicted = None;

@@ -1,9 +1,9 @@
-//! The packet socket: one connection a process, one event a packet, and the kernel's word for who
-//! speaks and when it is gone.
+//! The packet socket: one connection a process, one event a packet. The kernel gives the identity
+//! of the sender and the moment when it is gone.
 //!
-//! A closed connection without a goodbye is how a killed rank shows itself, within microseconds and
-//! without its help. That its last peer closes is told to the hub; that we close, on shutdown or
-//! over a limit, is not.
+//! A connection that closes without a `bye` shows that its rank was killed, within microseconds and
+//! without the rank's help. The hub is notified when the last peer closes, but not when the
+//! exporter closes the connection on shutdown or over a limit.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,7 +26,7 @@ use crate::origin::{Origin, Peer};
 use crate::roots::Roots;
 use crate::training::ProcessFate;
 
-/// Runs and ranks that one connection may speak for: one, or a launcher's few.
+/// Runs and ranks that one connection may report: one, or a launcher's few.
 const MAX_IDENTITIES: usize = 64;
 /// Packets read in a row before others get their turn.
 const BURST: u32 = 64;
@@ -72,7 +72,7 @@ pub(super) async fn serve(
                         tracing::warn!(
                             uid,
                             pid,
-                            "ingest.max_connections is reached: whoever has the most loses one"
+                            "ingest.max_connections is reached: the process or user with the most loses one"
                         );
                     }
                 }
@@ -90,7 +90,7 @@ struct Connection {
     stream: UnixStream,
     intake: Intake,
     peer: Peer,
-    /// What `hello` said, for packets that do not repeat it.
+    /// Fields of `hello`, for packets that do not repeat them.
     said: Event,
     identities: BTreeSet<(String, u32)>,
 }

@@ -1,5 +1,5 @@
-//! How fast a link should be: as fast as it was. One that is slower for two weeks is how it is now
-//! meant to be.
+//! How fast a link should be: as fast as it was. A link that is slower for two weeks is then
+//! expected to be so.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
 //! Whether a counter of errors rises faster than it does on links that are well.
 //!
-//! A counter of errors that is not zero says nothing: cables make errors, links correct them. Only
-//! how many in how long does, and what is too many differs by three orders of magnitude from one
-//! counter to the next. The limits are those that fleets found their good links to stay under; what
-//! is over them on a link that is well can be set in the configuration.
+//! A counter of errors that is not zero means nothing by itself: cables make errors, links correct
+//! them. Only their rate means something, and what is too many differs by three orders of magnitude
+//! from one counter to the next. The limits are those that fleets found their good links to stay
+//! under; what is over them on a link that is well can be set in the configuration.
 //!
 //! A counter that falls was cleared or began anew: what it counted since then is its value, never a
 //! negative number.

@@ -1,9 +1,9 @@
-//! Whether a link is up, down, dropped or flapping: one machine for every kind of link, fed with
-//! what was read, and when.
+//! Whether a link is up, down, dropped or flapping: one state machine for every kind of link, whose
+//! input is readings with their times.
 //!
-//! At most one condition is open of a link at a time, and the link coming up closes it:
+//! At most one condition of a link is open at a time, and the link coming up closes it:
 //!
-//! * `down`, at once. A ticket: a link that blinks hurts a run only if it does not come back.
+//! * `down`, at once. A ticket: a short outage hurts a run only if the link does not come back.
 //! * `drop`, when it has been down for longer than the transport above it waits
 //!   ([`Rule::drop_after`]): from here on the run is lost.
 //! * `flap`, when it is up again for the third time in twelve hours. Any outage counts, also one
@@ -11,8 +11,8 @@
 //!   keeps. It is over when the link has stayed up for an hour; the outages stay in the window, so
 //!   the next one opens it again.
 //!
-//! The outages outlive a restart: a link that flaps every three hours must not be forgiven because
-//! the exporter was updated.
+//! The outages outlive a restart: a link that flaps every three hours must not start from zero
+//! because the exporter was updated.
 
 use std::collections::VecDeque;
 
@@ -50,8 +50,8 @@ pub struct Seen {
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Open {
     state: State,
-    /// When it was last told.
-    told: f64,
+    /// When it was last published.
+    published: f64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -77,7 +77,7 @@ struct Counter {
 }
 
 impl Watch {
-    /// What is to be told after this reading. `now` is Unix time.
+    /// The changes to publish after this reading. `now` is Unix time.
     pub fn observe(&mut self, now: f64, rule: &Rule, seen: Seen) -> Vec<Change> {
         let mut changes = Vec::new();
         self.looked = true;
@@ -93,8 +93,8 @@ impl Watch {
         changes
     }
 
-    /// The link is not to be judged any more: someone took it down on purpose, or told the exporter
-    /// to leave it alone. Its outages stay known, should it come back.
+    /// The link is no longer judged: someone took it down on purpose, or configured the exporter to
+    /// leave it alone. Its outages stay recorded, should it come back.
     pub fn retire(&mut self) -> Option<Change> {
         let state = self.open()?;
         *self = Self { outages: std::mem::take(&mut self.outages), ..Self::default() };
@@ -126,7 +126,7 @@ impl Watch {
     }
 
     fn report(&mut self, now: f64, state: State, again: bool, text: String) -> Change {
-        self.open = Some(Open { state, told: now });
+        self.open = Some(Open { state, published: now });
         let level = if state == State::Drop { Level::Error } else { Level::Warn };
         Change { state, over: false, again, level, text }
     }
@@ -143,7 +143,7 @@ impl Watch {
         if lasted >= rule.drop_after && !dropped {
             let text = format!("has been down for {}, longer than what runs over it waits", span(lasted));
             changes.push(self.report(now, State::Drop, false, text));
-        } else if now - open.told >= AGAIN_SECONDS {
+        } else if now - open.published >= AGAIN_SECONDS {
             let text = format!("has been down for {}", span(lasted));
             changes.push(self.report(now, open.state, true, text));
         }
@@ -184,7 +184,7 @@ impl Watch {
         if now - last >= rule.quiet {
             self.open = None;
             changes.push(over(open.state, format!("has stayed up for {}", span(rule.quiet))));
-        } else if now - open.told >= AGAIN_SECONDS {
+        } else if now - open.published >= AGAIN_SECONDS {
             let n = self.outages.len();
             let text = format!("flaps: it went down {n} times within {}", span(rule.window));
             changes.push(self.report(now, open.state, true, text));
@@ -197,7 +197,7 @@ fn over(state: State, text: String) -> Change {
 }
 
 impl Counter {
-    /// Outages that the counter knows of and nobody saw. Believed at the second reading with the
+    /// Outages that the counter has and no reading showed. Accepted at the second reading with the
     /// link up: at the first, the state may have been read before the link went down and the
     /// counter after.
     fn blinks(&mut self, now: Seen) -> u64 {
@@ -237,14 +237,14 @@ mod tests {
 
     const RULE: Rule = Rule::drop_after(30.0);
 
-    fn told(changes: &[Change]) -> Vec<(State, bool)> {
+    fn published(changes: &[Change]) -> Vec<(State, bool)> {
         changes.iter().map(|c| (c.state, c.over)).collect()
     }
 
     /// Runs `(now, up)` through a watch.
     fn run(watch: &mut Watch, readings: &[(f64, bool)]) -> Vec<(State, bool)> {
         let seen = |up| Seen { up, downs: None };
-        readings.iter().flat_map(|(now, up)| told(&watch.observe(*now, &RULE, seen(*up)))).collect()
+        readings.iter().flat_map(|(now, up)| published(&watch.observe(*now, &RULE, seen(*up)))).collect()
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(run(&mut watch, &[(0.0, true), (1.0, true)]), []);
         assert_eq!(run(&mut watch, &[(2.0, false), (3.0, false), (31.0, false)]), [(State::Down, false)]);
         assert_eq!(run(&mut watch, &[(32.0, false), (33.0, false)]), [(State::Drop, false)]);
-        assert_eq!(run(&mut watch, &[(632.0, false)]), [(State::Drop, false)], "told again");
+        assert_eq!(run(&mut watch, &[(632.0, false)]), [(State::Drop, false)], "published again");
         assert_eq!(run(&mut watch, &[(640.0, true)]), [(State::Up, true)]);
         assert_eq!(watch.open(), None);
     }
@@ -281,7 +281,7 @@ mod tests {
     fn an_outage_between_two_readings_is_known_by_the_counter_and_counted_once() {
         let mut watch = Watch::default();
         let mut look =
-            |now: f64, up, downs| told(&watch.observe(now, &RULE, Seen { up, downs: Some(downs) }));
+            |now: f64, up, downs| published(&watch.observe(now, &RULE, Seen { up, downs: Some(downs) }));
         assert_eq!(look(0.0, true, 7), []);
         assert_eq!(look(1.0, true, 8), [], "it may just be going down");
         assert_eq!(look(2.0, true, 8), [(State::Down, false), (State::Up, true)]);
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(look(4.0, false, 9), [(State::Down, false)], "it was");
         assert_eq!(look(5.0, true, 9), [(State::Up, true)]);
         assert_eq!(look(6.0, true, 9), []);
-        // Taken down by somebody, which the driver does not count.
+        // Taken down on purpose, which the driver does not count.
         assert_eq!(look(7.0, false, 9).len() + look(8.0, true, 9).len(), 3, "down, up, flap");
         assert_eq!(look(9.0, true, 9), []);
         assert_eq!(look(10.0, true, 10), []);
@@ -326,7 +326,7 @@ mod tests {
                         let closes: State = open.take().expect("something was open");
                         prop_assert_eq!(change.state == State::Flap, closes == State::Flap);
                     } else {
-                        // A condition may give way to the next of the same outage, or be told
+                        // A condition may give way to the next of the same outage, or be published
                         // again.
                         prop_assert!(change.again || !matches!((open, change.state), (Some(State::Drop), _) | (Some(State::Down), State::Flap)));
                         open = Some(change.state);

@@ -48,19 +48,19 @@ pub struct Gpu {
     pub instances: Vec<Mig>,
     /// The last sample of the GPU, or of each of its instances.
     pub(crate) samples: BTreeMap<Option<u32>, (Instant, GpmSample)>,
-    /// What was told of it the last time.
-    pub(crate) told: Samples,
+    /// The samples that were last published for it.
+    pub(crate) published: Samples,
     pub(super) device: Device,
     refused: BTreeSet<(&'static str, u32)>,
     refused_fields: BTreeSet<Ask>,
-    /// Functions of what it refuses for want of permission: others are told it.
+    /// Functions that it refuses for want of permission: other users get an answer.
     pub denied: BTreeSet<&'static str>,
     /// When it began to refuse what it refuses.
     refused_since: Instant,
     /// NVLinks that were up at the last look.
     links_up: BTreeSet<u32>,
     numbering: Numbering,
-    /// NVML itself said that it is not there any more.
+    /// NVML itself reported that it is gone.
     pub(super) down: bool,
     pub(super) quarantine: Quarantine,
     pub(super) beat: Arc<Heartbeat>,
@@ -88,7 +88,7 @@ impl Gpu {
         quarantine: Duration,
     ) -> Result<Self, Error> {
         let index = device.index();
-        let (id, half_known) = Identity::of(&device, || beat.spent(Some(index)).total > quarantine)?;
+        let (id, half_known) = Identity::read(&device, || beat.spent(Some(index)).total > quarantine)?;
         let mut gpu = Self {
             id: Arc::new(id),
             lost: false,
@@ -97,7 +97,7 @@ impl Gpu {
             failures: 0,
             instances: Vec::new(),
             samples: BTreeMap::new(),
-            told: Samples::default(),
+            published: Samples::default(),
             device,
             refused: BTreeSet::new(),
             refused_fields: BTreeSet::new(),
@@ -124,12 +124,12 @@ impl Gpu {
         ask: impl FnOnce(&Device) -> Result<T, Error>,
     ) -> Option<T> {
         let answer = self.ask_for(what, which, ask);
-        // What the library knows by itself, and samples that it keeps, say nothing of the GPU.
+        // Calls that the library answers from its own memory do not show whether the GPU answers.
         self.tally.answers += u32::from(answer.is_some() && !what.starts_with("gpm"));
         answer
     }
 
-    /// As [`Self::ask`]; whether it was an answer is for who asks to say.
+    /// As [`Self::ask`]; the caller decides whether it was an answer.
     fn ask_for<T>(
         &mut self,
         what: &'static str,
@@ -209,7 +209,7 @@ impl Gpu {
         }
     }
 
-    /// What a link refuses while it is down is no word on what it tells when it is up.
+    /// What a link refuses while it is down may be available when it is up.
     pub fn link_is(&mut self, link: u32, up: bool, fields: impl Iterator<Item = u32>) {
         if !up {
             self.links_up.remove(&link);
@@ -256,24 +256,24 @@ impl Gpu {
 }
 
 impl Identity {
-    /// What a GPU says of itself, and whether that is less than all: nothing more is asked once it
-    /// is `late`.
-    pub(super) fn of(device: &Device, late: impl Fn() -> bool) -> Result<(Self, bool), Error> {
+    /// The identity of a GPU, and whether it is incomplete: no further calls are made once it is
+    /// `late`.
+    pub(super) fn read(device: &Device, late: impl Fn() -> bool) -> Result<(Self, bool), Error> {
         let mut half = false;
         let uuid = device.uuid()?;
-        let mut told = |ask: &dyn Fn(&Device) -> Result<String, Error>| {
+        let mut answer = |ask: &dyn Fn(&Device) -> Result<String, Error>| {
             half |= late();
             if half { String::new() } else { ask(device).unwrap_or_default() }
         };
         let id = Self {
             index: device.index(),
             uuid,
-            pci: told(&|d| Ok(short_address(&d.pci()?.bus_id))),
-            name: told(&Device::name),
-            serial: told(&Device::serial),
-            vbios: told(&Device::vbios),
-            minor: told(&|d| Ok(d.minor_number()?.to_string())),
-            gsp_firmware: told(&Device::gsp_firmware),
+            pci: answer(&|d| Ok(short_address(&d.pci()?.bus_id))),
+            name: answer(&Device::name),
+            serial: answer(&Device::serial),
+            vbios: answer(&Device::vbios),
+            minor: answer(&|d| Ok(d.minor_number()?.to_string())),
+            gsp_firmware: answer(&Device::gsp_firmware),
         };
         Ok((id, half))
     }
@@ -286,7 +286,7 @@ const OF_INSTANCES: &[&str] = &["MIG device", "MIG memory", "MIG processes", "gp
 const MAX_INSTANCES: u32 = 16;
 
 impl Mig {
-    /// Tells it from the other instances of its GPU.
+    /// A key that distinguishes it from the other instances of its GPU.
     pub fn key(&self) -> u32 {
         self.gpu_instance << 8 | self.compute_instance
     }

@@ -10,7 +10,7 @@ use stepwatch_sys::nvml::Watch;
 
 use crate::lock::Locked as _;
 
-/// Bringing up GPUs that nobody else holds takes seconds each.
+/// Bringing up GPUs that no other process holds takes seconds each.
 pub(super) const SLOW_CALL: Duration = Duration::from_mins(1);
 pub(super) const SLOW_CALLS: &[&str] =
     &["dlopen", "nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlShutdown"];
@@ -34,7 +34,7 @@ pub struct Cost {
     pub longest: Duration,
 }
 
-/// What the calls of one GPU took since somebody began to count, those aside that may take long.
+/// Time that the calls of one GPU took since counting began, without those that may take long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     pub total: Duration,

@@ -1,6 +1,6 @@
-//! Under which number a driver has a field. Most keep theirs for good; those of throttling came
-//! with 575, where drivers before have others (power smoothing, of 570), and were given other
-//! numbers with 580.82.
+//! The number by which a driver has a field. Most fields keep theirs for good. Those of throttling
+//! came with 575, at numbers that drivers before use for others (power smoothing, of 570), and got
+//! other numbers with 580.82.
 //!
 //! `nvml.h` of CUDA 12.8 (570) has power smoothing at 251 to 268, those of 12.9 (575) and 13.0
 //! (580.65) throttling at 251 to 255, that of 13.0 update 1 (580.82) and all later ones throttling
@@ -17,14 +17,14 @@ const MOVED_BY: u32 = 18;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbering {
-    /// Without fields of throttling; also of a driver that does not tell its version.
+    /// Without fields of throttling; also used when the driver does not give its version.
     Before,
     Since575,
     Since580_82,
 }
 
 impl Numbering {
-    pub(super) fn of(driver: &str) -> Self {
+    pub(super) fn for_driver(driver: &str) -> Self {
         let mut parts = driver.split('.').map(|p| p.parse::<u32>().unwrap_or(0));
         match (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) {
             version if version >= (580, 82) => Self::Since580_82,
@@ -61,8 +61,8 @@ mod tests {
             ("535.274.02", None),
             ("", None),
         ] {
-            let numbering = Numbering::of(driver);
-            assert_eq!(numbering.wire(Ask::of(252)), field.map(Ask::of), "{driver}");
+            let numbering = Numbering::for_driver(driver);
+            assert_eq!(numbering.wire(Ask::unscoped(252)), field.map(Ask::unscoped), "{driver}");
             assert_eq!(numbering.wire(Ask::scoped(230, 3)), Some(Ask::scoped(230, 3)), "{driver}");
         }
     }
@@ -70,7 +70,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_version(text: String, field: u32) {
-            let asked = Numbering::of(&text).wire(Ask::of(field));
+            let asked = Numbering::for_driver(&text).wire(Ask::unscoped(field));
             proptest::prop_assert!(asked.is_some() || THROTTLING.contains(&field));
         }
     }

@@ -1,9 +1,9 @@
-//! How long one GPU may keep the thread of NVML, and what becomes of one that takes longer.
+//! Limits how long one GPU may keep the thread of NVML, and sets aside one that takes longer.
 //!
 //! All GPUs are asked by one thread, one after the other. A GPU whose system processor is dead
 //! still answers, each question after tens of seconds, and each with another XID: it must not keep
-//! the others from being read. So it is set aside: of it nothing is asked but a sign of life,
-//! seldom and then more seldom, and it is back when a whole pass over it was quick.
+//! the others from being read. So it is set aside: it is only probed, at growing intervals, and it
+//! is back when a whole pass over it was quick.
 
 use std::time::{Duration, Instant};
 
@@ -114,7 +114,7 @@ impl Quarantine {
         }
     }
 
-    /// It is lost, and was quick to say so: that it was slow before is over.
+    /// It is lost, and answered so quickly: that it was slow before is over.
     pub(super) fn forget(&mut self) {
         self.state = State::Asked;
     }

@@ -1,5 +1,5 @@
-//! `POST /-/nvml/release` and `POST /-/nvml/acquire`: gives the driver back so that a GPU can be
-//! reset or partitioned, which it refuses while anybody holds it open.
+//! `POST /-/nvml/release` and `POST /-/nvml/acquire`: closes the driver so that a GPU can be reset
+//! or partitioned, which the driver refuses while any process holds it open.
 
 use std::time::Duration;
 

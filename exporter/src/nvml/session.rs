@@ -1,4 +1,4 @@
-//! NVML while it is open: which GPUs there are, and what each of them has refused to tell.
+//! NVML while it is open: which GPUs there are, and what each of them has refused to report.
 //!
 //! Owned by the thread of [`super`]. Opening fails for many reasons that pass (a driver that is
 //! being installed, a GPU that is being reset), so it is tried again, not too often.
@@ -19,10 +19,10 @@ use super::xid_events::{Heard, XidListener};
 const MAX_GPUS: u32 = 64;
 /// An attempt to open NVML may take a while, and disturbs a driver that is coming up.
 const RETRY: Duration = Duration::from_secs(10);
-/// What one GPU may take of a pass, where nobody has said.
+/// What one GPU may take of a pass, unless configured.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A GPU that could not be used, and took long to say so, is left alone for as many times what it
-/// took.
+/// A GPU that could not be used, and took long to answer so, is left alone for so many times that
+/// duration.
 const LET_BE: u32 = 6;
 /// But not for longer than this.
 const MAX_LET_BE: Duration = Duration::from_mins(10);
@@ -33,7 +33,7 @@ pub struct Session {
     library: Option<PathBuf>,
     beat: Arc<Heartbeat>,
     quarantine: Duration,
-    /// Somebody makes passes over the GPUs.
+    /// A collector makes passes over the GPUs.
     passes: bool,
     live: Option<Live>,
     failed: Option<(Instant, OpenError)>,
@@ -43,7 +43,7 @@ pub struct Session {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Computing {
     pub pids: BTreeSet<u32>,
-    /// Minor numbers of the GPUs of which nobody can tell; none of one whose number is not known.
+    /// Minor numbers of the GPUs that cannot be read; without those whose number is not known.
     pub silent: BTreeSet<Option<u32>>,
 }
 
@@ -71,9 +71,9 @@ pub struct Live {
     /// GPUs that NVML counts and has no handle for, and why.
     pub unusable: Vec<(u32, Error)>,
     numbering: Numbering,
-    /// Listen for XID errors of the GPUs, once somebody has asked.
+    /// Whether to listen for XID errors of the GPUs: set by the first question for them.
     xid_listener: XidListener,
-    /// GPUs that took long to say that they cannot be used are not tried again before then, by
+    /// GPUs that took long to report that they cannot be used are not tried again before then, by
     /// index.
     let_be: BTreeMap<u32, Instant>,
     beat: Arc<Heartbeat>,
@@ -135,8 +135,8 @@ impl Session {
         self.live.as_mut().ok_or_else(|| OpenError::Other("NVML is closed".into()))
     }
 
-    /// Processes that compute on any GPU. Where nobody makes passes, this is one: else none that is
-    /// set aside, or lost, would be back.
+    /// Processes that compute on any GPU. Where no collector makes passes, this is one, because a
+    /// GPU that is set aside or lost would otherwise never be back.
     pub fn computing(&mut self) -> Result<Computing, OpenError> {
         let alone = !self.passes;
         let live = self.live()?;
@@ -184,7 +184,7 @@ impl Live {
         let library = Library::open(library, Arc::clone(beat) as Arc<dyn Watch>)?;
         let driver = library.driver_version().unwrap_or_default();
         let cuda = library.cuda_version().map(|v| format!("{}.{}", v / 1000, v % 1000 / 10));
-        let numbering = Numbering::of(&driver);
+        let numbering = Numbering::for_driver(&driver);
         let cuda = cuda.unwrap_or_default();
         let indices = 0..library.device_count()?.min(MAX_GPUS);
         let mut live = Self {
@@ -247,8 +247,8 @@ impl Live {
         self.gpus.iter().any(|gpu| gpu.down)
     }
 
-    /// XID errors since the last question; the first one begins to listen. For where nobody reads
-    /// the kernel's log.
+    /// XID errors since the last question; the first one begins to listen. For nodes where the
+    /// kernel's log is not read.
     pub fn xids(&mut self) -> Heard {
         self.xid_listener.hear(&self.library, &mut self.gpus)
     }

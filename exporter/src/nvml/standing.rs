@@ -1,6 +1,6 @@
-//! How a GPU stands: whether it is asked at all, and what a pass over it shows.
+//! The state of a GPU: whether it is read at all, and what a pass over it shows.
 //!
-//! Three things end that it is asked: it is lost, by the driver's word; it answers nothing but
+//! A GPU is no longer read for one of three reasons: the driver reports it as lost; it answers only
 //! errors, pass after pass; or it answers too slowly, and is set aside ([`super::quarantine`]).
 
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Gpu {
         }
         if self.half_known && self.quarantine.may_ask() {
             let late = || self.spent().total > self.quarantine.most();
-            if let Ok((id, half_known)) = Identity::of(&self.device, late) {
+            if let Ok((id, half_known)) = Identity::read(&self.device, late) {
                 (self.id, self.half_known) = (Arc::new(id), half_known);
             }
         }
@@ -71,8 +71,7 @@ impl Gpu {
             (self.tally.silent, self.tally.answered) = (0, true);
         } else if self.tally.errors > 0 && !self.lost && !self.needs_reset {
             self.tally.silent += 1;
-            // Of one that never answered nothing says that it ever will; a second question is asked
-            // all the same.
+            // A GPU that never answered may never answer; a second question is asked all the same.
             let given_up = self.tally.silent >= SILENT_PASSES || !self.tally.answered && !self.is_alive();
             if given_up && !self.lost {
                 let why = self.tally.last_error.take();
@@ -118,7 +117,7 @@ impl Gpu {
         }
     }
 
-    /// Whether a GPU that was lost, or wants a reset, answers again.
+    /// Whether a GPU that was lost, or needs a reset, answers again.
     pub fn sign_of_life(&mut self) {
         if (self.lost || self.needs_reset) && self.quarantine.may_ask() && self.is_alive() {
             (self.lost, self.needs_reset, self.lost_with) = (false, false, None);
@@ -139,7 +138,7 @@ impl Gpu {
         }
     }
 
-    /// Has a set tell of its XID errors.
+    /// Registers the GPU's XID errors with a set of events.
     pub(super) fn listen(&mut self, set: &mut XidEvents) -> Result<(), Error> {
         let heard = set.watch(&self.device);
         self.judge();

@@ -1,8 +1,8 @@
-//! XID errors as NVML tells of them, for where nobody reads the kernel's log: one set of events, in
-//! which every GPU is that can be listened to.
+//! XID errors as NVML reports them, for where the kernel's log is not read: one set of events with
+//! every GPU that supports them.
 //!
-//! A set with a GPU in it that is lost may answer nothing but that, whichever GPU one waits for. So
-//! it is made anew without that GPU, after what it had was taken.
+//! A set that contains a lost GPU may return only that error, whichever GPU is waited for. So it is
+//! made anew without that GPU, after its pending events were taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const DEAF_FOR: Duration = Duration::from_mins(10);
 /// given since.
 const MUTE_FOR: Duration = REFUSED_FOR;
 
-/// An XID error, as NVML tells of it: without its text.
+/// An XID error as NVML reports it: without its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Xid {
     pub gpu: Option<Arc<Identity>>,
@@ -29,7 +29,7 @@ pub struct Xid {
     pub compute_instance: Option<u32>,
 }
 
-/// What was heard.
+/// Events received.
 #[derive(Debug, Clone, Default)]
 pub struct Heard {
     pub xids: Vec<Xid>,
@@ -44,7 +44,7 @@ pub(super) struct XidListener {
     set: Option<XidEvents>,
     /// Indices of the GPUs in the set.
     within: BTreeSet<u32>,
-    /// Those that have no such events or may not be listened to, and since when they said so.
+    /// GPUs without such events or permission for them, and since when they refuse.
     mute: BTreeMap<u32, Instant>,
     /// Those that could not be taken in, and since when.
     deaf: BTreeMap<u32, Instant>,
@@ -80,7 +80,7 @@ impl XidListener {
         }
     }
 
-    /// A set that fails tells nothing more: it is given up.
+    /// A set that failed delivers nothing more: it is given up.
     fn take(&mut self) -> Vec<XidEvent> {
         let mut events = Vec::new();
         let Some(set) = &mut self.set else { return events };

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use rustix::io::Errno;
 
-/// What may be done, as the bits of a mode say it.
+/// Rights, as the bits of a mode.
 pub(super) const READS: u32 = 0o4;
 pub(super) const ENTERS: u32 = 0o1;
 
@@ -22,7 +22,7 @@ const ACL_VERSION: u32 = 2;
 /// Of the kernel's notes for a program: the caller had not all of its rights.
 const AT_SECURE: u64 = 23;
 
-/// A process's own, as `/proc` tells them.
+/// The rights of a process, as `/proc` gives them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rights {
     pub(super) user: u32,
@@ -33,8 +33,8 @@ pub(crate) struct Rights {
 
 impl Rights {
     /// From `/proc/PID/status`. `None` where a program runs with other rights than those of who
-    /// started it: what it is told to read, by its environment or a name, comes from one user,
-    /// and what it may read is another's.
+    /// started it: the paths that its environment or its name give come from one user, and the
+    /// rights to read them are another's.
     pub(super) fn parse(status: &str) -> Option<Self> {
         let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
         let numbers = |key: &str| {
@@ -52,9 +52,9 @@ impl Rights {
         Some(Self { user, groups, all })
     }
 
-    /// Whether what the process is told to read is of somebody with fewer rights, by
-    /// `/proc/PID/auxv`: a setuid program of root's that has become root altogether still has
-    /// the environment of who started it.
+    /// Whether the paths that the process is given to read come from somebody with fewer rights, by
+    /// `/proc/PID/auxv`: a setuid program of root's that has become root altogether still has the
+    /// environment of who started it.
     pub(super) fn are_borrowed(&self, notes: &[u8]) -> bool {
         let secure = |note: &[u8]| {
             let (key, value) = note.split_at(8);
@@ -79,7 +79,7 @@ impl Rights {
         }
     }
 
-    /// What an access list allows to somebody who is not the owner, in the order of
+    /// What an access list allows a user who is not the owner, in the order of
     /// `posix_acl_permission` of the kernel.
     fn listed(&self, what: u32, list: &[u8], group: u32) -> bool {
         let Some((version, entries)) = list.split_first_chunk() else { return false };
@@ -245,7 +245,7 @@ mod tests {
             !may(&with(&[(0x02, 4, 1001), (0x08, 4, 21), (0x10, 4, ALL), (0x20, 0, ALL)])),
             "not for them"
         );
-        // The bits of the group in the mode are the mask then, and say nothing of the group.
+        // The bits of the group in the mode are the mask then, and do not apply to the group.
         let owning = Rights { user: 1000, groups: vec![7], all: false };
         let masked = list(&with(&[(0x02, 4, 1001), (0x10, 4, ALL), (0x20, 0, ALL)]));
         assert!(!owning.listed(READS, &masked, 7));

@@ -1,5 +1,5 @@
-//! Real files and links. Rights are made up, so that they are judged alike whoever runs this; what
-//! only root can make (a file of somebody else, a process of somebody else) is in
+//! Real files and links. Rights are made up, so that the result is the same for every user who runs
+//! this; what only root can make (a file or a process of another user) is in
 //! `discover/tests/owners.rs`.
 
 use std::fs;
@@ -9,7 +9,7 @@ use super::*;
 
 const STRANGER: u32 = 4711;
 
-fn of(user: u32, groups: &[u32], place: Option<Place>) -> View {
+fn view_of(user: u32, groups: &[u32], place: Option<Place>) -> View {
     View { rights: Rights { user, groups: groups.to_vec(), all: false }, place }
 }
 
@@ -38,7 +38,7 @@ fn file(path: &Path, bits: u32) {
 }
 
 fn why(found: io::Result<Located>) -> Option<Refusal> {
-    Refusal::of(&found.err()?)
+    Refusal::from_error(&found.err()?)
 }
 
 #[test]
@@ -47,10 +47,10 @@ fn only_what_the_process_may_read_behind_directories_that_it_may_enter() {
     let (open, private) = (dir.path().join("open"), dir.path().join("private"));
     file(&open, 0o644);
     file(&private, 0o600);
-    let stranger = of(us() + STRANGER, &[], None);
+    let stranger = view_of(us() + STRANGER, &[], None);
     assert!(stranger.find(&open).unwrap().open().is_ok());
     assert_eq!(why(stranger.find(&private)), Some(Refusal::NotReadable(us() + STRANGER)));
-    assert!(of(us(), &[], None).find(&private).unwrap().open().is_ok());
+    assert!(view_of(us(), &[], None).find(&private).unwrap().open().is_ok());
     let link = dir.path().join("link");
     symlink(&private, &link).unwrap();
     assert_eq!(why(stranger.find(&link)), Some(Refusal::NotReadable(us() + STRANGER)));
@@ -61,11 +61,11 @@ fn only_what_the_process_may_read_behind_directories_that_it_may_enter() {
         mode(dir.path(), bits);
         let refused = (!enters).then_some(Refusal::NotEnterable(us() + STRANGER));
         assert_eq!(why(stranger.find(&open)), refused, "{bits:o}");
-        // Whether there is such a file is not told either.
+        // Whether there is such a file is not revealed either.
         assert_eq!(why(stranger.find(&dir.path().join("none"))), refused, "{bits:o}");
     }
-    let kernel = of(us(), &[], None).find(Path::new("/proc/self/status")).unwrap();
-    assert_eq!(Refusal::of(&kernel.open().unwrap_err()), Some(Refusal::OfTheKernel));
+    let kernel = view_of(us(), &[], None).find(Path::new("/proc/self/status")).unwrap();
+    assert_eq!(Refusal::from_error(&kernel.open().unwrap_err()), Some(Refusal::OfTheKernel));
     assert!(Reach::Below("/proc/self/status".into()).open(Path::new("/proc/self/status")).is_ok());
 }
 
@@ -79,7 +79,7 @@ fn pipes_and_devices_are_not_opened() {
         for reach in [
             Reach::Below(path.to_owned()),
             Reach::Below("/".into()),
-            Reach::Of(Arc::new(of(us(), &[], None))),
+            Reach::Of(Arc::new(view_of(us(), &[], None))),
         ] {
             let err = reach.open(path).unwrap_err();
             assert_eq!(err.kind(), io::ErrorKind::InvalidInput, "{reach:?}");
@@ -87,7 +87,8 @@ fn pipes_and_devices_are_not_opened() {
     }
 }
 
-/// Who makes links for somebody else is root. Where we are not, the rule is asked for them.
+/// Only root makes links for other users. Where this does not run as root, the rule is tested
+/// instead.
 #[test]
 fn links_of_others_lead_to_what_is_theirs() {
     let dir = public();
@@ -109,7 +110,7 @@ fn links_of_others_lead_to_what_is_theirs() {
         return;
     }
     let below = Reach::Below(dir.path().to_owned());
-    let reader = Reach::Of(Arc::new(of(STRANGER + 1, &[], None)));
+    let reader = Reach::Of(Arc::new(view_of(STRANGER + 1, &[], None)));
     for name in ["to-ours", "to-theirs", "to-another"] {
         assert!(below.open(&at(name)).is_ok(), "links of root and of who reads lead anywhere");
         std::os::unix::fs::lchown(at(name), Some(STRANGER), None).unwrap();
@@ -131,7 +132,10 @@ fn links_of_others_lead_to_what_is_theirs() {
     mode(dir.path(), 0o1777);
     assert_eq!(why(below.find(&at("to-theirs"))), Some(Refusal::SharedLink(STRANGER)));
     assert_eq!(why(reader.find(&at("to-theirs"))), Some(Refusal::SharedLink(STRANGER)));
-    assert!(Reach::Of(Arc::new(of(STRANGER, &[], None))).open(&at("to-theirs")).is_ok(), "their own link");
+    assert!(
+        Reach::Of(Arc::new(view_of(STRANGER, &[], None))).open(&at("to-theirs")).is_ok(),
+        "their own link"
+    );
     for name in ["to-ours", "to-theirs"] {
         assert!(Reach::Below(at(name)).open(&at(name)).is_ok(), "the operator named it");
     }
@@ -170,7 +174,7 @@ fn a_pattern_is_the_operators_before_its_first_wildcard() {
 fn loops_and_depths_end() {
     let dir = public();
     symlink("round", dir.path().join("round")).unwrap();
-    let here = of(us(), &[], None);
+    let here = view_of(us(), &[], None);
     assert_eq!(why(here.find(&dir.path().join("round"))), Some(Refusal::TooFar));
     let mut deep = dir.path().to_owned();
     for _ in 0..MAX_DEPTH {
@@ -200,7 +204,7 @@ fn a_link_of_a_container_leads_into_it() {
     symlink("../7/root", process("8").join("root")).unwrap();
     let view = |process: &str, mounts: &str| {
         let place = Place { mounts: mounts.into(), process: dir.path().join(process) };
-        of(us(), &[], Some(place))
+        view_of(us(), &[], Some(place))
     };
     let length = |path: &str| Some(view("7", "mnt:[1]").find(Path::new(path)).ok()?.metadata.len());
     assert_eq!(length("/in.yaml"), Some(3));
@@ -222,7 +226,7 @@ fn directories_below_one_that_was_found() {
         let names = fs::read_dir(found.again())?.flatten().map(|e| e.file_name().into_string().unwrap());
         io::Result::Ok(names.count())
     };
-    let stranger = Reach::Of(Arc::new(of(us() + STRANGER, &[], None)));
+    let stranger = Reach::Of(Arc::new(view_of(us() + STRANGER, &[], None)));
     let ours = Reach::Below(dir.path().to_owned());
     for reach in [&ours, &stranger] {
         assert_eq!(names(reach, "").unwrap(), 2);

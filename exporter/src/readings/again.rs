@@ -1,48 +1,48 @@
-//! Points that say which step they are of, and are exported again and again.
+//! Points that carry their step, and are exported again and again.
 //!
 //! An SDK keeps a series for every set of attributes it was ever given and exports all of them each
-//! time: with the step among the attributes each export begins at the first step. What was told
-//! before is taken out here; what is told by a process that began anew, at steps that went back, is
-//! not.
+//! time: with the step among the attributes each export begins at the first step. What was reported
+//! before is removed here. What a process reports that began anew, at steps that went back, is
+//! kept.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::{Readings, Report, Value, Who};
 
-/// Steps that are recognised when the newest of an export is older than the last that was told.
+/// Steps that are recognised when the newest step of an export is older than the last one reported.
 const MAX_RECENT: usize = 8;
 
-/// Steps told last, with what they said.
+/// The steps reported last, with a fingerprint of their values.
 #[derive(Debug, Default)]
 pub(super) struct Recent(VecDeque<(i64, u64)>);
 
 impl Recent {
     pub(super) fn note(&mut self, report: &Report<'_>) {
-        let Some(told) = fingerprint(report) else { return };
-        if !self.0.contains(&told) {
+        let Some(print) = fingerprint(report) else { return };
+        if !self.0.contains(&print) {
             if self.0.len() >= MAX_RECENT {
                 self.0.pop_front();
             }
-            self.0.push_back(told);
+            self.0.push_back(print);
         }
     }
 
     fn knows(&self, report: &Report<'_>) -> bool {
-        fingerprint(report).is_some_and(|told| self.0.contains(&told))
+        fingerprint(report).is_some_and(|print| self.0.contains(&print))
     }
 }
 
 impl Readings {
-    /// Takes out of one export the steps that were told before. `known` is the last step that is
-    /// known of a rank.
+    /// Removes from one export the steps that were reported before. `known` gives the last known
+    /// step of a rank.
     pub(crate) fn sift<'a>(
         &self,
-        told: Vec<(Who, Report<'a>)>,
+        reports: Vec<(Who, Report<'a>)>,
         known: impl Fn(&Who) -> Option<i64>,
     ) -> Vec<(Who, Report<'a>)> {
         let mut newest: BTreeMap<(String, u32), (i64, bool)> = BTreeMap::new();
-        for (who, report) in &told {
+        for (who, report) in &reports {
             let key = (who.run.clone(), who.rank);
             let Some(step) = report.step else { continue };
             if newest.get(&key).is_none_or(|(before, _)| *before <= step) {
@@ -51,12 +51,12 @@ impl Readings {
             }
         }
         let from = |who: &Who, (newest, repeated): (i64, bool)| {
-            let rank = self.ranks.get(&(who.run.clone(), who.rank)).filter(|rank| rank.told);
+            let rank = self.ranks.get(&(who.run.clone(), who.rank)).filter(|rank| rank.gives_steps);
             let last = rank.map_or_else(|| known(who), |rank| rank.step)?;
             // It went back, to steps that are new.
             (newest >= last || repeated).then_some(last)
         };
-        let floors: BTreeMap<_, _> = told
+        let floors: BTreeMap<_, _> = reports
             .iter()
             .filter_map(|(who, _)| {
                 let key = (who.run.clone(), who.rank);
@@ -68,11 +68,11 @@ impl Readings {
             let floor = floors.get(&(who.run.clone(), who.rank));
             report.step.zip(floor).is_none_or(|(step, floor)| step >= *floor)
         };
-        told.into_iter().filter(is_new).collect()
+        reports.into_iter().filter(is_new).collect()
     }
 }
 
-/// A step and what is said of it.
+/// A fingerprint of a step and its values.
 fn fingerprint(report: &Report<'_>) -> Option<(i64, u64)> {
     let mut hasher = DefaultHasher::new();
     for reading in &report.readings {
@@ -101,9 +101,9 @@ mod tests {
             let readings = vec![names.reading("loss", "", Value::Gauge(*step as f64 / 7.0))];
             (who(), Report { step: Some(*step), readings, ..Report::default() })
         };
-        let told = readings.sift(steps.iter().map(report).collect(), |_| known);
+        let new = readings.sift(steps.iter().map(report).collect(), |_| known);
         let mut taken = Vec::new();
-        for (who, report) in told {
+        for (who, report) in new {
             let events = readings.take(&who, report, known, 0.0).events;
             taken.extend(events.iter().filter_map(|e| e.step));
         }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_told_once_however_often_they_are_exported() {
+    fn steps_are_published_once_however_often_they_are_exported() {
         let mut readings = Readings::new(0.0);
         assert_eq!(export(&mut readings, &[100], None), [100]);
         assert_eq!(export(&mut readings, &[100, 110, 120], Some(100)), [110, 120]);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_again_after_a_restart_of_ours() {
+    fn nothing_is_published_again_after_a_restart_of_ours() {
         let mut readings = Readings::new(0.0);
         assert_eq!(export(&mut readings, &[100, 110, 120], Some(110)), [120]);
     }

@@ -1,4 +1,4 @@
-//! What a name of somebody else's means here.
+//! What the metric names of other projects mean here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -158,7 +158,7 @@ fn bare(name: &str) -> Cow<'_, str> {
     Cow::Borrowed(bare)
 }
 
-/// The divisor of a name, unless the reporter says in which unit it measures.
+/// The divisor of a name, unless the reporter gives the unit.
 fn divisor(ours: &str, by: f64, unit: &str) -> f64 {
     match (ours, unit) {
         (metric::STEP_TIME, "s" | "seconds") => 1.0,

@@ -48,7 +48,7 @@ fn step_and(events: &[Event], name: &str) -> (Option<i64>, Option<f64>) {
 }
 
 #[test]
-fn steps_that_are_told() {
+fn steps_that_are_given() {
     let mut b = Bench::new();
     let first = b.report(&[("step", gauge(7.0)), ("loss", gauge(2.5)), ("lr", gauge(0.1))]);
     assert_eq!(step_and(&first, "loss"), (Some(7), Some(2.5)));
@@ -61,7 +61,7 @@ fn steps_that_are_told() {
     let late = b.report(&[("step", gauge(9.0)), ("loss", gauge(2.25))]);
     assert_eq!(step_and(&late, "loss"), (Some(9), Some(2.25)));
     let back = b.report(&[("step", gauge(1.0)), ("loss", gauge(2.0))]);
-    assert_eq!(step_and(&back, "loss"), (Some(1), Some(2.0)), "a restart is told as it is");
+    assert_eq!(step_and(&back, "loss"), (Some(1), Some(2.0)), "a restart is published as it is");
     let by_attribute = b.report_of(Some(4), &[("loss", gauge(1.0))]);
     assert_eq!(step_and(&by_attribute, "loss"), (Some(4), Some(1.0)));
 }
@@ -69,8 +69,8 @@ fn steps_that_are_told() {
 #[test]
 fn what_nobody_has_set_is_not_zero() {
     let mut b = Bench::new();
-    let told = b.report(&[("step", gauge(0.0)), ("loss", gauge(0.0)), ("memory", gauge(5.0))]);
-    assert_eq!((step_and(&told, "loss"), told[0].m.get("memory")), ((Some(0), None), Some(5.0)));
+    let events = b.report(&[("step", gauge(0.0)), ("loss", gauge(0.0)), ("memory", gauge(5.0))]);
+    assert_eq!((step_and(&events, "loss"), events[0].m.get("memory")), ((Some(0), None), Some(5.0)));
     assert_eq!(
         step_and(&b.report(&[("step", gauge(1.0)), ("loss", gauge(0.0))]), "loss"),
         (Some(1), Some(0.0))
@@ -135,7 +135,7 @@ fn what_was_measured_is_news_although_it_is_the_same() {
         assert_eq!(step_and(&events, "loss"), (Some(step), Some(2.0)));
     }
     let rest = b.report(&[("memory", gauge(2.0))]);
-    assert_eq!(step_and(&rest, "memory"), (Some(2), Some(2.0)), "to the last step that was told");
+    assert_eq!(step_and(&rest, "memory"), (Some(2), Some(2.0)), "to the last step that was reported");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn counting_goes_on_after_a_restart_of_ours() {
 }
 
 #[test]
-fn a_step_that_is_seen_again_after_a_restart_of_ours_is_not_told_again() {
+fn a_step_that_is_seen_again_after_a_restart_of_ours_is_not_published_again() {
     let mut b = Bench::new();
     b.known = Some(41);
     assert!(b.report(&[("step", gauge(41.0)), ("loss", gauge(2.5))]).is_empty());
@@ -167,7 +167,7 @@ fn a_step_that_is_seen_again_after_a_restart_of_ours_is_not_told_again() {
 }
 
 #[test]
-fn readings_without_a_step_go_to_the_last_that_another_source_told_of() {
+fn readings_without_a_step_go_to_the_last_that_another_source_reported() {
     let mut b = Bench::new();
     b.known = Some(100);
     b.report(&[("loss", gauge(3.0))]);
@@ -237,10 +237,10 @@ fn ranks_are_bounded() {
 }
 
 proptest::proptest! {
-    /// Whatever is reported, a told step is never another one, and values are those that were
-    /// reported.
+    /// Whatever is reported, a given step is never changed into another one, and values are those
+    /// that were reported.
     #[test]
-    fn told_steps_and_values_are_kept(reports in proptest::collection::vec((0i64..50, 0u8..4), 1..40)) {
+    fn given_steps_and_values_are_kept(reports in proptest::collection::vec((0i64..50, 0u8..4), 1..40)) {
         let mut b = Bench::new();
         for (step, loss) in reports {
             for event in b.report(&[("step", gauge(step as f64)), ("loss", gauge(f64::from(loss)))]) {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 /// Series of one rank.
 pub(super) const MAX_SERIES: usize = 512;
 
-/// What a protocol says of a quantity.
+/// A quantity as a protocol reports it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Value {
-    /// What it is now, set who knows when.
+    /// What it is now; when it was set is not known.
     Gauge(f64),
     /// What it was measured to be for this very report.
     Measured(f64),
@@ -20,7 +20,7 @@ pub(crate) enum Value {
     Durations { count: f64, sum: f64, cumulative: bool, start: Option<f64> },
 }
 
-/// What a value says beside the one before it.
+/// A value compared to the one before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Gained {
     /// The gauge, the total, or the mean of what was measured since the last report.
@@ -32,7 +32,7 @@ pub(crate) struct Gained {
     /// Measurements since the last report.
     pub(crate) count: f64,
     pub(crate) changed: bool,
-    /// A total that began before we listened: what of it is new cannot be told yet.
+    /// A total that began before this exporter listened: its growth is not known yet.
     pub(crate) unknown: bool,
 }
 
@@ -114,7 +114,7 @@ fn gauge(before: Option<Last>, v: f64) -> Gained {
     Gained { value: v, changed, ..Gained::default() }
 }
 
-/// A total that fell, or says that it began anew, began at zero.
+/// A total that fell, or is marked as begun anew, began at zero.
 fn is_reset(before: &Last, value: f64, start: Option<f64>) -> bool {
     let later = before.start.zip(start).is_some_and(|(old, new)| new > old);
     later || value < before.value

@@ -11,7 +11,7 @@ static VALUE: Family = Family::gauge("test_value", "", &[], "A value");
 
 const DEADLINE: Duration = Duration::from_millis(20);
 
-/// A collector that does what the test says.
+/// A collector that does what the test sets.
 struct Fake(fn(&mut Samples) -> Result<(), CollectError>);
 
 impl Collector for Fake {

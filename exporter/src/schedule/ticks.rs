@@ -1,6 +1,6 @@
 //! When the passes of a collector begin: the first at once, all others at a rhythm that is its own,
 //! so that collectors with the same interval do not all begin at the same moment, and take turns
-//! with whoever else needs the processor.
+//! with other users of the processor.
 
 use std::time::{Duration, Instant};
 

@@ -71,8 +71,8 @@ pub(super) static FAMILIES: &[&Family] = &[&CHECKPOINTS, &TOTAL_BYTES, &WRITTEN]
 pub struct CheckpointsConfig {
     /// The directory that holds one entry a checkpoint.
     pub path: PathBuf,
-    /// The run it belongs to; otherwise the name of the directory, or of the one above where that
-    /// says nothing.
+    /// The run it belongs to; otherwise the name of the directory, or of the one above if that name
+    /// is generic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     #[serde(default = "interval")]
@@ -119,7 +119,7 @@ impl CheckpointsConfig {
 struct Watched {
     config: CheckpointsConfig,
     reach: Reach,
-    /// Entries that are not for us, by a link of somebody else.
+    /// Entries that are not ours, because of a link of another user.
     refused: BTreeSet<PathBuf>,
     run: String,
     sink: Box<dyn Sink>,
@@ -278,7 +278,7 @@ impl Watched {
         Ok(found.split_off(over))
     }
 
-    /// The step of the last whole checkpoint as the framework says, where it does.
+    /// The step of the last whole checkpoint as the framework records it, where it does.
     fn tracked(&self) -> Option<i64> {
         let read = |name: &&str| {
             let found = self.reach.find(&self.config.path.join(name)).ok()?;
@@ -358,9 +358,11 @@ impl Watched {
         }
     }
 
-    /// Takes down an entry that a link of somebody else leads away from, once.
+    /// Records, once, an entry that a link of another user leads away from.
     fn refuse(&mut self, path: &Path, err: &std::io::Error) {
-        let Some(why) = Refusal::of(err).filter(|_| self.refused.len() < MAX_CHECKPOINTS) else { return };
+        let Some(why) = Refusal::from_error(err).filter(|_| self.refused.len() < MAX_CHECKPOINTS) else {
+            return;
+        };
         if self.refused.insert(path.to_owned()) {
             self.health.dropped(NOT_OWNER, 1);
             tracing::warn!(path = %path.display(), %why, "a checkpoint is not looked at");
@@ -383,8 +385,8 @@ impl Watched {
         self.publish(CkptPhase::Fail, key, unix, Some(text));
     }
 
-    /// Of what was there before us only the last whole one is told: how old it is counts, and one
-    /// that is being written.
+    /// Of the checkpoints that were there before the exporter started, only the last whole one is
+    /// published, because its age counts, and one that is being written.
     fn begin(&self) {
         let whole = self.known.iter().rev().find(|(_, c)| c.state == State::Whole);
         let writing = self.known.iter().rev().take_while(|(_, c)| c.state != State::Whole).last();
@@ -457,8 +459,8 @@ pub(super) fn start(config: CheckpointsConfig, around: &Surroundings, shutdown: 
     poll::start(Polling { kind: "checkpoints", name, health, interval }, watched, shutdown);
 }
 
-/// Tells of the last finished checkpoint that lies there: who looks once wants to know how large
-/// the next one will be.
+/// Reports the last finished checkpoint in the directory. A single check needs it to estimate the
+/// size of the next one.
 pub(crate) fn report_last(config: CheckpointsConfig, hub: &Hub) -> std::io::Result<()> {
     let mut watched = Watched::new(config, Box::new(hub.clone()));
     if let Some(listed) = watched.list()?.into_iter().rfind(|listed| !listed.name.temporary) {

@@ -61,7 +61,7 @@ static RESTARTS: Family = Family::gauge(
     "job_restart_count",
     "",
     &["run"],
-    "How often the launcher says that it has restarted the job: torchrun's count, or Slurm's",
+    "Restarts of the job by the launcher's own count: torchrun's, or Slurm's",
 );
 static FILES: Family = Family::gauge(
     "job_discovered_files",
@@ -118,7 +118,7 @@ struct Discovery {
     files: Files,
     /// Processes that were greeted, by pid and start.
     greeted: BTreeSet<(u32, u64)>,
-    /// Processes whose dump was told of.
+    /// Processes whose dump was published.
     dumped: BTreeSet<(u32, u64)>,
 }
 
@@ -171,7 +171,7 @@ impl Discovery {
             }
         };
         let started = tree.started(pid)?;
-        let view = View::of(&self.around.roots, pid).map(Arc::new);
+        let view = View::of_process(&self.around.roots, pid).map(Arc::new);
         if view.is_none() {
             self.health.dropped(NOT_OWNER, 1);
         }
@@ -182,7 +182,7 @@ impl Discovery {
         let begun = booted.map(|at| at + started / TICKS_PER_SECOND);
         let begun = begun.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at));
         let named = identity::named(&self.around.roots, pid)?;
-        let voice = Voice::of(processes::user(&self.around.roots, pid));
+        let voice = Voice::from_uid(processes::user(&self.around.roots, pid));
         let run = self.around.hub.claim(
             unix_now(),
             Claim {
@@ -197,10 +197,11 @@ impl Discovery {
                 voice,
             },
         );
-        Some(Trainer { pid, started, begun, view, identity: Identity::of(&environ), named, run, voice })
+        Some(Trainer { pid, started, begun, view, identity: Identity::parse(&environ), named, run, voice })
     }
 
-    /// Tells the run's rank and job; a process that reports by itself says more, later and better.
+    /// Publishes the run's rank and job; a process that reports by itself gives more, later and
+    /// better.
     fn greet(&mut self, trainer: &Trainer) {
         let id = &trainer.identity;
         if id.rank.is_none() || !self.greeted.insert((trainer.pid, trainer.started)) {
@@ -225,7 +226,7 @@ impl Discovery {
         self.publish(trainer.voice, greeting);
     }
 
-    /// Tells of a dump of NCCL's flight recorder that this process left.
+    /// Publishes a dump of NCCL's flight recorder that this process left.
     fn dump(&mut self, trainer: &Trainer) {
         let id = &trainer.identity;
         let (Some(path), Some(begun), Some(view)) = (&id.dump, trainer.begun, &trainer.view) else { return };

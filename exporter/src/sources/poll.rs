@@ -1,5 +1,5 @@
-//! The thread of a source that looks at files: one that nobody waits for, because a file system
-//! that hangs may hold it for ever.
+//! The thread of a source that looks at files. It is not joined, because a file system that hangs
+//! may hold it for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,11 +1,10 @@
 //! Scrapes an endpoint in Prometheus's format that a trainer serves, and makes steps of what it
 //! shows.
 //!
-//! For trainers that expose their numbers and tell them no other way (Axolotl, prime-rl), and for
-//! Ray's agent. A scrape is a look every few seconds: of steps in between nothing is seen, and a
-//! spike that came and went is not. What is wanted of a page are a dozen series: those of a
-//! framework that is recognised, those that the configuration names, and those whose names say that
-//! they are of training.
+//! For trainers that expose their numbers in no other way (Axolotl, prime-rl), and for Ray's agent.
+//! A scrape samples every few seconds: steps in between, and spikes in them, are not seen. Only
+//! about a dozen series of a page are used: those of a framework that is recognised, those that the
+//! configuration names, and those whose names show that they are of training.
 
 mod client;
 mod exposition;
@@ -49,15 +48,15 @@ pub struct ScrapeConfig {
     /// What is served there: `auto` finds it out, `prometheus` is anything.
     #[serde(default = "auto")]
     pub format: String,
-    /// The run it belongs to; otherwise what a label says, or else the address.
+    /// The run it belongs to; otherwise the value of a label, or else the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// The host that it tells of, where that is not this one.
+    /// The host that the endpoint reports, if it is not this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Which labels say whose a series is.
+    /// Labels that give the run and rank of a series.
     #[serde(default)]
     pub labels: LabelConfig,
     /// What names mean: theirs to ours.
@@ -115,7 +114,7 @@ impl ScrapeConfig {
         wrong
     }
 
-    /// The run of what says none: host and port.
+    /// The run of series without one: host and port.
     fn address(&self) -> String {
         let after = self.url.split_once("://").map_or(self.url.as_str(), |(_, rest)| rest);
         let host = after.split(['/', '?']).next().unwrap_or(after);
@@ -131,7 +130,7 @@ struct Wanted {
     drop: Vec<Pattern>,
 }
 
-/// What a page says, told by itself.
+/// The events of one page by itself.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(text: &str) -> Vec<stepwatch_wire::Event> {
     let Ok(config) = stepwatch_kit::config::parse("", "{url: \"http://x/\", keep: [\"*a*\"]}") else {
@@ -142,7 +141,7 @@ pub(crate) fn fuzz(text: &str) -> Vec<stepwatch_wire::Event> {
     let page = exposition::read(&fetched, None, &wanted);
     let mut events = page.states(&mut BTreeMap::new());
     let mut readings = Readings::new(0.0);
-    for (who, report) in page.told(&wanted) {
+    for (who, report) in page.reports(&wanted) {
         events.extend(readings.take(&who, report, None, 0.0).events);
     }
     events
@@ -221,7 +220,7 @@ impl Scrape {
         let mut dropped = page.dropped;
         let mut lag: Option<f64> = None;
         let mut events = page.states(&mut self.states);
-        for (who, report) in page.told(&self.wanted) {
+        for (who, report) in page.reports(&self.wanted) {
             let known = self.sink.last_step(&who.run, who.rank);
             let taken = self.readings.take(&who, report, known, now);
             dropped += taken.dropped;
@@ -258,7 +257,8 @@ impl Wanted {
         }
     }
 
-    /// Whether a series is wanted; `None` where nobody has asked for it and its name must tell.
+    /// Whether a series is wanted; `None` where the configuration does not name it and its name
+    /// must decide.
     fn asked(&self, name: &str) -> Option<bool> {
         if self.drop.iter().any(|p| p.matches(name)) {
             return Some(false);

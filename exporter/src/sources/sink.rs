@@ -1,4 +1,4 @@
-//! What a source finds itself in, and where it puts what it reads.
+//! The environment of a source, and where it publishes what it reads.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ pub trait Sink: Send {
         true
     }
 
-    /// Whether `voice` may speak for this run.
+    /// Whether `voice` may report this run.
     fn hears(&self, voice: Voice, run: &str) -> bool {
         let _ = (voice, run);
         true
@@ -78,13 +78,13 @@ pub trait Sink: Send {
         claim.run
     }
 
-    /// What was told of one run turns out to be of another, as `voice` says.
+    /// What was reported of one run turns out to be of another, as `voice` claims.
     fn join(&self, now: f64, voice: Voice, from: &str, to: &str) {
         let _ = (now, voice, from, to);
     }
 
-    /// Jobs that were heard of from those whose word counts for `voice`, each with what the rule
-    /// calls its run.
+    /// Jobs reported by senders that `voice` accepts, each with the run name that the rule gives
+    /// it.
     fn jobs(&self, voice: Voice) -> Vec<(String, String)> {
         let _ = voice;
         Vec::new()

@@ -116,7 +116,7 @@ enum Socket {
     Unix(UnixDatagram, PathBuf),
 }
 
-/// Who sent a packet, as far as the socket says.
+/// Who sent a packet, as far as the socket shows.
 #[derive(Debug, Clone, Copy)]
 enum Sender {
     Known {
@@ -169,7 +169,7 @@ impl Socket {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)?;
         }
-        // What an earlier start left behind; a file that is no socket is somebody's.
+        // A socket that an earlier start left behind; a file that is no socket is not ours.
         if UnixDatagram::unbound()?
             .connect(&path)
             .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
@@ -178,7 +178,7 @@ impl Socket {
         }
         let socket = UnixDatagram::bind(&path)?;
         stepwatch_sys::credentials::ask(&socket)?;
-        // Anyone on the node may speak, as at the ingest socket.
+        // Any process of the node may send, as at the ingest socket.
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
         Ok(Self::Unix(socket, path))
     }
@@ -191,7 +191,7 @@ impl Socket {
             }
             Self::Unix(socket, _) => {
                 let Received { length, uid, carried } = datagram::receive(socket, packet).await?;
-                Ok((length, Sender::Known { voice: Voice::of(uid), carried }))
+                Ok((length, Sender::Known { voice: Voice::from_uid(uid), carried }))
             }
         }
     }
@@ -266,7 +266,8 @@ impl Statsd {
         shutdown.wait().await;
     }
 
-    /// Asked anew for every datagram: whose a port was a moment ago says nothing of whose it is.
+    /// Looked up anew for every datagram, because the owner of a port may have changed a moment
+    /// ago.
     fn voice(&mut self, sender: Sender) -> Voice {
         match sender {
             Sender::Known { voice, carried } => {
@@ -277,13 +278,13 @@ impl Statsd {
             }
             Sender::At(ends) => {
                 let uid = peer::uid_of_datagram(ends).or_else(|| self.search(ends.peer, Instant::now()));
-                Voice::of(uid)
+                Voice::from_uid(uid)
             }
         }
     }
 
-    /// Nobody where searching has taken its share of the time: any user can make the table long,
-    /// and send from ports that are not in it.
+    /// `None` once the searches have taken their share of the time: any user can make the table
+    /// long, and send from ports that are not in it.
     fn search(&mut self, from: SocketAddr, now: Instant) -> Option<u32> {
         let (took, at) = self.searched;
         let took = took.saturating_sub(now.saturating_duration_since(at) / SEARCH_SHARE);
@@ -343,7 +344,7 @@ impl Statsd {
         gathered.add(Reading { meaning, known, value });
     }
 
-    /// What a line says: of several values, their mean.
+    /// The value of a line: of several values, their mean.
     fn value(&mut self, (run, rank, _): &Key, name: &str, line: &Line<'_>) -> Value {
         match line.kind {
             StatsdType::Counter => Value::Increment(line.sum / line.rate),
@@ -393,7 +394,7 @@ impl Statsd {
 }
 
 impl Gathered {
-    /// Whether a gauge said which step this is.
+    /// Whether a gauge gave the step.
     fn has_step(&self) -> bool {
         self.readings.iter().any(|r| r.meaning == Meaning::Step)
     }

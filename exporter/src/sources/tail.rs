@@ -1,10 +1,11 @@
-//! Follows what trainers write to files, and publishes the steps it tells of: logs and JSON lines
-//! as they grow, records of TensorBoard and W&B, small files that are written anew.
+//! Follows the files that trainers write, and publishes the steps in them: logs and JSON lines as
+//! they grow, records of TensorBoard and W&B, small files that are written anew.
 //!
 //! One thread for each configured entry polls its files, because nothing else works on every file
-//! system and because a thread that hangs in a dead NFS mount must hold nobody else. The files are
-//! read by `stepwatch-formats`; what is done here is which files, where to begin, whose run it is,
-//! when it was, how it ended, and to be able to go on after a crash.
+//! system and because a thread that hangs in a dead NFS mount must not hold up the others. The
+//! files are parsed by `stepwatch-formats`. This module decides which files to read, where to
+//! begin, which run they belong to, the time of each event and how the run ended, and goes on after
+//! a crash.
 
 mod again;
 mod config;
@@ -60,7 +61,7 @@ const SCAN_PAUSE: u32 = 50;
 /// How much longer ago a file may have been written than another of the same user and keep its
 /// place.
 const STAYS_SECONDS: f64 = 60.0;
-/// Runs of one entry that were introduced; of more, a hello may be missing or be said again.
+/// Runs of one entry whose `hello` was sent; of more, a `hello` may be missing or be sent again.
 const MAX_GREETED: usize = 1024;
 
 /// A tail has nothing on the page but what every source has.
@@ -251,7 +252,7 @@ impl Tail {
         if self.files.len() + fresh.len() <= MAX_FILES {
             return fresh;
         }
-        // Those whose job must be over give way to what was just written, whoever owns it.
+        // Files whose job must be over give way to what was just written, whoever owns it.
         let written = |candidate: &Candidate| open::since_epoch(candidate.written).unwrap_or(0.0);
         let alive = fresh.iter().filter(|candidate| !file::is_idle_since(written(candidate), unix)).count();
         let mut over = (self.files.len() + alive).saturating_sub(MAX_FILES);
@@ -324,7 +325,7 @@ impl Tail {
         }
     }
 
-    /// Says bye for runs that nobody on this host writes of any more, though somebody did.
+    /// Publishes `bye` for runs that had a writer on this host and have none any more.
     fn look_for_writers(&mut self, now: Instant, unix: f64) {
         let mut cx = Context {
             sink: &*self.sink,
@@ -366,9 +367,9 @@ impl Tail {
             }
         }
         let written = self.files.values().filter(|f| f.watch.is_written());
-        let busy: BTreeSet<_> = written.filter_map(|f| f.of().cloned()).collect();
+        let busy: BTreeSet<_> = written.filter_map(|f| f.run_and_rank().cloned()).collect();
         for file in self.files.values_mut().filter(|f| f.watch.is_orphaned()) {
-            if file.of().is_none_or(|of| !busy.contains(of)) {
+            if file.run_and_rank().is_none_or(|of| !busy.contains(of)) {
                 file.end(now, unix, &mut cx);
             }
         }

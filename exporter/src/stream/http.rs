@@ -2,8 +2,8 @@
 //! connection drains.
 //!
 //! A record is sent the moment it is published; nothing here waits to fill a buffer. A reader that
-//! the ring overtakes is told what it missed and goes on. One that leaves its chunk untouched for
-//! too long is cut off: it comes back with its cursor. Meanwhile it holds no memory but that chunk.
+//! the ring overtakes gets a gap record and goes on. One that leaves its chunk untouched for too
+//! long is cut off: it comes back with its cursor. Meanwhile it holds no memory but that chunk.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use crate::samples::Samples;
 pub struct StreamConfig {
     /// A reader that takes nothing for this long is cut off.
     pub slow_after: Duration,
-    /// An idle stream says so this often.
+    /// Interval of the records that an idle stream sends.
     pub heartbeat: Duration,
     pub max_readers: usize,
     /// Of one address.
@@ -97,7 +97,7 @@ impl StreamState {
         Self { ring, node, config, shutdown, readers: Arc::default() }
     }
 
-    /// Tells a reader what it does without.
+    /// Sends a reader a record of the gap.
     fn gap(&self, gap: &Gap, after: u64) -> Bytes {
         self.readers.gaps.fetch_add(1, Ordering::Relaxed);
         let event = Event { node: Some(self.node.clone()), ..gap.event() };

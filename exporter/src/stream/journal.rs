@@ -1,5 +1,5 @@
-//! What is in the ring, kept where it outlives this process, and with it how far sources had read
-//! when it was published.
+//! A copy of the ring in files that outlive this process, together with how far sources had read
+//! when the records were published.
 //!
 //! After `kill -9` the next start has every record that a reader may have seen, under the same
 //! numbers, so a reader goes on by its cursor as if nothing had happened; and a source that goes on
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use crate::persisted_state::open_private;
 
-/// First word of a file of ours, and the version of what follows.
+/// The magic bytes of a journal, and the version of what follows.
 const MAGIC: &str = "#stepwatch-stream-1";
 /// Marks kept; a source beyond them remembers its position by its own means only.
 const MAX_MARKS: usize = 16_384;
@@ -101,7 +101,7 @@ impl Place {
         if text[start] == b'{' && text.ends_with(b"\n") {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::InvalidData, "somebody else wrote to the journal"))
+        Err(io::Error::new(io::ErrorKind::InvalidData, "another program wrote to the journal"))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The records of the ring, by who sent them.
 //!
-//! What no longer fits is given up of whoever has the most, the oldest first: a user who floods the
-//! stream pushes out only that user's own records. The numbers of a lane have holes where records
-//! of others stand, and where the ring gave records up there are holes in all lanes.
+//! What no longer fits is taken from the user with the most, the oldest first: a user who floods
+//! the stream pushes out only that user's own records. The numbers of a lane have holes where
+//! records of others stand, and where the ring gave records up there are holes in all lanes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;

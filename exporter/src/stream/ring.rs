@@ -2,8 +2,8 @@
 //!
 //! Publishers wait for each other while a record is made; the lock that readers share is held for a
 //! push and a wake-up, and by a reader to clone reference counts, so neither waits for the other's
-//! work. Where the ring is kept, all but the latest records are read back from there: only who
-//! comes back after minutes asks for them. At 8 ranks and 20 steps a second of 250 bytes the
+//! work. Where the ring is kept, all but the latest records are read back from there: only a reader
+//! that comes back after minutes asks for them. At 8 ranks and 20 steps a second of 250 bytes the
 //! default 8 MiB hold three and a half minutes, at one step a second more than an hour: longer than
 //! an alerter takes to come back.
 
@@ -67,7 +67,7 @@ pub struct Gathered<'a> {
 /// Where a reader begins.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Start {
-    /// The last record the reader has, or is told to do without.
+    /// The last record that the reader has, or that a gap record skipped.
     pub after: u64,
     /// A gap record to send first.
     pub gap: Option<Gap>,
@@ -251,7 +251,7 @@ impl Ring {
         Read::Records { chunk: text.into(), last }
     }
 
-    /// Does without the records that cannot be read back: readers are told of a gap.
+    /// Drops the records that cannot be read back: readers get a gap record.
     fn forget_kept(&self, error: &io::Error) {
         tracing::error!(%error, "cannot read what was kept of the stream; records that a reader still wanted are lost");
         self.journal_failures.fetch_add(1, Ordering::Relaxed);
@@ -323,11 +323,13 @@ impl Gap {
             Why::OtherBoot => {
                 "the cursor is of an earlier start of this exporter; records of that start are lost as well"
             }
-            Why::Ahead => "the cursor is ahead of everything that this exporter has told; it begins anew",
+            Why::Ahead => {
+                "the cursor is ahead of everything that this exporter has published; it begins anew"
+            }
         };
         let mut event = Event { lost: Some(self.lost), text: Some(text.into()), ..Event::new(Kind::Gap) };
         if self.why == Why::OtherBoot {
-            // How much of the other start is lost, `lost` does not say: nobody knows.
+            // `lost` does not include what is lost of the other start, because that is not known.
             event.extra.insert("boot_changed".into(), Value::Bool(true));
         }
         event

@@ -1,10 +1,10 @@
-//! Who follows the stream, and who gives way: the alerter must get in however many strangers ask
-//! for the stream.
+//! Limits the readers of the stream, and decides which one gives way: the alerter must get in
+//! however many unknown clients ask for the stream.
 //!
 //! Readers of one address, and on this machine of one user, get a few places. Where no place is
-//! free, whoever has the most gives their latest one up to a reader who has fewer. Where all have
+//! free, the holder of the most gives up its latest one to a reader who has fewer. Where all have
 //! one, a reader is trusted that showed a password or a certificate, or that followed for a while
-//! before: it takes the place of the stranger who came last.
+//! before: it takes the place of the untrusted reader that came last.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -105,7 +105,7 @@ impl State {
         self.taken.values().filter(|t| !t.authenticated && t.owner == owner).count()
     }
 
-    /// The latest place of whoever has the most, if that leaves them no fewer than a newcomer who
+    /// The latest place of the holder of the most, if that leaves it no fewer than a newcomer who
     /// has `own` gets.
     fn of_the_greediest(&self, own: usize) -> Option<u64> {
         let all = self.taken.iter().filter(|(_, t)| !t.authenticated);
@@ -121,7 +121,7 @@ impl State {
 }
 
 impl Seat {
-    /// Ends when somebody else takes the place.
+    /// Ends when another reader takes the place.
     pub(super) async fn evicted(&self) {
         self.cut.cancelled().await;
     }
@@ -140,11 +140,11 @@ mod tests {
     use super::*;
 
     fn client(n: u8) -> Owner {
-        (Some(Client::of([10, 0, 0, n].into(), [192, 0, 2, 1].into())), None)
+        (Some(Client::from_addresses([10, 0, 0, n].into(), [192, 0, 2, 1].into())), None)
     }
 
     fn user(uid: u32) -> Owner {
-        (Some(Client::of([127, 0, 0, 1].into(), [127, 0, 0, 1].into())), Some(uid))
+        (Some(Client::from_addresses([127, 0, 0, 1].into(), [127, 0, 0, 1].into())), Some(uid))
     }
 
     #[test]
@@ -164,7 +164,8 @@ mod tests {
         seats.0.locked().taken.values_mut().for_each(|t| t.since = long_ago);
         let alerter = seats.take(client(9), false, (8, 4)).unwrap();
         assert!(strangers[7].cut.is_cancelled());
-        // They come back, and leave it its place: nobody gives up what others have no more of.
+        // They come back, and leave it its place: no reader gives up a place to one that has as
+        // many.
         let back: Vec<_> = (0..4).filter_map(|n| seats.take(client(1 + n % 2), false, (8, 4))).collect();
         assert!(!alerter.cut.is_cancelled() && back.len() <= 1);
     }

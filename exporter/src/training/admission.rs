@@ -1,4 +1,4 @@
-//! Who may speak for which run, and which runs are followed when there are too many.
+//! Who may report which run, and which runs are followed when there are too many.
 
 use std::sync::Arc;
 
@@ -23,14 +23,15 @@ pub(super) const RANKS_KEPT: usize = 32;
 pub(super) const MAX_RANKS_KEPT: usize = 1024;
 
 impl Training {
-    /// Whose the run is, where it is not one that `voice` may speak for.
+    /// The owner of the run, where `voice` may not report it.
     pub fn not_theirs(&self, run: &str, voice: Voice, now: f64) -> Option<Voice> {
         let is_silent = |heard: f64| now - heard > self.options.forget_after;
         let owner = match self.runs.get(run) {
             Some(run) if run.is_completed() && !run.is_connected() => return None,
             Some(run) if run.is_over() && !run.is_connected() && is_silent(run.heard) => return None,
             Some(run) => run.owner,
-            // Of one that was not followed for want of room, or before a restart of this exporter.
+            // For a run that was not followed for want of room, or before a restart of this
+            // exporter.
             None => {
                 let past = self.archive.runs.get(run)?;
                 (!past.completed && !is_silent(past.heard)).then_some(past.owner)?
@@ -40,7 +41,7 @@ impl Training {
         (owner.joined_by(voice).is_none() && !shared()).then_some(owner)
     }
 
-    /// Follows a run, if `voice` may speak for it and there is room, made where it can be.
+    /// Follows a run, if `voice` may report it and there is room, made where it can be.
     pub fn admit(&mut self, run: &str, kind: Kind, voice: Voice, now: f64) -> Result<(), Reason> {
         if let Some(known) = self.runs.get(run) {
             if known.owner == voice {
@@ -49,7 +50,7 @@ impl Training {
             if self.not_theirs(run, voice, now).is_some() {
                 return Err(Reason::NotOwner);
             }
-            // Its goodbye was said: who comes now begins anew.
+            // Its `bye` came: the next reporter begins anew.
             if !(known.is_over() && !known.is_connected() && known.owner.joined_by(voice).is_none()) {
                 return Ok(());
             }
@@ -88,19 +89,19 @@ impl Training {
         all < MAX_RANKS && (own < MAX_RANKS_OF_USER || run.owner == Voice::Exporter)
     }
 
-    /// Counts that `voice` spoke for a run of `owner`, and says so once in a while.
+    /// Counts that `voice` reported a run of `owner`, and logs it once in a while.
     pub fn refuse(&mut self, run: &str, owner: Voice, voice: Voice, now: f64) {
         self.drops.count(Reason::NotOwner);
         if let Some(known) = self.runs.get_mut(run) {
             known.refuse(voice);
         }
-        if self.told.is_due(Reason::NotOwner, voice, now) {
-            tracing::warn!(run, of = %owner, by = %voice, "refused: the run is another user's (runs.shared says which anybody may speak for)");
+        if self.logged_refusals.is_due(Reason::NotOwner, voice, now) {
+            tracing::warn!(run, of = %owner, by = %voice, "refused: the run is another user's (runs.shared lists those that every user may report)");
         }
     }
 
-    /// Counts `n` parts of an event that a limit leaves out, and says whose once in a while. Tells
-    /// whether it was said.
+    /// Counts `n` parts of an event that a limit leaves out, and logs whose once in a while.
+    /// Returns whether it was logged.
     pub(super) fn leave_out(
         &mut self,
         run: &str,
@@ -109,18 +110,18 @@ impl Training {
         now: f64,
     ) -> bool {
         self.drops.add(reason, n);
-        let is_due = n > 0 && self.told.is_due(reason, voice, now);
+        let is_due = n > 0 && self.logged_refusals.is_due(reason, voice, now);
         if is_due {
             tracing::warn!(run, of = %voice, reason = reason.as_str(), "a run has more than is followed");
         }
         is_due
     }
 
-    /// Counts that a connection is over a limit, and says whose once in a while. Tells whether it
-    /// was said.
+    /// Counts that a connection is over a limit, and logs whose once in a while. Returns whether it
+    /// was logged.
     pub fn refuse_connection(&mut self, peer: Peer, reason: Reason, now: f64) -> bool {
         self.drops.count(reason);
-        let is_due = self.told.is_due(reason, Voice::of(Some(peer.uid)), now);
+        let is_due = self.logged_refusals.is_due(reason, Voice::from_uid(Some(peer.uid)), now);
         if is_due {
             let Peer { uid, pid, .. } = peer;
             tracing::warn!(uid, pid, reason = reason.as_str(), "over a limit of the ingest socket");
@@ -134,7 +135,7 @@ impl Training {
             self.refuse(run, owner, voice, now);
             return Outcome::Dropped(reason);
         }
-        if self.told.is_due(reason, voice, now) {
+        if self.logged_refusals.is_due(reason, voice, now) {
             tracing::warn!(run, of = %voice, reason = reason.as_str(), "a new run is not followed: no run gives way to it (runs.max_runs, runs.new_per_minute)");
         }
         self.dropped(reason)
@@ -145,7 +146,7 @@ impl Training {
         if self.runs.len() < self.options.max_runs {
             return true;
         }
-        if !std::mem::replace(&mut self.told_full, true) {
+        if !std::mem::replace(&mut self.logged_full, true) {
             let limit = self.options.max_runs;
             tracing::warn!(
                 run = name,
@@ -156,9 +157,10 @@ impl Training {
         self.victim(kind, voice, now).is_some()
     }
 
-    /// Who gives way: of one's own, a run that spoke within `linger` stays, or two would take turns
-    /// and neither be followed. A run that never made a step gives way to one that brings its
-    /// first: whoever says hello for many runs keeps nobody who trains off the page.
+    /// The run that gives way. Among one user's own runs, a run reported within `linger` stays, or
+    /// two would take turns and neither be followed. A run that never made a step gives way to one
+    /// that brings its first, so that a user who sends `hello` for many runs keeps no training run
+    /// off the page.
     fn victim(&self, kind: Kind, voice: Voice, now: f64) -> Option<Arc<str>> {
         Newcomer { voice, kind, now, linger: self.options.linger }.victim(self.runs.values())
     }
@@ -170,7 +172,7 @@ impl Training {
         let Some(victim) = self.victim(kind, voice, now) else { return };
         if let Some(owner) = self.runs.get(&victim).map(|run| run.owner).filter(|owner| *owner != voice) {
             self.drops.count(Reason::RunsShare);
-            if self.told.is_due(Reason::RunsShare, owner, now) {
+            if self.logged_refusals.is_due(Reason::RunsShare, owner, now) {
                 tracing::warn!(run = %victim, of = %owner, new = name, by = %voice, "runs.max_runs is reached: the user with the most runs gives one up");
             }
         }

@@ -15,7 +15,7 @@ use crate::persisted_state;
 use crate::voice::Voice;
 
 const FILE: &str = "runs.json";
-/// Runs remembered; of the user with the most, the one heard of longest ago goes first.
+/// Runs remembered; of the user with the most, the one with the oldest report goes first.
 const MAX_RUNS: usize = 1024;
 /// A run is forgotten after this long.
 const KEEP_SECONDS: f64 = 14.0 * 86_400.0;
@@ -27,7 +27,7 @@ pub(super) struct PastRun {
     /// Whose it was.
     #[serde(default)]
     pub(super) owner: Voice,
-    /// All its ranks said goodbye, and that all went well: it may be anybody's.
+    /// All its ranks sent `bye` with a good end: any user may take it over.
     #[serde(default)]
     pub(super) completed: bool,
     pub(super) ranks: BTreeMap<u32, PastRank>,

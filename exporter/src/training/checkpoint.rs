@@ -1,19 +1,20 @@
-//! What is known of a run's checkpoints: the promise that work since then is all that can be lost.
+//! The state of a run's checkpoints, for the bound on lost work: only the work since the last one
+//! can be lost.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use stepwatch_wire::{CkptPhase, Event, Value};
 
-/// Closer together, two are parts of one that tell no step.
+/// Closer together, two are parts of one whose step is not known.
 const APART_SECONDS: f64 = 10.0;
 
-/// Where a run puts its checkpoints, as the collectors of this node want to know it.
+/// Where a run puts its checkpoints, for the collectors of this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CheckpointPlace {
     pub run: String,
-    /// The last one, as whoever wrote it names it: maybe a directory that is gone by now, or a path
-    /// of a container.
+    /// The last one, by the name that its writer gave: maybe a directory that is gone by now, or a
+    /// path of a container.
     pub path: Option<PathBuf>,
     pub bytes: Option<f64>,
     /// Seconds from one to the next.
@@ -44,11 +45,11 @@ impl Checkpoints {
             Some(CkptPhase::Start) => {
                 self.writing.insert(rank, ts);
             }
-            // A trainer that only says "saved" means the end.
+            // A trainer that only reports "saved" means the end.
             Some(CkptPhase::End) | None => self.saved(event, rank, ts),
             Some(CkptPhase::Fail) => {
                 self.writing.remove(&rank);
-                // Every rank of a sharded checkpoint may tell of the same failure.
+                // Every rank of a sharded checkpoint may report the same failure.
                 if event.step.is_none() || event.step != self.failed_step {
                     self.failures += 1;
                     self.failed_step = event.step;
@@ -71,7 +72,7 @@ impl Checkpoints {
         self.bytes = number(&["bytes", "size"]).or(self.bytes);
     }
 
-    /// Each rank of a sharded checkpoint may tell of it.
+    /// Each rank of a sharded checkpoint may report it.
     fn paced(&mut self, event: &Event, ts: f64) {
         let same = event.step.is_some() && event.step == self.last_step;
         let gap = self.last_success.map(|last| ts - last).filter(|gap| *gap > APART_SECONDS && !same);

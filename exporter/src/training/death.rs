@@ -1,4 +1,4 @@
-//! What is published of processes that went without a goodbye.
+//! Events about processes that ended without a `bye`.
 
 use stepwatch_wire::names::exporter_event;
 use stepwatch_wire::{Event, Kind, Value};
@@ -21,7 +21,7 @@ pub(super) fn launcher_dead(rank: &Rank, number: u32) -> Event {
         name: Some(exporter_event::LAUNCHER_DEAD.into()),
         level: Some("error".into()),
         text: Some(format!(
-            "what started rank {number} closed its socket without a goodbye: its output is not read any more, and nobody says how it ends"
+            "what started rank {number} closed its socket without a goodbye: its output is not read any more, and how it ends is not known"
         )),
         ..Event::new(Kind::Event)
     }

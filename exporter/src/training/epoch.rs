@@ -1,15 +1,15 @@
-//! Which life of the job a step belongs to.
+//! Which attempt of the job a step belongs to.
 //!
 //! A job that dies resumes from its last checkpoint, so its steps go backwards; to a detector that
 //! looks like a loss that jumped and must not be compared across. The rule here: a source of a rank
 //! going backwards, or a new process taking over a rank, begins a new attempt of the whole run, and
 //! the other ranks and sources join it.
 //!
-//! Several sources may tell of the same rank, each at its own pace: a TensorBoard file is two
-//! minutes behind, a log line comes at once. So every source has its own place in the run, a
-//! restart is counted when the first of them shows it, and what another still tells of the life
-//! before is known by its time. While the trainer itself speaks, only it begins an attempt: it is
-//! never late and never read twice.
+//! Several sources may report the same rank, each at its own pace: a TensorBoard file is two
+//! minutes behind, a log line comes at once. So every source has its own place in the run. A
+//! restart is counted when the first source shows it, and what another source still reports of the
+//! attempt before is recognised by its time. While the trainer itself reports, only it begins an
+//! attempt, because its reports are never late and never read twice.
 
 use crate::origin::Priority;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ const LEAD_SECONDS: f64 = 300.0;
 const IN_FLIGHT_SECONDS: f64 = 5.0;
 /// How far the clocks that two sources write may be apart: some write whole seconds.
 const CLOCK_SECONDS: f64 = 1.0;
-/// A source that was not heard of for this long may have been replaced by another of its kind.
+/// A source without reports for this long may have been replaced by another of its kind.
 const REPLACED_SECONDS: f64 = 5.0;
 /// Sources of one rank; the one that is silent for longest makes room.
-const MAX_TELLERS: usize = 8;
+const MAX_SOURCES: usize = 8;
 
 /// A step that is further ahead than this is a mistake until the next one confirms it: a number
 /// from elsewhere, or damage.
@@ -39,7 +39,7 @@ pub(super) fn is_jump(before: i64, step: i64) -> bool {
 pub(super) struct RunEpoch {
     pub(super) attempt: u32,
     began: f64,
-    /// When its first step happened, where the source said so.
+    /// When its first step happened, where the source gave it.
     began_at: Option<f64>,
     first_step: i64,
 }
@@ -50,38 +50,38 @@ pub(super) struct RankEpoch {
     pub(super) attempt: u32,
     pub(super) last: Option<i64>,
     lead: Option<(Priority, f64)>,
-    tellers: Vec<Teller>,
-    /// The new process that said hello for this rank and has not stepped yet.
+    sources: Vec<SourceProgress>,
+    /// The new process that sent `hello` for this rank and has not stepped yet.
     newborn: Option<u32>,
-    /// A step that was too far ahead to be believed alone.
+    /// A step that was too far ahead to be accepted alone.
     doubted: Option<i64>,
-    /// The launcher itself said that the next step is of the run's attempt.
+    /// The launcher itself declared that the next step is of the run's attempt.
     certain: bool,
 }
 
-/// Who tells of a step.
+/// Who reports a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Speaker<'a> {
     pub(super) priority: Priority,
     /// Which source; `None` is the trainer itself.
     pub(super) name: Option<&'a Arc<str>>,
-    /// When the step was true, as it says.
+    /// When the step was true, as the source gives it.
     pub(super) ts: Option<f64>,
     pub(super) now: f64,
 }
 
 /// A source of a rank, and how far it has got.
 #[derive(Debug, Clone)]
-struct Teller {
+struct SourceProgress {
     priority: Priority,
     name: Option<Arc<str>>,
     attempt: u32,
     last: Option<i64>,
     last_ts: Option<f64>,
     heard: f64,
-    /// It went back, which was not believed yet.
+    /// It went back, which was not accepted yet.
     back: Option<i64>,
-    /// It said that a new process writes it.
+    /// It declared that a new process writes it.
     reborn: bool,
 }
 
@@ -94,7 +94,7 @@ pub(super) enum Observed {
         advanced: i64,
         /// The last step before the run went back, when this step began a new attempt.
         restarted_from: Option<i64>,
-        /// It comes from the most exact source that speaks.
+        /// It comes from the most exact active source.
         leads: bool,
     },
 }
@@ -122,7 +122,7 @@ impl RunEpoch {
         before && who.priority != Priority::Client && who.now - self.began < LEAD_SECONDS
     }
 
-    /// Whether a source that has not shown the restart itself still tells of the attempt before.
+    /// Whether a source that has not shown the restart itself still reports the attempt before.
     fn is_left_by(&self, step: i64, who: Speaker<'_>) -> bool {
         if who.priority == Priority::Client || who.ts.is_none() || self.began_at.is_none() {
             return self.is_in_flight(step, who.now);
@@ -140,7 +140,7 @@ impl RunEpoch {
     }
 }
 
-impl Teller {
+impl SourceProgress {
     fn new(who: Speaker<'_>, attempt: u32) -> Self {
         Self {
             priority: who.priority,
@@ -185,14 +185,14 @@ impl Teller {
 
 impl RankEpoch {
     pub(super) fn new(attempt: u32, last: Option<i64>) -> Self {
-        Self { attempt, last, lead: None, tellers: Vec::new(), newborn: None, doubted: None, certain: false }
+        Self { attempt, last, lead: None, sources: Vec::new(), newborn: None, doubted: None, certain: false }
     }
 
     /// As it was before this exporter was restarted.
     pub(super) fn restored(attempt: u32, last: i64, lead: Priority, now: f64) -> Self {
         let who = Speaker { priority: lead, name: None, ts: None, now };
-        let teller = Teller { last: Some(last), ..Teller::new(who, attempt) };
-        Self { lead: Some((lead, now)), tellers: vec![teller], ..Self::new(attempt, Some(last)) }
+        let source = SourceProgress { last: Some(last), ..SourceProgress::new(who, attempt) };
+        Self { lead: Some((lead, now)), sources: vec![source], ..Self::new(attempt, Some(last)) }
     }
 
     pub(super) fn lead(&self) -> Option<Priority> {
@@ -203,15 +203,15 @@ impl RankEpoch {
         self.newborn = Some(pid);
     }
 
-    /// A source says that what it tells from here on is of a new process.
+    /// A source declares that what it reports from here on is of a new process.
     pub(super) fn source_reborn(&mut self, who: Speaker<'_>, run: &RunEpoch) {
-        let at = self.teller(who, None, run);
-        if let Some(teller) = self.tellers.get_mut(at) {
-            teller.reborn = true;
+        let at = self.source_index(who, None, run);
+        if let Some(source) = self.sources.get_mut(at) {
+            source.reborn = true;
         }
     }
 
-    /// The next step comes from this process. A child that said hello for its parent's rank, as a
+    /// The next step comes from this process. A child that sent `hello` for its parent's rank, as a
     /// data loader's worker might, is not the one that steps.
     pub(super) fn stepped_by(&mut self, pid: Option<u32>) {
         if pid.is_some() && self.newborn != pid {
@@ -225,7 +225,7 @@ impl RankEpoch {
     }
 
     /// Whether a step is so far ahead of the rank's last, or of the run's `here` when the rank has
-    /// none, that it is not believed. The one after it is, if it goes on from there.
+    /// none, that it is not accepted alone. It is accepted if the step after it goes on from there.
     pub(super) fn doubts(&mut self, step: i64, here: Option<i64>) -> bool {
         let jumped = self.last.or(here).is_some_and(|before| is_jump(before, step));
         let before = core::mem::replace(&mut self.doubted, jumped.then_some(step));
@@ -238,16 +238,16 @@ impl RankEpoch {
 
     pub(super) fn observe(&mut self, run: &mut RunEpoch, step: i64, who: Speaker<'_>) -> Observed {
         let leads = self.leads(who);
-        let at = self.teller(who, Some(step), run);
+        let at = self.source_index(who, Some(step), run);
         let is_client = who.priority == Priority::Client;
         let newborn = is_client && self.newborn.take().is_some();
         let certain = core::mem::take(&mut self.certain);
-        let Some(teller) = self.tellers.get_mut(at) else { return Observed::Past };
-        let newborn = newborn || core::mem::take(&mut teller.reborn);
-        let back = teller.goes_back(step, who.ts);
-        teller.heard = who.now;
+        let Some(source) = self.sources.get_mut(at) else { return Observed::Past };
+        let newborn = newborn || core::mem::take(&mut source.reborn);
+        let back = source.goes_back(step, who.ts);
+        source.heard = who.now;
         let mut restarted_from = None;
-        if teller.attempt == run.attempt {
+        if source.attempt == run.attempt {
             if run.is_past(who) {
                 return Observed::Past;
             }
@@ -268,8 +268,8 @@ impl RankEpoch {
             Some(last) => step.saturating_sub(last).max(0),
         };
         self.last = self.last.max(Some(step));
-        if let Some(teller) = self.tellers.get_mut(at) {
-            teller.moved(step, who.ts);
+        if let Some(source) = self.sources.get_mut(at) {
+            source.moved(step, who.ts);
         }
         Observed::Step { advanced, restarted_from, leads }
     }
@@ -286,41 +286,41 @@ impl RankEpoch {
         self.lead.is_some_and(|(lead, at)| lead == Priority::Client && now - at <= LEAD_SECONDS)
     }
 
-    /// Where the source stands among those of the rank, made where it is new. A new file takes the
-    /// place of the one that ended, when it tells an earlier step at a later time.
-    fn teller(&mut self, who: Speaker<'_>, step: Option<i64>, run: &RunEpoch) -> usize {
-        if let Some(at) = self.tellers.iter().position(|t| t.is(who)) {
+    /// Index of the source among those of the rank; a new one is added. A new file takes the place
+    /// of the one that ended, when it reports an earlier step at a later time.
+    fn source_index(&mut self, who: Speaker<'_>, step: Option<i64>, run: &RunEpoch) -> usize {
+        if let Some(at) = self.sources.iter().position(|t| t.is(who)) {
             return at;
         }
-        let replaced = |t: &Teller| {
+        let replaced = |t: &SourceProgress| {
             let silence = t.last_ts.zip(who.ts).map_or(0.0, |(last, ts)| ts - last).max(who.now - t.heard);
             let goes_back = t.last.zip(step).is_some_and(|(last, step)| step < last);
             t.name.is_none() || (goes_back && silence > REPLACED_SECONDS && t.is_later(who.ts))
         };
-        let kin = self.tellers.iter().enumerate().filter(|(_, t)| t.priority == who.priority && replaced(t));
+        let kin = self.sources.iter().enumerate().filter(|(_, t)| t.priority == who.priority && replaced(t));
         if let Some((at, _)) = kin.max_by_key(|(_, t)| t.last) {
-            self.tellers[at].name = who.name.cloned();
+            self.sources[at].name = who.name.cloned();
             return at;
         }
-        if self.tellers.len() >= MAX_TELLERS {
-            let silent = (0..self.tellers.len())
-                .min_by(|a, b| self.tellers[*a].heard.total_cmp(&self.tellers[*b].heard));
+        if self.sources.len() >= MAX_SOURCES {
+            let silent = (0..self.sources.len())
+                .min_by(|a, b| self.sources[*a].heard.total_cmp(&self.sources[*b].heard));
             if let Some(at) = silent {
-                self.tellers.swap_remove(at);
+                self.sources.swap_remove(at);
             }
         }
-        // The trainer's own first words are of the attempt that the rank is in: it never speaks of
+        // The trainer's own first report is of the attempt that the rank is in: it never reports
         // the past.
         let attempt = if who.priority == Priority::Client { self.attempt } else { run.attempt };
-        let last = if who.priority == Priority::Client && self.tellers.is_empty() { self.last } else { None };
-        self.tellers.push(Teller { last, ..Teller::new(who, attempt) });
-        self.tellers.len() - 1
+        let last = if who.priority == Priority::Client && self.sources.is_empty() { self.last } else { None };
+        self.sources.push(SourceProgress { last, ..SourceProgress::new(who, attempt) });
+        self.sources.len() - 1
     }
 
     /// A source comes along to the run's attempt, and with it the rank.
     fn join(&mut self, at: usize, run: &RunEpoch) {
-        if let Some(teller) = self.tellers.get_mut(at) {
-            teller.join(run.attempt);
+        if let Some(source) = self.sources.get_mut(at) {
+            source.join(run.attempt);
         }
         if self.attempt != run.attempt {
             self.attempt = run.attempt;
@@ -417,8 +417,8 @@ mod tests {
         assert_eq!(rank.observe(&mut run, 5, by(Log, 401.0)), restart(22));
     }
 
-    /// What a source tells at `now` of a step that was true at `ts`.
-    fn told(priority: Priority, name: &Arc<str>, ts: f64, now: f64) -> Speaker<'_> {
+    /// A report at `now` of a step that was true at `ts`.
+    fn speaker(priority: Priority, name: &Arc<str>, ts: f64, now: f64) -> Speaker<'_> {
         Speaker { priority, name: Some(name), ts: Some(ts), now }
     }
 
@@ -428,46 +428,46 @@ mod tests {
         let (mut run, mut rank) = (RunEpoch::new(0, 0.0), RankEpoch::new(0, None));
         let ts = |s: i64| s as f64 * 10.0;
         for s in 1..=150 {
-            rank.observe(&mut run, s, told(Log, &log, ts(s), ts(s)));
+            rank.observe(&mut run, s, speaker(Log, &log, ts(s), ts(s)));
             if s > 12 {
-                rank.observe(&mut run, s - 12, told(File, &old, ts(s - 12), ts(s)));
+                rank.observe(&mut run, s - 12, speaker(File, &old, ts(s - 12), ts(s)));
             }
         }
         // Killed after step 150, resumed from 100 two minutes later.
         let again = |s: i64| 1620.0 + (s - 100) as f64 * 10.0;
-        let shown = rank.observe(&mut run, 100, told(Log, &log, again(100), again(100)));
+        let shown = rank.observe(&mut run, 100, speaker(Log, &log, again(100), again(100)));
         assert_eq!(shown, Observed::Step { advanced: 1, restarted_from: Some(150), leads: false });
         for s in 139..=150 {
-            let late = rank.observe(&mut run, s, told(File, &old, ts(s), again(101)));
+            let late = rank.observe(&mut run, s, speaker(File, &old, ts(s), again(101)));
             assert_eq!(late, Observed::Past, "{s}");
         }
         for s in 101..=130 {
-            rank.observe(&mut run, s, told(Log, &log, again(s), again(s)));
+            rank.observe(&mut run, s, speaker(Log, &log, again(s), again(s)));
         }
         for s in 100..=118 {
-            rank.observe(&mut run, s, told(File, &new, again(s), again(130)));
+            rank.observe(&mut run, s, speaker(File, &new, again(s), again(130)));
         }
         assert_eq!((run.attempt, rank.attempt, rank.last), (1, 1, Some(130)));
     }
 
     #[test]
-    fn a_new_file_that_tells_earlier_steps_later_is_a_restart_and_one_beside_it_is_not() {
+    fn a_new_file_with_earlier_steps_at_later_times_is_a_restart_and_one_beside_it_is_not() {
         let (a, b, c) = ("events.1".into(), "events.1.val".into(), "events.2".into());
         let (mut run, mut rank) = (RunEpoch::new(0, 0.0), RankEpoch::new(0, None));
         for s in 1..=50 {
-            rank.observe(&mut run, s, told(File, &a, s as f64, 60.0));
+            rank.observe(&mut run, s, speaker(File, &a, s as f64, 60.0));
         }
         // Another writer of the same process, whose file is read after the first.
         for s in 1..=50 {
-            rank.observe(&mut run, s, told(File, &b, s as f64 + 0.1, 60.0));
+            rank.observe(&mut run, s, speaker(File, &b, s as f64 + 0.1, 60.0));
         }
         assert_eq!(run.attempt, 0);
         // One step summed up late is no restart.
-        rank.observe(&mut run, 49, told(File, &a, 51.0, 61.0));
-        rank.observe(&mut run, 51, told(File, &a, 51.5, 61.5));
+        rank.observe(&mut run, 49, speaker(File, &a, 51.0, 61.0));
+        rank.observe(&mut run, 51, speaker(File, &a, 51.5, 61.5));
         assert_eq!(run.attempt, 0);
         for s in 40..=60 {
-            rank.observe(&mut run, s, told(File, &c, s as f64 + 100.0, 170.0));
+            rank.observe(&mut run, s, speaker(File, &c, s as f64 + 100.0, 170.0));
         }
         assert_eq!(run.attempt, 1);
     }
@@ -476,10 +476,10 @@ mod tests {
     fn a_file_that_says_it_was_resumed_is_a_new_process() {
         let name = "run.wandb".into();
         let (mut run, mut rank) = (RunEpoch::new(0, 0.0), RankEpoch::new(0, None));
-        rank.observe(&mut run, 10, told(File, &name, 10.0, 10.0));
-        rank.source_reborn(told(File, &name, 20.0, 20.0), &run);
-        assert_eq!(rank.observe(&mut run, 11, told(File, &name, 30.0, 30.0)), restart(10));
-        assert_eq!(rank.observe(&mut run, 12, told(File, &name, 31.0, 31.0)), step(1));
+        rank.observe(&mut run, 10, speaker(File, &name, 10.0, 10.0));
+        rank.source_reborn(speaker(File, &name, 20.0, 20.0), &run);
+        assert_eq!(rank.observe(&mut run, 11, speaker(File, &name, 30.0, 30.0)), restart(10));
+        assert_eq!(rank.observe(&mut run, 12, speaker(File, &name, 31.0, 31.0)), step(1));
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub static RUN_INFO: Family = Family::gauge(
     "train_run_info",
     "",
     &["run", "framework", "version", "model", "dtype", "gpu", "job_id"],
-    "What the trainer said of itself; always 1",
+    "What the trainer declared; always 1",
 );
 pub static LOSS: Family =
     Family::gauge("train_loss", "", RUN, "Training loss of the last step that had a finite one");
@@ -56,7 +56,7 @@ pub static RANK_DEATHS: Family = Family::counter(
     "Processes of ranks that closed their socket without a goodbye",
 );
 pub static WORLD: Family =
-    Family::gauge("train_world_size", "", RUN, "Ranks of the whole job, as the trainer says");
+    Family::gauge("train_world_size", "", RUN, "Ranks of the whole job, as the trainer declares");
 pub static LAST_STEP: Family =
     Family::gauge("train_last_step_timestamp_seconds", "seconds", RUN, "Unix time of the last step");
 pub static TOKENS: Family =
@@ -79,7 +79,7 @@ pub static MFU_REMARK: Family = Family::gauge(
     "train_mfu_remark",
     "",
     &["run", "remark"],
-    "Why a run whose model was told has no MFU, or what its MFU leaves out; always 1",
+    "Why a run whose model is given has no MFU, or what its MFU leaves out; always 1",
 );
 pub static MFU_REPORTED: Family = Family::gauge(
     "train_mfu_reported_ratio",
@@ -149,7 +149,7 @@ pub static HEARTBEAT: Family = Family::gauge(
     "train_heartbeat_timestamp_seconds",
     "seconds",
     RANK,
-    "Unix time at which the rank was last heard of, by any event",
+    "Unix time of the last event of the rank",
 );
 pub static PHASE_SECONDS: Family = Family::counter(
     "train_phase_seconds_total",

@@ -20,15 +20,15 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    /// Whether a value from `at` speaks for the run: the lowest rank that reports does, in the
-    /// order of its steps.
+    /// Whether a value from `at` represents the run: that of the lowest rank that reports does, in
+    /// the order of its steps.
     pub(super) fn accepts(slot: Option<&Self>, at: At) -> bool {
         let Some(Self { at: held, .. }) = slot else { return true };
         let leads = at.rank <= held.rank || at.now - held.now > STALE_SECONDS;
         leads && (at.attempt, at.step) >= (held.attempt, held.step)
     }
 
-    /// Takes a finite value that speaks for the run; true when it did.
+    /// Takes a finite value that represents the run; true when it did.
     pub(super) fn offer(slot: &mut Option<Self>, value: f64, at: At) -> bool {
         let takes = value.is_finite() && Self::accepts(slot.as_ref(), at);
         if takes {

@@ -7,7 +7,8 @@ use super::Training;
 
 impl Training {
     /// Processes that are connected as a rank, or started one that is. None where the launcher or
-    /// scheduler has counted more restarts than were seen: whoever is left goes.
+    /// scheduler has counted more restarts than were seen: the processes that are left are about to
+    /// end.
     pub fn holders(&self, run: &str, rank: u32, restarts: Option<u32>) -> Vec<u32> {
         let Some(run) = self.runs.get(run) else { return Vec::new() };
         let Some(rank) = run.ranks.get(&rank) else { return Vec::new() };
@@ -24,7 +25,7 @@ impl Training {
         now.or_else(|| self.archive.runs.get(run)?.ranks.get(&rank)?.pid)
     }
 
-    /// Whether the run was heard of, also before this exporter was restarted.
+    /// Whether the run was ever reported, also before this exporter was restarted.
     pub fn knows(&self, run: &str) -> bool {
         self.runs.contains_key(run) || self.archive.runs.contains_key(run)
     }

@@ -1,4 +1,4 @@
-//! A run that turns out to be another: what was told under one name goes on under the other.
+//! A run that turns out to be another: what was reported under one name continues under the other.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::{Training, stamped};
 use crate::voice::Voice;
 
 impl Training {
-    /// Whoever reads the stream is told that the run is over under its old name, and who its ranks
-    /// are under the new one. `by` must have a say in both.
+    /// Publishes on the stream that the run is over under its old name, and who its ranks are under
+    /// the new one. `by` must be allowed to report both.
     pub fn join(&mut self, now: f64, by: Voice, from: &str, to: &str) -> Vec<Event> {
         let mut out = Vec::new();
         if from == to {
@@ -79,7 +79,7 @@ impl Run {
         hello
     }
 
-    /// Takes over what another run knew that is this one.
+    /// Takes over the state of another run that is the same as this one.
     fn adopt(&mut self, other: Self) {
         self.world = self.world.or(other.world);
         self.owner = self.owner.joined_by(other.owner).unwrap_or(self.owner);

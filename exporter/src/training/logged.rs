@@ -1,8 +1,9 @@
-//! Lines of the log that any process of this node can cause. What they tell is on the stream as
-//! well, every time; the log has so many a minute, and how many more there were.
+//! Lines of the log that any process of this node can cause. Their content is on the stream as
+//! well, every time. The log is limited to so many a minute, and gives the number of those left
+//! out.
 
 const MINUTE: f64 = 60.0;
-/// Connections that speak at once do not come in the order of their times. A clock that was set
+/// Connections that report at once do not come in the order of their times. A clock that was set
 /// back by more begins a new minute.
 const DISORDER: f64 = 1.0;
 /// A job of 256 ranks on a node may die as a whole.

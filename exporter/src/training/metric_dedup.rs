@@ -1,9 +1,9 @@
-//! What has been told of the last steps of a rank, by metric: the truth of several sources is put
-//! together here.
+//! What has been reported of the last steps of a rank, by metric. It merges several sources into
+//! one set of values.
 //!
-//! Each metric of a step is taken from whoever tells it first and streamed once. What a second
-//! source adds is taken too; what it repeats is dropped, unless it is the more exact one: then it
-//! corrects the page, and the stream keeps what has been judged already.
+//! Each metric of a step is taken from the source that reports it first and streamed once. What a
+//! second source adds is taken too; what it repeats is dropped, unless it is the more exact one:
+//! then it corrects the page, and the stream keeps what has been judged already.
 //!
 //! Neighbouring steps of one source carry the same metrics, so they are kept as ranges: a file that
 //! is two minutes behind is recognised at a few hundred bytes a rank.
@@ -17,7 +17,7 @@ use crate::origin::Priority;
 
 /// Ranges remembered a rank; the ones that ended first go first.
 const MAX_RANGES: usize = 128;
-/// Metrics told apart in a run; further ones count as one.
+/// Metrics that are distinguished in a run; further ones count as one.
 const MAX_NAMES: usize = 120;
 
 /// A set of metrics.
@@ -32,7 +32,7 @@ const LOST_NORM: Bits = 1 << 2;
 const OTHERS: Bits = 1 << 3;
 const FIRST_NAME: usize = 4;
 
-/// A client tells the statistics of many layers in parts, and none of them twice.
+/// A client reports the statistics of many layers in parts, and none of them twice.
 fn is_parted(bit: Bits, by: Priority) -> bool {
     bit == OTHERS && by == Priority::Client
 }
@@ -41,7 +41,7 @@ fn is_parted(bit: Bits, by: Priority) -> bool {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names(BTreeMap<Box<str>, u8>);
 
-/// Steps that one source told the same metrics of.
+/// Steps of which one source reported the same metrics.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Range {
     by: Priority,
@@ -64,11 +64,11 @@ pub(super) struct MetricDedup {
 /// What is left of an event.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Sifted {
-    /// It said nothing of this step that was not known.
+    /// It contained nothing new of this step.
     pub(super) nothing_new: bool,
     /// Values that were taken out of it.
     pub(super) repeated: u64,
-    /// Metrics that a less exact source told: for the page, and not for the stream.
+    /// Metrics that a less exact source reported: for the page, and not for the stream.
     corrections: Vec<Box<str>>,
     known: Bits,
 }
@@ -88,12 +88,12 @@ impl Names {
 }
 
 impl Sifted {
-    /// Whether the event's value of `name` corrects one that was told.
+    /// Whether the event's value of `name` corrects one that was reported.
     pub(super) fn corrects(&self, name: &str) -> bool {
         self.corrections.iter().any(|c| &**c == name)
     }
 
-    /// Whether it was told before that the value of `name` is no number, or missing.
+    /// Whether the value of `name` was already reported to be no number, or missing.
     pub(super) fn was_lost(&self, name: &str) -> bool {
         self.known & lost(name) != 0
     }
@@ -140,16 +140,16 @@ impl MetricDedup {
         if !seen {
             return sifted; // the first word of this step, as nearly every one is
         }
-        // What a source told of as a number it may take back: the end of a log says that a loss was
-        // none.
+        // A source may take back a value that it reported as a number: the end of a log may show
+        // that a loss was none.
         let taken_back = |name: &str, value: f64, bit: Bits| {
             !value.is_finite() && lost(name) & !known != 0 && others & bit == 0
         };
-        let told: Vec<(Box<str>, Bits, bool)> = (event.m.iter())
+        let values: Vec<(Box<str>, Bits, bool)> = (event.m.iter())
             .map(|(name, value)| (name, value, names.bit(name)))
             .map(|(name, value, bit)| (name.into(), bit, taken_back(name, value, bit)))
             .collect();
-        for (name, bit, taken_back) in told {
+        for (name, bit, taken_back) in values {
             if is_parted(bit, by) {
                 continue;
             }
@@ -175,8 +175,8 @@ impl MetricDedup {
         sifted
     }
 
-    /// Notes what an event tells, and takes out of it what was worked out from it and had been told
-    /// before.
+    /// Records what an event reports, and removes from it what was derived from it and had been
+    /// reported before.
     pub(super) fn note(&mut self, names: &mut Names, by: Priority, event: &mut Event, s: &Sifted) {
         let Some(step) = event.step else { return };
         if s.known != 0 {
@@ -256,23 +256,23 @@ mod tests {
     #[derive(Default)]
     struct Bench {
         names: Names,
-        told: MetricDedup,
+        dedup: MetricDedup,
     }
 
     impl Bench {
         /// What reaches the page, and what the stream: metric names, the latter `None` when nothing
         /// is streamed.
-        fn tell(&mut self, step: i64, by: Priority, m: &[(&str, f64)]) -> (String, Option<String>) {
+        fn report(&mut self, step: i64, by: Priority, m: &[(&str, f64)]) -> (String, Option<String>) {
             let mut event = Event::step("r", step);
             for (name, v) in m {
                 event.m.set(name, *v);
             }
             let list = |e: &Event| e.m.iter().map(|(n, _)| n).collect::<Vec<_>>().join(" ");
-            let sifted = self.told.sift(&mut self.names, by, &mut event);
+            let sifted = self.dedup.sift(&mut self.names, by, &mut event);
             if sifted.nothing_new {
                 return (String::new(), None);
             }
-            self.told.note(&mut self.names, by, &mut event, &sifted);
+            self.dedup.note(&mut self.names, by, &mut event, &sifted);
             let page = list(&event);
             let streamed = MetricDedup::for_stream(&mut event, &sifted);
             (page, streamed.then(|| list(&event)))
@@ -283,58 +283,63 @@ mod tests {
     fn a_lesser_source_adds_and_a_better_one_corrects() {
         let mut b = Bench::default();
         let all = |text: &str| (text.to_owned(), Some(text.to_owned()));
-        assert_eq!(b.tell(1, Client, &[("loss", 2.5), ("lr", 1.0)]), all("loss lr"));
-        assert_eq!(b.tell(1, Log, &[("loss", 2.5), ("grad_norm", 0.5)]), all("grad_norm"));
-        assert_eq!(b.tell(1, Log, &[("loss", 2.5), ("grad_norm", 0.5)]), (String::new(), None));
-        assert_eq!(b.tell(1, File, &[("grad_norm", 0.51)]), ("grad_norm".to_owned(), None));
-        assert_eq!(b.tell(1, File, &[("grad_norm", 0.51), ("mine", 1.0)]), all("mine"));
-        // The log was first, and the trainer itself knows better that the loss is no number.
-        assert_eq!(b.tell(2, Log, &[("loss", 2.5)]), all("loss"));
-        assert_eq!(b.tell(2, Client, &[("loss", f64::NAN), ("lr", 1.0)]), all("loss lr"));
-        assert_eq!(b.tell(3, Log, &[("loss", f64::NAN)]), all("loss"));
-        assert_eq!(b.tell(3, Client, &[("loss", f64::NAN)]), ("loss".to_owned(), None), "known already");
+        assert_eq!(b.report(1, Client, &[("loss", 2.5), ("lr", 1.0)]), all("loss lr"));
+        assert_eq!(b.report(1, Log, &[("loss", 2.5), ("grad_norm", 0.5)]), all("grad_norm"));
+        assert_eq!(b.report(1, Log, &[("loss", 2.5), ("grad_norm", 0.5)]), (String::new(), None));
+        assert_eq!(b.report(1, File, &[("grad_norm", 0.51)]), ("grad_norm".to_owned(), None));
+        assert_eq!(b.report(1, File, &[("grad_norm", 0.51), ("mine", 1.0)]), all("mine"));
+        // The log was first; the trainer's own report that the loss is no number is the more exact
+        // one.
+        assert_eq!(b.report(2, Log, &[("loss", 2.5)]), all("loss"));
+        assert_eq!(b.report(2, Client, &[("loss", f64::NAN), ("lr", 1.0)]), all("loss lr"));
+        assert_eq!(b.report(3, Log, &[("loss", f64::NAN)]), all("loss"));
+        assert_eq!(b.report(3, Client, &[("loss", f64::NAN)]), ("loss".to_owned(), None), "known already");
     }
 
     #[test]
     fn a_source_takes_back_a_number_that_was_none() {
         let mut b = Bench::default();
         let all = |text: &str| (text.to_owned(), Some(text.to_owned()));
-        assert_eq!(b.tell(7, Log, &[("loss", 2.5), ("lr", 1.0)]), all("loss lr"));
-        assert_eq!(b.tell(7, Log, &[("loss", f64::NAN), ("lr", 1.0)]), all("loss"));
-        assert_eq!(b.tell(7, Log, &[("loss", f64::NAN)]), (String::new(), None), "once");
-        assert_eq!(b.tell(8, Client, &[("loss", 2.5)]), all("loss"));
-        assert_eq!(b.tell(8, Log, &[("loss", f64::NAN)]), (String::new(), None), "the trainer knows better");
+        assert_eq!(b.report(7, Log, &[("loss", 2.5), ("lr", 1.0)]), all("loss lr"));
+        assert_eq!(b.report(7, Log, &[("loss", f64::NAN), ("lr", 1.0)]), all("loss"));
+        assert_eq!(b.report(7, Log, &[("loss", f64::NAN)]), (String::new(), None), "once");
+        assert_eq!(b.report(8, Client, &[("loss", 2.5)]), all("loss"));
+        assert_eq!(
+            b.report(8, Log, &[("loss", f64::NAN)]),
+            (String::new(), None),
+            "the trainer knows better"
+        );
     }
 
     #[test]
     fn a_report_of_many_layers_comes_in_parts_and_all_of_them_pass() {
         let mut b = Bench::default();
-        assert_eq!(b.tell(7, Client, &[("loss", 2.5)]).0, "loss");
+        assert_eq!(b.report(7, Client, &[("loss", 2.5)]).0, "loss");
         for part in 0..4 {
             let names: Vec<String> = (0..100).map(|i| format!("act_rms/layers.{}", 100 * part + i)).collect();
             let metrics: Vec<(&str, f64)> = names.iter().map(|n| (n.as_str(), 1.0)).collect();
-            let (page, streamed) = b.tell(7, Client, &metrics);
+            let (page, streamed) = b.report(7, Client, &metrics);
             assert_eq!((page, streamed), (names.join(" "), Some(names.join(" "))), "part {part}");
         }
-        assert_eq!(b.tell(7, Log, &[("loss", 2.5)]), (String::new(), None));
+        assert_eq!(b.report(7, Log, &[("loss", 2.5)]), (String::new(), None));
     }
 
     #[test]
     fn an_empty_report_is_news_once() {
         let mut b = Bench::default();
-        assert_eq!(b.tell(1, Client, &[]), (String::new(), Some(String::new())));
-        assert_eq!(b.tell(1, Client, &[]), (String::new(), None));
-        assert_eq!(b.tell(1, Log, &[("loss", 2.0)]), ("loss".to_owned(), Some("loss".to_owned())));
+        assert_eq!(b.report(1, Client, &[]), (String::new(), Some(String::new())));
+        assert_eq!(b.report(1, Client, &[]), (String::new(), None));
+        assert_eq!(b.report(1, Log, &[("loss", 2.0)]), ("loss".to_owned(), Some("loss".to_owned())));
     }
 
     #[test]
     fn a_missing_loss_is_missed_once_and_not_beside_one() {
-        let (mut names, mut told) = (Names::default(), MetricDedup::default());
+        let (mut names, mut dedup) = (Names::default(), MetricDedup::default());
         let mut missing = |step: i64, by: Priority, text: &str| {
             let mut e = Event::parse(text.replace("STEP", &step.to_string()).as_bytes()).unwrap();
-            let sifted = told.sift(&mut names, by, &mut e);
+            let sifted = dedup.sift(&mut names, by, &mut e);
             if !sifted.nothing_new {
-                told.note(&mut names, by, &mut e, &sifted);
+                dedup.note(&mut names, by, &mut e, &sifted);
             }
             (e.missing.len(), sifted.nothing_new)
         };
@@ -350,34 +355,34 @@ mod tests {
         let mut b = Bench::default();
         for step in 0..100_000 {
             let every = if step % 10 == 0 { &[("loss", 2.0), ("lr", 1.0)][..] } else { &[("loss", 2.0)] };
-            b.tell(step, Client, every);
+            b.report(step, Client, every);
             if step >= 5000 {
-                assert_eq!(b.tell(step - 5000, File, &[("loss", 2.0)]), (String::new(), None), "{step}");
-                let added = b.tell(step - 5000, File, &[("grad_norm", 2.0)]).1;
+                assert_eq!(b.report(step - 5000, File, &[("loss", 2.0)]), (String::new(), None), "{step}");
+                let added = b.report(step - 5000, File, &[("grad_norm", 2.0)]).1;
                 assert_eq!(added.as_deref(), Some("grad_norm"));
             }
-            assert!(b.told.ranges.len() <= MAX_RANGES);
+            assert!(b.dedup.ranges.len() <= MAX_RANGES);
         }
     }
 
     proptest! {
-        /// Whatever the sources and their order, a metric of a step that is told apart is streamed
-        /// once, and memory is bounded.
+        /// Whatever the sources and their order, a metric of a step that is distinguished is
+        /// streamed once, and memory is bounded.
         #[test]
         fn a_metric_of_a_step_is_streamed_once(
-            told in proptest::collection::vec((0i64..40, 0usize..3, proptest::collection::btree_set(0..MAX_NAMES, 0..6)), 1..400),
+            reports in proptest::collection::vec((0i64..40, 0usize..3, proptest::collection::btree_set(0..MAX_NAMES, 0..6)), 1..400),
         ) {
             let mut b = Bench::default();
             let mut seen = std::collections::BTreeSet::new();
-            for (step, by, metrics) in told {
+            for (step, by, metrics) in reports {
                 let names: Vec<String> = metrics.iter().map(|m| format!("m{m}")).collect();
                 let m: Vec<(&str, f64)> = names.iter().map(|n| (n.as_str(), 1.0)).collect();
-                if let (_, Some(streamed)) = b.tell(step, [Client, File, Log][by], &m) {
+                if let (_, Some(streamed)) = b.report(step, [Client, File, Log][by], &m) {
                     for name in streamed.split(' ').filter(|n| !n.is_empty()) {
                         prop_assert!(seen.insert((step, name.to_owned())), "{step} {name}");
                     }
                 }
-                prop_assert!(b.told.ranges.len() <= MAX_RANGES && b.names.0.len() <= MAX_NAMES);
+                prop_assert!(b.dedup.ranges.len() <= MAX_RANGES && b.names.0.len() <= MAX_NAMES);
             }
         }
     }

@@ -79,7 +79,7 @@ pub fn enrich(m: &mut Metrics, setting: Setting<'_>) -> Vec<(String, f64)> {
     own_mfu(m, per_gpu, setting)
 }
 
-/// Tokens of the whole job in this step: where only the sequences are told, those of their length.
+/// Tokens of the whole job in this step: where only the sequences are given, those of their length.
 fn tokens(m: &mut Metrics, model: &Model) -> Option<f64> {
     let positive = |m: &Metrics, name| m.get(name).filter(|v: &f64| v.is_finite() && *v > 0.0);
     if m.get(metric::TOKENS).is_none() {
@@ -105,7 +105,7 @@ fn own_mfu(m: &mut Metrics, per_gpu: Option<f64>, setting: Setting<'_>) -> Vec<(
 }
 
 /// What attention saw of a token's sequence in this step, `Σ L² / Σ L`, when the trainer packs
-/// documents and says so.
+/// documents and reports it.
 fn attended(m: &Metrics) -> Option<f64> {
     let length = m.get(metric::SEQLEN_SQUARED_SUM)? / m.get(metric::TOKENS)?;
     (length.is_finite() && length > 0.0).then_some(length)
@@ -146,7 +146,7 @@ mod tests {
         let ours = mfu.iter().map(|(c, v)| (c.as_str(), *v)).chain([nanogpt]).collect::<Vec<_>>();
         for (convention, percent) in [("6n", 43.3), ("causal", 49.4), ("full", 55.6), ("nanogpt", 58.7)] {
             let ours = ours.iter().find(|(n, _)| *n == convention).unwrap().1 * 100.0;
-            // The published figures divide by 989, the datasheet says 989.4.
+            // The published figures divide by 989, the datasheet has 989.4.
             assert!((ours - percent).abs() < 0.07, "{convention} {ours} {percent}");
         }
         assert_eq!(m.get("mfu"), mfu.iter().find(|(c, _)| c == "full").map(|(_, v)| *v));

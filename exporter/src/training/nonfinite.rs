@@ -17,7 +17,7 @@ pub(super) struct Nonfinite(BTreeMap<Cause, Count>);
 #[derive(Debug, Clone, Default)]
 struct Count {
     total: f64,
-    /// Where it was last counted: all ranks of a run tell of the same NaN.
+    /// Where it was last counted: all ranks of a run report the same NaN.
     at: Option<(u32, i64)>,
 }
 

@@ -79,7 +79,7 @@ fn row(name: &str) -> Option<&'static Row> {
     let upper = name.to_ascii_uppercase();
     let words: Vec<&str> =
         upper.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty()).collect();
-    // A slice of a GPU has a slice of its peak, and which one its name does not say.
+    // A slice of a GPU has a slice of its peak, and its name does not give which one.
     if words.contains(&"MIG") {
         return None;
     }
@@ -87,7 +87,7 @@ fn row(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|r| r.words.iter().all(has) && !r.not.iter().any(has))
 }
 
-/// What is wrong with a number format that somebody configured, which they did for the sake of MFU.
+/// What is wrong with a configured number format, which is configured for the sake of MFU.
 pub fn check_dtype(text: &str) -> Option<String> {
     let unknown = Dtype::parse(text).is_none();
     unknown.then(|| format!("unknown number format {text:?}; known are {}", Dtype::SPELLINGS))
@@ -142,8 +142,7 @@ mod tests {
             ("TPU v5", Some(459.0)),
             ("TPU7x", Some(1153.5)),
             ("TPU v4 lite", None),
-            // No guess: a laptop part, a slice, a part without the format, a part we never heard
-            // of.
+            // No guess: a laptop part, a slice, a part without the format, an unknown part.
             ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
             ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
             ("Tesla V100-SXM2-32GB", None),

@@ -17,7 +17,7 @@ use crate::origin::Priority;
 pub(super) struct Rank {
     pub(super) label: Box<str>,
     pub(super) epoch: RankEpoch,
-    pub(super) told: MetricDedup,
+    pub(super) dedup: MetricDedup,
     pub(super) stale: Stale,
     pub(super) durations: Durations,
     pub(super) phases: Phases,
@@ -25,21 +25,21 @@ pub(super) struct Rank {
     /// Arrival of the last event.
     pub(super) heard: f64,
     pub(super) pid: Option<u32>,
-    /// How often its launcher says that it was restarted, where that is more than was seen here and
-    /// it has not stepped since.
+    /// How often its launcher declares that it was restarted, where that is more than was seen here
+    /// and it has not stepped since.
     pub(super) restarts: Option<u32>,
-    /// Open connections that have spoken for this rank.
+    /// Open connections that have reported this rank.
     pub(super) connections: BTreeSet<u64>,
     /// Open connections of what started it, with its pid.
     pub(super) launchers: BTreeMap<u64, Option<u32>>,
-    /// Has ever spoken through a connection, whose closing then means something.
+    /// Was ever reported through a connection, whose closing then means something.
     pub(super) connected_once: bool,
     pub(super) said_bye: bool,
-    /// Its goodbye said that all went well: nobody starts it again.
+    /// Its `bye` had a good end: it is not started again.
     pub(super) completed: bool,
-    /// What its client says it dropped.
+    /// The number of drops that its client reports.
     pub(super) client_dropped: Option<f64>,
-    /// When the step was true, where the source said so.
+    /// When the step was true, where the source gave it.
     pub(super) stepped: Option<(i64, f64)>,
 }
 
@@ -48,7 +48,7 @@ impl Rank {
         Self {
             label: rank.to_string().into(),
             epoch,
-            told: MetricDedup::default(),
+            dedup: MetricDedup::default(),
             stale: Stale::default(),
             durations: Durations::default(),
             phases: Phases::default(),
@@ -75,7 +75,7 @@ impl Rank {
         if advanced > 0 {
             self.stepped = Some((step, ts));
         }
-        if self.told.measures_time() || advanced <= 0 {
+        if self.dedup.measures_time() || advanced <= 0 {
             return;
         }
         // Counted from the step that had a time, which the one before this may not have had.
@@ -92,7 +92,7 @@ impl Rank {
         }
     }
 
-    /// `corrects`: another source told the step's duration before, and it was counted.
+    /// `corrects`: another source already reported the step's duration, and it was counted.
     pub(super) fn record_step(&mut self, m: &Metrics, parts: &Metrics, corrects: bool) {
         let seconds = m.get(metric::STEP_TIME).filter(|s| s.is_finite() && *s >= 0.0);
         if let Some(seconds) = seconds {
@@ -104,8 +104,8 @@ impl Rank {
         self.phases.step(parts, seconds);
     }
 
-    /// Whether a goodbye is one: what a file says of a good end, or that it ended without a word,
-    /// does not count while the process itself is there to say so.
+    /// Whether a `bye` counts. One from a file with a good end, or with an end without a reason,
+    /// does not count while the process itself is there to report it.
     pub(super) fn is_goodbye(&self, origin: &Origin, event: &mut Event) -> bool {
         if origin.priority() == Priority::Client {
             return true;

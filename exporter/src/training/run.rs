@@ -1,4 +1,4 @@
-//! One run: what its ranks and sources told, put together.
+//! One run: what its ranks and sources reported, put together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ const MAX_DATASETS: usize = 32;
 /// by.
 const MAX_CONVENTIONS: usize = 5;
 
-/// Times that the log says why there is no MFU: a trainer may tell of another model each time.
+/// Times that the reason for no MFU is logged: a trainer may describe another model each time.
 const MAX_REMARKS: u32 = 8;
-/// Users that are named as having spoken for a run of another.
+/// Users that are named as having reported a run of another.
 const MAX_REFUSED: usize = 16;
 
-/// What `hello` said, for the info family.
+/// Fields of `hello`, for the info family.
 #[derive(Debug, Clone, Default)]
 pub(super) struct About {
     pub(super) framework: String,
@@ -65,9 +65,9 @@ pub(super) struct Run {
     pub(super) world: Option<u32>,
     pub(super) about: About,
     pub(super) model: Model,
-    /// Who said what the model is.
+    /// Which source gave the model.
     model_by: Word,
-    /// What the log said of its MFU, so often.
+    /// How often the reason about its MFU was logged, and which one.
     remarks: u32,
     dtype_by: Word,
     pub(super) peak: Option<f64>,
@@ -90,14 +90,14 @@ pub(super) struct Run {
     /// Arrival of the last event.
     pub(super) heard: f64,
     names: Names,
-    /// Ranks of an earlier life of this exporter that have not been heard of in this one.
+    /// Ranks of an earlier life of this exporter without a report in this one.
     past_ranks: BTreeMap<u32, PastRank>,
 }
 
 /// Whose word on the model counts: the later ones beat the earlier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Word {
-    /// A file beside a checkpoint, which does not tell the length of a sequence.
+    /// A file beside a checkpoint, which does not contain the length of a sequence.
     #[default]
     Checkpoint,
     /// What the trainer prints.
@@ -107,7 +107,7 @@ enum Word {
 }
 
 impl Word {
-    fn of(event: &Event, source: Priority) -> Self {
+    fn from_event(event: &Event, source: Priority) -> Self {
         match event.extra.get(hello::SOURCE).and_then(Value::as_str) {
             _ if source == Priority::Client => Self::Trainer,
             Some(hello::CONFIGURED) => Self::Operator,
@@ -131,7 +131,7 @@ pub(super) struct Context<'a> {
     pub(super) gpu: Gpu<'a>,
 }
 
-/// Who says what GPU this is: an operator before the trainer before the driver.
+/// Which source gives the GPU: the operator before the trainer before the driver.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Gpu<'a> {
     pub(super) configured: Option<&'a str>,
@@ -147,7 +147,7 @@ pub(super) struct Stepped {
     pub(super) restart: Option<Event>,
     /// Custom metrics that the page has no room for.
     pub(super) custom_dropped: u64,
-    /// Values that a source as exact or better had told before.
+    /// Values that a source as exact or better had reported before.
     pub(super) repeated: u64,
     /// It only corrects what has been streamed: it is for the page.
     pub(super) silent: bool,
@@ -204,7 +204,7 @@ impl Run {
         }
     }
 
-    /// The state of a rank, made when it is first heard of; `None` when there are `limit` already.
+    /// The state of a rank, made at its first report; `None` when there are `limit` already.
     pub(super) fn rank(&mut self, rank: u32, limit: usize, now: f64) -> Option<&mut Rank> {
         if !self.ranks.contains_key(&rank) {
             if self.ranks.len() >= limit {
@@ -226,7 +226,7 @@ impl Run {
         self.ranks.get(&rank).map_or_else(past, |r| r.epoch.last)
     }
 
-    /// What an event tells of the model and what it runs on.
+    /// What an event contains about the model and what it runs on.
     pub(super) fn describe(&mut self, event: &Event, cx: Context<'_>) {
         let text = |names: &[&str]| {
             let found = names.iter().find_map(|n| event.extra.get(*n)?.as_str());
@@ -239,7 +239,7 @@ impl Run {
         };
         keep(&mut self.about.framework, &["framework"]);
         keep(&mut self.about.version, &["version", "framework_version"]);
-        let word = Word::of(event, cx.source);
+        let word = Word::from_event(event, cx.source);
         if word >= self.dtype_by && text(&["dtype", "precision"]).is_some() {
             keep(&mut self.about.dtype, &["dtype", "precision"]);
             self.dtype_by = word;
@@ -268,8 +268,8 @@ impl Run {
             self.restarted_elsewhere(number, restarts);
         }
         if let Some(rank) = self.ranks.get_mut(&number) {
-            // The same process says hello again when it reconnects; another one has taken the rank
-            // over.
+            // The same process sends `hello` again when it reconnects; a different one has taken
+            // the rank over.
             if let (Some(new), Some(old)) = (pid, rank.pid) {
                 if new != old {
                     rank.epoch.reborn(new);
@@ -292,7 +292,7 @@ impl Run {
         (self.model, self.model_by) = (model, word);
     }
 
-    /// Why there is no MFU although the model was told, or what it leaves out.
+    /// Why there is no MFU although the model was given, or what it leaves out.
     pub(super) fn mfu_remark(&self) -> Option<&str> {
         let no_peak = self.peak.is_none() && self.model.is_known();
         let said = no_peak.then_some("no peak FLOP/s is known of this GPU and number format");
@@ -310,7 +310,8 @@ impl Run {
         }
     }
 
-    /// A file says hello whenever it is opened anew, which is no new process, unless it says so.
+    /// A file publishes `hello` whenever it is opened anew, which is no new process, unless it
+    /// declares one.
     fn source_hello(&mut self, number: u32, event: &Event, cx: Context<'_>) {
         let resumed = event.extra.get(hello::RESUMED) == Some(&Value::Bool(true));
         if let Some(rank) = self.ranks.get_mut(&number).filter(|_| resumed) {
@@ -352,13 +353,13 @@ impl Run {
         };
         let restarted = raised || restarted_from.is_some();
         if rank.epoch.attempt != lived {
-            rank.told.clear();
+            rank.dedup.clear();
         }
         event.attempt = Some(rank.epoch.attempt);
         if cx.source == Priority::Telemetry {
             rank.stale.look(event);
         }
-        let sifted = rank.told.sift(&mut self.names, cx.source, event);
+        let sifted = rank.dedup.sift(&mut self.names, cx.source, event);
         if sifted.nothing_new {
             return Stepped::dropped(Reason::Duplicate);
         }
@@ -372,7 +373,7 @@ impl Run {
             prefer: cx.convention,
         };
         let mfu = mfu::enrich(&mut event.m, setting);
-        rank.told.note(&mut self.names, cx.source, event, &sifted);
+        rank.dedup.note(&mut self.names, cx.source, event, &sifted);
         rank.record_step(&event.m, &event.t, sifted.corrects(metric::STEP_TIME));
         let at = At { attempt: rank.epoch.attempt, step, rank: number, now: cx.now };
         let restart = restarted.then(|| self.restarted(number, restarted_from.or(last), event));
@@ -410,11 +411,11 @@ impl Run {
         restart
     }
 
-    /// Counters of the run, each step once however many ranks tell of it.
+    /// Counters of the run; each step counts once however many ranks report it.
     fn count(&mut self, event: &Event, sifted: &Sifted, at: At) {
         let here = (at.attempt, at.step);
         let interval = |before: Option<(u32, i64)>| match before {
-            // How far it really went over a jump is anybody's guess.
+            // How far it really went over a jump is not known.
             Some((attempt, step)) if attempt == at.attempt && is_jump(step, at.step) => 1.0,
             Some((attempt, step)) if attempt == at.attempt => at.step.saturating_sub(step).max(0) as f64,
             Some(before) if before > here => 0.0,
@@ -475,14 +476,14 @@ impl Run {
         }
     }
 
-    /// A goodbye that names no rank, as logs print it, is that of all who cannot say their own.
+    /// A `bye` without a rank, as logs have it, is that of all ranks that cannot send their own.
     pub(super) fn ended(&mut self, event: &Event) {
         for rank in self.ranks.values_mut().filter(|r| r.connections.is_empty()) {
             (rank.said_bye, rank.completed) = (true, event.code == Some(0));
         }
     }
 
-    /// Whether every rank that was heard of said goodbye.
+    /// Whether every reported rank sent `bye`.
     pub(super) fn is_over(&self) -> bool {
         !self.ranks.is_empty() && self.ranks.values().all(|r| r.said_bye)
     }
@@ -496,7 +497,7 @@ impl Run {
         self.ranks.values().any(|r| !r.connections.is_empty() || !r.launchers.is_empty())
     }
 
-    /// Takes down that somebody spoke for it who may not.
+    /// Records that a user reported it who may not.
     pub(super) fn refuse(&mut self, voice: Voice) {
         if self.refused.len() < MAX_REFUSED || self.refused.contains_key(&voice) {
             *self.refused.entry(voice).or_default() += 1;
@@ -523,7 +524,7 @@ pub(super) fn only_describes(event: &Event, source: Priority) -> bool {
     event.kind == Kind::Hello && source != Priority::Client && describes
 }
 
-/// Whether a launcher speaks, and not the process that it started.
+/// Whether a launcher reports, and not the process that it started.
 pub(super) fn is_launcher(event: &Event) -> bool {
     event.extra.get(hello::ROLE).and_then(Value::as_str) == Some(hello::LAUNCHER)
 }

@@ -1,5 +1,5 @@
-//! What no trainer can mean, mended before it is taken in: one clock in milliseconds or one counter
-//! gone wild must not spoil gauges and totals that nobody can set back.
+//! Corrects values that no trainer can mean, before they are taken in: one clock in milliseconds or
+//! one counter gone wild must not spoil gauges and totals that cannot be set back.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
@@ -8,7 +8,7 @@ use stepwatch_wire::{Event, Kind};
 const MAX_AHEAD_SECONDS: f64 = 600.0;
 /// 2000-01-01: no event is older.
 const EARLIEST: f64 = 946_684_800.0;
-/// A hundred times the largest batch that anybody trains with.
+/// A hundred times the largest batch in use.
 const MAX_TOKENS: f64 = 1e12;
 
 /// How much was taken away.

@@ -31,7 +31,7 @@ struct Bucket {
 #[derive(Debug, Default)]
 pub(super) struct LoggedRefusals(BTreeMap<(Reason, Voice), f64>);
 
-/// Who wants a place.
+/// A user that asks for a place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Newcomer {
     pub(super) voice: Voice,
@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn the_log_says_it_once_a_minute() {
-        let mut told = LoggedRefusals::default();
+        let mut refusals = LoggedRefusals::default();
         let ann = Voice::User(4_000_001);
-        assert!(told.is_due(Reason::NotOwner, ann, 0.0) && !told.is_due(Reason::NotOwner, ann, 59.0));
-        assert!(told.is_due(Reason::Runs, ann, 1.0) && told.is_due(Reason::NotOwner, ann, 60.0));
+        assert!(refusals.is_due(Reason::NotOwner, ann, 0.0) && !refusals.is_due(Reason::NotOwner, ann, 59.0));
+        assert!(refusals.is_due(Reason::Runs, ann, 1.0) && refusals.is_due(Reason::NotOwner, ann, 60.0));
     }
 }

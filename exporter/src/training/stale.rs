@@ -1,4 +1,4 @@
-//! Gauges that go on showing a number that is no longer true.
+//! Gauges that still show a number that is no longer true.
 //!
 //! OpenTelemetry's SDKs drop a measurement that is not a finite number, and the gauge keeps its
 //! last one: a run that trains on NaN looks like one whose loss stands still to the last digit. A
@@ -32,7 +32,7 @@ struct Held {
 }
 
 impl Stale {
-    /// Takes what is not new out of a report, and says what is missing in its place.
+    /// Removes what is not new from a report, and marks it as missing in its place.
     pub(super) fn look(&mut self, event: &mut Event) {
         let advanced = self.step < event.step;
         self.step = event.step;

@@ -123,7 +123,7 @@ fn whose_word_on_the_model_counts() {
     b.from(&file, &hello("config.json", "kept", "bf16"));
     assert_eq!(known(&b).as_deref(), Some("printed"), "which says more than what lies beside a checkpoint");
     b.from(&file, &hello("tail", "configured", "fp8"));
-    b.http(&hello("x", "told", "bf16"));
+    b.http(&hello("x", "declared", "bf16"));
     assert_eq!(known(&b).as_deref(), Some("configured"));
     assert_eq!(b.training.runs["r"].about.dtype, "fp8");
 }
@@ -134,12 +134,15 @@ fn a_file_that_describes_the_model_of_a_run_that_ended_does_not_wake_it() {
     let file = Origin::source(Via::Tail, &Arc::from("/x/checkpoint-9/config.json"), Priority::File);
     b.http(r#"{"k":"step","run":"r","rank":0,"step":1,"loss":2.5}"#);
     b.http(r#"{"k":"bye","run":"r","rank":0,"code":0}"#);
-    let told = b.out.len();
+    let published = b.out.len();
     b.from(
         &file,
         r#"{"k":"hello","run":"r","source":"config.json","model":{"name":"llama","n_params":1e9}}"#,
     );
-    assert!(b.training.runs["r"].is_over() && b.out.len() == told, "nor is anybody told that it lives");
+    assert!(
+        b.training.runs["r"].is_over() && b.out.len() == published,
+        "nor is it published that it is alive"
+    );
     assert_eq!(b.training.runs["r"].model.name.as_deref(), Some("llama"));
 }
 
@@ -250,7 +253,7 @@ fn the_time_between_steps_is_their_duration_when_nobody_says() {
     // After a restart the gap is not a step.
     b.http(r#"{"k":"step","run":"r","step":5,"ts":1700000900}"#);
     assert_eq!(b.last().m.get("step_time"), None);
-    // Lines that all arrive at once say nothing of time.
+    // Lines that all arrive at once give no time.
     b.http(r#"{"k":"step","run":"q","step":1}"#);
     b.http(r#"{"k":"step","run":"q","step":2}"#);
     assert_eq!(b.last().m.get("step_time"), None);

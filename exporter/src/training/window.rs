@@ -1,4 +1,4 @@
-//! The largest value of the last minutes: what a gauge scraped every 15 seconds hides.
+//! The largest value of the last minutes, which a gauge scraped every 15 seconds does not show.
 
 const SLOTS: usize = 30;
 

@@ -1,4 +1,4 @@
-//! The page's view of the training state.
+//! Writes the training state to the page.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::voice::Voice;
 
 impl Training {
     /// Writes every run: of one user first what there is once a run, then what there is once a
-    /// rank, so that a page that is full leaves out the latter. Users take turns, so that whoever
-    /// has many runs and ranks fills no page at the cost of who has few.
+    /// rank, so that a page that is full leaves out the latter. Users take turns, so that a user
+    /// with many runs and ranks does not fill the page at the cost of users with few.
     pub fn write(&self, now: f64, out: &mut Samples) {
         out.set(&f::RUNS, &[], self.runs.len());
         let runs = self.runs.values().map(|run| (run.owner, Part::Run(run)));

@@ -3,24 +3,24 @@
 
 use std::io;
 
-/// What the kernel believes of its clock.
+/// The state of the kernel's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Clock {
-    /// Whether something disciplines it; the kernel gives up when nobody has for some hours.
+    /// Whether a program disciplines it; the kernel gives up when none has for some hours.
     pub synced: bool,
     /// What is still to be corrected, in seconds.
     pub offset: f64,
-    /// Bound of the error, in seconds. It grows while nobody disciplines the clock, up to sixteen
+    /// Bound of the error, in seconds. It grows while the clock is not disciplined, up to sixteen
     /// seconds.
     pub max_error: f64,
     pub estimated_error: f64,
     /// Correction of the rate: 1.000 001 is a clock that was a millionth slow by itself.
     pub frequency_ratio: f64,
-    /// Seconds of the difference between TAI and UTC, where somebody has told the kernel.
+    /// Seconds of the difference between TAI and UTC, where it was set in the kernel.
     pub tai_offset: Option<i64>,
 }
 
-/// Clocks that nobody disciplines, as the kernel returns it.
+/// A clock that is not disciplined, as the kernel returns it.
 const TIME_ERROR: i32 = 5;
 /// The frequency is in parts per million with a fraction of 16 bits.
 const FREQUENCY_UNIT: f64 = 65_536_000_000.0;

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 /// never used again. What is used again is taken from the kernel's cache of the file, sixteen pages
 /// at a time.
 ///
-/// Whoever watches the program with breakpoints has to set them anew.
+/// A debugger that watches the program with breakpoints has to set them anew.
 pub fn let_go() {
     let mut segments: Vec<Segment> = Vec::new();
     #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
@@ -37,8 +37,8 @@ impl Segment {
     }
 }
 
-/// The segments of the program that cannot be written to. It is told of first; the libraries after
-/// it are shared with others.
+/// The segments of the program that cannot be written to. The loader lists the program first; the
+/// libraries after it are shared with other processes.
 #[expect(unsafe_code, reason = "called by the C library with what only it can vouch for")]
 unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _: libc::size_t, found: *mut c_void) -> c_int {
     // SAFETY: the pointer that was given to the call above, whose vector nobody else uses

@@ -1,4 +1,5 @@
-//! Who sent a datagram of a local socket, as the kernel says, and no descriptors with it.
+//! The sender of a datagram of a local socket, as the kernel gives it, without the descriptors sent
+//! with it.
 //!
 //! Sends from another process namespace have pid 0, which the type that `rustix` has for this
 //! cannot hold.
@@ -29,12 +30,12 @@ pub struct Received {
     pub length: usize,
     /// The user that sent it.
     pub uid: Option<u32>,
-    /// It carried descriptors, or control messages that nobody asked for. None of them is kept.
+    /// It carried descriptors, or control messages that were not asked for. None of them is kept.
     pub carried: bool,
 }
 
-/// Asks the kernel to say of each datagram whose it is, and to refuse descriptors. What was sent
-/// before says nothing.
+/// Makes the kernel add the sender to each datagram, and refuse descriptors. Datagrams sent before
+/// have none.
 pub fn ask(socket: impl AsFd) -> io::Result<()> {
     refuse_descriptors(&socket)?;
     Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
@@ -137,8 +138,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends a datagram with four descriptors, none of which anybody holds here afterwards: the end
-    /// of the pipe can be read once nobody holds them at all.
+    /// Sends a datagram with four descriptors and closes them here. The read end of the pipe
+    /// returns the end of the file once no process holds them any more.
     fn send_descriptors(to: &UnixDatagram) -> (io::Result<usize>, io::PipeReader) {
         let (reader, writer) = io::pipe().unwrap();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

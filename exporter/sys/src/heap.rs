@@ -15,7 +15,7 @@ pub fn share(heaps: u8) {
     let settings = [
         (libc::M_ARENA_MAX, libc::c_int::from(heaps)),
         (libc::M_TRIM_THRESHOLD, SPARE),
-        // Whoever sets the other one has to set this one too.
+        // Code that sets the other one has to set this one too.
         (libc::M_MMAP_THRESHOLD, SPARE),
     ];
     for (setting, value) in settings {

@@ -1,5 +1,5 @@
-//! What the exporter asks of the kernel and of drivers in ways that the compiler cannot check: a
-//! thin, safe layer over each foreign call, and nothing else. The only crate of the project with
+//! Calls of the exporter into the kernel and drivers that the compiler cannot check: a thin, safe
+//! layer over each foreign call, and nothing else. This is the only crate of the project with
 //! `unsafe` in it.
 
 pub mod adjtimex;

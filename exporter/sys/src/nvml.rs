@@ -4,10 +4,11 @@
 //! The whole of what the exporter asks goes through here rather than through a wrapper, for three
 //! reasons: each call must be seen while it runs, because none has a time limit; values of fields
 //! have scopes and signed types; and a driver of another age lacks functions, which must cost their
-//! own values only. What an answer means, and which numbers are none, is the caller's business.
+//! own values only. The caller interprets an answer, and recognises numbers that stand for no
+//! value.
 //!
-//! Nothing here is `Send`: one thread opens the library, asks, and closes it by dropping what it
-//! holds.
+//! Nothing here is `Send`: one thread opens the library, calls it, and closes it by dropping what
+//! it holds.
 
 mod device;
 mod error;
@@ -38,7 +39,7 @@ pub use xid::{XidEvent, XidEvents};
 /// files.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// Is told of every call, so that one that never returns has a name.
+/// Is called before and after every call, so that one that never returns has a name.
 pub trait Watch: fmt::Debug + Send + Sync {
     /// `function` is about to be called, of the GPU with this index if it is of one.
     fn begins(&self, function: &'static str, gpu: Option<u32>);
@@ -120,7 +121,7 @@ impl Nvml {
         Ok(count)
     }
 
-    /// Brings the GPU up when nobody else has, which takes seconds.
+    /// Brings the GPU up when no other process has, which takes seconds.
     pub fn device(&self, index: u32) -> Result<Device, Error> {
         let mut handle = std::ptr::null_mut();
         call!(&self.0, Some(index), nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle))?;
@@ -131,12 +132,13 @@ impl Nvml {
 impl Library {
     /// What driver the library is of: the one question that it answers before it is initialised.
     fn version(&self) -> String {
-        let told = text(|buffer, len| call!(self, None, nvmlSystemGetNVMLVersion(buffer, len)));
-        let told = told.unwrap_or_else(|_| "of unknown version".into());
+        let version = text(|buffer, len| call!(self, None, nvmlSystemGetNVMLVersion(buffer, len)));
+        let version = version.unwrap_or_else(|_| "of unknown version".into());
         // The version of the interface stands before it.
-        told.split_once('.')
+        version
+            .split_once('.')
             .filter(|(_, rest)| rest.contains('.'))
-            .map_or(told.clone(), |(_, rest)| rest.into())
+            .map_or(version.clone(), |(_, rest)| rest.into())
     }
 }
 
@@ -149,7 +151,7 @@ impl fmt::Debug for Library {
 impl Drop for Library {
     fn drop(&mut self) {
         if self.initialised {
-            // The driver may be gone already; there is nobody to tell.
+            // The driver may be gone already; there is nobody to report an error to.
             let _ = call!(self, None, nvmlShutdown());
         }
     }

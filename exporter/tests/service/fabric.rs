@@ -5,8 +5,8 @@ use std::path::Path;
 use crate::node::fabric;
 use crate::support::{Exporter, binary};
 
-/// One page, of the families of links only, as far as `keep` wants them: other collectors have
-/// their own tests.
+/// One page, with those families of links that `keep` selects: other collectors have their own
+/// tests.
 fn page(root: &Path, keep: impl Fn(&str) -> bool) -> String {
     let args =
         ["sysfs", "procfs", "shm"].map(|p| (format!("--path.{p}"), root.join(p.trim_end_matches("fs"))));
@@ -29,7 +29,7 @@ fn page(root: &Path, keep: impl Fn(&str) -> bool) -> String {
 }
 
 /// Whether the line is of one of these devices, or of none.
-fn of(line: &str, devices: &[&str]) -> bool {
+fn is_of(line: &str, devices: &[&str]) -> bool {
     !line.contains('{') || devices.iter().any(|d| line.contains(&format!("device=\"{d}\"")))
 }
 
@@ -37,7 +37,7 @@ fn of(line: &str, devices: &[&str]) -> bool {
 fn infiniband() {
     let dir = tempfile::tempdir().unwrap();
     fabric::infiniband(dir.path());
-    insta::assert_snapshot!(page(dir.path(), |line| of(line, &["mlx5_0", "mlx5_8", "eth0"])));
+    insta::assert_snapshot!(page(dir.path(), |line| is_of(line, &["mlx5_0", "mlx5_8", "eth0"])));
 }
 
 #[test]
@@ -64,21 +64,21 @@ fn efa() {
     let all = page(dir.path(), |_| true);
     let up = all.lines().filter(|l| l.starts_with("rdma_port_up{") && l.ends_with(" 1")).count();
     assert_eq!(up, 32);
-    insta::assert_snapshot!(page(dir.path(), |line| of(line, &["rdmap79s0"])));
+    insta::assert_snapshot!(page(dir.path(), |line| is_of(line, &["rdmap79s0"])));
 }
 
 #[test]
 fn broken_ports_cost_their_own_values_and_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     fabric::broken(dir.path());
-    let sample = |line: &str| of(line, &["mlx5_0", "mlx5_1"]) || line.contains("mlx5_2\",port=\"1\"}");
+    let sample = |line: &str| is_of(line, &["mlx5_0", "mlx5_1"]) || line.contains("mlx5_2\",port=\"1\"}");
     insta::assert_snapshot!(page(dir.path(), |line| sample(line) && line.starts_with("rdma_")));
 
     let often = "collectors: {rdma: {interval: 10ms, counters_interval: 10ms}}";
     let exporter = Exporter::start_on_tree(dir.path(), often);
     exporter.wait_for("rdma_device_quarantined{device=\"mlx5_1\"}", 1.0);
     exporter.wait_for("rdma_device_quarantined{device=\"mlx5_3\"}", 1.0);
-    // The one that only does not reply would be told of before it.
+    // A device that only does not reply would be reported before it.
     let record = exporter.stream(None).find(|r| r["name"] == "rdma_unreadable");
     let text = "RDMA device mlx5_3 cannot be read in ports/1/counters: left alone, and looked at again from time to time";
     assert_eq!((record["k"].as_str(), record["text"].as_str()), (Some("hw"), Some(text)));
@@ -86,7 +86,7 @@ fn broken_ports_cost_their_own_values_and_are_left_alone() {
     assert_eq!(
         page.get("rdma_device_quarantined{device=\"mlx5_0\"}"),
         Some(0.0),
-        "nothing to tell is no failure"
+        "nothing to report is no failure"
     );
     assert_eq!(page.get("rdma_port_up{device=\"mlx5_1\",port=\"1\"}"), Some(1.0));
     assert_eq!(page.get("rdma_ports_up"), Some(8.0));
@@ -116,7 +116,7 @@ fn a_port_fails_is_gone_after_a_restart_and_comes_back() {
     exporter.wait_for("rdma_port_condition{device=\"mlx5_3\",port=\"1\",condition=\"drop\"}", 1.0);
     drop(exporter);
 
-    // The card did not survive the reboot, and nobody who starts now has ever seen it.
+    // The card did not survive the reboot, and no program that starts now has ever seen it.
     let card = std::fs::read_link(class.join("mlx5_3")).unwrap();
     std::fs::remove_file(class.join("mlx5_3")).unwrap();
     let exporter = Exporter::start_on_tree(dir.path(), config);

@@ -1,6 +1,5 @@
-//! What a neighbour on the node or in the network can do to the exporter, and what it may cost at
-//! most: a run that has nothing to do with it stays on the page, and memory stays below the bound
-//! of docs/security.md.
+//! Attacks on the exporter from the node and from the network, and their largest permitted cost: an
+//! unrelated run stays on the page, and memory stays below the bound of docs/security.md.
 
 use std::io::{Read as _, Seek as _, Write as _};
 use std::net::TcpStream;
@@ -229,7 +228,7 @@ fn runs_that_only_said_hello_make_room_for_one_that_trains() {
     is_unharmed(&exporter, 1);
 }
 
-/// Opens the packet socket from a process of its own, says hello, and stays until it is killed.
+/// Opens the packet socket from a process of its own, sends `hello`, and stays until it is killed.
 const NEIGHBOUR: &str = "import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 s.connect(sys.argv[1])
@@ -285,8 +284,8 @@ fn what_a_process_does_again_and_again_fills_no_log() {
     is_unharmed(&exporter, 3);
     let (stopped, log) = exporter.stop();
     assert!(stopped, "{log}");
-    let told = log.lines().filter(|line| line.contains("loud")).count();
-    assert!((300..=320).contains(&told), "{told} lines");
+    let loud = log.lines().filter(|line| line.contains("loud")).count();
+    assert!((300..=320).contains(&loud), "{loud} lines");
 }
 
 /// Twenty thousand logs and a hole of terabytes of one user; as root, who can give files away, a

@@ -1,5 +1,4 @@
-//! Events into the real binary by every way in, and what comes of them on the page and in the
-//! stream.
+//! Sends events to the real binary by every way in, and checks the page and the stream.
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
@@ -80,7 +79,7 @@ fn http_names_what_is_wrong_and_keeps_what_is_right() {
     exporter.wait_for(r#"stepwatch_exporter_ingest_dropped_total{reason="body_limit"}"#, 2.0);
 }
 
-/// A process of its own that says these packets and then ends as it is told.
+/// A separate process that sends these packets and then ends when asked to.
 fn trainer(exporter: &Exporter, packets: &[&str]) -> std::process::Child {
     let script = "import os, socket, sys\n\
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
@@ -152,7 +151,7 @@ fn the_exporters_own_end_kills_nobody_and_forgets_no_attempt() {
     packets.send(r#"{"k":"step","run":"r","rank":0,"step":5}"#);
     exporter.wait_for(r#"train_attempt{run="r"}"#, 2.0);
     let mut stream = exporter.stream(None);
-    // The stream tells of the first life as well.
+    // The stream has the first life as well.
     let froms = [(); 2]
         .map(|()| stream.find(is_event("restart")))
         .map(|r| (r["attempt"].clone(), r["from_step"].clone()));

@@ -1,4 +1,4 @@
-//! The real binary from outside: what goes in, what comes out, what operators do with it.
+//! Tests of the real binary from outside: its input, its output, and its operation.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod fabric;

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use crate::support::{Exporter, PATIENCE};
 
-/// Opening a named pipe waits in the kernel until somebody writes to it, as opening anything on a
+/// Opening a named pipe waits in the kernel until a process writes to it, as opening anything on a
 /// dead server does.
 #[test]
 fn a_mount_that_is_stuck_costs_its_own_values_and_recovers() {
@@ -51,7 +51,7 @@ fn a_mount_that_is_stuck_costs_its_own_values_and_recovers() {
     assert_eq!(page.get(healthy), Some(1.0));
     assert!(page.get(&series(&stuck, "response_seconds")).unwrap() >= 0.2);
 
-    // Somebody writes: the server is back, however often it is asked.
+    // A process writes: the server is back, however often it is asked.
     let nonblock = OFlags::NONBLOCK.bits().cast_signed();
     let _server =
         std::fs::OpenOptions::new().read(true).write(true).custom_flags(nonblock).open(&stuck).unwrap();

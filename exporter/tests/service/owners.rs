@@ -1,4 +1,4 @@
-//! Two users of one node: nobody speaks for the run of the other, nor takes the places of the
+//! Two users of one node: neither can report the run of the other, nor take the places of the
 //! other's runs.
 
 use std::fs::Permissions;
@@ -18,7 +18,7 @@ const BOB: u32 = 4_000_002;
 
 const QUICK: &str = "page: {interval: 20ms}\n";
 
-/// Sends what it reads, a line each, by the way that it is told, and says when all of it was sent.
+/// Sends what it reads, one line at a time, by the given way, and prints when all of it was sent.
 const SPEAKER: &str = r"import http.client, socket, sys
 way, path, port = sys.argv[1:]
 lines = [line.strip().encode() for line in sys.stdin]
@@ -35,8 +35,8 @@ else:
         s.send(line)
 print('sent', flush=True)";
 
-/// Only root may become others. Without it there is one user, and what the rule says of two is
-/// asked of the rule itself.
+/// Only root may become other users. Without root there is one user, and the rule for two users is
+/// tested by itself.
 fn is_root() -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
@@ -121,10 +121,13 @@ fn nobody_speaks_for_the_run_of_another_user_by_any_way() {
     let next = stream.find(|record| record["run"] == "hers" && record["name"] != "rank_dead");
     assert_eq!((next["k"].as_str(), next["step"].as_u64()), (Some("step"), Some(9)), "{next}");
     let url = format!("http://{}", exporter.addr);
-    let told = binary().args(["runs", "--url", &url]).output().unwrap();
-    let told = String::from_utf8(told.stdout).unwrap();
-    assert!(told.contains("hers") && told.contains("uid 4000001"), "{told}");
-    assert!(told.contains("events of uid 4000002 were refused: the run is that of uid 4000001"), "{told}");
+    let output = binary().args(["runs", "--url", &url]).output().unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    assert!(output.contains("hers") && output.contains("uid 4000001"), "{output}");
+    assert!(
+        output.contains("events of uid 4000002 were refused: the run is that of uid 4000001"),
+        "{output}"
+    );
     let (_, log) = exporter.stop();
     let said: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let refused = |line: &&Value| line["message"].as_str().is_some_and(|m| m.starts_with("refused: the run"));

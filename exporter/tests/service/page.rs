@@ -112,8 +112,7 @@ fn every_family_of_the_page_is_in_the_reference() {
         .collect();
     let unknown: Vec<_> = shown.difference(&known).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
-    // What a trainer without a socket and a job, and an exporter without tails have nothing to say
-    // of.
+    // Families that need a trainer with a socket, a job, or a tail.
     let silent = known.difference(&shown).filter(|n| n.starts_with("train_"));
     let silent: Vec<_> =
         silent.filter(|n| !n.starts_with("train_source_") && **n != "train_log_resolution").collect();

@@ -1,4 +1,4 @@
-//! What other programs push, into the real binary: OpenTelemetry and Kubeflow's reports.
+//! Pushes of other programs to the real binary: OpenTelemetry and Kubeflow's reports.
 
 use std::net::TcpListener;
 

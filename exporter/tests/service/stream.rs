@@ -11,7 +11,7 @@ fn start(extra: &str) -> (tempfile::TempDir, Exporter) {
     (dir, exporter)
 }
 
-/// On no machine: nothing that collectors say of one comes between.
+/// On an empty machine: no events of collectors come between.
 fn start_in_the_void(extra: &str) -> (tempfile::TempDir, Exporter) {
     let dir = tempfile::tempdir().unwrap();
     let exporter = Exporter::start_on_tree(dir.path(), &format!("page: {{interval: 20ms}}\n{extra}"));
@@ -68,12 +68,12 @@ fn what_fell_off_the_ring_is_one_gap_with_a_number() {
     let mut records = exporter.stream(Some(&cursor));
     let gap = records.next_record().unwrap();
     assert_eq!(gap["k"], "gap");
-    // What the exporter itself had said before has its own share of the ring.
+    // Events that the exporter itself published before have their own share of the ring.
     let lost = gap["lost"].as_i64().unwrap();
     assert!((199..210).contains(&lost), "{gap}");
     assert_eq!(records.next_record().unwrap()["step"], lost + 1);
     drop(records);
-    // Where the stream was not kept, another start of the exporter does not know what it lost of
+    // Where the stream was not kept, another start of the exporter cannot count what was lost of
     // the one before.
     assert!(exporter.stop().0);
     std::fs::remove_file(dir.path().join("stream.journal")).unwrap();
@@ -97,7 +97,7 @@ fn a_cursor_outlives_the_exporter() {
     send(&exporter, 10..12);
     let rest = steps(&mut exporter.stream(Some(&cursor)), 4);
     let numbers: Vec<_> = rest.iter().map(|r| r["step"].as_i64().unwrap()).collect();
-    assert_eq!(numbers, [8, 9, 10, 11], "nothing is lost, nothing is told twice, and there is no gap");
+    assert_eq!(numbers, [8, 9, 10, 11], "nothing is lost, nothing is sent twice, and there is no gap");
     assert_eq!(exporter.page().get("stepwatch_exporter_stream_journal_failures_total"), Some(0.0));
 }
 

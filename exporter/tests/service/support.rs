@@ -1,4 +1,4 @@
-//! Runs the real binary on free ports in a directory of its own, and speaks to it as trainers and
+//! Runs the real binary on free ports in a directory of its own, and uses it as trainers and
 //! readers do.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -43,9 +43,8 @@ impl std::io::Write for Log {
     }
 }
 
-/// What this process logs, whoever logs it: a subscriber of one thread would race with other tests
-/// for the answer to whether anybody listens at a place that logs, which is asked once in a
-/// process.
+/// Everything that this process logs, from any thread: a subscriber of one thread would race with
+/// other tests for whether a call site is enabled, which is decided once in a process.
 static LOG: std::sync::LazyLock<Log> = std::sync::LazyLock::new(|| {
     let log = Log::default();
     let writer = log.clone();

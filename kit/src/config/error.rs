@@ -104,7 +104,7 @@ impl ConfigError {
     }
 }
 
-/// The parser speaks of scalars and Rust types; the reader of the message writes YAML.
+/// The parser's messages name scalars and Rust types; the reader of the message writes YAML.
 fn in_plain_words(message: String) -> String {
     let plain = match message.as_str() {
         "expected mapping start" => "expected a mapping: `key: value` lines, or {key: value}",

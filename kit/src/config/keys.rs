@@ -1,8 +1,8 @@
 //! Which keys a configuration accepts, asked of the type itself.
 //!
-//! A sample that claims to show every key is checked against this. The answer comes from the errors
-//! that people see: a key that nobody has is offered at every place, and the error names what would
-//! have been accepted.
+//! A sample that claims to show every key is checked against this. The keys come from the errors
+//! that users see: an unknown key is offered at every place, and the error names what would have
+//! been accepted.
 
 use std::collections::BTreeSet;
 

@@ -49,16 +49,16 @@ fn message(text: &str) -> String {
 #[test]
 fn mistakes_between_values_are_shown_where_they_are() {
     let text = "a:\n  - b: [x, yy]\nc: 1\n";
-    let told = |messages: &[&str]| {
+    let shown = |messages: &[&str]| {
         ConfigError::at_paths("a.yml", text, messages.iter().map(|m| (*m).to_owned()).collect()).to_string()
     };
     assert_eq!(
-        told(&["a[0].b[1]: bad"]),
+        shown(&["a[0].b[1]: bad"]),
         "a.yml:2:12: a[0].b[1]: bad\n  |\n2 |   - b: [x, yy]\n  |            ^^"
     );
     // What is missing is shown where it would be, and what has no place without one.
-    assert!(told(&["a[0].d: is missing"]).starts_with("a.yml:2:5: "), "{}", told(&["a[0].d: is missing"]));
-    assert_eq!(told(&["z: bad", "no path"]), "a.yml: z: bad\na.yml: no path");
+    assert!(shown(&["a[0].d: is missing"]).starts_with("a.yml:2:5: "), "{}", shown(&["a[0].d: is missing"]));
+    assert_eq!(shown(&["z: bad", "no path"]), "a.yml: z: bad\na.yml: no path");
 }
 
 #[test]

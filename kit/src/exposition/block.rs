@@ -1,6 +1,6 @@
 //! A part of a page that is encoded once and stands on every page until its values change.
 //!
-//! Most values of a node are those of a second ago, and their lines are not written again.
+//! Most samples of a node equal those of a second ago, and their lines are not written again.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use flate2::write::GzEncoder;
 use super::negotiate::Format;
 use super::text_004::to_text_004;
 
-/// Whole families, usually one: what is said about them, which differs between the formats, and
-/// their samples, which do not.
+/// Whole families, usually one: their metadata, which differs between the formats, and their
+/// samples, which do not.
 #[derive(Debug)]
 pub struct Block {
     head: Arc<Head>,

@@ -42,7 +42,7 @@ struct Element<'a> {
 }
 
 /// Text 0.0.4 unless OpenMetrics 1.0.0 is asked for by name and weighs at least as much: a browser,
-/// `curl` and everything that says nothing gets what every tool can read.
+/// `curl` and every client without a preference gets what every tool can read.
 pub(super) fn format<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
     let (mut openmetrics, mut text) = (0.0_f32, Specific::default());
     for element in elements(accept) {

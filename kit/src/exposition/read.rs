@@ -3,7 +3,7 @@
 //!
 //! Samples borrow from the page and a line costs no allocation, so that a page of a hundred
 //! thousand series can be looked through for the dozen that matter. A line that is wrong is one
-//! error, not the end: half a page is better than none, as long as somebody counts.
+//! error, not the end: half a page is better than none, as long as the errors are counted.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,9 +1,10 @@
-//! OpenMetrics 1.0 rewritten as Prometheus text 0.0.4, for scrapers that do not speak OpenMetrics.
+//! OpenMetrics 1.0 rewritten as Prometheus text 0.0.4, for scrapers that do not support
+//! OpenMetrics.
 //!
-//! The formats differ where it hurts: the older one names a counter family with its `_total`, knows
-//! neither `info`, `unknown`, `# UNIT`, `# EOF`, exemplars nor `_created`, counts time in
-//! milliseconds and does not escape quotes in help. A line that is not OpenMetrics is dropped: one
-//! bad line would cost the whole scrape.
+//! The formats differ: the older one names a counter family with its `_total`, has neither `info`,
+//! `unknown`, `# UNIT`, `# EOF`, exemplars nor `_created`, counts time in milliseconds and does not
+//! escape quotes in help. A line that is not OpenMetrics is dropped: one bad line would cost the
+//! whole scrape.
 
 use std::borrow::Cow;
 
@@ -57,7 +58,7 @@ impl<'a> Page<'a> {
                 self.flush_help();
                 self.help = Some((name, text));
             }
-            "TYPE" => self.start_family(Family { name, kind: DeclaredType::of(text) }),
+            "TYPE" => self.start_family(Family { name, kind: DeclaredType::parse(text) }),
             _ => {}
         }
     }
@@ -101,7 +102,7 @@ impl<'a> Page<'a> {
 }
 
 impl DeclaredType {
-    fn of(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         match text.trim() {
             "counter" => Self::Counter,
             "gauge" | "stateset" => Self::Gauge,

@@ -3,8 +3,8 @@
 //! A limit of one body bounds nothing by itself: as many bodies are held as there are connections.
 //! So each byte that arrives is taken from one budget and given back when its request is answered.
 //! Where there is no room, the body that came first of those that wait for more is broken off, with
-//! 503, which every sender of telemetry repeats: whoever holds bodies back keeps no whole one out.
-//! Bodies must also arrive within a time, or a slow one would hold its bytes for as long as it
+//! 503, which every sender of telemetry repeats: a client that holds bodies back keeps no whole one
+//! out. Bodies must also arrive within a time, or a slow one would hold its bytes for as long as it
 //! likes.
 
 use std::collections::BTreeMap;
@@ -94,8 +94,8 @@ impl Bodies {
         self.by_id.values().filter(|h| h.client == client).map(|h| h.bytes).sum()
     }
 
-    /// Breaks off the oldest body that waits for more, of `client` or else of whoever holds most
-    /// and more than `least`. False where there is none.
+    /// Breaks off the oldest body that waits for more, of `client` or else of the client that holds
+    /// most and more than `least`. Returns false where there is none.
     fn make_room(&mut self, client: Option<Client>, least: usize, except: u64) -> bool {
         let mut held = BTreeMap::<Client, usize>::new();
         for body in self.by_id.values() {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     fn nth(n: u8) -> Client {
-        Client::of([10, 0, 0, n].into(), [192, 0, 2, 1].into())
+        Client::from_addresses([10, 0, 0, n].into(), [192, 0, 2, 1].into())
     }
 
     fn waiting(budget: &Arc<Budget>, n: u8, bytes: usize) -> Arc<Share> {

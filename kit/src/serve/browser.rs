@@ -1,8 +1,8 @@
-//! Requests that a browser makes for a page of somebody else.
+//! Requests that a browser makes for a page of another site.
 //!
 //! A page on the Internet can have a browser post to this program (cross-site request forgery), and
 //! can read it once its own name leads to this address (DNS rebinding). Programs send no `Origin`,
-//! so what follows is asked of browsers alone: Prometheus, a trainer and curl reach this program by
+//! so these checks apply to browsers alone: Prometheus, a trainer and curl reach this program by
 //! any name.
 
 use std::sync::Arc;
@@ -60,14 +60,14 @@ impl Hosts {
 
     fn has(&self, authority: &str) -> bool {
         let name = name_of(authority).to_ascii_lowercase();
-        // Nobody can make an address lead elsewhere.
+        // The resolution of such an address cannot be manipulated.
         let is_address = name.parse::<std::net::IpAddr>().is_ok();
         is_address || name == "localhost" || name.ends_with(".localhost") || self.names.contains(&name)
     }
 }
 
 /// The name of the machine, alone and in the domains that a file of the resolver names. In any
-/// other domain somebody else may have the name.
+/// other domain another host may have the name.
 fn names_of(machine: &str, resolver: &str) -> Vec<String> {
     let short = machine.split('.').next().unwrap_or_default();
     let lines = resolver.lines().map(str::split_whitespace);
@@ -89,8 +89,8 @@ fn name_of(authority: &str) -> &str {
 }
 
 /// Why a request is refused, if it is a browser's and not of one of our own pages. `guarded` is
-/// false where nobody comes in without a password or token: a page of somebody else's name is given
-/// none by a browser.
+/// false where every request needs a password or token: a browser sends none for a page of another
+/// name.
 pub(super) fn refuse(
     method: &Method,
     uri: &Uri,
@@ -124,8 +124,8 @@ pub(super) fn refuse(
 }
 
 /// Whether a browser asks. A script may set the user agent, and a browser leaves the rest of what
-/// names it away over plain HTTP; what languages its user reads, it always says, and no program
-/// that asks for metrics does.
+/// names it away over plain HTTP; the languages of its user it always sends, and no program that
+/// scrapes metrics does.
 fn is_browser(headers: &HeaderMap) -> bool {
     let agent = headers.get(USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"));
     let says = [ORIGIN, REFERER, ACCEPT_LANGUAGE, UPGRADE_INSECURE_REQUESTS];

@@ -64,7 +64,7 @@ pub(super) async fn run(server: &Arc<Server>, stream: TcpStream, ends: Ends, sea
     // Fails only on a socket that is gone already.
     let _ = stream.set_nodelay(true);
     let mut next = [0; 3];
-    // What speaks HTTP/2 waits for a place of its own, and is no probe.
+    // An HTTP/2 connection waits for a place of its own, and is no probe.
     if recv(&stream, &mut next, RecvFlags::PEEK | RecvFlags::DONTWAIT).is_err() || next == *b"PRI" {
         seat.busy.was_heard();
     }
@@ -98,14 +98,14 @@ where
     if !server.limits.http2 {
         return http1(server, io, ends, seat).await;
     }
-    let told = tokio::select! {
+    let http2_asked = tokio::select! {
         () = server.shutdown.wait() => return,
-        told = timeout(server.limits.header_timeout, io.is_http2()) => told,
+        asked = timeout(server.limits.header_timeout, io.is_http2()) => asked,
     };
-    match told {
+    match http2_asked {
         Ok(Ok(true)) => http2(server, io, ends, seat).await,
         Ok(Ok(false)) => http1(server, io, ends, seat).await,
-        Ok(Err(_)) | Err(_) => tracing::debug!(peer = %ends.peer, "said nothing"),
+        Ok(Err(_)) | Err(_) => tracing::debug!(peer = %ends.peer, "no request came"),
     }
 }
 
@@ -194,7 +194,7 @@ fn enter(seat: &Arc<Seat>, request: Request<Incoming>) -> (Request<Incoming>, Op
     (request, entered.map(Arc::new))
 }
 
-/// A probe that is told to wait is one that failed.
+/// A probe that has to wait is one that failed.
 fn is_probe(request: &Request<Incoming>) -> bool {
     PROBES.contains(&request.uri().path())
 }
@@ -218,7 +218,7 @@ async fn answer(
         too_many()
     };
     if version == Version::HTTP_2 {
-        // It speaks of connections in frames.
+        // An HTTP/2 client is notified of the close by a frame.
         response.headers_mut().remove(CONNECTION);
     }
     if let Some(web) = &server.web {
@@ -291,7 +291,7 @@ impl hyper::body::Body for Answer {
         let part = |bytes| Part::new(bytes, self.entered.clone());
         let polled = polled.map(|frame| frame.map(|read| read.map(|frame| frame.map_data(part))));
         if let Some(entered) = &self.entered {
-            // Whoever does not take what there is is not asked for more.
+            // A client that does not take what there is is not asked for more.
             entered.waits_for_client(polled.is_ready());
         }
         polled
@@ -340,7 +340,8 @@ async fn route(
     let share = server.bodies.share(client);
     let (limits, version) = (&server.limits, request.version());
     let mut request = request.map(|body| {
-        // For a larger one there would never be room, so its handler is told that it is too large.
+        // There would never be room for a larger one, so its handler gets the error that it is too
+        // large.
         let body = Limited::new(body, limits.body_bytes.min(server.bodies.limit_per_client()));
         let body = Counted::new(body, Arc::clone(&share), Arc::clone(entered), limits.body_timeout);
         if version != Version::HTTP_2 {
@@ -360,14 +361,14 @@ async fn route(
         request.extensions_mut().insert(WebUser(user));
     }
     match server.router.clone().oneshot(request).await {
-        // The handler knows only that the body broke off.
+        // The handler only gets the error that the body broke off.
         Ok(_) if share.was_refused() => no_room(server, client),
         Ok(response) => response,
         Err(never) => match never {},
     }
 }
 
-/// Why a request is refused that a browser makes for somebody else's page.
+/// The reason why a request is refused that a browser makes for a page of another site.
 fn foreign(server: &Server, request: &Request<Incoming>) -> Option<String> {
     let limits = &server.limits;
     let knows_callers = server.web.as_ref().is_some_and(WebConfig::authenticates)

@@ -1,12 +1,12 @@
 //! Which connections are open, which of them have a request, and which one is closed when another
 //! finds no room.
 //!
-//! Whoever opens sockets and says nothing, sends the head of a request without its body, or leaves
-//! an answer unread must not keep a liveness probe, a scrape or the alerter out. So few places are
-//! kept for connections without a request, and a newcomer always gets one of them: of the client
-//! with the most connections, the one that was active longest ago is closed for it. All other
-//! places are for requests. Where these are taken, a further request takes the place of one that
-//! waits for its own client; probes need no place.
+//! A client that opens sockets and sends nothing, sends the head of a request without its body, or
+//! leaves an answer unread must not keep a liveness probe, a scrape or the alerter out. So few
+//! places are kept for connections without a request, and a newcomer always gets one of them: of
+//! the client with the most connections, the one that was active longest ago is closed for it. All
+//! other places are for requests. Where these are taken, a further request takes the place of one
+//! that waits for its own client; probes need no place.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,16 +27,16 @@ use crate::log_throttle::LogThrottle;
 const GREEDY_SHARE: usize = 4;
 /// One place in so many, and at least one, is kept for connections without a request.
 const RESERVED_PART: usize = 4;
-/// A connection has this long to say what it wants before it is closed for another.
+/// A connection has this long to send its request before it is closed for another.
 const FIRST_WORD: Duration = Duration::from_millis(50);
-/// One that has an answer unread had its word, and has this long for all. Or else whoever asks and
-/// does not read would be let in so slowly that others are not let in at all.
+/// A connection with an unread answer has been served, and has this long in total. Otherwise
+/// clients that do not read would be let in so slowly that others are not let in at all.
 const FIRST_ANSWER: Duration = Duration::from_millis(10);
 /// Where every place is taken, connections are let in at an even pace, and may be so far ahead of
 /// it. Let in by bursts, the next would wait for long while the kernel's queue fills, and the
 /// kernel tries a probe that finds its queue full again after a second.
 const AHEAD: Duration = Duration::from_millis(1);
-/// After which it is looked again whether what it said was read.
+/// After this it is checked again whether the answer was read.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A connection of which something is still unread then will have to bear it: it may send without
 /// end.
@@ -45,22 +45,22 @@ const HEARD_AT_LAST: Duration = Duration::from_millis(250);
 /// stay in memory until it is answered, and a sender may hold its body back for long.
 pub(super) const MAX_FURTHER_REQUESTS: usize = 512;
 
-/// Connections that speak HTTP/2, one in so many of all: each holds the headers and the beginnings
-/// of many requests before any of these has a place.
+/// Connections of HTTP/2, one in so many of all: each holds the headers and the beginnings of many
+/// requests before any of these has a place.
 const HTTP2_PART: usize = 8;
 
 /// A port, for a socket that is connected and never sends.
 const DISCARD: u16 = 9;
 
-/// Whom a limit counts as one: an IPv4 address, an IPv6 network of 64 bits (whoever has one address
-/// of it has all), or this machine.
+/// What a limit counts as one client: an IPv4 address, an IPv6 network of 64 bits (the holder of
+/// one address of it has all), or this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Client(IpAddr);
 
 impl Client {
     /// Of a connection from `peer` to our address `local`. Every address of this machine is one
     /// client.
-    pub fn of(peer: IpAddr, local: IpAddr) -> Self {
+    pub fn from_addresses(peer: IpAddr, local: IpAddr) -> Self {
         let (ip, local) = (peer.to_canonical(), local.to_canonical());
         if ip.is_loopback() || ip == local || is_of_this_machine(ip) {
             return Self(IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -72,7 +72,7 @@ impl Client {
     }
 }
 
-/// Whether the kernel would speak to an address from that address. Nothing is sent.
+/// Whether the kernel would send to an address from that address. Nothing is sent.
 fn is_of_this_machine(ip: IpAddr) -> bool {
     let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let asked = UdpSocket::bind((any, 0)).and_then(|socket| {
@@ -100,7 +100,7 @@ pub(super) struct Connections {
     /// their connection, each until the connection that was closed for another is really gone.
     asking: AtomicUsize,
     further: AtomicUsize,
-    /// Places of connections that speak HTTP/2, each taken until its connection is really gone.
+    /// Places of HTTP/2 connections, each taken until its connection is really gone.
     http2: Arc<Semaphore>,
     metrics: ServeMetrics,
     evictions: LogThrottle,
@@ -214,7 +214,7 @@ impl Entered {
         self.seat.connections.unsent.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Says whether it is the client that has to go on: to send the body or to take the answer.
+    /// Returns whether it is the client that has to go on: to send the body or to take the answer.
     pub(super) fn waits_for_client(&self, waits: bool) {
         match (self.waits.swap(waits, Ordering::Relaxed), waits) {
             (false, true) => _ = self.seat.busy.waiting.fetch_add(1, Ordering::Relaxed),
@@ -270,8 +270,8 @@ impl Connections {
     }
 
     /// How long the next connection has to wait before the one that makes room for it has had its
-    /// time. Or else whoever connects fastest would keep out all who connect and then speak, and a
-    /// request that came would be closed before a busy program had read it.
+    /// time. Otherwise the clients that connect fastest would keep out all that connect and then
+    /// send, and a request that came would be closed before a busy program had read it.
     pub(super) fn pause(&self) -> Duration {
         let open = self.locked();
         if open.by_id.len() < self.limit {
@@ -330,7 +330,7 @@ impl Connections {
         }
     }
 
-    /// Closes `victim` for a request of `client`, or says that nothing gives way to it.
+    /// Closes `victim` for a request of `client`, or returns that nothing gives way to it.
     fn give_way(&self, open: &mut Open, victim: Option<u64>, client: Client) -> bool {
         if let Some(id) = victim {
             self.evict(open, id);
@@ -431,12 +431,13 @@ fn per_client<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<Client, 
 }
 
 impl Seat {
-    /// A place for a connection that speaks HTTP/2, until it is dropped. Where there is none, one
-    /// of these connections is closed, and its place is waited for.
+    /// A place for an HTTP/2 connection, until it is dropped. Where there is none, one of these
+    /// connections is closed, and its place is waited for.
     pub(super) async fn http2_place(&self) -> Option<OwnedSemaphorePermit> {
         let places = Arc::clone(&self.connections.http2);
         if places.available_permits() == 0 {
-            // Whoever waits here has said what it is, and makes room before those who have not.
+            // A connection that waits here has sent its first bytes, and makes room before those
+            // that have not.
             self.busy.was_heard();
             let mut open = self.connections.locked();
             if let Some(id) = open.idlest(|e| e.http2) {

@@ -107,7 +107,7 @@ fn listen_on(addr: SocketAddr) -> io::Result<TcpListener> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(v6) => {
             let socket = TcpSocket::new_v6()?;
-            // `:port` means both families whatever net.ipv6.bindv6only says.
+            // `:port` means both families whatever the value of net.ipv6.bindv6only.
             rustix::net::sockopt::set_ipv6_v6only(&socket, !v6.ip().is_unspecified())?;
             socket
         }

@@ -1,5 +1,5 @@
-//! Which HTTP a client speaks, told by its first bytes: HTTP/2 with prior knowledge, as gRPC has
-//! it, begins with words that no HTTP/1 request begins with.
+//! Which HTTP version a client uses, by its first bytes: HTTP/2 with prior knowledge, which gRPC
+//! uses, begins with bytes that no HTTP/1 request begins with.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 /// What every HTTP/2 connection begins with (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection that gives out again what was read of it to know what it is.
+/// A connection that returns again the bytes that were read to detect its protocol.
 #[derive(Debug)]
 pub(super) struct Sniffed<IO> {
     io: IO,
@@ -25,7 +25,7 @@ impl<IO: AsyncRead + Unpin> Sniffed<IO> {
         Self { io, head: [0; PREFACE.len()], given: 0, read: 0 }
     }
 
-    /// Reads until it is certain whether this is HTTP/2. Waits for as long as the client says
+    /// Reads until it is certain whether this is HTTP/2. Waits for as long as the client sends
     /// nothing.
     pub(super) async fn is_http2(&mut self) -> io::Result<bool> {
         while self.read < PREFACE.len() {

@@ -1,4 +1,4 @@
-//! A connection whose peer stopped reading ends: the kernel alone would hold its memory for hours.
+//! Ends a connection whose peer stopped reading: the kernel alone would hold its memory for hours.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tokio::time::{Sleep, sleep};
 use super::connections::Busy;
 
 /// Fails a write that made no progress for `limit`. Reads pass through; when all is read, `busy` is
-/// told.
+/// notified.
 #[derive(Debug)]
 pub(super) struct StallGuard<IO> {
     io: IO,

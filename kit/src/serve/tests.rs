@@ -45,7 +45,7 @@ fn hello() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// A handler that says when a request came, and answers when it is let go.
+/// A handler that reports when a request came, and answers when it is released.
 #[derive(Default)]
 struct HeldAnswers {
     entered: Arc<Notify>,
@@ -63,7 +63,7 @@ impl HeldAnswers {
     }
 }
 
-/// Everything the server says until it closes.
+/// Everything the server sends until it closes.
 async fn read_to_end(stream: &mut TcpStream) -> String {
     String::from_utf8(read_bytes_to_end(stream).await).unwrap()
 }

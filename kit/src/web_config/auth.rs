@@ -2,7 +2,7 @@
 //!
 //! bcrypt is slow on purpose, and a scraper authenticates on every request, so matches are
 //! remembered. What is remembered is only "this password has this hash", under a digest that binds
-//! both and nothing else: a wrong password can never be answered by the memory of another user's
+//! both and nothing else: a wrong password can never match the remembered one of another user
 //! (CVE-2022-46146), and changing a hash forgets its password. Only matches are kept, so guessing
 //! fills nothing.
 //!
@@ -32,7 +32,7 @@ const MAX_CREDENTIALS: usize = 1024;
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct BcryptHash(Arc<str>);
 
-/// Who may come in; nobody listed means everybody.
+/// Users that are admitted; an empty list admits everybody.
 #[derive(Debug)]
 pub(super) struct Users {
     hashes: BTreeMap<String, BcryptHash>,
@@ -68,7 +68,7 @@ impl Users {
     pub(super) fn new(hashes: BTreeMap<String, BcryptHash>) -> Self {
         let mut salt = [0; 32];
         if let Err(err) = getrandom::fill(&mut salt) {
-            // The salt is a second lock on a memory nobody outside can read.
+            // The salt protects a memory that cannot be read from outside a second time.
             tracing::warn!(%err, "no randomness for the memory of passwords");
         }
         Self {
@@ -84,7 +84,7 @@ impl Users {
         self.hashes.is_empty()
     }
 
-    /// The user, or nobody in particular where everybody may come in.
+    /// The user, or an unnamed one where everybody is admitted.
     pub(super) async fn authorize(&self, headers: &HeaderMap) -> Result<Option<String>, Response> {
         if self.is_empty() {
             return Ok(None);
@@ -215,9 +215,9 @@ mod tests {
         assert_eq!(users.remembered().len(), 1);
     }
 
-    /// The sequence of CVE-2022-46146 itself, by somebody who has read every hash and has an
-    /// account: a first request leaves a match under a key that a second one of another user,
-    /// hash and password also has.
+    /// The sequence of CVE-2022-46146 itself, by an attacker who has read every hash and has an
+    /// account: a first request leaves a match under a key that a second one of another user, hash
+    /// and password also has.
     #[tokio::test]
     async fn a_match_that_was_led_into_the_memory_admits_nobody() {
         let users = users(&[("alice", "secret"), ("mallory", "own")]);

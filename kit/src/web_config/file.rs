@@ -50,7 +50,7 @@ pub(super) enum ClientAuthType {
     NoClientCert,
     /// Ask; anything, or nothing, will do.
     RequestClientCert,
-    /// Demand one, whoever signed it.
+    /// Require a certificate, whatever its signer.
     #[serde(alias = "RequireClientCert")]
     RequireAnyClientCert,
     VerifyClientCertIfGiven,
@@ -69,7 +69,7 @@ pub(super) enum TlsVersion {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct HttpSection {
-    /// Accepted for the sake of shared files; these servers speak HTTP/1.1.
+    /// Accepted for the sake of shared files; these servers use HTTP/1.1.
     #[serde(rename = "http2")]
     _http2: Option<bool>,
     headers: BTreeMap<ResponseHeader, String>,

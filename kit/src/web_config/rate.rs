@@ -1,7 +1,7 @@
-//! How many requests are taken at all: the token bucket of the exporter toolkit.
+//! The number of requests that are accepted: the token bucket of the exporter toolkit.
 //!
-//! One bucket for everybody and every path but the probes, asked before who calls: a request that
-//! it refuses costs neither a password's hash nor a handler.
+//! One bucket for everybody and every path but the probes, taken before authentication: a request
+//! that it refuses costs neither a password's hash nor a handler.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// As Go writes them; the longer name first where one begins with the other.
 const UNITS: [(&str, f64); 7] =
     [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-/// Of a refused request, in seconds, at least: the header knows no parts of one.
+/// Minimum for a refused request, in seconds: the header has no fractions of one.
 const WAIT_MIN: u64 = 1;
 
 /// One request an `interval`, and after a pause up to `burst` at once. An interval of 0 is no
@@ -56,7 +56,7 @@ impl TryFrom<Written> for RateLimit {
 
 impl Bucket {
     /// A full one; `None` where there is no limit.
-    pub(super) fn of(limit: RateLimit) -> Option<Self> {
+    pub(super) fn full(limit: RateLimit) -> Option<Self> {
         (!limit.interval.is_zero()).then(|| Self { limit, began: Instant::now(), full_at: Mutex::default() })
     }
 
@@ -64,7 +64,7 @@ impl Bucket {
         self.limit
     }
 
-    /// Takes a token, or says in how many seconds there will be one.
+    /// Takes a token, or returns in how many seconds there will be one.
     pub(super) fn take(&self) -> Result<(), u64> {
         let RateLimit { interval, burst } = self.limit;
         let now = self.began.elapsed();
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     fn bucket(interval: &str, burst: u32) -> Bucket {
-        Bucket::of(RateLimit { interval: parse(interval).unwrap(), burst }).unwrap()
+        Bucket::full(RateLimit { interval: parse(interval).unwrap(), burst }).unwrap()
     }
 
     /// How many of so many requests at once are taken.
@@ -153,8 +153,8 @@ mod tests {
 
     #[test]
     fn no_interval_is_no_limit() {
-        assert!(Bucket::of(RateLimit::default()).is_none());
-        assert!(Bucket::of(RateLimit { interval: Duration::ZERO, burst: 5 }).is_none());
+        assert!(Bucket::full(RateLimit::default()).is_none());
+        assert!(Bucket::full(RateLimit { interval: Duration::ZERO, burst: 5 }).is_none());
     }
 
     #[test]

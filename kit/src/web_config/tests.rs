@@ -204,7 +204,7 @@ async fn probes_are_open_beside_the_users_and_nothing_else_is() {
     task.await.unwrap().unwrap();
 }
 
-/// A program's own tokens admit beside the users, and are told apart from them.
+/// A program's own tokens admit beside the users, and are distinguished from them.
 #[tokio::test]
 async fn a_pass_admits_beside_the_users() {
     let pki = Pki::new();

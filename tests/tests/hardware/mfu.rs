@@ -154,7 +154,7 @@ async fn a_log_of_megatron() {
 async fn a_model_without_a_formula_says_why() {
     let mut job = Job::start("t5", &megatron(&[("decoder_seq_length", "128")]), |_| ()).await;
     job.value("train_tokens_per_second_per_gpu", &[("run", "t5")]).await;
-    let remark = "an encoder and a decoder: their FLOPs depend on two lengths, and one is told";
+    let remark = "an encoder and a decoder: their FLOPs depend on two lengths, and one is given";
     assert_eq!(job.value("train_mfu_remark", &[("run", "t5"), ("remark", remark)]).await, 1.0);
     let page = job.exporter.metrics().await.unwrap();
     assert!(!page.contains("train_mfu_ratio{"), "{page}");

@@ -77,7 +77,7 @@ fn a_failed_checkpoint_is_one_in_any_words() {
     };
     assert_eq!(["begin", "start", "enter"].map(edge), [Edge::Begin; 3]);
     assert_eq!(["end", "stop", "exit"].map(edge), [Edge::End; 3]);
-    // No phase at all: a trainer that only says that it saved.
+    // No phase at all: a trainer that only reports that it saved.
     assert_eq!(Event::parse(br#"{"k":"ckpt","step":5}"#).unwrap().ckpt, None);
 }
 

@@ -5,7 +5,7 @@ use super::Env;
 /// A job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// As the scheduler says it, the same in all that knows of the job.
+    /// As the scheduler gives it, the same for everything of the job.
     pub id: String,
     /// As it stands behind the name of the run.
     pub short: String,
@@ -14,7 +14,7 @@ pub struct Job {
     pub variable: &'static str,
 }
 
-/// One that no table here knows: set by whoever submits, such as from the labels of a pod.
+/// A scheduler that no table here has: set by the submitter, such as from the labels of a pod.
 const OURS: &[&str] = &["STEPWATCH_JOB_ID", "STEPWATCH_JOB_NAME"];
 /// The first of a heterogeneous job, which all its components share, then the job.
 const SLURM: &[&str] = &["SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID", "SLURM_JOBID"];
@@ -22,8 +22,7 @@ const SLURM_ARRAY: &[&str] = &["SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"];
 const SLURM_NAME: &[&str] = &["SLURM_JOB_NAME_HET_GROUP_0", "SLURM_JOB_NAME"];
 const PBS: &[&str] = &["PBS_JOBID", "PBS_JOBNAME"];
 const LSF: &[&str] = &["LSB_JOBID", "LSB_JOBINDEX", "LSB_JOBNAME"];
-/// Grid Engine, whose `JOB_ID` others have too: this one also says which task it is, or
-/// `undefined`.
+/// Grid Engine, whose `JOB_ID` others have too: this one also gives the task, or `undefined`.
 const SGE: &[&str] = &["JOB_ID", "SGE_TASK_ID", "JOB_NAME"];
 
 pub(super) fn is_asked(variable: &str) -> bool {

@@ -3,7 +3,7 @@
 /// Suffixes of files that are run, rather than read, by the program in front of them.
 const SCRIPTS: &[&str] = &[".py", ".sh"];
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "ash"];
-/// What starts whatever it is told to, or adopts it.
+/// Programs that start whatever command they are given, or adopt it.
 const HOSTS: &[&str] = &[
     "systemd",
     "init",

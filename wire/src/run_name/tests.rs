@@ -90,10 +90,10 @@ proptest::proptest! {
         proptest::prop_assert!(!named.run.is_empty() && named.run.chars().count() <= MAX_CHARS);
     }
 
-    /// Two processes of one node never share a name that nothing but their start tells apart,
-    /// unless they share the mark.
+    /// Two processes of one node never share a name that only their start distinguishes, unless
+    /// they share the mark.
     #[test]
-    fn marks_tell_apart(a in 0u32..100_000, b in 0u32..100_000) {
+    fn marks_distinguish_processes(a in 0u32..100_000, b in 0u32..100_000) {
         let name = |pid: u32| {
             let argv = vec!["python".to_owned(), "train.py".to_owned()];
             name(&[Process { argv, started: 1.0e9, mark: format!("boot/1/{pid}/77"), ..Process::default() }]).run

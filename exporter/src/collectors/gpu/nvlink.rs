@@ -156,7 +156,7 @@ pub(super) fn read_fec_history(gpu: &mut Gpu, out: &mut Samples) {
 
 /// How many links the GPU has; the most that any GPU has if it does not report it.
 fn links(gpu: &mut Gpu) -> u32 {
-    let count = gpu.fields(&[Ask::of(id::NVML_FI_DEV_NVLINK_LINK_COUNT)]).pop().flatten();
+    let count = gpu.fields(&[Ask::unscoped(id::NVML_FI_DEV_NVLINK_LINK_COUNT)]).pop().flatten();
     count.and_then(|n| decode::field(n, 0.0, MAX_LINKS.into())).map_or(MAX_LINKS, |n| n as u32)
 }
 

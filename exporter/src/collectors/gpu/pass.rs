@@ -144,7 +144,7 @@ fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool, fec: bool) -> GpuReading {
         needs_reset: false,
         aside: None,
         failures: 0,
-        fast: Samples::after(&gpu.told),
+        fast: Samples::after(&gpu.published),
         slow: None,
     };
     // First what is dear: it finds the instances that the rest is read of.
@@ -158,7 +158,7 @@ fn read_gpu(gpu: &mut Gpu, now: Instant, slow: bool, fec: bool) -> GpuReading {
     }
     read::fast(gpu, &mut reading.fast);
     reading.fast = reading.fast.into_sealed();
-    gpu.told.clone_from(&reading.fast);
+    gpu.published.clone_from(&reading.fast);
     gpu.end();
     (reading.lost, reading.needs_reset, reading.failures) = (gpu.lost, gpu.needs_reset, gpu.failures);
     (reading.lost_with, reading.aside) = (gpu.lost_with.clone(), gpu.aside().cloned());

@@ -236,7 +236,7 @@ fn hertz(megahertz: u32) -> Option<f64> {
 
 fn fields(gpu: &mut Gpu, rows: &[Row], out: &mut Samples) {
     let id = gpu.id.clone();
-    let asked: Vec<Ask> = rows.iter().map(|r| Ask::of(r.field)).collect();
+    let asked: Vec<Ask> = rows.iter().map(|r| Ask::unscoped(r.field)).collect();
     for (row, number) in rows.iter().zip(gpu.fields(&asked)) {
         let value = number.and_then(|n| decode::field(n, row.range.0, row.range.1)).map(|v| v * row.scale);
         match row.label {
@@ -311,7 +311,7 @@ fn memory_errors(gpu: &mut Gpu, out: &mut Samples) {
 }
 
 fn recovery_action(gpu: &mut Gpu, out: &mut Samples) {
-    let number = gpu.fields(&[Ask::of(id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)]).pop().flatten();
+    let number = gpu.fields(&[Ask::unscoped(id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)]).pop().flatten();
     if let Some(wanted) = number.and_then(|n| decode::field(n, 0.0, 255.0)) {
         write_action(&gpu.id.uuid, wanted, out);
     }

@@ -204,7 +204,7 @@ impl PciReader {
         for address in addresses.iter().filter(|a| !self.exclude.iter().any(|p| p.matches(a))) {
             let dir = dir.join(address);
             let Some(kind) = kind(&dir) else { continue };
-            let Some(place) = Place::of(roots, address) else { continue };
+            let Some(place) = Place::of_device(roots, address) else { continue };
             if found.len() + place.bridges.len() >= MAX_DEVICES {
                 break;
             }
@@ -231,7 +231,7 @@ impl PciReader {
             if found.contains_key(bridge) || self.exclude.iter().any(|p| p.matches(bridge)) {
                 continue;
             }
-            let Some(place) = Place::of(roots, bridge) else { continue };
+            let Some(place) = Place::of_device(roots, bridge) else { continue };
             let mut device = Device::new(
                 roots.sys("bus/pci/devices").join(bridge),
                 bridge.clone(),

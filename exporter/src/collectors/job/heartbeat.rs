@@ -264,7 +264,7 @@ impl Page {
             let bytes = bytes(&file)?;
             // The counter before and after: a page that moved while it was copied is copied again.
             if word(&bytes, 8).is_multiple_of(2) && bytes == self::bytes(&file)? {
-                return Some(Self { voice: Voice::of(Some(meta.uid())), ..Self::parse(&bytes)? });
+                return Some(Self { voice: Voice::from_uid(Some(meta.uid())), ..Self::parse(&bytes)? });
             }
         }
         None

@@ -215,7 +215,7 @@ impl Collector for AffinityReader {
             out.set(&RAIL, &[&nic.name, &rail.to_string(), &nic.place.address, &nic.numa()], true);
         }
         for gpu in inventory(cx.roots) {
-            let Some(place) = Place::of(cx.roots, &gpu.pci) else { continue };
+            let Some(place) = Place::of_device(cx.roots, &gpu.pci) else { continue };
             for (nic, rail) in &fabric {
                 let path = place.path_to(&nic.place);
                 out.set(&AFFINITY, &[&gpu.uuid, &nic.name, &nic.numa(), path, &rail.to_string()], true);

@@ -2,8 +2,8 @@
 //!
 //! A thread that waits in the kernel for a driver that hangs cannot be killed, and a process is not
 //! gone before its last thread is. A prolog that runs the check would hang with it on the very node
-//! that must be drained. So one process looks, another one waits for what it says, for so long, and
-//! leaves it behind.
+//! that must be drained. So one process reads, and another one waits for its result up to a limit,
+//! and abandons it after that.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -30,7 +30,7 @@ const MAX_STDERR_BYTES: usize = 4 << 10;
 
 /// What the child process prints: one line, which its parent can read without waiting for its end.
 pub fn answer(config: &Config, roots: &Roots, options: &Options) -> String {
-    // Whoever gave up waiting has no use for it.
+    // A caller that gave up waiting has no use for the result.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     serde_json::to_string(&run(config, roots, options)).unwrap_or_default() + "\n"
 }
@@ -38,7 +38,7 @@ pub fn answer(config: &Config, roots: &Roots, options: &Options) -> String {
 /// Looks, in a child process that need not end. `args` are what this process was called with.
 pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<OsString>) -> Report {
     let began = Instant::now();
-    // A file in memory, not a pipe: nobody has to read it while the child writes.
+    // A file in memory, not a pipe: no process has to read it while the child writes.
     let stderr = memfd_create("stderr", MemfdFlags::CLOEXEC).map(File::from).ok();
     let for_child = stderr.as_ref().and_then(|file| file.try_clone().ok());
     let mut command = Command::new("/proc/self/exe");
@@ -74,7 +74,7 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
         Some(Err(error)) => error.to_string(),
         None => "it did not answer in time".into(),
     };
-    // It may not hear it; nobody waits for it.
+    // The signal may have no effect; its end is not waited for.
     let _ = child.kill();
     learned::remove_of(child.id());
     let mut found = Findings::default();

@@ -1,4 +1,4 @@
-//! The clock: what steps of different nodes are compared by, and what every step reads many times.
+//! The clock: steps of different nodes are compared by it, and every step reads it many times.
 
 use super::item::Check;
 use super::node::Node;
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// No clock that is right says less: it is when this was written.
+/// A correct clock is never earlier than this: it is when this was written.
 const EARLIEST: f64 = 1_767_225_600.0;
 const LATEST: f64 = 4_102_444_800.0;
 /// Tickets and certificates of a cluster bear less than this, and logs cannot be put in order.
@@ -53,14 +53,14 @@ fn run(node: &Node<'_>) -> Findings {
     discipline(node, &mut found);
     let offset = node.rows(&OFFSET).next().map_or(0.0, |row| row.value.abs());
     let unsaid = node.rows(&SYNCED).any(|row| row.value == 0.0);
-    let but = if unsaid { "; the kernel says that it is not: chrony without rtcsync?" } else { "" };
+    let but = if unsaid { "; the kernel reports that it is not: chrony without rtcsync?" } else { "" };
     found.or_ok(|| format!("disciplined, {:.1} ms off{but}", offset * 1e3))
 }
 
 fn discipline(node: &Node<'_>, found: &mut Findings) {
     let value = |family| node.rows(family).next().map(|row| row.value);
-    // One look cannot see whether the bound is set again and again; that it is low says that it was
-    // within the hour.
+    // One reading cannot show whether the bound is set again and again; a low bound shows that it
+    // was set within the hour.
     let tended = value(&MAX_ERROR).is_some_and(is_tended);
     let offset = value(&OFFSET).unwrap_or(0.0).abs();
     if offset > FAR_SECONDS {
@@ -79,7 +79,7 @@ fn discipline(node: &Node<'_>, found: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::told;
+    use super::super::tests::output;
     use super::*;
     use crate::samples::Samples;
 
@@ -88,13 +88,13 @@ mod tests {
         page.set(&SYNCED, &[], synced);
         page.set(&MAX_ERROR, &[], max_error);
         page.set(&OFFSET, &[], 0.000_02);
-        told(&CHECK, page)
+        output(&CHECK, page)
     }
 
     #[test]
     fn chrony_without_rtcsync_is_not_undisciplined() {
         assert_eq!(says(true, 0.01).trim_end(), "ok        clock disciplined, 0.0 ms off");
-        let unsaid = "ok        clock disciplined, 0.0 ms off; the kernel says that it is not: chrony without rtcsync?";
+        let unsaid = "ok        clock disciplined, 0.0 ms off; the kernel reports that it is not: chrony without rtcsync?";
         assert_eq!(says(false, 0.02).trim_end(), unsaid);
         let free = says(false, 16.0);
         assert!(

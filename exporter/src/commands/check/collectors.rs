@@ -1,4 +1,4 @@
-//! Whether what the checks look at could be looked at.
+//! Whether the collectors that the checks depend on could read.
 
 use super::item::{Check, listed};
 use super::node::Node;
@@ -27,7 +27,7 @@ pub(super) fn findings(node: &Node<'_>, chosen: &[&'static Check]) -> Findings {
             found.unhealthy(text).device(format!("GPU {gpu}")).action(action);
         }
         let dark = || listed(chosen.iter().filter(|c| c.needs.contains(&name)).map(|c| c.name));
-        let told = match collector.state {
+        let finding = match collector.state {
             State::Disabled => continue,
             State::Healthy => {
                 found.ok(format!("{name} reads: {detail}"));
@@ -44,7 +44,7 @@ pub(super) fn findings(node: &Node<'_>, chosen: &[&'static Check]) -> Findings {
                 .unknown(format!("{name} did not answer in time, so nothing is known of {}", dark()))
                 .action("look for a driver or a mount that hangs, or give it longer with --timeout"),
         };
-        told.device(name);
+        finding.device(name);
     }
     found.or_ok(|| "none is needed".into())
 }

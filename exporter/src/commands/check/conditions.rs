@@ -1,7 +1,6 @@
-//! What else collectors hold against the node: conditions that they tell the stream of, whatever
-//! they are.
+//! Other conditions of the node: whatever else collectors publish on the stream.
 //!
-//! A collector that learns to see a new fault is heard here without a check of its own.
+//! A fault that a collector learns to detect is reported here without a check of its own.
 
 use stepwatch_wire::conditions::{BY_EVENT, NodeCondition};
 use stepwatch_wire::{Event, Kind};
@@ -17,8 +16,8 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// Of a file system of the network that is full, all nodes tell alike, and all of them would be
-/// lost for it.
+/// All nodes report a full network file system alike. Failing the check would lose all of them, so
+/// it is a warning.
 const FILLING: NodeCondition = NodeCondition::DiskFilling;
 
 fn run(node: &Node<'_>) -> Findings {
@@ -37,8 +36,8 @@ fn run(node: &Node<'_>) -> Findings {
         let of_all_nodes =
             condition == Some(FILLING) && device(event).is_some_and(|mount| node.is_shared(mount));
         let verdict = if of_all_nodes { Verdict::Warning } else { verdict };
-        let told = found.add(verdict, event.text.as_deref().unwrap_or(name));
-        told.device(device(event).unwrap_or(name));
+        let finding = found.add(verdict, event.text.as_deref().unwrap_or(name));
+        finding.device(device(event).unwrap_or(name));
     }
     found.or_ok(|| "none".into())
 }
@@ -46,7 +45,7 @@ fn run(node: &Node<'_>) -> Findings {
 fn holds(event: &Event) -> bool {
     match event.kind {
         Kind::Hw => event.code == Some(1),
-        // Of a link, the code says whether it is well.
+        // The code of a link is 1 while the link is well.
         Kind::Link => event.code == Some(0),
         _ => false,
     }
@@ -67,7 +66,7 @@ mod tests {
     use crate::samples::Samples;
 
     #[test]
-    fn what_holds_is_told_by_how_bad_it_is() {
+    fn the_verdict_follows_the_level_of_a_condition() {
         let event = |kind, name: &str, code, level: &str| Event {
             name: Some(name.into()),
             code: Some(code),

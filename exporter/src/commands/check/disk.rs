@@ -20,7 +20,7 @@ pub(super) const CHECK: Check = Check {
 
 /// Less room than this for state and logs is trouble within the day.
 const MIN_FREE_BYTES: u64 = 256 << 20;
-/// Worth a word and no more: of a large file system it is room for months.
+/// Worth a warning and no more: on a large file system it is room for months.
 const MIN_FREE_SHARE: f64 = 0.02;
 /// One is being written while the one before it is still needed.
 const FEW_CHECKPOINTS: f64 = 3.0;
@@ -57,15 +57,15 @@ fn checkpoints(node: &Node<'_>, found: &mut Findings) {
     }
     for directory in node.unsized_checkpoints() {
         found
-            .unknown(format!("{directory} did not tell in time how large a checkpoint is"))
+            .unknown(format!("{directory} did not answer in time, so the size of a checkpoint is not known"))
             .device(directory)
             .action("give it longer with --timeout");
     }
 }
 
-/// Of file systems that are full to the last, whatever is on them: a job that needs /tmp or
-/// /dev/shm dies there. One that can only be read is an image and always full; of one that should
-/// be written, the collector has told.
+/// File systems that are completely full, whatever is on them: a job that needs /tmp or /dev/shm
+/// dies there. A read-only one is an image and always full; one that should be writable is reported
+/// by its collector.
 fn local(node: &Node<'_>, found: &mut Findings) {
     for row in node.rows(&FREE) {
         let mount = row.label("mount");
@@ -105,7 +105,7 @@ fn state_room(node: &Node<'_>, found: &mut Findings) {
             found.unknown(format!("the file system of {shown} did not answer in time"));
         }
         Some(Err(error)) => {
-            found.unknown(format!("cannot tell the room of {shown}: {error}"));
+            found.unknown(format!("cannot read the free space of {shown}: {error}"));
         }
         Some(Ok((real, stat))) => {
             let mount = node.mount_of(&real);
@@ -129,7 +129,7 @@ fn judge_state(shown: &str, stat: &StatVfs, verdict: Verdict, found: &mut Findin
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{Tree, told};
+    use super::super::tests::{Tree, output};
     use super::*;
     use crate::collectors::storage::disk::INFO;
     use crate::samples::Samples;
@@ -184,7 +184,7 @@ mod tests {
             samples.set(&SIZE, &["/ckpt"], 1000u64);
             samples.set(&FREE, &["/ckpt"], if inodes { 900u64 } else { 0 });
             samples.set(&FREE_INODES, &["/ckpt"], 0u64);
-            told(&CHECK, samples)
+            output(&CHECK, samples)
         };
         insta::assert_snapshot!(says("nfs4", false, false), @r"
         warning   disk the next checkpoint of llama does not fit on /ckpt; delete old checkpoints

@@ -1,4 +1,4 @@
-//! GPUs: whether all are there, and whether any of them asks for something.
+//! GPUs: whether all are present, and whether any of them needs a reset or repair.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +43,7 @@ pub(super) const FABRIC: Check = Check {
 
 /// Why NVML has no handle for a GPU that does nothing until it is reset.
 const RESET_REQUIRED: &str = "reset_required";
-/// What tells of errors in the memory on the chip, and of nothing else.
+/// Functions that report errors in the memory on the chip, and nothing else.
 const SRAM_FUNCTION: &str = "nvmlDeviceGetSramEccErrorStatus";
 /// What lets go of the driver comes first: it refuses a reset, and to be unloaded, while the
 /// exporter has it open.
@@ -115,7 +115,7 @@ fn count(node: &Node<'_>) -> Findings {
     found.or_ok(|| format!("{answering:.0} GPUs answer"))
 }
 
-/// GPUs that do not answer, each by itself; how many of them only want a reset.
+/// GPUs that do not answer, each by itself; returns how many of them only need a reset.
 fn silent_gpus(node: &Node<'_>, found: &mut Findings) -> f64 {
     let wants_reset = |uuid: &str| {
         let mut rows = node.set(&gpu::RECOVERY).filter(|row| row.label("action") == "gpu_reset");
@@ -140,9 +140,9 @@ fn silent_gpus(node: &Node<'_>, found: &mut Findings) -> f64 {
         let reset = row.label("error") == RESET_REQUIRED;
         resets += f64::from(u8::from(reset));
         let (who, why) = (unusable_gpu(row), row.label("error").replace('_', " "));
-        let told = found.unhealthy(format!("{who} cannot be used: {why}"));
-        let told = told.device(device(row));
-        told.action(if reset { RESET } else { "reboot the node; if it stays so, have the GPU looked at" });
+        let finding = found.unhealthy(format!("{who} cannot be used: {why}"));
+        let finding = finding.device(device(row));
+        finding.action(if reset { RESET } else { "reboot the node; if it stays so, have the GPU looked at" });
     }
     resets
 }
@@ -163,7 +163,7 @@ fn refused<'a>(node: &'a Node<'_>) -> BTreeMap<&'a str, usize> {
     refused
 }
 
-/// A GPU that NVML counts and cannot open, as people know it.
+/// The label of a GPU that NVML counts and cannot open.
 fn unusable_gpu(row: Row<'_>) -> String {
     let index = row.label("index");
     match row.label("pci") {
@@ -193,7 +193,7 @@ fn recovery(node: &Node<'_>) -> Findings {
             "node_reboot" | "system_reboot" => "reboot the node before the next job",
             "drain_p2p" => "let jobs on the node end, then reset the GPU; no new peer-to-peer job until then",
             "drain_and_reset" => "let jobs on the node end, then reset the GPU",
-            _ => "do as its driver's documentation says",
+            _ => "follow its driver's documentation",
         };
         found
             .unhealthy(format!(
@@ -213,7 +213,7 @@ fn ecc(node: &Node<'_>) -> Findings {
     let volatile =
         |row: &Row<'_>| row.label("severity") == "uncorrected" && row.label("lifetime") == "volatile";
     for row in node.set(&gpu::ECC).filter(volatile) {
-        // Where a total is told beside its parts, it is the largest.
+        // Where a total is reported beside its parts, it is the largest.
         let most = uncorrected.entry(row.label("gpu")).or_default();
         *most = most.max(row.value);
     }
@@ -244,7 +244,7 @@ fn ecc(node: &Node<'_>) -> Findings {
     }
     if let Some(gpus) = refused(node).get(SRAM_FUNCTION) {
         let text = format!(
-            "the driver does not tell this user of SRAM ECC errors ({SRAM_FUNCTION} of {gpus} GPUs: no permission)"
+            "the driver denies this user SRAM ECC errors ({SRAM_FUNCTION} of {gpus} GPUs: no permission)"
         );
         found.warning(text).action("give the exporter and its check CAP_SYS_ADMIN, or do without");
     }
@@ -259,8 +259,8 @@ fn throttle(node: &Node<'_>) -> Findings {
         let text = format!("{} is slowed down: {reason}", node.gpu(gpu));
         let braked = |of: Row<'_>| of.label("gpu") == gpu && of.label("reason") == POWER_BRAKE;
         let asked = *reason == *HW_SLOWDOWN && node.set(&gpu::THROTTLE).any(braked);
-        let told = if *hardware && !asked { found.unhealthy(text) } else { found.warning(text) };
-        told.device(gpu).action("look at its cooling, power supply and cables");
+        let finding = if *hardware && !asked { found.unhealthy(text) } else { found.warning(text) };
+        finding.device(gpu).action("look at its cooling, power supply and cables");
     }
     found.or_ok(|| "no GPU is slowed down".into())
 }
@@ -273,7 +273,7 @@ fn nvlink(node: &Node<'_>) -> Findings {
     for row in node.rows(&gpu::NVLINK_UP) {
         links.entry(row.label("gpu")).or_default().push((row.label("link"), row.value != 0.0));
     }
-    // One that is expected to have links and does not tell of any has none.
+    // A GPU that should have links and reports none has none.
     for row in node.rows(&gpu::EXPECTED_NVLINKS) {
         links.entry(row.label("gpu")).or_default();
     }
@@ -333,17 +333,17 @@ fn fabric(node: &Node<'_>) -> Findings {
     let switched = switched(node);
     let outside = node.set(&gpu::FABRIC_STATE).filter(|row| row.label("state") == "not_supported");
     let outside = outside.filter(|row| switched.contains(row.label("gpu"))).count();
-    // One GPU alone needs no fabric, and says so; several that have switches do.
+    // A single GPU needs no fabric, and reports so; several that have switches do need it.
     if outside >= 2 {
         found
             .warning(format!(
-                "{outside} GPUs have NVLinks to NVSwitches and say that they have no fabric, as they do when it is not set up"
+                "{outside} GPUs have NVLinks to NVSwitches and report that they have no fabric, as they do when it is not set up"
             ))
             .action("see whether nvidia-fabricmanager runs, on an NVL rack nvidia-imex too, and what they log");
     }
     found.or_ok(|| match registered {
         0 if !switched.is_empty() && node.rows(&gpu::FABRIC_STATE).next().is_none() => {
-            "the driver tells nothing of the NVLink fabric".into()
+            "the driver reports nothing about the NVLink fabric".into()
         }
         0 => "no NVLink fabric".into(),
         n => format!("{n} GPUs registered, nothing wrong"),

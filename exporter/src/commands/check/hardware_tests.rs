@@ -1,6 +1,6 @@
-//! What checks of hardware say, from the values that collectors give.
+//! Output of the checks of hardware, from the values that collectors give.
 
-use super::tests::told;
+use super::tests::output;
 use super::*;
 use crate::collectors::gpu as families;
 use crate::collectors::kernel::{EVENTS, LAST_XID, NONFATAL_XIDS, SXIDS, XIDS};
@@ -54,7 +54,7 @@ fn gpu_says(family: &'static crate::family::Family, labels: &[&str], value: u64)
             }
         }
         samples.set(family, labels, value);
-        told(check, samples)
+        output(check, samples)
     });
     let said: String = said.collect();
     said.split_inclusive('\n').filter(|line| !line.starts_with("ok ")).collect()
@@ -62,7 +62,7 @@ fn gpu_says(family: &'static crate::family::Family, labels: &[&str], value: u64)
 
 #[test]
 fn gpus_on_which_nothing_is_wrong() {
-    let said: String = GPU_CHECKS.iter().map(|check| told(check, gpus())).collect();
+    let said: String = GPU_CHECKS.iter().map(|check| output(check, gpus())).collect();
     insta::assert_snapshot!(said, @r"
     ok        gpus 2 GPUs answer
     ok        recovery no GPU asks for anything
@@ -107,7 +107,7 @@ fn a_power_brake_is_no_fault_of_the_node() {
     for reason in ["hw_slowdown", "hw_power_brake_slowdown"] {
         samples.set(&families::THROTTLE, &["GPU-b", reason], 1u64);
     }
-    let said = told(&gpu::THROTTLE, samples);
+    let said = output(&gpu::THROTTLE, samples);
     let of = |gpu: &str| -> Vec<&str> {
         said.lines().filter(|l| l.contains(gpu)).filter_map(|l| l.split(' ').next()).collect()
     };
@@ -120,7 +120,7 @@ fn links_that_every_gpu_lacks() {
     samples.set(&families::EXPECTED_NVLINKS, &["GPU-a"], 4u64);
     samples.set(&families::EXPECTED_NVLINKS, &["GPU-b"], 4u64);
     samples.set(&families::EXPECTED_NVLINKS, &["GPU-c"], 4u64);
-    insta::assert_snapshot!(told(&gpu::NVLINK, samples), @r"
+    insta::assert_snapshot!(output(&gpu::NVLINK, samples), @r"
     unhealthy nvlink GPU 0 (0000:1b:00.0) has 3 of 4 NVLinks up; down: 3; reset the GPUs; if it stays down, reseat or replace the GPU or its baseboard
     unhealthy nvlink GPU 1 (0000:43:00.0) has 3 of 4 NVLinks up; down: 3; reset the GPUs; if it stays down, reseat or replace the GPU or its baseboard
     unhealthy nvlink GPU GPU-c has 0 of 4 NVLinks up; reset the GPUs; if it stays down, reseat or replace the GPU or its baseboard
@@ -131,19 +131,19 @@ fn links_that_every_gpu_lacks() {
     }
     samples.set(&families::NVLINK_UP, &["GPU-c", "0"], 0u64);
     samples.set(&families::MIG_INFO, &["GPU-c", "1", "0", "1g.10gb", "MIG-1"], 1u64);
-    insta::assert_snapshot!(told(&gpu::NVLINK, samples), @"ok        nvlink 2 GPUs with 3 NVLinks up each");
+    insta::assert_snapshot!(output(&gpu::NVLINK, samples), @"ok        nvlink 2 GPUs with 3 NVLinks up each");
 }
 
 #[test]
 fn a_gpu_that_asks_for_a_reset_gets_no_other_advice() {
-    let sick = |more: &dyn Fn(&mut Samples)| {
+    let faulty = |more: &dyn Fn(&mut Samples)| {
         let mut samples = Samples::default();
         samples.set(&families::EXPECTED, &[], 3u64);
         samples.extend(&gpus());
         more(&mut samples);
-        told(&gpu::COUNT, samples.clone()) + &told(&gpu::RECOVERY, samples)
+        output(&gpu::COUNT, samples.clone()) + &output(&gpu::RECOVERY, samples)
     };
-    let known = sick(&|samples| {
+    let known = faulty(&|samples| {
         samples.set(&families::LOST, &["GPU-c"], 1u64);
         samples.set(&families::RECOVERY, &["GPU-c", "gpu_reset"], 1u64);
     });
@@ -152,7 +152,7 @@ fn a_gpu_that_asks_for_a_reset_gets_no_other_advice() {
     unhealthy gpus 2 of 3 GPUs answer; reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
     unhealthy recovery the driver wants something done to GPU GPU-c: gpu_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
     ");
-    let without_handle = sick(&|samples| {
+    let without_handle = faulty(&|samples| {
         samples.set(&families::UNUSABLE, &["", "2", "0000:52:00.0", "reset_required"], 1u64);
     });
     insta::assert_snapshot!(without_handle, @r"
@@ -160,7 +160,7 @@ fn a_gpu_that_asks_for_a_reset_gets_no_other_advice() {
     unhealthy gpus 2 of 3 GPUs answer; reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
     unhealthy recovery the driver wants something done to GPU 2 (0000:52:00.0): gpu_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
     ");
-    let broken = sick(&|samples| {
+    let broken = faulty(&|samples| {
         samples.set(&families::LOST, &["GPU-c"], 1u64);
         samples.set(&families::UNUSABLE, &["GPU-c", "2", "0000:52:00.0", "irq_issue"], 1u64);
     });
@@ -192,9 +192,9 @@ fn what_the_driver_refuses_to_this_user() {
             samples.set(&families::NO_PERMISSION, &[uuid, function], 1u64);
         }
     }
-    let said = told(&gpu::ECC, samples.clone()) + &told(&gpu::COUNT, samples);
+    let said = output(&gpu::ECC, samples.clone()) + &output(&gpu::COUNT, samples);
     insta::assert_snapshot!(said, @r"
-    warning   ecc the driver does not tell this user of SRAM ECC errors (nvmlDeviceGetSramEccErrorStatus of 2 GPUs: no permission); give the exporter and its check CAP_SYS_ADMIN, or do without
+    warning   ecc the driver denies this user SRAM ECC errors (nvmlDeviceGetSramEccErrorStatus of 2 GPUs: no permission); give the exporter and its check CAP_SYS_ADMIN, or do without
     warning   gpus the driver refuses nvmlDeviceGetMigDeviceHandleByIndex of 2 GPUs to this user: no permission; give the exporter CAP_SYS_ADMIN, or do without
     ");
 }
@@ -211,21 +211,21 @@ fn gpus_that_say_that_they_have_no_fabric() {
                 samples.set(&families::MIG_INFO, &[&uuid, "1", "0", "1g.10gb", "MIG-1"], 1u64);
             }
         }
-        told(&gpu::FABRIC, samples)
+        output(&gpu::FABRIC, samples)
     };
     let none = "ok        fabric no NVLink fabric\n";
     assert_eq!(says("not_supported", &[Some(1)], false), none, "one alone needs none");
     assert_eq!(says("not_supported", &[Some(0); 8], false), none, "bridges");
     assert_eq!(says("not_supported", &[None; 8], false), none, "before Hopper, or without NVLinks");
     assert_eq!(says("not_supported", &[Some(1); 8], true), none, "partitioned");
-    insta::assert_snapshot!(says("not_supported", &[Some(1); 4], false), @"warning   fabric 4 GPUs have NVLinks to NVSwitches and say that they have no fabric, as they do when it is not set up; see whether nvidia-fabricmanager runs, on an NVL rack nvidia-imex too, and what they log");
+    insta::assert_snapshot!(says("not_supported", &[Some(1); 4], false), @"warning   fabric 4 GPUs have NVLinks to NVSwitches and report that they have no fabric, as they do when it is not set up; see whether nvidia-fabricmanager runs, on an NVL rack nvidia-imex too, and what they log");
     assert_eq!(
         says("completed", &[Some(1); 4], false),
         "ok        fabric 4 GPUs registered, nothing wrong\n"
     );
     let mut samples = Samples::default();
     samples.set(&families::NVLINK_SWITCHED, &["GPU-a"], 1u64);
-    insta::assert_snapshot!(told(&gpu::FABRIC, samples), @"ok        fabric the driver tells nothing of the NVLink fabric");
+    insta::assert_snapshot!(output(&gpu::FABRIC, samples), @"ok        fabric the driver reports nothing about the NVLink fabric");
     insta::assert_snapshot!(gpu_says(&families::FABRIC_HEALTH, &["GPU-b", "gfm_disconnected"], 1), @"warning   fabric the NVLink fabric of GPU 1 (0000:43:00.0): gfm_disconnected; see whether the global fabric manager of its domain runs");
 }
 
@@ -248,7 +248,7 @@ fn the_kernel_log_since_the_boot() {
                 samples.set(&SXIDS, &[&switches.to_string(), code, "unknown"], 1u64);
             }
         }
-        told(&kernel::CHECK, samples)
+        output(&kernel::CHECK, samples)
     };
     insta::assert_snapshot!(
         says(&[("13", 9)], &[("oom_kill", 3), ("gpu_reset", 1)], 0),
@@ -267,7 +267,7 @@ fn what_the_firmware_kept_over_the_boot_is_no_reason_to_drain() {
     let mut samples = Samples::default();
     samples.set(&EVENTS, &["cper_previous_boot"], 2u64);
     samples.set(&EVENTS, &["cper_fatal"], 0u64);
-    insta::assert_snapshot!(told(&kernel::CHECK, samples), @"warning   kernel before the last boot, the firmware recorded a hardware error that was not corrected; see whether it was mended: the kernel log (journalctl -k), after `BERT`");
+    insta::assert_snapshot!(output(&kernel::CHECK, samples), @"warning   kernel before the last boot, the firmware recorded a hardware error that was not corrected; see whether it was mended: the kernel log (journalctl -k), after `BERT`");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_fatal_error_of_a_switch_is_not_cured_by_resets_of_gpus() {
     for gpu in ["GPU-a", "GPU-b"] {
         samples.set(&families::LAST_RESET, &[gpu], 20.0);
     }
-    insta::assert_snapshot!(told(&kernel::CHECK, samples), @"unhealthy kernel NVSwitch 0 had fatal SXID 12028; reboot the node: GPUs that are reset one by one leave their switches as they are");
+    insta::assert_snapshot!(output(&kernel::CHECK, samples), @"unhealthy kernel NVSwitch 0 had fatal SXID 12028; reboot the node: GPUs that are reset one by one leave their switches as they are");
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn a_reset_cures_its_own_gpu_of_what_asks_for_one_and_came_before_it() {
         samples.maybe(&LAST_XID, &[gpu, code], last);
     }
     samples.set(&families::LAST_RESET, &["GPU-a"], 20.0);
-    insta::assert_snapshot!(told(&kernel::CHECK, samples), @r"
+    insta::assert_snapshot!(output(&kernel::CHECK, samples), @r"
     warning   kernel GPU GPU-a had XID 95 (Uncontained ECC error) 2 times; it was reset since; nothing to do unless it returns
     unhealthy kernel GPU GPU-a had XID 79 (GPU has fallen off the bus) 2 times; Drain the node, power-cycle it; if it returns, reseat or replace the board and look at power and PCIe
     unhealthy kernel GPU GPU-a had XID 119 (GSP firmware did not answer in time) 2 times; Drain and reset the GPU, or restart the node if the reset hangs; update the driver
@@ -310,7 +310,7 @@ fn errors_of_nvlink_that_are_not_fatal_are_no_reason_to_drain() {
         samples.set(&XIDS, &["GPU-a", code], count);
         nonfatal.into_iter().for_each(|n| samples.set(&NONFATAL_XIDS, &["GPU-a", code], n));
     }
-    insta::assert_snapshot!(told(&kernel::CHECK, samples), @r"
+    insta::assert_snapshot!(output(&kernel::CHECK, samples), @r"
     warning   kernel GPU GPU-a had XID 145 (NVLink 5: RLW error) 3 times, not fatal; nothing to do unless it returns
     unhealthy kernel GPU GPU-a had XID 149 (NVLink 5: NETIR error) 3 times; Nonfatal: watch. Fatal: drain and reset the GPU, look at the link that is named
     unhealthy kernel GPU GPU-a had XID 150 (NVLink 5: MSE error); Nonfatal: watch. Fatal: drain and reset the GPU, look at the link that is named
@@ -337,7 +337,7 @@ fn rdma_ports() {
         let up = states.iter().filter(|s| s.1 == "fabric" && s.2 == 1).count() as u64;
         samples.set(&ports::PORTS_UP, &[], up);
         samples.set(&ports::PORTS_EXPECTED, &[], expected);
-        told(&rdma::CHECK, samples)
+        output(&rdma::CHECK, samples)
     };
     let well =
         [("mlx5_0", "fabric", 1, 400.0), ("mlx5_1", "fabric", 1, 400.0), ("mlx5_9", "management", 0, 0.0)];
@@ -351,7 +351,7 @@ fn rdma_ports() {
     insta::assert_snapshot!(says(&ill, 4));
     insta::assert_snapshot!(says(&[("mlx5_0", "unprovisioned", 0, 0.0)], 0), @"ok        rdma no port of a fabric");
     let silent = [("mlx5_0", "fabric", 1, 400.0), ("mlx5_1", "fabric", SILENT, 0.0)];
-    insta::assert_snapshot!(says(&silent, 1), @"warning   rdma mlx5_1/1 does not say whether it is up; look for errors of its driver in the kernel log");
+    insta::assert_snapshot!(says(&silent, 1), @"warning   rdma mlx5_1/1 does not report whether it is up; look for errors of its driver in the kernel log");
 }
 
 #[test]
@@ -372,13 +372,13 @@ fn pcie_links() {
             samples.set(family, &["0000:1b:00.0"], device);
             samples.set(family, &["0000:1a:00.0"], port);
         }
-        told(&pcie::CHECK, samples)
+        output(&pcie::CHECK, samples)
     };
     insta::assert_snapshot!(says(16, 32e9, "gpu"), @"ok        pcie 1 gpu at full width");
     insta::assert_snapshot!(says(8, 32e9, "gpu"), @"unhealthy pcie GPU 3 (0000:1b:00.0) has 8 of 16 PCIe lanes; reseat it; then have the slot, the riser and the cable looked at");
     insta::assert_snapshot!(says(16, 2.5e9, "gpu"), @"ok        pcie 1 gpu at full width");
     insta::assert_snapshot!(says(16, 16e9, "nic"), @"warning   pcie the PCIe link of nic 0000:1b:00.0 runs at 16 of 32 GT/s; reseat it; then have the slot, the riser and the cable looked at");
-    insta::assert_snapshot!(says(0, 0.0, "nic"), @"ok        pcie no link tells its width");
+    insta::assert_snapshot!(says(0, 0.0, "nic"), @"ok        pcie no link reports its width");
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn disks_and_mounts() {
         samples.set(&CHECKPOINTS_LEFT, &["llama", "/ckpt"], left);
         samples.set(&SIZE, &["/dev/shm"], 1000u64);
         samples.set(&FREE, &["/dev/shm"], free);
-        told(&disk::CHECK, samples)
+        output(&disk::CHECK, samples)
     };
     insta::assert_snapshot!(disk(40, 500), @"ok        disk room for 40 checkpoints");
     insta::assert_snapshot!(disk(2, 10), @r"
@@ -406,7 +406,7 @@ fn disks_and_mounts() {
         samples.set(&INFO, &[mount, "nfs4", "server:/x"], 1u64);
         samples.maybe(&RESPONSIVE, &[mount, "nfs4"], answers);
     }
-    insta::assert_snapshot!(told(&mounts::CHECK, samples), @r"
+    insta::assert_snapshot!(output(&mounts::CHECK, samples), @r"
     unknown   mounts /slow (nfs4 from server:/x) has not answered yet
     unhealthy mounts /home (nfs4 from server:/x) does not answer; see whether its server is up; what touches it waits in the kernel
     ");
@@ -416,7 +416,7 @@ fn disks_and_mounts() {
         samples.set(&RESPONSIVE, &["/data", "nfs4"], true);
         samples.set(&UNWATCHED, &[], fixed);
         samples.set(&UNWATCHED_AUTOMOUNTS, &[], automounted);
-        told(&mounts::CHECK, samples)
+        output(&mounts::CHECK, samples)
     };
     insta::assert_snapshot!(many(0, 70), @"ok        mounts /data answer");
     insta::assert_snapshot!(many(7, 0), @"warning   mounts 7 more network file systems are not asked: they are too many; name those that no job needs in collectors.mounts.exclude");

@@ -1,4 +1,4 @@
-//! What a check is: one file, and one line in the list of checks.
+//! The type of a check: one file, and one line in the list of checks.
 
 use super::node::Node;
 use super::report::Findings;
@@ -8,8 +8,7 @@ pub(super) struct Check {
     pub(super) name: &'static str,
     /// What is as it should be when it finds nothing.
     pub(super) about: &'static str,
-    /// Collectors whose values it looks at; without one of them that reads, there is nothing for it
-    /// to say.
+    /// Collectors whose values it reads; if none of them reads, the check reports nothing.
     pub(super) needs: &'static [&'static str],
     pub(super) run: fn(&Node<'_>) -> Findings,
 }

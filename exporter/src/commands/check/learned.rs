@@ -1,6 +1,6 @@
-//! What the exporter that serves on this node has learned of it: which ports were ever up, what the
-//! kernel log said before it was overwritten. A copy, because collectors write down what they
-//! learn, and a check changes nothing.
+//! State that the serving exporter of this node has recorded: which ports were ever up, what the
+//! kernel log contained before it was overwritten. It is a copy, because collectors write their
+//! state down and a check changes nothing.
 
 use std::fs;
 use std::io;
@@ -32,7 +32,7 @@ impl Learned {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let dir = std::env::temp_dir().join(name(std::process::id()) + &hex::encode(random));
-        // Made anew and for nobody else, or not at all.
+        // Created anew with access for this user alone, or not at all.
         fs::DirBuilder::new().mode(0o700).create(&dir)?;
         let learned = Self(Some(dir.clone()));
         for entry in entries.iter().take(MAX_FILES) {

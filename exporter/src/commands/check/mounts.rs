@@ -28,8 +28,8 @@ fn run(node: &Node<'_>) -> Findings {
             }
         }
     }
-    // Those that were asked answer, or it is said above which do not. A node with more mounts than
-    // are asked is like that for good, and is not to be lost for it.
+    // The mounts that were asked answer, or are listed above. A node with more mounts than are
+    // asked stays so for good, and must not fail for it.
     if let Some(row) = node.set(&UNWATCHED).next() {
         let text = format!("{} more network file systems are not asked: they are too many", row.value);
         found.warning(text).action("name those that no job needs in collectors.mounts.exclude");

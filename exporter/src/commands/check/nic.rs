@@ -19,16 +19,18 @@ fn run(node: &Node<'_>) -> Findings {
         if row.value != 0.0 {
             up.push(device);
         } else if !unplugged(device) {
-            // Only of a link that has been up it is told what is wrong with it.
-            let told = if node.rows(&CONDITION).any(|row| row.label("device") == device) {
+            // A link that was never up is only a warning.
+            let finding = if node.rows(&CONDITION).any(|row| row.label("device") == device) {
                 found.unhealthy(format!("{device} was up and is down"))
             } else {
                 found.warning(format!("{device} is set up and has no carrier, as far as is known since ever"))
             };
-            told.device(device).action("check its cable and switch port, or set it down if it is not used");
+            finding
+                .device(device)
+                .action("check its cable and switch port, or set it down if it is not used");
         }
     }
     found.or_ok(|| {
-        if up.is_empty() { "no interface tells its state".into() } else { format!("{} up", up.join(" ")) }
+        if up.is_empty() { "no interface reports its state".into() } else { format!("{} up", up.join(" ")) }
     })
 }

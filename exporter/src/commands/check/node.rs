@@ -1,5 +1,5 @@
-//! What is known of the node when its checks are made: one pass of the collectors that they need,
-//! and nothing that was read a second time in another way.
+//! The input of the checks: one pass of the collectors that they need. Nothing is read a second
+//! time in another way.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,12 +59,12 @@ impl<'a> Node<'a> {
             ring: RING,
             training: config.training(),
             archive: Archive::default(),
-            // What is seen here is told to nobody but the one who asked.
+            // Events seen here are published to nobody else: only this check reads them.
             keep: None,
         });
         let unsized_checkpoints =
             if wanted.contains(&"disk") { report_checkpoints(config, &hub, end) } else { Vec::new() };
-        // Without it nothing is known of any mount, and the collectors say so.
+        // Without it nothing is known of any mount, and the check of collectors reports that.
         let mounts = table::read(roots).unwrap_or_default();
         let learned = Learned::copy(&config.state_dir);
         let roots = Roots { state: learned.dir(), ..roots.clone() };
@@ -113,7 +113,7 @@ impl<'a> Node<'a> {
         self.samples.rows(family)
     }
 
-    /// The rows of a family that says yes or no, where it says yes.
+    /// The rows of a family of booleans whose value is true.
     pub(super) fn set(&self, family: &'static Family) -> impl Iterator<Item = Row<'_>> {
         self.rows(family).filter(|row| row.value != 0.0)
     }
@@ -147,7 +147,7 @@ impl<'a> Node<'a> {
         collectors.iter().find(open).copied()
     }
 
-    /// A GPU as people know it: its number and its place, where they are known.
+    /// The label of a GPU for people: its number and its place, where they are known.
     pub(super) fn gpu(&self, uuid: &str) -> String {
         let row = self.rows(&gpu::INFO).find(|row| row.label("gpu") == uuid);
         match row.map(|row| (row.label("index"), row.label("pci"))) {
@@ -162,7 +162,7 @@ impl<'a> Node<'a> {
         self.collectors.iter().all(answered)
     }
 
-    /// The GPU that took so long that nobody else was asked.
+    /// The GPU that took so long that no other was asked.
     pub(super) fn waits_for(&self) -> Option<(u32, Spent)> {
         self.slowest.filter(|(_, spent)| spent.total >= TOO_SLOW)
     }
@@ -184,7 +184,7 @@ impl<'a> Node<'a> {
         self.mounts.iter().any(|m| m.automounts(Path::new(path)))
     }
 
-    /// Directories of checkpoints of which it could not be told in time how large the last one is.
+    /// Directories of checkpoints whose last checkpoint could not be measured in time.
     pub(super) fn unsized_checkpoints(&self) -> &[String] {
         &self.unsized_checkpoints
     }
@@ -200,7 +200,7 @@ fn answered(c: &Status) -> bool {
     [State::Healthy, State::Unsupported, State::Disabled].contains(&c.state)
 }
 
-/// The result, unless it takes longer than `limit`; the work goes on then, and nobody waits for it.
+/// The result, unless it takes longer than `limit`; the work then goes on in the background.
 fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("check".into()).spawn(move || done.send(work())).ok()?;
@@ -215,9 +215,9 @@ fn for_a_job(config: &CollectorsConfig) -> CollectorsConfig {
     config
 }
 
-/// Lets the hub know of the checkpoints that lie in the configured directories, as the source that
-/// watches them would: how much room the next one needs is then for the collector of disks to say.
-/// Takes at most half of the time; gives back where that was too short.
+/// Reports the checkpoints in the configured directories to the hub, as the source that watches
+/// them would, so that the collector of disks can compute the room that the next one needs. Takes
+/// at most half of the time; returns the directories where that was too short.
 fn report_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
     let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
     let mut late = Vec::new();
@@ -225,7 +225,7 @@ fn report_checkpoints(config: &Config, hub: &Hub, end: Instant) -> Vec<String> {
         let SourceConfig::Checkpoints(checkpoints) = source else { continue };
         let (config, hub) = (checkpoints.clone(), hub.clone());
         let left = until.saturating_duration_since(Instant::now());
-        if within(left, move || sources::tell_last_checkpoint(config, &hub)).is_none() {
+        if within(left, move || sources::report_last_checkpoint(config, &hub)).is_none() {
             late.push(checkpoints.path.display().to_string());
         }
     }

@@ -52,7 +52,7 @@ fn run(node: &Node<'_>) -> Findings {
     let well: Vec<String> = well.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
     found.or_ok(|| {
         if well.is_empty() {
-            "no link tells its width".into()
+            "no link reports its width".into()
         } else {
             format!("{} at full width", well.join(", "))
         }

@@ -33,18 +33,18 @@ fn run(node: &Node<'_>) -> Findings {
             ("fabric", Some(0.0)) => {
                 found.unhealthy(format!("{port} is down")).device(port).action(CABLE);
             }
-            // It may be cabled and dead, or never have been cabled: nobody said what this node
-            // should have.
+            // It may be cabled and dead, or never have been cabled: what this node should have is
+            // not configured.
             ("unprovisioned", Some(0.0)) if layer_is_up(row.label("link_layer")) => {
                 found
                     .warning(format!("{port} is down, and it is not known whether it should be up"))
                     .device(port)
-                    .action("say how many ports there should be: collectors.rdma.expected");
+                    .action("set how many ports there should be: collectors.rdma.expected");
             }
             ("fabric", Some(_)) => slow(node, row, &mut found, &mut rates),
             ("fabric" | "unprovisioned", None) => {
                 found
-                    .warning(format!("{port} does not say whether it is up"))
+                    .warning(format!("{port} does not report whether it is up"))
                     .device(port)
                     .action("look for errors of its driver in the kernel log");
             }
@@ -77,7 +77,7 @@ fn name(row: &Row<'_>) -> String {
     format!("{}/{}", row.label("device"), row.label("port"))
 }
 
-/// What another family says of the same port.
+/// The value of another family for the same port.
 fn value(node: &Node<'_>, family: &'static Family, port: &Row<'_>) -> Option<f64> {
     let same = |row: &Row<'_>| ["device", "port"].iter().all(|label| row.label(label) == port.label(label));
     node.rows(family).find(same).map(|row| row.value)

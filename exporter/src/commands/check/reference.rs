@@ -1,7 +1,7 @@
-//! What a node of this kind is like when it is right: a file of facts from a known-good one, and
-//! the facts in which this one differs.
+//! The reference: a file of facts from a known-good node of the same kind, and the facts in which
+//! this node differs.
 //!
-//! Only what all nodes of a kind share: how many of what, how fast, which versions; never a serial
+//! It contains only what all nodes of a kind share: counts, speeds and versions; never a serial
 //! number. A fact that is deleted from the file is not compared, so one file serves nodes that may
 //! differ in it.
 
@@ -49,7 +49,7 @@ enum Count {
     Label(&'static Family, &'static str),
     /// `8 x 50000000000`.
     Value(&'static Family),
-    /// `8 x 18`: how many of the things that share a label say yes.
+    /// `8 x 18`: how many of the rows that share a label are true.
     Up(&'static Family, &'static str),
 }
 
@@ -97,7 +97,7 @@ pub(super) fn facts(node: &Node<'_>) -> Facts {
             facts.insert((*name).to_owned(), tally(words));
         }
     }
-    // What an automounter mounts tells who worked here, and not what the node is like.
+    // What an automounter mounts shows who worked here, and not what the node is like.
     let mounts = node.rows(&mounts::INFO).map(|row| row.label("mount")).filter(|m| !node.automounts(m));
     let mounts: Vec<String> = mounts.map(str::to_owned).collect();
     if !mounts.is_empty() {
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn what_differs_is_named() {
         let mut tree = Tree::new(LINKS).only(&["reference"]);
-        // Without NVML, and so without knowing all that there is to know.
+        // Without NVML the facts are incomplete.
         tree.config.collectors.gpu.enabled = false;
         let file = tree.roots.procfs.parent().unwrap().join("node.json");
         let report = tree.check();

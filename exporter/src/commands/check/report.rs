@@ -1,4 +1,4 @@
-//! What a self-check says, for people and for programs.
+//! The result of a self-check, for people and for programs.
 //!
 //! The JSON is a contract (`docs/check.md`): keys are added, never renamed, and [`SCHEMA`] grows
 //! when one changes its meaning.
@@ -17,15 +17,14 @@ pub type Facts = BTreeMap<String, String>;
 pub(super) struct Strictness {
     /// Warnings do.
     pub(super) strict: bool,
-    /// What could not be told does not.
+    /// Unknown findings do not.
     pub(super) lenient: bool,
 }
 
 /// Of the JSON.
 pub const SCHEMA: u32 = 1;
 
-/// From good to bad; what could not be told is worse than what may wait and better than what is
-/// broken.
+/// From good to bad. Unknown is worse than a warning and better than unhealthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -122,7 +121,7 @@ impl Finding {
         Self { check: check.into(), verdict, device: None, text: text.into(), action: None }
     }
 
-    /// What nobody looked at is not well.
+    /// What was not checked is not well.
     pub(super) fn not_seen_by(self, collector: &str) -> Self {
         if self.verdict != Verdict::Ok {
             return self;
@@ -133,7 +132,7 @@ impl Finding {
 
     fn line(&self, width: usize) -> String {
         let action = self.action.as_deref().map(|a| format!("; {a}")).unwrap_or_default();
-        // What a driver or a kernel says may hold anything; a finding is one line.
+        // Texts of drivers and kernels may contain anything; a finding is one line.
         let text = words::into_line(format!("{}{action}", self.text));
         format!("{:<9} {:<width$} {text}\n", self.verdict.as_str(), self.check)
     }
@@ -141,7 +140,7 @@ impl Finding {
 
 impl Findings {
     pub(super) fn add(&mut self, verdict: Verdict, text: impl Into<String>) -> FindingDetails<'_> {
-        // The runner knows the name.
+        // The runner adds the name.
         self.0.push(Finding::new("", verdict, text));
         FindingDetails(self.0.last_mut())
     }
@@ -162,7 +161,7 @@ impl Findings {
         self.add(Verdict::Ok, text);
     }
 
-    /// Says that all is well where nothing else was found.
+    /// Adds an `ok` finding where nothing else was found.
     pub(super) fn or_ok(mut self, text: impl FnOnce() -> String) -> Self {
         if self.0.is_empty() {
             self.ok(text());
@@ -175,7 +174,7 @@ impl Findings {
     }
 }
 
-/// A finding that was just added, for what else there is to say of it.
+/// A finding that was just added, to set its other fields.
 pub(super) struct FindingDetails<'a>(Option<&'a mut Finding>);
 
 impl FindingDetails<'_> {

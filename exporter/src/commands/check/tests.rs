@@ -56,15 +56,15 @@ impl Tree {
         run(&self.config, &self.roots, &self.options)
     }
 
-    /// What the check says on a healthy node, or all that is not healthy.
+    /// The output of the check on a healthy node, or all findings that are not healthy.
     pub(super) fn says(&self) -> String {
         let report = self.check();
         report.text(report.verdict != Verdict::Ok)
     }
 }
 
-/// What a check says of a node whose collectors read this.
-pub(super) fn told(check: &Check, samples: Samples) -> String {
+/// The output of a check for a node whose collectors read this.
+pub(super) fn output(check: &Check, samples: Samples) -> String {
     says(check, samples, Vec::new())
 }
 
@@ -164,7 +164,7 @@ fn clocks() {
         samples.set(&OFFSET, &[], offset);
         samples.set(&MAX_ERROR, &[], 16.0);
         samples.set(&SOURCE, &[source], 1u64);
-        told(&clock::CHECK, samples)
+        output(&clock::CHECK, samples)
     };
     insta::assert_snapshot!(clock(true, -0.0004, "tsc"), @"ok        clock disciplined, 0.4 ms off");
     insta::assert_snapshot!(clock(true, 0.25, "tsc"), @"warning   clock the clock is 250 ms off; see chronyc tracking");
@@ -185,7 +185,7 @@ fn memory_of_the_host() {
             samples.set(&MODULE_ERRORS, &["mc0", "dimm3", "CPU0_DIMM_B1", severity], count);
             samples.set(&MODULE_ERRORS, &["mc0", "dimm4", "", severity], 0u64);
         }
-        told(&memory::CHECK, samples)
+        output(&memory::CHECK, samples)
     };
     insta::assert_snapshot!(memory(3, 0), @"ok        memory 3 corrected errors of host memory, none uncorrected");
     insta::assert_snapshot!(memory(20_000, 1), @r"

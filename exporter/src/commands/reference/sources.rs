@@ -1,5 +1,5 @@
 //! What each collector needs and costs, and what its sources offer that no family has, with the
-//! reason: an absence that nobody explains looks like an oversight.
+//! reason: an absence without an explanation looks like an oversight.
 
 use serde::Serialize;
 
@@ -60,7 +60,7 @@ pub static NEEDS: &[Needs] = &[
     needs(
         "kernel",
         "/dev/kmsg; CAP_SYSLOG where kernel.dmesg_restrict=1; in a container, privileged: true",
-        "sleeps until the kernel says something",
+        "sleeps until the kernel logs something",
     ),
     needs(
         "mounts",
@@ -98,15 +98,15 @@ pub static NEEDS: &[Needs] = &[
 pub static OMISSIONS: &[Omission] = &[
     omission(
         "GPU: PCIe throughput (nvmlDeviceGetPcieThroughput)",
-        "each call waits 20 ms for a sample; gpu_pcie_transmit_bytes_total and its fellows tell the same and wait for nothing",
+        "each call waits 20 ms for a sample; gpu_pcie_transmit_bytes_total and its fellows have the same values and wait for nothing",
     ),
     omission(
         "GPU: memory and utilisation of each process",
-        "a series a process never ends; the processes of runs and jobs are told by job_process_info and gpu_job_info",
+        "a series a process never ends; job_process_info and gpu_job_info name the processes of runs and jobs",
     ),
     omission(
         "GPU: XIDs from NVML's event set, where the kernel log can be read",
-        "of several it gives the last one only, without what the kernel says of each; it stands in where the log is not ours to read",
+        "of several it gives the last one only, without the kernel's text of each; it stands in where the log is not ours to read",
     ),
     omission(
         "GPU: average power as a family of its own (field 185)",
@@ -118,7 +118,7 @@ pub static OMISSIONS: &[Omission] = &[
     ),
     omission(
         "GPU: applications clocks and supported clocks",
-        "a list that does not change; where they hold a clock down, gpu_throttle_active says so",
+        "a list that does not change; where they hold a clock down, gpu_throttle_active shows it",
     ),
     omission(
         "GPU: the index as a label of every series",
@@ -126,11 +126,11 @@ pub static OMISSIONS: &[Omission] = &[
     ),
     omission(
         "kernel: what fabric manager writes to a log of its own",
-        "its events of kernel_events_total are counted where its log goes to the kernel's; gpu_fabric_state, gpu_fabric_health and the SXIDs of the driver tell of the same faults everywhere",
+        "its events of kernel_events_total are counted where its log goes to the kernel's; gpu_fabric_state, gpu_fabric_health and the SXIDs of the driver report the same faults everywhere",
     ),
     omission(
         "kernel: every process in state D",
-        "kernel_blocked_processes is the kernel's own count of those that wait for I/O; ranks in state D are told one by one",
+        "kernel_blocked_processes is the kernel's own count of those that wait for I/O; ranks in state D are published one by one",
     ),
     omission(
         "RDMA: lifespan of hw_counters",

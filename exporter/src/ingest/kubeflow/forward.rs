@@ -36,7 +36,7 @@ pub(super) fn check(url: &str) -> Result<(), String> {
 
 impl Forward {
     pub(super) fn new(url: &str, ca_file: Option<&Path>) -> anyhow::Result<Self> {
-        // The bearer token must reach nobody but the server that is named.
+        // The bearer token must reach only the server that is named.
         let mut client = Client::builder().no_proxy().timeout(TIMEOUT).redirect(redirect::Policy::none());
         if let Some(file) = ca_file {
             let place = || format!("ingest.kubeflow.ca_file: {}", file.display());

@@ -1,4 +1,4 @@
-//! A report of `KubeflowCallback`, and the events it tells of.
+//! A report of `KubeflowCallback`, and the events made from it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::readings::{Names, Readings, Report, Value, Who};
 /// Metrics of one report.
 const MAX_METRICS: usize = 256;
 
-/// Numbers of a report that are no metrics of a step: those of the whole training, told once it is
+/// Numbers of a report that are no metrics of a step: those of the whole training, sent once it is
 /// over, and progress.
 const NOT_METRICS: &[&str] = &[
     "total_steps",
@@ -68,8 +68,8 @@ impl Status {
         Ok(read)
     }
 
-    /// What the report tells of, and how much of it found no room. The callback repeats what was
-    /// logged last in every report; a value that did not change was not logged again.
+    /// The events of the report, and how many values were over a limit. The callback repeats what
+    /// was logged last in every report; a value that did not change was not logged again.
     pub(super) fn events(
         &self,
         run: &str,
@@ -99,7 +99,7 @@ impl Status {
         (taken.events, taken.dropped + self.skipped)
     }
 
-    /// Training begins: no step is told yet.
+    /// Training begins: no step has been reported yet.
     fn is_start(&self) -> bool {
         self.progress == Some(0.0) && self.metrics.iter().all(|(name, _)| name != "current_step")
     }

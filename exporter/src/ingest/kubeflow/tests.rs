@@ -106,9 +106,9 @@ async fn a_whole_training() {
         assert_eq!(b.post("/v1/kubeflow/r/status", "t", report).await, StatusCode::OK);
     }
     let events = b.events(6).await;
-    let told: Vec<_> = events.iter().map(|e| (e.kind, e.step, e.m.get("loss"))).collect();
+    let found: Vec<_> = events.iter().map(|e| (e.kind, e.step, e.m.get("loss"))).collect();
     assert_eq!(
-        told,
+        found,
         [
             (Kind::Hello, None, None),
             (Kind::Step, Some(10), Some(2.5)),
@@ -117,12 +117,12 @@ async fn a_whole_training() {
             (Kind::Eval, Some(100), Some(1.75)),
             (Kind::Bye, None, None),
         ],
-        "a loss is told once, and the mean of all losses is none"
+        "a loss is published once, and the mean of all losses is none"
     );
 }
 
 #[tokio::test]
-async fn a_run_that_begins_again_tells_everything_again() {
+async fn a_run_that_begins_again_publishes_everything_again() {
     let b = Bench::new(&KubeflowConfig::default());
     let step = |second, n: i64| status(second, 1, json!({"loss": n, "lr": 0.5, "current_step": n}));
     for report in [step(5, 10), status(10, 0, json!({})), step(15, 2)] {

@@ -121,7 +121,7 @@ fn streams_are_bounded() {
     assert_eq!(intake.hub.drops().get(Reason::Streams), 10);
 }
 
-/// A reader that was made anew would not know the format of a line that nobody's grammar reads.
+/// A new reader would not have the format of a line that no grammar fits.
 #[test]
 fn streams_of_one_user_take_none_of_anothers() {
     let intake = intake();
@@ -134,7 +134,7 @@ fn streams_of_one_user_take_none_of_anothers() {
         let now = NOW + 1.0 + i as f64;
         output_at(&intake, now, &bob, "bob", &i.to_string(), &["x"]);
         if i % 100 == 0 {
-            // And one for which somebody gives way.
+            // And one that takes the place of another.
             output_at(&intake, now, &ann, "ann", &format!("more-{i}"), &["x"]);
         }
     }

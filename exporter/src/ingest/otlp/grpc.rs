@@ -1,5 +1,5 @@
-//! OTLP over gRPC: two unary calls. One message in a frame of five bytes, its answer in another,
-//! and the status in the trailers; that much of gRPC is less than a framework for it.
+//! OTLP over gRPC: two unary calls. A request is one message in a frame of five bytes, its response
+//! another, with the status in the trailers. This takes less code than a framework for gRPC.
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -28,7 +28,7 @@ const FRAME: usize = 5;
 enum Code {
     Ok = 0,
     InvalidArgument = 3,
-    /// Without a word on when to retry, that means never.
+    /// Without a delay for the retry, that means never.
     ResourceExhausted = 8,
     Unimplemented = 12,
 }
@@ -70,7 +70,7 @@ fn unframe(body: &Bytes, headers: &HeaderMap) -> Result<(bool, Bytes), (Code, &'
     };
     let [compressed, length @ ..] = *head;
     if u32::from_be_bytes(length) as usize != message.len() {
-        return Err((Code::InvalidArgument, "a request is one message, of the length it says"));
+        return Err((Code::InvalidArgument, "a request is one message, of the length in its prefix"));
     }
     match (compressed, headers.get(&ENCODING).map(HeaderValue::as_bytes)) {
         (0, _) => Ok((false, body.slice(FRAME..))),

@@ -35,7 +35,7 @@ async fn receive(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    let Some(encoding) = Encoding::of(&headers) else {
+    let Some(encoding) = Encoding::from_headers(&headers) else {
         let text = "send content-type application/x-protobuf or application/json";
         return refusal(Encoding::Json, StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
     };
@@ -69,7 +69,7 @@ async fn receive(
 }
 
 impl Encoding {
-    fn of(headers: &HeaderMap) -> Option<Self> {
+    fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
         match kind.split(';').next()?.trim() {
             "application/x-protobuf" | "application/protobuf" => Some(Self::Protobuf),

@@ -1,5 +1,5 @@
-//! Whose telemetry is that does not name its run: of the job that it tells, of the process that
-//! sends it, or of its service.
+//! The owner of telemetry that does not name its run: the job that it names, the process that sends
+//! it, or its service.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const MAX_KNOWN: usize = 4096;
 /// Seconds after which a sender is asked about again: its port may be another process's by then.
 const KNOWN_SECONDS: f64 = 60.0;
 
-/// Run and rank as they are told, and by whom.
+/// Run and rank as the telemetry gives them, and who sent it.
 type Sender = (String, u32, Option<Ends>, Voice);
 
 /// What was found out.
@@ -124,10 +124,10 @@ fn claim(who: &Who, asked: &Asked<'_>) -> Claim {
     claim
 }
 
-/// The process of this node that trains and sends it, or that it says it comes from.
+/// The process of this node that trains and sends it, or that it names as its origin.
 fn sender(who: &Who, asked: &Asked<'_>) -> Option<(u32, Named)> {
     let is_here = || who.place.host.as_deref() == Some(asked.hub.node());
-    let told = who.place.pid.filter(|_| is_here());
+    let named_pid = who.place.pid.filter(|_| is_here());
     let named = |pid: u32| Some((pid, identity::script_named(asked.roots, pid)?));
-    asked.process.clone().or_else(|| told.and_then(named))
+    asked.process.clone().or_else(|| named_pid.and_then(named))
 }

@@ -1,5 +1,5 @@
-//! Requests into reports: the points of metrics, and the events of spans by which newer Megatrons
-//! tell their losses.
+//! Converts requests into reports: the points of metrics, and the events of spans by which newer
+//! Megatrons report their losses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use super::proto::{
 use super::resource;
 use crate::readings::{Meaning, Names, Reading, Report, Value, Who, whole};
 
-/// Attributes of a point that tell its step.
+/// Attributes of a point that give its step.
 const STEP: &[&str] = &["step", "global_step", "iteration", "dl.iteration", "nv.dl.training.step"];
 /// Metrics of processes and libraries, which instrumentation adds by itself.
 const INFRASTRUCTURE: &[&str] =
@@ -23,11 +23,10 @@ const MAX_LABELS: usize = 96;
 
 const NANO: f64 = 1e-9;
 
-/// What one rank says of one step.
+/// The readings of one rank and step.
 pub(super) type OwnedReport<'a> = (Who, Report<'a>);
 
-/// Points of one rank and step. A step that is not told comes last, when those that are told are
-/// known.
+/// Points of one rank and step. Points without a step come last, when the given steps are known.
 type Groups<'a> = BTreeMap<(u32, bool, Option<i64>), Report<'a>>;
 
 struct Point<'a> {
@@ -38,7 +37,7 @@ struct Point<'a> {
 }
 
 pub(super) fn of_metrics<'a>(request: &'a MetricsRequest, names: &'a Names) -> Vec<OwnedReport<'a>> {
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     for from in &request.resource_metrics {
         let mut groups = Groups::new();
         let who = resource::who(from.resource.as_ref());
@@ -47,9 +46,9 @@ pub(super) fn of_metrics<'a>(request: &'a MetricsRequest, names: &'a Names) -> V
                 take_metric(metric, names, &who, &mut groups);
             }
         }
-        told.extend(groups.into_iter().map(|((rank, ..), report)| (Who { rank, ..who.clone() }, report)));
+        reports.extend(groups.into_iter().map(|((rank, ..), report)| (Who { rank, ..who.clone() }, report)));
     }
-    told
+    reports
 }
 
 fn take_metric<'a>(metric: &'a Metric, names: &'a Names, who: &Who, groups: &mut Groups<'a>) {
@@ -66,7 +65,7 @@ fn take_metric<'a>(metric: &'a Metric, names: &'a Names, who: &Who, groups: &mut
         report.readings.push(if labels.is_empty() {
             names.reading(&metric.name, &metric.unit, value)
         } else {
-            // One of several: which of them is the loss, nobody can know.
+            // One of several series: which of them is the loss is not known.
             let meaning = Meaning::Metric(format!("{}{labels}", metric.name).into(), 1.0);
             Reading { meaning, known: false, value }
         });
@@ -145,7 +144,7 @@ fn labels(attributes: &[KeyValue]) -> String {
 }
 
 pub(super) fn of_spans<'a>(request: &'a TraceRequest, names: &'a Names) -> Vec<OwnedReport<'a>> {
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     for from in &request.resource_spans {
         let mut groups = Groups::new();
         let who = resource::who(from.resource.as_ref());
@@ -153,9 +152,9 @@ pub(super) fn of_spans<'a>(request: &'a TraceRequest, names: &'a Names) -> Vec<O
         for event in spans.flat_map(|s| &s.events).filter(|e| e.name.starts_with(REPORTS)) {
             take_event(event, names, &who, &mut groups);
         }
-        told.extend(groups.into_iter().map(|((rank, ..), report)| (Who { rank, ..who.clone() }, report)));
+        reports.extend(groups.into_iter().map(|((rank, ..), report)| (Who { rank, ..who.clone() }, report)));
     }
-    told
+    reports
 }
 
 fn take_event<'a>(event: &'a SpanEvent, names: &'a Names, who: &Who, groups: &mut Groups<'a>) {

@@ -292,7 +292,7 @@ pub(super) struct Status {
 
 /// Aggregation temporality: what a point covers.
 pub(super) const DELTA: i32 = 1;
-/// Flag of a point that says there is none.
+/// Flag of a point without a value.
 pub(super) const NO_RECORDED_VALUE: u32 = 1;
 
 /// The value of an attribute.

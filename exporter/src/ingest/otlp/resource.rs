@@ -1,4 +1,4 @@
-//! Whose telemetry it is: run, rank and the rest, from the attributes of a resource.
+//! Run, rank and the rest of the identity of telemetry, from the attributes of a resource.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use stepwatch_wire::Value as Json;
 use super::proto::{Any, KeyValue, Resource, attribute};
 use crate::readings::{Place, Who, whole};
 
-/// Attributes that somebody names the run by.
+/// Attributes by which a user names the run.
 const NAME: &[&str] = &["stepwatch.run", "nemo.run.id"];
 /// Attributes that number it, the more certain first.
 const RUN: &[&str] = &["nv.dl.job.uuid", "nv.dl.run.uuid"];
@@ -15,9 +15,9 @@ const JOB: &[&str] = &["slurm.job.id", "slurm.job_id", "pbs.job.id", "lsf.job.id
 const JOB_NAME: &[&str] = &["slurm.job.name", "slurm.job_name", "pbs.job.name", "lsf.job.name"];
 const RANK: &[&str] = &["stepwatch.rank", "dl.rank", "nv.dl.rank", "process.rank", "rank"];
 const WORLD: &[&str] = &["dl.world_size", "nv.dl.world_size", "world_size"];
-/// Ranks are the product of these, where nobody says how many there are.
+/// Ranks are the product of these, where their number is not given.
 const SIZES: &[&str] = &["data", "tensor", "pipeline", "context"];
-/// Attributes told in the `hello` of a rank, and the keys they get there.
+/// Attributes published in the `hello` of a rank, and the keys they get there.
 const ABOUT: &[(&str, &str)] = &[
     ("dl.local_rank", "local_rank"),
     ("nv.dl.local_rank", "local_rank"),
@@ -29,7 +29,7 @@ const ABOUT: &[(&str, &str)] = &[
     ("dl.pipeline_parallel.size", "pp"),
     ("dl.data_parallel.size", "dp"),
 ];
-/// The name that the SDK gives a service nobody named.
+/// The name that the SDK gives an unnamed service.
 const UNNAMED: &str = "unknown_service";
 /// Longest name of a run.
 const MAX_RUN: usize = 128;
@@ -67,7 +67,7 @@ pub(super) fn who(resource: Option<&Resource>) -> Who {
     }
 }
 
-/// The rank that attributes tell, of a resource or of a point.
+/// The rank that the attributes of a resource or of a point give.
 pub(super) fn rank(attributes: &[KeyValue]) -> Option<u32> {
     number(attributes, RANK)
 }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::ingest::otlp::proto::AnyValue;
 
-    fn of(pairs: &[(&str, Any)]) -> Who {
+    fn who_from(pairs: &[(&str, Any)]) -> Who {
         let pair = |(key, value): &(&str, Any)| KeyValue {
             key: (*key).into(),
             value: Some(AnyValue { value: Some(value.clone()) }),
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn runs_and_ranks() {
-        let megatron = of(&[
+        let megatron = who_from(&[
             ("service.instance.id", text("123456-rank7")),
             ("service.name", text("megatron-training")),
             ("nemo.run.id", text("llama")),
@@ -143,30 +143,36 @@ mod tests {
         assert_eq!((megatron.run.as_str(), megatron.rank, megatron.world), ("llama", 7, Some(32)));
         assert_eq!(megatron.about["local_rank"], Json::Number(3.0));
         assert_eq!(megatron.about["framework"].as_str(), Some("megatron-training"));
-        let ours =
-            of(&[("stepwatch.run", text("a")), ("nemo.run.id", text("b")), ("process.rank", text("2"))]);
+        let ours = who_from(&[
+            ("stepwatch.run", text("a")),
+            ("nemo.run.id", text("b")),
+            ("process.rank", text("2")),
+        ]);
         assert_eq!((ours.run.as_str(), ours.rank), ("a", 2));
-        let rl = of(&[
+        let rl = who_from(&[
             ("nv.dl.job.uuid", text("job")),
             ("nv.dl.rank", Any::Int(1)),
             ("nv.dl.world_size", Any::Int(16)),
         ]);
         assert_eq!((rl.run.as_str(), rl.rank, rl.world), ("job", 1, Some(16)));
-        assert_eq!(of(&[("service.instance.id", text("j-rank5"))]).run, "j");
-        let job = of(&[("slurm.job.id", Any::Int(101)), ("slurm.job.name", text("pretrain"))]).place;
+        assert_eq!(who_from(&[("service.instance.id", text("j-rank5"))]).run, "j");
+        let job = who_from(&[("slurm.job.id", Any::Int(101)), ("slurm.job.name", text("pretrain"))]).place;
         assert_eq!(
             (job.job.as_deref(), job.job_name.as_deref(), job.given),
             (Some("101"), Some("pretrain"), None)
         );
-        assert_eq!(of(&[("stepwatch.run", text("a"))]).place.given, Some("stepwatch.run"));
+        assert_eq!(who_from(&[("stepwatch.run", text("a"))]).place.given, Some("stepwatch.run"));
     }
 
     #[test]
     fn services_without_a_run() {
         let uuid = text("3b8e0a3c-3f5e-4a55-9f52-6a3d1f2b9c11");
-        assert_eq!(of(&[("service.name", text("sft")), ("service.instance.id", uuid)]).run, "sft");
-        assert_eq!(of(&[("service.name", text("sft")), ("service.instance.id", text("a"))]).run, "sft/a");
+        assert_eq!(who_from(&[("service.name", text("sft")), ("service.instance.id", uuid)]).run, "sft");
+        assert_eq!(
+            who_from(&[("service.name", text("sft")), ("service.instance.id", text("a"))]).run,
+            "sft/a"
+        );
         assert_eq!(who(None).run, UNNAMED);
-        assert_eq!(of(&[("stepwatch.run", text("x")), ("rank", Any::Int(-1))]).rank, 0);
+        assert_eq!(who_from(&[("stepwatch.run", text("x")), ("rank", Any::Int(-1))]).rank, 0);
     }
 }

@@ -136,7 +136,7 @@ async fn bodies_are_bounded_before_and_after_inflation() {
 }
 
 #[tokio::test]
-async fn what_is_over_a_limit_is_told() {
+async fn what_is_over_a_limit_is_reported() {
     let hub = hub();
     let point =
         |i: u32| json!({"asDouble": 1.5, "attributes": [{"key": "i", "value": {"intValue": i.to_string()}}]});
@@ -180,7 +180,7 @@ fn hold(otlp: &Otlp) -> (tokio::sync::oneshot::Receiver<()>, std::sync::mpsc::Se
     (is_locked, unlock)
 }
 
-/// Whoever goes away when the work has begun does not make room for more of it.
+/// A client that disconnects when the work has begun makes no room for more of it.
 #[tokio::test]
 async fn work_that_nobody_waits_for_keeps_its_turn() {
     let otlp = Otlp::new(hub(), &BTreeMap::new(), Roots::default());

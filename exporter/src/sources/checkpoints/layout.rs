@@ -1,5 +1,5 @@
-//! How frameworks lay checkpoints out: which entries of a directory are some, of which step, and by
-//! what one sees that one is whole.
+//! How frameworks lay checkpoints out: which entries of a directory are checkpoints, of which step,
+//! and what shows that one is whole.
 
 /// A file that is written last of all, so that a checkpoint which has it is whole.
 const MARKERS: &[&str] = &[
@@ -50,7 +50,7 @@ const REWRITTEN: &[&str] = &["ckpt.pt", "checkpoint.pt", "checkpoint.pth"];
 /// An entry of a directory by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name {
-    /// Of what, `unit` says; 0 for none.
+    /// In units of `unit`; 0 for none.
     pub(super) number: i64,
     pub(super) unit: Unit,
     /// It will be renamed when it is whole.
@@ -72,7 +72,7 @@ impl Name {
     }
 }
 
-/// Reads a name; `None` for what is no checkpoint, or does not tell which.
+/// Parses a name; `None` for what is no checkpoint, or has no step.
 pub(super) fn name(name: &str) -> Option<Name> {
     let lower = name.to_ascii_lowercase();
     let (bare, temporary) = temporary(&lower);

@@ -1,4 +1,4 @@
-//! What a checkpoint tells of its model: the `config.json` of Hugging Face in it, or in the
+//! What a checkpoint contains about its model: the `config.json` of Hugging Face in it, or in the
 //! directory of checkpoints.
 
 use std::io::Read as _;

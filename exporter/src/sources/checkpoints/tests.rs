@@ -82,8 +82,8 @@ impl Bench {
         }
     }
 
-    /// What was told since the last call.
-    fn told(&self) -> Vec<(CkptPhase, i64)> {
+    /// What was published since the last call.
+    fn published(&self) -> Vec<(CkptPhase, i64)> {
         let events = std::mem::take(&mut *self.list.events.lock().unwrap());
         events.iter().map(|e| (e.ckpt.unwrap(), e.step.unwrap())).collect()
     }
@@ -118,7 +118,7 @@ fn a_checkpoint_of_torch_distributed_is_whole_with_its_metadata() {
     b.poll();
     b.write("step-100/__1_0.distcp", 500);
     b.poll();
-    assert_eq!(b.told(), [(Start, 100)]);
+    assert_eq!(b.published(), [(Start, 100)]);
     assert_eq!(b.page().get(&WRITTEN, &["r"]), Some(1500.0));
     b.write("step-100/.metadata", 24);
     b.poll();
@@ -126,16 +126,16 @@ fn a_checkpoint_of_torch_distributed_is_whole_with_its_metadata() {
     assert_eq!(end.extra["bytes"].as_f64(), Some(1524.0));
     assert!(end.extra["path"].as_str().unwrap().ends_with("/step-100"));
     assert!((end.ts.unwrap() - now_unix()).abs() < 60.0, "when it was written");
-    assert_eq!(b.told(), [(End, 100)]);
+    assert_eq!(b.published(), [(End, 100)]);
     b.poll();
-    assert!(b.told().is_empty(), "once");
+    assert!(b.published().is_empty(), "once");
     assert_eq!(b.page().get(&CHECKPOINTS, &["r", "whole"]), Some(1.0));
     assert_eq!(b.page().get(&TOTAL_BYTES, &["r"]), Some(1524.0));
     assert_eq!(b.page().get(&WRITTEN, &["r"]), None);
 }
 
 #[test]
-fn a_checkpoint_tells_of_its_model() {
+fn a_checkpoint_describes_its_model() {
     let mut b = Bench::new();
     let checkpoint = b.dir.path().join("checkpoint-100");
     fs::create_dir_all(&checkpoint).unwrap();
@@ -157,14 +157,14 @@ fn megatrons_tracker_has_the_last_word() {
     fs::write(b.dir.path().join("latest_checkpointed_iteration.txt"), "1000").unwrap();
     b.write("iter_0001000/.metadata", 10);
     b.poll();
-    assert_eq!(b.told(), [(End, 1000)]);
+    assert_eq!(b.published(), [(End, 1000)]);
     b.write("iter_0002000/mp_rank_00/model.pt", 10);
     b.write("iter_0002000/.metadata", 10);
     b.pass(5 * MINUTE);
-    assert_eq!(b.told(), [(Start, 2000)], "the tracker does not name it yet");
+    assert_eq!(b.published(), [(Start, 2000)], "the tracker does not name it yet");
     fs::write(b.dir.path().join("latest_checkpointed_iteration.txt"), "2000\n").unwrap();
     b.poll();
-    assert_eq!(b.told(), [(End, 2000)]);
+    assert_eq!(b.published(), [(End, 2000)]);
 }
 
 #[test]
@@ -175,14 +175,14 @@ fn without_any_sign_one_that_stopped_changing_is_whole() {
     b.write("model_000500.pt", 20);
     b.poll();
     b.pass(settle().as_duration());
-    assert_eq!(b.told(), [(Start, 500), (End, 500)]);
+    assert_eq!(b.published(), [(Start, 500), (End, 500)]);
     // One that will be renamed is not.
     b.write("tmp-checkpoint-600/model.safetensors", 10);
     b.pass(5 * MINUTE);
-    assert_eq!(b.told(), [(Start, 600)]);
+    assert_eq!(b.published(), [(Start, 600)]);
     fs::rename(b.dir.path().join("tmp-checkpoint-600"), b.dir.path().join("checkpoint-600")).unwrap();
     b.poll();
-    assert_eq!(b.told(), [(End, 600)]);
+    assert_eq!(b.published(), [(End, 600)]);
 }
 
 #[test]
@@ -194,16 +194,16 @@ fn where_the_framework_leaves_its_mark_one_without_it_never_is_whole() {
     b.write("checkpoint-20/model.safetensors", 7);
     b.poll();
     b.pass(10 * MINUTE);
-    assert_eq!(b.told(), [(End, 10), (Start, 20)]);
+    assert_eq!(b.published(), [(End, 10), (Start, 20)]);
     b.pass(GIVEN_UP_AFTER);
     let fail = b.list.events.lock().unwrap().last().unwrap().clone();
     assert_eq!(fail.text.as_deref(), Some("checkpoint-20 stopped growing at 7 bytes and is not whole"));
-    assert_eq!(b.told(), [(Fail, 20)]);
+    assert_eq!(b.published(), [(Fail, 20)]);
     assert_eq!(b.page().get(&CHECKPOINTS, &["r", "incomplete"]), Some(1.0));
     // It went on after all.
     b.write("checkpoint-20/trainer_state.json", 10);
     b.poll();
-    assert_eq!(b.told(), [(End, 20)]);
+    assert_eq!(b.published(), [(End, 20)]);
 }
 
 #[test]
@@ -215,14 +215,18 @@ fn nemos_checkpoint_is_whole_when_its_mark_is_gone() {
     b.write(&format!("{name}/weights/__0_0.distcp"), 10);
     b.poll();
     b.pass(5 * MINUTE);
-    assert_eq!(b.told(), [(Start, 100)], "the mark is no checkpoint, and the one that it names is not whole");
+    assert_eq!(
+        b.published(),
+        [(Start, 100)],
+        "the mark is no checkpoint, and the one that it names is not whole"
+    );
     fs::remove_file(b.dir.path().join(mark)).unwrap();
     b.poll();
-    assert_eq!(b.told(), [(End, 100)]);
+    assert_eq!(b.published(), [(End, 100)]);
     // NeMo marks one again while it deletes it.
     b.write(mark, 0);
     b.pass(MINUTE);
-    assert!(b.told().is_empty());
+    assert!(b.published().is_empty());
 }
 
 #[test]
@@ -232,14 +236,14 @@ fn an_epoch_is_no_step() {
     b.poll();
     b.pass(settle().as_duration());
     let events = std::mem::take(&mut *b.list.events.lock().unwrap());
-    let told: Vec<_> = events.iter().map(|e| (e.ckpt.unwrap(), e.step)).collect();
-    assert_eq!(told, [(Start, None), (End, None)]);
+    let published: Vec<_> = events.iter().map(|e| (e.ckpt.unwrap(), e.step)).collect();
+    assert_eq!(published, [(Start, None), (End, None)]);
 }
 
 #[test]
 fn each_time_that_one_file_is_written_over_is_a_checkpoint() {
     let mut b = Bench::new();
-    let told = |b: &Bench| {
+    let published = |b: &Bench| {
         let events = std::mem::take(&mut *b.list.events.lock().unwrap());
         assert!(events.iter().all(|e| e.step.is_none()));
         events.iter().map(|e| e.ckpt.unwrap()).collect::<Vec<_>>()
@@ -252,32 +256,32 @@ fn each_time_that_one_file_is_written_over_is_a_checkpoint() {
     let begun = b.unix;
     write(&b, 500, begun);
     b.poll();
-    assert_eq!(told(&b), [Start]);
+    assert_eq!(published(&b), [Start]);
     // Written over faster than it could rest.
     for i in 1..=6 {
         write(&b, 1000, begun + f64::from(i) * 10.0);
         b.pass(interval().as_duration());
     }
     b.pass(interval().as_duration());
-    assert_eq!(told(&b), [End], "its size rests");
+    assert_eq!(published(&b), [End], "its size rests");
     b.pass(5 * MINUTE);
-    assert!(told(&b).is_empty(), "once");
+    assert!(published(&b).is_empty(), "once");
     write(&b, 1000, begun + 400.0);
     b.poll();
     let end = b.list.events.lock().unwrap()[0].clone();
     assert_eq!((end.ckpt, end.ts), (Some(End), Some(begun + 400.0)));
-    assert_eq!(told(&b), [End], "all of it is there again");
+    assert_eq!(published(&b), [End], "all of it is there again");
     write(&b, 300, begun + 500.0);
     b.poll();
-    assert_eq!((told(&b), b.page().get(&WRITTEN, &["r"])), (vec![Start], Some(300.0)));
+    assert_eq!((published(&b), b.page().get(&WRITTEN, &["r"])), (vec![Start], Some(300.0)));
     write(&b, 1000, begun + 501.0);
     b.poll();
-    assert_eq!(told(&b), [End]);
+    assert_eq!(published(&b), [End]);
     assert_eq!(b.page().get(&CHECKPOINTS, &["r", "whole"]), Some(1.0));
 }
 
 #[test]
-fn of_what_was_there_before_only_the_last_is_told_with_its_age() {
+fn of_what_was_there_before_only_the_last_is_published_with_its_age() {
     let b = Bench::over(|dir| {
         for step in [100, 200] {
             fs::create_dir_all(dir.join(format!("step-{step}"))).unwrap();
@@ -289,7 +293,7 @@ fn of_what_was_there_before_only_the_last_is_told_with_its_age() {
     });
     let first = b.list.events.lock().unwrap()[0].clone();
     assert!((first.ts.unwrap() - (now_unix() - 7000.0)).abs() < 60.0, "{first:?}");
-    assert_eq!(b.told(), [(End, 200), (Start, 300)]);
+    assert_eq!(b.published(), [(End, 200), (Start, 300)]);
 }
 
 #[test]
@@ -297,10 +301,10 @@ fn a_checkpoint_that_is_rotated_away_is_not_missed_and_a_missing_directory_is_do
     let mut b = Bench::new();
     b.write("step-1/.metadata", 10);
     b.poll();
-    b.told();
+    b.published();
     fs::remove_dir_all(b.dir.path().join("step-1")).unwrap();
     b.poll();
-    assert!(b.told().is_empty());
+    assert!(b.published().is_empty());
     assert_eq!(b.page().get(&TOTAL_BYTES, &["r"]), Some(0.0));
     let name = b.dir.path().to_string_lossy().into_owned();
     assert_eq!(b.page().get(&crate::source::UP, &[&name, "checkpoints"]), Some(1.0));
@@ -330,7 +334,7 @@ fn mistakes_are_named() {
     }
 }
 
-/// Root can make links of others; the links of whoever else runs this are their own, and lead
+/// Root can make links of other users; the links of any other user are their own, and lead
 /// anywhere.
 #[test]
 fn links_of_others_and_pipes_are_no_checkpoints() {

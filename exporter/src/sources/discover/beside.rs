@@ -1,10 +1,10 @@
-//! Whose a file is that nobody has open.
+//! Which run a file belongs to that no process has open.
 //!
-//! A file that lies in a directory says of nobody that they wrote it: jobs of other nodes write
-//! into a shared one, and several jobs of one node may work in it. So a file that has the id of a
-//! job in its name is of that job alone. Any other is of the one run that works in the nearest
-//! directory above it, or names such a directory, or the file, in its arguments. Where this is true
-//! of several runs, nobody can tell.
+//! The directory of a file does not show who wrote it: jobs of other nodes write into a shared one,
+//! and several jobs of one node may work in it. So a file that has the id of a job in its name is
+//! of that job alone. Any other is of the one run that works in the nearest directory above it, or
+//! names such a directory, or the file, in its arguments. Where this is true of several runs, the
+//! file is assigned to none.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -25,7 +25,7 @@ pub(super) enum Whose {
     Of(usize),
     /// Of another job, which may be on another node; beside this trainer.
     OfAnotherJob(usize),
-    /// Of one of these, and nobody can tell of which.
+    /// It belongs to one of these, and which one is not known.
     OfOneOf(Vec<usize>),
 }
 
@@ -37,13 +37,13 @@ pub(super) struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    pub(super) fn of(roots: &Roots, trainers: &'a [Trainer]) -> Self {
+    pub(super) fn from_trainers(roots: &Roots, trainers: &'a [Trainer]) -> Self {
         let runs: BTreeSet<&str> = trainers.iter().map(|t| t.run.as_str()).collect();
         let places = |trainer: &Trainer| {
             let Some(cwd) = processes::cwd(roots, trainer.pid).filter(|d| d.parent().is_some()) else {
                 return Vec::new();
             };
-            // One run alone needs no telling apart.
+            // A single run needs no distinction.
             let words = if runs.len() > 1 { processes::arguments(roots, trainer.pid) } else { Vec::new() };
             let named = words.iter().take(MAX_NAMED).filter_map(|word| below(roots, trainer.pid, &cwd, word));
             let named: Vec<PathBuf> = named.collect();
@@ -57,7 +57,7 @@ impl<'a> Places<'a> {
         self.of.get(at)?.first()
     }
 
-    /// `None` where nobody here can have written it.
+    /// `None` where no process here can have written it.
     pub(super) fn whose(&self, file: &Candidate) -> Option<Whose> {
         let wrote = |t: &Trainer| t.begun.is_some_and(|begun| file.written + SLACK >= begun);
         let near = |places: &[PathBuf]| {
@@ -88,8 +88,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The path in a word of a command line (`out`, `--output_dir=out`, `./out/`), where it is below
-/// the root.
+/// The path in an argument of a command line (`out`, `--output_dir=out`, `./out/`), where it is
+/// below the root.
 fn below(roots: &Roots, pid: u32, cwd: &Path, word: &str) -> Option<PathBuf> {
     let word = word.rsplit_once('=').map_or(word, |(_, value)| value);
     if word.is_empty() || word.starts_with('-') {

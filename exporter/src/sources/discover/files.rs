@@ -40,9 +40,9 @@ const STAYS: Duration = Duration::from_mins(1);
 /// times as long.
 const SLOW: Duration = Duration::from_millis(50);
 const PAUSE: u32 = 50;
-/// Refusals that are told once.
+/// Refusals that are logged once.
 const MAX_REFUSED: usize = 1024;
-/// A file is of one of several runs, and nobody has it open.
+/// A file is of one of several runs, and no process has it open.
 const UNKNOWN_WRITER: &str = "unknown_writer";
 
 /// A file to follow, and what is known of it.
@@ -64,12 +64,12 @@ struct Wanted {
 struct Share {
     /// On whose account: of whose process it was found open, or who owns what lies beside one.
     user: u32,
-    /// A process has it open, or was told to write it.
+    /// A process has it open, or was started with it as a file to write.
     open: bool,
     written: SystemTime,
 }
 
-/// The processes that run, and who reads what others print, where somebody does.
+/// The running processes, and which process reads the output of another.
 struct Running<'a> {
     roots: &'a Roots,
     tree: &'a Tree,
@@ -99,7 +99,7 @@ pub(super) struct Files {
     runtime: tokio::runtime::Handle,
     followed: BTreeMap<PathBuf, Followed>,
     refused: BTreeSet<(PathBuf, u32)>,
-    /// Files of one of several runs, told once.
+    /// Files of one of several runs, logged once.
     unknown: BTreeSet<PathBuf>,
     /// Users whose directories are searched again only then.
     paused: BTreeMap<u32, Instant>,
@@ -130,8 +130,8 @@ impl Files {
         self.followed.keys()
     }
 
-    /// Follows what these processes write, and lets go what nobody has written for long, or what
-    /// gives way.
+    /// Follows what these processes write, and gives up files that were not written for long, or
+    /// that give way to others.
     pub(super) fn follow(&mut self, tree: &Tree, trainers: &[Trainer], beside: bool, now: Instant) {
         let speaking: Vec<&Trainer> = trainers.iter().filter(|t| !t.identity.silent).collect();
         let mut wanted = self.open(tree, &speaking, now);
@@ -158,7 +158,8 @@ impl Files {
         tracing::info!(path = %path.display(), run, rank, "following a file that was found");
         let (stop, shutdown) = Shutdown::manual();
         let user = view.user();
-        let config = TailConfig { found: Some(run), rank, world, view: Some(view), ..TailConfig::of(&path) };
+        let config =
+            TailConfig { found: Some(run), rank, world, view: Some(view), ..TailConfig::for_path(&path) };
         let _within = self.runtime.enter();
         tail::start(config, &self.around, shutdown);
         self.followed.insert(path, Followed { seen: now, user, own, claim, stop });
@@ -191,7 +192,8 @@ impl Files {
         kept.into_iter().filter_map(|(_, one)| one.ok()).collect()
     }
 
-    /// What the processes have open for writing, or were told to write, and is not followed yet.
+    /// The files that the processes have open for writing, or were started to write, and that are
+    /// not followed yet.
     fn open(&mut self, tree: &Tree, trainers: &[&Trainer], now: Instant) -> BTreeMap<PathBuf, Wanted> {
         let mut left: BTreeMap<u32, usize> = BTreeMap::new();
         let mut found: BTreeMap<(PathBuf, u32), Wanted> = BTreeMap::new();
@@ -203,7 +205,7 @@ impl Files {
             let had_room = *left > 0;
             for file in files(&running, trainer, view, left) {
                 let rank = file.rank;
-                // What several ranks write is nobody's alone.
+                // A file that several ranks write belongs to none of them alone.
                 found
                     .entry((file.path.clone(), file.claim.user))
                     .and_modify(|w| w.rank = w.rank.filter(|r| Some(*r) == rank))
@@ -247,7 +249,7 @@ impl Files {
             }
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => Some(one),
             Err(err) => {
-                self.refuse(&one.path, one.view.user(), Refusal::of(&err));
+                self.refuse(&one.path, one.view.user(), Refusal::from_error(&err));
                 None
             }
         }
@@ -256,7 +258,7 @@ impl Files {
     /// Files in the working directories that were written since the process started. TensorBoard
     /// opens its file anew for every record, so it is not among those that are open.
     fn beside(&mut self, trainers: &[Trainer], now: Instant) -> Vec<Wanted> {
-        let known = Places::of(&self.around.roots, trainers);
+        let known = Places::from_trainers(&self.around.roots, trainers);
         let mut places: BTreeMap<(&PathBuf, u32), Vec<&Arc<View>>> = BTreeMap::new();
         for (at, trainer) in trainers.iter().enumerate().filter(|(_, t)| !t.identity.silent) {
             let (Some(cwd), Some(view)) = (known.cwd(at), &trainer.view) else { continue };
@@ -293,7 +295,7 @@ impl Files {
         wanted
     }
 
-    /// Files of which nothing but who has them open says whose they are.
+    /// Files whose owner is known only from the processes that have them open.
     fn of_writers(
         &mut self,
         trainers: &[Trainer],
@@ -356,7 +358,7 @@ impl Files {
         kept
     }
 
-    /// Says once of a file that it is not followed, and to whom it may belong.
+    /// Logs once that a file is not followed, and to which runs it may belong.
     fn leave(&mut self, path: &Path, of: &[&Trainer]) {
         if self.unknown.len() >= MAX_REFUSED {
             self.unknown.clear();
@@ -387,7 +389,7 @@ impl Files {
         }
     }
 
-    /// Takes down what is not read, and says why; once, as long as it can be remembered.
+    /// Records a file that is not read, and logs why; once, as long as it can be remembered.
     fn refuse(&mut self, path: &Path, uid: u32, why: Option<Refusal>) {
         let Some(why) = why else { return };
         if self.refused.len() >= MAX_REFUSED {
@@ -400,14 +402,14 @@ impl Files {
     }
 }
 
-/// Of several accounts of one file that of who owns it, whoever names it first.
+/// Of several users for whom one file could be read, its owner; otherwise the first that names it.
 fn prefer_own(one: Wanted, among: &mut BTreeMap<PathBuf, Wanted>) {
     if among.get(&one.path).is_none_or(|known| one.own && !known.own) {
         among.insert(one.path.clone(), one);
     }
 }
 
-/// What a trainer, its children and whoever reads its output write, and what it leaves when it
+/// What a trainer, its children and the readers of its output write, and what it leaves when it
 /// fails.
 fn files(running: &Running<'_>, trainer: &Trainer, view: &Arc<View>, left: &mut usize) -> Vec<Wanted> {
     let Running { roots, tree, readers } = running;
@@ -428,7 +430,7 @@ fn files(running: &Running<'_>, trainer: &Trainer, view: &Arc<View>, left: &mut 
         }
     }
     // `| tee` gives the file a descriptor of its own.
-    for reader in readers.as_ref().map(|r| r.of(roots, trainer.pid)).unwrap_or_default() {
+    for reader in readers.as_ref().map(|r| r.of_output(roots, trainer.pid)).unwrap_or_default() {
         let copied = processes::written(roots, reader, left).into_iter();
         files.extend(copied.map(|f| trainer.wants(f.path, None, view)));
     }
@@ -437,7 +439,7 @@ fn files(running: &Running<'_>, trainer: &Trainer, view: &Arc<View>, left: &mut 
     files
 }
 
-/// A file beside a trainer, unless that was told not to report.
+/// A file beside a trainer, unless that trainer was configured not to report.
 fn beside_of(trainers: &[Trainer], at: usize, file: &Candidate) -> Option<Wanted> {
     let trainer = trainers.get(at).filter(|t| !t.identity.silent)?;
     Some(trainer.finds(file, trainer.view.as_ref()?))
@@ -470,7 +472,7 @@ impl Share {
     }
 }
 
-/// Standard output whatever its name is, and otherwise what has a name that we know.
+/// Standard output whatever its name is, and otherwise files with a known name.
 fn is_ours(file: &OpenFile) -> bool {
     file.standard || stepwatch_formats::known_name(&file.path)
 }

@@ -1,5 +1,5 @@
 //! Which rank a process is, by what launchers leave in its environment. Only the variables named
-//! here are looked at; the rest of an environment holds people's secrets.
+//! here are looked at; the rest of an environment may hold secrets.
 //!
 //! Rank, world and local rank come from one launcher only, the nearest: `mpirun` inside an `sbatch`
 //! script inherits Slurm's variables of the one batch process, and mixing them is how eight ranks
@@ -35,13 +35,13 @@ pub(super) struct Identity {
     pub(super) error_file: Option<PathBuf>,
     /// Where NCCL's flight recorder is dumped to.
     pub(super) dump: Option<PathBuf>,
-    /// The client reports by itself, or was told not to.
+    /// The client reports by itself, or was configured not to.
     pub(super) silent: bool,
 }
 
 impl Identity {
     /// Reads `/proc/PID/environ`.
-    pub(super) fn of(environ: &[u8]) -> Self {
+    pub(super) fn parse(environ: &[u8]) -> Self {
         let env = Environ::parse(environ);
         let mut found = Self {
             error_file: env.text(ERROR_FILE).map(PathBuf::from).filter(|path| path.is_absolute()),
@@ -62,7 +62,7 @@ impl Identity {
     }
 }
 
-/// The variables that we know.
+/// The variables that are read.
 struct Environ<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Environ<'a> {
@@ -91,13 +91,13 @@ impl<'a> Environ<'a> {
 mod tests {
     use super::*;
 
-    fn of(variables: &[&str]) -> Identity {
-        Identity::of(variables.join("\0").as_bytes())
+    fn identity_of(variables: &[&str]) -> Identity {
+        Identity::parse(variables.join("\0").as_bytes())
     }
 
     #[test]
     fn torchrun() {
-        let found = of(&[
+        let found = identity_of(&[
             "PATH=/bin",
             "RANK=9",
             "LOCAL_RANK=1",
@@ -120,25 +120,33 @@ mod tests {
 
     #[test]
     fn slurm_and_mpi() {
-        let slurm =
-            of(&["SLURM_PROCID=3", "SLURM_NTASKS=8", "SLURM_LOCALID=3", "TORCH_FR_DUMP_TEMP_FILE=/fr/r_"]);
+        let slurm = identity_of(&[
+            "SLURM_PROCID=3",
+            "SLURM_NTASKS=8",
+            "SLURM_LOCALID=3",
+            "TORCH_FR_DUMP_TEMP_FILE=/fr/r_",
+        ]);
         assert_eq!((slurm.rank, slurm.world, slurm.local_rank), (Some(3), Some(8), Some(3)));
         assert_eq!(slurm.dump.as_deref(), Some(std::path::Path::new("/fr/r_3")));
-        let mpi =
-            of(&["OMPI_COMM_WORLD_RANK=5", "OMPI_COMM_WORLD_SIZE=6", "SLURM_PROCID=0", "SLURM_NTASKS=1"]);
+        let mpi = identity_of(&[
+            "OMPI_COMM_WORLD_RANK=5",
+            "OMPI_COMM_WORLD_SIZE=6",
+            "SLURM_PROCID=0",
+            "SLURM_NTASKS=1",
+        ]);
         assert_eq!((mpi.rank, mpi.world), (Some(5), Some(6)));
-        assert_eq!(of(&["HOME=/root"]), Identity::default());
+        assert_eq!(identity_of(&["HOME=/root"]), Identity::default());
     }
 
     proptest::proptest! {
         #[test]
         fn any_bytes_are_an_environment(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
-            let _ = Identity::of(&bytes);
+            let _ = Identity::parse(&bytes);
         }
 
         #[test]
         fn ranks_are_read_back(rank: u32, world: u32, noise in "[A-Z]{1,5}=[^\0]{0,20}") {
-            let found = of(&[&noise, &format!("RANK={rank}"), &format!("WORLD_SIZE={world}")]);
+            let found = identity_of(&[&noise, &format!("RANK={rank}"), &format!("WORLD_SIZE={world}")]);
             proptest::prop_assert_eq!((found.rank, found.world), (Some(rank), Some(world)));
         }
     }

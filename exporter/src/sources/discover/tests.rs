@@ -133,18 +133,18 @@ async fn a_process_that_holds_a_gpu_and_what_it_writes() {
         ["logs/metrics.jsonl", "logs/train.txt", "work/runs/events.out.tfevents.1780026765.n1.7.0"]
     );
     eventually(|| d.published().iter().any(|e| e.step == Some(2))).await;
-    let told = d.published();
-    let hello = told.iter().find(|e| e.kind == Kind::Hello).unwrap();
+    let published = d.published();
+    let hello = published.iter().find(|e| e.kind == Kind::Hello).unwrap();
     assert_eq!((hello.run.as_deref(), hello.rank, hello.world), (Some("llama"), Some(3), Some(8)));
     assert_eq!(hello.extra["pid"], Value::Number(100.0));
-    let step = told.iter().find(|e| e.step == Some(2)).unwrap();
+    let step = published.iter().find(|e| e.step == Some(2)).unwrap();
     assert_eq!((step.run.as_deref(), step.rank, step.m.get("loss")), (Some("llama"), Some(3), Some(2.25)));
     assert_eq!(d.page().get(&PROCESSES, &["llama"]), Some(1.0));
     assert_eq!(d.page().get(&RESTARTS, &["llama"]), Some(2.0));
 }
 
 #[tokio::test]
-async fn a_dump_of_the_flight_recorder_is_told_of_once() {
+async fn a_dump_of_the_flight_recorder_is_published_once() {
     let host = Host::new();
     let prefix = format!("TORCH_FR_DUMP_TEMP_FILE={}", host.path("fr/rank_").display());
     host.process(100, 1, &["RANK=3", "STEPWATCH_RUN=llama", &prefix], &[(5, "/dev/nvidia0")]);
@@ -211,7 +211,7 @@ async fn a_file_is_let_go_some_time_after_its_process() {
 }
 
 #[tokio::test]
-async fn a_process_that_reports_by_itself_or_was_told_not_to_is_left_alone() {
+async fn a_process_that_reports_by_itself_or_is_configured_not_to_is_left_alone() {
     let host = Host::new();
     host.write("logs/metrics.jsonl", "");
     let environ = &["STEPWATCH_DISABLED=1", "RANK=0"];

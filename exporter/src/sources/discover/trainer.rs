@@ -1,4 +1,4 @@
-//! A process that trains, as discovery knows it.
+//! A process that trains, as discovery found it.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -1,10 +1,10 @@
 //! Which processes train: those that compute on a GPU, and those in control groups that the
 //! configuration names.
 //!
-//! NVML knows who computes on NVIDIA GPUs, in any container. Without NVML, or while it does not
-//! answer, whoever holds a GPU's device open is taken, which the driver need not be asked for;
-//! where NVML answers, so is whoever holds one of the GPUs that it cannot answer for: what happens
-//! on a sick GPU is what one wants to see.
+//! NVML lists the processes that compute on NVIDIA GPUs, in any container. Without NVML, or while
+//! it does not answer, every process that holds a GPU's device open is taken; this needs no call to
+//! the driver. Where NVML answers, so is every process that holds one of the GPUs that it cannot
+//! answer for, because what happens on a faulty GPU is of most interest.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,7 +37,7 @@ impl Trainers {
         let holders = |of| tree.pids().filter(move |pid| processes::holds_gpu(roots, *pid, of));
         let mut found = match self.by_nvml(roots) {
             Some(Computing { mut pids, silent }) if !silent.is_empty() => {
-                // One that nobody knows by its number could be any.
+                // A GPU whose number is not known could be any.
                 let known: Option<BTreeSet<u32>> = silent.into_iter().collect();
                 pids.extend(holders(known.as_ref()));
                 pids

@@ -86,7 +86,7 @@ impl Client {
                 return Err(Failed::TooLarge);
             }
             if room.is_none() && bytes.len() + chunk.len() > SMALL_PAGE_BYTES {
-                // Nobody closes it.
+                // A connection that is never closed.
                 room = LARGE.acquire().await.ok();
             }
             bytes.extend_from_slice(&chunk);

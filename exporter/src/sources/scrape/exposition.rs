@@ -18,7 +18,7 @@ const MAX_SERIES: usize = 4096;
 const MAX_LABELS: usize = 96;
 /// The state of Ray's controller: one series a state, that of the current one being 1.
 const RAY_STATE: &str = "ray_train_controller_state";
-/// Event that tells of it.
+/// The event published for it.
 const RAY_EVENT: &str = "ray_train_state";
 /// Runs whose controllers are followed.
 const MAX_STATES: usize = 256;
@@ -119,7 +119,7 @@ impl<'a> Page<'a> {
         })
     }
 
-    /// Run and rank, as labels say.
+    /// Run and rank from labels.
     fn whose(&self, labels: Labels<'_>, configured: &LabelConfig) -> (Option<String>, Option<u32>) {
         let preset = |of: fn(&Preset) -> Option<&'static str>| self.preset.and_then(of);
         let get = |configured: &Option<String>, preset: Option<&str>, usual: &[&str]| match configured
@@ -134,8 +134,8 @@ impl<'a> Page<'a> {
         (run.map(Cow::into_owned), rank.and_then(|r| r.parse().ok()))
     }
 
-    /// What each rank of the page says.
-    pub(super) fn told<'p>(&'p self, wanted: &'p Wanted) -> Vec<(Who, Report<'p>)> {
+    /// The report of each rank of the page.
+    pub(super) fn reports<'p>(&'p self, wanted: &'p Wanted) -> Vec<(Who, Report<'p>)> {
         let config = &wanted.config;
         let whose = |s: &Series<'_>| {
             let run = config.run.clone().or_else(|| s.run.clone()).unwrap_or_else(|| config.address());
@@ -150,14 +150,14 @@ impl<'a> Page<'a> {
             }
             all.push(series);
         }
-        let told = reports.into_iter().map(|((run, rank), (mut report, all))| {
+        let reports = reports.into_iter().map(|((run, rank), (mut report, all))| {
             let mut same: BTreeMap<&str, usize> = BTreeMap::new();
             all.iter().for_each(|series| *same.entry(&series.name).or_default() += 1);
             let alone = |series: &Series<'_>| same.get(&*series.name) == Some(&1);
             report.readings = all.iter().map(|series| reading(series, alone(series), wanted)).collect();
             (Who { run, rank, certain: true, ..Who::default() }, report)
         });
-        told.collect()
+        reports.collect()
     }
 
     /// Controllers of Ray whose state is another one than before.
@@ -175,8 +175,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// One of several series of the same name is told apart by its labels; which of them is the loss,
-/// nobody can know.
+/// Labels distinguish several series of the same name; which of them is the loss is not known.
 fn reading<'p>(series: &'p Series<'_>, alone: bool, wanted: &'p Wanted) -> Reading<'p> {
     if alone || wanted.names.has(&series.name) {
         return wanted.names.reading(&series.name, "", series.value);

@@ -1,4 +1,4 @@
-//! Endpoints that are known by the names they serve.
+//! Endpoints that are recognised by the names of their series.
 
 /// What is known of a framework's endpoint.
 #[derive(Debug, PartialEq)]
@@ -10,7 +10,7 @@ pub(super) struct Preset {
     sign: &'static str,
     pub(super) run: Option<&'static str>,
     pub(super) rank: Option<&'static str>,
-    /// It tells no steps: what it tells goes to those of another source.
+    /// It exposes no steps: its values are assigned to the steps of another source.
     pub(super) only_with_steps: bool,
 }
 
@@ -41,7 +41,7 @@ impl Preset {
         PRESETS.iter().find(|p| p.name == name)
     }
 
-    /// The framework that serves a series, where its name tells.
+    /// The framework that serves a series, where the name of the series shows it.
     pub(super) fn of_series(name: &str) -> Option<&'static Self> {
         PRESETS.iter().find(|p| !p.sign.is_empty() && name.starts_with(p.sign))
     }

@@ -83,7 +83,7 @@ fn axolotl_is_recognised() {
 }
 
 #[test]
-fn prime_rl_tells_when_its_step_was() {
+fn prime_rl_exposes_the_time_of_its_step() {
     let mut b = Bench::new("");
     let now = b.now;
     let page = |step: u32, at: f64| {
@@ -101,11 +101,11 @@ fn prime_rl_tells_when_its_step_was() {
     }
     assert_eq!(b.health().get(&LAG, &["http://127.0.0.1:8000/metrics", "scrape"]).map(f64::round), Some(3.0));
     let next = b.page(&page(7, now + 8.0));
-    assert_eq!(next[0].m.get("step_time").map(f64::round), Some(3.0), "from the times it tells");
+    assert_eq!(next[0].m.get("step_time").map(f64::round), Some(3.0), "from the times it exposes");
 }
 
 #[test]
-fn ray_tells_states_and_what_belongs_to_the_steps_of_others() {
+fn ray_exposes_states_and_what_belongs_to_the_steps_of_others() {
     let mut b = Bench::new("");
     let page = |state: &str, blocked: f64| {
         let run = "ray_train_run_name=\"sft\",ray_train_run_id=\"1\"";
@@ -129,9 +129,9 @@ fn ray_tells_states_and_what_belongs_to_the_steps_of_others() {
     let real = Event { rank: Some(1), ..Event::step("sft", 40) };
     b.hub.publish(Origin::Http(crate::voice::Voice::Exporter), real);
     let with = b.page(&page("RESTARTING", 4.5));
-    let told = with.last().unwrap();
-    assert_eq!((told.rank, told.step), (Some(1), Some(40)));
-    assert_eq!(told.m.get("ray_train_report_total_blocked_time_s"), Some(4.5));
+    let last = with.last().unwrap();
+    assert_eq!((last.rank, last.step), (Some(1), Some(40)));
+    assert_eq!(last.m.get("ray_train_report_total_blocked_time_s"), Some(4.5));
 }
 
 #[test]
@@ -152,15 +152,15 @@ fn relabelling() {
     assert_eq!(next[0].m.get("step_time"), Some(3.0), "the mean of what was added");
     let mut b = Bench::new("labels: {run: job_name, rank: worker}");
     let page = "loss{job_name=\"a\",worker=\"0\"} 1\nloss{job_name=\"a\",worker=\"1\"} 2\nstep{job_name=\"a\",worker=\"0\"} 5\n";
-    let told: Vec<_> = b.page(page).iter().map(|e| (e.run.clone(), e.rank, e.step)).collect();
-    assert_eq!(told, [(Some("a".into()), Some(0), Some(5)), (Some("a".into()), Some(1), Some(1))]);
+    let events: Vec<_> = b.page(page).iter().map(|e| (e.run.clone(), e.rank, e.step)).collect();
+    assert_eq!(events, [(Some("a".into()), Some(0), Some(5)), (Some("a".into()), Some(1), Some(1))]);
 }
 
 #[test]
-fn series_of_one_name_are_told_apart() {
+fn labels_distinguish_series_of_one_name() {
     let mut b = Bench::new("");
-    let told = b.page("step 3\nloss{kind=\"lm\"} 1\nloss{kind=\"aux\"} 2\nlr{group=\"0\"} 0.5\n");
-    let m = &told[0].m;
+    let events = b.page("step 3\nloss{kind=\"lm\"} 1\nloss{kind=\"aux\"} 2\nlr{group=\"0\"} 0.5\n");
+    let m = &events[0].m;
     assert_eq!(
         (m.get("loss"), m.get("loss{kind=lm}"), m.get("loss{kind=aux}")),
         (None, Some(1.0), Some(2.0))

@@ -52,12 +52,12 @@ fn a_line_without_a_run_is_the_word_of_who_sent_it() {
     b.statsd.flush();
     b.statsd.packet(bob, b"loss:nan|g|#step:2");
     b.statsd.flush();
-    let told = b.packets(&[]);
-    assert_eq!(told.iter().map(|e| e.step).collect::<Vec<_>>(), [Some(1)]);
+    let events = b.packets(&[]);
+    assert_eq!(events.iter().map(|e| e.step).collect::<Vec<_>>(), [Some(1)]);
     assert_eq!(b.health(&DROPPED, &["not_owner"]), Some(1.0));
 }
 
-/// Whoever takes a port is not who had it before.
+/// The new owner of a port is not the previous one.
 #[test]
 fn a_port_is_of_whoever_has_it() {
     let mut b = Bench::new("");
@@ -86,19 +86,19 @@ fn searches_for_senders_take_a_part_of_the_time() {
 #[test]
 fn steps_by_tag() {
     let mut b = Bench::new("");
-    let told = b.packets(&[
+    let events = b.packets(&[
         "loss:2.5|g|#run:a,rank:1,step:17\nlr:0.001|g|#run:a,rank:1,step:17\n",
         "step_time:4000|ms|#run:a,rank:1,step:17,world:8",
         "loss:2.25|g|#run:a,rank:1,step:18",
         "loss:9|g|#run:a,rank:0,step:18",
     ]);
-    let of: Vec<_> = told.iter().map(|e| (e.rank, e.step, e.m.get("loss"))).collect();
+    let of: Vec<_> = events.iter().map(|e| (e.rank, e.step, e.m.get("loss"))).collect();
     assert_eq!(
         of,
         [(Some(1), Some(17), Some(2.5)), (Some(0), Some(18), Some(9.0)), (Some(1), Some(18), Some(2.25))]
     );
     assert_eq!(
-        (told[0].world, told[0].m.get("lr"), told[0].m.get("step_time")),
+        (events[0].world, events[0].m.get("lr"), events[0].m.get("step_time")),
         (Some(8), Some(0.001), Some(4.0))
     );
     let again = b.packets(&["loss:2.25|g|#run:a,rank:1,step:19"]);
@@ -108,18 +108,18 @@ fn steps_by_tag() {
 #[test]
 fn steps_by_gauge() {
     let mut b = Bench::new("run: a\nprefix: train.");
-    let told = b.packets(&[
+    let events = b.packets(&[
         "train.step:5|g\ntrain.loss:2|g\n",
         "train.step:6|g\ntrain.loss:1|g\ntokens:4096|c\ntokens:4096|c\n",
     ]);
-    let of: Vec<_> = told.iter().map(|e| (e.step, e.m.get("loss"))).collect();
+    let of: Vec<_> = events.iter().map(|e| (e.step, e.m.get("loss"))).collect();
     assert_eq!(of, [(Some(5), Some(2.0)), (Some(6), Some(1.0))]);
 }
 
 #[test]
 fn what_is_counted_and_timed_adds_up() {
     let mut b = Bench::new("run: a\nmetrics: {it: step_time, oops: skipped}");
-    let told = b.packets(&[
+    let events = b.packets(&[
         "loss:2|g|#step:1",
         "it:100:200|ms",
         "it:300|ms",
@@ -127,18 +127,18 @@ fn what_is_counted_and_timed_adds_up() {
         "oops:1|c",
         "reqs:3|c",
     ]);
-    let m = &told[0].m;
+    let m = &events[0].m;
     assert_eq!((m.get("step_time"), m.get("skipped"), m.get("reqs")), (Some(0.2), Some(3.0), Some(3.0)));
-    let told = b.packets(&["loss:2|g|#step:2", "reqs:4|c", "mem:10|g", "mem:-3|g"]);
-    assert_eq!((told[0].m.get("reqs"), told[0].m.get("mem")), (Some(7.0), Some(7.0)));
+    let events = b.packets(&["loss:2|g|#step:2", "reqs:4|c", "mem:10|g", "mem:-3|g"]);
+    assert_eq!((events[0].m.get("reqs"), events[0].m.get("mem")), (Some(7.0), Some(7.0)));
 }
 
 #[test]
 fn nan_survives() {
     let mut b = Bench::new("run: a");
     for step in 1..3 {
-        let told = b.packets(&[&format!("loss:nan|g|#step:{step}")]);
-        assert!(told[0].m.get("loss").unwrap().is_nan());
+        let events = b.packets(&[&format!("loss:nan|g|#step:{step}")]);
+        assert!(events[0].m.get("loss").unwrap().is_nan());
     }
 }
 

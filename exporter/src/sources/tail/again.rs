@@ -2,8 +2,8 @@
 //!
 //! The position is saved after the events were published, so a crash in between reads them again.
 //! To the hub, which remembers the last step of every rank by its own means, a step read again
-//! looks like a job that went back to an earlier checkpoint. What tells the two apart: steps read
-//! again rise from the one that was saved to the one that the hub knows.
+//! looks like a job that went back to an earlier checkpoint. What distinguishes the two: steps read
+//! again rise from the one that was saved to the last one of the hub.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(
             run(Some(10), Some(13), &[5, 6]),
             [0; 0],
-            "a job that went back in that moment is not told apart"
+            "a job that went back in that moment is not distinguished"
         );
         assert_eq!(run(Some(10), Some(13), &[11, 12, 5, 6]), [5, 6], "unless it shows");
         assert_eq!(run(Some(10), Some(13), &[11, 14, 12, 13]), [14, 12, 13], "once new, new for good");

@@ -1,4 +1,4 @@
-//! What the configuration says of files to follow, and what is wrong with it.
+//! The configuration of files to follow, and its checks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use crate::reach::{Reach, View};
 use crate::training::mfu::Model;
 use crate::training::peaks;
 
-/// Dimensions of a model that one entry may tell.
+/// Dimensions of a model that one entry may give.
 const MAX_DIMENSIONS: usize = 128;
 
 /// Where to begin in a file that is seen for the first time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum From {
-    /// At its start, unless nobody wrote to it for a day: then it is the log of a job that is over,
-    /// and only what is added counts.
+    /// At its start, unless it was not written to for a day: then it is the log of a job that is
+    /// over, and only what is added counts.
     #[default]
     Auto,
     Start,
@@ -41,8 +41,8 @@ pub struct TailConfig {
     /// it.
     #[serde(default = "auto")]
     pub format: String,
-    /// The run it belongs to; otherwise what the lines say, or else the name of the file or its
-    /// directory.
+    /// The run it belongs to; otherwise the run that the lines give, or else the name of the file
+    /// or its directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     /// The run of the process that discovery found to write it.
@@ -53,7 +53,7 @@ pub struct TailConfig {
     pub(crate) view: Option<Arc<View>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// The host that it tells of, where that is not this one.
+    /// The host that the file reports, if it is not this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Of JSON lines: our name for a value (`step`, `ts`, `loss`, …) to the key, dotted, where it
@@ -70,8 +70,8 @@ pub struct TailConfig {
     pub from: From,
     #[serde(default = "poll_interval")]
     pub poll_interval: Period,
-    /// Processes, one a GPU. This and what follows nobody can read from a log, and MFU needs it: a
-    /// trainer with the client tells it itself.
+    /// Processes, one a GPU. A log contains neither this nor what follows, and MFU needs it; a
+    /// trainer with the client gives it itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub world: Option<u32>,
     /// Dimensions, by our names or by those of a `config.json` of Hugging Face.
@@ -106,7 +106,7 @@ fn poll_interval() -> Period {
 
 impl TailConfig {
     /// The file at `path`, with every default.
-    pub(in crate::sources) fn of(path: &Path) -> Self {
+    pub(in crate::sources) fn for_path(path: &Path) -> Self {
         Self {
             path: glob::Pattern::escape(&path.to_string_lossy()),
             format: auto(),
@@ -144,7 +144,7 @@ impl TailConfig {
             wrong.push(format!("keys: {} entries, the limit is {MAX_KEYS}", self.keys.len()));
         }
         if !self.keys.is_empty() && !self.keys.contains_key("step") {
-            wrong.push("keys: must tell where the step stands (step: ...)".into());
+            wrong.push("keys: must give the key of the step (step: ...)".into());
         }
         if !self.keys.is_empty() && !matches!(self.format.as_str(), "auto" | "jsonl") {
             wrong.push(format!("keys: are for JSON lines, but the format is {}", self.format));
@@ -196,7 +196,7 @@ impl TailConfig {
         let mut wrong: Vec<String> = named
             .filter_map(|(key, rule)| {
                 let RuleError { field, reason } = LogReader::with_rule(rule).err()?;
-                // Of several lines, as errors of expressions have, the last says what is wrong.
+                // Of several lines, as errors of expressions have, the last contains the reason.
                 let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
                 Some(if field == "rule" {
                     format!("{key}: {reason}")
@@ -211,7 +211,7 @@ impl TailConfig {
             wrong.extend(LogReader::with_rules(&all).err().map(|err| format!("{key}: {}", err.reason)));
         }
         if !all.is_empty() && (!self.keys.is_empty() || self.format != "auto") {
-            wrong.push(format!("{key}: takes the place of format and keys, so say only one of them"));
+            wrong.push(format!("{key}: takes the place of format and keys, so set only one of them"));
         }
         wrong
     }
@@ -260,8 +260,8 @@ impl TailConfig {
         [("dtype", of(&self.dtype)), ("gpu", of(&self.gpu)), ("framework", of(&self.framework))]
     }
 
-    /// What a trainer with the client would have said when it began; `None` if there is nothing to
-    /// say. It comes from no process: `source` says so.
+    /// The `hello` that a trainer with the client would have sent when it began; `None` if it would
+    /// be empty. It comes from no process, as its `source` shows.
     pub(super) fn hello(&self) -> Option<Event> {
         let labels = self.labels().into_iter().filter_map(|(key, value)| Some((key, value?)));
         if self.world.is_none() && self.model.is_empty() && labels.clone().next().is_none() {

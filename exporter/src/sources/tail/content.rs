@@ -1,4 +1,5 @@
-//! What a file is decides how it is followed: as one that grows, or as one that is written anew.
+//! The kind of a file decides how it is followed: as one that grows, or as one that is written
+//! anew.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! One followed file: what it says becomes events that know their run and their place, and is
-//! published together with how far it is read.
+//! One followed file: its content becomes events with a run and a place in it, which are published
+//! together with the position up to which it is read.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -33,7 +33,8 @@ use crate::sources::sink::Sink;
 use crate::stream::Mark;
 use crate::voice::Voice;
 
-/// A file that nobody wrote to for this long when it is first seen belongs to a job that is over.
+/// A file that was not written to for this long when it is first seen belongs to a job that is
+/// over.
 const OVER_AFTER_SECONDS: f64 = 86_400.0;
 /// What a parser reads again of a file to go on in it, and what is looked at for last words.
 const CONTEXT_BYTES: usize = 64 * 1024;
@@ -67,14 +68,14 @@ pub(super) struct TailedFile {
     generation: u64,
     /// The stream keeps the position.
     kept: bool,
-    /// Who writes to it; nobody is looked for once the end was told.
+    /// The processes that write to it; they are no longer looked for once the end was published.
     pub(super) watch: Watch,
     pub(super) owner: Owner,
-    /// It said something in this life.
-    told: bool,
+    /// It had events in this life of the exporter.
+    spoke: bool,
     ended: bool,
-    /// Nobody who wrote to it until its end is left, and all that they wrote was read: what comes
-    /// now is of somebody else.
+    /// All processes that wrote to it until its end are gone, and all that they wrote was read:
+    /// what comes now is of another writer.
     over: bool,
     /// It waits until it was looked who that is.
     returned: bool,
@@ -123,7 +124,7 @@ impl TailedFile {
             kept: false,
             watch: Watch::default(),
             owner: Owner::default(),
-            told: false,
+            spoke: false,
             ended: false,
             over: false,
             returned: false,
@@ -135,8 +136,8 @@ impl TailedFile {
         }
     }
 
-    /// Goes on where an earlier life of the exporter stopped, or begins; either way knowing what
-    /// the parser must know of before.
+    /// Goes on where an earlier life of the exporter stopped, or begins; in both cases the parser
+    /// gets the context that it needs.
     pub(super) fn resume(&mut self, sink: &dyn Sink, now: Instant) {
         let path = self.content.path().to_owned();
         let kept = sink.mark(self.store.key()).and_then(|text| state::parse(text.as_bytes(), &path));
@@ -169,8 +170,8 @@ impl TailedFile {
                 self.lines.find_zone(&follower.ending(CONTEXT_BYTES), follower.modified());
             }
             Content::Rewritten(whole) => {
-                // It repeats all of the run: what another file or the trainer told already is not
-                // told again.
+                // It repeats all of the run: what another file or the trainer reported already is
+                // not published again.
                 let (run, rank) = self.labels.default_run();
                 let known = sink.last_step(run, rank);
                 whole.resume(files.as_ref().and_then(|f| f.last()), self.last_step.max(known));
@@ -215,7 +216,7 @@ impl TailedFile {
 
     /// Logs what is wrong once, until it is right again.
     pub(super) fn complain(&mut self, err: &io::Error, now: Instant, health: &SourceHandle) {
-        let refusal = Refusal::of(err);
+        let refusal = Refusal::from_error(err);
         if refusal.is_some() {
             self.refused = Some(now + RETRY_EVERY);
         }
@@ -325,7 +326,7 @@ impl TailedFile {
         true
     }
 
-    /// Says whose the events are, leaves out what was published before, and says hello for a run
+    /// Sets whose the events are, leaves out what was published before, and adds `hello` for a run
     /// that is new.
     fn prepare(&mut self, cx: &mut Context<'_>) {
         let records = self.content.reader().is_some();
@@ -379,22 +380,22 @@ impl TailedFile {
         Origin::said_by(Via::Tail, &self.labels.source, priority, self.voice())
     }
 
-    /// Whose word it is: of whoever has the file, unless the configuration names the run. A file
-    /// that a process was found with may be another user's, by a link, and the name of the run is
-    /// that of the process.
+    /// The user whose report it is: that of the file's writer, unless the configuration names the
+    /// run. A file that a process was found with may be another user's, by a link, and the name of
+    /// the run is that of the process.
     pub(super) fn voice(&self) -> Voice {
         if self.labels.is_configured() {
             return Voice::Exporter;
         }
-        Voice::of(self.content.uid()).shown_by(self.finder)
+        Voice::from_uid(self.content.uid()).shown_by(self.finder)
     }
 
-    /// Whose the file is: bye is said of a run when all its files are left.
-    pub(super) fn of(&self) -> Option<&(String, Option<u32>)> {
+    /// Run and rank of the file. A run's `bye` is published when all its files are left.
+    pub(super) fn run_and_rank(&self) -> Option<&(String, Option<u32>)> {
         self.labels.last.as_ref()
     }
 
-    /// The files that it is made of, as the kernel knows them.
+    /// The files that it is made of, by device and inode.
     pub(super) fn identities(&self) -> BTreeSet<(u64, u64)> {
         match &self.content {
             Content::Grows(follower) => follower.identities().collect(),
@@ -402,10 +403,10 @@ impl TailedFile {
         }
     }
 
-    /// Of a file that came while it was waited for, and was read at once; and of one that nobody
-    /// was known to write before the first line stood in it.
+    /// For a file that came while it was waited for, and was read at once; and for one whose writer
+    /// was not known before its first line was there.
     fn find_owner(&mut self, now: Instant, unix: f64, cx: &Context<'_>) {
-        let first = !std::mem::replace(&mut self.told, true);
+        let first = !std::mem::replace(&mut self.spoke, true);
         if self.owner.run.is_some() && (self.owner.ruled || !first) {
             return;
         }
@@ -448,7 +449,7 @@ impl TailedFile {
         }
     }
 
-    /// Says it of a run that the file is no longer of.
+    /// Publishes the end of a run that the file is no longer of.
     fn say_bye(&mut self, of: &str, unix: f64) {
         let Some((run, rank)) = self.labels.last.clone().filter(|(run, _)| run == of) else { return };
         let mut bye = Event { ts: Some(unix), run: Some(run), rank, ..Event::new(Kind::Bye) };
@@ -473,7 +474,7 @@ impl TailedFile {
         self.unsaved = true;
     }
 
-    /// Says that the run has ended, because nobody is left who could go on writing.
+    /// Publishes that the run has ended, because no process is left that could go on writing.
     pub(super) fn end(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) {
         let Content::Grows(follower) = &mut self.content else { return };
         if !self.waiting.is_empty() || self.ended {
@@ -490,7 +491,7 @@ impl TailedFile {
             bye.code = words.as_ref().map(|w| w.code);
             bye.text = words.map(|w| w.text);
             bye.extra.insert("source".into(), Value::Text("tail".into()));
-            tracing::info!(path = %self.labels.path.display(), code = bye.code, "nobody writes to a tailed file any more");
+            tracing::info!(path = %self.labels.path.display(), code = bye.code, "a tailed file has no writer any more");
             self.waiting.push(bye);
         }
         if !self.waiting.is_empty() {

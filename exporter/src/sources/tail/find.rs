@@ -1,5 +1,5 @@
 //! Which files an entry of the configuration means: one that is named, those that fit a pattern, or
-//! those in a directory that look like something we read.
+//! those in a directory that look like a supported format.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, Metadata};
@@ -91,8 +91,7 @@ impl Shares {
     }
 }
 
-/// Of several paths to one file the one that says where it really is: W&B links its latest run
-/// beside the runs.
+/// Of several paths to one file the real one: W&B links its latest run beside the runs.
 pub(super) fn each_once(found: Vec<((u64, u64), Candidate)>) -> Vec<Candidate> {
     let alike = |a: &Path, b: &Path| a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
     let mut several: BTreeMap<(u64, u64), usize> = BTreeMap::new();
@@ -119,7 +118,7 @@ pub(super) fn each_once(found: Vec<((u64, u64), Candidate)>) -> Vec<Candidate> {
     files
 }
 
-/// The path without links, as far as that can be told.
+/// The path without links, as far as that can be resolved.
 pub(super) fn real(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -129,11 +128,11 @@ pub(super) fn is_pattern(path: &str) -> bool {
 }
 
 /// Files under a directory that have a name of something we read. Hidden directories and links are
-/// left alone: what a link points to is found at its own place, or belongs to somebody else.
+/// left alone: the target of a link is found at its own place, or belongs to another user.
 pub(in crate::sources) fn search(root: &Path, reach: &Reach) -> Found {
     let base = match reach.find(root) {
         Ok(base) => base,
-        Err(err) => return Found { refused: Refusal::of(&err), ..Found::default() },
+        Err(err) => return Found { refused: Refusal::from_error(&err), ..Found::default() },
     };
     let (mut found, mut shares) = (Vec::new(), Shares::default());
     let mut directories = VecDeque::from([(PathBuf::new(), 0)]);

@@ -1,10 +1,11 @@
-//! What is written under one name, although the file is cut, renamed, deleted and made again.
+//! Follows what is written under one name, although the file is cut, renamed, deleted and made
+//! again.
 //!
 //! The path is only where a file is found; what is followed is the file itself. A renamed file is
 //! read to its end, and on for [`DRAIN`] after that, because its writer may keep it open; the file
-//! that took its name is read from its beginning. Whether a file is the same as before is told by
-//! its inode and by its first bytes, since inode numbers are used again and `copytruncate` keeps
-//! them. It polls: inotify is silent on NFS and Lustre.
+//! that took its name is read from its beginning. A file is recognised by its inode and by its
+//! first bytes, since inode numbers are used again and `copytruncate` keeps them. It polls, because
+//! inotify does not work on NFS and Lustre.
 
 use std::collections::VecDeque;
 use std::fs::Metadata;
@@ -22,7 +23,7 @@ use super::state::Position;
 use crate::reach::{Reach, Refusal};
 
 /// How long a file that lost its name is still watched for more. A trainer does not open its log
-/// again when somebody renames it, and a step can take minutes; an open file costs nothing.
+/// again when it is renamed, and a step can take minutes; an open file costs nothing.
 pub(super) const DRAIN: Duration = Duration::from_mins(15);
 /// Files without a name that are watched at once.
 const MAX_RETIRED: usize = 4;
@@ -72,7 +73,7 @@ impl Follower {
 
     /// Looks for the file for the first time.
     pub(super) fn open(&mut self, now: Instant) {
-        // A failure shows again, and is told, at the next poll.
+        // A failure occurs again at the next poll, and is reported then.
         let _ = self.look(now);
     }
 
@@ -81,8 +82,7 @@ impl Follower {
     pub(super) fn resume(&mut self, saved: Vec<Position>, last_step: Option<i64>, now: Instant) {
         self.lost = saved;
         self.last_step = last_step;
-        // What is under the name and was not read before came while nobody looked: all of it is
-        // new.
+        // A file under the name that was not read before came between two polls: all of it is new.
         self.begin = Begin::Start;
         self.open(now);
         self.find_renamed(now);
@@ -117,7 +117,7 @@ impl Follower {
         self.retired.iter().chain(&self.current)
     }
 
-    /// What tells these files from all others of this host: device and inode.
+    /// What distinguishes these files from all others of this host: device and inode.
     pub(super) fn identities(&self) -> impl Iterator<Item = (u64, u64)> {
         self.opened().map(Open::identity)
     }
@@ -237,7 +237,7 @@ impl Follower {
             Ok(found) => Some(found.metadata),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => {
-                if Refusal::of(&e).is_some() {
+                if Refusal::from_error(&e).is_some() {
                     self.lose_name(now);
                 }
                 return Err(e);
@@ -282,8 +282,8 @@ impl Follower {
         }
     }
 
-    /// A lost file that was cut before it was renamed: all in it is new. Only of an old name can
-    /// this be told from a file of somebody else that got the same inode number.
+    /// A lost file that was cut before it was renamed: all in it is new. Only an old name
+    /// distinguishes this from a file of another user that got the same inode number.
     fn find_cut(&mut self, path: &Path, now: Instant) -> Option<Open> {
         let old = path.file_name()?.to_str()?.strip_prefix(self.path.file_name()?.to_str()?)?;
         if !old.starts_with(['.', '-']) || !is_rotated(path) {

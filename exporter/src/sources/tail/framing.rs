@@ -1,5 +1,4 @@
-//! What the bytes of a file are made of: lines, or records. A piece that is not complete waits for
-//! its end.
+//! Splits the bytes of a file into lines or records. An incomplete piece waits for its end.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -10,7 +9,7 @@ use stepwatch_wire::Event;
 /// Bytes of a line that are kept; the rest of it is dropped and counted.
 pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// What is done with what a file says. `backlog`: it was in the file before we were.
+/// Takes the parsed content of a file. `backlog`: it was in the file before the exporter started.
 pub(super) trait Take {
     fn line(&mut self, text: &str, backlog: bool);
     fn event(&mut self, event: Event, backlog: bool);
@@ -31,9 +30,9 @@ pub(super) struct Counts {
     pub(super) oversized: u64,
     /// Files that cannot be read beyond a damaged place.
     pub(super) damaged: u64,
-    /// Records that say nothing about training.
+    /// Records without training data.
     pub(super) unmatched: u64,
-    /// Bytes that nobody wrote.
+    /// Bytes that were never written.
     pub(super) skipped_bytes: u64,
 }
 
@@ -67,7 +66,7 @@ pub(super) struct Records {
     pub(super) reader: FileReader,
     /// Read, but not yet a whole record.
     pub(super) pending: Vec<u8>,
-    /// Where the file must end before more of it can be told; what is there is read again then.
+    /// Where the file must end before more of it can be parsed; what is there is read again then.
     pub(super) needed: u64,
     /// Everything before this was there before us and is not wanted.
     pub(super) muted_to: u64,
@@ -121,7 +120,7 @@ impl Lines {
         self.partial.shrink_to(KEPT_BYTES);
     }
 
-    /// The line being read is complete. One that was too long still tells what its beginning says.
+    /// The line being read is complete. The beginning of one that was too long is still used.
     pub(super) fn end_line(&mut self, backlog: bool, out: &mut dyn Take) {
         self.skipping = false;
         let bytes = core::mem::take(&mut self.partial);

@@ -1,4 +1,4 @@
-//! Whose a file is: what is put on every event of it.
+//! The labels of a file: the run, rank and other fields that every event of it gets.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use stepwatch_wire::{Event, Kind};
 
 use super::{TailConfig, name};
 
-/// What the configuration and the path say about every event of the file.
+/// What the configuration and the path give every event of the file.
 pub(super) struct Labels {
     pub(super) path: Arc<Path>,
     /// The path as the name of a source.
@@ -16,17 +16,17 @@ pub(super) struct Labels {
     fallback_run: String,
     /// What those who write it are of.
     owner: Option<String>,
-    /// The rule says so: a name that a file of records has for itself is no name that counts.
+    /// The rule gave the name: a name that a file of records gives itself does not count then.
     ruled: bool,
     rank: Option<u32>,
     node: Option<String>,
-    /// What a trainer would have said when it began.
+    /// The `hello` that a trainer would have sent when it began.
     hello: Option<Event>,
     /// Whose the last event was.
     pub(super) last: Option<(String, Option<u32>)>,
-    /// What the file itself said of its model.
+    /// What the file itself contained about its model.
     said: Option<Event>,
-    /// That is to be said again: it was read in an earlier life.
+    /// It is to be published again, because it was read in an earlier life.
     repeat: bool,
     /// That is not saved yet.
     news: bool,
@@ -51,7 +51,7 @@ impl Labels {
         }
     }
 
-    /// What was said of the model in an earlier life, as [`Self::said`] gave it.
+    /// What was published of the model in an earlier life, as [`Self::said`] returned it.
     pub(super) fn repeat(&mut self, said: Option<&str>) {
         self.said = said.and_then(|text| Event::parse(text.as_bytes()).ok());
         self.repeat = self.said.is_some();
@@ -61,8 +61,8 @@ impl Labels {
         self.said.as_ref().map(Event::to_json)
     }
 
-    /// What must be said again before this event: it is the first of this life, or its run has been
-    /// forgotten since.
+    /// What must be published again before this event, because it is the first of this life, or its
+    /// run has been forgotten since.
     pub(super) fn said_before(
         &mut self,
         first: Option<&Event>,
@@ -74,7 +74,7 @@ impl Labels {
         again.then(|| Event { ts: first.ts, run: first.run.clone(), ..said.clone() })
     }
 
-    /// What was said of the model is of another run.
+    /// What was published of the model is of another run.
     pub(super) fn forget_model(&mut self) {
         (self.said, self.repeat, self.news) = (None, false, true);
     }
@@ -94,7 +94,7 @@ impl Labels {
         self.run.as_deref().or(self.owner.as_deref()).unwrap_or(&self.fallback_run)
     }
 
-    /// Nothing but its path says whose it is.
+    /// Its run is known only from its path.
     pub(super) fn is_named_by_path(&self) -> bool {
         self.own() == self.fallback_run
     }
@@ -118,9 +118,9 @@ impl Labels {
             event.run = Some(self.own().to_owned());
         }
         event.rank = self.rank.or(event.rank);
-        let told = event.node.take().is_some_and(|node| Some(&node) != self.node.as_ref());
+        let foreign = event.node.take().is_some_and(|node| Some(&node) != self.node.as_ref());
         event.node.clone_from(&self.node);
-        told
+        foreign
     }
 
     pub(super) fn remember(&mut self, event: &Event) {
@@ -134,12 +134,12 @@ impl Labels {
         }
     }
 
-    /// There is something to say of runs.
+    /// There is something to publish of runs.
     pub(super) fn introduces(&self) -> bool {
         self.hello.is_some()
     }
 
-    /// What must be known of the run of this event before it, if `greet` says so.
+    /// The `hello` that must come before this event, if `greet` requires one.
     pub(super) fn hello(&self, event: &Event, greet: impl FnOnce(&str) -> bool) -> Option<Event> {
         let (hello, run) = (self.hello.as_ref()?, event.run.as_ref()?);
         greet(run).then(|| Event {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_a_tracker_calls_a_run_counts_where_the_rule_does_not() {
-        let mut labels = Labels::new(&TailConfig::of(Path::new("x")), Path::new("/w/run-a1b2.wandb"));
+        let mut labels = Labels::new(&TailConfig::for_path(Path::new("x")), Path::new("/w/run-a1b2.wandb"));
         let named = |labels: &Labels, own: Option<&str>, records| {
             let mut event = Event { run: own.map(str::to_owned), ..Event::step("", 1) };
             labels.put_on(&mut event, records);

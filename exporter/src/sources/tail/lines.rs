@@ -1,4 +1,4 @@
-//! What a file says becomes events that know when they were.
+//! Parses the content of a file into events with the times of their lines.
 
 use stepwatch_formats::LogReader;
 use stepwatch_wire::Event;
@@ -16,7 +16,7 @@ pub(super) struct Lines {
     zone: Zone,
 }
 
-/// One look at a file: what it says goes to `events`.
+/// One poll of a file: its events are added to `events`.
 pub(super) struct Turn<'a> {
     pub(super) lines: &'a mut Lines,
     pub(super) events: &'a mut Vec<Event>,
@@ -30,7 +30,7 @@ impl Lines {
         Self { reader, zone: Zone::of_host(unix) }
     }
 
-    /// What was read before, so that the parser goes on knowing what it knew.
+    /// Gives the parser what was read before, as context.
     pub(super) fn remember(&mut self, context: &[String], last_step: Option<i64>, rested: bool) {
         let mut known = Vec::new();
         for line in context {
@@ -68,7 +68,8 @@ impl Turn<'_> {
         self.time(first, true);
     }
 
-    /// Says when the events from `first` on were. `backlog`: they were there before us.
+    /// Sets the times of the events from `first` on. `backlog`: they were there before the exporter
+    /// started.
     fn time(&mut self, first: usize, backlog: bool) {
         // Of what was there before us and has no stamp, only the last write to the file bounds the
         // time.
@@ -89,7 +90,7 @@ impl Take for Turn<'_> {
         let (stamp, first) = (reader.local_stamp(), self.events.len());
         reader.set_utc_offset(zone.offset());
         reader.line(text, self.events);
-        // A line that was just written tells which zone its stamp is in.
+        // The stamp of a line that was just written shows its zone.
         let fresh = reader.local_stamp().filter(|s| Some(*s) != stamp && !backlog);
         if let Some(stamp) = fresh {
             let wrong = stamp - zone.offset();

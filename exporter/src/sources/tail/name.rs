@@ -1,4 +1,4 @@
-//! What a file's path says: which run it is of, and whether it is a rotated copy.
+//! What a file's path gives: which run it is of, and whether it is a rotated copy.
 
 use std::fs;
 use std::path::{Component, Path};
@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 use crate::identity;
 use crate::roots::{self, Roots};
 
-/// Names that every job gives its files and directories: what is above tells them apart.
+/// Names that every job gives its files and directories: the directories above distinguish them.
 const GENERIC: &[&str] = &[
     "log",
     "logs",
@@ -52,14 +52,14 @@ const GROUPED: &[&str] = &["train", "training", "val", "valid", "validation", "t
 /// Entries of a directory that are looked at for the event file of a run.
 const MAX_ENTRIES: usize = 4096;
 
-/// To which event files tell when they were created.
+/// Precision of the time of creation in event files, in seconds.
 const SECOND: f64 = 1.0;
 
 /// Longest name of a run.
 const MAX_CHARS: usize = 128;
 
-/// The run that a file belongs to when nobody says: its name without extension, or that of the
-/// nearest directory above it that says something. Event files of TensorBoard are of their
+/// The run that a file belongs to where none is given: its name without extension, or that of the
+/// nearest directory above it whose name is not generic. Event files of TensorBoard are of their
 /// directory, as TensorBoard shows them.
 pub(super) fn run_of(path: &Path) -> String {
     let stem = path.file_stem().map(|s| s.to_string_lossy()).unwrap_or_default();
@@ -79,7 +79,7 @@ fn is_events(path: &Path) -> bool {
     path.file_name().is_some_and(|n| n.to_string_lossy().contains(TFEVENTS))
 }
 
-/// The nearest directory whose name says something, or else the nearest. Lightning counts the
+/// The nearest directory whose name is not generic, or else the nearest. Lightning counts the
 /// launches of one logger, which may run at the same time: each is a run of its own.
 fn directory(path: &Path) -> Option<String> {
     let mut version: Option<String> = None;
@@ -117,7 +117,7 @@ fn beside_group(path: &Path) -> Option<&Path> {
     let name = directory.file_name()?.to_str().filter(|n| n.contains('_') && !says_nothing(n))?;
     let file = path.file_name()?.to_str()?;
     let (writer, process) = writer_of(file)?;
-    // tensorboardX tells the host alone, which is too little to go by.
+    // tensorboardX writes the host alone, which is too little to go by.
     let plain = name.rsplit_once('_').is_some_and(|(_, n)| GROUPED.iter().any(|g| g.eq_ignore_ascii_case(n)));
     let run = directory.parent().filter(|_| process || plain)?;
     let mut beside = fs::read_dir(run).ok()?.flatten().take(MAX_ENTRIES).map(|e| e.file_name());
@@ -138,8 +138,8 @@ fn writer_of(file: &str) -> Option<(&str, bool)> {
     Some(process.next().map_or((writer, false), |at| (&writer[..at], true)))
 }
 
-/// The process of this node that an event file says it is written by. TensorBoard opens its file
-/// anew for every record, so nobody has it open.
+/// The process of this node that an event file names as its writer. TensorBoard opens its file anew
+/// for every record, so no process has it open.
 pub(super) fn writer(path: &Path, roots: &Roots) -> Option<u32> {
     let file = path.file_name()?.to_str()?;
     let (writer, _) = writer_of(file).filter(|(_, process)| *process)?;

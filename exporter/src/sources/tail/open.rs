@@ -19,7 +19,7 @@ pub(super) const BUDGET_BYTES: usize = 64 * 1024;
 pub(super) const HEAD_BYTES: usize = 256;
 /// Zeros that end a line. Fewer within one are what a writer left that died.
 const MIN_HOLE: usize = 4096;
-/// Zeros in a row that are read where nobody tells how many more there are.
+/// Zeros in a row that are read where the file system does not report how many more there are.
 pub(super) const MAX_ZEROS: u64 = 16 << 20;
 /// How long nothing is appended before a step that is being gathered from several records is taken
 /// as it is.
@@ -36,7 +36,7 @@ pub(super) enum Begin {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
     pub(super) begin: Begin,
-    /// Records are looked for; otherwise all is lines, as the configuration says.
+    /// Records are looked for; otherwise all is lines, as configured.
     pub(super) recognise: bool,
 }
 
@@ -106,8 +106,8 @@ impl Open {
                 let read = len.checked_sub(1).and_then(|at| self.file.read_at(&mut last, at).ok());
                 lines.skipping = read == Some(1) && !matches!(last[0], b'\n' | b'\r');
             }
-            // Where a record begins is told by the one before it: it is read through, once it
-            // grows.
+            // Where a record begins is known only from the one before it: the file is read through,
+            // once it grows.
             Content::Records(records) => records.muted_to = len,
         }
     }
@@ -116,7 +116,7 @@ impl Open {
     pub(super) fn resumed(mut self, position: &Position, last_step: Option<i64>) -> Option<Self> {
         let same = self.ino == position.ino
             && self.at.backlog_end >= position.offset
-            && Fingerprint::of(self.head.get(..position.head.len)?) == position.head;
+            && Fingerprint::from_bytes(self.head.get(..position.head.len)?) == position.head;
         self.at.offset = position.offset;
         match &mut self.content {
             Content::Lines(lines) => lines.skipping = position.skipping,
@@ -131,10 +131,10 @@ impl Open {
             Content::Lines(lines) => (self.at.offset - lines.partial.len() as u64, lines.skipping),
             Content::Records(records) => (records.reader.position(), false),
         };
-        Position { ino: self.ino, head: Fingerprint::of(&self.head), offset, skipping }
+        Position { ino: self.ino, head: Fingerprint::from_bytes(&self.head), offset, skipping }
     }
 
-    /// What tells the file from all others of this host.
+    /// What distinguishes the file from all others of this host.
     pub(super) fn identity(&self) -> (u64, u64) {
         (self.dev, self.ino)
     }
@@ -385,9 +385,9 @@ impl Open {
 
     /// Where to read on behind zeros: at the next byte that was ever written. A writer that does
     /// not append leaves a hole, as long as the file once was, when it goes on after
-    /// `copytruncate`; and anybody can make one of terabytes. A file system that does not
-    /// tell where its holes are is believed for [`MAX_ZEROS`]; then only the end of the file
-    /// counts.
+    /// `copytruncate`; and any user can make one of terabytes. On a file system that does not
+    /// report where its holes are, zeros are read up to [`MAX_ZEROS`]; then only the end of the
+    /// file counts.
     fn after_zeros(&self, offset: u64, len: u64) -> u64 {
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
             Ok(data) if data > offset || self.zeros < MAX_ZEROS => data.min(len),
@@ -398,7 +398,7 @@ impl Open {
     }
 }
 
-/// As much of the beginning of a file of records as may tell whose it is.
+/// As much of the beginning of a file of records as may identify it.
 fn beginning(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; stepwatch_formats::HEAD_BYTES];
     let mut len = 0;
@@ -409,8 +409,8 @@ fn beginning(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// The first bytes of a file that may not be there. What tells one file of JSON from another is a
-/// key, which may stand behind many others.
+/// The first bytes of a file that may not be there. What distinguishes one file of JSON from
+/// another is a key, which may come after many others.
 pub(super) fn head(path: &Path, reach: &Reach) -> Vec<u8> {
     let Ok(file) = reach.open(path) else { return Vec::new() };
     if path.extension().is_some_and(|extension| extension == "json") {

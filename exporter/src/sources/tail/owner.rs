@@ -1,4 +1,5 @@
-//! Whose a file is, by who writes it: the rule's answer for the processes that have it open.
+//! Which run a file belongs to, by its writers: the rule's answer for the processes that have it
+//! open.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,7 +26,7 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Owner {
     /// What its run is called; `None` until it was asked.
     pub(super) run: Option<String>,
-    /// The rule says so, and not only the path.
+    /// The rule gave it, and not only the path.
     pub(super) ruled: bool,
     /// What it was of, by the rule, in an earlier life of the exporter.
     pub(super) before: Option<String>,
@@ -48,23 +49,23 @@ impl Owner {
         !self.is_written(processes)
     }
 
-    /// Somebody who wrote to it still runs.
+    /// A process that wrote to it still runs.
     pub(super) fn is_written(&self, processes: &Processes) -> bool {
         self.writers.iter().any(|w| processes.runs(*w))
     }
 
-    /// Somebody wrote to it, and none of them is left.
+    /// Processes wrote to it, and none of them is left.
     pub(super) fn is_left(&self, processes: &Processes) -> bool {
         !self.writers.is_empty() && !self.is_written(processes)
     }
 
-    /// What was known is of who is gone, and says nothing of who writes next.
+    /// What is known is about a writer that is gone, and does not apply to the next writer.
     pub(super) fn begin_anew(&mut self) {
         *self = Self { looked: self.looked, ..Self::default() };
     }
 
-    /// Takes down whose the file is. What was told of it under its own name, while nobody was known
-    /// to write it, goes along.
+    /// Takes down whose the file is. What was published under the file's own name, while its writer
+    /// was not known, goes along.
     pub(super) fn settle(
         &mut self,
         config: &TailConfig,
@@ -91,8 +92,8 @@ impl Owner {
         before.is_some_and(|before| before != run)
     }
 
-    /// Scripts and jobs that write the file: by having it open, by a pipe to who has it open, or by
-    /// what its name says.
+    /// Scripts and jobs that write the file: by having it open, by a pipe to a process that has it
+    /// open, or by the file's name.
     fn scripts(&self, path: &Path, roots: &Roots) -> Vec<Script> {
         let asked = |pids: &mut dyn Iterator<Item = u32>, how| -> Vec<Script> {
             let named = |pid| Some(Script { pid, how, named: identity::script_named(roots, pid)? });
@@ -156,7 +157,7 @@ impl Owner {
             (claim.run, claim.by) = (run.clone(), Some(By::Name));
             claim.why = "named by run: of its tail".into();
             if let Some(unnamed) = claim.unnamed.take_if(|_| several_nodes) {
-                // Ranks of other nodes never hear of it, and would be left behind under the other
+                // Ranks of other nodes are not notified, and would be left behind under the other
                 // name.
                 claim.why =
                     format!("{}; its job is on other nodes too, and is called {unnamed} there", claim.why);
@@ -199,7 +200,7 @@ fn is_number(word: &&str) -> bool {
     !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Whether the name of a file says of itself that it is of a job, known or not: `slurm-101.out`.
+/// Whether the name of a file shows that it is of a job, known or not: `slurm-101.out`.
 pub(in crate::sources) fn names_a_job(path: &Path) -> bool {
     let stem = stem(path);
     let mut words = words(&stem).into_iter();

@@ -1,5 +1,5 @@
 //! Files that fit a pattern. Directories are read name by name and under the limits of each user,
-//! so that nobody makes a search large for the others.
+//! so that no user makes a search large for the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
@@ -112,7 +112,7 @@ impl Walk<'_> {
             Ok(found) if found.metadata.is_dir() => found,
             Ok(_) => return,
             Err(err) => {
-                let refusal = Refusal::of(&err);
+                let refusal = Refusal::from_error(&err);
                 self.shares.cut |= refusal == Some(Refusal::TooFar);
                 self.refused = self.refused.or(refusal);
                 return;
@@ -164,7 +164,7 @@ impl Walk<'_> {
             return;
         }
         // Links of root and of our own are the operator's word.
-        let foreign = meta.is_symlink() && !Voice::of(Some(meta.uid())).is_trusted();
+        let foreign = meta.is_symlink() && !Voice::from_uid(Some(meta.uid())).is_trusted();
         let payer = place.payer.or(foreign.then_some(meta.uid()));
         if !self.shares.has_room(payer.unwrap_or(meta.uid())) {
             return;
@@ -185,15 +185,15 @@ impl Walk<'_> {
         }
     }
 
-    /// The file at the end of a path. A link that is refused is found as well, so that whoever
-    /// opens it counts and logs it.
+    /// The file at the end of a path. A link that is refused is returned as well, so that the
+    /// caller counts and logs it.
     fn file(&self, path: &Path, meta: &Metadata) -> Option<Metadata> {
         if !meta.is_symlink() {
             return meta.is_file().then(|| meta.clone());
         }
         match self.reach.find(path) {
             Ok(found) => found.metadata.is_file().then_some(found.metadata),
-            Err(err) => Refusal::of(&err).map(|_| meta.clone()),
+            Err(err) => Refusal::from_error(&err).map(|_| meta.clone()),
         }
     }
 }

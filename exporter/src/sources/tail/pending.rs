@@ -1,4 +1,4 @@
-//! What a file holds of lines and records that are not complete, within the room that its user has.
+//! The incomplete lines and records of a file, within the room that its user has.
 
 use stepwatch_formats::LogReader;
 
@@ -11,13 +11,13 @@ use crate::voice::Voice;
 #[derive(Debug)]
 pub(super) struct Pending {
     share: Share,
-    /// It was told that there was no room.
-    told: bool,
+    /// That there was no room was logged.
+    logged: bool,
 }
 
 impl Pending {
     pub(super) fn new(room: &Room) -> Self {
-        Self { share: room.share(), told: false }
+        Self { share: room.share(), logged: false }
     }
 
     /// Gives up what there is no room for.
@@ -28,14 +28,14 @@ impl Pending {
         health: &SourceHandle,
         labels: &Labels,
     ) {
-        let whose = Voice::of(follower.uid());
+        let whose = Voice::from_uid(follower.uid());
         if self.share.hold(whose, follower.pending_bytes() + reader.pending_bytes()) {
             return;
         }
         follower.give_up_pending();
         reader.give_up_pending();
         health.dropped(unfinished::LIMIT, 1);
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.logged, true) {
             tracing::warn!(path = %labels.path.display(), %whose, "there is no room for what is unfinished in a tailed file");
         }
     }

@@ -34,7 +34,7 @@ pub(super) struct RewrittenFile {
     backlog: bool,
     /// It is not read anew before.
     rests: Option<Instant>,
-    /// What it says at the first look is of before, and not wanted.
+    /// Its content at the first look is old, and not wanted.
     muted: bool,
     /// It is under its name.
     there: bool,
@@ -50,7 +50,7 @@ struct Looks {
 }
 
 impl Looks {
-    fn of(meta: &Metadata) -> Self {
+    fn from_metadata(meta: &Metadata) -> Self {
         Self { file: (meta.dev(), meta.ino()), uid: meta.uid(), len: meta.len(), modified: modified(meta) }
     }
 }
@@ -73,7 +73,8 @@ impl RewrittenFile {
         }
     }
 
-    /// Tells only what comes after what an earlier life, or another source, told of the run.
+    /// Publishes only what comes after what an earlier life of the exporter, or another source,
+    /// reported of the run.
     pub(super) fn resume(&mut self, saved: Option<&Position>, last_step: Option<i64>) {
         self.muted &= saved.is_none();
         self.reader.resume(saved.map_or(0, |p| p.offset), last_step);
@@ -101,7 +102,7 @@ impl RewrittenFile {
 
     pub(super) fn position(&self) -> Position {
         let ino = self.seen.map_or(0, |s| s.file.1);
-        Position { ino, head: Fingerprint::of(&[]), offset: self.reader.position(), skipping: false }
+        Position { ino, head: Fingerprint::from_bytes(&[]), offset: self.reader.position(), skipping: false }
     }
 
     /// Reads what is new, or a part of it. True if there is more.
@@ -109,7 +110,8 @@ impl RewrittenFile {
         let waits = |half: Option<Instant>| half.is_none_or(|since| now.duration_since(since) < REST);
         // Whether it changed may be seen by its name; what it is now, and whether we may read it,
         // by what is found there.
-        let unchanged = std::fs::metadata(&self.path).is_ok_and(|meta| self.seen == Some(Looks::of(&meta)));
+        let unchanged =
+            std::fs::metadata(&self.path).is_ok_and(|meta| self.seen == Some(Looks::from_metadata(&meta)));
         if unchanged && self.going.is_none() && waits(self.half) {
             self.there = true;
             return Ok(false);
@@ -126,7 +128,7 @@ impl RewrittenFile {
             }
         };
         self.there = true;
-        let looks = Looks::of(&found.metadata);
+        let looks = Looks::from_metadata(&found.metadata);
         let same = self.seen == Some(looks);
         let goes_on = self.going.take().filter(|_| same);
         if same && goes_on.is_none() && waits(self.half) {

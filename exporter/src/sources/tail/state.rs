@@ -3,8 +3,8 @@
 //! The stream keeps it with the events that it covers, so that a crash repeats none and leaves none
 //! out. Beside that there is one small file for each followed path, replaced as a whole: for a
 //! stream that is not kept, and for after a reboot. It is written after the events it covers were
-//! published: a crash in between reads a line again, and never skips one. It is not synced to disk;
-//! what a power cut takes with it are steps read again, after a cut that ended the job too.
+//! published: a crash in between reads a line again, and never skips one. It is not synced to disk:
+//! after a power cut steps are read again, but the power cut ended the job too.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -37,7 +37,7 @@ pub(super) struct Fingerprint {
 
 impl Fingerprint {
     /// FNV-1a: stable across versions of the compiler, which the standard hasher is not.
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         let hash = bytes
             .iter()
             .fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
@@ -58,20 +58,20 @@ pub(super) struct Saved {
     /// Processes that were seen writing to it and were not yet found gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) writers: Vec<Process>,
-    /// That its run has ended was told, and no step came since.
+    /// The end of its run was published, and no step came since.
     #[serde(default)]
     pub(super) ended: bool,
     /// What was gathered from the lines before was given out.
     #[serde(default)]
     pub(super) rested: bool,
-    /// Run and rank of what it said last.
+    /// Run and rank of its last event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) of: Option<(String, Option<u32>)>,
-    /// The rule of run identity said so, and not only the path.
+    /// The rule of run identity gave it, and not only the path.
     #[serde(default)]
     pub(super) ruled: bool,
-    /// What it said of its model, which stands at its beginning: a run that is followed again must
-    /// know it.
+    /// What it contained about its model, at its beginning: it is needed for a run that is followed
+    /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) hello: Option<String>,
 }
@@ -104,7 +104,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(state_dir: &Path, path: &Path) -> Self {
-        let key = format!("{:016x}", Fingerprint::of(path.as_os_str().as_encoded_bytes()).hash);
+        let key = format!("{:016x}", Fingerprint::from_bytes(path.as_os_str().as_encoded_bytes()).hash);
         Self { file: state_dir.join("tails").join(format!("{key}.json")), key }
     }
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     fn saved(path: &Path) -> Saved {
-        let position = Position { ino: 7, head: Fingerprint::of(b"abc"), offset: 42, skipping: true };
+        let position = Position { ino: 7, head: Fingerprint::from_bytes(b"abc"), offset: 42, skipping: true };
         let of = Some(("r".to_owned(), None));
         Saved {
             files: vec![position],
@@ -194,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_tell_files_apart() {
-        assert_ne!(Fingerprint::of(b"abc"), Fingerprint::of(b"abd"));
-        assert_ne!(Fingerprint::of(b""), Fingerprint::of(b"\0"));
+    fn fingerprints_distinguish_files() {
+        assert_ne!(Fingerprint::from_bytes(b"abc"), Fingerprint::from_bytes(b"abd"));
+        assert_ne!(Fingerprint::from_bytes(b""), Fingerprint::from_bytes(b"\0"));
     }
 }

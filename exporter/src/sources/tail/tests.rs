@@ -144,7 +144,7 @@ impl Bench {
         self.append(name, &steps.map(step).collect::<String>());
     }
 
-    /// The exporter dies without a word; the next poll is of a new one.
+    /// The exporter dies without saving anything; the next poll is of a new one.
     fn kill(&mut self) {
         self.tail = None;
     }

@@ -8,7 +8,7 @@ use super::writers::{Process, Processes, Writer};
 /// How often writers are looked for. All descriptors of the host are looked at only when none is
 /// known.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Files that nobody on this host writes to are asked about less and less often, down to every
+/// Files without a writer on this host are looked at less and less often, down to every
 /// [`LOOK_EVERY`] times this.
 const MAX_BACKOFF: u32 = 32;
 /// A file that has not grown for this long is not looked at for new writers.
@@ -20,7 +20,7 @@ const MAX_WRITERS: usize = 4096;
 pub(super) struct Watch {
     /// Processes that wrote to it when last looked at.
     writers: BTreeSet<Process>,
-    /// Some were seen, since its end was last told.
+    /// Some were seen, since its end was last published.
     seen: bool,
     /// That none is left was seen by a look at everything.
     gone: bool,
@@ -37,7 +37,7 @@ impl Watch {
         self.writers.iter().copied().collect()
     }
 
-    /// Somebody writes to it, as far as is known.
+    /// A process writes to it, as far as is known.
     pub(super) fn is_written(&self) -> bool {
         !self.writers.is_empty()
     }
@@ -47,7 +47,7 @@ impl Watch {
         self.gone
     }
 
-    /// Its end was told, or it has gone on: what was seen of writers is of before.
+    /// Its end was published, or it has gone on: writers seen until now are of before.
     pub(super) fn begin_anew(&mut self) {
         *self = Self::default();
     }

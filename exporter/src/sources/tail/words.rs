@@ -1,7 +1,8 @@
-//! The last words of a log whose writer is gone: whether they look like a crash, and what they say.
+//! The last lines of a log whose writer is gone: whether they look like a crash, and the error in
+//! them.
 //!
 //! Only what stands after the last step counts, so that a warning of an hour ago is not taken for
-//! the end. What is not known to be a failure is none: frameworks say much while they shut down.
+//! the end. What is not known to be a failure is none: frameworks log much while they shut down.
 
 use stepwatch_formats::{LogReader, plain};
 
@@ -10,7 +11,7 @@ const MAX_LINES: usize = 400;
 /// Characters of the last words.
 const MAX_CHARS: usize = 240;
 
-/// How the writer ended, as far as its log tells.
+/// How the writer ended, as far as its log shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LastWords {
     /// An exit code: 1 for a crash, 130 and 143 for a run that was stopped, as shells count.
@@ -49,7 +50,7 @@ const FATAL: &[(&str, i64)] = &[
     ("panicked at", 1),
 ];
 
-/// `None` if the lines do not say that anything went wrong.
+/// `None` if the lines do not show a failure.
 pub(super) fn last_words(lines: &[String]) -> Option<LastWords> {
     let plain: Vec<String> = lines.iter().map(|l| plain(l)).filter(|l| !l.is_empty()).collect();
     let lines: Vec<&str> = plain.iter().map(String::as_str).collect();
@@ -79,7 +80,8 @@ fn fatal(lines: &[&str]) -> Option<LastWords> {
     Some(LastWords { code: 1, text: clip(line) })
 }
 
-/// What a shell says of the command that it waited for, and lines that are nothing but an error.
+/// What a shell prints about the command that it waited for, and lines that are nothing but an
+/// error.
 fn killed(lines: &[&str]) -> Option<LastWords> {
     let last = &lines[lines.len().saturating_sub(8)..];
     let word = |line: &str, word: &str| line.split_whitespace().any(|w| w == word);
@@ -89,7 +91,7 @@ fn killed(lines: &[&str]) -> Option<LastWords> {
 }
 
 /// `torch.OutOfMemoryError: CUDA out of memory. …`: a dotted name of a class that is an error, and
-/// what it says.
+/// its message.
 fn is_exception(line: &str) -> bool {
     let name = line.split_once(':').map_or(line, |(name, _)| name);
     let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
@@ -99,7 +101,7 @@ fn is_exception(line: &str) -> bool {
     is_class && name.chars().all(word) && error.iter().any(|e| class.ends_with(e))
 }
 
-/// Index of the line behind the last one that tells of a step.
+/// Index of the line behind the last one that contains a step.
 fn after_last_step(lines: &[&str]) -> usize {
     let Ok(mut reader) = LogReader::new(None) else { return 0 };
     let (mut after, mut events) = (0, Vec::new());
@@ -149,7 +151,7 @@ fn is_secret_name(name: &str) -> bool {
         .any(|s| name.ends_with(s))
 }
 
-/// Tokens that tell themselves by their beginning, and W&B's keys of forty hexadecimal digits.
+/// Tokens recognisable by their beginning, and W&B's keys of forty hexadecimal digits.
 fn is_secret(word: &str) -> bool {
     let bare = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
     let known = ["hf_", "sk-", "ghp_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "AKIA"];
@@ -161,7 +163,7 @@ fn is_secret(word: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Option<(i64, String)> {
+    fn words_of(text: &str) -> Option<(i64, String)> {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         last_words(&lines).map(|w| (w.code, w.text))
     }
@@ -177,7 +179,7 @@ mod tests {
              torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         );
         let words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB";
-        assert_eq!(of(&text), Some((1, words.to_owned())));
+        assert_eq!(words_of(&text), Some((1, words.to_owned())));
     }
 
     #[test]
@@ -201,11 +203,11 @@ mod tests {
             ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0", 1),
             ("Terminated", 143),
         ] {
-            assert_eq!(of(&format!("{STEP}{line}\n")).map(|w| w.0), Some(code), "{line}");
+            assert_eq!(words_of(&format!("{STEP}{line}\n")).map(|w| w.0), Some(code), "{line}");
         }
         let interrupted =
             "Traceback (most recent call last):\n  File \"train.py\", line 3\nKeyboardInterrupt\n";
-        assert_eq!(of(&format!("{STEP}{interrupted}")), Some((130, "KeyboardInterrupt".into())));
+        assert_eq!(words_of(&format!("{STEP}{interrupted}")), Some((130, "KeyboardInterrupt".into())));
     }
 
     #[test]
@@ -217,12 +219,12 @@ mod tests {
             "[rank0]:[W ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called before exit\n",
             "wandb: Run summary: Error 0.3\n",
         ] {
-            assert_eq!(of(&format!("{STEP}{text}")), None, "{text}");
+            assert_eq!(words_of(&format!("{STEP}{text}")), None, "{text}");
         }
         let recovered = format!(
             "RuntimeError: lost a node\nTraceback (most recent call last):\nValueError: x\n{STEP}bye\n"
         );
-        assert_eq!(of(&recovered), None, "it trained on after that");
+        assert_eq!(words_of(&recovered), None, "it trained on after that");
     }
 
     #[test]

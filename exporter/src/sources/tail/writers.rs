@@ -1,10 +1,10 @@
-//! Who on this host writes to a followed file: the one way to tell a log that has ended from one
-//! that stands still.
+//! Finds who on this host writes to a followed file: the only way to distinguish a log that has
+//! ended from one that is idle.
 //!
-//! A process is known by having the file open for writing, whatever its name is there: a container
-//! sees another path. The descriptors of a process may be looked at by its own user, or with
-//! `CAP_SYS_PTRACE`; of processes that we may not look at, and of writers on other nodes, nothing
-//! is known, and nothing is concluded.
+//! A process is a writer if it has the file open for writing, under whatever path: a container sees
+//! another path. The descriptors of a process may be looked at by its own user, or with
+//! `CAP_SYS_PTRACE`; nothing is known, and nothing concluded, of other processes and of writers on
+//! other nodes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 const MAX_PROCESSES: usize = 32_768;
 /// Descriptors looked at in one pass.
 const MAX_DESCRIPTORS: usize = 262_144;
-/// Bits of the flags of a descriptor that say whether it may write.
+/// Bits of the flags of a descriptor that allow writing.
 const ACCESS_MODE: u32 = 0o3;
 
-/// A process, told from a later one of the same number by when it started.
+/// A process, distinguished from a later one of the same number by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -99,7 +99,7 @@ impl Processes {
 }
 
 /// The file that a descriptor may write to, if it is one of these inodes. A file system that hangs
-/// is not touched unless the kernel's own notes on the descriptor say that it may be ours.
+/// is not touched unless the kernel's own data on the descriptor show that it may be one of these.
 fn writes_to(process: &Path, descriptor: &Path, inodes: &BTreeSet<u64>) -> Option<(u64, u64)> {
     let target = fs::read_link(descriptor).ok()?;
     if !target.is_absolute() || target.starts_with("/dev") || target.starts_with("/proc") {
@@ -111,7 +111,7 @@ fn writes_to(process: &Path, descriptor: &Path, inodes: &BTreeSet<u64>) -> Optio
     if flags & ACCESS_MODE == 0 {
         return None;
     }
-    // Kernels before 5.14 do not tell the inode here.
+    // Kernels before 5.14 do not give the inode here.
     if let Some(ino) = note("ino").and_then(|i| i.parse::<u64>().ok()) {
         if !inodes.contains(&ino) {
             return None;
@@ -133,7 +133,7 @@ mod tests {
         (meta.dev(), meta.ino())
     }
 
-    fn of(files: &[(u64, u64)]) -> Vec<Writer> {
+    fn writers_of(files: &[(u64, u64)]) -> Vec<Writer> {
         Processes::new(Path::new("/proc")).writers(&files.iter().copied().collect()).unwrap()
     }
 
@@ -145,11 +145,11 @@ mod tests {
         let reader = fs::File::open(&path).unwrap();
         let file = identity(&path);
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(log).spawn().unwrap();
-        let found = of(&[file]);
+        let found = writers_of(&[file]);
         assert_eq!(found.len(), 1, "not whoever reads, as this process does: {found:?}");
         assert_eq!((found[0].file, found[0].process.pid), (file, child.id()));
         fs::rename(&path, dir.path().join("run.log.1")).unwrap();
-        assert_eq!(of(&[file]), found, "under another name");
+        assert_eq!(writers_of(&[file]), found, "under another name");
         let processes = Processes::new(Path::new("/proc"));
         assert!(processes.runs(found[0].process));
         child.stdin.take().unwrap().write_all(b"x").unwrap();
@@ -159,7 +159,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(!processes.runs(found[0].process));
-        assert_eq!(of(&[file]), []);
+        assert_eq!(writers_of(&[file]), []);
         child.wait().unwrap();
         drop(reader);
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_tell_the_inode() {
+    fn a_kernel_that_does_not_give_the_inode() {
         let dir = tempfile::tempdir().unwrap();
         let (log, proc) = (dir.path().join("run.log"), dir.path().join("proc"));
         fs::write(&log, "x").unwrap();

@@ -1,5 +1,5 @@
-//! What a trainer tells of its model, as far as FLOPs depend on it, and the FLOPs per token that
-//! follow by each convention.
+//! The model as the trainer describes it, as far as FLOPs depend on it, and the FLOPs per token
+//! that follow by each convention.
 //!
 //! `N` parameters that work on a token, `L` layers, `H·Q` width of the attention heads, `T`
 //! sequence length, forward and backward together, without recomputation:
@@ -19,8 +19,8 @@
 //!
 //! A frozen weight costs `4` instead of `6` (LoRA: no gradient of the weight), an expert that the
 //! router did not choose nothing, the look-up of an embedding nothing, and of packed sequences `T`
-//! is `Σ L² / Σ L` over the documents. What is not told is not guessed: without it the convention
-//! has no figure. A model whose layers are not known has none at all, and says why.
+//! is `Σ L² / Σ L` over the documents. What is not given is not guessed: without it the convention
+//! has no figure. A model whose layers are not known has none at all, and a reason.
 
 mod fields;
 mod mix;
@@ -62,10 +62,10 @@ impl Model {
             _ => Cow::Owned(BTreeMap::new()),
         };
         let (read, note) = Fields::language(&fields);
-        let (shape, refused) = Shape::of(&read);
+        let (shape, refused) = Shape::from_fields(&read);
         let refused = refused
             .or_else(|| shape.contradicts(read.number(&["total_params"])?))
-            .or_else(|| read.gates_untold().filter(|_| shape.lacks_gates()));
+            .or_else(|| read.gates_unknown().filter(|_| shape.lacks_gates()));
         Self {
             name: fields.get("name").and_then(Value::as_str).map(str::to_owned),
             shape,

@@ -36,7 +36,7 @@ fn nobody_speaks_for_the_run_of_another() {
     b.hello(ANN, "r");
     assert_eq!(b.last().uid, Some(4_000_001), "the stream says whose it is");
     b.step(ANN, "r", 5);
-    let told = b.out.len();
+    let published = b.out.len();
     for line in [
         r#"{"k":"step","run":"r","step":6,"m":{"loss":NaN}}"#,
         r#"{"k":"bye","run":"r","code":1}"#,
@@ -46,7 +46,7 @@ fn nobody_speaks_for_the_run_of_another() {
         assert_eq!(b.by(BOB, line), REFUSED, "{line}");
         assert_eq!(b.by(Voice::Unknown, line), REFUSED, "{line}");
     }
-    assert_eq!((b.out.len(), b.dropped(Reason::NotOwner)), (told, 8));
+    assert_eq!((b.out.len(), b.dropped(Reason::NotOwner)), (published, 8));
     assert_eq!(b.page().get(&f::STEP, &["r"]), Some(5.0));
     assert_eq!(b.training.lives()["r"].refused, BTreeMap::from([(BOB, 4), (Voice::Unknown, 4)]));
     assert_eq!(b.step(ROOT, "r", 6), Outcome::Accepted, "root speaks for any run");
@@ -161,7 +161,8 @@ fn one_user_leaves_room_for_the_runs_of_another() {
         b.hello(BOB, &format!("his-{i}"));
     }
     assert!(b.follows("hers") && b.follows("his-0"), "nobody is pushed off");
-    // Though all of his places are taken: first what only said hello goes, then what came last.
+    // Though all of his places are taken: first the runs with only a `hello` go, then the one that
+    // came last.
     for i in 0..2 {
         assert_eq!(b.hello(ANN, &format!("her-{i}")), Outcome::Accepted);
     }
@@ -221,7 +222,7 @@ fn ranks_without_end_are_shared_too() {
     let options = Options { max_runs: 64, max_ranks: 1024, ..OPTIONS };
     let mut b = Bench::with(options, Archive::default());
     let flood = |b: &mut Bench, voice, name: &str, runs: u32, step: i64| {
-        let tell = |b: &mut Bench, run: u32, rank: u32| {
+        let report = |b: &mut Bench, run: u32, rank: u32| {
             let line = format!(
                 r#"{{"k":"step","run":"{name}{run}","rank":{rank},"step":{step},"m":{{"loss":2.5}}}}"#
             );
@@ -229,7 +230,7 @@ fn ranks_without_end_are_shared_too() {
         };
         (0..runs)
             .flat_map(|run| (0..1024).map(move |rank| (run, rank)))
-            .filter(|(r, k)| tell(b, *r, *k))
+            .filter(|(r, k)| report(b, *r, *k))
             .count()
     };
     assert_eq!(flood(&mut b, BOB, "bob", 4, 1), admission::MAX_RANKS_OF_USER);

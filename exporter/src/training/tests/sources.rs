@@ -30,7 +30,7 @@ fn streamed(b: &Bench) -> BTreeMap<i64, Vec<String>> {
 }
 
 #[test]
-fn what_each_source_adds_is_told_once() {
+fn what_each_source_adds_is_published_once() {
     let mut b = Bench::new();
     for step in 1..=30 {
         let ts = 1_700_000_000 + 10 * step;
@@ -82,7 +82,7 @@ fn the_more_exact_source_corrects_the_page_and_not_the_stream() {
 }
 
 #[test]
-fn one_nan_that_every_source_tells_is_one() {
+fn one_nan_that_every_source_reports_is_one() {
     let mut b = Bench::new();
     b.from(&log(), r#"{"k":"step","run":"r","step":7,"lr":1,"missing":["loss"]}"#);
     b.from(&tensorboard(), r#"{"k":"step","run":"r","step":7,"loss":NaN}"#);
@@ -142,7 +142,7 @@ fn a_launcher_is_not_the_process_that_trains() {
 }
 
 #[test]
-fn a_launcher_that_is_gone_is_told_apart_from_a_rank_that_is() {
+fn a_launcher_that_is_gone_is_distinguished_from_a_rank_that_is() {
     let mut b = Bench::new();
     b.from(&peer(1, 40), r#"{"k":"hello","run":"r","role":"launcher"}"#);
     b.from(&peer(2, 42), r#"{"k":"step","run":"r","step":1}"#);
@@ -190,8 +190,8 @@ struct Report {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Three sources at any pace, one after the other or mixed: nothing is told twice, nothing is
-    /// lost, no restart is made up.
+    /// Three sources at any pace, one after the other or mixed: nothing is published twice, nothing
+    /// is lost, no restart is made up.
     #[test]
     fn sources_add_up_in_any_order(
         reports in proptest::collection::vec((0usize..3, 0i64..4).prop_map(|(by, behind)| Report { by, behind }), 20..200),
@@ -200,17 +200,17 @@ proptest! {
         let origins = [Origin::Http(Voice::Exporter), tensorboard(), log()];
         let carries: [&[&str]; 3] = [&["loss", "lr"], &["loss", "grad_norm", "a"], &["loss", "lr", "b", "tokens"]];
         let mut next = [1i64; 3];
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         for (at, r) in reports.iter().enumerate() {
             let front = at as i64 / 3 + 1;
-            // Each source tells its steps in order, some steps behind the front.
+            // Each source reports its steps in order, some steps behind the front.
             while next[r.by] <= front - r.behind {
                 let step = next[r.by];
                 next[r.by] += 1;
                 let m: Vec<String> = carries[r.by].iter().map(|n| format!(r#""{n}":{step}.5"#)).collect();
                 let ts = 1_700_000_000 + step;
                 b.from(&origins[r.by], &format!(r#"{{"k":"step","run":"r","step":{step},"ts":{ts},"m":{{{}}}}}"#, m.join(",")));
-                told.extend(carries[r.by].iter().map(|n| (step, (*n).to_owned())));
+                reported.extend(carries[r.by].iter().map(|n| (step, (*n).to_owned())));
             }
         }
         let mut seen = BTreeSet::new();
@@ -219,7 +219,7 @@ proptest! {
                 prop_assert!(seen.insert((step, name.clone())), "{step} {name} twice");
             }
         }
-        prop_assert_eq!(seen, told);
+        prop_assert_eq!(seen, reported);
         prop_assert!(b.out.iter().all(|e| e.attempt == Some(0)));
         let furthest = next.iter().max().unwrap() - 1;
         if furthest > 0 {

@@ -34,9 +34,10 @@ pub struct Fabric {
     pub clique: u32,
     /// `NVML_GPU_FABRIC_STATE_*`.
     pub state: u8,
-    /// Of the probe that a completed state tells of; 0 is success.
+    /// Of the probe, once its state is completed; 0 is success.
     pub status: u32,
-    /// Fields of bits, `NVML_GPU_FABRIC_HEALTH_MASK_*`; absent of drivers that do not tell.
+    /// Fields of bits, `NVML_GPU_FABRIC_HEALTH_MASK_*`; absent with drivers that do not report
+    /// them.
     pub health: Option<u32>,
     /// `NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; absent likewise.
     pub summary: Option<u8>,
@@ -267,7 +268,7 @@ impl Device {
         })
     }
 
-    /// As drivers before 550 tell it.
+    /// As drivers before 550 report it.
     fn fabric_without_health(&self) -> Result<Fabric, Error> {
         let mut f = sys::nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 };
         call!(self.library(), self.at(), nvmlDeviceGetGpuFabricInfo(self.handle, &raw mut f))?;

@@ -1,4 +1,4 @@
-//! What NVML answers when it does not do what it was asked.
+//! Errors of NVML.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -59,7 +59,7 @@ impl Error {
         }
     }
 
-    /// The library has no such function; nobody was asked.
+    /// The library has no such function; no call was made.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Missing(_))
     }
@@ -74,7 +74,7 @@ impl Error {
         matches!(self, Self::Missing(_)) || self.is(&[sys::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND])
     }
 
-    /// The function, where the driver knows the answer and does not tell it to this user.
+    /// The function, where the driver has the answer and denies it to this user.
     pub fn no_permission(&self) -> Option<&'static str> {
         match self {
             Self::Code { function, code: sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION } => Some(*function),

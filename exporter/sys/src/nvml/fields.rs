@@ -1,5 +1,4 @@
-//! Values of fields: many numbers of one GPU in one call, each with a scope, a type and a fate of
-//! its own.
+//! Values of fields: many numbers of one GPU in one call, each with its own scope, type and error.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -21,7 +20,7 @@ pub struct Ask {
     pub scope: u32,
 }
 
-/// A value as its type says it is.
+/// A value by its type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {
     Unsigned(u64),
@@ -37,7 +36,7 @@ const MAX_FIELDS: usize = 256;
 const FUNCTION: &str = "nvmlDeviceGetFieldValues";
 
 impl Ask {
-    pub const fn of(field: u32) -> Self {
+    pub const fn unscoped(field: u32) -> Self {
         Self { field, scope: 0 }
     }
 
@@ -52,7 +51,8 @@ impl Ask {
             timestamp: 0,
             latencyUsec: 0,
             valueType: 0,
-            // Until the driver says otherwise, so that an entry that it passes over is no zero.
+            // Set until the driver overwrites it, so that an entry that the driver skips is no
+            // zero.
             nvmlReturn: sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
             value: sys::nvmlValue_st { ullVal: 0 },
         }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn entry(kind: u32, value: sys::nvmlValue_t) -> sys::nvmlFieldValue_t {
-        sys::nvmlFieldValue_st { valueType: kind, value, ..Ask::of(0).request() }
+        sys::nvmlFieldValue_st { valueType: kind, value, ..Ask::unscoped(0).request() }
     }
 
     #[test]

@@ -93,5 +93,5 @@ impl Device {
     }
 }
 
-/// The size is the number of metrics that the header of this version knows.
+/// The size is the number of metrics in the header of this version.
 const _: () = assert!(versioned::<sys::nvmlGpmMetric_t>(0) == 40);

@@ -1,4 +1,4 @@
-//! Errors of memory, and what was done about them.
+//! Errors of memory, and their repairs.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -163,7 +163,7 @@ impl Device {
             sys::nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS
         };
         let mut count = 0;
-        // Without room for addresses it only counts, and says that there was no room.
+        // Without room for addresses it only counts, and returns that there was no room.
         let counted = call!(
             self.library(),
             self.at(),

@@ -22,8 +22,8 @@ impl Device {
         Ok(active == 1)
     }
 
-    /// Whether a link leads to an NVSwitch; [`None`] where the driver does not know what is at its
-    /// other end.
+    /// Whether a link leads to an NVSwitch; [`None`] where the driver cannot identify its other
+    /// end.
     pub fn nvlink_to_switch(&self, link: u32) -> Result<Option<bool>, Error> {
         let mut kind = sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
         call!(

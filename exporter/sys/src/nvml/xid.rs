@@ -1,4 +1,4 @@
-//! XID errors as NVML tells of them, one by one: for where the kernel log cannot be read.
+//! XID errors as NVML reports them, one by one: for where the kernel log cannot be read.
 
 use nvml_wrapper_sys::bindings as sys;
 

@@ -202,8 +202,8 @@ fn management(root: &Path) {
     route(root, "bond0");
 }
 
-/// RoCE on the first two rails, the second at half its speed on half its lanes; a function that
-/// nobody provisioned; a virtual one.
+/// RoCE on the first two rails, the second at half its speed on half its lanes; a function that is
+/// not provisioned; a virtual one.
 pub(crate) fn roce(root: &Path) {
     let (driver, layer) = ("mlx5_core", "Ethernet");
     for (i, state, rate) in [
@@ -234,7 +234,7 @@ pub(crate) fn efa(root: &Path) {
     }
 }
 
-/// A file that can be opened and whose every read is `EINVAL`, which is what the kernel says of
+/// A file that can be opened and whose every read is `EINVAL`, which is the kernel's error for
 /// counters that a port does not reply to.
 fn without_reply() -> &'static str {
     let refuses = |path: &&str| std::fs::read(path).is_err_and(|e| e.raw_os_error() == Some(22));
@@ -242,8 +242,8 @@ fn without_reply() -> &'static str {
     ["/proc/self/clear_refs", "/proc/self/attr/keycreate"].into_iter().find(refuses).unwrap()
 }
 
-/// InfiniBand whose first port has no counters to tell, whose second does not reply, and whose
-/// fourth fails at every read of them.
+/// InfiniBand whose first port has no counters, whose second does not reply, and whose fourth fails
+/// at every read of them.
 pub(crate) fn broken(root: &Path) {
     infiniband(root);
     let port = |name: &str| root.join("sys/class/infiniband").join(name).join("ports/1");

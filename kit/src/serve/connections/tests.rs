@@ -1,11 +1,11 @@
 use super::*;
 
 fn client(text: &str) -> Client {
-    Client::of(text.parse().unwrap(), [192, 0, 2, 1].into())
+    Client::from_addresses(text.parse().unwrap(), [192, 0, 2, 1].into())
 }
 
 fn nth(n: u8) -> Client {
-    Client::of([10, 0, 0, n].into(), [192, 0, 2, 1].into())
+    Client::from_addresses([10, 0, 0, n].into(), [192, 0, 2, 1].into())
 }
 
 fn connections(limit: usize) -> Arc<Connections> {
@@ -36,7 +36,7 @@ fn a_peer_with_our_own_address_is_this_machine() {
     assert_eq!(client("::ffff:192.0.2.1"), client("127.0.0.1"));
     assert!(is_of_this_machine([127, 0, 0, 1].into()) && !is_of_this_machine([192, 0, 2, 1].into()));
     let six = "2001:db8::1".parse().unwrap();
-    assert_eq!(Client::of(six, six), client("127.0.0.1"));
+    assert_eq!(Client::from_addresses(six, six), client("127.0.0.1"));
 }
 
 #[test]

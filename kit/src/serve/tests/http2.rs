@@ -83,7 +83,7 @@ async fn http2_requests_that_are_held_open_are_bounded_over_all_connections() {
         assert_eq!(refused, 503);
     }
     for _ in 0..places {
-        // A permit is kept for whoever waits next, so none is lost.
+        // A permit is kept for the next that waits, so none is lost.
         answers.release.notify_one();
         let answered = tokio::time::timeout(DEADLINE, held.join_next()).await.unwrap().unwrap().unwrap();
         assert_eq!(answered, 200);
@@ -99,7 +99,7 @@ async fn few_connections_may_speak_http2() {
     let mut later = Vec::new();
     for _ in 0..4 {
         let (mut client, connection) = http2(&server).await;
-        // It is known for one by what it says.
+        // It is recognised as one by its first bytes.
         let request = axum::http::Request::get("http://x/").body(Body::empty()).unwrap();
         assert_eq!(client.send_request(request).await.unwrap().status(), 200);
         later.push((client, connection));

@@ -34,7 +34,7 @@ impl Starter {
     /// `None` when the process may not be looked at, or is gone.
     pub(super) fn of_process(roots: &Roots, pid: u32) -> Option<Self> {
         let cwd = fs::read_link(roots.proc(pid.to_string()).join("cwd")).ok();
-        Some(Self { view: View::of(roots, pid)?, cwd })
+        Some(Self { view: View::of_process(roots, pid)?, cwd })
     }
 
     /// The file that it calls so, if there is one.
@@ -84,7 +84,7 @@ mod tests {
     fn what_is_no_file_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a.yaml"), "x").unwrap();
-        let view = View::of(&Roots::default(), std::process::id()).unwrap();
+        let view = View::of_process(&Roots::default(), std::process::id()).unwrap();
         let starter = Starter { view, cwd: Some(dir.path().to_owned()) };
         let named = starter.file("a.yaml").unwrap();
         assert_eq!(named.name, "a.yaml");

@@ -115,7 +115,7 @@ pub(super) fn poll(
     let format = if command(&mut lines, "SET FORMAT json")? == "OK" { Format::Json } else { Format::Text };
     // The process that answered has accepted the connection, and holds it until the status is sent.
     let voice = if peer::is_here(ends.peer.ip()) {
-        Voice::of(peer::holder_of(roots, ends).map(|holder| holder.uid))
+        Voice::from_uid(peer::holder_of(roots, ends).map(|holder| holder.uid))
     } else {
         // Only the configuration names another machine.
         Voice::Exporter

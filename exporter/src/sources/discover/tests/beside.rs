@@ -1,4 +1,4 @@
-//! Files that nobody has open, beside several trainers or jobs.
+//! Files that no process has open, beside several trainers or jobs.
 
 use super::*;
 use crate::source::DROPPED;
@@ -20,7 +20,7 @@ impl Host {
 
 impl Discovery {
     /// Steps by run.
-    fn told(&self) -> Vec<(String, i64)> {
+    fn run_steps(&self) -> Vec<(String, i64)> {
         let steps = self.published().into_iter().filter(|e| e.kind == Kind::Step);
         steps.map(|e| (e.run.unwrap(), e.step.unwrap())).collect()
     }
@@ -56,14 +56,14 @@ async fn a_file_is_of_the_run_that_names_its_directory() {
     host.job(200, 702, &["python3", "train.py", "--output_dir=./out-b/"]);
     let mut d = host.discovery();
     d.look(Instant::now());
-    eventually(|| d.told().len() == 2).await;
-    let told: BTreeSet<_> = d.told().into_iter().collect();
-    assert_eq!(told, BTreeSet::from([("sft-701".to_owned(), 1), ("sft-702".to_owned(), 3000)]));
+    eventually(|| d.run_steps().len() == 2).await;
+    let steps: BTreeSet<_> = d.run_steps().into_iter().collect();
+    assert_eq!(steps, BTreeSet::from([("sft-701".to_owned(), 1), ("sft-702".to_owned(), 3000)]));
     assert_eq!(d.left(), None);
 }
 
 #[tokio::test]
-async fn a_file_of_one_of_several_runs_is_left_and_told_once() {
+async fn a_file_of_one_of_several_runs_is_left_and_logged_once() {
     let host = Host::new();
     host.write("work/out/trainer_log.jsonl", &metrics(1));
     host.job(100, 701, &["python3", "train.py", "out"]);
@@ -81,7 +81,7 @@ async fn a_file_of_one_of_several_runs_is_left_and_told_once() {
     d.look(Instant::now());
     fs::remove_file(host.path("proc/200/fd/6")).unwrap();
     d.look(Instant::now());
-    eventually(|| d.told() == [("sft-702".to_owned(), 1)]).await;
+    eventually(|| d.run_steps() == [("sft-702".to_owned(), 1)]).await;
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn a_file_is_of_the_run_that_works_nearest() {
     symlink(host.path("work/b"), host.path("proc/200/cwd")).unwrap();
     let mut d = host.discovery();
     d.look(Instant::now());
-    eventually(|| d.told() == [("sft-702".to_owned(), 7)]).await;
+    eventually(|| d.run_steps() == [("sft-702".to_owned(), 7)]).await;
 }
 
 #[tokio::test]
@@ -105,5 +105,5 @@ async fn ranks_of_one_run_share_what_lies_beside_them() {
     host.job(200, 701, &["python3", "train.py"]);
     let mut d = host.discovery();
     d.look(Instant::now());
-    eventually(|| d.told() == [("sft-701".to_owned(), 1)]).await;
+    eventually(|| d.run_steps() == [("sft-701".to_owned(), 1)]).await;
 }

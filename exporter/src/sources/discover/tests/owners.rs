@@ -1,5 +1,5 @@
-//! Whose files are read on whose account. Root starts processes of another user; whoever else runs
-//! this has only themselves, and a file that its own mode keeps from them.
+//! With whose rights files are read. Root starts processes of another user; any other user has only
+//! themselves, and a file that its own mode keeps from them.
 
 use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, lchown};
@@ -41,7 +41,7 @@ impl Host {
     }
 
     /// A process of the other user in a control group that trains; it runs the script and waits. It
-    /// has a log of its own, so that nobody looks for one among those who run this test.
+    /// has a log of its own, so that none is looked for among the processes that run this test.
     fn trainer(&self, script: &str, variables: &[(&str, &str)]) -> Child {
         let mut command = Command::new("sh");
         command
@@ -75,7 +75,7 @@ impl Discovery {
         self.published().into_iter().filter(|e| e.kind == Kind::Step).filter_map(|e| e.step).collect()
     }
 
-    fn tells_secrets(&self) -> bool {
+    fn publishes_secrets(&self) -> bool {
         self.published().iter().any(|e| format!("{e:?}").contains(SECRET) || e.step == Some(777))
     }
 }
@@ -97,9 +97,9 @@ async fn what_a_process_names_is_read_as_its_user_reads_it() {
     assert_eq!(d.refused("discover", "discover"), Some(1.0), "once");
     eventually(|| d.steps() == [5]).await;
     eventually(|| d.published().iter().any(|e| format!("{e:?}").contains("it failed"))).await;
-    assert!(!d.tells_secrets());
-    let view = View::of(&Roots::default(), thief.0.id()).unwrap();
-    let why = Refusal::of(&view.find(&private).unwrap_err());
+    assert!(!d.publishes_secrets());
+    let view = View::of_process(&Roots::default(), thief.0.id()).unwrap();
+    let why = Refusal::from_error(&view.find(&private).unwrap_err());
     assert_eq!(why, Some(Refusal::NotReadable(other())));
 }
 
@@ -117,7 +117,7 @@ async fn a_log_that_is_swapped_for_a_link_is_not_read_behind_it() {
     lchown(&log, Some(other()), None).unwrap();
     let source = log.to_str().unwrap();
     eventually(|| d.refused(source, "tail") == Some(1.0)).await;
-    assert!(!d.tells_secrets());
+    assert!(!d.publishes_secrets());
     // Nor by a second name of the file, where the kernel lets them make one.
     fs::remove_file(&log).unwrap();
     fs::hard_link(&private, &log).unwrap();
@@ -126,10 +126,10 @@ async fn a_log_that_is_swapped_for_a_link_is_not_read_behind_it() {
     fs::write(&log, "{\"step\":6,\"loss\":1.5}\n").unwrap();
     chown(&log, Some(other()), None).unwrap();
     eventually(|| d.steps() == [5, 6]).await;
-    assert!(!d.tells_secrets());
+    assert!(!d.publishes_secrets());
 }
 
-/// The name of the run is that of the process, and the log that of somebody else.
+/// The name of the run is that of the process, and the log that of another user.
 #[tokio::test]
 async fn a_log_that_a_process_shows_is_not_the_word_of_its_owner() {
     if !is_root() {
@@ -173,7 +173,7 @@ async fn an_error_file_of_a_container_is_looked_for_in_it() {
     assert_eq!(d.found(&host), std::slice::from_ref(&within));
     host.write(&within, r#"{"message":"of the container"}"#);
     eventually(|| d.published().iter().any(|e| format!("{e:?}").contains("of the container"))).await;
-    assert!(!d.tells_secrets());
+    assert!(!d.publishes_secrets());
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn a_user_with_twenty_thousand_logs_leaves_room_for_another() {
     );
     let uid = rustix::process::geteuid().as_raw() + 4711;
     let status = format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t7\t7\t7\t7\nGroups:\t\n");
-    // A copy of the kernel's, which nobody may write to.
+    // A copy of the kernel's program, which no process may write to.
     fs::remove_file(host.path("proc/200/status")).unwrap();
     fs::write(host.path("proc/200/status"), status).unwrap();
     fs::set_permissions(host.path("logs"), fs::Permissions::from_mode(0o755)).unwrap();

@@ -108,8 +108,8 @@ fn a_file_that_a_link_leads_to_as_well_is_read_once() {
     assert_eq!(b.poll_steps(), range(6..8));
 }
 
-/// Root can give files away, and then only the share of their owner keeps them. Whoever else runs
-/// this has one share, and what was written last stays in it.
+/// Root can give files away, and then only the share of their owner keeps them. Any other user has
+/// one share, and what was written last stays in it.
 #[test]
 fn twenty_thousand_logs_leave_room_for_one_of_somebody_else() {
     let mut b = Bench::new("shared");

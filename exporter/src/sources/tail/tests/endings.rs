@@ -11,7 +11,7 @@ impl Bench {
         Self { unix: crate::clock::unix_now(), ..Self::new(path) }
     }
 
-    /// A process that has the file open, and writes what it is told to.
+    /// A process that has the file open, and writes what the test gives it.
     fn writer(&self, name: &str) -> Child {
         let log = OpenOptions::new().create(true).append(true).open(self.path(name)).unwrap();
         Command::new("cat").stdin(Stdio::piped()).stdout(log).spawn().unwrap()
@@ -33,15 +33,15 @@ impl Bench {
         self.poll().into_iter().map(|e| (e.run.unwrap_or_default(), e.kind, e.step)).collect()
     }
 
-    /// One start of a script that makes two steps, until its end was told; its run.
+    /// One start of a script that makes two steps, until its end was published; its run.
     fn start(&mut self, name: &str, job: Option<&str>) -> String {
         let before = fs::metadata(self.path(name)).map_or(0, |m| m.len()) as usize;
         let mut script = self.script(name, job);
         write(&mut script, &(step(1) + &step(2)));
         written(self, name, before + 2 * step(1).len());
-        let told = self.runs();
-        let run = told[0].0.clone();
-        assert_eq!(told, [(run.clone(), Kind::Step, Some(1)), (run.clone(), Kind::Step, Some(2))]);
+        let published = self.runs();
+        let run = published[0].0.clone();
+        assert_eq!(published, [(run.clone(), Kind::Step, Some(1)), (run.clone(), Kind::Step, Some(2))]);
         self.look();
         end(script);
         assert_eq!(self.byes().len(), 1);
@@ -127,9 +127,12 @@ fn a_second_start_that_is_over_before_it_is_seen_is_named_by_the_path() {
     let mut b = Bench::today("llama.log");
     let first = b.start("llama.log", None);
     b.steps("llama.log", 0..2);
-    let told = b.runs();
-    assert!(told.iter().all(|(run, kind, _)| run == "llama" && *kind == Kind::Step), "{first}: {told:?}");
-    assert_eq!(told.len(), 2);
+    let published = b.runs();
+    assert!(
+        published.iter().all(|(run, kind, _)| run == "llama" && *kind == Kind::Step),
+        "{first}: {published:?}"
+    );
+    assert_eq!(published.len(), 2);
 }
 
 #[test]
@@ -152,11 +155,11 @@ fn a_second_start_between_two_looks_ends_the_first() {
     write(&mut second, &step(0));
     written(&b, "llama.log", 2 * step(7).len());
     b.wait(owner::LOOK_EVERY);
-    let mut told = b.runs();
-    told.extend(b.runs());
-    assert_eq!(told[0], (run.clone(), Kind::Bye, None));
-    assert_eq!((told.len(), told[1].1, told[1].2), (2, Kind::Step, Some(0)));
-    assert_ne!(told[1].0, run);
+    let mut published = b.runs();
+    published.extend(b.runs());
+    assert_eq!(published[0], (run.clone(), Kind::Bye, None));
+    assert_eq!((published.len(), published[1].1, published[1].2), (2, Kind::Step, Some(0)));
+    assert_ne!(published[1].0, run);
     end(second);
 }
 
@@ -192,7 +195,7 @@ fn last_words_are_passed_on() {
 }
 
 #[test]
-fn an_end_that_the_log_tells_is_the_end() {
+fn an_end_that_the_log_contains_is_the_end() {
     let mut b = Bench::today("llama.log");
     let writer = b.writer("llama.log");
     b.steps("llama.log", 1..2);

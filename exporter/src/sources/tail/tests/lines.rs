@@ -83,7 +83,7 @@ fn the_time_of_a_line() {
     b.poll();
     b.append("run.log", &format!("{STAMP}{}", step(1)));
     b.unix = NOON + 1.0;
-    assert_eq!(b.poll()[0].ts, Some(NOON), "a fresh line tells its zone");
+    assert_eq!(b.poll()[0].ts, Some(NOON), "a fresh line shows its zone");
     b.append("run.log", &format!("[2030-01-01 07:00:10]{}", step(2)));
     b.unix = NOON + 400.0;
     assert_eq!(b.poll()[0].ts, Some(NOON + 10.0));
@@ -105,11 +105,11 @@ fn the_time_of_lines_that_were_there_before() {
     assert_eq!(
         ts,
         [NOON + 5.0, NOON],
-        "not later than the file was written; in the zone that its last line tells"
+        "not later than the file was written; in the zone that its last line shows"
     );
 }
 
-/// As much of a file as nobody wrote, and what was skipped of it by now.
+/// As much of a file as was never written, and what was skipped of it by now.
 fn skipped(b: &Bench) -> u64 {
     b.page().get(&SKIPPED, &[&b.config.path, "tail"]).unwrap_or(0.0) as u64
 }

@@ -110,7 +110,7 @@ fn several_writers_of_one_directory_are_one_run() {
 }
 
 #[test]
-fn an_old_event_file_tells_only_what_is_added() {
+fn of_an_old_event_file_only_what_is_added_is_published() {
     let mut b = bench();
     b.config.from = From::End;
     b.append_bytes(EVENTS, &[version(), step_of(1), step_of(2)].concat());
@@ -119,7 +119,7 @@ fn an_old_event_file_tells_only_what_is_added() {
     assert_eq!(b.rested(), exp1(3..5));
 }
 
-/// A record that says nothing of a step, such as a graph.
+/// A record without a step, such as a graph.
 fn long(bytes: usize) -> Vec<u8> {
     let length = [bytes as u8 | 0x80, (bytes >> 7) as u8 | 0x80, (bytes >> 14) as u8];
     record(&[&[0x1a][..], &length, &vec![b'x'; bytes]].concat())
@@ -226,7 +226,8 @@ fn what_has_no_time_of_its_own_is_as_old_as_its_file() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// However the bytes arrive and whenever the exporter dies, every step is told once and whole.
+    /// However the bytes arrive and whenever the exporter dies, every step is published once and
+    /// whole.
     #[test]
     fn any_history_loses_and_doubles_nothing(history in prop::collection::vec((1usize..150, 0u8..6), 1..40), kept: bool) {
         let mut b = bench();
@@ -264,7 +265,7 @@ proptest! {
 }
 
 #[test]
-fn a_table_caught_while_it_is_written_anew_is_told_once() {
+fn a_table_caught_while_it_is_written_anew_is_published_once() {
     let mut b = Bench::new("metrics.csv");
     let (short, long) = ("step,loss\n1,2.5\n2,1.5\n", "epoch,step,loss\n0,1,2.5\n0,2,1.5\n0,3,1.25\n");
     let mut becomes = |text: &str| {

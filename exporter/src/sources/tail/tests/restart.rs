@@ -125,8 +125,8 @@ fn a_parser_goes_on_knowing_what_it_knew() {
     b.append("run.log", &line(100, " lm loss: 2.0 |"));
     b.poll();
     b.kill();
-    // All 100 iterations since the last line were skipped, or 99 of them: only who knows the last
-    // line can tell.
+    // All 100 iterations since the last line were skipped, or 99 of them: only the last line
+    // decides which.
     b.append("run.log", &line(200, " number of skipped iterations: 99 |"));
     let e = b.poll();
     assert_eq!(

@@ -50,7 +50,7 @@ fn copytruncate_and_truncation() {
     assert_eq!(b.dropped("truncated"), Some(2.0));
 }
 
-/// Nothing may follow: a writer whose last lines are these waits for ever to be heard.
+/// Nothing may follow: the last lines of a writer must be read without a further one.
 #[test]
 fn a_log_that_is_cut_and_written_to_the_same_length_is_read() {
     let mut b = Bench::new("run.log");

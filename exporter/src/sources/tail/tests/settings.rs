@@ -1,4 +1,4 @@
-//! What the configuration says.
+//! Settings of the configuration.
 
 use stepwatch_formats::Rule;
 use stepwatch_kit::config::Period;
@@ -78,14 +78,14 @@ fn mistakes_of_the_configuration_are_named() {
     sources[0].tail.path: must not be empty
     sources[0].tail.format: unknown log format "megatorn"; known are NAMES
     sources[1].tail.path: Pattern syntax error near position 5: wildcards are either regular `*` or recursive `**`
-    sources[1].tail.keys: must tell where the step stands (step: ...)
+    sources[1].tail.keys: must give the key of the step (step: ...)
     sources[1].tail.keys: are for JSON lines, but the format is llmc
     sources[1].tail.poll_interval: must be at least 10ms
     sources[2].tail.world: must be at least 1
     sources[2].tail.model: has nothing that FLOPs could be counted from: n_params, or layers, hidden_size and the like
     sources[2].tail.dtype: must not be empty
     sources[3].tail.rule.regex: unclosed group
-    sources[4].tail.rules: takes the place of format and keys, so say only one of them
+    sources[4].tail.rules: takes the place of format and keys, so set only one of them
     "#);
     assert!(config("- tail: {path: /a, fromat: x}").is_err());
     assert!(config("- tial: {path: /a}").is_err());
@@ -124,7 +124,7 @@ fn what_a_log_said_of_its_model_is_said_again_to_who_does_not_know_it() {
 }
 
 #[test]
-fn what_a_log_cannot_tell_is_said_once() {
+fn what_a_log_does_not_contain_is_published_once() {
     let about = |c: &mut TailConfig| {
         let dimensions = stepwatch_kit::config::parse::<TailConfig>(
             "c",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stepwatch_wire::Value;
 
-/// Where models that see and hear keep the dimensions of their language part.
+/// Where models for images and sound keep the dimensions of their language part.
 const NESTED: &[&str] = &["text_config", "llm_config", "language_config"];
 const OTHER_PARTS: &[&str] = &["vision_config", "audio_config", "vision_tower", "visual"];
 
@@ -49,11 +49,11 @@ pub(super) struct Fields(BTreeMap<String, Value>);
 
 impl Fields {
     /// The dimensions of the language part under usual names, and what is left out.
-    pub(super) fn language(told: &BTreeMap<String, Value>) -> (Self, Option<&'static str>) {
-        let mut found = told.clone();
-        let is_part = |key: &&str| matches!(told.get(*key), Some(Value::Map(_)));
+    pub(super) fn language(given: &BTreeMap<String, Value>) -> (Self, Option<&'static str>) {
+        let mut found = given.clone();
+        let is_part = |key: &&str| matches!(given.get(*key), Some(Value::Map(_)));
         if let Some(Value::Map(nested)) =
-            NESTED.iter().find(|key| is_part(key)).and_then(|key| told.get(*key))
+            NESTED.iter().find(|key| is_part(key)).and_then(|key| given.get(*key))
         {
             found.extend(nested.iter().map(|(k, v)| (k.clone(), v.clone())));
         }
@@ -149,19 +149,19 @@ impl Fields {
         Some(gemma || ["silu", "swish", "glu"].iter().any(|a| activation.contains(a)))
     }
 
-    /// Why nobody knows whether there are gates although an activation is told.
-    pub(super) fn gates_untold(&self) -> Option<String> {
+    /// Why it is not known whether there are gates although an activation is given.
+    pub(super) fn gates_unknown(&self) -> Option<String> {
         let activation = self.text(ACTIVATIONS).filter(|_| self.gated().is_none())?;
         let kind: String = self.kind().chars().take(32).collect();
         let unknown = if kind.is_empty() {
-            "no model type is told".to_owned()
+            "no model type is given".to_owned()
         } else {
             format!("of the model type {kind} it is not known")
         };
-        Some(format!("{activation} does not tell whether there are gates, and {unknown}"))
+        Some(format!("{activation} does not determine whether there are gates, and {unknown}"))
     }
 
-    /// GPT-2 and its kin say by `"n_inner": null` that it is the usual width.
+    /// GPT-2 and its kin mean the usual width by `"n_inner": null`.
     pub(super) fn ffn(&self, hidden: Option<f64>) -> Option<f64> {
         let names = [
             "ffn",
@@ -177,7 +177,7 @@ impl Fields {
         self.llama_ffn(hidden).or_else(|| self.number(&names)).or_else(usual)
     }
 
-    /// As Llama's own code tells it: two thirds of four times, rounded up to a multiple.
+    /// As Llama's own code computes it: two thirds of four times, rounded up to a multiple.
     fn llama_ffn(&self, hidden: Option<f64>) -> Option<f64> {
         let (hidden, multiple) = (hidden?, self.number(&["multiple_of"])?);
         let factor = self.number(&["ffn_dim_multiplier"]).unwrap_or(1.0);

@@ -85,7 +85,7 @@ const NO_FORMULA: &[&str] = &[
     "mllama",
     "dbrx",
 ];
-/// Parts of keys that speak of layers which are not attention over everything.
+/// Parts of keys that name layers which are not attention over everything.
 const SIGNS: &[&str] = &[
     "mamba",
     "ssm",
@@ -210,8 +210,8 @@ impl Span {
 }
 
 impl Mix {
-    /// `Err` says why there is no formula for this model.
-    pub(super) fn of(f: &Fields, layers: f64, parts: Parts) -> Result<Self, Refused> {
+    /// Errors with the reason if there is no formula for this model.
+    pub(super) fn from_fields(f: &Fields, layers: f64, parts: Parts) -> Result<Self, Refused> {
         refuse(f, parts)?;
         let layers = layers as usize;
         if layers > MAX_LAYERS {
@@ -224,15 +224,14 @@ impl Mix {
         };
         let lacks = |count: f64, known: bool| count > 0.0 && !known;
         if lacks(found.delta, parts.delta) {
-            let what =
-                "layers of linear attention whose dimensions (linear_num_value_heads and so on) are not told";
+            let what = "layers of linear attention whose dimensions (linear_num_value_heads and so on) are not given";
             return Err(what.into());
         }
         if lacks(found.mamba, parts.mamba) {
-            return Err("layers of Mamba that are not Mamba 2, or whose dimensions are not told".into());
+            return Err("layers of Mamba that are not Mamba 2, or whose dimensions are not given".into());
         }
         if lacks(found.sparse, parts.experts) {
-            return Err("layers with experts whose number is not told".into());
+            return Err("layers with experts whose number is not given".into());
         }
         Ok(found)
     }
@@ -245,7 +244,7 @@ impl Mix {
 fn refuse(f: &Fields, parts: Parts) -> Result<(), Refused> {
     let kind = f.kind();
     if f.flag("is_encoder_decoder") == Some(true) || TWO_LENGTHS.contains(&kind) {
-        return Err("an encoder and a decoder: their FLOPs depend on two lengths, and one is told".into());
+        return Err("an encoder and a decoder: their FLOPs depend on two lengths, and one is given".into());
     }
     if BOTH_WAYS.contains(&kind) {
         return Err(format!("{kind} is no decoder: the formulas are those of language models"));
@@ -262,7 +261,7 @@ fn refuse(f: &Fields, parts: Parts) -> Result<(), Refused> {
         let counted =
             parts.mamba && matches!(*sign, "mamba" | "ssm") || parts.delta && sign.starts_with("linear");
         if says_something(value) && !READ.contains(&key.as_str()) && !counted {
-            return Err(format!("{} speaks of layers that are not known", clip(key)));
+            return Err(format!("{} names layers that are not known", clip(key)));
         }
     }
     if let Some(key) = A_LAYER.iter().find(|key| f.is_uneven(key)) {
@@ -276,10 +275,10 @@ fn refuse(f: &Fields, parts: Parts) -> Result<(), Refused> {
         counts && key.contains("experts") && f.number(&[key]).is_some_and(|n| n > 1.0)
     };
     if let Some((key, _)) = f.iter().find(|(key, _)| !parts.experts && unread(key)) {
-        return Err(format!("{} speaks of experts that are not known", clip(key)));
+        return Err(format!("{} names experts that are not known", clip(key)));
     }
     if f.number(&["kv_lora_rank"]).is_some() && !parts.latent {
-        return Err("latent attention whose dimensions (v_head_dim and so on) are not told".into());
+        return Err("latent attention whose dimensions (v_head_dim and so on) are not given".into());
     }
     Ok(())
 }
@@ -340,8 +339,8 @@ fn of_layers(f: &Fields, layers: usize, parts: Parts) -> Result<Mix, Refused> {
 
 fn kinds(f: &Fields, layers: usize) -> Result<Vec<Layer>, Refused> {
     let kind = f.kind();
-    if let Some(told) = f.list("layer_types").or_else(|| f.list("layers_block_type")) {
-        return listed(told, layers);
+    if let Some(given) = f.list("layer_types").or_else(|| f.list("layers_block_type")) {
+        return listed(given, layers);
     }
     if is_shared_out(f) {
         return of_ratios(f, layers);
@@ -368,9 +367,9 @@ fn kinds(f: &Fields, layers: usize) -> Result<Vec<Layer>, Refused> {
     windows(f, layers)
 }
 
-fn listed(told: &[Value], layers: usize) -> Result<Vec<Layer>, Refused> {
-    if told.len() != layers {
-        return Err(format!("{layers} layers, and types of {}", told.len()));
+fn listed(given: &[Value], layers: usize) -> Result<Vec<Layer>, Refused> {
+    if given.len() != layers {
+        return Err(format!("{layers} layers, and types of {}", given.len()));
     }
     let known = |value: &Value| match value.as_str() {
         Some("full_attention" | "attention") => Ok(Layer::Full),
@@ -380,7 +379,7 @@ fn listed(told: &[Value], layers: usize) -> Result<Vec<Layer>, Refused> {
         Some("mamba" | "mamba2") => Ok(Layer::Mamba),
         odd => Err(format!("layers of the type {} are not known", clip(odd.unwrap_or("?")))),
     };
-    told.iter().map(known).collect()
+    given.iter().map(known).collect()
 }
 
 /// Layers are given out by shares, as Megatron did before it had patterns.
@@ -460,8 +459,8 @@ fn every(
         }
         return Ok(list.iter().map(|v| if says_something(v) { other } else { Layer::Full }).collect());
     }
-    let told = f.number(&[key]).map(|n| n as usize).or(usual);
-    let Some(n) = told.filter(|n| *n > 0) else {
+    let given = f.number(&[key]).map(|n| n as usize).or(usual);
+    let Some(n) = given.filter(|n| *n > 0) else {
         return Err(format!("{key} is neither a number nor a list"));
     };
     Ok((0..layers).map(|i| if (i + 1) % n == 0 { Layer::Full } else { other }).collect())
@@ -469,7 +468,7 @@ fn every(
 
 fn span(f: &Fields, kind: Layer) -> Result<Span, Refused> {
     let sized = |size: Option<f64>, what: &str| {
-        size.filter(|s| *s >= 1.0).ok_or_else(|| format!("attention over a {what} whose size is not told"))
+        size.filter(|s| *s >= 1.0).ok_or_else(|| format!("attention over a {what} whose size is not given"))
     };
     match kind {
         Layer::Window => Ok(Span::Window(sized(window(f), "window")?)),

@@ -4,7 +4,7 @@ use super::fields::{EXPERTS, Fields};
 use super::mix::{Mix, Parts, Span};
 use crate::training::mfu::Convention;
 
-/// Dimensions of a transformer; each is absent unless it was told.
+/// Dimensions of a transformer; each is absent unless it was given.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Shape {
     params: Option<f64>,
@@ -14,7 +14,7 @@ pub(super) struct Shape {
     active: Option<f64>,
     /// Parameters with a gradient: fewer than `params` with adapters.
     trainable: Option<f64>,
-    /// Which layers there are, where their number was told.
+    /// Which layers there are, where their number was given.
     mix: Option<Mix>,
     hidden: Option<f64>,
     heads: Option<f64>,
@@ -78,7 +78,7 @@ struct Mamba {
 }
 
 impl Experts {
-    fn of(f: &Fields) -> Option<Self> {
+    fn from_fields(f: &Fields) -> Option<Self> {
         let count = f.number(EXPERTS)?;
         let chosen = f.number(&[
             "top_k",
@@ -105,7 +105,7 @@ impl Experts {
 }
 
 impl Latent {
-    fn of(f: &Fields) -> Option<Self> {
+    fn from_fields(f: &Fields) -> Option<Self> {
         Some(Self {
             q_rank: f.number(&["q_lora_rank"]),
             kv_rank: f.number(&["kv_lora_rank"])?,
@@ -117,7 +117,7 @@ impl Latent {
 }
 
 impl Delta {
-    fn of(f: &Fields) -> Option<Self> {
+    fn from_fields(f: &Fields) -> Option<Self> {
         Some(Self {
             key_heads: f.number(&["linear_num_key_heads"])?,
             value_heads: f.number(&["linear_num_value_heads"])?,
@@ -142,7 +142,7 @@ impl Delta {
 }
 
 impl Mamba {
-    fn of(f: &Fields) -> Option<Self> {
+    fn from_fields(f: &Fields) -> Option<Self> {
         let alone = f.kind() == "mamba2";
         let names =
             |hybrid: &'static [&'static str], own: &'static [&'static str]| if alone { own } else { hybrid };
@@ -171,19 +171,19 @@ impl Mamba {
 
 impl Shape {
     /// And why there is no formula for it, where there is none.
-    pub(super) fn of(f: &Fields) -> (Self, Option<String>) {
+    pub(super) fn from_fields(f: &Fields) -> (Self, Option<String>) {
         let length = f.number(&["seq_len", "seq_length", "sequence_length", "block_size", "max_seq_len"]);
         let hidden = f.number(&["hidden", "hidden_size", "d_model", "n_embd", "dim"]);
         let layers = f.number(&["layers", "n_layers", "n_layer", "num_layers", "num_hidden_layers"]);
-        let (experts, delta, mamba) = (Experts::of(f), Delta::of(f), Mamba::of(f));
-        let latent = Latent::of(f);
+        let (experts, delta, mamba) = (Experts::from_fields(f), Delta::from_fields(f), Mamba::from_fields(f));
+        let latent = Latent::from_fields(f);
         let parts = Parts {
             experts: experts.is_some(),
             latent: latent.is_some(),
             delta: delta.is_some(),
             mamba: mamba.is_some(),
         };
-        let mix = Mix::of(f, layers.unwrap_or(0.0), parts);
+        let mix = Mix::from_fields(f, layers.unwrap_or(0.0), parts);
         let refused = mix.as_ref().err().cloned();
         let groups = [
             "kv_heads",
@@ -216,20 +216,20 @@ impl Shape {
             latent,
             delta,
             mamba,
-            // `num_nextn_predict_layers` of a `config.json` tells of layers that DeepSeek and GLM
+            // `num_nextn_predict_layers` of a `config.json` counts layers that DeepSeek and GLM
             // publish; transformers neither builds nor trains them.
             mtp_layers: f.number(&["mtp_layers", "mtp_num_layers"]).unwrap_or(0.0),
         };
         (shape, refused)
     }
 
-    /// Nothing can be counted, for want of nothing but whether there are gates.
+    /// Nothing can be counted, only because it is not known whether there are gates.
     pub(super) fn lacks_gates(&self) -> bool {
         let with_gates = || Self { gated: Some(true), ..self.clone() };
         self.weights().is_none() && with_gates().weights().is_some()
     }
 
-    /// The trainer counts so many parameters, and the dimensions that were told add up to others:
+    /// The trainer counts so many parameters, and the dimensions that were given add up to others:
     /// they are not those of this model.
     pub(super) fn contradicts(&self, total: f64) -> Option<String> {
         /// Norms and biases are not added up.

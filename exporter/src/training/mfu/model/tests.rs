@@ -1,4 +1,4 @@
-//! Models, held to published parameters and to FLOPs that were derived by hand.
+//! Models, compared to published parameters and to FLOPs that were derived by hand.
 
 use super::*;
 use stepwatch_wire::Event;
@@ -36,7 +36,7 @@ fn the_published_cases() {
     assert!(cases.len() >= 30);
 }
 
-/// What their makers say of how many parameters there are, and how many work on a token.
+/// The numbers of parameters, and of those that work on a token, as their makers published them.
 #[test]
 fn the_parameters_are_those_that_were_published() {
     let cases = Value::parse(include_bytes!("../cases.json")).unwrap();
@@ -103,12 +103,12 @@ fn packing_shortens_attention_only() {
     assert_eq!(flops(&whole, "6n"), flops(&packed, "6n"));
     let attention = |m: &Model| flops(m, "full").unwrap() - 6e9;
     assert!((attention(&whole) / attention(&packed) - 4.0).abs() < 1e-9);
-    let told = whole.flops_per_token(Some(2000.0));
-    assert_eq!(told, packed.flops_per_token(None));
+    let given = whole.flops_per_token(Some(2000.0));
+    assert_eq!(given, packed.flops_per_token(None));
 }
 
 #[test]
-fn what_is_not_told_is_not_guessed() {
+fn what_is_not_given_is_not_guessed() {
     assert!(!model(r#""llama""#).is_known() && !model(r#"{"hidden":4096}"#).is_known());
     let names = |m: &Model| m.flops_per_token(None).iter().map(|(c, _)| c.to_string()).collect::<Vec<_>>();
     assert_eq!(names(&model(r#"{"n_params":1e9}"#)), ["6n"]);
@@ -116,7 +116,7 @@ fn what_is_not_told_is_not_guessed() {
     let shape = r#"{"layers":2,"hidden":64,"heads":4,"ffn":256,"vocab":1000,"seq_len":128"#;
     assert!(names(&model(&format!("{shape}}}"))).is_empty());
     assert_eq!(names(&model(&format!("{shape},\"gated\":false}}"))), ["full", "causal", "6n", "exact"]);
-    // Null means a width only where that is how the framework says it.
+    // Null means a width only where the framework uses it so.
     let shape = shape.replace(",\"ffn\":256", ",\"gated\":false");
     let null = |key: &str| names(&model(&format!("{shape},\"{key}\":null}}")));
     assert_eq!(null("n_inner"), ["full", "causal", "6n", "exact"]);
@@ -132,8 +132,8 @@ proptest::proptest! {
     ) {
         let names = ["n_params", "trainable_params", "layers", "hidden", "heads", "ffn", "vocab", "seq_len", "experts", "top_k",
             "dense_layers", "mtp_layers", "sliding_window_pattern", "sliding_window"];
-        let told = names.iter().zip(n).filter_map(|(name, v)| Some(format!(",\"{name}\":{}", v?)));
-        let fields = format!("{{\"gated\":{gated}{}", told.collect::<String>());
+        let given = names.iter().zip(n).filter_map(|(name, v)| Some(format!(",\"{name}\":{}", v?)));
+        let fields = format!("{{\"gated\":{gated}{}", given.collect::<String>());
         for (_, flops) in model(&(fields + "}")).flops_per_token(None) {
             proptest::prop_assert!(flops > 0.0 && flops.is_finite());
         }
