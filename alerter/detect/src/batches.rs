@@ -1,10 +1,10 @@
 //! Data that makes runs spike: the same batch in another run, or in another attempt of this one.
 //!
-//! A spike is remembered by where the run stood in its data: in samples where it tells a constant
-//! batch size, else in steps. Runs that read the same data in the same order meet at the same place
-//! (seven GPT-2 runs of different people spike at steps 3370, 3696, 5317: it is the data); chance
-//! hardly brings them there, with two spikes in ten thousand steps. Only places that are known to a
-//! few batches count.
+//! A spike is remembered by the position of the run in its data: in samples where the run reports a
+//! constant batch size, else in steps. Runs that read the same data in the same order spike at the
+//! same position (seven GPT-2 runs of different people spike at steps 3370, 3696, 5317: it is the
+//! data). Coincidence is unlikely, with two spikes in ten thousand steps. Only positions that are
+//! known to within a few batches count.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ const MAX_SIGHTINGS: usize = 2048;
 const WIDEST: i64 = 8;
 /// Steps by which the onset of a loss spike may be off.
 const LOSS_SLACK: i64 = 1;
-/// First steps, in which runs fail of how they were set up, whatever they read.
+/// First steps, in which runs fail because of their setup and not of their data.
 const BEGINNING: i64 = 50;
 
 /// A stretch of data: behind `from`, up to `to`.
@@ -61,7 +61,7 @@ pub(crate) struct Batches {
 }
 
 impl BatchSize {
-    pub(crate) fn told(&mut self, samples: f64) {
+    pub(crate) fn observe(&mut self, samples: f64) {
         let size = (samples.fract() == 0.0 && (1.0..1e12).contains(&samples)).then_some(samples as i64);
         self.varies |= size.is_none() || self.size.is_some_and(|had| Some(had) != size);
         self.size = self.size.or(size);
@@ -84,7 +84,7 @@ impl BatchSize {
 
     /// The data that a finding is about, if it is a spike and its place is known well enough.
     /// `interval`: steps between two samples.
-    pub(crate) fn of(self, v: &Finding, interval: i64) -> Option<Stretch> {
+    pub(crate) fn stretch_of(self, v: &Finding, interval: i64) -> Option<Stretch> {
         let slack = match v.kind {
             Kind::GradSpike | Kind::Nonfinite => 0,
             Kind::LossSpike | Kind::Divergence => LOSS_SLACK,
@@ -147,7 +147,7 @@ mod tests {
 
     fn samples(n: i64) -> BatchSize {
         let mut size = BatchSize::default();
-        (0..3).for_each(|_| size.told(n as f64));
+        (0..3).for_each(|_| size.observe(n as f64));
         size
     }
 
@@ -169,8 +169,8 @@ mod tests {
     fn a_batch_size_that_varies_is_none() {
         let mut size = samples(64);
         assert_eq!(at(size, 10).unit, Unit::Samples);
-        size.told(128.0);
-        size.told(64.0);
+        size.observe(128.0);
+        size.observe(64.0);
         assert_eq!(at(size, 10), Stretch { unit: Unit::Steps, from: 9, to: 10 });
     }
 

@@ -1,22 +1,22 @@
-//! Why a run is sick: who is suspected, in which order, and on what evidence.
+//! Root causes of a fault of a run: the suspects, their order, and the evidence against each.
 //!
-//! Evidence is what sets one place apart from its peers, and what a place said of itself: a rank
-//! that computes longer than the others of its stage, a GPU or port that reads unlike those of the
-//! other nodes, an XID, a link, a mount, a setup that differs, a rank that died first or stopped
-//! early. Each piece is weighed alike:
+//! Evidence is what sets one place apart from its peers, and what was reported of a place: a rank
+//! that computes longer than the others of its stage, a GPU or port whose readings differ from
+//! those of the other nodes, an XID, a link, a mount, a setup that differs, a rank that died first
+//! or stopped early. Each piece is weighed alike:
 //!
 //! ```text
 //! score = strength + 1·[began in the ten minutes before] + 1/(place in the order of onsets)
 //!       + 2·(1 − share of nodes that have it) + prior(kind)
 //! ```
 //!
-//! `strength` is 1 of what was told, and ln(1 + S/h) of a statistic that stands at S with its bound
-//! at h. Pieces of one place add up: the best counts whole, the best of each further sort a
-//! quarter; ten ranks that died together are one sort. What can neither stop nor slow
-//! a run (a prior below 1: a clock, a full disk, a management link) is early for nobody, and does
-//! not explain. What many nodes have alike is one suspect, the thing that they share. Where ranks
-//! or devices were compared and none stands out, that is said too: then it is the
-//! data, an evaluation or the software.
+//! `strength` is 1 for a reported fact, and ln(1 + S/h) for a statistic of value S with the bound
+//! h. Pieces of one place add up: the best counts whole, the best of each further sort a quarter;
+//! ten ranks that died together are one sort. A piece that can neither stop nor slow a run (a prior
+//! below 1: a clock, a full disk, a management link) has no place in the order of onsets, and does
+//! not explain the fault. A condition of many nodes makes one suspect: what these nodes share.
+//! Where ranks or devices were compared and none stands out, the finding says so: then the cause is
+//! the data, an evaluation or the software.
 //!
 //! Pure: facts in, suspects out, the same every time.
 
@@ -39,24 +39,25 @@ pub(crate) use standstill::{all_wait, look as standstill};
 
 /// Suspects named.
 const NAMED: usize = 5;
-/// Pieces of a place that are told.
-const TOLD: usize = 3;
-/// What began within this time before the onset may have caused it, and, since neither is exact,
-/// within this time after it.
+/// Pieces of a place that are reported.
+const PIECES: usize = 3;
+/// A piece that began within `BEFORE` before the onset may have caused it, or, since neither time
+/// is exact, within `AFTER` after it.
 const BEFORE: Span = Span::secs(600);
 const AFTER: Span = Span::secs(60);
-/// Less is not worth a word.
+/// Suspects with a lower score are left out: 3 is the score of a reported fact that was the first
+/// to begin, within the ten minutes before, but that all nodes have and that has no prior.
 const WORTH: f64 = 3.0;
 /// Weight of the best piece of every sort after the best of all.
 const FURTHER: f64 = 0.25;
-/// A piece with a smaller prior is no reason: it may be told, but explains nothing.
+/// A piece with a smaller prior may be reported, but does not explain a fault.
 const EXPLAINS: f64 = 1.0;
 /// Links of two nodes that fail within this time of each other share a switch.
 const FABRIC: Span = Span::secs(60);
 /// Weight of an incident's own detector: it looked at the run itself.
 const OWN: f64 = 3.0;
 
-/// A place and everything that speaks against it.
+/// A place and all evidence against it.
 #[derive(Debug, Default)]
 struct Case {
     score: f64,
@@ -196,9 +197,9 @@ fn weigh(mut pieces: Vec<Piece>, onset: Ts, nodes: usize) -> BTreeMap<Place, Cas
 }
 
 impl Case {
-    /// The best piece names the place; the others are told after it.
+    /// The best piece names the place; the others are listed after it.
     fn suspect(self) -> Option<Suspect> {
-        let mut pieces = self.pieces.into_iter().take(TOLD).map(|(_, _, suspect)| suspect);
+        let mut pieces = self.pieces.into_iter().take(PIECES).map(|(_, _, suspect)| suspect);
         let mut best = pieces.next()?;
         pieces.for_each(|further| best.join(further));
         Some(best.scored(self.score))

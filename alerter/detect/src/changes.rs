@@ -1,4 +1,4 @@
-//! What changed of the runs: context for whoever looks at an incident, and nobody's alarm.
+//! Changes of the runs: context for people who look at an incident. They raise no alarm.
 
 use crate::run::RunState;
 use stepwatch_model::time::Ts;
@@ -54,7 +54,7 @@ pub(crate) struct Before {
 pub(crate) struct Changes(Vec<RunChange>);
 
 impl Before {
-    pub(crate) fn of(f: &RunState) -> Self {
+    pub(crate) fn from_run(f: &RunState) -> Self {
         Self { attempt: f.attempt, steps: f.total_steps, step: f.last_step }
     }
 }
@@ -85,7 +85,7 @@ impl Changes {
 
 /// Which configurations of its own the nodes of a run show.
 pub(crate) fn configuration(f: &RunState) -> Vec<String> {
-    f.setups.of(true).into_iter().map(|v| v.setup.fingerprint).collect()
+    f.setups.variants(true).into_iter().map(|v| v.setup.fingerprint).collect()
 }
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ mod tests {
     use crate::{Input, Monitor};
 
     #[test]
-    fn starts_and_steps_back_are_told_once() {
+    fn starts_and_steps_back_are_reported_once() {
         let mut monitor = Monitor::default();
         let mut feed = |attempt: u32, step: i64| {
             let line = format!(
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn another_configuration_of_the_run_is_told_once_and_the_first_is_none() {
+    fn another_configuration_of_the_run_is_reported_once_and_the_first_is_none() {
         let mut monitor = Monitor::default();
         let mut feed = |line: &str| {
             let event = Event::parse(line.as_bytes()).unwrap();
@@ -129,7 +129,7 @@ mod tests {
         let step = r#"{"k":"step","run":"r","rank":0,"node":"n1","step":100,"m":{"loss":2.5}}"#;
         assert_eq!(feed(step), ["r started at step 100"]);
         assert!(feed(&setup("a", "1e-4")).is_empty(), "what is learned first is no change");
-        assert!(feed(&setup("a", "1e-4")).is_empty(), "it is told every ten minutes");
+        assert!(feed(&setup("a", "1e-4")).is_empty(), "it is published every ten minutes");
         assert_eq!(feed(&setup("b", "3e-4")), ["r has another configuration at step 100"]);
         assert!(feed(&setup("b", "3e-4")).is_empty());
     }

@@ -78,8 +78,7 @@ fn blank(kind: Kind, signal: &'static str, ts: Ts, step: Option<i64>) -> Finding
     }
 }
 
-/// A detector of one run's steps. O(1) state, no clock: everything it knows is in `self` and in the
-/// samples.
+/// A detector of one run's steps. O(1) state, no clock: it judges only by `self` and the samples.
 pub trait StepDetector {
     type Config;
 
@@ -88,7 +87,7 @@ pub trait StepDetector {
     /// listed before have found in it.
     fn step(&mut self, c: &Self::Config, step: &mut JudgedStep<'_>, shared: &mut Shared);
 
-    /// Takes what is told beside the samples; most detectors have no use for it.
+    /// Takes what a run reports beside its samples; most detectors do not use it.
     fn extra(&mut self, _c: &Self::Config, _e: &Extra<'_>, _shared: &Shared, _out: &mut Vec<Finding>) {}
 
     /// Settings changed; most detectors read them when they need them.

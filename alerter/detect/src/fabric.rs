@@ -1,5 +1,5 @@
-//! Which nodes have a link that is down, and since when: what fails on several nodes at once, they
-//! share.
+//! Which nodes have a link that is down, and since when: links of several nodes that fail at once
+//! share a switch.
 //!
 //! Nothing of it is stored: it follows from the nodes. Times are by the clocks of the nodes: what
 //! is read from a backlog comes all at once.
@@ -19,7 +19,7 @@ enum Medium {
 }
 
 impl Medium {
-    fn of(medium: &str) -> Option<Self> {
+    fn parse(medium: &str) -> Option<Self> {
         match medium {
             "infiniband" | "roce" | "efa" => Some(Self::Rdma),
             "ethernet" => Some(Self::Ethernet),
@@ -36,12 +36,12 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    /// Takes note of the links of a node that are down. One that makes errors, is slow, or is up
-    /// again tells of itself only.
+    /// Takes note of the links of a node that are down. A link that makes errors, is slow, or is
+    /// up again says nothing about the fabric.
     pub(crate) fn note(&mut self, node: &NodeState) {
         let links = node.conditions.iter().filter(|(key, _)| key.topic == Topic::Link);
         let down = links.filter(|(key, c)| key.is_link_down(c) && c.holds() && c.level > Level::Info);
-        let down: Vec<_> = down.filter_map(|(_, c)| Some((Medium::of(&c.medium)?, c.began))).collect();
+        let down: Vec<_> = down.filter_map(|(_, c)| Some((Medium::parse(&c.medium)?, c.began))).collect();
         if self.of.get(&node.name).map_or(down.is_empty(), |had| *had == down) {
             return;
         }
@@ -102,7 +102,7 @@ mod tests {
 
     fn together(story: &[(i64, &str, &str, &str)], node: &str) -> Vec<String> {
         let mut fabric = Fabric::default();
-        story.iter().for_each(|told| said(&mut fabric, *told));
+        story.iter().for_each(|event| said(&mut fabric, *event));
         fabric.together(node).into_iter().map(str::to_owned).collect()
     }
 

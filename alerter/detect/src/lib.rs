@@ -1,8 +1,8 @@
 //! The half of the engine that detects: events of runs and nodes in, findings out.
 //!
 //! No clock, socket, thread, file or randomness: time is an argument, timers are data, iteration
-//! order is fixed. It knows nothing of incidents, people or receivers; `stepwatch-respond` does,
-//! and learns of it through [`stepwatch_model::Detected`].
+//! order is fixed. This crate does not depend on incidents, people or receivers.
+//! `stepwatch-respond` handles those; it gets the findings as [`stepwatch_model::Detected`].
 
 mod batches;
 mod cause;

@@ -1,5 +1,5 @@
-//! Runs and nodes, and whoever reports them: inputs to runs, findings out, deadlines to whoever set
-//! them.
+//! Runs, nodes and the sources that report them. The monitor passes inputs and due deadlines to the
+//! runs and nodes, and collects their findings.
 
 mod admission;
 mod baselines;
@@ -30,7 +30,7 @@ use crate::run::FORGET_AFTER;
 
 /// Runs watched at once; events of further ones are counted and dropped.
 const MAX_RUNS: usize = 100_000;
-/// The event by which a run says that it is about to be restarted on purpose.
+/// The event by which a run announces that it is about to be restarted on purpose.
 const PLANNED_RESTART: &str = "maintenance";
 /// How long an ended run is remembered: someone may still ask, and a launcher may restart it.
 const KEEP_ENDED: Span = Span::secs(3600);
@@ -49,7 +49,7 @@ pub enum Input<'a> {
     /// A record of a source's stream, in order.
     Event { source: &'a str, event: &'a Event },
     /// The source answers (again).
-    /// `many_nodes`: the configuration says that it speaks for others too.
+    /// `many_nodes`: the configuration allows it to report other nodes too.
     SourceUp { source: &'a str, many_nodes: bool },
     /// The connection to the source failed or ended.
     SourceDown { source: &'a str, reason: &'a str },
@@ -74,7 +74,7 @@ pub struct Monitor {
     fabric: Fabric,
     sources: BTreeMap<String, Source>,
     speakers: Speakers,
-    /// By node, the source whose own it is. Not stored: the sources say so again.
+    /// By node, the source that owns it. Not stored: the sources report their nodes again.
     owners: BTreeMap<String, String>,
     /// When room was last looked for among all runs.
     looked_for_room: Ts,
@@ -177,7 +177,7 @@ impl Monitor {
                 return None;
             }
             self.runs.insert(name.to_owned(), Run::new(name, record.now, &self.config));
-            self.told_by(record, name);
+            self.note_reporter(record, name);
         }
         if event.kind == EventKind::Event {
             self.planned_restart(name, event, out);
@@ -205,7 +205,7 @@ impl Monitor {
     ) -> Option<bool> {
         let run = self.runs.get_mut(name)?;
         let mut findings = core::mem::take(&mut self.scratch);
-        let (attempt, before) = (run.state.attempt, Before::of(&run.state));
+        let (attempt, before) = (run.state.attempt, Before::from_run(&run.state));
         let stood = !run.state.steps_since_restart();
         act(run, &mut findings);
         self.changes.note(now, &before, &run.state);
@@ -261,10 +261,10 @@ impl Monitor {
         }
     }
 
-    /// A spike at data that made others spike is told as that.
+    /// Adds to a spike the other runs and attempts that spiked at the same data.
     fn remember_batch(&mut self, now: Ts, name: &str, v: &mut Finding) {
         let Some(run) = self.runs.get(name) else { return };
-        let Some(stretch) = run.state.batch_size.of(v, run.state.interval) else { return };
+        let Some(stretch) = run.state.batch_size.stretch_of(v, run.state.interval) else { return };
         let attempt = run.state.attempt;
         let elsewhere = self.batches.elsewhere(&stretch, name, attempt);
         if !elsewhere.is_empty() {
@@ -295,7 +295,7 @@ impl Monitor {
         }
     }
 
-    /// A run says that it is about to be restarted on purpose, for how long and why.
+    /// A run announces that it is about to be restarted on purpose, for how long and why.
     fn planned_restart(&self, name: &str, event: &Event, out: &mut Vec<Detected>) {
         if event.name.as_deref() != Some(PLANNED_RESTART) {
             return;
@@ -310,7 +310,7 @@ impl Monitor {
         });
     }
 
-    /// What changed of the runs since somebody asked.
+    /// The changes of the runs since the last call.
     pub fn take_changes(&mut self) -> Vec<RunChange> {
         self.changes.take()
     }
@@ -341,8 +341,8 @@ impl Monitor {
         if self.runs.get(name).is_some_and(|r| now >= forget_at(r)) {
             return self.forget_run(now, name, out);
         }
-        // A timer whose deadline has moved is of no meaning: it would not have fired in an engine
-        // that was restored meanwhile.
+        // A timer whose deadline has moved is ignored: it would not have fired in an engine that
+        // was restored meanwhile.
         if let Some(at) = self.runs.get(name).and_then(run_deadline).filter(|at| *at > now) {
             self.timers.set_earlier(&Key::Run(name.to_owned()), Some(at));
             return;
@@ -370,11 +370,11 @@ impl Monitor {
         self.config = config;
     }
 
-    /// Tells a restored monitor that it was blind until `now`: silence before it counts against
-    /// nobody. `standstills`: the runs of which an open incident says that they stand still, and
-    /// since when it is open.
+    /// Resumes a restored monitor that received nothing until `now`: silence before `now` does not
+    /// count as silence of a run or source. `standstills`: the runs with an open incident of a
+    /// standstill, and since when it is open.
     pub fn resume<'a>(&mut self, now: Ts, standstills: impl Iterator<Item = (&'a str, Ts)>) {
-        // Nobody has lost anything while nobody listened.
+        // No source is lost for the time in which the monitor did not run.
         self.sources.values_mut().for_each(|s| s.heard_at = now);
         self.wait_for_steps(now, standstills);
         for (name, run) in &mut self.runs {
@@ -389,15 +389,15 @@ impl Monitor {
         core::mem::take(&mut self.unread)
     }
 
-    /// Finds the runs of which nothing is known but that they stood still. They are remembered, so
-    /// that their end is heard, or that they are never heard again.
+    /// Finds the runs of which only the standstill is known. They are remembered, so that their
+    /// incident ends when they step again, end, or are never heard of again.
     fn wait_for_steps<'a>(&mut self, now: Ts, standstills: impl Iterator<Item = (&'a str, Ts)>) {
-        for (name, told) in standstills {
+        for (name, opened) in standstills {
             if !self.runs.contains_key(name) {
                 self.runs.insert(name.to_owned(), Run::new(name, now, &self.config));
                 self.dirty.insert(Key::Run(name.to_owned()));
             }
-            let unknown = |run: &Run| run.state.total_steps == 0 && told < run.state.first_seen;
+            let unknown = |run: &Run| run.state.total_steps == 0 && opened < run.state.first_seen;
             if self.runs.get(name).is_some_and(unknown) {
                 self.unmoved.insert(name.to_owned());
             }
@@ -409,7 +409,7 @@ impl Monitor {
         self.runs.values().filter(|r| r.state.name != NO_RUN)
     }
 
-    /// Every node that spoke for itself.
+    /// Every node that an exporter reported.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values()
     }
@@ -438,7 +438,7 @@ impl Monitor {
 /// A run changed: it is to be stored, and looked at when its deadline comes. Both are noted already
 /// of nearly every run that steps.
 fn note_run(timers: &mut Timers<Key>, dirty: &mut BTreeSet<Key>, now: Ts, name: &str, run: &mut Run) {
-    // A deadline that lies behind us was looked at just now.
+    // A deadline in the past was handled just now.
     let next = run_deadline(run).map(|at| at.max(now + LOOK_AGAIN));
     let sooner = next.filter(|at| run.noted.timer.is_none_or(|set| *at < set));
     if sooner.is_none() && run.noted.dirty {

@@ -1,5 +1,5 @@
-//! What is known of one node: what its exporter says of its accelerators, links and kernel, whether
-//! or not a run uses it. No detector stands here.
+//! What is known of one node: what its exporter reports of its accelerators, links and kernel,
+//! whether or not a run uses it. Detectors are not here, but in [`crate::detectors`].
 
 pub(crate) mod conditions;
 mod gpus;

@@ -15,8 +15,8 @@ pub(crate) struct Placement {
 #[derive(Debug, Default)]
 struct Clocks {
     by_node: BTreeMap<String, f64>,
-    /// The same in order: the median is asked for at every reading of every node, thousands of
-    /// them.
+    /// The same in order, because the median is needed at every reading of each of thousands of
+    /// nodes.
     sorted: Vec<f64>,
 }
 
@@ -116,11 +116,11 @@ mod tests {
     proptest! {
         #[test]
         fn the_median_is_that_of_the_others(
-            told in proptest::collection::vec((0u8..12, proptest::option::weighted(0.8, 0u8..6)), 1..60),
+            settings in proptest::collection::vec((0u8..12, proptest::option::weighted(0.8, 0u8..6)), 1..60),
             without in 0u8..12,
         ) {
             let (mut clocks, mut plain) = (Clocks::default(), BTreeMap::new());
-            for (node, clock) in told {
+            for (node, clock) in settings {
                 if let Some(clock) = clock.map(f64::from) {
                     clocks.set(&node.to_string(), clock);
                     plain.insert(node, clock);

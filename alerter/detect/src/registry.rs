@@ -20,8 +20,8 @@ macro_rules! detectors {
             $(pub $field: self::$module::Config,)*
             $(pub $cfield: self::$cmodule::Config,)*
             $(pub $nfield: self::$nmodule::Config,)*
-            /// Dollars: what the run loses is told in them where they are known. It is a setting of
-            /// the whole alerter, not of its detectors.
+            /// Dollars. Findings give the loss of a run in dollars where this is set. It is a
+            /// setting of the whole alerter, not of its detectors.
             #[serde(skip)]
             pub cost_per_gpu_hour: Option<f64>,
         }

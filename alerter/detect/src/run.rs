@@ -1,5 +1,5 @@
 //! What is known of one training run: its ranks aligned by step, its pace, its checkpoints, and
-//! what others say of it. No detector stands here.
+//! the reports about it. Detectors are not here, but in [`crate::detectors`].
 
 pub(crate) mod align;
 mod checkpoints;
@@ -8,32 +8,32 @@ pub(crate) mod failures;
 mod pace;
 pub mod rank_compute_time;
 pub mod rank_loss;
+mod reporters;
 mod reports;
 pub(crate) mod signals;
 mod sources;
 mod state;
 mod summary;
-mod tellers;
 mod values;
 
-pub(crate) use checkpoints::Told;
+pub(crate) use checkpoints::SaveReport;
 pub(crate) use checkpoints::median;
 pub use checkpoints::{Checkpoints, Save};
 pub use config_groups::{ConfigGroups, Setup, Variant};
 pub use pace::Pace;
+pub(crate) use reporters::Reporters;
 pub use reports::{Report, Topic};
 pub use sources::Lost;
 pub(crate) use state::phase_class;
 pub use state::{Death, Ended, Phase, Rank, RunState};
 pub(crate) use summary::summary;
-pub(crate) use tellers::Tellers;
 
 use stepwatch_model::time::{Span, Ts};
 
 /// Ranks kept a run; a larger job is judged by the first that report.
 pub(crate) const MAX_RANKS: usize = 65_536;
 
-/// Why a run counts as over: nobody will send its `bye`.
+/// A run without any report for this long counts as over: its `bye` will not come any more.
 pub const FORGET_AFTER: Span = Span::secs(7 * 86_400);
 
 /// A step time that was worked out, and how finely it is known.

@@ -5,7 +5,7 @@ use stepwatch_wire::Metrics;
 
 use stepwatch_model::time::Ts;
 
-/// What kind of step it was, as far as the trainer told or the engine learned.
+/// What kind of step it was, as the trainer reported or the engine derived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum StepClass {
     #[default]
@@ -29,7 +29,7 @@ pub struct StepSample {
     /// Steps since the previous sample: the logging interval. 0: a further report of the same step
     /// that carries only non-finite values.
     pub interval: i64,
-    /// It only adds signals to a step that was judged before: what a second source tells of it,
+    /// It only adds signals to a step that was judged before: those that a second source reports,
     /// perhaps minutes later. Every signal comes once a step, and in the order of the steps;
     /// two signals need not keep pace.
     pub adds: bool,
@@ -47,7 +47,7 @@ pub struct StepSample {
     pub tokens_per_second: Option<f64>,
     /// Ratio, or what the framework reports in its place: to be compared with itself only.
     pub mfu: Option<f64>,
-    /// Ratio, by a formula that we know.
+    /// Ratio, computed by the exporter's own formula.
     pub computed_mfu: Option<f64>,
     pub q: Quanta,
 }
@@ -63,7 +63,7 @@ pub struct Quanta {
     pub mfu: f64,
 }
 
-/// What a run tells beside its samples.
+/// What a run reports beside its samples.
 #[derive(Debug, Clone, Copy)]
 pub enum Extra<'a> {
     /// Numbers that have no place in a sample, of one report: each once a step, in the order of its

@@ -2,13 +2,13 @@
 //! lines that hold it.
 //!
 //! A series is one signal of one run, as the detectors watch it. A step carries six (loss, gradient
-//! norm, learning rate, step time, tokens per second, MFU) and counts as six samples, told by one
-//! rank; of many ranks that tell the same signals each number counts as a sample, and a series is
-//! still one signal of the run, because that is what is watched. Measured in seconds of a core and
-//! not of the wall, so that a busy machine measures the same, two ways in: the detectors alone, and
-//! the engine with everything around them (ranks, facts, timers, what is to be stored), of one run,
-//! of many that take turns, and of one with many ranks. Histories of several lengths show whether
-//! the cost depends on them.
+//! norm, learning rate, step time, tokens per second, MFU) and counts as six samples, reported by
+//! one rank. Where many ranks report the same signals each number counts as a sample, and a series
+//! is still one signal of the run, because that is what is watched. Times are CPU seconds and not
+//! wall-clock seconds, so that a busy machine measures the same. Two things are measured: the
+//! detectors alone, and the engine with everything around them (ranks, facts, timers, what is to be
+//! stored), for one run, for many that take turns, and for one with many ranks. Histories of
+//! several lengths show whether the cost depends on them.
 //!
 //! State is counted as it lies in memory, heap included (what a thousand copies of a run add to the
 //! process), and as it is stored, divided by the six series.
@@ -41,7 +41,7 @@ const TAPE: usize = 4096;
 const STEPS: usize = 500_000;
 /// Lengths of the history before a measurement.
 const HISTORIES: [usize; 4] = [0, 1000, 100_000, 1_000_000];
-/// Runs that take turns, and ranks of one run that tell loss and step time.
+/// Runs that take turns, and ranks of one run that report loss and step time.
 const RUNS: usize = 128;
 const RANKS: usize = 512;
 /// Of a node, which has an exporter of its own.
@@ -171,7 +171,7 @@ fn in_turns(mut events: Vec<Event>) -> Vec<Event> {
     events
 }
 
-/// The events of many ranks, one after the other: each tells its own loss and step time.
+/// The events of many ranks, one after the other: each reports its own loss and step time.
 fn of_ranks(mut events: Vec<Event>) -> Vec<Event> {
     for (i, e) in events.iter_mut().enumerate() {
         (e.rank, e.world) = (Some((i % RANKS) as u32), Some(RANKS as u32));
@@ -278,7 +278,7 @@ fn main() {
         a_series(stored as f64)
     );
     println!(
-        "bytes a rank's series, of {RANKS} ranks that tell loss and step time: {:.0}",
+        "bytes a rank's series, of {RANKS} ranks that report loss and step time: {:.0}",
         with_ranks / (2 * RANKS) as f64
     );
 }

@@ -1,10 +1,10 @@
-//! The two halves of the core as one: what is detected is responded to at once.
+//! Joins the two halves of the core: every finding is responded to at once.
 //!
-//! `stepwatch-detect` follows runs and nodes, `stepwatch-respond` has incidents and people; neither
-//! knows the other. This crate carries what the first reports ([`stepwatch_model::Detected`]) to
-//! the second, and what became of it ([`stepwatch_model::RunIncidents`]) back. The same engine runs
-//! live, in `backtest` and in tests. Pure, as both halves are: no clock, socket, thread, file or
-//! randomness.
+//! `stepwatch-detect` follows runs and nodes, `stepwatch-respond` handles incidents and people;
+//! neither depends on the other. This crate passes findings ([`stepwatch_model::Detected`]) to the
+//! responder, and the state of the incidents ([`stepwatch_model::RunIncidents`]) back to the
+//! monitor. The same engine runs live, in `backtest` and in tests. Pure, as both halves are: no
+//! clock, socket, thread, file or randomness.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl From<ResponderConfig> for EngineConfig {
     }
 }
 
-/// What comes from outside: from the sources, or for the responder.
+/// An input of the engine: from the sources, or for the responder.
 #[derive(Debug, Clone, Copy)]
 pub enum AnyInput<'a> {
     Source(SourceInput<'a>),
@@ -75,9 +75,9 @@ impl Engine {
         Self { monitor: Monitor::new(detectors), responder: Responder::new(responder), scratch: Vec::new() }
     }
 
-    /// Rebuilds an engine from stored parts, exactly as it was. A part of another version, or
-    /// damaged, is named in the second value and left out; what depended on it ends with
-    /// [`Self::resume`], unless it is reported again.
+    /// Rebuilds an engine from stored parts, exactly as it was. A part that is damaged or of
+    /// another version is left out, and named in the second value. Incidents that depended on it
+    /// end after [`Self::resume`], unless they are reported again.
     pub fn restore(
         config: impl Into<EngineConfig>,
         parts: impl IntoIterator<Item = StoredPart>,
@@ -104,7 +104,7 @@ impl Engine {
         self.feed_back();
     }
 
-    /// Lets the monitor act, and carries what it found to the responder.
+    /// Runs `act` on the monitor, and passes its findings to the responder.
     fn detect(&mut self, now: Ts, out: &mut Vec<Effect>, act: impl FnOnce(&mut Monitor, &mut Vec<Detected>)) {
         act(&mut self.monitor, &mut self.scratch);
         self.responder.detected(now, &self.scratch, out);
@@ -122,14 +122,13 @@ impl Engine {
         while self.tick_one(now, out) {}
     }
 
-    /// Runs the first of what is due at `now`; false if nothing is. Thousands of incidents may be
-    /// due at once, and whoever has something else to do meanwhile need not wait for all of
-    /// them.
+    /// Runs the first action that is due at `now`; false if none is. Thousands of incidents may be
+    /// due at once, so a caller with other work need not wait for all of them.
     pub fn tick_one(&mut self, now: Ts, out: &mut Vec<Effect>) -> bool {
-        let (seen, told) = (self.monitor.next_deadline(), self.responder.next_deadline());
-        let monitor_first = match (seen, told) {
-            (Some((seen, _)), Some((told, _))) => seen < told,
-            (seen, None) => seen.is_some(),
+        let (monitor, responder) = (self.monitor.next_deadline(), self.responder.next_deadline());
+        let monitor_first = match (monitor, responder) {
+            (Some((monitor, _)), Some((responder, _))) => monitor < responder,
+            (monitor, None) => monitor.is_some(),
             (None, _) => false,
         };
         let mut ran = true;
@@ -156,9 +155,9 @@ impl Engine {
         parts
     }
 
-    /// Of these, those that do not follow from the streams: enough to be stored with what a person
-    /// said, or another program, while what the streams said has led to nothing since all was
-    /// stored. The rest waits for [`Self::take_dirty`].
+    /// The changed parts that do not follow from the event streams. They suffice to store the
+    /// answer of a person or another program, as long as events have had no effect since the whole
+    /// state was stored. The other parts wait for [`Self::take_dirty`].
     pub fn take_dirty_answers(&mut self) -> Vec<StatePart> {
         self.responder.take_dirty()
     }
@@ -171,8 +170,8 @@ impl Engine {
         self.feed_back();
     }
 
-    /// Tells a restored engine that it was blind until `now`: silence before it counts against
-    /// nobody.
+    /// Resumes a restored engine that received nothing until `now`: silence before `now` does not
+    /// count as silence of a run or source.
     pub fn resume(&mut self, now: Ts, out: &mut Vec<Effect>) {
         let unread = self.monitor.take_unread();
         self.responder.unread(now, &unread, out);
@@ -186,7 +185,8 @@ impl Engine {
         self.feed_back();
     }
 
-    /// Silences or the configuration changed: looks again at what hides each open incident.
+    /// Judges again, after a change of silences or configuration, whether each open incident is
+    /// suppressed.
     pub fn reconsider(&mut self, now: Ts, out: &mut Vec<Effect>) {
         self.responder.reconsider(now, out);
         self.feed_back();
@@ -198,28 +198,28 @@ impl Engine {
         self.feed_back();
     }
 
-    /// Takes back what was stored, before the engine is told anything.
+    /// Restores stored alerts. Call it before the first input.
     pub fn restore_alerts(&mut self, now: Ts, stored: impl IntoIterator<Item = Firing>) {
         self.responder.restore_alerts(now, stored, &self.monitor);
     }
 
-    /// Takes back what was stored, before the engine is told anything.
+    /// Restores stored silences. Call it before the first input.
     pub fn restore_silences(&mut self, now: Ts, stored: impl IntoIterator<Item = Silence>) {
         self.responder.restore_silences(now, stored);
     }
 
-    /// What a wish for a silence comes to, or why it is refused; `fresh` is an id that no silence
-    /// has.
+    /// The silence that a request makes, or the reason why it is refused. `fresh` is an id that no
+    /// silence has.
     pub fn plan_silence(&self, now: Ts, wanted: Wanted, fresh: &str) -> Result<Plan, SilenceRefusal> {
         self.responder.plan_silence(now, wanted, fresh)
     }
 
-    /// A source is a recording of many, and not one exporter.
+    /// Marks a source as a recording of many exporters, so that it may report any node and run.
     pub fn speaks_for_many(&mut self, source: &str) {
         self.monitor.speaks_for_many(source);
     }
 
-    /// What changed of the runs since somebody asked.
+    /// The changes of the runs since the last call.
     pub fn take_changes(&mut self) -> Vec<RunChange> {
         self.monitor.take_changes()
     }
@@ -228,21 +228,21 @@ impl Engine {
 /// A part of the state as it was stored.
 pub type StoredPart = (String, Vec<u8>);
 
-/// What there is to know of both halves.
+/// Views of the state of both halves.
 impl Engine {
-    /// What a message that waited is to say now; `None` if it is to be sent as it is: an answer,
-    /// and what is over.
+    /// The current text of a message that waited. `None` if it is to be sent as it is: an answer to
+    /// a person, or a message about an incident that is over.
     pub fn reword(&self, now: Ts, n: &Notification) -> Option<Message> {
         self.responder.reword(now, n)
     }
 
-    /// Open incidents of which nobody would ever hear again: there are none, unless this program is
-    /// wrong.
+    /// Open incidents without a scheduled notification. There are none, unless this program has a
+    /// bug.
     pub fn audit(&self, now: Ts) -> Vec<Flaw> {
         self.responder.audit(now)
     }
 
-    /// Open pages of teams that name nobody, where nobody else may be told of them either.
+    /// Open pages of teams without receivers, where nobody else may be notified of them either.
     pub fn homeless(&self) -> Vec<String> {
         self.responder.homeless()
     }
@@ -290,12 +290,12 @@ impl Engine {
         self.monitor.runs()
     }
 
-    /// Every node that spoke for itself.
+    /// Every node that an exporter reported.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.monitor.nodes()
     }
 
-    /// What sources were refused, of those that were.
+    /// The refusals of each source that had any.
     pub fn refused(&self) -> impl Iterator<Item = (&str, &Refused)> {
         self.monitor.refused()
     }

@@ -13,10 +13,10 @@ pub type Labels = BTreeMap<String, String>;
 pub const LINKS_AT_ONCE: Span = Span::secs(60);
 /// Nodes kept of those whose links went down at once.
 pub const MAX_NODES_AT_ONCE: usize = 256;
-/// So many nodes that have the same fault have it from what they share.
+/// If so many nodes have the same fault, the cause is what they share.
 pub const SHARED_NODES: usize = 3;
 
-/// Whom a finding is about, and what is known of them.
+/// The run or node that a finding is about, and what is known of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Context {
     pub scope: Scope,
@@ -24,17 +24,16 @@ pub struct Context {
     pub run: RunSummary,
     /// The nodes of the run, or the node.
     pub nodes: BTreeSet<String>,
-    /// When it was last known to be well.
+    /// When it was last known to be healthy.
     pub well_at: Ts,
-    /// Of a node: all whose links went down with its own, itself among them; none if that is no
-    /// more than chance.
+    /// Of a node: all nodes whose links went down with its own, itself among them; empty if that
+    /// may be coincidence.
     pub fabric: BTreeSet<String>,
     /// Of a run: its nodes whose exporters do not answer.
     pub lost: BTreeSet<String>,
     /// Those of them that fell silent as the run stopped.
     pub dark: BTreeSet<String>,
-    /// Of a node: the GPU or port that the finding is about, whoever is suspected when that is
-    /// weighed.
+    /// Of a node: the GPU or port that the finding is about, whatever suspects the ranking finds.
     pub device: Option<Target>,
     /// Of alerts of other programs: those that began to fire since the last finding, and those that
     /// ended, by their labels without the severity, and how severe they were.
@@ -73,7 +72,7 @@ impl Context {
     }
 }
 
-/// What a message says about the run itself; kept with the incident, which may outlive the run.
+/// Facts about the run for messages; kept with the incident, which may outlive the run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
     pub name: String,

@@ -1,5 +1,5 @@
-//! What the half that detects says to the half that responds. It can be stored and sent, so that
-//! the two need not be one process.
+//! What the detecting half passes to the responding half. It can be stored and sent, so that the
+//! two need not be one process.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub enum Detected {
         run: String,
         attempt_at: Ts,
     },
-    /// The run said that it restarts on purpose, for so many seconds if it said so.
+    /// The run announced that it restarts on purpose, and for how many seconds if it gave that.
     RestartPlanned {
         run: String,
         seconds: Option<f64>,
@@ -41,7 +41,7 @@ pub enum Detected {
     HeardAgain {
         run: String,
     },
-    /// Nothing was heard of a run or node for so long that it is forgotten.
+    /// A run or node was not reported for so long that it is forgotten.
     Forgotten {
         scope: Scope,
         heard_at: Ts,
@@ -54,22 +54,22 @@ impl Detected {
     }
 }
 
-/// What the half that responds asks of whoever knows the runs and nodes.
+/// Questions of the responding half about runs and nodes.
 pub trait Directory {
     /// Whether anything is known of a node of this name.
     fn knows_node(&self, node: &str) -> bool;
     /// The run that is busy on a node; of several the one with most ranks there. None if these are
     /// of several users: any of them may claim as many ranks as it likes.
     fn run_on(&self, node: &str) -> Option<String>;
-    /// The run that exporters saw in this job of a scheduler. What a run says of itself counts for
-    /// nothing.
+    /// The run that exporters saw in this job of a scheduler. What a run declares of itself does
+    /// not count.
     fn run_of_job(&self, job: &str) -> Option<String>;
     fn summary(&self, now: Ts, run: &str) -> Option<RunSummary>;
     /// When a run was first heard of.
     fn first_seen(&self, run: &str) -> Option<Ts>;
 }
 
-/// What the half that responds feeds back of the open incidents of a run, whenever it changes.
+/// The state of the open incidents of a run that the responding half feeds back on every change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunIncidents {
     pub run: String,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Runs named one by one.
 const NAMED: usize = 3;
 
-/// Where else a batch made trouble.
+/// Other runs and attempts that a batch made spike.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Elsewhere {
     /// Other runs that spiked at it.

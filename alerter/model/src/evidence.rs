@@ -1,4 +1,4 @@
-//! What speaks against a target.
+//! Evidence against a target.
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -13,8 +13,8 @@ use crate::time::{Span, Ts};
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Evidence {
     pub observation: Observation,
-    /// What it was seen of, where that is not the suspect itself: a GPU of the node that is
-    /// suspected.
+    /// The target of the observation, where that is not the suspect itself: a GPU of the node that
+    /// is suspected.
     pub of: Option<Target>,
     /// When it began, by the alerter's clock. `None` if it was not ranked.
     pub since: Option<Ts>,
@@ -33,12 +33,12 @@ pub struct Measure {
     pub unit: &'static str,
 }
 
-/// Whether who failed broke by itself, as far as its last words tell.
+/// Whether a process failed by itself, as far as its last words show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Course {
     Broke,
-    /// It said nothing.
+    /// It had no last words.
     Silent,
     /// It followed another.
     Followed,
@@ -52,8 +52,8 @@ pub enum Slowed {
     Heat,
 }
 
-/// What was seen or said. Words of other programs stand in fields called `words` or `reason`, as
-/// they came.
+/// What was observed or reported. Fields called `words` or `reason` have text of other programs,
+/// as it came.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Observation {
@@ -79,7 +79,7 @@ pub enum Observation {
         words: String,
         course: Course,
     },
-    /// What a launcher or a file said of a rank.
+    /// What a launcher or a file reported of a rank.
     Reported {
         words: String,
         course: Course,
@@ -140,7 +140,7 @@ pub enum Observation {
     SetUpDifferently {
         key: String,
     },
-    /// A key of the setup; the nodes that have each value, where nobody knows which is right.
+    /// A key of the setup; the nodes that have each value, where it is not known which is right.
     Setting {
         key: String,
         value: String,
@@ -231,8 +231,9 @@ pub enum Observation {
         at_least: bool,
         words: String,
     },
-    /// What somebody else says of it.
-    Told {
+    /// The words of another source, as they came. API clients see it as `told`.
+    #[serde(rename = "told")]
+    Stated {
         words: String,
     },
 }
@@ -261,7 +262,7 @@ impl ReadingUnit {
 }
 
 impl Course {
-    /// How much it counts against whoever is looked for as the first: 0 broke, 2 followed.
+    /// Order in the search for the first failure: 0 broke, 2 followed.
     pub fn rank(self) -> u8 {
         self as u8
     }
@@ -290,8 +291,8 @@ impl From<Observation> for Evidence {
 }
 
 impl Evidence {
-    /// Whether it says the same of the same target, whatever it weighs. A piece without a target of
-    /// its own, or without a score, is known from one that has them.
+    /// Whether it is the same observation of the same target, whatever the weights. A piece without
+    /// a target of its own, or without a score, is known from one that has them.
     pub(crate) fn is_known_from(&self, had: &Self) -> bool {
         let tenth = |score: Num| (10.0 * score.0).round();
         self.observation == had.observation
@@ -314,7 +315,7 @@ impl Observation {
         }
     }
 
-    /// What its last words tell of who failed.
+    /// How the process failed, by its last words.
     pub fn course(&self) -> Course {
         match self {
             Self::Died { course, .. } | Self::FailedFirst { course, .. } | Self::Reported { course, .. } => {

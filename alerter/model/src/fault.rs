@@ -1,8 +1,8 @@
-//! A fault that a node tells of itself.
+//! A fault that an exporter reports of its node.
 
 use serde::{Deserialize, Serialize};
 
-/// What a fault is told as.
+/// The kind of event that reports a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topic {
@@ -11,7 +11,7 @@ pub enum Topic {
     Hw,
 }
 
-/// What a node said is wrong with it.
+/// One reported fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub topic: Topic,
@@ -42,7 +42,8 @@ pub enum Said {
 }
 
 impl Fault {
-    /// Takes apart what an exporter says of a fault: text of another program, read once, here.
+    /// Parses the text that an exporter reports of a fault. It is the text of another program, and
+    /// parsed only here.
     pub fn new(topic: Topic, name: &str, number: i64, state: &str, text: &str) -> Self {
         let mut fault = Self { topic, name: name.into(), number, state: state.into(), said: Said::Nothing };
         let text = text.trim().trim_end_matches('.');

@@ -1,4 +1,4 @@
-//! What a detector says.
+//! The findings of detectors.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ use crate::{Kind, Sentence, Severity, Suspect, Ts};
 pub enum Change {
     /// It holds: opens an incident, or updates one (a higher severity raises it).
     Raise,
-    /// It also holds of something else, of which a person who acknowledged the incident knows
-    /// nothing: another GPU, another port.
+    /// It also holds of another GPU or port, which a person who acknowledged the incident has not
+    /// seen.
     Another,
     /// There is more of the same, which is worth an update and no second call.
     More,
@@ -21,8 +21,8 @@ pub enum Change {
     Clear,
     /// It happened and is already over: an incident that opens and resolves at once.
     Note,
-    /// Nothing has been heard of it since [`Finding::ts`], so that it counts as over; nobody said
-    /// that it is.
+    /// It was not reported again since [`Finding::ts`], so that it counts as over, although its end
+    /// was not reported.
     Lapse,
 }
 
@@ -43,7 +43,7 @@ impl Change {
     }
 }
 
-/// What a detector says of a run, a node or an alert of another program.
+/// What a detector found of a run or a node, or an alert of another program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     pub change: Change,
@@ -63,7 +63,7 @@ pub struct Finding {
     /// How far out, in the detector's own unit (mostly robust sigmas or CUSUM over its bound).
     #[serde(with = "stepwatch_wire::num::any")]
     pub score: f64,
-    /// One sentence a person can act on, with numbers; it knows what it is about and whom it names.
+    /// One sentence a person can act on, with numbers. It keeps the targets that it names.
     pub why: Sentence,
     pub suspects: Vec<Suspect>,
 }

@@ -1,9 +1,10 @@
-//! How bad, what about, and which kind: the words that scripts, routes and dashboards match on.
+//! Severities, causes and kinds of incidents: the words that scripts, routes and dashboards match
+//! on.
 
 use serde::{Deserialize, Serialize};
 
-/// Ordered: `page` wakes someone, `ticket` is for the day, `info` is an annotation that is told to
-/// nobody.
+/// Ordered: `page` wakes someone, `ticket` is for the day, `info` is an annotation of which nobody
+/// is notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -35,16 +36,16 @@ pub enum Cause {
     /// The run does not move.
     Progress,
     Checkpoint,
-    /// We cannot see the run.
+    /// Reports of the run are not received.
     Telemetry,
     /// Accelerators, and the links between them.
     Hardware,
     Config,
-    /// A person or the training script said so.
+    /// A person or the training script reported it.
     User,
     /// A host, apart from its accelerators and links: storage, clock, memory, kernel.
     Node,
-    /// A number that only its owner knows the meaning of.
+    /// A number whose meaning only its owner knows.
     Signal,
     /// The alerter itself, or so many incidents that they are one.
     Alerting,
@@ -74,8 +75,8 @@ impl Cause {
     }
 }
 
-/// Kinds of one class and cause are the ordinary course of one fault: whoever has acknowledged one
-/// need not hear of another.
+/// Kinds of one class and cause are the ordinary course of one fault: a person who has acknowledged
+/// one is not notified of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// It may come back by itself.
@@ -107,7 +108,7 @@ pub enum Advice {
     DrainNode,
     /// The same without the arithmetic, or what the nodes share.
     DrainAtCheckpoint,
-    /// What a run that stands still needs, or hardware under it.
+    /// The remedy for a run that stands still, or for the hardware under it.
     ByCause,
 }
 

@@ -1,8 +1,8 @@
-//! The vocabulary of the alerter: what a detector can say of a run or a node, as data.
+//! The vocabulary of the alerter: what a detector can report of a run or a node, as data.
 //!
-//! Code asks these types and never reads a sentence back. Words are made in one place, `render`,
-//! when a message or another output is made. Everything here can be stored and sent: in JSON for
-//! people and the API, in postcard for the engine's own state.
+//! Code uses these types and never parses a sentence. Text is made in one place, `render`, when a
+//! message or another output is made. Everything here can be stored and sent: in JSON for people
+//! and the API, in postcard for the engine's own state.
 //!
 //! Pure: no clock, socket, thread, file or randomness.
 

@@ -53,8 +53,8 @@ pub struct FirstFailure {
     pub words: Option<String>,
 }
 
-/// How much of the node an action costs: one that costs more includes those that cost less. 0 of
-/// what is no action.
+/// How much of the node an action costs: an action includes all with a lower number. 0 of a text
+/// that is no action.
 pub fn effort(action: &str) -> usize {
     Action::parse(action).map_or(0, |action| action as usize)
 }

@@ -143,7 +143,7 @@ impl fmt::Display for Evidence {
 }
 
 impl Observation {
-    /// What it says first, and the rest where it says more.
+    /// The first part of its text, and the rest if there is more.
     pub(crate) fn parts(&self) -> (String, Option<String>) {
         match self {
             Self::SlowClock {
@@ -213,7 +213,7 @@ impl fmt::Display for Observation {
             ),
             Self::AlertFires { alert } => write!(f, "{alert} fires for it"),
             Self::Incident { id, kind } => write!(f, "{} ({id})", kind.title()),
-            Self::Reported { words, .. } | Self::Told { words } => f.write_str(words),
+            Self::Reported { words, .. } | Self::Stated { words } => f.write_str(words),
             Self::ComputesLonger { .. }
             | Self::UnevenWork
             | Self::SlowestRotates
@@ -380,7 +380,7 @@ fn of_device(o: &Observation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// Why hardware says that it is slow, and how hot and loaded it is.
+/// The reasons that hardware gives for a slow clock, and how hot and loaded it is.
 fn held_down(reasons: &[String], temperature: Option<Num>, power: Option<[Num; 2]>) -> String {
     let mut words = if reasons.is_empty() {
         "the driver gives no reason".to_owned()

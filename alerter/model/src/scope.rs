@@ -14,7 +14,7 @@ pub const NO_RUN: &str = "-";
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     Run(String),
-    /// A node, whoever uses it.
+    /// A node, whichever run uses it.
     Node(String),
     /// This alerter, by what is wrong with it.
     Own(String),
@@ -43,7 +43,7 @@ pub struct Origin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reporter {
-    /// An exporter, and the user who owns the run there, where the exporter says so.
+    /// An exporter, and the user who owns the run there, where the exporter reports the user.
     Exporter { source: String, uid: Option<u32> },
     /// A program that posts alerts: by the name of its token, where that is limited to some runs or
     /// teams; empty of all others.

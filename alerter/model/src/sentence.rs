@@ -1,4 +1,4 @@
-//! A sentence that knows its parts, so that nobody has to take it to pieces again.
+//! A sentence that keeps its parts, so that no code has to parse it.
 
 use core::fmt;
 use core::ops::Deref;
@@ -8,25 +8,24 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::Observation;
 use crate::target::Target;
 
-/// What is so, and after it the circumstances, as people read them; and whom it names.
+/// A statement, followed by its circumstances, as people read them; and the targets that it names.
 ///
-/// It reads as its text. What it is about is asked of [`what`](Self::what) and
-/// [`names`](Self::names).
+/// It derefs to its text. [`what`](Self::what) and [`names`](Self::names) give its parts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sentence {
     text: String,
-    /// Bytes of the words before it that are said of it and are no part of it.
+    /// Bytes of a leading text such as [`LEFT`], which is no part of the statement.
     lead: u32,
     /// Bytes up to the circumstances.
     what: u32,
     names: Vec<Target>,
 }
 
-/// How the summary of a page begins that is over but for what is less.
+/// Leading text of the summary of a page that fell to a ticket: only a lesser fault is left.
 const LEFT: &str = "what is left: ";
 
 impl Sentence {
-    /// What is so, without the circumstances.
+    /// The statement, without the circumstances.
     pub fn what(&self) -> &str {
         self.text.get(..self.what as usize).unwrap_or(&self.text)
     }
@@ -62,7 +61,7 @@ impl Sentence {
         }
     }
 
-    /// Whether it names the target, with no less than the target itself does.
+    /// Whether it names the target at least as precisely as the target itself.
     pub fn names(&self, target: &Target) -> bool {
         let local = |t: &Target| matches!(t, Target::Rank { rank: Some(_), local_rank: Some(_), .. });
         let says_less = |named: &Target| local(target) && !local(named);
@@ -73,19 +72,19 @@ impl Sentence {
         &self.text
     }
 
-    /// The same as what is left of something that is over.
+    /// The same, marked with [`LEFT`].
     pub fn left(&self) -> Self {
         Self { lead: LEFT.len() as u32, ..self.after(LEFT) }
     }
 
-    /// What is left, if that is what it says.
+    /// The sentence without [`LEFT`]; `None` if it is not marked with it.
     pub fn what_is_left(&self) -> Option<Self> {
         let text = self.text.get(self.lead as usize..).filter(|_| self.lead > 0)?;
         let what = self.what.saturating_sub(self.lead);
         Some(Self { text: text.to_owned(), lead: 0, what, names: self.names.clone() })
     }
 
-    /// The same after other words.
+    /// The same after a leading text, which becomes part of the statement.
     pub fn after(&self, words: &str) -> Self {
         Self {
             text: format!("{words}{}", self.text),
@@ -108,7 +107,7 @@ impl From<&str> for Sentence {
     }
 }
 
-/// What an observation says first, and then the rest of it.
+/// The first part of the text of an observation, and then the rest of it.
 impl From<&Observation> for Sentence {
     fn from(observation: &Observation) -> Self {
         let (what, rest) = observation.parts();

@@ -1,4 +1,4 @@
-//! Whom to look at first, and why.
+//! Suspects: where to look first, and why.
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -7,7 +7,7 @@ use crate::number::Num;
 use crate::target::Target;
 use crate::time::Ts;
 
-/// Someone or something to look at first, with what speaks against it.
+/// A target to look at first, with the evidence against it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Suspect {
     pub target: Target,
@@ -19,16 +19,16 @@ impl Suspect {
         Self { target, evidence: vec![observation.into()] }
     }
 
-    /// Whether all that `other` says of its target in a row is said here too.
+    /// Whether all evidence of `other` is here too, in the same order and without a gap.
     pub fn says(&self, other: &Self) -> bool {
-        let (had, told) = (&self.evidence, &other.evidence);
-        let [first, .., last] = told.as_slice() else {
-            return told.first().is_none_or(|one| had.iter().any(|had| one.is_known_from(had)));
+        let (had, new) = (&self.evidence, &other.evidence);
+        let [first, .., last] = new.as_slice() else {
+            return new.first().is_none_or(|one| had.iter().any(|had| one.is_known_from(had)));
         };
-        had.windows(told.len()).any(|window| {
-            let middle = 1..told.len() - 1;
+        had.windows(new.len()).any(|window| {
+            let middle = 1..new.len() - 1;
             let same = |(a, b): (&Evidence, &Evidence)| a.is_like(b);
-            window.iter().zip(told).enumerate().all(|(i, (had, one))| match i {
+            window.iter().zip(new).enumerate().all(|(i, (had, one))| match i {
                 0 => first.is_known_from(had) && one.score.is_none() == had.score.is_none(),
                 i if middle.contains(&i) => same((one, had)),
                 _ => last.is_known_from(had) && last.of == had.of,
@@ -52,7 +52,7 @@ impl Suspect {
         self
     }
 
-    /// Takes over what speaks against another target of the same place, unless that is known.
+    /// Takes over the evidence against another target of the same place, unless it is known.
     pub fn join(&mut self, other: Self) {
         let Self { target, evidence } = other;
         let own = |had: &&Evidence| had.of.is_none();
@@ -64,7 +64,7 @@ impl Suspect {
         self.evidence.extend(evidence.into_iter().map(|e| Evidence { of: e.of.or_else(|| of.clone()), ..e }));
     }
 
-    /// What speaks against it came with these observations, whatever they were weighed as.
+    /// The observations of its evidence, without their weights.
     pub fn observations(&self) -> impl Iterator<Item = &Observation> {
         self.evidence.iter().map(|e| &e.observation)
     }

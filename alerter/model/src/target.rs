@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Someone or something to look at. Its words are its [`Display`](core::fmt::Display).
+/// A target to look at. Its text is its [`Display`](core::fmt::Display).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -45,7 +45,7 @@ pub enum Target {
     Layer {
         name: String,
     },
-    /// The data of a step, at which others had trouble too.
+    /// The data of a step, at which other runs or attempts spiked too.
     Batch {
         step: i64,
     },
@@ -63,7 +63,7 @@ pub enum Target {
     Switch,
     /// What slow GPUs of several nodes share.
     Power,
-    /// A signal that only its owner knows the meaning of.
+    /// A signal whose meaning only its owner knows.
     Signal {
         name: String,
     },
@@ -76,7 +76,7 @@ pub enum Target {
         id: String,
         place: String,
     },
-    /// All alike, so that nobody is to blame.
+    /// All alike, so that none stands out.
     Fleet(Unit),
 }
 
@@ -129,7 +129,7 @@ impl Target {
         Self::Rank { rank: Some(rank), local_rank: None, node: node.map(str::to_owned) }
     }
 
-    /// All are alike: nobody is to blame.
+    /// Whether all are alike, so that none stands out.
     pub fn is_nobody(&self) -> bool {
         matches!(self, Self::Fleet(_))
     }

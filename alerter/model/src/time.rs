@@ -1,4 +1,4 @@
-//! Time as data: neither the vocabulary nor what speaks it asks what time it is.
+//! Time as data: neither this crate nor the detectors read a clock.
 
 use core::fmt;
 use core::ops::{Add, Sub};

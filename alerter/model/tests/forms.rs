@@ -59,7 +59,7 @@ fn people_get_the_words_beside_the_data() {
 }
 
 #[test]
-fn pieces_of_one_place_are_told_after_the_best_one() {
+fn pieces_of_one_place_are_listed_after_the_best_one() {
     let mut suspect = Suspect::new(Target::node("gpu-7"), Observation::RanksSilent);
     suspect.join(Suspect::new(Target::node("gpu-7"), Observation::RanksSilent));
     suspect.join(Suspect::new(gpu(), fault("")));

@@ -21,7 +21,7 @@ use crate::testing::{DEADLINE, TestApp, wait_for};
 const OPENED: i64 = 1_795_227_416_980;
 
 fn suspect(target: Target, words: &str) -> Suspect {
-    Suspect::new(target, Observation::Told { words: words.into() })
+    Suspect::new(target, Observation::Stated { words: words.into() })
 }
 
 fn at(seconds: i64) -> When {

@@ -59,7 +59,7 @@ pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notificatio
 
 /// The same as data, with nothing absent.
 pub(crate) fn details(now: Ts) -> Details {
-    let seen = Observation::Told { words: "first to show it".into() };
+    let seen = Observation::Stated { words: "first to show it".into() };
     Details {
         cause: Some(Cause::Numerics),
         evidence: Evidence {

@@ -159,7 +159,7 @@ fn hostile_text_stays_text() {
     (r.run, r.summary, r.signal) = (evil.into(), evil.into(), evil.into());
     r.acked_by = Some(evil.into());
     r.suspects =
-        vec![Suspect::new(Target::Signal { name: evil.into() }, Observation::Told { words: evil.into() })];
+        vec![Suspect::new(Target::Signal { name: evil.into() }, Observation::Stated { words: evil.into() })];
     r.labels.insert(evil.into(), evil.into());
     for entry in &mut w.timeline {
         (entry.actor, entry.what) = (evil.into(), evil.into());

@@ -112,10 +112,10 @@ impl Runtime {
 
     fn count_refused(&self) {
         for (source, refused) in self.engine.refused() {
-            for why in Refusal::ALL.into_iter().filter(|why| refused.of(*why) > 0) {
+            for why in Refusal::ALL.into_iter().filter(|why| refused.count_of(*why) > 0) {
                 let labels = RefusedLabels { source: Name(source.into()), reason: Word(why.as_str()) };
                 let counter = self.metrics.source_refused.get_or_create_owned(&labels);
-                counter.inc_by(refused.of(why).saturating_sub(counter.get()));
+                counter.inc_by(refused.count_of(why).saturating_sub(counter.get()));
             }
         }
     }

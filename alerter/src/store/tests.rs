@@ -19,7 +19,7 @@ use crate::notify::tests::page;
 use crate::outbox::tests::hidden;
 
 fn suspect(target: Target, words: &str) -> Suspect {
-    Suspect::new(target, Observation::Told { words: words.into() })
+    Suspect::new(target, Observation::Stated { words: words.into() })
 }
 
 async fn open() -> (TempDir, Store) {

@@ -1,4 +1,4 @@
-//! The pieces of evidence: what each part of the facts says against which place.
+//! The pieces of evidence: which facts count against which place.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,11 @@ use stepwatch_model::{Cause, Finding, Kind, Observation, Suspect, Target};
 
 /// A statistic is evidence from this share of its bound on.
 const HALF: f64 = 0.5;
-/// A reading that is far enough from its peers to matter is evidence from the first one on:
-/// counters are read twice a minute.
+/// The same for readings of devices: a single reading at the cap brings the statistic to 4/24 of
+/// its bound, so that the first reading that is far enough from its peers to matter is evidence.
+/// Counters are read only twice a minute.
 const ONCE: f64 = 0.15;
-/// Prior of a node that only cannot be heard: it explains nothing.
+/// Prior of a node whose exporter does not answer: this alone does not explain a fault.
 const UNHEARD: f64 = 0.5;
 /// Steps in which a rank's own loss is out of line that are no accident.
 const AGAIN: u32 = 3;
@@ -30,7 +31,7 @@ const ROSE: f64 = 1.5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sort {
-    /// The run's own detector said so.
+    /// From the finding of the run's own detector.
     Own,
     Rank,
     Reading,
@@ -117,7 +118,7 @@ pub(super) fn of_run(v: &Finding, f: &RunState) -> Vec<Piece> {
     pieces
 }
 
-/// Whom the detector names comes with what it saw; the order is its own.
+/// The suspects that the detector itself names, with its evidence and in its order.
 fn own(v: &Finding, f: &RunState) -> Vec<Piece> {
     let mut named: Vec<Suspect> = v.suspects.iter().filter(|s| !s.target.is_nobody()).cloned().collect();
     if v.kind == Kind::RankLoss {
@@ -144,7 +145,7 @@ fn own(v: &Finding, f: &RunState) -> Vec<Piece> {
 }
 
 /// Nodes whose exporter stopped answering about when the run stopped: the host is gone, and the
-/// others' ranks follow it. One that went away while the run went on stops nothing.
+/// ranks of the other nodes follow. An exporter that went away while the run went on is no cause.
 fn out_of_reach(f: &RunState, pieces: &mut Vec<Piece>) {
     let dark = f.dark();
     for (node, lost) in f.lost_nodes().filter(|(node, _)| f.nodes.contains_key(*node)) {
@@ -162,8 +163,8 @@ fn out_of_reach(f: &RunState, pieces: &mut Vec<Piece>) {
     }
 }
 
-/// The few nodes of which nothing was heard since ranks of all the others began to die: theirs had
-/// no time to.
+/// The few nodes that reported nothing since ranks of all other nodes began to die: their own ranks
+/// had no time to report an error.
 fn quiet(f: &RunState, pieces: &mut Vec<Piece>) {
     let Some(first) = f.deaths.values().map(|d| d.at).min() else { return };
     let mut seen: BTreeMap<&str, Ts> = BTreeMap::new();
@@ -271,9 +272,9 @@ fn loaders(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
 
 fn setups(cause: Cause, f: &RunState, pieces: &mut Vec<Piece>) {
     for of_run in [false, true] {
-        let variants = f.setups.of(of_run);
+        let variants = f.setups.variants(of_run);
         let [usual, others @ ..] = variants.as_slice() else { continue };
-        // Of two halves nobody knows which is set up as it should be.
+        // Of two halves it is not known which is set up as it should be.
         let fewer = others.iter().filter(|other| other.nodes.len() < usual.nodes.len());
         for other in fewer.filter(|_| cause != Cause::Numerics) {
             let differs = |key: &&String| usual.setup.keys.get(*key) != other.setup.keys.get(*key);
@@ -325,12 +326,12 @@ fn phase(what: Target, began: Ts, prior: f64, why: Observation) -> Piece {
     }
 }
 
-/// What a node reads and what it said of itself.
+/// Evidence from the readings and conditions of a node.
 pub(super) fn of_node(node: &NodeState, v: &Finding, f: &RunState, onset: Ts, pieces: &mut Vec<Piece>) {
     let cause = v.kind.cause();
     let since = Ts(onset.0.saturating_sub(super::BEFORE.0));
     for (key, c) in node.conditions.iter().filter(|(_, c)| c.touches(since) && c.concerns(&f.name)) {
-        // A loss that jumps has a cause in hardware only where hardware is broken.
+        // A fault of hardware explains a loss that jumps only if the hardware is broken.
         if cause == Cause::Numerics && (c.level < Level::Error || c.first < since || key.topic == Topic::Link)
         {
             continue;
@@ -372,7 +373,7 @@ pub(super) fn of_node(node: &NodeState, v: &Finding, f: &RunState, onset: Ts, pi
 /// How often such a thing is the cause, before anything else is known.
 fn prior(key: &Key, c: &Condition) -> f64 {
     let kind = match key.topic {
-        // What another XID brought about causes nothing.
+        // An XID that follows from another one is no cause.
         Topic::Xid if c.caused_by.is_some() => 0.5,
         Topic::Xid => 3.0,
         Topic::Link if c.medium == "ethernet" => 0.5,
@@ -384,7 +385,7 @@ fn prior(key: &Key, c: &Condition) -> f64 {
     match c.level {
         Level::Error => kind + 0.5,
         Level::Warn => kind - 0.5,
-        // What an application does to itself.
+        // XIDs that an application causes by itself.
         Level::Info => (kind - 2.5).max(0.0),
     }
 }
@@ -418,7 +419,7 @@ pub(super) fn common(alike: &Alike, places: usize, held: &[&Piece], nodes: usize
     })
 }
 
-/// Nothing stands out where things were compared: that is an answer too.
+/// The evidence that ranks or devices were compared and none stands out.
 pub(super) fn whole_fleet(v: &Finding, f: &RunState) -> Option<Suspect> {
     if v.kind.cause() == Cause::Numerics && f.nodes.len() > 1 {
         let why = Observation::NoFault { nodes: f.nodes.len() as u64 };

@@ -1,9 +1,9 @@
 //! What has to be done before a run can go on, as far as it is known: on a node that is broken, or
 //! about what ended its ranks.
 //!
-//! A node is drained only for what is the node's own: a fault whose action in the catalogue is a
-//! reset, a reboot or a look at the hardware, a link that is down, a host that is gone. What an
-//! application does to itself happens on the next node too.
+//! A node is drained only for a fault of its own: one whose action in the catalogue is a reset, a
+//! reboot or a look at the hardware, a link that is down, a host that is gone. A fault that an
+//! application causes by itself happens on the next node too.
 
 use std::collections::BTreeSet;
 
@@ -17,21 +17,21 @@ use crate::run::RunState;
 use crate::run::failures::failures;
 use stepwatch_model::time::{Span, Ts};
 
-/// What happened once and asks for a repair counts for so long.
+/// How long a fault that happened once and needs a repair counts.
 const REPAIR_WITHIN: Span = Span::secs(3600);
-/// What the system killed for want of memory so long before is another story.
+/// A process that the kernel killed for want of memory longer before than this is unrelated.
 const KILLED_WITHIN: Span = Span::secs(600);
-/// A run stands that took no step for so long, and for so many of its usual steps.
+/// A run that took no step for so long, and for so many of its usual steps, stands still.
 const STILL: Span = Span::secs(30);
 const STILL_STEPS: f64 = 5.0;
 /// Nodes remembered, those that need most first.
 const MAX_NODES: usize = 32;
 /// Characters of a rank's last words.
 const MAX_WORDS: usize = 160;
-/// A vendor wants to hear of it, which seldom stops a run.
+/// Contacting the vendor: such a condition seldom stops a run.
 const SUPPORT: &str = wire::Remedy::ContactSupport.as_str();
 
-/// `gone`: nodes for which no exporter speaks.
+/// `gone`: nodes that no exporter reports.
 pub(crate) fn needs<'a>(
     now: Ts,
     f: &RunState,
@@ -40,7 +40,7 @@ pub(crate) fn needs<'a>(
 ) -> Needs {
     let found = nodes.filter_map(|node| Some((node, need(now, gone.contains(&*node.name), node)?)));
     let mut found: Vec<(String, Need)> = found.map(|(node, need)| (node.name.clone(), need)).collect();
-    // Half of the run out of reach is a network, and most likely ours.
+    // If half of the run is out of reach, the cause is a network, most likely the alerter's own.
     if 2 * found.iter().filter(|(_, need)| *need == Need::Gone).count() > f.nodes.len() {
         found.retain(|(_, need)| *need != Need::Gone);
     }
@@ -67,8 +67,8 @@ fn ended(f: &RunState) -> Option<FirstFailure> {
 fn need(now: Ts, gone: bool, node: &NodeState) -> Option<Need> {
     let found: Vec<Need> =
         node.conditions.iter().filter_map(|(key, c)| of_condition(now, node, key, c)).collect();
-    // What is surely broken has to be mended, whether or not the host is up, and before a link is
-    // looked at unless it can wait.
+    // Broken hardware has to be repaired whether or not the host is up. Unless the repair can wait,
+    // it comes before a look at a link.
     let sure =
         |r: &&Need| matches!(r, Need::Repair { sure: true, action, .. } if gone || action != DRAIN_RESET);
     let sure = found.iter().filter(sure).max().cloned();
@@ -80,7 +80,7 @@ fn of_condition(now: Ts, node: &NodeState, key: &Key, c: &Condition) -> Option<N
     if c.level < Level::Warn || !lately(REPAIR_WITHIN) {
         return None;
     }
-    // A driver that is slow to answer us may answer the run.
+    // A driver that is slow to answer the exporter may still answer the run.
     let sure = c.level == Level::Error && key.name != NodeCondition::NvmlStuck.name();
     if key.topic == Topic::Link {
         // One that went down is a warning, and an error once it has not come back. An Ethernet that

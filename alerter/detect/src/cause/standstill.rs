@@ -1,5 +1,5 @@
-//! What the devices of a run that stands still are doing: it says what kind of standstill it is,
-//! and who is not where the others are.
+//! What the devices of a run that stands still are doing. This shows the kind of standstill, and
+//! which devices differ from the others.
 //!
 //! In a collective that waits, a GPU spins: it is busy, draws a fraction of its usual power, and
 //! its ports send nothing. A GPU that is idle while the others spin has not come to the collective,
@@ -25,11 +25,12 @@ const WORKS: f64 = 0.8;
 /// named.
 const MOST: f64 = 0.9;
 const FEW: f64 = 0.1;
-/// Fewer GPUs are too few to tell who differs.
+/// Fewer GPUs are too few to find the one that differs.
 const ENOUGH: usize = 4;
 /// Bytes a second of a node whose ports carry no training.
 const QUIET: f64 = 10e6;
-/// A reading older than this is of before; a node that was silent for so long is out of reach.
+/// A reading older than `FRESH` does not count; a node that was silent for `SILENT` is out of
+/// reach.
 const FRESH: Span = Span::secs(45);
 const SILENT: Span = Span::secs(90);
 
@@ -44,7 +45,7 @@ enum Doing {
 /// The state of a run's devices.
 #[derive(Debug, Default)]
 pub(crate) struct Standstill {
-    /// What kind it is, in words; empty if the devices do not tell.
+    /// What kind it is, in words; empty if the readings of the devices do not show it.
     pub(crate) what: String,
     pub(super) pieces: Vec<Piece>,
 }
@@ -95,8 +96,8 @@ pub(crate) fn look<'a>(now: Ts, since: Ts, nodes: impl Iterator<Item = &'a NodeS
     s
 }
 
-/// Whether a run of so many GPUs waits in a collective that nobody computes for. One GPU that still
-/// works may be evaluating alone.
+/// Whether all of so many GPUs of a run wait in a collective while none computes. One GPU that
+/// still works may be evaluating alone.
 pub(crate) fn all_wait<'a>(
     now: Ts,
     since: Ts,
@@ -135,7 +136,7 @@ fn apart(since: Ts, node: &NodeState, uuid: &str, doing: Doing) -> Piece {
     piece(since, node, words::gpu_of(node, uuid, ""), why, 3.0)
 }
 
-/// A node that has fallen silent while the others speak.
+/// A node that has fallen silent while the others report.
 fn silent(now: Ts, since: Ts, nodes: &[&NodeState], s: &mut Standstill) {
     let gone: Vec<&&NodeState> = nodes.iter().filter(|n| now - n.last_heard > SILENT).collect();
     if gone.is_empty() || gone.len() * 2 > nodes.len() {
@@ -166,7 +167,7 @@ mod tests {
     use super::*;
     use crate::monitor::Node;
 
-    /// When it stopped, and when we look.
+    /// When the run stopped, and when it is judged.
     const STOP: Ts = Ts(300_000);
     const NOW: Ts = Ts(360_000);
 
@@ -242,11 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_wait_are_told_apart_from_a_collective() {
+    fn hosts_that_wait_are_distinguished_from_a_collective() {
         let (what, pieces) = seen(&[node("n1", &[Doing::Idle; 8], NOW), node("n2", &[Doing::Idle; 8], NOW)]);
         assert!(what.starts_with("16 of 16 GPUs are idle: the hosts wait") && pieces.is_empty(), "{what}");
         let half = [node("n1", &[Doing::Idle; 8], NOW), node("n2", &[Doing::Spins; 8], NOW)];
-        assert_eq!(seen(&half), (String::new(), Vec::new()), "two halves say nothing");
+        assert_eq!(seen(&half), (String::new(), Vec::new()), "two halves are no state of the run");
     }
 
     #[test]

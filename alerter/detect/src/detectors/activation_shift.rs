@@ -1,5 +1,4 @@
-//! Activations of a layer that have another size than they used to: the forward pass goes wrong
-//! before the loss tells.
+//! Activations of a layer whose size changes: the forward pass goes wrong before the loss shows it.
 //!
 //! From the statistics of layers that the client reports (`act_rms/<layer>`, `act_absmax/<layer>`),
 //! each against its own past (`layers.rs`). Their size drifts for as long as a model learns, so the
@@ -48,8 +47,8 @@ pub struct ActivationShift {
 impl ActivationShift {
     fn judge(&mut self, c: &Config, r: &Reading<'_>, out: &mut Vec<Finding>) {
         for (layers, (prefix, what)) in self.series.iter().zip(SERIES) {
-            let sick = layers.out(c.reports);
-            let Some(first) = sick.first() else { continue };
+            let out_of_range = layers.out(c.reports);
+            let Some(first) = out_of_range.first() else { continue };
             if !self.latch.raise(Severity::Ticket) {
                 return;
             }
@@ -61,10 +60,10 @@ impl ActivationShift {
                 first.reports,
                 first.since,
             );
-            let why = Sentence::from(why).and(out_of_place(sick.len(), layers.len()));
+            let why = Sentence::from(why).and(out_of_place(out_of_range.len(), layers.len()));
             let mut v = finding(r, Change::Raise, format!("{prefix}{}", first.name), first.since, why);
             (v.value, v.expected, v.score) = (first.value, first.expected, first.ratio());
-            v.suspects.extend(suspect(&sick, layers.len(), what));
+            v.suspects.extend(suspect(&out_of_range, layers.len(), what));
             out.push(v);
             return;
         }

@@ -1,11 +1,12 @@
-//! A checkpoint that takes far longer than usual: storage that is slow now, and work at risk for
+//! A checkpoint that takes far longer than usual: the storage is slow now, and work is at risk for
 //! longer.
 //!
-//! Usual is the median of the saves before it, three at least; where every one told its size, of
-//! their seconds a byte: a run may save much and little by turns. Too long is `times` of that and
-//! `margin` more than it (both: a minute is nothing to a save of an hour, and twice nothing to one
-//! of a second). A save that still runs is told when it has taken `running` times as long; the page
-//! for work at risk is that of [`super::ckpt_stale`].
+//! The usual duration is the median of the saves before it, three at least. Where every save
+//! reported its size, it is the median of their seconds a byte: a run may write large and small
+//! checkpoints by turns. A save takes too long when it exceeds both `times` the usual duration and
+//! that duration plus `margin`: a minute is little for a save of an hour, and twice is little for
+//! one of a second. A save that still runs is reported when it has taken `running` times as long.
+//! The page for work at risk is that of [`super::ckpt_stale`].
 
 use core::fmt::Write as _;
 
@@ -27,7 +28,7 @@ pub struct Config {
     /// Times the usual duration of a save that ended, and of one that runs.
     pub times: f64,
     pub running: f64,
-    /// What it must take longer, at least.
+    /// How much longer than usual it must take, at least.
     pub margin: Span,
 }
 
@@ -37,7 +38,7 @@ impl Default for Config {
     }
 }
 
-/// Saves that make one usual.
+/// Saves from which the usual duration is known.
 const KNOWN: usize = 3;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -45,8 +46,8 @@ pub struct CkptSlow {
     latch: Latch,
     /// The last save that was judged.
     judged: Option<Ts>,
-    /// The running save that was told.
-    told: Option<Ts>,
+    /// Start of the running save that was reported.
+    reported: Option<Ts>,
 }
 
 impl CkptSlow {
@@ -67,10 +68,10 @@ impl CkptSlow {
     fn judge_running(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
         let RunView { now, run: f } = view;
         let since = f.checkpoints.in_progress;
-        if Self::due(c, f).is_none_or(|due| now < due) || self.told == since {
+        if Self::due(c, f).is_none_or(|due| now < due) || self.reported == since {
             return;
         }
-        self.told = since;
+        self.reported = since;
         self.latch.raise(Severity::Ticket);
         let usual = median(f.checkpoints.saves.iter().map(|s| s.secs));
         let secs = since.map_or(0.0, |since| (now - since).as_secs_f64());
@@ -151,7 +152,7 @@ impl ClockDetector for CkptSlow {
     }
 
     fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
-        Self::due(c, f).filter(|_| self.told != f.checkpoints.in_progress)
+        Self::due(c, f).filter(|_| self.reported != f.checkpoints.in_progress)
     }
 }
 
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn large_and_small_saves_by_turns_are_told_apart_by_their_size() {
+    fn large_and_small_saves_by_turns_are_distinguished_by_their_size() {
         let turns = |slow: f64| -> Vec<Save> {
             (0..8)
                 .map(|i| {
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_runs_too_long_is_told_once_at_its_deadline() {
+    fn one_that_runs_too_long_is_reported_once_at_its_deadline() {
         let (c, mut detector, mut out) = (Config::default(), CkptSlow::default(), Vec::new());
         let mut f = RunState::new("r", Ts(0));
         f.checkpoints.saves.extend((0..3).map(|i| save(i, 100.0, None)));

@@ -4,7 +4,7 @@
 //! Work is the run's own time while it moves (`run::Checkpoints`): a queue, a pause or a clock that
 //! differs from ours adds none. What is usual is the median of the last 8 intervals, once two are
 //! known. A ticket at 1.5 times that (plus the usual duration), a page at 3 times. No ticket before
-//! `floor`, no page before twice of it: losing a few minutes is not worth a word.
+//! `floor`, no page before twice of it: losing a few minutes of work costs little.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +32,8 @@ impl Default for Config {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CkptStale {
     raised: Option<Severity>,
-    /// The failure already told.
-    failure_told: Option<Ts>,
+    /// Time of the failed checkpoint that was reported last.
+    failure_reported: Option<Ts>,
 }
 
 impl CkptStale {
@@ -57,8 +57,8 @@ impl CkptStale {
     fn failure(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
         let f = view.run;
         let Some((at, text)) = f.checkpoints.failure.as_ref().filter(|_| c.enabled) else { return };
-        if self.failure_told != Some(*at) {
-            self.failure_told = Some(*at);
+        if self.failure_reported != Some(*at) {
+            self.failure_reported = Some(*at);
             self.raised = self.raised.max(Some(Severity::Ticket));
             let why = Sentence::from(format!("a checkpoint failed: {text}")).and_perhaps(at_risk(f));
             out.push(finding(view, Change::Raise, Severity::Ticket, why));

@@ -1,13 +1,14 @@
 //! Nodes of one run that are set up differently: another driver, firmware, library, kernel setting
 //! or environment variable, or another version of the run's own configuration file.
 //!
-//! The setup that most nodes have is taken for the right one; of two nodes, or halves, neither. It
-//! waits until the nodes have stood still for `settle`, because a run comes up node by node. Keys
-//! that make no difference to training make an annotation only, and keys that name a node none
-//! ([`crate::run::ConfigGroups`]). What differs between the ranks of one node is a rank's affair. A
-//! library that a node does not tell may only not be loaded yet: those that the first collective
-//! loads count as absent once the run has stepped for so long that every exporter has looked again.
-//! A node without the plugin of its network trains on, over sockets.
+//! The setup that most nodes have is taken for the right one; of two nodes, or halves, neither. The
+//! detector waits until the nodes have not changed for `settle`, because a run comes up node by
+//! node. Keys that make no difference to training make an annotation only, and keys that name a
+//! node none ([`crate::run::ConfigGroups`]). A key that differs between the ranks of one node is
+//! not compared. A library that a node does not report may only not be loaded yet: those that the
+//! first collective loads count as absent once the run has stepped for so long that every exporter
+//! has looked again. This matters: a node without the plugin of its network trains on, over
+//! sockets.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +40,7 @@ impl Default for Config {
 
 /// Differences and nodes named one by one.
 const NAMED: usize = 3;
-/// Versions of libraries, told once a process has loaded them.
+/// Keys with versions of libraries, published once a process has loaded them.
 const LIBRARIES: [&str; 12] = [
     "nccl",
     "nccl_net",
@@ -54,24 +55,24 @@ const LIBRARIES: [&str; 12] = [
     "libibverbs",
     "ucx",
 ];
-/// Those of them that no node does without that the others of its run have, once their ranks have
-/// talked to each other.
+/// Those of them that every node of a run loads if one does, once the ranks have run their first
+/// collective.
 const OF_COLLECTIVES: [&str; 4] = ["nccl", "nccl_net", "libfabric", "libibverbs"];
 /// An exporter looks for the libraries of a process less and less often, at last after 16 minutes.
 const LOOKED_AGAIN: Span = Span::secs(1200);
-/// What is said of a library that a node does not have.
+/// Text for a library that a node does not have.
 const NOT_LOADED: &str = "not loaded";
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConfigDrift {
     latch: Latch,
-    /// What was told: the state of the nodes at that time.
-    told: Option<Ts>,
+    /// The last change of the nodes' setups that was judged.
+    judged_at: Option<Ts>,
     /// The attempt that was seen to step, and since when.
     stepped: Option<(u32, Ts)>,
-    /// Libraries that were told as absent.
+    /// Libraries that were reported as absent.
     absent: BTreeSet<String>,
-    /// Libraries are absent: when to see whether that counts.
+    /// Libraries are absent: when to judge again whether that counts.
     look_again: Option<Ts>,
 }
 
@@ -82,10 +83,10 @@ struct Difference<'a> {
     usual: &'a str,
     other: &'a str,
     nodes: &'a BTreeSet<String>,
-    /// The nodes that have the usual value, where they are no more than the others: nobody knows
-    /// which is right.
+    /// The nodes that have the usual value, where they are no more than the others: it is not known
+    /// which value is right.
     even: Option<&'a BTreeSet<String>>,
-    /// A library that one side does not tell.
+    /// A library that one side does not report.
     is_absence: bool,
 }
 
@@ -97,8 +98,8 @@ impl ConfigDrift {
         })
     }
 
-    /// When a library that a node does not tell is one that it does not have: at the earliest,
-    /// while none of its ranks has stepped.
+    /// From when on a library that a node does not report counts as absent. While no rank has
+    /// stepped, this is the earliest possible time.
     fn absence_counts_at(&self, now: Ts, f: &RunState) -> Ts {
         let stepped = self.stepped.filter(|(attempt, _)| *attempt == f.attempt).map_or(now, |(_, at)| at);
         f.setups.changed_at.map_or(stepped, |changed| changed.max(stepped)) + LOOKED_AGAIN
@@ -106,12 +107,12 @@ impl ConfigDrift {
 
     fn judge(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
         let RunView { now, run: f } = view;
-        let groups = [f.setups.of(false), f.setups.of(true)];
+        let groups = [f.setups.variants(false), f.setups.variants(true)];
         let mut all: Vec<Difference<'_>> = groups.iter().flat_map(|variants| differences(variants)).collect();
         let counts_at = self.absence_counts_at(now, f);
         // After a restart no process may have loaded yet what one of them lacks.
-        let is_told = |key: &String| groups.iter().flatten().any(|v| v.setup.keys.contains_key(key));
-        let is_early = all.iter().any(|d| d.is_absence) || !self.absent.iter().all(is_told);
+        let is_present = |key: &String| groups.iter().flatten().any(|v| v.setup.keys.contains_key(key));
+        let is_early = all.iter().any(|d| d.is_absence) || !self.absent.iter().all(is_present);
         let waits = is_early && counts_at > now;
         self.look_again = waits.then_some(counts_at);
         all.retain(|d| !(waits && d.is_absence));
@@ -143,7 +144,7 @@ impl ConfigDrift {
             for node in d.nodes.iter().chain(d.even.into_iter().flatten()).take(NAMED) {
                 let target = Target::node(node);
                 if v.suspects.len() < NAMED && !v.suspects.iter().any(|s| s.target == target) {
-                    v.suspects.push(Suspect::new(target, told(d)));
+                    v.suspects.push(Suspect::new(target, observation(d)));
                 }
             }
         }
@@ -151,20 +152,20 @@ impl ConfigDrift {
     }
 }
 
-/// Whether a key that has two values says something of the two nodes.
-fn tells(key: &str, a: &Setup, b: &Setup) -> bool {
+/// Whether a key that has two values is a difference of the two setups.
+fn differs(key: &str, a: &Setup, b: &Setup) -> bool {
     let values = [a.keys.get(key), b.keys.get(key)];
     let by_rank = values.into_iter().flatten().any(|v| v == DIFFERS_BY_RANK);
     values[0] != values[1] && !by_rank && (!is_absence(key, a, b) || may_be_absent(key, a, b))
 }
 
-/// One of them does not tell of a library.
+/// Whether only one of them reports the library `key`.
 fn is_absence(key: &str, a: &Setup, b: &Setup) -> bool {
     LIBRARIES.contains(&key) && a.keys.contains_key(key) != b.keys.contains_key(key)
 }
 
-/// Whether it can count: a node that tells of no library at all may not look at what its processes
-/// have loaded.
+/// Whether an absence can count: a node that reports no library at all may not look at what its
+/// processes have loaded.
 fn may_be_absent(key: &str, a: &Setup, b: &Setup) -> bool {
     let sees = |setup: &Setup| LIBRARIES.iter().any(|library| setup.keys.contains_key(*library));
     OF_COLLECTIVES.contains(&key) && sees(a) && sees(b)
@@ -183,7 +184,7 @@ fn differences(variants: &[Variant]) -> Vec<Difference<'_>> {
         let (a, b) = (&most.setup, setup);
         let even = (most.nodes.len() == nodes.len()).then_some(&most.nodes);
         let keys: BTreeSet<&String> = a.keys.keys().chain(b.keys.keys()).collect();
-        for key in keys.into_iter().filter(|key| tells(key, a, b)) {
+        for key in keys.into_iter().filter(|key| differs(key, a, b)) {
             let (usual, other) = (value(a, key), value(b, key));
             all.push(Difference { key, usual, other, nodes, even, is_absence: is_absence(key, a, b) });
         }
@@ -191,7 +192,7 @@ fn differences(variants: &[Variant]) -> Vec<Difference<'_>> {
     all
 }
 
-fn told(d: &Difference<'_>) -> Observation {
+fn observation(d: &Difference<'_>) -> Observation {
     let list = |nodes: &BTreeSet<String>| nodes.iter().cloned().collect();
     Observation::Setting {
         key: d.key.to_owned(),
@@ -210,16 +211,16 @@ fn sentence(f: &RunState, all: &[Difference<'_>]) -> Sentence {
     let [first, rest @ ..] = all else { return Sentence::default() };
     let total = f.nodes.len();
     let mut why = Sentence::from(if first.even.is_some() {
-        format!("the {total} nodes of the run are set up differently: {}", told(first))
+        format!("the {total} nodes of the run are set up differently: {}", observation(first))
     } else {
         let verb = if first.nodes.len() == 1 { "differs" } else { "differ" };
         let who = names(first.nodes);
-        format!("{who} {verb} from the other nodes of the run ({total} in all): {}", told(first))
+        format!("{who} {verb} from the other nodes of the run ({total} in all): {}", observation(first))
     });
     for d in rest.iter().take(NAMED - 1) {
         let on = d.nodes.first().filter(|_| d.even.is_none());
         let on = on.map(|node| format!(" on {node}")).unwrap_or_default();
-        why.add(format_args!("{}{on}", told(d)));
+        why.add(format_args!("{}{on}", observation(d)));
     }
     if rest.len() >= NAMED {
         why.add(format_args!("and {} more", rest.len() + 1 - NAMED));
@@ -236,13 +237,13 @@ impl ClockDetector for ConfigDrift {
             self.stepped = Some((f.attempt, now));
         }
         if self.deadline(c, f).is_some_and(|at| at <= now) {
-            self.told = f.setups.changed_at;
+            self.judged_at = f.setups.changed_at;
             self.judge(c, view, out);
         }
     }
 
     fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
-        let changed = f.setups.changed_at.filter(|at| self.told != Some(*at)).map(|at| at + c.settle);
+        let changed = f.setups.changed_at.filter(|at| self.judged_at != Some(*at)).map(|at| at + c.settle);
         changed.into_iter().chain(self.look_again).min().filter(|_| c.enabled && f.ended.is_none())
     }
 }

@@ -5,8 +5,8 @@
 //! run's own usual share (bounded influence, 1/50 a block) a CUSUM of the excess over half of
 //! `rise`, in sigmas of a block (Page 1954, h by Siegmund's formula for one false alarm in a
 //! million blocks), and the rise itself, must both be exceeded, for as long as `ticket_after`. A
-//! wait that was there from the beginning is told once, when its share is above `level` after 256
-//! steps: it is money, and no accident.
+//! wait that was there from the beginning is reported once, when its share is above `level` after
+//! 256 steps: it costs money, but is not a fault.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub struct Config {
     pub parts: Vec<String>,
     /// Share of the step by which the wait must have risen.
     pub rise: f64,
-    /// Share of the step that is worth a word even if it was always so.
+    /// Share of the step that is reported even if it was always so.
     pub level: f64,
     /// How long it must last, by the clock.
     pub ticket_after: Span,
@@ -58,8 +58,8 @@ impl Default for Config {
     }
 }
 
-/// Steps that ranks may be apart: a step is judged when one so many steps later is told.
-const RING: usize = 8;
+/// Steps that ranks may be apart: a step is judged when one so many steps later is reported.
+const SLOTS: usize = 8;
 /// Blocks that start the usual share, and the weight of one in the long run.
 const WARM: usize = 8;
 const RATE: f64 = 1.0 / 50.0;
@@ -69,7 +69,7 @@ const FLOOR: f64 = 0.005;
 const H: f64 = 12.0;
 /// No block weighs more than this, so that one alone cannot alarm.
 const CAP: f64 = 5.0;
-/// Blocks after which a wait that was always there is told.
+/// Blocks after which a wait that was always there is reported.
 const SETTLED: u32 = 32;
 /// Share of the rise that may be left when it ends.
 const CLEAR: f64 = 0.4;
@@ -78,17 +78,17 @@ const SAME_RANK: u32 = 24;
 /// Times the wait of the next rank, so that it is one that the others wait for.
 const ALONE: f64 = 1.5;
 
-/// Of a run whose trainer does not tell how long it waits, there is nothing to keep.
+/// `None` while the trainer of the run reports no waits.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DataWait(Option<Box<Waits>>);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Waits {
-    ring: [Waited; RING],
+    slots: [Waited; SLOTS],
     newest: i64,
     attempt: u32,
     blocks: Blocks,
-    /// Step time of the last block, to tell seconds.
+    /// Step time of the last block, to convert shares to seconds.
     step_time: f64,
     base: Robust<WARM>,
     cusum: Cusum,
@@ -112,14 +112,14 @@ struct Waited {
     second: f64,
     step_time: f64,
     rank: u32,
-    /// It is none of an empty place.
-    told: bool,
-    /// Several ranks told theirs.
+    /// The slot has a step.
+    present: bool,
+    /// Several ranks reported theirs.
     several: bool,
 }
 
 impl Waited {
-    fn of(p: &Parts<'_>, wait: f64, step_time: f64) -> Self {
+    fn from_parts(p: &Parts<'_>, wait: f64, step_time: f64) -> Self {
         Self {
             step: p.step,
             ts: p.ts,
@@ -127,7 +127,7 @@ impl Waited {
             second: 0.0,
             step_time,
             rank: p.rank,
-            told: true,
+            present: true,
             several: false,
         }
     }
@@ -136,7 +136,7 @@ impl Waited {
 impl Default for Waits {
     fn default() -> Self {
         Self {
-            ring: [Waited::default(); RING],
+            slots: [Waited::default(); SLOTS],
             newest: i64::MIN,
             attempt: 0,
             blocks: Blocks::default(),
@@ -159,12 +159,12 @@ impl Waits {
         if attempt != self.attempt {
             self.restart(attempt);
         }
-        if new.step <= self.newest.saturating_sub(RING as i64) {
+        if new.step <= self.newest.saturating_sub(SLOTS as i64) {
             return; // too late: its step was judged without it
         }
-        let at = new.step.rem_euclid(RING as i64) as usize;
-        if self.ring[at].told && self.ring[at].step == new.step {
-            let w = &mut self.ring[at];
+        let at = new.step.rem_euclid(SLOTS as i64) as usize;
+        if self.slots[at].present && self.slots[at].step == new.step {
+            let w = &mut self.slots[at];
             if w.rank == new.rank {
                 return;
             }
@@ -177,21 +177,21 @@ impl Waits {
             }
             return;
         }
-        let from = self.newest.max(new.step.saturating_sub(RING as i64 * 2));
+        let from = self.newest.max(new.step.saturating_sub(SLOTS as i64 * 2));
         for step in from.saturating_add(1)..=new.step {
-            let slot = &mut self.ring[step.rem_euclid(RING as i64) as usize];
+            let slot = &mut self.slots[step.rem_euclid(SLOTS as i64) as usize];
             let old = core::mem::take(slot);
-            if old.told {
+            if old.present {
                 self.judge(c, &old, out);
             }
         }
         self.newest = self.newest.max(new.step);
-        self.ring[at] = new;
+        self.slots[at] = new;
     }
 
     fn restart(&mut self, attempt: u32) {
         self.attempt = attempt;
-        self.ring = [Waited::default(); RING];
+        self.slots = [Waited::default(); SLOTS];
         self.newest = i64::MIN;
         self.blocks.clear();
     }
@@ -270,10 +270,10 @@ impl Waits {
         }
     }
 
-    /// Whom the others wait for, if it is always the same; who is to blame is for the ranking of
-    /// suspects to say.
+    /// The rank that the others wait for, if it is always the same. The cause is left to the
+    /// ranking of suspects.
     fn whom(&self) -> Option<String> {
-        let times = self.same.of(32);
+        let times = self.same.count_last(32);
         if self.several && times >= SAME_RANK {
             Some(format!("rank {} waits longest, in {times} of the last 32 steps", self.longest))
         } else {
@@ -302,8 +302,8 @@ impl Waits {
 
 /// Seconds that the rank waited; the longest of its parts, because one may lie within another.
 fn wait(c: &Config, p: &Parts<'_>) -> Option<f64> {
-    let told = p.seconds.iter().filter(|(name, _)| c.parts.iter().any(|part| part == name));
-    told.map(|(_, secs)| secs).filter(|secs| secs.is_finite() && *secs >= 0.0).reduce(f64::max)
+    let waits = p.seconds.iter().filter(|(name, _)| c.parts.iter().any(|part| part == name));
+    waits.map(|(_, secs)| secs).filter(|secs| secs.is_finite() && *secs >= 0.0).reduce(f64::max)
 }
 
 fn loading() -> Suspect {
@@ -322,7 +322,7 @@ impl StepDetector for DataWait {
     fn extra(&mut self, c: &Config, e: &Extra<'_>, _: &Shared, out: &mut Vec<Finding>) {
         let Extra::Parts(p) = e else { return };
         let step_time = p.step_time.filter(|t| t.is_finite() && *t > 0.0 && c.enabled);
-        if let Some(new) = step_time.and_then(|t| Some(Waited::of(p, wait(c, p)?, t))) {
+        if let Some(new) = step_time.and_then(|t| Some(Waited::from_parts(p, wait(c, p)?, t))) {
             self.0.get_or_insert_default().take(c, p.attempt, new, out);
         }
     }
@@ -336,8 +336,8 @@ mod tests {
     use proptest::prelude::*;
     use stepwatch_wire::Metrics;
 
-    /// Steps of two seconds on four ranks, whose waits `wait` gives by step and rank; told in this
-    /// order of ranks.
+    /// Steps of two seconds on four ranks, whose waits `wait` gives by step and rank; reported in
+    /// this order of ranks.
     fn waiting(seed: u64, n: i64, order: [u32; 4], wait: impl Fn(i64, u32) -> f64) -> Vec<Finding> {
         let mut detectors = Detectors::default();
         let mut out = Vec::new();
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_from_the_beginning_is_told_once() {
+    fn a_wait_from_the_beginning_is_reported_once() {
         let findings = waiting(2, 3000, IN_ORDER, |_, _| 0.9);
         assert_eq!(raised(&findings).len(), 1, "{findings:?}");
         assert!(findings[0].why.contains("since the run began"), "{}", findings[0].why);

@@ -1,4 +1,4 @@
-//! What a detector found, before it is known how loudly to say it.
+//! What a detector found, before its severity is known.
 
 use crate::sample::StepSample;
 use stepwatch_model::{Change, Finding, Kind, Sentence, Severity};

@@ -42,10 +42,13 @@ const LEFT: f64 = 0.8;
 /// Lines that are judged, and from which on the baseline of the loss is known: `loss_spike` judges.
 const FIRST: u32 = 16;
 const KNOWN: u32 = 64;
-/// Lines before one alone is judged, and differences that it must be out by.
+/// Lines before one alone is judged, and mean differences of neighbouring lines that it must be out
+/// by. The mean difference of two independent normal values is 1.13 sigmas, so 8 are 9 sigmas of a
+/// line.
 const SINGLE: u32 = 10;
 const SINGLE_MOVES: f64 = 8.0;
-/// Differences that lines in a row must be out by.
+/// Mean differences that lines in a row must be out by: 2.8 sigmas of a line, above which 0.24 % of
+/// a normal distribution lie.
 const MOVES: f64 = 2.5;
 /// Lines back near the best that end it.
 const CALM: u32 = 3;

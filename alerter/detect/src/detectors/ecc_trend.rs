@@ -1,12 +1,12 @@
-//! Memory errors that were corrected, more often than this GPU has them: what wears out announces
-//! itself.
+//! Memory errors that were corrected, more often than this GPU usually has them: a sign of wear
+//! before a failure.
 //!
 //! Errors are counted by the hour and compared with what an hour usually had, a slow average of the
 //! hours before. Corrected errors alone harm nothing and some boards live with a few, so that it
 //! takes `times` the usual and at least `floor` of them. Rows that were remapped are repairs
 //! already made: `rows` of them within a day, or one that replaced a row with an uncorrectable
-//! error, say the same. It predicts and never pages: the advice is to drain the node at the next
-//! checkpoint.
+//! error, make a ticket too. This is a prediction and never pages: the advice is to drain the node
+//! at the next checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,8 @@ pub struct Config {
     pub enabled: bool,
     /// Corrected errors of an hour against the usual hour.
     pub times: f64,
-    /// Fewer in an hour are nobody's business.
+    /// Corrected errors of an hour, at least: 60 are one a minute. With the default of `times` it
+    /// decides where a usual hour has fewer than 7.5.
     pub floor: f64,
     /// Rows remapped within a day.
     pub rows: f64,
@@ -55,7 +56,7 @@ struct Watch {
     rows: Counter,
     worse_rows: Counter,
     /// Since when it is worth a ticket, and why.
-    sick: Option<(Ts, Observation)>,
+    faulty: Option<(Ts, Observation)>,
     value: f64,
 }
 
@@ -107,23 +108,23 @@ impl EccTrend {
             None
         };
         if let Some(hour) = hour {
-            // An hour that is out of line says nothing of what is usual.
+            // An hour that is out of line is capped, so that it hardly changes the usual count.
             w.usual += WEIGHT * (hour.min(c.floor.max(2.0 * w.usual)) - w.usual);
         }
         if let Some(why) = why {
             w.value = so_far;
-            return w.sick.replace((now, why)).is_none();
+            return w.faulty.replace((now, why)).is_none();
         }
-        // A whole day without is the end of it.
-        w.sick = w.sick.take().filter(|(at, _)| now - *at < DAY);
+        // The fault is over after a whole day without a reason for a ticket.
+        w.faulty = w.faulty.take().filter(|(at, _)| now - *at < DAY);
         false
     }
 
     fn report(&self, view: NodeView<'_>) -> Finding {
         let f = view.node;
         let mut v = view.finding(Kind::EccTrend, "ecc", Change::Raise, Severity::Ticket);
-        let sick = self.gpus.iter().filter_map(|(uuid, w)| Some((uuid, w, w.sick.as_ref()?)));
-        for (uuid, w, (_, why)) in sick {
+        let faulty = self.gpus.iter().filter_map(|(uuid, w)| Some((uuid, w, w.faulty.as_ref()?)));
+        for (uuid, w, (_, why)) in faulty {
             let gpu = words::gpu_of(f, uuid, "");
             if v.why.is_empty() {
                 (v.value, v.expected, v.score) = (w.value, w.usual, w.value / w.usual.max(1.0));
@@ -156,7 +157,7 @@ impl NodeDetector for EccTrend {
         let mut gone = None;
         self.gpus.retain(|uuid, w| {
             let there = f.gpus.is_there(uuid);
-            if !there && w.sick.is_some() {
+            if !there && w.faulty.is_some() {
                 let read = f.gpus.get(uuid).map_or(now, |gpu| gpu.last.at);
                 gone =
                     Some((format!("{} of {} is not there any more", words::gpu(f, uuid, ""), f.name), read));
@@ -166,7 +167,7 @@ impl NodeDetector for EccTrend {
         if news {
             self.raised = true;
             out.push(self.report(view));
-        } else if self.raised && self.gpus.values().all(|w| w.sick.is_none()) {
+        } else if self.raised && self.gpus.values().all(|w| w.faulty.is_none()) {
             self.raised = false;
             let mut v = view.finding(Kind::EccTrend, "ecc", Change::Clear, Severity::Info);
             v.why = match gone {

@@ -10,7 +10,7 @@
 //! the same, two evaluations later. Never a page: nothing is lost that an earlier checkpoint does
 //! not have.
 //!
-//! An evaluation that gives no number is told at once.
+//! An evaluation whose loss is not a number is reported at once.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Su
 pub struct Config {
     pub enabled: bool,
     /// Rise of the evaluation's level above its lowest: in its own noise, and as a share of the
-    /// loss.
+    /// loss. The beginning of this file derives the 4 from white noise.
     pub sigmas: f64,
     pub share: f64,
     /// Evaluations in a row that must show it.
@@ -211,9 +211,9 @@ impl EvalGap {
             self.sets.push(Set::new(e));
             self.sets.len() - 1
         });
-        // A raise and a clear of one kind belong to one incident: another set that is still sick
+        // A raise and a clear of one kind belong to one incident: another set that is still raised
         // keeps it open.
-        let sick = |sets: &[Set]| sets.iter().any(|s| s.latch.is_raised() || s.broken.is_raised());
+        let raised = |sets: &[Set]| sets.iter().any(|s| s.latch.is_raised() || s.broken.is_raised());
         let mut said = Vec::new();
         let (train, trained) = (self.train, self.trained > 0);
         let set = &mut self.sets[at];
@@ -232,7 +232,7 @@ impl EvalGap {
                 set.judge(e, train, c, &mut said);
             }
         }
-        let held = sick(&self.sets);
+        let held = raised(&self.sets);
         out.extend(said.into_iter().filter(|v| v.change != Change::Clear || !held));
     }
 }

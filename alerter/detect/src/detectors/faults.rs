@@ -1,9 +1,9 @@
-//! What the detectors of a node's own word have in common: each fault is told once and again when
-//! it gets worse, all of them together are one condition, which is as bad as the worst that counts,
-//! and it is over when none holds and nothing was added for a while.
+//! What the detectors of faults that a node reports have in common. Each fault is reported once,
+//! and again when it gets worse. All faults of a detector together are one finding, as severe as
+//! the worst that counts. It is over when no fault holds and none was added for a while.
 //!
-//! What a fault brings with it on the same device is its ordinary course. A fault of another
-//! device, or a worse one, is another trouble, and whoever took care of the first must hear of it.
+//! Consequences of a fault on the same device are expected. A fault of another device, or a worse
+//! one, is another fault, and people who take care of the first must be notified of it.
 
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -33,13 +33,13 @@ pub(super) trait Sort {
 
     fn severity(&self, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity;
 
-    /// When a fault that still holds may become worse, if it is told at once.
+    /// When a fault that still holds may become worse, for faults that are reported at once.
     fn rises_at(&self, key: &Key, c: &Condition) -> Option<Ts>;
 
-    /// How long what has no end counts after it was last told.
+    /// How long a fault without an end counts after it was last published.
     fn lasts(&self, key: &Key, c: &Condition) -> Span;
 
-    /// What to do where that is not the exporter's word.
+    /// Advice that replaces that of the exporter.
     fn advice(&self, _: &Key, _: &Condition) -> Option<String> {
         None
     }
@@ -48,22 +48,22 @@ pub(super) trait Sort {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Faults {
     raised: Option<Severity>,
-    told: BTreeMap<Key, Told>,
-    /// Devices that were told of and have something that counts, and how bad it is.
+    reported: BTreeMap<Key, Reported>,
+    /// Devices that were reported and have a fault that counts, and how severe it is.
     devices: BTreeMap<String, (Severity, Level)>,
     noted: BTreeMap<Key, Ts>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Told {
+struct Reported {
     severity: Severity,
     times: u32,
-    /// It was judged after the time at which it could get worse.
+    /// It was judged after the time from which it could get worse.
     settled: bool,
 }
 
-/// A node that says nothing for so long, not even what it says every 10 minutes, cannot say that
-/// something is over either.
+/// A node that is silent for so long, although its exporter publishes every 10 minutes, cannot
+/// report the end of a fault either.
 const SILENT: Span = Span::secs(620);
 
 /// A fault that counts now.
@@ -71,7 +71,7 @@ struct Fault<'a> {
     key: &'a Key,
     c: &'a Condition,
     severity: Severity,
-    /// Nobody knows that its device has such a trouble.
+    /// Its device had no such fault so far.
     is_another: bool,
 }
 
@@ -80,19 +80,20 @@ impl Faults {
         let NodeView { now, node: f, .. } = view;
         let mut news = false;
         let mut active: Vec<Fault<'_>> = Vec::new();
-        // What is about the runs of one user is evidence for these, and no trouble of the node.
+        // A condition that is about certain runs is evidence for those, and no fault of the node.
         let of_node = f.conditions.iter().filter(|(key, c)| c.runs.is_none() && sort.is_ours(key));
         for (key, c) in of_node.filter(|(key, c)| counts(now, sort, key, c)) {
-            let had = self.told.get(key).copied();
+            let had = self.reported.get(key).copied();
             let severity = self.judge(sort, view, key, c);
             let is_new = had.is_none_or(|had| had.severity < severity) && severity > Severity::Info;
             news |= is_new;
             let is_another = is_new && self.is_another(key, c, severity);
             active.push(Fault { key, c, severity, is_another });
         }
-        self.told.retain(|key, _| active.iter().any(|fault| fault.key == key));
+        self.reported.retain(|key, _| active.iter().any(|fault| fault.key == key));
         self.forget_what_is_over(&active);
-        // The worst, and of these what is new, or the first that no other caused.
+        // The worst first; among equals the new ones, then those without another cause, the oldest
+        // first.
         active.sort_by_key(|a| {
             (Reverse((a.severity, a.c.level)), !a.is_another, a.c.caused_by.is_some(), a.c.first)
         });
@@ -100,13 +101,14 @@ impl Faults {
             self.over(sort, view, out);
             return self.note(sort, view, &active, out);
         }
-        // What is worth no word by itself, such as a reset, is no part of the trouble.
+        // A condition that is not reported by itself, such as a reset, is not part of the fault.
         active.retain(|a| a.severity > Severity::Info || a.c.level > Level::Info);
         let Some(root) = active.first() else { return };
-        // What was worst is over, and what is left is less: that it comes back is told.
+        // The worst is over and less is left. This is reported, so that it is also reported when
+        // the worst comes back.
         let is_less = self.raised.is_some_and(|had| root.severity < had);
         if news || is_less {
-            // What is less than what somebody has in hand can wait until it is looked at.
+            // A lesser fault than the one that people work on can wait until they look at it.
             let change =
                 if self.raised.is_some() && root.is_another { Change::Another } else { Change::Raise };
             self.raised = Some(root.severity);
@@ -121,23 +123,23 @@ impl Faults {
 
     fn judge<S: Sort>(&mut self, sort: &S, view: NodeView<'_>, key: &Key, c: &Condition) -> Severity {
         let due = sort.rises_at(key, c).is_none_or(|at| at <= view.now);
-        match self.told.get_mut(key) {
-            // A run that comes to a node which is known to be sick is not news of the node.
-            Some(told) if told.times == c.times && (told.settled || !due) => told.severity,
-            Some(told) => {
-                told.severity = told.severity.max(sort.severity(view, key, c));
-                (told.times, told.settled) = (c.times, due);
-                told.severity
+        match self.reported.get_mut(key) {
+            // A run that is placed on a node which is known to be faulty is not news of the node.
+            Some(reported) if reported.times == c.times && (reported.settled || !due) => reported.severity,
+            Some(reported) => {
+                reported.severity = reported.severity.max(sort.severity(view, key, c));
+                (reported.times, reported.settled) = (c.times, due);
+                reported.severity
             }
             None => {
                 let severity = sort.severity(view, key, c);
-                self.told.insert(key.clone(), Told { severity, times: c.times, settled: due });
+                self.reported.insert(key.clone(), Reported { severity, times: c.times, settled: due });
                 severity
             }
         }
     }
 
-    /// Takes note of what is told of a device, unless that was known.
+    /// Takes note of a fault of a device. True if it is another fault than was known of the device.
     fn is_another(&mut self, key: &Key, c: &Condition, severity: Severity) -> bool {
         if c.caused_by.is_some() {
             return false;
@@ -145,8 +147,8 @@ impl Faults {
         let (device, known) = (words::device(key, c), self.devices.len());
         match self.devices.get_mut(device) {
             Some(had) => {
-                // What holds on until it is a page is no more than was said, unless there are
-                // several to keep apart.
+                // A fault that became a page by lasting is the one that was reported, unless there
+                // are several devices to keep apart.
                 let is_worse = had.1 < c.level || known > 1 && had.0 < severity;
                 *had = (had.0.max(severity), had.1.max(c.level));
                 is_worse
@@ -159,13 +161,13 @@ impl Faults {
         }
     }
 
-    /// A device of which nothing counts any more is well, and one of which less does is so much
-    /// better.
+    /// Forgets devices without a fault that counts, and lowers the severity of devices whose worst
+    /// fault is over.
     fn forget_what_is_over(&mut self, active: &[Fault<'_>]) {
         self.devices.retain(|device, had| {
             let of_it = active.iter().filter(|a| words::device(a.key, a.c) == device);
-            let told = of_it.filter(|a| a.severity > Severity::Info);
-            let worst = told.map(|a| (a.severity, a.c.level)).reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
+            let reported = of_it.filter(|a| a.severity > Severity::Info);
+            let worst = reported.map(|a| (a.severity, a.c.level)).reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
             if let Some(worst) = worst {
                 *had = (had.0.min(worst.0), had.1.min(worst.1));
             }
@@ -192,7 +194,7 @@ impl Faults {
         });
     }
 
-    /// Notes the faults that need no work, for whoever looks at the node later.
+    /// Annotates faults that need no work, for people who look at the node later.
     fn note<S: Sort>(&mut self, sort: &S, view: NodeView<'_>, active: &[Fault<'_>], out: &mut Vec<Finding>) {
         let now = view.now;
         self.noted.retain(|_, at| now - *at < NOTE_EVERY);
@@ -209,10 +211,10 @@ impl Faults {
     }
 
     pub(super) fn deadline<S: Sort>(&self, sort: &S, f: &NodeState) -> Option<Ts> {
-        let known = f.conditions.iter().filter_map(|(key, c)| Some((key, c, self.told.get(key)?)));
+        let known = f.conditions.iter().filter_map(|(key, c)| Some((key, c, self.reported.get(key)?)));
         known
-            .filter_map(|(key, c, told)| {
-                let rises = sort.rises_at(key, c).filter(|_| !told.settled);
+            .filter_map(|(key, c, reported)| {
+                let rises = sort.rises_at(key, c).filter(|_| !reported.settled);
                 let ends = (c.once && self.raised.is_some()).then(|| c.last + sort.lasts(key, c));
                 [rises, ends].into_iter().flatten().min()
             })

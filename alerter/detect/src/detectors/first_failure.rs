@@ -1,13 +1,13 @@
 //! When many ranks fail, the one that failed first: the others mostly follow from it.
 //!
 //! A failure is a process that is gone, a `bye` with a non-zero code and its last words, or
-//! torchelastic's `error.json`. They are put in the order of their own clocks. What says that it
-//! only followed comes after what does not: the peers of a dead rank report a connection that was
-//! reset, a collective that timed out, or the signal by which the launcher ended them, and their
-//! word may arrive before that of the rank itself.
+//! torchelastic's `error.json`. They are put in the order of their own clocks. Failures whose text
+//! shows that they only followed come after the others: the peers of a dead rank report a
+//! connection that was reset, a collective that timed out, or the signal by which the launcher
+//! ended them, and their report may arrive before that of the rank itself.
 //!
-//! It belongs to the incident of the dead ranks, and says in it whose log to read. A ticket by
-//! itself.
+//! The finding belongs to the incident of the dead ranks, and names the rank whose log to read. A
+//! ticket by itself.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,8 +33,8 @@ impl Default for Config {
 const MANY: usize = 2;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FirstFailure {
-    /// Who was named, and why.
-    told: Option<(Target, String)>,
+    /// The place that was reported as the first to fail, and its text.
+    reported: Option<(Target, String)>,
 }
 
 impl ClockDetector for FirstFailure {
@@ -42,20 +42,20 @@ impl ClockDetector for FirstFailure {
 
     fn look(&mut self, c: &Config, view: RunView<'_>, out: &mut Vec<Finding>) {
         let f = view.run;
-        if !c.enabled || self.told.is_none() && f.deaths.is_empty() {
+        if !c.enabled || self.reported.is_none() && f.deaths.is_empty() {
             return;
         }
         let all = failures(f);
         let over = f.deaths.is_empty() || f.ended.as_ref().is_some_and(|e| e.well());
         if over {
-            if self.told.take().is_some() {
+            if self.reported.take().is_some() {
                 out.push(finding(view, Change::Clear, Severity::Info, "the run goes on or was ended"));
             }
             return;
         }
         let Some(first) = all.first().filter(|_| all.len() >= MANY) else { return };
         let answer = (first.place.clone(), first.text.clone());
-        if self.told.as_ref() == Some(&answer) {
+        if self.reported.as_ref() == Some(&answer) {
             return;
         }
         let why = format!(
@@ -72,7 +72,7 @@ impl ClockDetector for FirstFailure {
             first.place.clone(),
             Observation::FailedFirst { at: first.at, words: first.text.clone(), course: first.course() },
         )];
-        self.told = Some(answer);
+        self.reported = Some(answer);
         out.push(v);
     }
 

@@ -1,14 +1,14 @@
 //! Any other number that a run reports: a reward, an entropy, the load of experts, a temperature.
-//! Nothing is known of it but its name.
+//! Only its name is known.
 //!
-//! Each series for itself ([`crate::stats::series`]): medians of 8 values against their level and
-//! trend, apart from what belongs to the hour and the day. A shift is told when its CUSUM is over
-//! the bound and the block 6 sigmas out and `share` of the level: a ticket. What is less than 6
-//! sigmas is an annotation. So is a value that stops being a number, once; and for a series that
-//! had more than three tickets everything: its nature is to move.
+//! Each series is judged by itself ([`crate::stats::series`]): medians of 8 values against their
+//! level and trend, apart from what belongs to the hour and the day. A shift whose CUSUM is over
+//! the bound and whose block is out by 6 sigmas and by `share` of the level is a ticket; below 6
+//! sigmas it is an annotation. A value that stops being a number is an annotation too, once. So is
+//! every shift of a series that had more than three tickets: such a series moves by its nature.
 //!
-//! By default every series is watched but those that are something else: counters, clocks, the
-//! learning rate, statistics of layers. Series of one run that go out together are one incident.
+//! By default every series is watched except counters, clocks, the learning rate and statistics of
+//! layers. Series of one run that shift together are one incident.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +28,10 @@ pub struct Config {
     pub enabled: bool,
     /// Which series are watched, and how: the first that matches decides.
     pub watch: Vec<Watch>,
-    /// Names of those that are not, whatever the above says; `*` stands for anything.
+    /// Names of series that are not watched, even if `watch` matches them; `*` stands for anything.
     pub ignore: Vec<String>,
-    /// Shift that makes a ticket, in sigmas, and as a share of the level.
+    /// Shift that makes a ticket, in sigmas, and as a share of the level. Of a normal distribution
+    /// 2·10⁻⁹ lies beyond 6 sigmas on both sides.
     pub sigmas: f64,
     pub share: f64,
 }
@@ -47,7 +48,7 @@ pub struct Watch {
     pub severity: Severity,
 }
 
-/// Which way is worth a word.
+/// Direction of shifts that are reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -61,7 +62,7 @@ const fn ticket() -> Severity {
     Severity::Ticket
 }
 
-/// Names that say that it is a count, a clock, a setting, or the business of another detector.
+/// Names of counts, clocks, settings, and signals of other detectors.
 const NOT_WATCHED: &[&str] = &[
     "grad_norm/*",
     "grad_norm_shard/*",
@@ -132,7 +133,7 @@ struct Watched {
     raised: bool,
 }
 
-/// What there is to say of a value.
+/// The outcome of judging a value.
 enum Said {
     News(Finding),
     Over(String),
@@ -175,7 +176,7 @@ impl Watched {
 }
 
 impl Config {
-    fn of(&self, name: &str) -> Option<&Watch> {
+    fn watch_for(&self, name: &str) -> Option<&Watch> {
         if !self.enabled || self.ignore.iter().any(|pattern| glob::matches(pattern, name)) {
             return None;
         }
@@ -196,7 +197,7 @@ impl Direction {
 impl Generic {
     fn watched(&mut self, c: &Config, r: &Reading<'_>) -> Option<&mut Watched> {
         let watched = self.series.entry(r.id).or_insert_with(|| {
-            let watch = c.of(r.name)?;
+            let watch = c.watch_for(r.name)?;
             Some(Box::new(Watched {
                 name: r.name.to_owned(),
                 direction: watch.direction,
@@ -265,7 +266,7 @@ impl StepDetector for Generic {
     fn configured(&mut self, c: &Config) {
         self.series.retain(|_, w| {
             let Some(w) = w else { return false };
-            let Some(watch) = c.of(&w.name) else { return w.raised };
+            let Some(watch) = c.watch_for(&w.name) else { return w.raised };
             (w.direction, w.severity) = (watch.direction, watch.severity);
             true
         });
@@ -290,7 +291,7 @@ mod tests {
     use proptest::prelude::*;
     use stepwatch_model::time::Ts;
 
-    fn told(
+    fn findings_of(
         config: &Config,
         names: &[&'static str],
         n: i64,
@@ -318,7 +319,7 @@ mod tests {
         let value = |step: i64, i: usize| {
             10.0 + 0.2 * noisy(1, step, i) + if (1000..1400).contains(&step) { 4.0 } else { 0.0 }
         };
-        let findings = told(&Config::default(), &["reward", "kl"], 2000, value);
+        let findings = findings_of(&Config::default(), &["reward", "kl"], 2000, value);
         let found = raised(&findings);
         assert!(
             found
@@ -351,19 +352,23 @@ mod tests {
         let value =
             |step: i64, i: usize| 10.0 + 0.2 * noisy(2, step, i) + if step > 1000 { 4.0 } else { 0.0 };
         assert!(
-            raised(&told(&config, &["reward/mean", "kl", "other"], 1500, value)).is_empty(),
+            raised(&findings_of(&config, &["reward/mean", "kl", "other"], 1500, value)).is_empty(),
             "up, info, unknown"
         );
-        let down = told(&config, &["reward/mean"], 1500, |step, i| 20.0 - value(step, i));
+        let down = findings_of(&config, &["reward/mean"], 1500, |step, i| 20.0 - value(step, i));
         assert_eq!(raised(&down).iter().map(|f| f.1).collect::<Vec<_>>(), [Severity::Page]);
-        let ignored =
-            told(&Config::default(), &["consumed_samples", "grad_norm/layers.3", "epoch"], 1500, value);
+        let ignored = findings_of(
+            &Config::default(),
+            &["consumed_samples", "grad_norm/layers.3", "epoch"],
+            1500,
+            value,
+        );
         assert!(ignored.is_empty(), "{ignored:?}");
     }
 
     #[test]
     fn a_series_that_keeps_jumping_falls_silent() {
-        let findings = told(&Config::default(), &["mode"], 40_000, |step, i| {
+        let findings = findings_of(&Config::default(), &["mode"], 40_000, |step, i| {
             0.1 * noisy(3, step, i) + if step / 1000 % 2 == 0 { 0.0 } else { 9.0 }
         });
         assert!((1..=3).contains(&raised(&findings).len()), "{}", raised(&findings).len());
@@ -372,7 +377,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_any_more_is_noted_once() {
-        let findings = told(&Config::default(), &["kl"], 1000, |step, i| {
+        let findings = findings_of(&Config::default(), &["kl"], 1000, |step, i| {
             if step > 500 && step % 3 == 0 { f64::NAN } else { 1.0 + 0.1 * noisy(4, step, i) }
         });
         assert_eq!(findings.len(), 1, "{findings:?}");
@@ -420,7 +425,7 @@ mod tests {
                     (t / 3000.0).floor(), (t / 500.0).sin() + 0.1 * n, 3.0 * (t + 30.0).powf(-0.2) + 0.05 * n, (3.0 + n).round()];
                 values.push(row);
             }
-            let findings = told(&Config::default(), &sorts, 12_000, |step, i| values[step as usize - 1][i]);
+            let findings = findings_of(&Config::default(), &sorts, 12_000, |step, i| values[step as usize - 1][i]);
             let found: Vec<_> = findings.iter().filter(|v| v.change == Change::Raise).map(|v| (v.signal.clone(), v.step)).collect();
             let meant = found.iter().filter(|(signal, _)| signal != "stairs").count();
             prop_assert!(meant <= 1, "{:?}", found);

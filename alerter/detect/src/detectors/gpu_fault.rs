@@ -1,13 +1,13 @@
 //! A GPU failed: an XID of the kernel log, a GPU that is gone, memory that cannot be repaired.
 //!
-//! How bad an XID is, and what to do about it, is the exporter's catalogue's word, which travels
-//! with the event. It pages only if a run has ranks on the node at that moment; on an idle node it
-//! is a ticket, and a run that comes later is not news of it. The XIDs of one misfortune (79, the
+//! The severity of an XID, and the advice, come from the exporter's catalogue and are part of the
+//! event. It pages only if a run has ranks on the node at that moment; on an idle node it is a
+//! ticket, and a run that is placed there later is no news of it. The XIDs of one failure (79, the
 //! 45s that clean up after it, the GPU that is gone) are one condition, named by the worst that no
 //! other caused.
 //!
-//! XIDs that the application brings upon itself (13, 31, 43, 45: catalogue of NVIDIA, "RESTART_APP"
-//! and "IGNORE") are notes, whatever else is said of them, because a debug session makes hundreds.
+//! XIDs that the application causes by itself (13, 31, 43, 45: catalogue of NVIDIA, "RESTART_APP"
+//! and "IGNORE") are notes, whatever their level, because a debug session makes hundreds.
 //! One GPU on which several runs fail with 13 or 31 is suspect: a ticket. Where another GPU of the
 //! run has the same within a minute, it is the program.
 
@@ -41,9 +41,9 @@ impl Default for Config {
     }
 }
 
-/// What an application does to itself.
+/// XIDs that an application can cause by itself.
 const APPLICATION: [i64; 4] = [13, 31, 43, 45];
-/// Those of them that a sick GPU can bring upon any application.
+/// Those of them that a faulty GPU can also cause in any application.
 const EITHER: [i64; 2] = [13, 31];
 /// Runs remembered a GPU, and GPUs.
 const MAX_RUNS: usize = 16;
@@ -67,7 +67,8 @@ struct Rules<'a> {
     of: &'a GpuFault,
 }
 
-/// The XIDs that a program or a sick GPU brings about, one for each GPU that had one lately.
+/// The XIDs that a program or a faulty GPU can cause, one for each GPU that had one within
+/// [`ALIKE`].
 pub(crate) fn lately(now: Ts, f: &NodeState) -> Vec<i64> {
     let here = f.conditions.iter().filter(|(key, c)| is_either(key) && now - c.last <= ALIKE);
     here.map(|(key, _)| key.number).collect()

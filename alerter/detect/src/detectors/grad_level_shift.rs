@@ -24,7 +24,8 @@ pub struct Config {
     /// Times the long-term level that raise, and that end it.
     pub ratio: f64,
     pub clear_ratio: f64,
-    /// Sigmas of a single sample, at least.
+    /// Sigmas of a single sample, at least, so that a norm which scatters by as much is not judged
+    /// by `ratio` alone. It is no quantile: the level is a mean of about 32 samples.
     pub sigmas: f64,
 }
 
@@ -34,8 +35,10 @@ impl Default for Config {
     }
 }
 
+/// Weight of a sample in the level of now, and in the long-term one.
 const FAST: f64 = 1.0 / 32.0;
 const SLOW: f64 = 1.0 / 2000.0;
+/// Smallest scale: norms are printed with two or three digits.
 const FLOOR: f64 = 0.02;
 /// Samples that start a level, and that make the long-term one.
 const WARM: usize = 16;

@@ -41,10 +41,11 @@ use stepwatch_model::{Kind, Sentence, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// A hit: sigmas, and times the baseline.
+    /// A hit: sigmas of ln(norm), and times the baseline. Of a normal distribution 3·10⁻⁷ lies
+    /// above 5 sigmas.
     pub hit_z: f64,
     pub hit_ratio: f64,
-    /// A spike.
+    /// A spike, likewise: of a normal distribution 6·10⁻¹⁶ lies above 8 sigmas.
     pub spike_z: f64,
     pub spike_ratio: f64,
     /// A spike that counts for more.
@@ -96,7 +97,8 @@ const SPARSE: i64 = 10;
 /// Memory of the rate of hits, and of its long-term mean.
 const MEMORY: f64 = 128.0;
 const LONG_MEMORY: f64 = 4096.0;
-/// Scales of the lower half within which a sample is no excursion.
+/// Scales of the lower half within which a sample is no excursion: 2.3 % of a normal distribution
+/// lie above 2.
 const BACK: f64 = 2.0;
 /// Samples out of place after which the level is taken as new.
 const NEW_LEVEL: u32 = 64;
@@ -256,7 +258,7 @@ impl GradSpike {
         true
     }
 
-    /// What the last samples together amount to, and the sentence that says so.
+    /// The severity of the last samples taken together, and the sentence for it.
     fn judge(
         &self,
         c: &Config,
@@ -264,8 +266,8 @@ impl GradSpike {
         r: &Reading,
         shared: &Shared,
     ) -> Option<(Severity, Sentence)> {
-        let (hits, spikes) = (self.hits.of(WINDOW), self.spikes.of(WINDOW));
-        let extreme = self.extreme.of(WINDOW);
+        let (hits, spikes) = (self.hits.count_last(WINDOW), self.spikes.count_last(WINDOW));
+        let extreme = self.extreme.count_last(WINDOW);
         let spike = Self::is_spike(c, r);
         let times = number(r.dev.d.exp());
         let usual = number(r.expected());
@@ -283,10 +285,10 @@ impl GradSpike {
                 format!("grad norm {now} is {times}x its usual {usual}, and the loss is rising with it");
             return Some((Severity::Page, text.into()));
         }
-        let upward = self.upward.of(WINDOW);
-        let crowded = upward >= c.page_hits && self.back.of(WINDOW) >= c.page_hits;
+        let upward = self.upward.count_last(WINDOW);
+        let crowded = upward >= c.page_hits && self.back.count_last(WINDOW) >= c.page_hits;
         let persistent = hits >= c.page_hits || extreme >= 2 || (crowded && spikes > 0);
-        // A run-up in progress is told when it is certain, in one word and not in two.
+        // A run-up in progress is reported once, when it is certain.
         let rising = self.rises + 1 == c.run_up;
         if persistent || crowded || (spikes >= 2 && !rising) {
             let text = format!(
@@ -296,7 +298,7 @@ impl GradSpike {
             );
             return Some((ticket_or(persistent), text.into()));
         }
-        if self.large.of(1) == 1 && r.interval >= SPARSE {
+        if self.large.count_last(1) == 1 && r.interval >= SPARSE {
             let text = format!("grad norm {now} is {times}x its usual {usual} at step {}", s.step);
             let rest = format!("with one step in {} logged, it is hardly the only one", r.interval);
             return Some((Severity::Ticket, Sentence::from(text).and(rest)));
@@ -359,7 +361,7 @@ impl GradSpike {
 
     /// Ends the incidents that are over, and notes a lone spike once no other has followed it.
     fn settle(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading) {
-        if self.since_hit == WINDOW && !self.spike.is_raised() && self.spikes.of(WINDOW + 1) > 0 {
+        if self.since_hit == WINDOW && !self.spike.is_raised() && self.spikes.count_last(WINDOW + 1) > 0 {
             let why = format!(
                 "grad norm {} at step {}, {}x its usual {}, and back at once",
                 number(self.peak),
@@ -536,7 +538,7 @@ mod tests {
             let mut step = JudgedStep { sample: &s, out: &mut Vec::new() };
             detector.step(&Config::default(), &mut step, &mut shared);
         }
-        let (upward, hits) = (detector.upward.of(64), detector.hits.of(64));
+        let (upward, hits) = (detector.upward.count_last(64), detector.hits.count_last(64));
         assert!(upward >= 8 && hits <= upward / 2, "{hits} of all, {upward} of the lower half");
     }
 

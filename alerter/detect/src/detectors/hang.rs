@@ -3,31 +3,33 @@
 //! Deadline: `max(floor, k·p99(step interval), min(3·p, p + 10 min))` with p the longest pause
 //! survived and k = 5 for every-step logs (the safety factor of NVIDIA's resiliency extension, docs
 //! "heartbeats") falling to 1.5 where a line covers many steps. A declared checkpoint or evaluation
-//! gets 3 times its longest run; a start gets half an hour until the pace is known. Trainers that
-//! declare their phases are paged at the deadline; others may be in an evaluation that nobody
-//! declared: they get a ticket after `undeclared_ticket` and the page after `undeclared_floor`. In
-//! the first hour that such a run is watched it may not have shown its evaluations yet: the page
-//! waits as long as the run has trained, for nobody plans evaluations that take longer than what
-//! lies between them, and three times `undeclared_floor` at most. It waits for 2,000 steps, too:
-//! many trainers log their first steps one by one, and then one in hundreds. Until the pace is
-//! known, it waits three times as long.
+//! gets 3 times its longest run; a start gets half an hour until the pace is known. Runs whose
+//! trainers declare their phases page at the deadline. Others may be in an undeclared evaluation:
+//! they get a ticket after `undeclared_ticket` and the page after `undeclared_floor`. In the first
+//! hour that such a run is watched it may not have shown its evaluations yet: the page waits as
+//! long as the run has trained, because an evaluation does not usually take longer than the
+//! training between two of them, and three times `undeclared_floor` at most. It waits for 2,000
+//! steps, too: many trainers log their first steps one by one, and then one in hundreds. Until the
+//! pace is known, it waits three times as long.
 //!
 //! A run that pauses at round steps pauses for its evaluations, and now and then for much longer:
 //! for a full disk, a slow upload, a machine that was taken away. There the page waits for
 //! `round_floor`.
 //!
-//! Evidence ends patience: NCCL's own word that ranks wait, a dump of its flight recorder, or GPUs
-//! that all wait in a collective while none computes. An evaluation computes; a rank that saves or
-//! scores alone while the others wait for it is done within `waiting`. So a declared evaluation
-//! that has lasted longer than any before, or is the first, pages when that has been seen for so
-//! long. Without such evidence the first one keeps its half hour: about one in a hundred is longer
-//! than that, as is one in ten than ten minutes, and less than one in a hundred hangs.
+//! Evidence of a hang shortens the wait: a report of NCCL that ranks wait, a dump of its flight
+//! recorder, or GPUs that all wait in a collective while none computes. An evaluation computes; a
+//! rank that saves or scores alone while the others wait for it is done within `waiting`. So a
+//! declared evaluation that has lasted longer than any before, or is the first, pages when such
+//! evidence has lasted for `waiting`. Without it the first evaluation keeps its half hour: about
+//! one in a hundred is longer than that, one in ten is longer than ten minutes, and less than one
+//! in a hundred hangs.
 //!
-//! So does a node that fell silent as the run stopped, while the others stand: its host is gone,
-//! and the page comes with the ticket. An exporter that is only started anew is back before that.
+//! A node that fell silent as the run stopped, while the others stand, is such evidence too: its
+//! host is gone, and the page comes with the ticket. An exporter that is only started anew is back
+//! before that.
 //!
-//! Silence of the telemetry is not silence of the run: without a live source nothing is judged, nor
-//! where all ranks that can be heard have said goodbye.
+//! Silence of the telemetry is not silence of the run: nothing is judged without a live source, nor
+//! where all ranks whose sources answer have sent a `bye`.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Unit;
@@ -79,11 +81,11 @@ const PACE_SAMPLES: u64 = 20;
 const STARTED_SAMPLES: u64 = 3;
 /// What a pause may last longer than the longest one survived, in seconds.
 const PAUSE_MARGIN: f64 = 600.0;
-/// By then a run has shown the pauses that it makes.
+/// Time after which a run has made its usual pauses at least once.
 const WATCHED: Span = Span::secs(3600);
 /// Steps that hardly any trainer leaves between two lines.
 const SPARSEST: i64 = 2000;
-/// Times the silence that is a page otherwise.
+/// Factor of the silence that pages, while the pace is not known.
 const PATIENCE: f64 = 3.0;
 /// How long a node must be out of reach to be taken for gone.
 const GONE: Span = Span::secs(120);
@@ -105,7 +107,7 @@ struct Due {
 
 impl Hang {
     fn due(c: &Config, f: &RunState) -> Option<Due> {
-        // A run that said hello and never took a step hangs too, in its very first collective.
+        // A run that sent a `hello` and never took a step hangs too, in its very first collective.
         let begun = f.total_steps > 0 || f.greeted;
         if !c.enabled || f.ended.is_some() || f.live.is_empty() || !begun || f.is_over_elsewhere() {
             return None;
@@ -129,7 +131,7 @@ impl Hang {
         Some(Due { ticket, page, allowed, why })
     }
 
-    /// When a declared evaluation in which nobody computes has lasted too long.
+    /// When a declared evaluation in which no GPU computes has lasted too long.
     fn waited(c: &Config, f: &RunState) -> Option<Ts> {
         let (name, phase, began) = f.open_phase()?;
         let since = f.waiting_since.filter(|at| *at >= f.last_progress)?;
@@ -140,17 +142,17 @@ impl Hang {
     /// Shortest silence that is a page of a run that declares nothing.
     fn undeclared_page(c: &Config, f: &RunState) -> Span {
         let patient = |span: Span| Span::from_secs_f64(PATIENCE * span.as_secs_f64());
-        let dumped = f.reports.of(Topic::FlightRecorderDump).map(|r| r.at);
-        let told = dumped.chain(f.stuck_at).chain(f.waiting_since);
+        let dumped = f.reports.about(Topic::FlightRecorderDump).map(|r| r.at);
+        let signs = dumped.chain(f.stuck_at).chain(f.waiting_since);
         let has_paused = f.longest_pause.max(f.first_gap) >= PAUSE_MARGIN;
-        if told.max().is_some_and(|at| at >= f.last_progress) {
+        if signs.max().is_some_and(|at| at >= f.last_progress) {
             c.undeclared_floor
         } else if f.longest_pause >= PAUSE && at_round_step(f) {
             c.round_floor.max(c.undeclared_floor)
         } else if !paced(f) {
             patient(c.start)
         } else if f.last_progress - f.first_seen < WATCHED && !has_paused {
-            // By its own count of steps, also of those that nobody watched.
+            // By its own count of steps, also of those before the run was watched.
             let trained = f.last_step.unwrap_or(0).max(SPARSEST);
             Span::from_secs_f64(f.takes(trained)).clamp(c.undeclared_floor, patient(c.undeclared_floor))
         } else {
@@ -172,7 +174,7 @@ impl Hang {
         if save.0 > paced.0 { save } else { paced }
     }
 
-    /// For what took so many seconds at most, or is done for the first time.
+    /// The time that a phase gets which took so many seconds at most so far, or is new.
     fn phase(c: &Config, longest: f64) -> Span {
         let known = Span::from_secs_f64(3.0 * longest);
         if longest > 0.0 { known.max(c.floor) } else { c.first_phase }
@@ -181,15 +183,15 @@ impl Hang {
     fn paced(c: &Config, f: &RunState) -> (Span, &'static str) {
         let p99 = f.pace.quantile(0.99).unwrap_or(0.0);
         if !paced(f) {
-            // A log that prints every 500th step may take hours to show its pace, and one that
-            // printed every step before knows it least.
+            // A log that prints every 500th step may take hours to show its pace, above all one
+            // that printed every step before.
             let seen = Span::from_secs_f64(3.0 * f.first_gap.max(f.longest_pause).max(p99));
             return (seen.max(c.start), "to start");
         }
         // A line that covers many steps varies less than a step.
         let factor = (1.0 + 4.0 / f.interval as f64).max(1.5);
-        // A log does not say why its first two lines were far apart; the next evaluation will be as
-        // long.
+        // A log does not show why its first two lines were far apart. It may have been an
+        // evaluation, and the next one will be as long.
         let seen = if f.heartbeats { f.longest_pause } else { f.longest_pause.max(f.first_gap) };
         let pause = (3.0 * seen).min(seen + PAUSE_MARGIN);
         let secs = (factor * p99).max(pause);

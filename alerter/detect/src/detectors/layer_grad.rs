@@ -92,8 +92,8 @@ impl LayerGrad {
                 out.push(v);
             }
         }
-        let sick = self.own.out(c.reports);
-        match sick.first() {
+        let out_of_range = self.own.out(c.reports);
+        match out_of_range.first() {
             Some(first) if self.open.is_empty() && self.latch.raise(Severity::Ticket) => {
                 self.onset = first.since;
                 let why = format!(
@@ -102,9 +102,9 @@ impl LayerGrad {
                     first.words(),
                     first.reports,
                 );
-                let why = Sentence::from(why).and(out_of_place(sick.len(), self.own.len()));
+                let why = Sentence::from(why).and(out_of_place(out_of_range.len(), self.own.len()));
                 let mut v = finding(r, Change::Raise, first, why);
-                v.suspects.extend(suspect(&sick, self.own.len(), "gradient norm"));
+                v.suspects.extend(suspect(&out_of_range, self.own.len(), "gradient norm"));
                 out.push(v);
             }
             None if self.own.out(1).is_empty() => {
@@ -187,8 +187,8 @@ mod tests {
 
     const LAYERS: u16 = 24;
 
-    /// A run whose layers are told every `every` steps; `grads` and `layers` multiply the norms at
-    /// a step.
+    /// A run whose layers are reported every `every` steps; `grads` and `layers` multiply the norms
+    /// at a step.
     fn layered(every: i64, grads: impl Fn(i64) -> f64, layers: impl Fn(i64, u16) -> f64) -> Vec<Finding> {
         let mut detectors = Detectors::default();
         let (mut noise, mut out) = (Noise::new(3), Vec::new());

@@ -17,6 +17,7 @@ use stepwatch_model::{Observation, Suspect, Target};
 
 /// Reports that start a layer's level.
 const WARM: usize = 8;
+/// Sigmas of ln(value), at least: of a normal distribution 6·10⁻¹⁶ lies above 8.
 const SIGMAS: f64 = 8.0;
 /// Smallest scale: a few percent are nothing in a norm.
 const FLOOR: f64 = 0.05;
@@ -31,13 +32,13 @@ pub(super) struct Limits {
     pub(super) ratio: f64,
     /// Weight of a report in the usual value.
     pub(super) rate: f64,
-    /// Far below counts like far above.
+    /// A value far below the usual one counts like one far above.
     pub(super) both: bool,
-    /// What the layers have in common is not theirs.
+    /// The change that all layers have in common is taken off.
     pub(super) apart: bool,
 }
 
-/// Of a run that tells nothing of its layers, there is nothing to keep.
+/// `None` while the run reports no statistics of layers.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Layers(Option<Box<Known>>);
 

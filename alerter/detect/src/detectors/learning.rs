@@ -35,7 +35,8 @@ pub struct Config {
     pub chance_level: f64,
     /// Share by which the loss must fall while the number of samples doubles.
     pub plateau_share: f64,
-    /// Share of the fall that may be left of it, and how certain that must be, in standard errors.
+    /// Share of the fall that may be left of it, and how certain that must be, in standard errors:
+    /// 0.13 % of a normal distribution lie above 3.
     pub plateau_left: f64,
     pub plateau_sigmas: f64,
 }
@@ -54,6 +55,7 @@ impl Default for Config {
     }
 }
 
+/// Weight of a sample in the smoothed loss.
 const RATE: f64 = 1.0 / 16.0;
 /// Samples before the first comparison.
 const FIRST_CHECK: u32 = 1024;
@@ -159,7 +161,7 @@ impl Learning {
         let before = core::mem::replace(&mut self.at_check, self.smooth);
         self.check_at = self.check_at.saturating_mul(2);
         let expected = before * (1.0 - c.plateau_share);
-        // A loss that never fell is another matter.
+        // A loss that never fell is judged as `no_learning`.
         let fell = before < self.highest * (1.0 - c.share);
         if before > 0.0 && fell && self.smooth > expected {
             let why = format!(
@@ -186,7 +188,7 @@ impl Learning {
         // Of a window, where the share is of a doubling.
         let worth = c.plateau_share * pace.level.abs() * GROWTH.log2();
         let falls = pace.before > worth.max(PRINTED * s.q.loss) && self.lr >= SAME_LR * then;
-        // A loss that rises is another matter, too.
+        // A loss that rises is no plateau.
         let flat_now = pace.now > -c.plateau_left * pace.before;
         if falls
             && flat_now
@@ -232,7 +234,7 @@ impl StepDetector for Learning {
         self.highest = self.highest.max(self.smooth);
         self.judge_learning(c, step, first, first_step);
         self.judge_plateau(c, step);
-        // A spike is another matter, and no part of a curve that falls.
+        // A spike is no part of a curve that falls.
         if !shared.coupling.loss_is_hot(s.step) {
             self.judge_fall(c, step, loss);
         }
@@ -268,13 +270,13 @@ mod tests {
 
     #[test]
     fn a_plateau_is_noted_and_a_power_law_is_not() {
-        let told = |run: &[StepSample]| {
+        let changes = |run: &[StepSample]| {
             let findings = judge(run).into_iter().filter(|v| v.kind == Kind::Plateau);
             findings.map(|v| v.change).collect::<Vec<_>>()
         };
-        let converged = told(&with_loss(5000, |step| 2.0 + 8.0 * (-step / 200.0).exp()));
+        let converged = changes(&with_loss(5000, |step| 2.0 + 8.0 * (-step / 200.0).exp()));
         assert!(converged.contains(&Change::Note) && converged.contains(&Change::Raise), "{converged:?}");
-        assert!(told(&with_loss(5000, |step| 1.7 + 8.0 * step.powf(-0.3))).is_empty());
+        assert!(changes(&with_loss(5000, |step| 1.7 + 8.0 * step.powf(-0.3))).is_empty());
     }
 
     #[test]

@@ -3,14 +3,13 @@
 //!
 //! A link that goes down is a ticket at once and a page when it has stayed down for `page_after`
 //! under a run: collectives wait about that long before they give up (`NCCL_IB_TIMEOUT` 20 to 22
-//! and seven retries are 30 s and more), and a flap that they survive should wake nobody. What the
-//! exporter itself calls lost (`drop`) does not wait. An Ethernet link is a ticket however
+//! and seven retries are 30 s and more), and a flap that they survive should wake nobody. A link
+//! that the exporter reports as lost (`drop`) pages at once. An Ethernet link is a ticket however
 //! long it is down: most are for management, or one leg of a bond. If the run needs it, the run
-//! stands, which pages and names it. Errors and a link that is slower than it should be are
-//! tickets.
+//! stands still; that pages, and names the link. Errors and a link that is slower than it should be
+//! are tickets.
 //!
-//! Links of several nodes that go down together are one incident, because what they share is the
-//! switch.
+//! Links of several nodes that go down together are one incident, because they share a switch.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +25,8 @@ pub struct Config {
     pub enabled: bool,
     /// How long a link may be down under a run before it pages.
     pub page_after: Span,
-    /// How long what has no end, such as a burst of errors, counts after it was last told.
+    /// How long a condition without an end, such as a burst of errors, counts after it was last
+    /// published.
     pub quiet_after: Span,
 }
 

@@ -33,12 +33,13 @@ use stepwatch_model::{Kind, Sentence, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Bound of the CUSUM, in sigmas of a block.
+    /// Bound of the CUSUM, in sigmas of a block. By Siegmund's formula independent normal blocks
+    /// pass 8 once in 10¹⁵ blocks; the margin is for losses that wander.
     pub h: f64,
     /// Rises above the baseline, in nats (see [`LossScale::nat`]).
     pub ticket_rise: f64,
     pub page_rise: f64,
-    /// The same in sigmas of a block.
+    /// The same in sigmas of a block: 3·10⁻⁵ of a normal distribution lies above 4.
     pub sigmas: f64,
     /// Blocks after which the level is accepted.
     pub accept_after: u32,
@@ -50,10 +51,13 @@ impl Default for Config {
     }
 }
 
+/// Weight of a block below the baseline, and of one above it.
 const DOWN: f64 = 0.5;
 const UP: f64 = 1.0 / 32.0;
+/// Weight of a block in its scale, and of a change in the scale of the changes.
 const SCALE_RATE: f64 = 1.0 / 32.0;
 const CHANGE_RATE: f64 = 1.0 / 16.0;
+/// CUSUM drift, and the largest score of one block, in sigmas: with h = 8 three blocks must be out.
 const DRIFT: f64 = 2.0;
 const CAP: f64 = 6.0;
 /// Smallest scale, relative to the level.
@@ -63,7 +67,8 @@ const FIRST_SCALE: f64 = 0.02;
 /// Blocks before the first judgement.
 const QUIET: u32 = 8;
 /// A smaller rise, as a share of the level, that counts where it is certain and lasts: sigmas of a
-/// block, and blocks in a row for a ticket and for a page.
+/// block (3·10⁻⁷ of a normal distribution lies above 5), and blocks in a row for a ticket and for a
+/// page.
 const SMALL: f64 = 0.025;
 const SMALL_SIGMAS: f64 = 5.0;
 const SMALL_TICKET: u8 = 8;

@@ -45,12 +45,15 @@ use stepwatch_model::{Kind, Sentence, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Bound of the CUSUM, in sigmas.
+    /// Bound of the CUSUM, in sigmas. A shift passes 16 after three samples at the cap. By
+    /// Siegmund's formula independent normal samples practically never do (once in 10³⁶): the
+    /// margin is for heavy tails and for samples that resemble their neighbours.
     pub h: f64,
     /// Rises above the baseline, in nats (see [`LossScale::nat`]).
     pub ticket_rise: f64,
     pub page_rise: f64,
-    /// A single sample that is a ticket.
+    /// A single sample that is a ticket, in nats and in sigmas. A normal distribution has none
+    /// beyond 15 sigmas (4·10⁻⁵¹): the bound is for heavy tails.
     pub single_rise: f64,
     pub single_z: f64,
     /// Samples after which a loss that has not come back counts as diverged, and after which its
@@ -82,25 +85,27 @@ impl Default for Config {
 const RATE: f64 = 1.0 / 20.0;
 const FALL_RATE: f64 = 1.0 / 5.0;
 const SCALE_RATE: f64 = 1.0 / 40.0;
-/// CUSUM drift, and the largest score of one sample.
+/// CUSUM drift, and the largest score of one sample, in sigmas: 0.6 % of a normal distribution lies
+/// above the drift.
 const DRIFT: f64 = 2.5;
 const CAP: f64 = 8.0;
-/// The cap where samples are [`SPARSE`] steps apart: two of them are as many steps as the other cap
-/// needs.
+/// The cap where samples are [`SPARSE`] steps apart: two samples at the cap pass h = 16, where the
+/// other cap needs three.
 const SPARSE_CAP: f64 = 12.0;
 const SPARSE: i64 = 3;
 /// Samples by which a growing scale comes into force late.
 const LAG: u32 = 16;
 /// Samples that a high one counts for where samples are sparse and the alarm is twice as strong.
 const SPARSE_HIGH: u32 = 16;
-/// Score of a sample that, with another of the last three, pages where samples are sparse.
+/// Score of a sample that, with another of the last three, pages where samples are sparse: 10⁻⁹ of
+/// a normal distribution lies above 6 sigmas.
 const SPARSE_Z: f64 = 6.0;
 /// Weight of a change in their scale, and how many of those scales the noise may be.
 const CHANGE_RATE: f64 = 1.0 / 16.0;
 const CHANGES: f64 = 2.0;
 /// Smallest scale, relative to the level.
 const FLOOR: f64 = 0.002;
-/// Samples that start the baseline, and samples before anything is said.
+/// Samples that start the baseline, and samples before the first judgement.
 const WARM: usize = 10;
 const QUIET: u32 = 30;
 const SPARSE_QUIET: u32 = 64;
@@ -282,7 +287,8 @@ impl LossSpike {
         }
         self.cusum.add(s.step, r.z.min(cap), DRIFT, 4.0 * c.h);
         self.f += (r.loss - self.f) / 3.0;
-        // A best that is never met again would make an old record a grievance for ever.
+        // The best is raised slowly, so that an old record which is never met again does not count
+        // for ever.
         self.best = self.f.min(self.best + 1e-5 * self.best.abs());
         self.high.push(r.d > r.rise(c.page_rise) && r.z > SPARSE_Z);
         self.n = self.n.saturating_add(1);
@@ -306,9 +312,9 @@ impl LossSpike {
         let above = |nats: f64| r.d > r.rise(nats) && self.f > self.best + r.rise(nats.min(c.ticket_rise));
         let alarm = self.cusum.value() > c.h;
         let persists = if r.sparse {
-            let lasts = self.cusum.value() > 2.0 * c.h && self.high.of(SPARSE_HIGH) > 0;
+            let lasts = self.cusum.value() > 2.0 * c.h && self.high.count_last(SPARSE_HIGH) > 0;
             let near = above(0.5 * (c.ticket_rise + c.page_rise));
-            (self.high.of(3) >= 2 || lasts && near) && self.n > SPARSE_QUIET
+            (self.high.count_last(3) >= 2 || lasts && near) && self.n > SPARSE_QUIET
         } else {
             alarm && above(c.page_rise)
         };
@@ -367,7 +373,8 @@ impl LossSpike {
         }
     }
 
-    /// What becomes of an open episode: it ends, it turns out to last, or its level is accepted.
+    /// Continues an open episode: it ends, it lasts and counts as divergence, or its level is
+    /// accepted.
     fn follow(&mut self, c: &Config, step: &mut JudgedStep<'_>, r: &Reading) {
         if !self.spike.is_raised() {
             return;

@@ -43,9 +43,10 @@ impl Default for Config {
 
 /// Blocks that a trend is judged over.
 const BLOCKS: usize = 32;
-/// Kendall's S that is one: 4.5 of `√(n(n−1)(2n+5)/18)`.
+/// Kendall's S that is one: 4.5 of `√(n(n−1)(2n+5)/18)`, its standard deviation without a trend;
+/// 3·10⁻⁶ of a normal distribution lies above.
 const TREND: i32 = 278;
-/// A change of the rate by this factor is one that nobody plans for in the middle of a run.
+/// A change of the rate by this factor is hardly ever planned in the middle of a run.
 const FACTOR: f64 = 1.5;
 /// Samples over which it may be spread.
 const WITHIN: usize = 16;
@@ -67,7 +68,7 @@ pub struct LrCoupling {
 impl LrCoupling {
     fn rate(&mut self, s: &StepSample, lr: f64, warming_up: bool) {
         let least = self.rates.least();
-        // A rate that keeps rising is one rise, told as it ends.
+        // A rate that keeps rising is one rise, reported as it ends.
         if least > 0.0
             && lr > FACTOR * least
             && self.rates.last().is_some_and(|last| lr > last)
@@ -160,8 +161,8 @@ impl StepDetector for LrCoupling {
         if !c.enabled || s.interval == 0 {
             return;
         }
-        // The rate of a new attempt is held against that of the last: who resumes with another one
-        // should hear of it.
+        // The rate of a new attempt is compared with that of the last, so that a resume with
+        // another rate is reported.
         let restarted = self.attempts.restarted(s.attempt);
         if restarted {
             self.begin_anew();

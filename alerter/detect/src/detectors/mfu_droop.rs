@@ -27,9 +27,9 @@
 //! that differ little stand for their blocks: 24 of them may take an hour.
 //!
 //! A droop that ends in a restart and grows again is one fault: from the third cycle on it stays
-//! one incident until a whole cycle passes without it. Its price is told with it: a step of t
+//! one incident until a whole cycle passes without it. The finding gives its cost: a step of t
 //! seconds that grows by a share g within L steps loses `L·t·g/2` seconds a cycle, and half of that
-//! where it is restarted twice as often.
+//! where the run is restarted twice as often.
 
 mod lost_time;
 #[cfg(test)]
@@ -56,12 +56,16 @@ use stepwatch_model::{Kind, Sentence, Severity};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Bound of the CUSUM.
+    /// Bound of the CUSUM, in scales of a block: two blocks at the cap of 4 pass 6. By Siegmund's
+    /// formula independent normal blocks do so once in 8·10⁵ blocks where their scale is 1 %, and
+    /// more seldom where it is smaller.
     pub h: f64,
     /// Share by which the usual step has become slower, at least.
     pub ticket: f64,
     pub page: f64,
-    /// The same in scales of the noise, and how many fewer do when it lasts.
+    /// The same in scales of the noise, and how many fewer do when it lasts. The median of three
+    /// independent normal blocks has 0.67 of their scale, so 3.5 and 4.5 are 5.2 and 6.7 of its
+    /// own: 9·10⁻⁸ and 9·10⁻¹² of a normal distribution lie above.
     pub ticket_sigmas: f64,
     pub page_sigmas: f64,
     pub lasting_sigmas: f64,
@@ -100,6 +104,7 @@ impl Default for Config {
 
 /// Half of the smallest slow-down worth noticing.
 const DRIFT: f64 = 0.01;
+/// Largest score of one block, in scales, so that none alone can alarm.
 const CAP: f64 = 4.0;
 /// Smallest scale of a block: step times are printed with three digits.
 const FLOOR: f64 = 0.0025;
@@ -117,7 +122,7 @@ const WHILE_SLOW: f64 = 0.02;
 const SKIPPED: u32 = 2;
 /// Blocks before the first judgement.
 const YOUNG: u32 = 8;
-/// Blocks after which the usual level is taken anew: that of a cold machine is not it.
+/// Blocks after which the usual level is taken anew, because a cold machine has another one.
 const SETTLED: u32 = 32;
 /// Blocks from one measure of the run for others to the next.
 const MEASURED: u32 = 32;
@@ -293,14 +298,14 @@ impl MfuDroop {
         }
     }
 
-    /// How loudly a rise must be told.
+    /// The severity of a rise; `None` if it is not reported.
     fn severity(&self, c: &Config, rise: f64, b: Block, now: Ts, priced: bool) -> Option<Severity> {
         if self.blocks < YOUNG || self.cusum.value() <= c.h {
             return None;
         }
         let less = if self.slow_for >= LASTING { c.lasting_sigmas } else { 0.0 };
-        // A level that is known from a few blocks of a machine that still warms up is no match for
-        // small rises.
+        // A level from a few blocks of a machine that still warms up is too inexact for small
+        // rises.
         let ticket_sigmas = if self.blocks <= SETTLED { c.page_sigmas } else { c.ticket_sigmas };
         let noise = self.level.scale().max(OF_SIGMA * self.sigma);
         let printed = PRINTED * self.grain;
@@ -450,8 +455,8 @@ impl MfuDroop {
         }
     }
 
-    /// A slope that ends at once was cured by something, mostly a restart. True when that has
-    /// become a habit.
+    /// A slope that ends suddenly was cured by something, mostly a restart. True when that has
+    /// happened often enough for a sawtooth.
     fn count_cure(&mut self, s: &StepSample, b: Block) -> bool {
         let left = b.median - self.reference();
         if self.kind != Kind::MfuDroop || self.peak < CYCLE {

@@ -1,10 +1,10 @@
-//! The host under the run is sick: storage that does not answer, a clock that drifts, memory or
+//! A fault of the host under the run: storage that does not answer, a clock that drifts, memory or
 //! PCIe errors, a killed process, a driver that hangs.
 //!
-//! What the exporter calls an error pages when it hits a run and, where it has an end, has held for
-//! `page_after`; the rest is a ticket. What NCCL's own status says of ranks that did not join, and
-//! a driver that does not answer the exporter, are evidence for a hang and never a page by
-//! themselves: the run that stands is.
+//! A condition of level `error` pages when it hits a run and, where it has an end, has held for
+//! `page_after`; the rest is a ticket. Ranks that did not join by NCCL's own status, and a driver
+//! that does not answer the exporter, are evidence for a hang and never a page by themselves: the
+//! run that stands still pages.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::conditions::{Incident, Pages};
@@ -21,10 +21,10 @@ pub struct Config {
     pub enabled: bool,
     /// How long an error may hold under a run before it pages.
     pub page_after: Span,
-    /// How long a network file system may be away: it fails over and comes back, and whom it stops
-    /// meanwhile says so by itself.
+    /// How long a network file system may be away: it fails over and comes back, and a run that it
+    /// stops meanwhile has an incident of its own.
     pub mount_page_after: Span,
-    /// How long what happens once counts after it was last told.
+    /// How long a condition that happens once counts after it was last published.
     pub quiet_after: Span,
 }
 

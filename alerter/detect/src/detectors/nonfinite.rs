@@ -10,15 +10,14 @@
 //! * The loss scale halves once every few thousand steps in health. With an exponential memory of
 //!   200 samples, 4 halvings are a ticket, 8 a page. The first steps, in which the scale is found,
 //!   do not count.
-//! * Where steps are skipped without a loss scale that tells why, 5 % of them, by a memory of 64
-//!   samples, are a ticket and 30 % a page: a scale that is right costs one step in a thousand or
-//!   two.
+//! * Where steps are skipped and no loss scale explains it, 5 % of them, by a memory of 64 samples,
+//!   are a ticket and 30 % a page: a scale that is right costs one step in a thousand or two.
 //! * Three zeros in a row page when the loss was never zero in 50 samples and stood well above what
 //!   its printer rounds to zero: a mask that covers every token, or a sum over no data.
 //! * A loss repeated n times is dead when `n ≥ 50` and `pⁿ < 1e-9`, p being the share of repeats so
 //!   far: printing with two decimals makes repeats, and so do losses that are truly zero. A loss
-//!   that usually moves by no more than two steps of its printer is not judged: nobody sees it
-//!   stand still.
+//!   that usually moves by no more than two steps of its printer is not judged: it may move without
+//!   a visible change.
 
 use core::fmt;
 
@@ -69,6 +68,7 @@ impl Default for Config {
     }
 }
 
+/// Samples in which non-finite gradient norms are counted.
 const GRAD_WINDOW: u32 = 8;
 /// Samples of an attempt in which the loss scale is being found.
 const SCALE_SEARCH: u32 = 50;
@@ -80,17 +80,17 @@ const SKIPPED_RATE: f64 = 1.0 / 64.0;
 const ABOVE_ZERO: f64 = 16.0;
 /// Weight of a sample in how far the loss usually moves.
 const MOVES_RATE: f64 = 1.0 / 256.0;
-/// Probability of an innocent run of equal losses.
+/// Probability, below which a series of equal losses is not taken for chance.
 const CONSTANT_CHANCE: f64 = 1e-9;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Nonfinite {
     latch: Latch,
-    /// Also told that the loss is gone, not only the gradient.
-    loss_told: bool,
+    /// The incident has reported the non-finite loss, not only the gradient.
+    loss_reported: bool,
     onset: i64,
     bad_grads: HitWindow,
-    /// An isolated non-finite gradient, not yet told.
+    /// Step of an isolated non-finite gradient that is not reported yet.
     isolated: Option<i64>,
     bad_losses: u32,
     finite: u32,
@@ -120,7 +120,7 @@ struct Trouble {
     what: What,
 }
 
-/// The sentence of a trouble is made only when it is told.
+/// Contents of the sentence of a trouble. The sentence is made only when it is reported.
 #[derive(Clone, Copy)]
 enum What {
     Loss { value: Option<f64>, samples: u32, last: Option<f64> },
@@ -219,7 +219,7 @@ impl Nonfinite {
         if s.interval > 0 {
             self.bad_grads.push(bad);
         }
-        let count = self.bad_grads.of(GRAD_WINDOW);
+        let count = self.bad_grads.count_last(GRAD_WINDOW);
         // Dynamic loss scaling recovers by itself; its failure shows in the scale.
         let scaled = s.loss_scale.is_some_and(|v| v > 1.0);
         if !bad || scaled {
@@ -312,7 +312,7 @@ impl Nonfinite {
         self.equal = if same { self.equal.saturating_add(1) } else { 1 };
         let n = self.equal;
         if n < c.constant_samples {
-            // Repeats inside a long run say nothing about how often losses repeat by chance.
+            // Repeats inside a long series do not count for how often losses repeat by chance.
             self.losses = self.losses.saturating_add(1);
             self.repeats = self.repeats.saturating_add(u32::from(same));
             let rate = MOVES_RATE.max(1.0 / f64::from(self.losses));
@@ -338,12 +338,12 @@ impl Nonfinite {
     }
 
     fn publish(&mut self, step: &mut JudgedStep<'_>, t: Trouble) {
-        let loss_news = t.signal == "loss" && self.latch.is_raised() && !self.loss_told;
+        let loss_news = t.signal == "loss" && self.latch.is_raised() && !self.loss_reported;
         if !self.latch.is_raised() {
             self.onset = self.isolated.unwrap_or(step.sample.step);
         }
         self.isolated = None;
-        self.loss_told |= t.signal == "loss";
+        self.loss_reported |= t.signal == "loss";
         if self.latch.raise(t.severity) || loss_news {
             step.raise(self.finding(t.signal, t.measured, t.score, t.what.sentence()), t.severity);
         }
@@ -363,7 +363,7 @@ impl Nonfinite {
 
     fn settle(&mut self, c: &Config, step: &mut JudgedStep<'_>) {
         if self.finite >= c.clear_after && self.latch.clear() {
-            self.loss_told = false;
+            self.loss_reported = false;
             let why = format!("loss and gradients finite again for {} samples", self.finite);
             let m = Measured { value: step.sample.loss.unwrap_or(f64::NAN), expected: f64::NAN };
             step.clear(self.finding("loss", m, 0.0, why));
@@ -393,7 +393,7 @@ impl StepDetector for Nonfinite {
             self.scale = None;
             self.skipped = 0.0;
             self.equal = 0;
-            // A new attempt is judged afresh: what was bad before it says nothing about it.
+            // A new attempt is judged afresh, without what was bad before it.
             self.finite = c.clear_after;
             self.settle(c, step);
             self.finite = 0;

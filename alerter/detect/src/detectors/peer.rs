@@ -1,13 +1,14 @@
-//! A GPU or a port that reads unlike those of the other nodes of its run: slower clocks, a lower
-//! power limit or link speed, a higher temperature, more errors.
+//! A GPU or a port whose readings differ from those of the other nodes of its run: slower clocks, a
+//! lower power limit or link speed, a higher temperature, more errors.
 //!
 //! [`crate::node::peer_metrics`] compares each reading with the median of the peers at that moment,
-//! in robust standard deviations, and adds up what goes beyond ([`crate::stats::drift`]). It takes
-//! about six readings far out, or many that are out a little, and an excess that matters: 5 % of a
-//! clock, 12 °C, five times the rate of errors at which one begins to look. What all have sets
-//! nobody apart.
+//! in robust standard deviations, and adds up the excess ([`crate::stats::drift`]). It takes about
+//! six readings far out, or many that are out a little, and an excess that matters: 5 % of a clock,
+//! 12 °C, five times the rate of errors at which one begins to look. A deviation that all devices
+//! share is none.
 //!
-//! It foretells and explains; the run that becomes slow is what pages. A ticket at most.
+//! The finding warns early, and explains a slow run; the run that becomes slow is what pages. A
+//! ticket at most.
 
 use std::collections::BTreeSet;
 
@@ -39,8 +40,8 @@ const NAMED: usize = 3;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Peer {
     readings: u64,
-    /// Device and what it reads.
-    told: BTreeSet<(String, String)>,
+    /// Device, and the reading that was reported as out of line.
+    reported: BTreeSet<(String, String)>,
 }
 
 /// `GPU 3 (GPU-2f3c…)`, `mlx5_0/1`.
@@ -85,7 +86,7 @@ impl NodeDetector for Peer {
 
     fn look(&mut self, c: &Config, view: NodeView<'_>, out: &mut Vec<Finding>) {
         let NodeView { now, node: f, tenants } = view;
-        let compared = !tenants.is_empty() || self.told.is_empty();
+        let compared = !tenants.is_empty() || self.reported.is_empty();
         if !c.enabled || compared && self.readings == f.vitals.readings {
             return;
         }
@@ -97,20 +98,20 @@ impl NodeDetector for Peer {
             .filter(|o| !tenants.is_empty() && f.vitals.is_there(o.device))
             .filter(|o| {
                 let far = o.sign.drift.sum() >= c.h && o.is_still();
-                far && o.is_fresh(now) || self.told.contains(&key(o))
+                far && o.is_fresh(now) || self.reported.contains(&key(o))
             })
             .collect();
-        let news = found.iter().any(|o| !self.told.contains(&key(o)));
-        let had = !self.told.is_empty();
+        let news = found.iter().any(|o| !self.reported.contains(&key(o)));
+        let had = !self.reported.is_empty();
         if found.is_empty() && !had {
             return;
         }
-        let had_told = core::mem::replace(&mut self.told, found.iter().map(key).collect());
+        let had_reported = core::mem::replace(&mut self.reported, found.iter().map(key).collect());
         if news {
             out.extend(report(view, &found));
         } else if had && found.is_empty() {
             let mut v = view.finding(Kind::Peer, "peers", Change::Clear, Severity::Info);
-            let gone = had_told.iter().find(|(device, _)| !f.vitals.is_there(device));
+            let gone = had_reported.iter().find(|(device, _)| !f.vitals.is_there(device));
             v.why = match gone {
                 _ if tenants.is_empty() => {
                     format!("no run uses {} any more: what it reads has no peers, and was not mended", f.name)

@@ -1,4 +1,4 @@
-//! A process of the run is gone: it closed its socket without `bye`, or said `bye` with a non-zero
+//! A process of the run is gone: it closed its socket without a `bye`, or sent one with a non-zero
 //! code.
 //!
 //! The other ranks will wait for it in the next collective, up to the library's own timeout (30
@@ -94,7 +94,7 @@ fn first_deaths(f: &RunState) -> Vec<Suspect> {
     failures(f).into_iter().take(NAMED).map(Failure::died).collect()
 }
 
-/// A note that the run ended and nobody said so.
+/// A note that the run ended without a report of its end.
 pub(crate) fn silent_end(view: RunView<'_>, why: impl Into<Sentence>) -> Finding {
     finding(view, Change::Note, Severity::Info, why)
 }

@@ -1,16 +1,17 @@
-//! A rank whose own loss is out of line with those of the other ranks of the same step: before the
-//! gradients spread it to all, it is the only sign of who computed nonsense.
+//! A rank whose own loss is out of line with those of the other ranks at the same step. Before the
+//! gradients spread the error to all ranks, this is the only sign of which rank computed wrong
+//! results.
 //!
-//! [`crate::run::rank_loss`] finds the strays. One is a note that explains whatever comes of it:
-//! most often a batch, which any GPU would have choked on. The same rank out of line in `repeats`
-//! steps of the last 256, on another batch each time and more often than any other rank, is a
-//! ticket: silent data corruption looks like that (Dixit et al., "Silent data corruptions at
+//! [`crate::run::rank_loss`] finds the strays. A single stray is a note, as context for what may
+//! follow: most often it is a batch that any GPU would fail at. The same rank out of line in
+//! `repeats` steps of the last 256, on another batch each time and more often than any other rank,
+//! is a ticket: silent data corruption looks like that (Dixit et al., "Silent data corruptions at
 //! scale", 2021; 6 of the 419 interruptions of Llama 3), and the run goes on learning from it.
 //! Replaying the batch on another GPU decides.
 //!
-//! It needs ranks that tell their own losses, as a loop with a client on every rank does; where
-//! only the mean is told there is nothing to compare. A ticket at most: the loss of the run is what
-//! pages.
+//! It needs ranks that report their own losses, as a loop with a client on every rank does; where
+//! only the mean is reported there is nothing to compare. A ticket at most: the loss of the run is
+//! what pages.
 
 use std::collections::BTreeMap;
 
@@ -128,7 +129,7 @@ mod tests {
     use std::sync::Arc;
     use stepwatch_wire::Event;
 
-    /// What was said of a run whose ranks tell these losses.
+    /// The findings about a run whose ranks report these losses.
     fn judge(ranks: u32, steps: i64, loss: &dyn Fn(i64, u32) -> f64) -> Vec<Finding> {
         let mut run = Run::new("r", Ts(0), &Arc::default());
         let (mut noise, mut out) = (Noise::new(7), Vec::new());

@@ -1,5 +1,5 @@
-//! What the detectors of reports have in common: each report is told once, and the incident ends
-//! when the run has gone on, has ended, or nothing more was said for a while.
+//! What the detectors of reports have in common: each report makes one finding, and the incident
+//! ends when the run has gone on, has ended, or no more reports came for a while.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +32,8 @@ pub(super) enum Ends {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Reported {
-    /// When the last report that was told arrived.
-    told: Option<Ts>,
+    /// When the last report that made a finding arrived.
+    last_report: Option<Ts>,
     raised: bool,
 }
 
@@ -46,9 +46,9 @@ impl Reported {
         out: &mut Vec<Finding>,
     ) {
         let f = view.run;
-        let told = self.told;
-        for report in f.reports.of(about.topic).filter(|r| told.is_none_or(|told| r.at > told)) {
-            self.told = Some(report.at);
+        let last = self.last_report;
+        for report in f.reports.about(about.topic).filter(|r| last.is_none_or(|last| r.at > last)) {
+            self.last_report = Some(report.at);
             let severity = severity(report);
             let change = if severity == Severity::Info { Change::Note } else { Change::Raise };
             self.raised |= change == Change::Raise;
@@ -60,7 +60,7 @@ impl Reported {
         if self.raised && self.is_over(view, about) {
             self.raised = false;
             let ended = f.ended.is_some();
-            let silent = self.told.filter(|_| !ended && matches!(about.ends, Ends::After(_)));
+            let silent = self.last_report.filter(|_| !ended && matches!(about.ends, Ends::After(_)));
             let mut v = finding(view, about.kind, Change::Clear, Severity::Info);
             v.why = match silent {
                 Some(since) => format!("nothing more was said of it since {since}").into(),
@@ -80,9 +80,9 @@ impl Reported {
             return true;
         }
         match about.ends {
-            Ends::After(quiet) => self.told.is_none_or(|told| now >= told + quiet),
+            Ends::After(quiet) => self.last_report.is_none_or(|last| now >= last + quiet),
             Ends::WithProgress => {
-                let last = f.reports.of(about.topic).next_back();
+                let last = f.reports.about(about.topic).next_back();
                 last.is_none_or(|r| f.total_steps >= r.steps + PROOF_STEPS)
             }
         }
@@ -90,7 +90,7 @@ impl Reported {
 
     pub(super) fn deadline(&self, about: About) -> Option<Ts> {
         match about.ends {
-            Ends::After(quiet) if self.raised => Some(self.told? + quiet),
+            Ends::After(quiet) if self.raised => Some(self.last_report? + quiet),
             _ => None,
         }
     }
@@ -101,7 +101,7 @@ fn sentence(f: &RunState, about: About, report: &Report) -> Sentence {
         Ends::After(_) => report.text.as_str().into(),
         Ends::WithProgress => {
             let said = |r: &Report| format!("{}: {}", r.place(), r.text);
-            let first = f.reports.of(about.topic).next();
+            let first = f.reports.about(about.topic).next();
             let first = first.filter(|first| first.at < report.at && first.steps == report.steps);
             let mut why = Sentence::from(said(report)).naming(report.place());
             if let Some(first) = first {
@@ -113,13 +113,14 @@ fn sentence(f: &RunState, about: About, report: &Report) -> Sentence {
     }
 }
 
-/// The first who were reported since the run last moved: the others mostly follow from them.
+/// The first places that were reported since the run last moved: the others mostly follow from
+/// them.
 fn suspects(f: &RunState, topic: Topic) -> Vec<Suspect> {
     if topic == Topic::UserAlert {
         return Vec::new();
     }
-    let last = f.reports.of(topic).next_back().map_or(0, |r| r.steps);
-    let first = f.reports.of(topic).filter(|r| r.steps == last).take(NAMED);
+    let last = f.reports.about(topic).next_back().map_or(0, |r| r.steps);
+    let first = f.reports.about(topic).filter(|r| r.steps == last).take(NAMED);
     first.map(|r| Suspect::new(r.place(), reported(r))).collect()
 }
 

@@ -1,6 +1,6 @@
-//! What several detectors need to know of the same sample, worked out once: the usual step time and
-//! its pauses, whether the learning rate is still warming up, and what gradient and loss have just
-//! told each other.
+//! Facts about a sample that several detectors need, computed once: the usual step time and its
+//! pauses, whether the learning rate is still warming up, and recent excursions of gradient and
+//! loss.
 
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +69,7 @@ pub struct Speed {
     /// Of all GPUs of the run; 0 where no price is set.
     #[serde(skip)]
     pub dollars_per_hour: f64,
-    /// What runs before this one held, as far as the engine knows.
+    /// The step time that earlier runs of this configuration held, if the engine has it.
     pub standard: Option<Standard>,
     /// What this run holds, each time that it has been measured anew.
     #[serde(skip)]
@@ -119,7 +119,7 @@ impl Source {
     }
 
     /// The best signal of a sample, what rises as the run slows, and how fine that is.
-    fn of(s: &StepSample) -> Option<(Self, f64, f64)> {
+    fn best_of(s: &StepSample) -> Option<(Self, f64, f64)> {
         let usable = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
         if let Some(v) = usable(s.step_time) {
             Some((Self::StepTime, v, s.q.step_time / v))
@@ -148,8 +148,8 @@ pub struct Timing {
 impl Speed {
     fn observe(&mut self, s: &StepSample) {
         (self.now, self.block, self.settled) = (None, None, None);
-        let told = Source::of(s).filter(|(source, ..)| s.interval > 0 && *source >= self.source);
-        let Some((source, seconds, grain)) = told else { return };
+        let best = Source::best_of(s).filter(|(source, ..)| s.interval > 0 && *source >= self.source);
+        let Some((source, seconds, grain)) = best else { return };
         if self.attempts.restarted(s.attempt) {
             self.blocks.clear();
             self.season = None;
@@ -219,7 +219,7 @@ pub struct LossScale {
 }
 
 impl LossScale {
-    /// Losses that say where a run began.
+    /// Losses from which the first level of a run is taken.
     const FIRST: u32 = 4;
     /// Share of what a nat was worth at first that it is worth at least, however small the loss.
     const OF_FIRST: f64 = 0.25;
@@ -305,7 +305,8 @@ impl Schedule {
 /// Steps within which a gradient spike and a loss excursion are one event.
 pub const COUPLED: i64 = 20;
 
-/// What gradient and loss tell each other: a spike of both is worse than either.
+/// Recent excursions of gradient and loss, each for the detector of the other: a spike of both is
+/// worse than either.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Coupling {
     /// Step of the last gradient hit.

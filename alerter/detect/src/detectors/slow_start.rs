@@ -24,7 +24,9 @@ pub struct Config {
     pub enabled: bool,
     /// Share by which the usual step is slower than that of earlier runs, at least.
     pub ticket: f64,
-    /// The same in sigmas of a single step.
+    /// The same in sigmas of a single step. The median of 8 independent normal steps has 0.41 of
+    /// them, so 3.5 are 8 standard deviations of a block: what is meant is a real difference
+    /// between runs, not chance.
     pub sigmas: f64,
     /// Share of the slow-down that may be left when the incident ends.
     pub clear: f64,

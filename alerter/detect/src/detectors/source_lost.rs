@@ -1,8 +1,8 @@
-//! An exporter that feeds the run does not answer: we are blind, the run may be fine.
+//! An exporter that feeds the run does not answer. Nothing is known of the run, which may be fine.
 //!
 //! A ticket after `ticket_after`; a page after `page_after` if no source of a run that was moving
-//! is left. One incident a run, however many of its sources are lost. It is named by its node where
-//! that is known: addresses say little.
+//! is left. One incident a run, however many of its sources are lost. A source is named by its node
+//! where that is known, because people know nodes better than addresses.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ impl Default for Config {
     }
 }
 
-/// A run that had not moved for this long before we lost it is nobody's page.
+/// A run that had not moved for this long before its last source was lost does not page.
 const ACTIVE: Span = Span::secs(3600);
 /// Suspects named one by one.
 const NAMED: usize = 3;
@@ -69,8 +69,8 @@ impl ClockDetector for SourceLost {
                 v.why = match f.ended {
                     Some(_) => "the run ended".into(),
                     None if f.live.is_empty() => {
-                        // Whoever looks after the list took it off; the run is not seen any better
-                        // for that.
+                        // The source was removed from the configuration. The run is still not
+                        // received.
                         (v.change, v.ts) = (Change::Lapse, f.last_heard);
                         "no source of the run is watched any more".into()
                     }

@@ -47,7 +47,9 @@ impl Default for Config {
     }
 }
 
+/// Window in which slow steps are counted, in samples.
 const WINDOW: u32 = 64;
+/// Weight of a sample in the mean loss of now, and in the usual one.
 const FAST: f64 = 1.0 / 64.0;
 const SLOW: f64 = 1.0 / 2000.0;
 /// Samples before the first judgement.
@@ -91,7 +93,7 @@ impl StepDetector for StepTimeJitter {
         let Some(ratio) = timing.ratio.filter(|_| !timing.expected_pause) else { return };
         let excess = (ratio - 1.0).clamp(0.0, 2.0 * (PAUSE - 1.0));
         let slow = excess > c.slow.max(PRINTED * timing.grain);
-        if slow && self.slow_votes.of(WINDOW) == 0 && !self.latch.is_raised() {
+        if slow && self.slow_votes.count_last(WINDOW) == 0 && !self.latch.is_raised() {
             self.onset = s.step;
         }
         self.slow_votes.push(slow);
@@ -104,7 +106,7 @@ impl StepDetector for StepTimeJitter {
             return;
         }
         let usual = timing.seconds / ratio;
-        let many = self.slow_votes.of(WINDOW) >= c.slow_steps;
+        let many = self.slow_votes.count_last(WINDOW) >= c.slow_steps;
         let bad = many && self.fast > c.cost && self.fast > c.ratio * self.slow;
         // What is left of a burst after its last slow steps is part of it.
         let lasts = bad || self.latch.is_raised() || self.lost > 0.0 && self.fast > 0.4 * c.cost;
@@ -119,7 +121,7 @@ impl StepDetector for StepTimeJitter {
             if self.latch.raise(severity) {
                 let why = format!(
                     "{} of the last {WINDOW} steps were slow and cost {:.0} % of the time",
-                    self.slow_votes.of(WINDOW),
+                    self.slow_votes.count_last(WINDOW),
                     100.0 * self.fast,
                 );
                 let still = format!("the usual step is still {} s", number(usual));

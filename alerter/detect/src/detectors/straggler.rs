@@ -2,14 +2,14 @@
 //! slowest rank.
 //!
 //! [`crate::run::rank_compute_time`] compares ranks of one pipeline stage by the time that they
-//! compute. Three pictures are told apart, as in "Understanding stragglers in large model training"
-//! (OSDI 2025):
+//! compute. Three pictures are distinguished, as in "Understanding stragglers in large model
+//! training" (OSDI 2025):
 //! * *persistent*: one rank is slow in 5 of its last 8 steps, by more than 10 % and 6 sigmas in
 //!   each and on average: its host or GPU. 5 % are enough where it lasts for 32 steps, and 2 %
 //!   where it has not always been so: chips of one kind differ by that, but do not begin to. Such a
-//!   rise must be 6 times what those of its peers are, and must make it slower than the slowest has
-//!   always been: less costs nobody anything. A few ranks only: where a quarter are slow, the work
-//!   is uneven.
+//!   rise must be 6 times the spread of those of its peers, and must make it slower than the
+//!   slowest has always been: less does not slow the run. A few ranks only: where a quarter are
+//!   slow, the work is uneven.
 //! * *rotating*: each step loses 10 % to its slowest rank, or 2 % more than it used to, and that is
 //!   another one each time (normalised entropy of who was slowest above 0.6, the same one twice
 //!   running in less than a fifth). Pauses of about one length on ranks that are otherwise alike
@@ -18,9 +18,9 @@
 //!   stages: the partitioning.
 //!
 //! One slow rank is a ticket, and a page when it has held for `page_after`: every GPU of the job
-//! waits for it in every step. It pages by what is worth a person's night: 10 %, or 4 % that the
-//! steps have come to wait for it in the middle of the run, as a droop of that size does. The
-//! others are the researcher's to change, and tickets at most.
+//! waits for it in every step. It pages from a cost on that is worth waking a person: 10 %, or 4 %
+//! that the steps have come to wait for it in the middle of the run, as a droop of that size does.
+//! The other pictures are for the researcher to change, and tickets at most.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ mod words;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Compute time of a rank against its peers that is told within 8 steps.
+    /// Compute time of a rank, relative to its peers, that is reported within 8 steps.
     pub ratio: f64,
     /// The same over 32 steps.
     pub ticket_ratio: f64,
@@ -82,13 +82,13 @@ pub struct Straggler {
     /// Steps that were judged.
     judged: u64,
     named: BTreeSet<u32>,
-    told: Option<Told>,
-    /// A stage was told of; it will not change.
+    reported: Option<Reported>,
+    /// A slow stage was reported. It is reported once: the partitioning does not change.
     staged: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Told {
+struct Reported {
     picture: Picture,
     severity: Severity,
     since: Ts,
@@ -111,7 +111,7 @@ impl Straggler {
             let picture = if few { Picture::Persistent } else { Picture::Uneven };
             let news = slow.iter().any(|rank| !self.named.contains(rank));
             self.named = slow;
-            if news || self.told.is_none_or(|t| t.picture < picture) {
+            if news || self.reported.is_none_or(|t| t.picture < picture) {
                 let why = if few { who(f, &self.named) } else { split(s, &self.named).into() };
                 out.push(self.report(c, view, picture, why));
             }
@@ -125,11 +125,11 @@ impl Straggler {
             return;
         }
         let still = 1.0 + HYSTERESIS * (c.stage - 1.0);
-        let staged = self.told.is_some_and(|t| t.picture == Picture::Stage);
+        let staged = self.reported.is_some_and(|t| t.picture == Picture::Stage);
         if staged && s.longest_stage().is_some_and(|(_, ratio)| ratio > still) {
             return;
         }
-        if self.told.take().is_some() {
+        if self.reported.take().is_some() {
             let mut v = finding(view, Change::Clear, Severity::Info);
             v.why = "the ranks compute equally long again".into();
             out.push(v);
@@ -152,18 +152,18 @@ impl Straggler {
         v.suspects = vec![Suspect::new(Target::Stage { stage }, seen)];
         out.push(v);
         if change == Change::Raise {
-            self.told = Some(Told { picture: Picture::Stage, severity, since: now });
+            self.reported = Some(Reported { picture: Picture::Stage, severity, since: now });
         }
     }
 
     fn report(&mut self, c: &Config, view: RunView<'_>, picture: Picture, why: Sentence) -> Finding {
         let RunView { now, run: f } = view;
-        let had = self.told.filter(|t| t.picture == picture);
+        let had = self.reported.filter(|t| t.picture == picture);
         let since = had.map_or(now, |t| t.since);
         let page = picture == Picture::Persistent && now >= since + c.page_after && self.is_costly(c, f);
         let severity = if page { Severity::Page } else { Severity::Ticket };
-        self.told =
-            Some(Told { picture, severity: had.map_or(severity, |t| t.severity.max(severity)), since });
+        self.reported =
+            Some(Reported { picture, severity: had.map_or(severity, |t| t.severity.max(severity)), since });
         let mut v = finding(view, Change::Raise, severity);
         v.why = why;
         v.suspects = suspects(f, picture, &self.named);
@@ -182,9 +182,9 @@ impl Straggler {
         worst.is_some_and(|m| f.sections.groups.get(&m.stage).is_some_and(|g| picture::is_costly(c, m, g)))
     }
 
-    /// It is known that the part of the slowest goes round.
+    /// Whether rotation of the slowest rank was reported.
     fn rotates(&self) -> bool {
-        self.told.is_some_and(|t| t.picture == Picture::Rotating)
+        self.reported.is_some_and(|t| t.picture == Picture::Rotating)
     }
 }
 
@@ -197,7 +197,7 @@ impl ClockDetector for Straggler {
             return;
         }
         if self.judged != f.sections.judged {
-            if f.sections.members.is_empty() && self.told.is_none() {
+            if f.sections.members.is_empty() && self.reported.is_none() {
                 return;
             }
             self.judged = f.sections.judged;
@@ -210,8 +210,9 @@ impl ClockDetector for Straggler {
     }
 
     fn deadline(&self, c: &Config, f: &RunState) -> Option<Ts> {
-        let told = self.told.filter(|t| t.picture == Picture::Persistent && t.severity < Severity::Page)?;
-        (c.enabled && f.ended.is_none() && self.is_costly(c, f)).then(|| told.since + c.page_after)
+        let reported =
+            self.reported.filter(|t| t.picture == Picture::Persistent && t.severity < Severity::Page)?;
+        (c.enabled && f.ended.is_none() && self.is_costly(c, f)).then(|| reported.since + c.page_after)
     }
 }
 

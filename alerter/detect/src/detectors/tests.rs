@@ -73,8 +73,8 @@ fn full(seed: u64, n: i64) -> Vec<StepSample> {
     run
 }
 
-/// One fault of each kind that a detector of steps knows; none is told by another fault of the
-/// list.
+/// One fault of each kind that a detector of steps finds; none is a consequence of another fault of
+/// the list.
 fn faults(seed: u64) -> Vec<StepSample> {
     let mut noise = Noise::new(seed ^ 0xfa17);
     let mut run = full(seed, 6000);
@@ -116,8 +116,8 @@ proptest! {
         }
         let mut scaled = plain;
         for s in &mut scaled {
-            // Powers of two change no digit. A stall is told by seconds lost, so a second stays
-            // one.
+            // Powers of two change no digit. A stall is found by the seconds lost, so seconds are
+            // not scaled.
             s.grad_norm = s.grad_norm.map(|v| v * f64::from(grad).exp2());
             s.tokens_per_second = s.tokens_per_second.map(|v| v * f64::from(speed).exp2());
             s.mfu = s.mfu.map(|v| v * f64::from(speed).exp2());

@@ -27,7 +27,8 @@ use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Su
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
-    /// Share of the peers' clock below which a GPU is slow.
+    /// Share of the peers' clock below which a GPU is slow. The job waits for its slowest GPU, so a
+    /// tenth of the clock may cost as much of the speed of the whole job.
     pub ratio: f64,
     /// Peers that must be at work.
     pub peers: usize,
@@ -87,12 +88,12 @@ impl Throttle {
         watch.peers = peers;
         if slow && !gpu.last.reasons.is_empty() {
             watch.reasons.clone_from(&gpu.last.reasons);
-        } else if watch.votes.of(KEPT) == 0 {
+        } else if watch.votes.count_last(KEPT) == 0 {
             watch.reasons.clear();
         }
         let needed = if watch.reasons.is_empty() { WITHOUT } else { WITH_REASON };
-        let news = !watch.raised && watch.votes.of(KEPT) >= needed;
-        watch.raised = news || watch.raised && watch.votes.of(KEPT) > OVER;
+        let news = !watch.raised && watch.votes.count_last(KEPT) >= needed;
+        watch.raised = news || watch.raised && watch.votes.count_last(KEPT) > OVER;
         news
     }
 

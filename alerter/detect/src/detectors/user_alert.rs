@@ -1,8 +1,8 @@
 //! The training script raised an alert of its own, as `wandb.alert` does.
 //!
-//! A ticket with its text for levels `error` and `warn`, a note for others: whoever wrote the
-//! script knows what it means, and it is not for us to wake anyone for it. It is over when nothing
-//! more was said for `clear_after`.
+//! A ticket with its text for levels `error` and `warn`, a note for others. It never pages: only
+//! the author of the script knows how urgent it is. It is over when no alert came for
+//! `clear_after`.
 
 use serde::{Deserialize, Serialize};
 

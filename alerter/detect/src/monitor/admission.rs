@@ -1,41 +1,44 @@
-//! What a source is let to say: of its own node, of runs that it is part of, and of no more than a
-//! node can have.
+//! What a source may report: its own node, runs that it is part of, and no more than a node can
+//! have.
 //!
-//! An exporter may be in other hands than its operator's. It speaks of one node, which is its own
-//! until it has been silent for [`HELD`]; a rank is its own until it says that the rank is gone, or
-//! falls silent; and who has no rank of a run does not speak for the run. What it says beyond that
-//! is refused and counted. `nodes: many` in the configuration says that a source speaks for others.
+//! An exporter may be controlled by somebody else than its operator. It may report one node, which
+//! it owns until it has been silent for [`HELD`]. It owns a rank until it reports that the rank is
+//! gone, or falls silent. A source that has no rank of a run may not report the run. Whatever else
+//! it sends is refused and counted. With `nodes: many` in the configuration a source may report
+//! several nodes.
 
 use super::nodes::MAX_NODES;
 use super::run::Run;
 use super::sources::Source;
 use super::{Key, MAX_RUNS, Monitor, Record};
-use crate::run::Tellers;
+use crate::run::Reporters;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Detected, NO_RUN, Scope};
 use stepwatch_wire::{Event, Kind};
 
-/// A node, and a rank, is a source's own until it has been silent for so long.
+/// A source owns a node, and a rank, until it has been silent for so long.
 const HELD: Span = Span::secs(120);
-/// A rank that its source does not speak of any more, although it speaks, is free after so long.
+/// A rank is free when its source, which still reports other things, has not reported it for so
+/// long.
 pub(super) const RANK_HELD: Span = Span::secs(600);
-/// Runs that one source tells of at once, and ranks of them: a node runs a few at a time, and a
+/// Runs that one source may report at once, and ranks of them: a node runs a few at a time, and a
 /// sweep leaves hundreds behind.
 const RUNS_OF_SOURCE: usize = 512;
 const RANKS_OF_SOURCE: u32 = 4096;
 /// How often an address may be given to another node, and within how long.
 const MOVES: usize = 3;
 const MOVES_WITHIN: Span = Span::secs(86_400);
-/// A run that was followed for less than this is young: it makes room when it has been silent for
-/// so long.
+/// A run that was followed for less than `YOUNG` is forgotten to make room when it has been silent
+/// for `SILENT`.
 const YOUNG: Span = Span::secs(600);
 const SILENT: Span = Span::secs(60);
-/// How long one is silent of which an incident is open that is told as one of many.
+/// The same silence where the run has an open incident that people are notified of only as one of
+/// many.
 const SILENT_IN_STORM: Span = Span::secs(600);
-/// Room is looked for, and made, this often.
+/// Least time between two searches for a run to forget.
 const LOOK_FOR_ROOM: Span = Span::millis(100);
 
-/// Why a source is not let to say something.
+/// Why a report of a source is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     OtherNode,
@@ -79,10 +82,10 @@ impl Refusal {
     pub fn words(self) -> &'static str {
         match self {
             Self::OtherNode => "it names a node that is not its own",
-            Self::NodeTaken => "its node is spoken for by another exporter",
+            Self::NodeTaken => "another exporter reports its node",
             Self::RankTaken => "it names a rank that another exporter reports",
             Self::RankUnknown => "it names a rank that the run does not have",
-            Self::NotOfRun => "it speaks for a run of which it has no rank",
+            Self::NotOfRun => "it reports a run of which it has no rank",
             Self::OtherUser => "it names a run of another user",
             Self::TooManyRuns => "it names too many runs",
             Self::TooManyRanks => "it names too many ranks",
@@ -91,7 +94,7 @@ impl Refusal {
     }
 }
 
-/// What a source was refused, by reason.
+/// Reports of a source that were refused, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refused {
     counts: [u64; Refusal::ALL.len()],
@@ -104,7 +107,7 @@ impl Refused {
         self.last = Some(why);
     }
 
-    pub fn of(&self, why: Refusal) -> u64 {
+    pub fn count_of(&self, why: Refusal) -> u64 {
         self.counts[why as usize]
     }
 
@@ -112,7 +115,7 @@ impl Refused {
         self.counts.iter().sum()
     }
 
-    /// Why it was refused last.
+    /// The reason of the last refusal.
     pub fn last(&self) -> Option<Refusal> {
         self.last
     }
@@ -135,14 +138,14 @@ impl Source {
         now - self.heard_at < HELD
     }
 
-    /// Speaks of this node as it did just before.
+    /// Whether it still reports this node, as it did just before.
     fn is_at(&self, node: &str) -> bool {
         self.answers && !self.anew && self.owns && self.nodes.contains(node)
     }
 }
 
 impl Monitor {
-    /// Whether a source may say this; a refusal is counted.
+    /// Whether a source may report this; a refusal is counted.
     pub(super) fn admits(&mut self, record: Record<'_>, out: &mut Vec<Detected>) -> bool {
         let Err(why) = self.admission(record, out) else { return true };
         if let Some(s) = self.sources.get_mut(record.source) {
@@ -151,7 +154,7 @@ impl Monitor {
         false
     }
 
-    /// What sources were refused, of those that were.
+    /// The refusals of each source that had any.
     pub fn refused(&self) -> impl Iterator<Item = (&str, &Refused)> {
         self.sources
             .iter()
@@ -171,15 +174,17 @@ impl Monitor {
         }
         let Some(name) = event.run.as_deref().filter(|_| !is_of_node(event.kind)) else { return Ok(()) };
         let Some(run) = self.runs.get(name) else {
-            // Whoever only says goodbye begins nothing.
+            // A `bye` begins no run.
             return if event.kind == Kind::Bye { Ok(()) } else { self.may_begin(now, source, out) };
         };
-        // Nearly all events are those of a rank that is the source's own.
-        if event.uid.is_none() && rank_of(event).is_some_and(|rank| run.tellers.of(rank) == Some(source)) {
+        // Nearly all events are of a rank that the source owns.
+        if event.uid.is_none()
+            && rank_of(event).is_some_and(|rank| run.reporters.source_of_rank(rank) == Some(source))
+        {
             return Ok(());
         }
         self.may_join(record, name, out)?;
-        self.told_by(record, name);
+        self.note_reporter(record, name);
         Ok(())
     }
 
@@ -201,7 +206,7 @@ impl Monitor {
         let boot = event.cursor.as_ref().map_or("", |cursor| cursor.boot.as_str());
         if let Some(owner) = self.owner(now, node, source) {
             let same = !owner.answers && !boot.is_empty() && owner.boot == boot;
-            // Two collectors may hear the same nodes.
+            // Two collectors may report the same nodes.
             let both = many_nodes && owner.many_nodes;
             let named = |source: &str| is_named_after(source, node);
             let other = self.owners.get(node).is_some_and(|owner| named(owner));
@@ -231,15 +236,15 @@ impl Monitor {
         Ok(())
     }
 
-    /// Another source whose node it is. After a restart that is whichever told of it before and
-    /// speaks first.
+    /// The other source that owns the node. After a restart that is the first to report it of those
+    /// that reported it before.
     fn owner(&self, now: Ts, node: &str, source: &str) -> Option<&Source> {
         let alive = |name: &str| self.sources.get(name).filter(|s| s.is_alive(now));
         match self.owners.get(node) {
             Some(owner) if owner == source => None,
             Some(owner) => alive(owner),
-            None if self.speakers.of(node).any(|s| s == source) => None,
-            None => self.speakers.of(node).find_map(|s| alive(s)),
+            None if self.speakers.of_node(node).any(|s| s == source) => None,
+            None => self.speakers.of_node(node).find_map(|s| alive(s)),
         }
     }
 
@@ -259,7 +264,7 @@ impl Monitor {
         self.is_its_users(record, name, out)?;
         let Record { now, source, event } = record;
         let (Some(run), Some(s)) = (self.runs.get(name), self.sources.get(source)) else { return Ok(()) };
-        let t = &run.tellers;
+        let t = &run.reporters;
         let stranger = !s.many_nodes && !t.is_one(source);
         let Some(rank) = rank_of(event) else {
             if stranger && self.is_others(now, source, run) {
@@ -267,7 +272,7 @@ impl Monitor {
             }
             return self.has_room(now, source, name, out);
         };
-        match t.of(rank) {
+        match t.source_of_rank(rank) {
             Some(of) if of == source => return Ok(()),
             Some(of) if self.has_rank(now, of, run, rank) => {
                 let both = s.many_nodes && self.sources.get(of).is_some_and(|of| of.many_nodes);
@@ -277,7 +282,7 @@ impl Monitor {
             None if stranger && self.is_others(now, source, run) => {
                 let f = &run.state;
                 let fits = match f.world {
-                    Some(world) => rank < world && event.world.is_none_or(|told| told == world),
+                    Some(world) => rank < world && event.world.is_none_or(|given| given == world),
                     None => now - f.attempt_at < YOUNG,
                 };
                 if !fits {
@@ -292,7 +297,7 @@ impl Monitor {
         self.has_room(now, source, name, out)
     }
 
-    /// For one run more that others tell of too.
+    /// Makes room for one more run that other sources report too.
     fn has_room(
         &mut self,
         now: Ts,
@@ -310,7 +315,7 @@ impl Monitor {
 
     /// Whether other sources have ranks of the run.
     fn is_others(&self, now: Ts, source: &str, run: &Run) -> bool {
-        run.tellers.ranks().any(|(rank, of)| of != source && self.has_rank(now, of, run, rank))
+        run.reporters.ranks().any(|(rank, of)| of != source && self.has_rank(now, of, run, rank))
     }
 
     /// Whether a rank is still that of the source which reported it.
@@ -323,14 +328,14 @@ impl Monitor {
     }
 
     /// Notes that a source reports a run.
-    pub(super) fn told_by(&mut self, record: Record<'_>, name: &str) {
+    pub(super) fn note_reporter(&mut self, record: Record<'_>, name: &str) {
         let Record { source, event, .. } = record;
         let Some(run) = self.runs.get_mut(name) else { return };
-        let t = &mut run.tellers;
+        let t = &mut run.reporters;
         match rank_of(event) {
-            Some(rank) if t.of(rank) == Some(source) || t.is_full() => {}
+            Some(rank) if t.source_of_rank(rank) == Some(source) || t.is_full() => {}
             Some(rank) => {
-                let had = t.of(rank).map(str::to_owned);
+                let had = t.source_of_rank(rank).map(str::to_owned);
                 t.bind(rank, source);
                 for (name, less, more) in [(had.as_deref(), 1, 0), (Some(source), 0, 1)] {
                     if let Some(s) = name.and_then(|name| self.sources.get_mut(name)) {
@@ -346,9 +351,9 @@ impl Monitor {
         self.feeds(source, name);
     }
 
-    /// The ranks of a run are nobody's any more.
-    pub(super) fn release(&mut self, tellers: &Tellers) {
-        for (_, source) in tellers.ranks() {
+    /// The ranks of a run are owned by no source any more.
+    pub(super) fn release(&mut self, reporters: &Reporters) {
+        for (_, source) in reporters.ranks() {
             if let Some(s) = self.sources.get_mut(source) {
                 s.ranks = s.ranks.saturating_sub(1);
             }
@@ -358,12 +363,12 @@ impl Monitor {
     /// Counts the ranks and disputes of each source after a start.
     pub(super) fn count_ranks(&mut self) {
         for run in self.runs.values() {
-            for (_, source) in run.tellers.ranks() {
+            for (_, source) in run.reporters.ranks() {
                 if let Some(s) = self.sources.get_mut(source) {
                     s.ranks += 1;
                 }
             }
-            let disputes = run.tellers.disputed_by.as_ref();
+            let disputes = run.reporters.disputed_by.as_ref();
             if let Some(s) = disputes.and_then(|source| self.sources.get_mut(source)) {
                 s.disputes += 1;
             }
@@ -371,7 +376,7 @@ impl Monitor {
     }
 
     /// Forgets the run of the source, or any run, that matters least: one that is over, or young
-    /// and silent, and of which nobody is told.
+    /// and silent, and about which nobody was notified.
     fn makes_room(&mut self, now: Ts, source: &str, any: bool, out: &mut Vec<Detected>) -> bool {
         let Some(s) = self.sources.get_mut(source) else { return false };
         let looked = if any { &mut self.looked_for_room } else { &mut s.looked_for_room };
@@ -383,7 +388,7 @@ impl Monitor {
         let own = s.runs.iter().filter_map(|name| self.runs.get(name)).filter(|_| !any);
         let all = self.runs.values().filter(|_| any);
         let least = own
-            .filter(|run| run.tellers.first() == Some(source))
+            .filter(|run| run.reporters.first() == Some(source))
             .chain(all)
             .filter(|run| self.may_go(now, run))
             .min_by_key(|run| run.state.last_heard)
@@ -400,7 +405,7 @@ impl Monitor {
         }
         match self.incidents.get(&f.name).and_then(|known| known.notified) {
             None => true,
-            Some(told) => !told && silent >= SILENT_IN_STORM,
+            Some(notified) => !notified && silent >= SILENT_IN_STORM,
         }
     }
 
@@ -409,7 +414,7 @@ impl Monitor {
         self.leave(name);
         let run = self.runs.remove(name);
         if let Some(run) = &run {
-            self.release(&run.tellers);
+            self.release(&run.reporters);
         }
         let heard = run.map_or(now, |run| run.state.last_heard);
         self.sources.values_mut().for_each(|s| {

@@ -1,5 +1,5 @@
-//! What runs of one configuration and size hold, remembered beyond their end: the only thing that a
-//! slow start can be seen by.
+//! The usual speed of runs of one configuration and size, remembered beyond their end. A run that
+//! is slow from its start can be found only by comparison with it.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +10,8 @@ use stepwatch_model::time::Ts;
 
 /// Configurations remembered; beyond it the one that was used longest ago goes, and is counted.
 const MAX_BASELINES: usize = 1000;
-/// Weight of a run that is slower than the ones before it: once is a bad node, every time is how it
-/// is.
+/// Weight of a run that is slower than the ones before it: a single slow run may have a bad node;
+/// if all are slow, that is the usual speed.
 const SLOWER: f64 = 1.0 / 3.0;
 /// Logarithms this close are the same speed.
 const SAME: f64 = 1e-3;
@@ -94,7 +94,7 @@ impl Monitor {
 
 /// The configuration that every node of the run agrees on, and its size.
 fn configuration(run: &Run) -> Option<String> {
-    let variants = run.state.setups.of(true);
+    let variants = run.state.setups.variants(true);
     let [only] = &variants[..] else { return None };
     Some(format!("{}/{}", run.state.gpus(), only.setup.fingerprint))
 }

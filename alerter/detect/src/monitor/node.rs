@@ -12,7 +12,7 @@ use crate::run::Setup;
 use stepwatch_model::Finding;
 use stepwatch_model::time::Ts;
 
-/// What came of an event.
+/// The effect of an event.
 #[derive(Debug, Default, PartialEq)]
 pub struct News {
     /// A condition began, ended or got worse; a job came or went.

@@ -1,4 +1,4 @@
-//! The engine's side of nodes: their events, who uses them, and what they have to say when a run
+//! The engine's view of nodes: their events, the runs that use them, and their evidence when a run
 //! stops.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,19 +22,21 @@ use stepwatch_model::{Cause, Context, Finding, Kind, Labels, Origin, RunSummary,
 
 /// Nodes watched at once; events of further ones are counted and dropped.
 pub(super) const MAX_NODES: usize = 50_000;
-/// A run that nothing was heard of for this long uses no node.
+/// A run that was not reported for this long uses no node.
 const USES_FOR: Span = Span::secs(3600);
-/// What killed a run may be told only so long after it: a driver that hangs answers late.
+/// The cause of a run's death may be reported up to so long after it: a driver that hangs answers
+/// late.
 const DIED_OF_IT: Span = Span::secs(180);
-/// Readings of a node alone are stored this often: a crash of ours costs a statistic the rest.
+/// State that changed only by readings is stored this often: after a crash of the alerter the
+/// statistics lack the later readings.
 const KEEP_EVERY: Span = Span::secs(60);
 /// Exporters read their GPUs this often: sooner there is nothing new to compare.
 const COMPARE_EVERY: Span = Span::secs(10);
 /// A run without a step for so long may stand still: most steps are shorter.
 const STILL: Span = Span::secs(30);
-/// And one that takes long steps may stand after so many of them.
+/// A run with long steps may stand still after so many of its usual steps.
 const STILL_STEPS: f64 = 5.0;
-/// Nodes of any runs whose links fail at once have that from what they share.
+/// If links of so many nodes fail at once, whatever their runs, these nodes share the cause.
 const MANY: usize = 3;
 /// Causes that the nodes of a run may have.
 const EXPLAINED: [Cause; 3] = [Cause::Numerics, Cause::Speed, Cause::Progress];
@@ -78,8 +80,8 @@ impl Monitor {
         self.with_node(now, name, news.changed || news.setup.is_some(), out);
     }
 
-    /// Notes that a run shows a configuration of its own that it did not show before; the first is
-    /// no change.
+    /// Notes that a run reports a configuration of its own that it did not report before; the first
+    /// is no change.
     fn configured(&mut self, now: Ts, name: &str, before: &[String]) {
         let Some(run) = self.runs.get(name).filter(|_| !before.is_empty()) else { return };
         if configuration(&run.state).iter().any(|c| !before.contains(c)) {
@@ -88,7 +90,7 @@ impl Monitor {
         }
     }
 
-    /// NCCL says that ranks of a run wait: that it stands still needs no long proof.
+    /// NCCL reports that ranks of a run wait: this shortens the proof that the run stands still.
     fn ranks_wait(&mut self, now: Ts, node: &str, event: &Event, out: &mut Vec<Detected>) {
         let about = conditions::runs(event);
         let runs = self.placement.on(node).filter(|run| about.as_ref().is_none_or(|of| of.contains(run)));
@@ -101,7 +103,7 @@ impl Monitor {
         }
     }
 
-    /// Looks what the GPUs of a run are doing that has not taken a step for a while.
+    /// Judges by its GPUs a run that has not taken a step for a while.
     fn stands_still(&mut self, now: Ts, name: &str, out: &mut Vec<Detected>) {
         let Some(run) = self.runs.get(name) else { return };
         let f = &run.state;
@@ -117,8 +119,8 @@ impl Monitor {
         });
     }
 
-    /// Works out anew what the devices of the runs on a node usually read, where that is old; gives
-    /// those runs.
+    /// Computes the usual readings of the devices of the runs on a node, where they are old.
+    /// Returns those runs.
     fn compare(&mut self, now: Ts, node: &str) -> Vec<String> {
         let mut compared = Vec::new();
         for name in self.placement.on(node) {
@@ -132,7 +134,7 @@ impl Monitor {
             let mut values = vec![Vec::new(); VITALS.len()];
             let nodes = run.state.nodes.keys().filter_map(|node| self.nodes.get(node));
             nodes.for_each(|node| node.state.vitals.gather(now, &mut values));
-            run.state.peers = Peers::of(now, values);
+            run.state.peers = Peers::from_values(now, values);
             self.dirty.insert(Key::Run(name.clone()));
             compared.push(name.clone());
         }
@@ -172,8 +174,8 @@ impl Monitor {
         }
     }
 
-    /// What is known of a node, and of the run that has its trouble. One on which runs of several
-    /// users are is none of theirs alone: who has most ranks there is whoever claims them.
+    /// The context of a finding of a node: the node, and the run that it hits. A node with runs of
+    /// several users is attributed to none of them: any user could declare the most ranks there.
     fn context_of(&self, now: Ts, name: &str, tenants: &[Tenant]) -> Context {
         let shared = of_several_users(tenants.iter().filter_map(|t| self.runs.get(&t.run)));
         let hit = tenants.first().filter(|_| !shared).and_then(|t| self.runs.get(&t.run));
@@ -183,8 +185,8 @@ impl Monitor {
         Context { shared, origin, ..Context::new(scope, run, [name.to_owned()].into(), now) }
     }
 
-    /// What an incident of a node keeps of a run that it hits. What the run declared of itself says
-    /// who looks after the run, and not who looks after the node.
+    /// What an incident of a node keeps of a run that it hits. The labels that the run declared are
+    /// left out: they name who looks after the run, and not who looks after the node.
     fn hit_of(&self, now: Ts, run: &Run) -> RunSummary {
         RunSummary { labels: Labels::new(), ..self.summary_of(now, run) }
     }
@@ -196,9 +198,9 @@ impl Monitor {
         RunSummary { needs, ..summary(&run.state) }
     }
 
-    /// The nodes whose links went down with those of this one, if they are so many that it is no
-    /// chance: of a large fleet two links fail in one minute without having anything in common,
-    /// unless one run uses both.
+    /// The nodes whose links went down with those of this one, if they are too many for
+    /// coincidence. In a large fleet two links may fail within a minute without a common cause;
+    /// two nodes count only if one run uses both.
     fn went_down_with(&self, name: &str, run: &str) -> BTreeSet<String> {
         let mut nodes = self.fabric.together(name);
         if nodes.len() < MANY {
@@ -234,8 +236,8 @@ impl Monitor {
         .collect()
     }
 
-    /// Of the nodes of a run that is over, the runs that live there still; one without a name where
-    /// these are not of its user.
+    /// By node of a run that is over, the run that still lives there; without a name where that
+    /// run is of another user.
     pub(super) fn heirs(&self, now: Ts, name: &str) -> BTreeMap<String, RunSummary> {
         let Some(run) = self.runs.get(name) else { return BTreeMap::new() };
         let lives = |run: &&&Run| run.state.name != name && run.state.ended.is_none();
@@ -250,11 +252,11 @@ impl Monitor {
         run.state.nodes.keys().filter_map(heir).collect()
     }
 
-    /// XIDs that a program can bring upon itself and that this node just had, as other nodes of the
+    /// XIDs that a program can cause by itself, and that this node just had, as other nodes of the
     /// run did.
     fn fails_alike(&self, now: Ts, run: &Run, node: &str) -> Vec<i64> {
         let here = self.nodes.get(node).map(|n| gpu_fault::lately(now, &n.state)).unwrap_or_default();
-        // Of most nodes there is nothing to ask.
+        // Most nodes have none.
         if here.is_empty() {
             return Vec::new();
         }
@@ -263,7 +265,7 @@ impl Monitor {
         alike.filter(|number| here.contains(number)).collect()
     }
 
-    /// Notices where a run is, and tells it how its new nodes are set up.
+    /// Updates the nodes that a run is placed on, and gives the run the setups of its new nodes.
     pub(super) fn place(&mut self, now: Ts, name: &str) {
         let Some(run) = self.runs.get_mut(name) else { return };
         for node in core::mem::take(&mut run.state.moved) {
@@ -287,11 +289,12 @@ impl Monitor {
         }
     }
 
-    /// What a node says while its run is sick is weighed with all that is known of the run.
+    /// While the run of a node has a fault, ranks the suspects of the node's finding anew with all
+    /// that is known of the run.
     fn rank_again(&self, run: &str, v: &mut Finding) {
         let known = self.incidents.get(run).and_then(|known| known.standstill_or_slowness);
-        let sick = known.filter(|_| v.change.raises());
-        let (Some(kind), Some(run)) = (sick, self.runs.get(run)) else { return };
+        let faulty = known.filter(|_| v.change.raises());
+        let (Some(kind), Some(run)) = (faulty, self.runs.get(run)) else { return };
         let own = core::mem::take(&mut v.suspects);
         let nodes = run.state.nodes.keys().filter_map(|node| Some(&self.nodes.get(node)?.state));
         let asked = Finding { kind, start_step: run.state.last_step.unwrap_or(v.start_step), ..v.clone() };
@@ -301,8 +304,7 @@ impl Monitor {
         }
     }
 
-    /// What happens to a run is explained by what sets its ranks and nodes apart: they are the
-    /// suspects.
+    /// Adds the suspects to a finding of a run: the ranks and nodes that differ from the others.
     pub(super) fn explain(&self, now: Ts, name: &str, v: &mut Finding) {
         if !v.change.raises() || !EXPLAINED.contains(&v.kind.cause()) {
             return;

@@ -1,7 +1,9 @@
-//! Whose a run is: the first user's, and who is told if another reports a run of the same name.
+//! The first user that reports a run owns it. A person is notified if another user reports a run of
+//! the same name.
 //!
-//! A hostile exporter may name a run before its owner does. It cannot be known which of two users
-//! is the owner, and the records of the second are refused; so a person is told, once.
+//! A hostile exporter may report a run of this name before its owner does. The alerter cannot find
+//! out which of two users is the owner, and refuses the records of the second; so it notifies a
+//! person, once.
 
 use std::collections::BTreeSet;
 
@@ -12,20 +14,21 @@ use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Context, Detected, Finding, Kind, Origin, RunSummary, Scope, Severity};
 use stepwatch_wire::Kind as EventKind;
 
-/// Runs of others that one source disputes at once. It may invent as many as there are, and the
-/// first say what it does.
+/// Runs of other users that one source may dispute at once. It could dispute every run; the first
+/// few suffice to notice.
 const DISPUTES_OF_SOURCE: u32 = 8;
 
-/// Whether these runs are of several users, as far as is known: one whose user nobody named is not
-/// one of a user who was named, or whoever keeps silent of it would pass for anybody.
+/// Whether these runs are of several users, as far as is known. A run without a declared user does
+/// not count as a run of a user who was declared; otherwise a source that declares no user would
+/// pass for any user.
 pub(super) fn of_several_users<'a>(runs: impl IntoIterator<Item = &'a Run>) -> bool {
-    let mut users = runs.into_iter().map(|run| run.tellers.uid);
+    let mut users = runs.into_iter().map(|run| run.reporters.uid);
     let first = users.next();
     users.any(|user| Some(user) != first)
 }
 
 impl Run {
-    /// Whether another user may have it. One that made steps and crashed stays its owner's: it may
+    /// Whether another user may own it. A run that made steps and crashed keeps its owner: it may
     /// be started again.
     fn is_free(&self, now: Ts) -> bool {
         match &self.state.ended {
@@ -39,8 +42,8 @@ impl Run {
 }
 
 impl Monitor {
-    /// A run is that of the user whom the first source named, until it has been over for a while or
-    /// nobody has spoken of it.
+    /// The user that the first source declared owns the run, until it has been over for a while or
+    /// no source has reported it for a while.
     pub(super) fn is_its_users(
         &mut self,
         record: Record<'_>,
@@ -49,20 +52,20 @@ impl Monitor {
     ) -> Result<(), Refusal> {
         let Record { now, source, event } = record;
         let Some(run) = self.runs.get_mut(name) else { return Ok(()) };
-        let told = event.uid.filter(|_| event.kind == EventKind::Hello);
-        let (Some(uid), Some(had)) = (told.or(run.tellers.denied(source)), run.tellers.uid) else {
+        let declared = event.uid.filter(|_| event.kind == EventKind::Hello);
+        let (Some(uid), Some(had)) = (declared.or(run.reporters.denied(source)), run.reporters.uid) else {
             return Ok(());
         };
         if uid == had {
-            run.tellers.allow(source);
-            if run.tellers.disputed_by.as_deref() == Some(source) {
+            run.reporters.allow(source);
+            if run.reporters.disputed_by.as_deref() == Some(source) {
                 self.settle_dispute(now, name, "both name the same user", out);
             }
             return Ok(());
         }
         if !run.is_free(now) {
-            if told.is_some() && !run.tellers.is_one(source) {
-                run.tellers.deny(source, uid);
+            if declared.is_some() && !run.reporters.is_one(source) {
+                run.reporters.deny(source, uid);
                 self.dirty.insert(Key::Run(name.to_owned()));
             }
             if event.kind == EventKind::Step {
@@ -72,25 +75,25 @@ impl Monitor {
         }
         self.settle_dispute(now, name, "the run is the other user's now", out);
         let Some(run) = self.runs.get_mut(name) else { return Ok(()) };
-        let had = core::mem::take(&mut run.tellers);
-        run.tellers.pass_on(now, source, uid);
+        let had = core::mem::take(&mut run.reporters);
+        run.reporters.pass_on(now, source, uid);
         self.release(&had);
         Ok(())
     }
 
-    /// Steps of another user are refused: whoever waits for a page of that run would wait in vain.
-    /// The first user may be the liar, so those who look after the alerter are told, and not
-    /// whoever the labels of the run name.
+    /// Steps of another user are refused, so that user's run would page nobody. The first user may
+    /// be the wrong one, so the people who look after the alerter are notified, not those whom the
+    /// labels of the run name.
     fn dispute(&mut self, record: Record<'_>, name: &str, uid: u32, out: &mut Vec<Detected>) {
         let Record { now, source, .. } = record;
-        let Some(run) = self.runs.get_mut(name).filter(|run| run.tellers.disputed_by.is_none()) else {
+        let Some(run) = self.runs.get_mut(name).filter(|run| run.reporters.disputed_by.is_none()) else {
             return;
         };
         let few = self.sources.get_mut(source).filter(|s| s.disputes < DISPUTES_OF_SOURCE);
-        let (Some(had), Some(s)) = (run.tellers.uid, few) else { return };
+        let (Some(had), Some(s)) = (run.reporters.uid, few) else { return };
         s.disputes += 1;
-        run.tellers.disputed_by = Some(source.to_owned());
-        let first = run.tellers.first().unwrap_or_default();
+        run.reporters.disputed_by = Some(source.to_owned());
+        let first = run.reporters.first().unwrap_or_default();
         let why = format!(
             "two users report the run {name}: user {had} through {first} came first, and what user {uid} \
              reports through {source} is refused and pages nobody; rename one of the two runs, or find out who invents it"
@@ -99,10 +102,10 @@ impl Monitor {
         self.dirty.insert(Key::Run(name.to_owned()));
     }
 
-    /// Nobody disputes whose the run is any more.
+    /// The owner of the run is not disputed any more.
     pub(super) fn settle_dispute(&mut self, now: Ts, name: &str, why: &str, out: &mut Vec<Detected>) {
         let Some(run) = self.runs.get_mut(name) else { return };
-        let Some(source) = run.tellers.disputed_by.take() else { return };
+        let Some(source) = run.reporters.disputed_by.take() else { return };
         if let Some(s) = self.sources.get_mut(&source) {
             s.disputes = s.disputes.saturating_sub(1);
         }

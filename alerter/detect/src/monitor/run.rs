@@ -14,7 +14,7 @@ use crate::detectors::shared::Standard;
 use crate::detectors::{Detectors, DetectorsConfig, rank_dead};
 use crate::run::align::{Align, Arrival, Samples, StepReport};
 use crate::run::signals::{Left, Place, Signals};
-use crate::run::{Death, MAX_RANKS, RunState, Tellers, Told, phase_class};
+use crate::run::{Death, MAX_RANKS, Reporters, RunState, SaveReport, phase_class};
 use crate::sample::{Extra, Parts, Reading, StepClass, StepSample};
 use stepwatch_model::Finding;
 use stepwatch_model::Origin;
@@ -23,7 +23,7 @@ use stepwatch_model::time::{Span, Ts};
 /// Steps whose class is remembered.
 const CLASSES_KEPT: usize = 16;
 
-/// Counted, because nothing is dropped in silence.
+/// Counters of what was judged and what was dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Step samples judged.
@@ -45,10 +45,10 @@ pub struct Run {
     signals: Signals,
     /// What happened since the last sample, for its class.
     class: Option<ClassMark>,
-    /// The last steps that were no plain ones: what comes late of them must be known as that too.
+    /// The last steps that were no plain training steps, for signals of them that come late.
     classes: VecDeque<(i64, StepClass)>,
     detectors: Detectors,
-    pub(crate) tellers: Tellers,
+    pub(crate) reporters: Reporters,
     #[serde(skip)]
     pub(crate) noted: Noted,
 }
@@ -78,15 +78,15 @@ impl Run {
             class: None,
             classes: VecDeque::new(),
             detectors: Detectors::new(config),
-            tellers: Tellers::default(),
+            reporters: Reporters::default(),
             noted: Noted::default(),
         }
     }
 
-    /// Where what is said of it comes from.
+    /// The source of the reports about it, and the user who owns it.
     pub(crate) fn origin(&self) -> Origin {
-        let Tellers { uid, since, .. } = self.tellers;
-        let source = self.tellers.first().unwrap_or_default().to_owned();
+        let Reporters { uid, since, .. } = self.reporters;
+        let source = self.reporters.first().unwrap_or_default().to_owned();
         let since = since.unwrap_or(self.state.first_seen);
         Origin::of_exporter(source, uid).since(since)
     }
@@ -122,7 +122,7 @@ impl Run {
         self.look(now, out);
     }
 
-    /// A log that ended without a word is worth a line in the history, and nobody's sleep.
+    /// Annotates a log that ended without an error. Nobody is notified.
     fn note_silent_end(&self, now: Ts, out: &mut Vec<Finding>) {
         let f = &self.state;
         if f.ended.as_ref().is_none_or(|e| !e.silent || e.at != now) {
@@ -138,7 +138,7 @@ impl Run {
         self.detectors.configure(config);
     }
 
-    /// Lets the detectors of what does not happen look at the run.
+    /// Runs the clock detectors, which find what does not happen.
     pub fn look(&mut self, now: Ts, out: &mut Vec<Finding>) {
         self.detectors.look(now, &self.state, out);
     }
@@ -147,7 +147,7 @@ impl Run {
         self.detectors.deadline(&self.state)
     }
 
-    /// A block of steps has been measured: what it says may be compared with other runs.
+    /// Whether a block of steps has been measured that can be compared with other runs.
     pub(crate) fn wants_standard(&self) -> bool {
         let speed = self.detectors.speed();
         speed.block.is_some() && (speed.standard.is_none() || speed.settled.is_some())
@@ -181,9 +181,9 @@ impl Run {
             Arrival::Stale => return self.counters.stale += 1,
         }
         let (values, mut ready) = (self.align.read(e), Samples::default());
-        let report = StepReport { step, ts: at, told: e.ts.is_some(), rank, values };
+        let report = StepReport { step, ts: at, has_time: e.ts.is_some(), rank, values };
         let known = !self.align.take(report, &mut ready);
-        let strays = values.loss().is_some_and(|loss| self.state.told_loss(rank, step, loss));
+        let strays = values.loss().is_some_and(|loss| self.state.take_rank_loss(rank, step, loss));
         for sample in ready.iter_mut() {
             self.judge(now, sample, out);
         }
@@ -212,10 +212,10 @@ impl Run {
         }
     }
 
-    /// What a report of a step tells beside its sample; false if it was nothing new.
+    /// Takes what a report of a step has beside its sample. False if there was nothing new.
     fn beside(&mut self, p: Place, e: &Event, out: &mut Vec<Finding>) -> bool {
         if let Some(samples) = e.m.get(metric::SAMPLES) {
-            self.state.batch_size.told(samples);
+            self.state.batch_size.observe(samples);
         }
         let mut left = Left::default();
         let readings = self.signals.readings(p, e, &mut left);
@@ -267,7 +267,7 @@ impl Run {
         class
     }
 
-    /// What a signal that comes late covers: the steps since it came before.
+    /// The class of a sample. A signal that comes late covers all steps since its last value.
     fn class_of(&self, sample: &StepSample) -> StepClass {
         let covered = sample.step.saturating_sub(sample.interval).saturating_add(1)..=sample.step;
         let marked = self.classes.iter().rev().find(|(step, _)| covered.contains(step));
@@ -303,7 +303,7 @@ impl Run {
         match e.ckpt {
             Some(CkptPhase::Start) => c.start(now),
             Some(CkptPhase::End) | None => {
-                c.success(now, e.step.or(self.state.last_step), Told::of(e));
+                c.success(now, e.step.or(self.state.last_step), SaveReport::from_event(e));
             }
             Some(CkptPhase::Fail) => {
                 c.failed(now, e.text.as_deref().unwrap_or("the trainer reported a failure"))
@@ -319,6 +319,6 @@ fn process_lives(e: &Event) -> bool {
     e.extra.get("process").and_then(stepwatch_wire::Value::as_str) == Some("running")
 }
 
-/// No run takes so many steps: a number further from zero is none, and what is reckoned with steps
-/// cannot overflow.
+/// No run takes so many steps: a number further from zero is no step, so that computations with
+/// steps cannot overflow.
 const MAX_STEP: u64 = 1 << 53;

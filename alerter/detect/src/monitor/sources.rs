@@ -1,4 +1,4 @@
-//! The engine's side of sources: which runs and nodes each tells of, and which of them answer.
+//! The engine's view of sources: which runs and nodes each reports, and which sources answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,33 +10,33 @@ use super::{Key, Monitor};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Detected, NO_RUN};
 
-/// How long a source that sent nothing of a run still counts as one of its own.
+/// How long a source that reports nothing of a run still counts as one of its sources.
 const FEEDS_FOR: Span = Span::secs(900);
 
-/// Which runs a source feeds: when it is lost, they are blind.
+/// A source, and the runs that it reports: when it is lost, nothing is known of them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Source {
     pub(super) runs: BTreeSet<String>,
     /// The nodes whose events came over it: one, unless others send theirs to it.
     pub(super) nodes: BTreeSet<String>,
-    /// It answered anew, and may have another node by now.
+    /// It answers again after an interruption, and may be on another node.
     #[serde(skip)]
     pub(super) anew: bool,
     /// It answers, as far as is known.
     #[serde(skip)]
     pub(super) answers: bool,
-    /// The configuration says that others send theirs to it.
+    /// The configuration says that other exporters send their events to it.
     #[serde(skip)]
     pub(super) many_nodes: bool,
-    /// The node that it names is its own; or was, until another source took it over.
+    /// It owns the node that it names; or did, until another source took the node over.
     #[serde(skip)]
     pub(super) owns: bool,
     #[serde(skip)]
     pub(super) displaced: bool,
-    /// Of the exporter that answers there.
+    /// Start of the exporter that answers there, as its cursor identifies it.
     #[serde(skip)]
     pub(super) boot: String,
-    /// When it last said anything.
+    /// When anything of it last arrived.
     #[serde(skip)]
     pub(super) heard_at: Ts,
     /// When it named another node than before.
@@ -45,7 +45,7 @@ pub(super) struct Source {
     /// Ranks that it reports, of all runs.
     #[serde(skip)]
     pub(super) ranks: u32,
-    /// Runs of other users that it reports steps of, of which people were told.
+    /// Runs of other users that it reports steps of, and about which people were notified.
     #[serde(skip)]
     pub(super) disputes: u32,
     #[serde(skip)]
@@ -54,12 +54,12 @@ pub(super) struct Source {
     pub(super) refused: Refused,
 }
 
-/// By node, the sources that tell of it. Not stored: it follows from the sources.
+/// By node, the sources that report it. Not stored: it follows from the sources.
 #[derive(Debug, Default)]
 pub(super) struct Speakers(BTreeMap<String, BTreeSet<String>>);
 
 impl Source {
-    /// The node that it speaks for, if it speaks for one only.
+    /// The node that it reports, if it reports only one.
     pub(super) fn node(&self) -> Option<&String> {
         self.nodes.first().filter(|_| self.nodes.len() == 1)
     }
@@ -72,7 +72,7 @@ impl Speakers {
         }
     }
 
-    pub(super) fn of(&self, node: &str) -> impl Iterator<Item = &String> {
+    pub(super) fn of_node(&self, node: &str) -> impl Iterator<Item = &String> {
         self.0.get(node).into_iter().flatten()
     }
 
@@ -86,7 +86,7 @@ impl Speakers {
 }
 
 impl Monitor {
-    /// Remembers that a source tells of a run.
+    /// Remembers that a source reports a run.
     pub(super) fn feeds(&mut self, source: &str, name: &str) {
         if !self.sources.get(source).is_some_and(|s| s.runs.contains(name)) {
             self.sources.entry(source.to_owned()).or_default().runs.insert(name.to_owned());
@@ -94,8 +94,8 @@ impl Monitor {
         }
     }
 
-    /// Remembers of which node a source tells; of more than two there is no need to know. An
-    /// address may be given to another machine.
+    /// Remembers which node a source reports. At most two are kept: only one, or several, matters.
+    /// An address may be given to another machine.
     pub(super) fn speaks_for(&mut self, source: &str, node: &str) {
         let known = |s: &Source| s.answers && !s.anew && (s.nodes.contains(node) || s.nodes.len() > 1);
         if self.sources.get(source).is_some_and(known) {
@@ -117,12 +117,12 @@ impl Monitor {
         about.iter().for_each(|node| self.hear_of(node));
     }
 
-    /// A source is a recording of many, and not one exporter.
+    /// Marks a source as a recording of many exporters, so that it may report any node and run.
     pub fn speaks_for_many(&mut self, source: &str) {
         self.sources.entry(source.to_owned()).or_default().many_nodes = true;
     }
 
-    /// Takes note that a source answers, and whether it speaks for more than its own node.
+    /// Takes note that a source answers, and whether it may report more than its own node.
     pub(super) fn is_up(&mut self, now: Ts, source: &str, many_nodes: bool) {
         let s = self.sources.entry(source.to_owned()).or_default();
         (s.many_nodes, s.heard_at) = (many_nodes, now);
@@ -148,8 +148,8 @@ impl Monitor {
         self.dirty.insert(Key::Source(source.to_owned()));
     }
 
-    /// Lets the runs of a node know whether another source speaks for it than one that does not
-    /// answer. One that others send theirs to answers also when they are gone.
+    /// Notes in the runs of a node whether the node is reported by another source than one that
+    /// does not answer. A source of many nodes does not count: it answers also when they are gone.
     fn hear_of(&mut self, node: &str) {
         let speakers = self.speakers.0.get(node).into_iter().flatten().filter_map(|s| self.sources.get(s));
         let (mut speaks, mut silent) = (false, false);
@@ -175,10 +175,10 @@ impl Monitor {
         act: impl Fn(&mut Run),
     ) {
         let mut fed = self.sources.get(source).map(|s| s.runs.clone()).unwrap_or_default();
-        // A node that a run has left for good, or whose run is over, is nobody's eyes any more.
+        // A source of a node that a run has left for good, or whose run is over, does not count.
         fed.retain(|name| self.runs.get(name).is_some_and(|r| r.state.is_fed_by(source, now, FEEDS_FOR)));
-        // A source that feeds no run is still somebody's node; once it feeds one, that run speaks
-        // for it.
+        // The loss of a source that feeds no run is reported under `NO_RUN`. Once it feeds a run,
+        // its loss is reported of that run.
         self.runs.entry(NO_RUN.to_owned()).or_insert_with(|| Run::new(NO_RUN, now, &self.config));
         for name in &fed {
             self.with_run(now, name, out, |run, findings| {

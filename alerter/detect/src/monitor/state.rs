@@ -84,7 +84,7 @@ impl Monitor {
         Some(())
     }
 
-    /// What is not stored follows from what is.
+    /// Rebuilds the state that is not stored from the state that is.
     fn place_all(&mut self) {
         for (name, run) in &self.runs {
             for node in run.state.nodes.keys() {

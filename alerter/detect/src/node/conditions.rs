@@ -1,5 +1,5 @@
-//! What a node said of itself: faults that happened, and conditions that hold until it says
-//! otherwise.
+//! What an exporter reports of its node: faults that happened, and conditions that hold until it
+//! reports their end.
 
 use std::collections::BTreeMap;
 
@@ -13,27 +13,29 @@ use stepwatch_wire::{Event, Kind, Value};
 use super::liveness::Liveness;
 use stepwatch_model::time::{Span, Ts};
 
-/// Conditions remembered a node. Those that are over go first; one that there is no room for is
-/// counted.
+/// Conditions remembered a node. Those that are over are dropped first; a condition for which
+/// there is no room is counted.
 const MAX_CONDITIONS: usize = 256;
-/// What is over is evidence for so long.
+/// A condition that is over is evidence for so long.
 const KEEP: Span = Span::secs(3600);
-/// A condition that holds is told again every 10 minutes. One that was not, while the node could be
-/// heard all the time and had other things to say, ended with the exporter that told it.
+/// Exporters publish a condition that holds again every 10 minutes. A condition that was not
+/// published again for this long, while the node was reporting without a gap, has lapsed: it ended
+/// while its exporter was away.
 const LEASE: Span = Span::secs(1500);
-/// After a start an exporter tells at once what holds.
-const RETELL: Span = Span::secs(300);
+/// The same time after the exporter was started anew: an exporter publishes all conditions that
+/// hold at its start.
+const REPUBLISH: Span = Span::secs(300);
 
 /// Ranks, and hosts, named of those that an event blames.
 const MAX_BLAMED: usize = 8;
 /// States of a link that are about whether it is there.
 const PRESENCE: [&str; 5] = ["", "up", "down", "drop", "flap"];
-/// Conditions of a GPU whose end means that it was reset, and its XIDs are history.
+/// Conditions of a GPU whose end means that it was reset, so that its XIDs are over.
 const MENDED: [NodeCondition; 2] = [NodeCondition::GpuLost, NodeCondition::GpuRecoveryAction];
-/// And the driver's own word for it.
+/// The condition that the driver itself reports of a reset.
 const RESET: &str = NodeCondition::GpuReset.name();
 
-/// As the exporter judged it, without knowing of runs.
+/// Severity as the exporter judged it. The exporter does not consider runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
     Info,
@@ -41,7 +43,7 @@ pub enum Level {
     Error,
 }
 
-/// What makes two tellings the same thing.
+/// Two events with the same key are about the same condition.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     pub topic: Topic,
@@ -74,31 +76,31 @@ pub struct Condition {
     /// Runs that it is about, where it is not about every run of the node.
     #[serde(default)]
     pub runs: Option<Vec<String>>,
-    /// By the node's clock: when it began, and when it was last told of.
+    /// By the node's clock: when it began, and when it was last published.
     pub began: Ts,
     #[serde(default)]
-    pub told: Ts,
-    /// By ours: first, and last.
+    pub last_published: Ts,
+    /// By the alerter's clock: when it first and last arrived.
     pub first: Ts,
     pub last: Ts,
     pub times: u32,
     /// It happened and has no end.
     pub once: bool,
     pub over: Option<Ts>,
-    /// Nobody said that it is over: the node speaks of it no more.
+    /// Its end was not reported: the node stopped publishing it.
     pub lapsed: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Conditions {
     all: BTreeMap<Key, Condition>,
-    /// Which life of the exporter told the last of them, and since when we hear that.
+    /// The start of the exporter that published the last of them, and since when it is received.
     life: Option<(String, Ts)>,
     pub dropped: u64,
 }
 
 impl Level {
-    fn of(text: Option<&str>) -> Self {
+    fn parse(text: Option<&str>) -> Self {
         match text.unwrap_or("info").to_ascii_lowercase().as_str() {
             "error" | "critical" | "fatal" => Self::Error,
             "warn" | "warning" => Self::Warn,
@@ -108,7 +110,8 @@ impl Level {
 }
 
 impl Key {
-    /// What the condition means; none of links and XIDs, nor of what this version does not know.
+    /// The row of the table of conditions. `None` for links, XIDs, and conditions that this version
+    /// does not have.
     pub(crate) fn row(&self) -> Option<&'static Row> {
         (self.topic == Topic::Hw).then(|| NodeCondition::parse(&self.name))?.map(NodeCondition::row)
     }
@@ -118,7 +121,7 @@ impl Key {
         self.aspect.is_empty() && c.state != "flap"
     }
 
-    fn of(e: &Event, gpu: &str) -> Option<Self> {
+    fn from_event(e: &Event, gpu: &str) -> Option<Self> {
         let first =
             |keys: &[&str]| keys.iter().map(|k| word(e, k)).find(|v| !v.is_empty()).unwrap_or_default();
         let topic = match e.kind {
@@ -148,30 +151,30 @@ impl Condition {
         !self.once && self.over.is_none()
     }
 
-    /// Takes over a later telling of the same; true if that is news.
-    fn again(&mut self, told: Self, again: bool) -> bool {
+    /// Takes over a later event of the same condition. True if that is news.
+    fn update(&mut self, new: Self, again: bool) -> bool {
         let (over, times) = (self.over.is_some(), self.times);
-        // What holds is more than what happened.
-        let anew = over || self.once && !told.once || told.state == "down" && self.state != "down";
-        let news = anew || !again || told.level > self.level;
-        let once = self.once && told.once;
+        // A condition that holds outranks one that only happened.
+        let anew = over || self.once && !new.once || new.state == "down" && self.state != "down";
+        let news = anew || !again || new.level > self.level;
+        let once = self.once && new.once;
         if anew {
-            *self = told;
+            *self = new;
         } else if news {
-            *self = Self { began: self.began, first: self.first, once, ..told };
+            *self = Self { began: self.began, first: self.first, once, ..new };
         } else {
-            (self.last, self.told) = (told.last, told.told);
+            (self.last, self.last_published) = (new.last, new.last_published);
         }
         self.times = times + u32::from(news);
         news
     }
 
-    /// Whether it may say something about a run.
+    /// Whether it is about this run: it names the run, or no runs.
     pub fn concerns(&self, run: &str) -> bool {
         self.runs.as_ref().is_none_or(|runs| runs.iter().any(|of| of == run))
     }
 
-    /// Whether it held, or happened, at or after `since`, by our clock.
+    /// Whether it held, or happened, at or after `since`, by the alerter's clock.
     pub fn touches(&self, since: Ts) -> bool {
         self.holds() || self.over.is_some_and(|at| at >= since) || self.last >= since
     }
@@ -182,10 +185,10 @@ impl Conditions {
         self.all.iter()
     }
 
-    /// Takes a telling; true if it says something new. `gpu` is the UUID of the GPU that it is of,
+    /// Takes an event. True if it has something new. `gpu` is the UUID of the GPU that it is about,
     /// or empty.
     pub(crate) fn take(&mut self, now: Ts, e: &Event, gpu: &str) -> bool {
-        let Some(key) = Key::of(e, gpu) else { return false };
+        let Some(key) = Key::from_event(e, gpu) else { return false };
         let holds = match key.topic {
             Topic::Xid => true,
             Topic::Link => e.code == Some(0),
@@ -195,18 +198,18 @@ impl Conditions {
             return self.end(now, &key, e.ts.map_or(now, Ts::from_secs_f64));
         }
         let again = matches!(e.extra.get("again"), Some(Value::Bool(true)));
-        let told = Condition::of(now, e, &key, gpu);
+        let new = Condition::from_event(now, e, &key, gpu);
         if key.topic == Topic::Hw && key.name == RESET {
-            self.mend(now, &told.gpu, &told.pci, told.began);
+            self.mend(now, &new.gpu, &new.pci, new.began);
         }
         if let Some(c) = self.all.get_mut(&key) {
-            return c.again(told, again);
+            return c.update(new, again);
         }
         if self.all.len() >= MAX_CONDITIONS && !self.make_room() {
             self.dropped += 1;
             return false;
         }
-        self.all.insert(key, told);
+        self.all.insert(key, new);
         true
     }
 
@@ -220,12 +223,14 @@ impl Conditions {
         true
     }
 
-    /// Makes the XIDs of a GPU history that it had before it was reset, by the node's clock: of a
-    /// reset is often told much later.
+    /// Ends the XIDs that a GPU had before it was reset. Times are compared by the node's clock: a
+    /// reset is often reported much later.
     fn mend(&mut self, now: Ts, gpu: &str, pci: &str, reset: Ts) {
         let same = |c: &Condition| !gpu.is_empty() && c.gpu == gpu || !pci.is_empty() && c.pci == pci;
-        let xids =
-            self.all.iter_mut().filter(|(key, c)| key.topic == Topic::Xid && same(c) && c.told <= reset);
+        let xids = self
+            .all
+            .iter_mut()
+            .filter(|(key, c)| key.topic == Topic::Xid && same(c) && c.last_published <= reset);
         xids.for_each(|(_, c)| c.over = Some(now));
     }
 
@@ -243,12 +248,12 @@ impl Conditions {
         }
     }
 
-    /// When the exporter that speaks now was first heard.
+    /// When the first event since the exporter's last start arrived.
     pub(crate) fn born(&self) -> Option<Ts> {
         self.life.as_ref().map(|(_, at)| *at)
     }
 
-    /// Ends what the node speaks of no more, and forgets what is long over.
+    /// Ends conditions that the node stopped publishing, and forgets those that are long over.
     pub(crate) fn age(&mut self, now: Ts, heard: &Liveness) {
         let born = self.born();
         for c in self.all.values_mut().filter(|c| c.holds()) {
@@ -260,18 +265,18 @@ impl Conditions {
     }
 }
 
-/// Whether the node speaks no more of what holds and was last told then.
-pub(crate) fn is_dropped(born: Option<Ts>, told: Ts, heard: &Liveness) -> bool {
-    let orphan = born.is_some_and(|at| told < at && heard.without(at) > RETELL);
-    orphan || heard.without(told) > LEASE
+/// Whether the node stopped publishing a condition that was last published at `last`.
+pub(crate) fn is_dropped(born: Option<Ts>, last: Ts, heard: &Liveness) -> bool {
+    let orphan = born.is_some_and(|at| last < at && heard.without(at) > REPUBLISH);
+    orphan || heard.without(last) > LEASE
 }
 
 impl Condition {
-    fn of(now: Ts, e: &Event, key: &Key, gpu: &str) -> Self {
+    fn from_event(now: Ts, e: &Event, key: &Key, gpu: &str) -> Self {
         let caused_by = e.extra.get("caused_by").and_then(Value::as_f64).map(|n| n as i64);
         let once = matches!(e.extra.get("once"), Some(Value::Bool(true)));
         Self {
-            level: Level::of(e.level.as_deref()),
+            level: Level::parse(e.level.as_deref()),
             action: word(e, "action"),
             text: e.text.clone().unwrap_or_default(),
             gpu: gpu.to_owned(),
@@ -283,7 +288,7 @@ impl Condition {
             blames: blames(e),
             runs: runs(e),
             began: e.ts.map_or(now, Ts::from_secs_f64),
-            told: e.ts.map_or(now, Ts::from_secs_f64),
+            last_published: e.ts.map_or(now, Ts::from_secs_f64),
             first: now,
             last: now,
             times: 1,

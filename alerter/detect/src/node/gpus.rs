@@ -18,7 +18,7 @@ const MAX_REASONS: usize = 16;
 const BUSY: f64 = 0.5;
 const TENSOR: f64 = 0.05;
 const POWER: f64 = 0.5;
-/// Weight of a reading in what a GPU usually draws, of more and of less than that.
+/// Weight of a reading in the usual power of a GPU: above the usual power, and below it.
 const RISES: f64 = 0.1;
 const FALLS: f64 = 0.01;
 /// What the driver calls a reason and is none to complain of.
@@ -64,7 +64,7 @@ pub struct Gpus {
 }
 
 impl Reading {
-    fn of(now: Ts, m: &Metrics) -> Self {
+    fn from_metrics(now: Ts, m: &Metrics) -> Self {
         let get = |name: &str| m.get(name).filter(|v| v.is_finite());
         Self {
             at: now,
@@ -82,7 +82,7 @@ impl Reading {
         }
     }
 
-    /// Whether it is at work; one that does not tell is not.
+    /// Whether it is at work. False if it reports neither utilization, tensor activity nor power.
     pub fn is_loaded(&self) -> bool {
         let power =
             self.power.zip(self.power_limit).is_some_and(|(p, limit)| limit > 0.0 && p / limit >= POWER);
@@ -120,17 +120,17 @@ impl Gpus {
         there.max_by_key(|(_, gpu)| gpu.last.at)
     }
 
-    /// The UUID of the GPU that an event is of, told or found by its address; empty if it is of
-    /// none.
+    /// The UUID of the GPU that an event is about, as the event gives it or found by its PCI
+    /// address. Empty if it is about none.
     pub(crate) fn named(&self, e: &Event) -> String {
-        let told = word(e, "gpu");
-        if told.starts_with("GPU-") {
-            return told;
+        let given = word(e, "gpu");
+        if given.starts_with("GPU-") {
+            return given;
         }
         self.find("", &word(e, "pci")).map(|(uuid, _)| uuid.to_owned()).unwrap_or_default()
     }
 
-    /// Learns which GPU is which, from whatever tells.
+    /// Learns the UUID and PCI address of a GPU from any event that has them.
     pub(crate) fn learn(&mut self, e: &Event) {
         let text = |key: &str| e.extra.get(key).and_then(Value::as_str).filter(|v| !v.is_empty());
         let Some(uuid) = text("gpu").filter(|v| v.starts_with("GPU-")) else { return };
@@ -155,7 +155,7 @@ impl Gpus {
             return false;
         };
         self.heard.hear(now);
-        gpu.last = Reading::of(now, &e.m);
+        gpu.last = Reading::from_metrics(now, &e.m);
         gpu.readings += 1;
         gpu.worked();
         for (name, v) in e.m.iter() {
@@ -178,7 +178,7 @@ impl Gpus {
 }
 
 impl Gpu {
-    /// What it draws, as a share of what it draws at work.
+    /// Its power as a share of its usual power at work.
     pub fn power_share(&self) -> Option<f64> {
         self.last.power.filter(|_| self.usual_power > 0.0).map(|power| power / self.usual_power)
     }
@@ -192,7 +192,7 @@ impl Gpu {
         self.usual_power += if first { power } else { weight * (power - self.usual_power) };
     }
 
-    /// The reason that a metric says it is throttled by.
+    /// The reason for throttling that a metric counts, if it rose.
     fn throttled_by<'a>(&mut self, name: &'a str, v: f64) -> Option<&'a str> {
         if let Some(reason) = name.strip_prefix("throttle_") {
             return (v > 0.0).then_some(reason);

@@ -14,7 +14,8 @@ const MAX_JOBS: usize = 16;
 /// Runs remembered a job.
 const MAX_RUNS: usize = 16;
 
-/// By their ids. One that ends while its exporter is away is told of by nobody, as a condition is.
+/// By their ids. The end of a job while its exporter is away is not reported; it lapses as a
+/// condition does.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Jobs {
     all: BTreeMap<String, Job>,
@@ -66,7 +67,7 @@ impl Jobs {
         !same
     }
 
-    /// Forgets those that the node speaks of no more.
+    /// Forgets jobs that the node stopped publishing.
     pub(crate) fn age(&mut self, born: Option<Ts>, heard: &Liveness) {
         self.all.retain(|_, job| !is_dropped(born, job.last, heard));
     }

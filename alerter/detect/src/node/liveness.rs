@@ -1,14 +1,14 @@
-//! How long something was listened to without a gap: silence says that a thing is over only while
-//! it could have been told of.
+//! For how long something has reported without a gap. Silence about a condition means that it is
+//! over only while the condition could have been reported.
 
 use serde::{Deserialize, Serialize};
 
 use stepwatch_model::time::{Span, Ts};
 
-/// An exporter with nothing else to say repeats every 10 minutes what holds: one that is silent for
-/// longer was not listened to.
+/// An exporter publishes every 10 minutes the conditions that hold. A longer silence means that it
+/// was not received.
 const GAP: Span = Span::secs(620);
-/// A device that is not read for so long while others are is not there any more.
+/// A device that is not read for so long, while others of the node are, has been removed.
 const GONE: Span = Span::secs(660);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,9 +25,10 @@ impl Liveness {
         self.last = now;
     }
 
-    /// For how long it was heard, and not what was last told then.
-    pub(crate) fn without(&self, told: Ts) -> Span {
-        self.last - told.max(self.since)
+    /// For how long reports have arrived, without a gap, since something was last reported at
+    /// `last`.
+    pub(crate) fn without(&self, last: Ts) -> Span {
+        self.last - last.max(self.since)
     }
 
     /// Whether a device that was read last then is still there.
@@ -41,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_told_is_not_missed() {
+    fn time_without_reports_is_not_counted() {
         let at = |secs| Ts(1_795_227_416_000) + Span::secs(secs);
         let mut heard = Liveness::default();
         (0..10).for_each(|i| heard.hear(at(60 * i)));
         assert_eq!(heard.without(at(0)), Span::secs(540));
         heard.hear(at(3600));
-        assert_eq!(heard.without(at(0)), Span::ZERO, "nobody listened");
+        assert_eq!(heard.without(at(0)), Span::ZERO, "nothing was received");
         heard.hear(at(3660));
         assert_eq!((heard.without(at(0)), heard.without(at(3650))), (Span::secs(60), Span::secs(10)));
     }

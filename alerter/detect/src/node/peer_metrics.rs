@@ -1,9 +1,10 @@
-//! What a node's GPUs and RDMA ports read, in the form in which they are compared with those of the
-//! other nodes of a run, and how far each is out of line.
+//! Readings of a node's GPUs and RDMA ports, in the form in which they are compared with those of
+//! the other nodes of a run, and how far each is out of line.
 //!
 //! A clock is compared as a ratio, a temperature as it is, a counter by the logarithm of its rate.
-//! GPUs count while they are at work: an idle one says nothing. The comparison is with the peers of
-//! the same moment, never with the past, so that what happens to the whole run sets nobody apart.
+//! GPUs are compared while they are at work, not while they are idle. The comparison is with the
+//! peers of the same moment, never with the past, so that no device stands out by what happens to
+//! the whole run.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use stepwatch_model::time::{Span, Ts};
 
 /// Devices remembered a node.
 const MAX_DEVICES: usize = 64;
-/// A reading older than this says nothing of now.
+/// A reading older than this is not compared.
 pub(crate) const FRESH: Span = Span::secs(30);
 /// Fewer are no peers.
 const PEERS: u32 = 4;
@@ -54,14 +55,16 @@ pub struct Vital {
     floor: f64,
     /// Smallest excess that anybody cares about, in the same unit.
     pub gate: f64,
-    /// How much it says of a run that is sick (the prior of a root cause).
+    /// Prior of this metric as the root cause of a fault of a run.
     pub prior: f64,
 }
 
 /// ln 5: five times the rate that matters, where the peers have none.
 const MANY: f64 = 1.6;
 
-/// Of a ratio the low side is bad, of anything else the high one.
+/// Of a ratio the low side is bad, of anything else the high one. Where the peers agree, the gate
+/// decides and not the sigmas: it lies at 6.25, 6 and 8 of the smallest standard deviations that
+/// are believed.
 const fn vital(of: Of, name: &'static str, words: &'static str, scale: Scale, prior: f64) -> Vital {
     let (low, floor, gate) = match scale {
         Scale::Ratio => (true, 0.008, 0.05),
@@ -124,7 +127,7 @@ pub struct Device {
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Sign {
-    /// In the unit of the comparison; `None` while it says nothing.
+    /// In the unit of the comparison; `None` while it is not comparable.
     x: Option<f64>,
     /// The counter as last read, and when.
     counted: Option<(f64, Ts)>,
@@ -180,9 +183,12 @@ impl Vital {
 
 impl Peers {
     /// From the values of every vital over all devices of a run.
-    pub(crate) fn of(now: Ts, mut values: Vec<Vec<f64>>) -> Self {
-        let usual =
-            values.iter_mut().zip(&VITALS).map(|(values, vital)| Usual::of(values, vital.floor)).collect();
+    pub(crate) fn from_values(now: Ts, mut values: Vec<Vec<f64>>) -> Self {
+        let usual = values
+            .iter_mut()
+            .zip(&VITALS)
+            .map(|(values, vital)| Usual::from_values(values, vital.floor))
+            .collect();
         Self { at: Some(now), usual }
     }
 
@@ -197,7 +203,7 @@ impl Peers {
 }
 
 impl Usual {
-    fn of(values: &mut [f64], floor: f64) -> Self {
+    fn from_values(values: &mut [f64], floor: f64) -> Self {
         let n = values.len() as u32;
         if n == 0 {
             return Self::default();
@@ -281,7 +287,7 @@ impl PeerMetrics {
         })
     }
 
-    /// Bytes that the node's ports send in a second, all together, if any tells.
+    /// Bytes that the node's ports send in a second, all together, if any port reports them.
     pub fn traffic(&self, now: Ts) -> Option<f64> {
         let i = VITALS.iter().position(|v| v.name == "transmit_bytes")? as u8;
         let Scale::Rate(unit) = VITALS[usize::from(i)].scale else { return None };
@@ -356,7 +362,7 @@ mod tests {
     #[test]
     fn half_of_the_devices_may_be_anything() {
         let mut values = vec![1.0, 1.01, 0.99, 1.0, 1e9, f64::MAX];
-        let usual = Usual::of(&mut values, 0.008);
+        let usual = Usual::from_values(&mut values, 0.008);
         assert!((usual.median - 1.0).abs() < 0.02 && usual.sigma < 0.1, "{usual:?}");
     }
 
@@ -367,7 +373,7 @@ mod tests {
         e.m.set("sm_clock_hertz", clock);
         let mut values = vec![Vec::new(); VITALS.len()];
         values[0] = vec![peers.ln(); 8];
-        let peers = Peers::of(Ts(at), values);
+        let peers = Peers::from_values(Ts(at), values);
         v.take(Ts(at), &e, true, Some(&peers));
         peers
     }
@@ -377,8 +383,8 @@ mod tests {
         let mut v = PeerMetrics::default();
         read(&mut v, 0, 1.75e9, 1.75e9);
         (1..6).for_each(|at| drop(read(&mut v, 10_000 * at, 0.8e9, 1.75e9)));
-        let early = Peers::of(Ts(0), vec![vec![1.75e9_f64.ln(); 8]]);
-        let later = Peers::of(Ts(0), vec![vec![0.8e9_f64.ln(); 8]]);
+        let early = Peers::from_values(Ts(0), vec![vec![1.75e9_f64.ln(); 8]]);
+        let later = Peers::from_values(Ts(0), vec![vec![0.8e9_f64.ln(); 8]]);
         let o = v.outliers().next().expect("it is slow");
         assert_eq!(o.seen().to_string(), "SM clock 0.8 GHz, its peers 1.75 GHz");
         assert!(o.is_still() && o.is_apart_from(&early) && !o.is_apart_from(&later));
@@ -392,9 +398,9 @@ mod tests {
     proptest! {
         #[test]
         fn the_order_of_devices_says_nothing(mut values in proptest::collection::vec(-1e6f64..1e6, 1..60)) {
-            let forward = Usual::of(&mut values.clone(), 0.1);
+            let forward = Usual::from_values(&mut values.clone(), 0.1);
             values.reverse();
-            prop_assert_eq!(Usual::of(&mut values, 0.1), forward);
+            prop_assert_eq!(Usual::from_values(&mut values, 0.1), forward);
         }
     }
 }

@@ -67,7 +67,7 @@ impl NodeState {
         self.gpus.learn(e);
     }
 
-    /// Lets go of what the node speaks of no more.
+    /// Forgets what the node stopped publishing.
     pub(crate) fn age(&mut self, now: Ts) {
         self.conditions.age(now, &self.heard);
         self.jobs.age(self.conditions.born(), &self.heard);

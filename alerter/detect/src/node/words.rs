@@ -1,4 +1,4 @@
-//! How a node's troubles read.
+//! Texts about faults of nodes.
 
 use stepwatch_model::{Fault, Observation, Remedy, Said, Slowed, Suspect, Target};
 use stepwatch_wire::conditions::NodeCondition;
@@ -44,7 +44,7 @@ pub(crate) fn target(f: &NodeState, key: &Key, c: &Condition) -> Target {
     if found.name().is_empty() { Target::node(&f.name) } else { found }
 }
 
-/// What has the condition, however it is told of.
+/// The device that has the condition, by the best name that the event gives.
 pub(crate) fn device<'a>(key: &'a Key, c: &'a Condition) -> &'a str {
     match key.topic {
         _ if !c.gpu.is_empty() => &c.gpu,
@@ -53,7 +53,7 @@ pub(crate) fn device<'a>(key: &'a Key, c: &'a Condition) -> &'a str {
     }
 }
 
-/// What the exporter said of it, without the full stop.
+/// The exporter's text of the condition, without the full stop.
 fn meaning(c: &Condition) -> &str {
     c.text.trim().trim_end_matches('.')
 }
@@ -84,7 +84,7 @@ pub(crate) fn happened(f: &NodeState, key: &Key, c: &Condition) -> String {
     }
 }
 
-/// Whom a condition blames, or what has it.
+/// The target that a condition blames, or the device that has it.
 pub(crate) fn suspect(f: &NodeState, key: &Key, c: &Condition) -> Suspect {
     let target = c.blames.clone().unwrap_or_else(|| target(f, key, c));
     Suspect::new(target, Observation::Fault { fault: fault(key, c), slowed: Slowed::read(&c.text) })

@@ -1,11 +1,11 @@
-//! Many ranks and sources tell of the same step; the detectors want one sample a step, as early as
-//! possible, and every signal once.
+//! Many ranks and sources report the same step. The detectors need one sample a step, as early as
+//! possible, with every signal once.
 //!
-//! One rank leads: the lowest that reports a loss or gradient norm. Its report makes the sample at
-//! once, so a spike waits for nobody. While no rank has reported a loss, a step is judged when the
-//! next one begins. What comes later adds to it: a signal that this step has not had yet makes a
-//! sample of its own, in the order of the steps of that signal, from the rank that usually tells
-//! it. A non-finite value of any rank is passed on whenever it comes.
+//! One rank leads: the lowest that reports a loss or gradient norm. Its report becomes the sample
+//! at once, so a spike is seen without waiting for other ranks. While no rank has reported a loss,
+//! a step is judged when the next one begins. Later reports add to the step: a signal that it has
+//! not had yet becomes a sample of its own, in the order of the steps of that signal, from the rank
+//! that usually reports it. A non-finite value of any rank is passed on whenever it arrives.
 
 use serde::{Deserialize, Serialize};
 use stepwatch_wire::Event;
@@ -16,7 +16,7 @@ use stepwatch_model::time::Ts;
 use super::values::{SIGNALS, Units, Values};
 use super::{Derived, derived_step_time};
 
-/// What a step report is, given what the rank reported before.
+/// How a step report follows on what the rank reported before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Next,
@@ -28,14 +28,15 @@ pub(crate) enum Arrival {
     Stale,
 }
 
-/// Steps the leader, or the rank that tells a signal, may miss before another does.
+/// Steps that the leader, or the rank that reports a signal, may miss before another rank takes
+/// its place.
 const PATIENCE: i64 = 3;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Align {
     leader: Option<u32>,
     leader_missed: i64,
-    /// The last step that became a sample, and its time if the report told it.
+    /// The last step that became a sample, and its time if the report had one.
     last: Option<(i64, Option<Ts>)>,
     /// Where the clock is too coarse for a step: the step since which the speed is worked out, and
     /// its time.
@@ -44,8 +45,8 @@ pub(crate) struct Align {
     pending: Option<StepReport>,
     signals: [Signal; SIGNALS],
     units: Units,
-    /// Somebody tells how fast the run is: nothing need be worked out from the times of the
-    /// reports.
+    /// Some source reports how fast the run is, so the step time is not derived from the times of
+    /// the reports.
     measured: bool,
 }
 
@@ -54,8 +55,8 @@ pub(crate) struct Align {
 pub(crate) struct StepReport {
     pub(crate) step: i64,
     pub(crate) ts: Ts,
-    /// The report carried `ts`; otherwise that is when it arrived.
-    pub(crate) told: bool,
+    /// `ts` is from the report; otherwise it is when the report arrived.
+    pub(crate) has_time: bool,
     pub(crate) rank: u32,
     pub(crate) values: Values,
 }
@@ -87,7 +88,7 @@ pub(crate) struct Signal {
     last: Option<i64>,
     /// Steps between two values.
     every: i64,
-    /// The rank that tells it.
+    /// The rank that reports it.
     rank: u32,
 }
 
@@ -114,13 +115,13 @@ impl Signal {
 impl Align {
     /// The signals of a report.
     pub(crate) fn read(&mut self, e: &Event) -> Values {
-        Values::of(e, &mut self.units)
+        Values::from_event(e, &mut self.units)
     }
 
-    /// Takes a report; pushes the samples it makes. False if it said nothing that was not known.
+    /// Takes a report and pushes the samples that it makes. False if it had nothing new.
     pub(crate) fn take(&mut self, mut report: StepReport, out: &mut Samples) -> bool {
         let StepReport { step, ts, rank, .. } = report;
-        self.measured |= report.values.tells_speed();
+        self.measured |= report.values.has_speed();
         let judged = self.last.is_some_and(|(last, _)| step <= last);
         if judged || self.pending.as_ref().is_some_and(|p| step < p.step) {
             return self.add(&report, out);
@@ -146,7 +147,7 @@ impl Align {
             }
             return true;
         }
-        // Without a leader nobody knows who will report the loss: wait for the step to end.
+        // Without a leader any rank may report the loss: wait for the step to end.
         match &mut self.pending {
             Some(p) if p.rank == rank => return p.values.fill(&report.values),
             Some(p) => {
@@ -159,7 +160,7 @@ impl Align {
         true
     }
 
-    /// What a report adds to a step that has been judged.
+    /// Adds the new signals of a report to a step that has been judged.
     fn add(&mut self, report: &StepReport, out: &mut Samples) -> bool {
         let StepReport { step, ts, rank, .. } = *report;
         let mut fresh = report.values;
@@ -181,7 +182,8 @@ impl Align {
         true
     }
 
-    /// Notes that signals are judged at `step`; the least steps since one of them was before.
+    /// Notes that signals are judged at `step`. Returns the fewest steps since one of them was
+    /// judged before.
     fn mark(&mut self, rank: u32, step: i64, values: &Values) -> Option<i64> {
         let moved = self.signals.iter_mut().enumerate().filter(|(i, _)| values.has(*i));
         moved.filter_map(|(_, signal)| signal.moved(rank, step)).min()
@@ -215,14 +217,14 @@ impl Align {
     }
 
     fn emit(&mut self, mut report: StepReport, out: &mut Samples) {
-        let StepReport { step, ts, told, rank, .. } = report;
+        let StepReport { step, ts, has_time, rank, .. } = report;
         let values = &mut report.values;
         let interval = self.last.map_or(1, |(last, _)| step.saturating_sub(last)).max(1);
         if !self.measured {
-            let before = self.last.and_then(|(_, before)| before).filter(|_| told);
+            let before = self.last.and_then(|(_, before)| before).filter(|_| has_time);
             values.set_step_time(before.and_then(|before| self.worked_out(before, step, ts, interval)));
         }
-        self.last = Some((step, told.then_some(ts)));
+        self.last = Some((step, has_time.then_some(ts)));
         self.mark(rank, step, values);
         out.push(values.sample(step, ts, interval));
     }
@@ -249,7 +251,7 @@ mod tests {
         for (rank, step, m) in reports {
             let values = align.read(&event(*step, m));
             let (rank, step) = (*rank, *step);
-            align.take(StepReport { step, ts: Ts(step), told: false, rank, values }, &mut out);
+            align.take(StepReport { step, ts: Ts(step), has_time: false, rank, values }, &mut out);
         }
         let has = |s: &mut StepSample| match (s.loss.is_some(), s.grad_norm.is_some()) {
             (true, true) => "both",
@@ -285,10 +287,10 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_comes_from_one_rank_while_that_one_tells_it() {
+    fn a_signal_comes_from_one_rank_while_that_one_reports_it() {
         let got =
             samples(&[(0, 1, &[L]), (7, 1, &[G]), (3, 1, &[G]), (3, 2, &[G]), (0, 2, &[L]), (7, 2, &[G])]);
-        // Rank 3 tells it at the step after, and is the lower one.
+        // Rank 3 reports it at the step after, and is the lower one.
         let want = [(1, 1, false, "loss"), (1, 1, true, "grad"), (2, 1, false, "loss"), (2, 1, true, "grad")];
         assert_eq!(got, want);
     }
@@ -315,7 +317,7 @@ mod tests {
         for (step, at) in (1..).zip(times) {
             let values = align.read(&event(step, &[L]));
             let ts = Ts::from_secs_f64(at);
-            align.take(StepReport { step, ts, told: true, rank: 0, values }, &mut out);
+            align.take(StepReport { step, ts, has_time: true, rank: 0, values }, &mut out);
         }
         let timed = out.iter_mut().filter_map(|s| Some((s.step, s.step_time?, s.q.step_time)));
         let three = |v: f64| (v * 1000.0).round() / 1000.0;
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_of_whole_seconds_tells_the_speed_of_many_steps_together() {
+    fn a_clock_of_whole_seconds_gives_the_speed_of_many_steps_together() {
         let got = timed((0..25).map(|i| (f64::from(i) * 6.4 + 0.1).floor()));
         assert_eq!(got, [(9, 6.375, 0.125), (17, 6.375, 0.125), (25, 6.375, 0.125)]);
         let exact = timed((0..4).map(|i| f64::from(i) * 6.4 + 0.1));

@@ -28,7 +28,7 @@ pub struct Checkpoints {
     /// The work since the last success was not all seen: it is no measure of what is usual.
     pub(crate) unsure: bool,
     /// Seconds of work between the last successes, and the saves themselves, where their start or
-    /// their duration was told.
+    /// their duration was reported.
     pub intervals: VecDeque<f64>,
     pub saves: VecDeque<Save>,
     pub failure: Option<(Ts, String)>,
@@ -42,15 +42,15 @@ pub struct Save {
     pub bytes: Option<f64>,
 }
 
-/// What the trainer says of a save that ended.
+/// What the trainer reports of a save that ended: seconds and bytes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Told {
+pub(crate) struct SaveReport {
     pub(crate) secs: Option<f64>,
     pub(crate) bytes: Option<f64>,
 }
 
-impl Told {
-    pub(crate) fn of(e: &Event) -> Self {
+impl SaveReport {
+    pub(crate) fn from_event(e: &Event) -> Self {
         let number =
             |key| e.extra.get(key).and_then(Value::as_f64).filter(|v: &f64| v.is_finite() && *v > 0.0);
         Self { secs: number("seconds"), bytes: number("bytes") }
@@ -72,8 +72,8 @@ impl Checkpoints {
         (self.work, self.looked_at, self.unsure) = (0.0, 0.0, false);
     }
 
-    /// What was not saved is lost already; the next checkpoint may be of a step that was saved
-    /// before.
+    /// The run restarted: unsaved work is lost already, and the next checkpoint may be of a step
+    /// that was saved before.
     pub(crate) fn restarted(&mut self) {
         self.in_progress = None;
         self.reset_work();
@@ -84,8 +84,8 @@ impl Checkpoints {
         self.in_progress.get_or_insert(now);
     }
 
-    /// One of an earlier attempt lies on disk: it tells what would be lost, and saves no work of
-    /// this one.
+    /// A checkpoint of an earlier attempt was found on disk. It bounds what would be lost, but
+    /// saves no work of this attempt.
     pub(crate) fn found(&mut self, at: Ts, step: Option<i64>) {
         if self.last_at.is_none_or(|last| last < at) {
             (self.last_at, self.last_step) = (Some(at), step);
@@ -93,7 +93,7 @@ impl Checkpoints {
         }
     }
 
-    pub(crate) fn success(&mut self, now: Ts, step: Option<i64>, told: Told) {
+    pub(crate) fn success(&mut self, now: Ts, step: Option<i64>, report: SaveReport) {
         if step.is_some() && step == self.last_step && !self.unsure {
             self.in_progress = None;
             return; // another rank's word for the same checkpoint, or that of whoever looks at the disk, however late
@@ -102,11 +102,11 @@ impl Checkpoints {
             keep(&mut self.intervals, self.work);
         }
         let watched = self.in_progress.take().map(|start| (now - start).as_secs_f64());
-        if let Some(secs) = told.secs.or(watched) {
+        if let Some(secs) = report.secs.or(watched) {
             if self.saves.len() == CHECKPOINTS_KEPT {
                 self.saves.pop_front();
             }
-            self.saves.push_back(Save { at: now, secs: secs.max(0.0), bytes: told.bytes });
+            self.saves.push_back(Save { at: now, secs: secs.max(0.0), bytes: report.bytes });
         }
         self.last_at = Some(now);
         self.last_step = step;

@@ -2,9 +2,9 @@
 //! many nodes.
 //!
 //! A key of which more than half of the nodes have a value that no other node has (the address of a
-//! launcher's daemon) names a node. It says nothing of how a node differs, and is left out wherever
-//! nodes are compared. Of fewer than four nodes nobody can tell: two that have two versions of a
-//! library differ.
+//! launcher's daemon) names a node. It is no difference of setup, and is left out wherever nodes
+//! are compared. This holds from four nodes on: two nodes that have two versions of a library
+//! differ in their setup.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use stepwatch_model::time::Ts;
 
-/// Groups told apart; nodes of further ones are only counted.
+/// Groups that are kept; nodes of further groups are only counted.
 const MAX_VARIANTS: usize = 16;
-/// From so many nodes on it shows whether a key names them.
+/// From so many nodes on a key whose values all differ counts as a name of the node.
 const ENOUGH: usize = 4;
 
-/// What one node says of its driver, firmware, libraries and kernel, or of the configuration file
-/// of the run as it sees it.
+/// The setup that one node reports: its driver, firmware, libraries and kernel, or the
+/// configuration file of the run as this node sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// It is the run's own configuration.
@@ -75,8 +75,7 @@ impl ConfigGroups {
         self.variants.iter_mut().find(|v| v.holds(setup))
     }
 
-    /// Makes room: what only names a node is forgotten, and nodes that are alike but for that
-    /// become one group.
+    /// Makes room: forgets keys that name a node, and merges groups that differ only in those.
     fn leave_out_names(&mut self) {
         let all = core::mem::take(&mut self.variants);
         let (of_run, of_node): (Vec<Variant>, Vec<Variant>) = all.into_iter().partition(|v| v.setup.of_run);
@@ -109,9 +108,9 @@ impl ConfigGroups {
         self.variants.retain(|v| !v.nodes.is_empty());
     }
 
-    /// The setups of one sort, without what names a node, the one that most nodes have first; of
-    /// equals, the one that sorts first.
-    pub fn of(&self, of_run: bool) -> Vec<Variant> {
+    /// The setups of the runs, or of the nodes themselves, without keys that name a node. The setup
+    /// that most nodes have is first; of equals, the one that sorts first.
+    pub fn variants(&self, of_run: bool) -> Vec<Variant> {
         let all: Vec<Variant> = self.variants.iter().filter(|v| v.setup.of_run == of_run).cloned().collect();
         let names = names(&all);
         let mut variants = without(all, &names);
@@ -198,7 +197,7 @@ mod tests {
         for nodes in [4, 15, 16, 17, 40, 200] {
             let odd = nodes - 1;
             let all = of_nodes(nodes, |i| if i == odd { 3 } else { 5 });
-            let found = all.of(true);
+            let found = all.variants(true);
             assert_eq!((found.len(), all.beyond), (2, 0), "of {nodes} nodes");
             assert_eq!(found[0].nodes.len(), odd);
             assert_eq!(found[1].nodes, BTreeSet::from([format!("n{odd}")]));
@@ -217,9 +216,9 @@ mod tests {
 
     #[test]
     fn two_or_three_nodes_differ_and_a_rollout_is_no_name() {
-        assert_eq!(of_nodes(2, |i| i).of(true).len(), 2);
-        assert_eq!(of_nodes(3, |i| i).of(true).len(), 3);
-        let found = of_nodes(9, |i| i / 3).of(true);
+        assert_eq!(of_nodes(2, |i| i).variants(true).len(), 2);
+        assert_eq!(of_nodes(3, |i| i).variants(true).len(), 3);
+        let found = of_nodes(9, |i| i / 3).variants(true);
         assert_eq!(found.iter().map(|v| v.nodes.len()).collect::<Vec<_>>(), [3, 3, 3]);
     }
 }

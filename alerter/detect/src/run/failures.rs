@@ -1,10 +1,10 @@
 //! The ranks of a run that failed, in the order in which they did.
 //!
 //! A failure is a process that is gone, a `bye` with a non-zero code and its last words, or
-//! torchelastic's `error.json`. What says that it only followed comes after what does not: the
-//! peers of a dead rank report a connection that was reset, a collective that timed out, or the
-//! signal by which the launcher ended them, and their word may arrive before that of the rank
-//! itself.
+//! torchelastic's `error.json`. Failures whose text shows that they only followed come after the
+//! others: the peers of a dead rank report a connection that was reset, a collective that timed
+//! out, or the signal by which the launcher ended them, and their report may arrive before that of
+//! the rank itself.
 
 use stepwatch_model::{Course, Observation, Suspect, Target, Ts};
 
@@ -25,7 +25,7 @@ const FOLLOWED: [&str; 12] = [
     "peer closed",
     "aborted by",
 ];
-/// Words that say nothing at all.
+/// Text of a failure without last words.
 const WORDLESS: &str = "closed its socket";
 
 /// One failure.
@@ -36,8 +36,8 @@ pub(crate) struct Failure {
     pub(crate) text: String,
 }
 
-/// What the last words of a process tell of why it ended: text of the process, or of whoever saw it
-/// end.
+/// How a process ended, by its last words: text of the process itself, or of the program that saw
+/// it end.
 pub(crate) fn course(words: &str) -> Course {
     let text = words.to_lowercase();
     if FOLLOWED.iter().any(|word| text.contains(word)) {
@@ -67,10 +67,10 @@ pub(crate) fn failures(f: &RunState) -> Vec<Failure> {
     for (rank, d) in &f.deaths {
         all.push(Failure { place: f.rank_target(*rank), at: d.when, text: d.text.clone() });
     }
-    for r in f.reports.of(Topic::TorchelasticError).filter(|r| r.at >= f.last_progress) {
+    for r in f.reports.about(Topic::TorchelasticError).filter(|r| r.at >= f.last_progress) {
         let place = r.rank.map_or_else(|| r.place(), |rank| f.rank_target(rank));
         match all.iter_mut().find(|had| had.place == place) {
-            // The exception says more than the exit code.
+            // The exception is more informative than the exit code.
             Some(had) => {
                 had.at = had.at.min(r.when);
                 had.text.clone_from(&r.text);
@@ -79,8 +79,8 @@ pub(crate) fn failures(f: &RunState) -> Vec<Failure> {
         }
     }
     all.sort_by_cached_key(|x| (x.course(), x.at, x.place.to_string()));
-    // What says nothing but came well before everything else is the one that broke: it had no time
-    // for words.
+    // A failure without last words that came well before all others is the first one: the process
+    // had no time to write any.
     if let Some(silent) = all.iter().position(|x| x.course() == Course::Silent) {
         let others = all.iter().enumerate().filter(|(i, _)| *i != silent).map(|(_, x)| x.at).min();
         if others.is_some_and(|at| all[silent].at < at) {

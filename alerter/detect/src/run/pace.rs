@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 const RATIO: f64 = 1.25;
 const SMALLEST: f64 = 1e-3;
 const BUCKETS: usize = 96; // up to 1e-3 * 1.25^96 = 2e6 s
-/// Weight left of a sample after 1,000 more: a run that slows down moves its own deadline within
-/// that many steps.
+/// Weight left of a sample after one more. After 1,000 more 0.14 is left, so that a run that slows
+/// down moves its own deadline within that many steps.
 const DECAY: f32 = 0.998;
 
 /// Upper edge of each bucket: quantiles are asked for at every step.

@@ -1,16 +1,16 @@
 //! How long each rank computes in a step, beside the ranks that do the same work.
 //!
-//! The time of a synchronous step says nothing of ranks: all wait for the slowest. The time spent
-//! in compute sections does. Ranks of one pipeline stage are peers: the excess of rank i in a step
-//! is `r = ln(t / median of its stage)`, measured in the robust standard deviation of its peers,
-//! which is taken from the faster half alone: a slow host is half of the ranks of a stage on two.
-//! The median is the lower one of two, so that the slower of two ranks is the one that is out of
-//! line.
+//! The time of a synchronous step is the same for all ranks, because all wait for the slowest. The
+//! time spent in compute sections is not. Ranks of one pipeline stage are peers: the excess of rank
+//! i in a step is `r = ln(t / median of its stage)`, measured in the robust standard deviation of
+//! its peers. This is taken from the faster half alone: where a stage has two hosts, a slow host is
+//! half of its ranks. The median is the lower one of two, so that the slower of two ranks is the
+//! one that is out of line.
 //!
-//! Chips of one kind differ by a per cent or two for good, so that little can be said of a rank
-//! from its peers alone. Against what it usually is beside them, a rise of 2 % is news:
-//! [`BaselineShare`] learns that, of a rank its excess, and of all together what a step loses to
-//! its slowest rank.
+//! Chips of one kind differ by a per cent or two for good, so a comparison with the peers alone
+//! shows little. Compared with the usual excess of the same rank, a rise of 2 % is news:
+//! [`BaselineShare`] follows the excess of each rank, and what the steps of all ranks together lose
+//! to the slowest rank.
 //!
 //! Reports of a step come in any order, and some never: a step is judged when every rank that
 //! usually reports has, or when four later ones have begun. O(ranks) a step, some 110 bytes a rank.
@@ -32,17 +32,19 @@ const OPEN: usize = 4;
 /// Steps after which a rank that does not report any more is not waited for, and then not known.
 const PATIENCE: u64 = 8;
 const FORGET: u64 = 256;
-/// Stages told apart; ranks of further ones are one group.
+/// Stages that are kept apart; ranks of further stages are one group.
 const MAX_STAGES: u32 = 256;
 /// Steps that the picture of a group covers.
 pub const SEEN: usize = 32;
-/// Ranks of one model differ by half a per cent in their kernels alone: what is finer says nothing.
+/// Smallest scale of `ln` of a rank's compute time over that of its peers: ranks of one model
+/// differ by half a per cent in their kernels alone.
 const FLOOR: f64 = 0.0075;
 /// Weight of a step in the mean excess of a rank.
 const WEIGHT: f32 = 0.1;
 /// Of the median of as many readings as a window holds, in standard deviations of one: √(π/2)/√32.
 const MEDIAN_ERROR: f64 = 0.22;
-/// Sigmas beyond which a rank is out of line: 4,096 normal ranks have none in a week of steps.
+/// Sigmas beyond which a rank is out of line: of a normal distribution 10⁻⁹ lies above, so 4,096
+/// ranks have one such reading in 250,000 steps, a week of steps of 2.4 s.
 const FAR: f64 = 6.0;
 /// Parts of the step that a rank computes in, as trainers name them, and what shares a part of the
 /// name and waits for others.
@@ -55,7 +57,7 @@ pub struct RankComputeTimes {
     /// Ranks that a step waits for.
     awaited: usize,
     pub members: BTreeMap<u32, Member>,
-    /// By pipeline stage; ranks that do not tell theirs are of stage 0.
+    /// By pipeline stage; ranks that do not report theirs are of stage 0.
     pub groups: BTreeMap<u32, Group>,
     /// Steps judged.
     pub judged: u64,
@@ -90,7 +92,7 @@ struct Report {
     compute: f32,
     data: f32,
     gc: f32,
-    /// What attention costs in this step, where the trainer tells.
+    /// What attention costs in this step, where the trainer reports it; else NaN.
     load: f32,
 }
 
@@ -135,7 +137,7 @@ pub struct Group {
     slowest: Rotation,
 }
 
-/// What a quantity usually is, and what it has been lately.
+/// The usual value of a quantity, and the recent one.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Level {
     pub usual: f64,
@@ -151,7 +153,8 @@ impl Level {
         self.n = self.n.saturating_add(1);
         let all = 1.0 / f64::from(self.n);
         self.lately += all.max(0.25) * (x - self.lately);
-        // What is far above the usual must not become it before anybody has asked.
+        // A value far above the usual is bounded, so that it does not become the usual before it
+        // is compared.
         let bounded = if self.n > 20 { x.min(1.5 * self.usual) } else { x };
         self.usual += all.max(0.01) * (bounded - self.usual);
     }
@@ -205,7 +208,7 @@ impl RankComputeTimes {
 
     /// Takes a rank's report; true if a step was judged.
     pub(crate) fn take(&mut self, rank: u32, stage: Option<u32>, step: i64, e: &Event) -> bool {
-        let Some(report) = Report::of(rank, e) else { return false };
+        let Some(report) = Report::from_event(rank, e) else { return false };
         if self.last.is_some_and(|last| step <= last) {
             self.late += 1;
             return false;
@@ -238,7 +241,7 @@ impl RankComputeTimes {
     fn close(&mut self) -> bool {
         let mut closed = false;
         while let Some(first) = self.open.front() {
-            // At first nobody knows how many there will be.
+            // At first it is not known how many ranks report.
             let full = self.last.is_some() && first.reports.len() >= self.awaited;
             if self.open.len() <= OPEN && !full {
                 break;
@@ -322,7 +325,7 @@ fn compare_waits(step: i64, compute: f64, reports: &[Report], members: &mut BTre
     }
 }
 
-/// Gives what the step lost to the slowest rank, as a share of its time, and which that was.
+/// Returns what the step lost to the slowest rank, as a share of its time, and that rank.
 fn judge_group(
     step: i64,
     group: &mut Group,
@@ -365,7 +368,7 @@ fn judge_group(
 }
 
 impl Report {
-    fn of(rank: u32, e: &Event) -> Option<Self> {
+    fn from_event(rank: u32, e: &Event) -> Option<Self> {
         let compute = seconds(&e.t, computes).filter(|secs| *secs > 0.0)?;
         let load = e.m.get(metric::SEQLEN_SQUARED_SUM).map_or(f32::NAN, |v| v as f32);
         let data = seconds(&e.t, |name| name.contains("data") || name.contains("batch") && !computes(name));

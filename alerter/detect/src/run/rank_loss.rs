@@ -1,18 +1,18 @@
-//! What each rank says of its own loss, beside the ranks that report the same step.
+//! Compares the loss of each rank with those of the other ranks at the same step.
 //!
 //! Ranks that train on batches of their own differ by the noise of a batch. A GPU that computes
-//! nonsense shows in its own rank's loss first: one step later the gradients have spread it to all,
-//! and nobody can be told apart any more. So whoever was out of line before the others is
-//! remembered for a while: a number that is none where the others have numbers, or one that is far
-//! from them.
+//! wrong results shows in its own rank's loss first. One step later the gradients have spread the
+//! error to all ranks, and they cannot be distinguished any more. So a rank that is out of line
+//! before the others is remembered for a while: its loss is NaN where the others are finite, or far
+//! from theirs.
 //!
 //! One rank far out once is most often its batch; one that is far out again and again, with another
 //! batch each time, is no accident of the data. Ranks that all report the same loss (the mean of
 //! all) are never out of line, and cost a comparison.
 //!
-//! A step is judged when every rank that usually tells its loss has, or when a later one is
-//! complete or two have begun. O(ranks) a step, eight bytes a rank; strays beyond the limit push
-//! the oldest out.
+//! A step is judged when every rank that usually reports its loss has done so, or when a later step
+//! is complete or two have begun. O(ranks) a step, eight bytes a rank; strays beyond the limit
+//! replace the oldest.
 
 use std::collections::VecDeque;
 
@@ -22,12 +22,13 @@ use crate::stats::median::MAD_TO_SIGMA;
 
 /// Steps that wait for their ranks.
 const OPEN: usize = 2;
-/// Fewer tell nothing of each other.
+/// Fewer ranks are too few to find out which one is out of line.
 pub(crate) const FEWEST: usize = 4;
 /// Strays remembered.
 const STRAYS: usize = 32;
-/// A stray is this many robust standard deviations from the median of its step, and this share of
-/// it: a tenth of a rank's loss is what a batch of another kind makes.
+/// A stray is this many robust standard deviations (1.4826 MAD) from the median of its step, and
+/// this share of it. A normal distribution has a chance of 1.5·10⁻²³ beyond 10 on both sides; a
+/// tenth of a rank's loss is what a batch of another kind makes.
 const FAR: f64 = 10.0;
 const MATTERS: f64 = 0.1;
 /// Ranks without a number are out of line while they are no more than this share.
@@ -36,8 +37,8 @@ const FEW: f64 = 0.25;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RankLosses {
     open: VecDeque<Open>,
-    /// Ranks that told their loss of the last steps, and how many did after the last one was
-    /// judged.
+    /// Ranks that reported their loss at the last steps, and ranks that reported the last judged
+    /// step after it was judged.
     usual: usize,
     late: usize,
     last: Option<i64>,
@@ -47,7 +48,7 @@ pub struct RankLosses {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Open {
     step: i64,
-    told: Vec<(u32, f32)>,
+    losses: Vec<(u32, f32)>,
 }
 
 /// A rank that was out of line.
@@ -62,7 +63,7 @@ pub struct Stray {
 }
 
 impl RankLosses {
-    /// Takes the loss that a rank tells of a step; true if somebody is found out of line.
+    /// Takes the loss that a rank reports of a step. True if a rank is found out of line.
     pub(crate) fn take(&mut self, rank: u32, step: i64, loss: f64) -> bool {
         if self.last.is_some_and(|last| step <= last) {
             self.late += usize::from(self.last == Some(step));
@@ -70,16 +71,17 @@ impl RankLosses {
         }
         let at = self.open.partition_point(|o| o.step < step);
         if self.open.get(at).is_none_or(|o| o.step != step) {
-            self.open.insert(at, Open { step, told: Vec::with_capacity(self.usual) });
+            self.open.insert(at, Open { step, losses: Vec::with_capacity(self.usual) });
         }
-        let told = &mut self.open[at].told;
-        if told.last().is_some_and(|(last, _)| *last >= rank) && told.iter().any(|(had, _)| *had == rank) {
+        let losses = &mut self.open[at].losses;
+        if losses.last().is_some_and(|(last, _)| *last >= rank) && losses.iter().any(|(had, _)| *had == rank)
+        {
             return false; // another source of the same rank
         }
-        told.push((rank, loss as f32));
+        losses.push((rank, loss as f32));
         let before = self.last_stray();
-        // At first nobody knows how many there will be.
-        let full = |l: &Self, o: &Open| l.last.is_some() && o.told.len() >= l.usual.max(FEWEST);
+        // At first it is not known how many ranks report.
+        let full = |l: &Self, o: &Open| l.last.is_some() && o.losses.len() >= l.usual.max(FEWEST);
         while self.open.front().is_some_and(|o| self.open.len() > OPEN || full(self, o)) {
             if let Some(done) = self.open.pop_front() {
                 self.judge(done);
@@ -97,12 +99,13 @@ impl RankLosses {
 
     fn judge(&mut self, done: Open) {
         self.last = Some(done.step);
-        let n = done.told.len();
-        // One that was late is waited for from now on; one that stays away, for less and less.
+        let n = done.losses.len();
+        // Ranks that were late are waited for from now on. Those that stay away are waited for at
+        // fewer and fewer steps.
         let seen = n + core::mem::take(&mut self.late);
         self.usual = if seen < self.usual { self.usual - (self.usual - seen).div_ceil(4) } else { seen };
         let mut finite: Vec<f64> =
-            done.told.iter().map(|t| f64::from(t.1)).filter(|v| v.is_finite()).collect();
+            done.losses.iter().map(|t| f64::from(t.1)).filter(|v| v.is_finite()).collect();
         let lost = n - finite.len();
         if n < FEWEST || lost as f64 > FEW * n as f64 {
             return;
@@ -113,7 +116,7 @@ impl RankLosses {
         let bound = (FAR * sigma).max(MATTERS * others.abs());
         let out = |loss: f64| !loss.is_finite() || (loss - others).abs() > bound;
         for (rank, loss) in
-            done.told.iter().map(|(rank, loss)| (*rank, f64::from(*loss))).filter(|t| out(t.1))
+            done.losses.iter().map(|(rank, loss)| (*rank, f64::from(*loss))).filter(|t| out(t.1))
         {
             if self.strays.len() == STRAYS {
                 self.strays.pop_front();
@@ -122,12 +125,12 @@ impl RankLosses {
         }
     }
 
-    /// Step and rank of the last one.
+    /// Step and rank of the last stray.
     pub fn last_stray(&self) -> Option<(i64, u32)> {
         self.strays.back().map(|s| (s.step, s.rank))
     }
 
-    /// Who was out of line from `since` on, the first one first.
+    /// Ranks that were out of line from step `since` on, oldest first.
     pub fn strays(&self, since: i64) -> impl Iterator<Item = &Stray> {
         self.strays.iter().filter(move |s| s.step >= since)
     }
@@ -147,7 +150,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Ranks that stray, by step, where `loss` tells what each says.
+    /// Ranks that stray, by step, where `loss` is the loss of each step and rank.
     fn strays(ranks: u32, steps: i64, loss: impl Fn(i64, u32) -> f64) -> Vec<(i64, u32)> {
         let mut losses = RankLosses::default();
         for step in 1..=steps + 4 {
@@ -179,7 +182,7 @@ mod tests {
         assert_eq!(strays(16, 20, off(0.8)), [(10, 3)]);
         assert_eq!(strays(16, 20, off(-0.8)), [(10, 3)]);
         assert_eq!(strays(16, 20, off(0.2)), []);
-        assert_eq!(strays(3, 20, off(0.8)), [], "three tell nothing of each other");
+        assert_eq!(strays(3, 20, off(0.8)), [], "three ranks are too few to compare");
         let mean = |step: i64, _| if step == 10 { f64::NAN } else { 2.0 };
         assert_eq!(strays(16, 20, mean), [], "all say the same");
     }

@@ -1,4 +1,4 @@
-//! What was said of a run in words: by its script, its launcher, or a file that appears when
+//! Reports about a run as text: from its script, its launcher, or a file that is written when
 //! something went wrong.
 
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ pub enum Topic {
 pub struct Report {
     pub topic: Topic,
     pub at: Ts,
-    /// By the clock of whoever wrote it.
+    /// By the clock of the program that wrote it.
     pub when: Ts,
     /// Samples that the run had had: a few more prove that it goes on.
     pub steps: u64,
@@ -36,7 +36,7 @@ pub struct Report {
     /// The rank on its node, where that is all that is known.
     pub local_rank: Option<u32>,
     pub node: Option<String>,
-    /// As the event says: `error`, `warn`, `info`.
+    /// From the event: `error`, `warn`, `info`.
     pub level: String,
     pub text: String,
 }
@@ -45,7 +45,7 @@ pub struct Report {
 pub struct Reports(VecDeque<Report>);
 
 impl Topic {
-    fn of(name: &str) -> Option<Self> {
+    fn parse(name: &str) -> Option<Self> {
         match name {
             "wandb_alert" => Some(Self::UserAlert),
             "torchelastic_error" => Some(Self::TorchelasticError),
@@ -65,7 +65,7 @@ impl Report {
 
 impl Reports {
     pub(crate) fn take(&mut self, now: Ts, steps: u64, e: &Event) {
-        let Some(topic) = e.name.as_deref().and_then(Topic::of) else { return };
+        let Some(topic) = e.name.as_deref().and_then(Topic::parse) else { return };
         if self.0.len() >= MAX_REPORTS {
             self.0.pop_front();
         }
@@ -83,12 +83,13 @@ impl Reports {
         });
     }
 
-    /// Those about a topic, oldest first.
-    pub fn of(&self, topic: Topic) -> impl DoubleEndedIterator<Item = &Report> {
+    /// Reports about a topic, oldest first.
+    pub fn about(&self, topic: Topic) -> impl DoubleEndedIterator<Item = &Report> {
         self.0.iter().filter(move |r| r.topic == topic)
     }
 
-    /// Whether one came within the last samples, so that the next ones say what became of the run.
+    /// Whether a report came within the last samples, so that the next ones show whether the run
+    /// goes on.
     pub(crate) fn is_fresh(&self, steps: u64) -> bool {
         self.0.back().is_some_and(|r| r.steps + FRESH >= steps)
     }

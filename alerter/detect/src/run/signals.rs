@@ -1,7 +1,7 @@
-//! Numbers of a run that have no place in its samples: metrics of other names, and what evaluations
-//! gave.
+//! Numbers of a run that have no place in its samples: metrics of other names, and the results of
+//! evaluations.
 //!
-//! Every signal is heard once a step, from the lowest rank that tells it, in the order of the
+//! Every signal is taken once a step, from the lowest rank that reports it, in the order of the
 //! steps, like those of the samples.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use stepwatch_model::time::Ts;
 /// Signals known a run; further ones are counted and left out.
 pub(crate) const MAX_SIGNALS: usize = 512;
 
-/// Name of an evaluation that does not say which.
+/// Name of an evaluation whose event has no name.
 const UNNAMED: &str = "eval";
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub(crate) struct Signals {
     at: Vec<Signal>,
 }
 
-/// Where and when something was told.
+/// Step, time, attempt and rank of a report.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) step: i64,
@@ -43,13 +43,14 @@ pub(crate) struct Left {
 impl Signals {
     /// The numbers of a step's report that are somebody's own.
     pub(crate) fn readings<'e>(&mut self, p: Place, e: &'e Event, left: &mut Left) -> Vec<Reading<'e>> {
-        let told = e.m.custom().chain(ours(e));
-        told.filter_map(|(name, value)| {
-            let id = self.turn(name, p, left)?;
-            let quantum = e.q.get(name).unwrap_or(0.0);
-            Some(Reading { id, name, step: p.step, ts: p.ts, attempt: p.attempt, value, quantum })
-        })
-        .collect()
+        let metrics = e.m.custom().chain(ours(e));
+        metrics
+            .filter_map(|(name, value)| {
+                let id = self.turn(name, p, left)?;
+                let quantum = e.q.get(name).unwrap_or(0.0);
+                Some(Reading { id, name, step: p.step, ts: p.ts, attempt: p.attempt, value, quantum })
+            })
+            .collect()
     }
 
     /// The loss of an evaluation.
@@ -63,13 +64,14 @@ impl Signals {
 
     /// What else an evaluation measured: `eval/<set>/<metric>`.
     pub(crate) fn measured(&mut self, p: Place, e: &Event, left: &mut Left) -> Vec<(u16, String, f64, f64)> {
-        let told = e.m.custom();
-        told.filter_map(|(name, value)| {
-            let series = series(set_of(e), name);
-            let id = self.turn(&series, p, left)?;
-            Some((id, series, value, e.q.get(name).unwrap_or(0.0)))
-        })
-        .collect()
+        let metrics = e.m.custom();
+        metrics
+            .filter_map(|(name, value)| {
+                let series = series(set_of(e), name);
+                let id = self.turn(&series, p, left)?;
+                Some((id, series, value, e.q.get(name).unwrap_or(0.0)))
+            })
+            .collect()
     }
 
     /// Steps begin again.
@@ -139,10 +141,10 @@ mod tests {
             signals.readings(place(rank, step), &e, &mut left).iter().map(|r| r.name.to_owned()).collect()
         };
         assert_eq!(heard(0, 1, &[("loss", 2.0), ("reward", 1.0), ("kl", 0.1)]), ["reward", "kl"]);
-        assert!(heard(0, 1, &[("reward", 1.0)]).is_empty(), "told again");
+        assert!(heard(0, 1, &[("reward", 1.0)]).is_empty(), "reported again");
         assert!(heard(3, 1, &[("reward", 1.0)]).is_empty(), "by another rank");
         assert_eq!(heard(0, 2, &[("reward", 1.0)]), ["reward"]);
-        assert!(heard(3, 3, &[("reward", 1.0)]).is_empty(), "rank 0 tells it");
+        assert!(heard(3, 3, &[("reward", 1.0)]).is_empty(), "rank 0 reports it");
         assert_eq!(heard(3, 9, &[("reward", 1.0)]), ["reward"], "no more");
         assert!(heard(0, 5, &[("reward", 1.0)]).is_empty(), "out of order");
     }

@@ -1,5 +1,5 @@
-//! Through whom we see a run: exporters that answer, exporters that do not, and what it means that
-//! they do not.
+//! The sources of a run: exporters that answer, exporters that do not, and what follows from that
+//! for the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +9,9 @@ use super::Rank;
 use super::state::RunState;
 use stepwatch_model::time::{Span, Ts};
 
-/// A node and its run stopped at one moment if these lie no further apart, beyond what lies between
-/// two steps: a stream that says nothing counts as broken after a quarter of a minute, and what the
-/// others sent before is heard within seconds.
+/// A node and its run stopped at the same moment if the two times lie no further apart than this
+/// and the time between two steps: a silent stream counts as broken after a quarter of a minute,
+/// and what the other nodes sent before arrives within seconds.
 const NOTICED: Span = Span::secs(45);
 const ON_ITS_WAY: Span = Span::secs(10);
 /// Reports by which ranks in one collective may be apart.
@@ -22,31 +22,31 @@ pub struct Lost {
     /// When it was noticed, whether or not we have listened all the time since.
     pub since: Ts,
     pub reason: String,
-    /// The node that it spoke for, where that is known.
+    /// The node that it reported, where that is known.
     pub node: Option<String>,
 }
 
 impl RunState {
-    /// Nobody listened until `now`.
+    /// Resumes after a time until `now` in which nothing was received.
     pub(crate) fn resume(&mut self, now: Ts) {
         self.live_since = now;
         self.checkpoints.in_progress = None;
         self.resumed_at = now;
     }
 
-    /// Since when we have seen that a source does not answer: what it did while nobody listened is
-    /// not known.
+    /// Since when it is known that a source does not answer. Whether it answered while the alerter
+    /// did not run is not known.
     pub(crate) fn away_since(&self, lost: &Lost) -> Ts {
         lost.since.max(self.resumed_at)
     }
 
-    /// Whether losing `source` at `now` would make us blind to the run.
+    /// Whether `source` has reported the run within this time, so that its loss matters.
     pub(crate) fn is_fed_by(&self, source: &str, now: Ts, within: Span) -> bool {
         if self.lost.contains_key(source) {
             return true;
         }
-        // Measured from the run's last word: a run that is silent everywhere has not left this
-        // node.
+        // Measured from the last report of the run: a run that is silent everywhere has not left
+        // this node.
         let fed = self.live.get(source).is_some_and(|at| self.last_heard - *at < within);
         fed && self.ended.is_none() && now - self.last_heard < super::FORGET_AFTER
     }
@@ -58,7 +58,7 @@ impl RunState {
         self.live.insert(source.to_owned(), now);
     }
 
-    /// `node`: the one that it speaks for, where that is known.
+    /// `node`: the one that it reports, where that is known.
     pub fn source_down(&mut self, now: Ts, source: &str, node: Option<&str>, reason: &str) {
         self.live.remove(source);
         let lost = || Lost { since: now, reason: reason.to_owned(), node: node.map(str::to_owned) };
@@ -70,8 +70,8 @@ impl RunState {
         self.lost.remove(source);
     }
 
-    /// Sources that do not answer, by the nodes that they speak for. An address need not be a name,
-    /// nor a name the one that the node has for itself.
+    /// Sources that do not answer, by the nodes that they report. The address of a source need not
+    /// be the name of its node.
     fn unanswered(&self) -> impl Iterator<Item = (&str, &Lost)> {
         self.lost.iter().filter_map(|(source, lost)| {
             let host = source.rsplit_once(':').map_or(source.as_str(), |(host, _)| host);
@@ -80,20 +80,20 @@ impl RunState {
         })
     }
 
-    /// Of these, those for whose nodes nobody speaks: an exporter that was started anew may answer
-    /// at another address.
+    /// Of these, those whose nodes no other source reports: an exporter that was started anew may
+    /// answer at another address.
     pub(crate) fn lost_nodes(&self) -> impl Iterator<Item = (&str, &Lost)> {
         self.unanswered().filter(|(node, _)| !self.heard_elsewhere.contains(*node))
     }
 
-    /// Nodes of which nothing can be heard: their exporters do not answer.
+    /// Nodes whose exporters do not answer.
     pub(crate) fn out_of_reach(&self) -> BTreeSet<&str> {
         self.lost_nodes().map(|(node, _)| node).collect()
     }
 
-    /// Nodes of the run that fell silent as it stopped, and since when we have seen that, while
-    /// others still tell that it stands: hosts that died, not exporters. An exporter that dies
-    /// alone stops no rank, and ranks that said goodbye stand for another reason.
+    /// Nodes of the run that fell silent as it stopped, and since when that is known, while other
+    /// nodes still report that it stands: hosts that died, not only exporters. An exporter that
+    /// dies alone stops no rank, and ranks that sent a `bye` stand for another reason.
     pub(crate) fn dark(&self) -> Vec<(&str, Ts)> {
         if self.lost.is_empty() || self.live.is_empty() || self.ended.is_some() || !self.stands() {
             return Vec::new();
@@ -116,8 +116,8 @@ impl RunState {
         self.members().filter(move |(_, r)| !r.is_unheard(&unheard))
     }
 
-    /// Every rank whose goodbye could be heard has said it: those that cannot be heard went with
-    /// them.
+    /// Whether every rank whose `bye` could arrive has sent it. The ranks of lost sources are taken
+    /// to have ended with them.
     pub(crate) fn is_over_elsewhere(&self) -> bool {
         let within_reach = || self.members_within_reach();
         !self.lost.is_empty()
@@ -126,7 +126,8 @@ impl RunState {
             && within_reach().all(|r| r.done)
     }
 
-    /// Ranks that can be heard have come as far as the run, and no further; none has said goodbye.
+    /// Whether the ranks whose sources answer have come as far as the run, and no further, and none
+    /// has sent a `bye`.
     fn stands(&self) -> bool {
         let Some(last) = self.last_step else { return false };
         let reach = APART.saturating_mul(self.interval.max(1));
@@ -145,8 +146,8 @@ impl RunState {
         self.members().map(|(_, r)| r).filter(move |r| !r.is_unheard(&unheard))
     }
 
-    /// Since when the last source of each node does not answer. Another may speak for the node, and
-    /// not yet for its ranks.
+    /// Since when the last source of each node does not answer. Another source may report the node,
+    /// and not yet its ranks.
     fn unheard(&self) -> BTreeMap<&str, Ts> {
         let mut since = BTreeMap::new();
         for (node, lost) in self.unanswered() {

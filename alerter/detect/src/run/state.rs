@@ -27,8 +27,8 @@ const MAX_LABELS: usize = 32;
 const MAX_LABEL: usize = 128;
 /// Deaths remembered a run: the first one is the one that matters.
 const MAX_DEATHS: usize = 64;
-/// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped it, and nobody needs
-/// telling.
+/// Exit codes after Ctrl-C and SIGTERM: a person or a scheduler stopped the run, so nobody is
+/// notified.
 const STOPPED: [i64; 2] = [130, 143];
 /// Steps after a death that prove that the run goes on without it.
 const PROOF_STEPS: u64 = 3;
@@ -60,7 +60,7 @@ pub struct RunState {
     pub last_step_at: Option<Ts>,
     /// When the attempt began, by our clock.
     pub attempt_at: Ts,
-    /// The exit code of the attempt that says most: not that of whoever spoke last.
+    /// The most informative exit code of the attempt, and not the last one.
     pub worst_code: i64,
     /// Samples since the attempt began, and ever.
     pub attempt_steps: u64,
@@ -68,7 +68,7 @@ pub struct RunState {
     /// Steps between two samples.
     pub interval: i64,
     pub pace: Pace,
-    /// The longest pause that the run survived, in seconds: an evaluation that nobody declared.
+    /// The longest pause that the run survived, in seconds: mostly an undeclared evaluation.
     pub longest_pause: f64,
     /// Seconds between the first two samples: compilation, and often the first evaluation.
     pub first_gap: f64,
@@ -76,7 +76,7 @@ pub struct RunState {
     /// The trainer declares its phases, checkpoints or evaluations, so a pause that it does not
     /// declare is none of them.
     pub declares: bool,
-    /// A process of the run has said hello.
+    /// A process of the run has sent a `hello`.
     pub greeted: bool,
     /// What it declared of the run in words: the labels that routes and silences may select by.
     pub labels: BTreeMap<String, String>,
@@ -91,17 +91,17 @@ pub struct RunState {
     /// Open phases, and how long each kind took at most.
     pub phases: BTreeMap<String, Phase>,
     pub checkpoints: Checkpoints,
-    /// Samples a step, to know where in its data the run is.
+    /// Samples a step, from which the position of the run in its data follows.
     pub batch_size: BatchSize,
     pub deaths: BTreeMap<u32, Death>,
     pub reports: Reports,
-    /// When NCCL last said that ranks wait for others.
+    /// When NCCL last reported that ranks wait for others.
     pub stuck_at: Option<Ts>,
     /// Since when its GPUs have been seen to wait in a collective that none of them computes for.
     pub waiting_since: Option<Ts>,
     /// How long each rank computes.
     pub sections: RankComputeTimes,
-    /// What ranks say of their own losses.
+    /// The losses that ranks report of their own batches.
     pub losses: RankLosses,
     /// What its GPUs and ports usually read.
     pub peers: Peers,
@@ -110,14 +110,13 @@ pub struct RunState {
     /// Sources that feed the run, and when each did so last.
     pub live: BTreeMap<String, Ts>,
     pub lost: BTreeMap<String, Lost>,
-    /// Nodes whose source does not answer, and for which another one speaks. Not stored: it follows
-    /// from who answers.
+    /// Nodes whose source does not answer, and that another source reports. Not stored: it follows
+    /// from which sources answer.
     #[serde(skip)]
     pub(crate) heard_elsewhere: BTreeSet<String>,
-    /// Since when we have seen the run without interruption: silence before it says nothing.
+    /// Since when the run has been received without interruption: silence before it does not count.
     pub live_since: Ts,
-    /// When we last began to listen again. Not stored: whoever takes up what was stored begins
-    /// anew.
+    /// When the alerter last resumed. Not stored: it is set anew when stored state is restored.
     #[serde(skip)]
     pub(crate) resumed_at: Ts,
     /// Something happened that the clock detectors should look at before their deadline.
@@ -152,7 +151,7 @@ pub struct Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Death {
     pub at: Ts,
-    /// By the clock of whoever saw it.
+    /// By the clock of the program that saw it.
     pub when: Ts,
     pub text: String,
 }
@@ -163,7 +162,7 @@ pub struct Ended {
     /// Exit code; 0 is a clean end.
     pub code: i64,
     pub text: Option<String>,
-    /// Nobody said so: its log ended without a word.
+    /// Its end was not reported: its log ended without an error.
     pub silent: bool,
 }
 
@@ -179,11 +178,11 @@ pub(crate) fn phase_class(name: &str) -> Option<StepClass> {
     }
 }
 
-/// The stage of a rank, told or worked out: Megatron, torchtitan and DeepSpeed all give
-/// neighbouring ranks to one stage.
+/// The pipeline stage of a rank, as the event gives it or derived from the number of stages:
+/// Megatron, torchtitan and DeepSpeed all give neighbouring ranks to one stage.
 fn stage(rank: u32, world: Option<u32>, e: &Event) -> Option<u32> {
-    let told = ["stage", "pp_stage", "pp_rank", "pipeline_rank"].iter().find_map(|key| number(e, key));
-    told.or_else(|| {
+    let given = ["stage", "pp_stage", "pp_rank", "pipeline_rank"].iter().find_map(|key| number(e, key));
+    given.or_else(|| {
         let stages = number(e, "pp").filter(|n| *n > 1)?;
         let world = world.filter(|world| world % stages == 0 && *world >= stages)?;
         Some(rank / (world / stages))
@@ -208,8 +207,8 @@ impl Ended {
 }
 
 impl Rank {
-    /// A step before the last one that was never told, and is only out of order: a rewind tells
-    /// steps again.
+    /// A step before the last one that was not reported yet, so it is only out of order: a rewind
+    /// reports steps again.
     fn is_late(&self, last: i64, step: i64, interval: i64) -> bool {
         let near = last.saturating_sub(step) <= interval.saturating_mul(OUT_OF_ORDER);
         near && self.hole.is_some_and(|(from, to)| from < step && step < to)
@@ -265,7 +264,7 @@ impl RunState {
         }
     }
 
-    /// GPUs that burn money while the run is sick.
+    /// GPUs that are paid for while the run has a fault.
     pub fn gpus(&self) -> u32 {
         self.world.unwrap_or(0).max(self.ranks.len() as u32).max(1)
     }
@@ -328,7 +327,7 @@ impl RunState {
         }
     }
 
-    /// How a node of the run is set up; news of others are not kept.
+    /// Takes the setup of a node of the run. Setups of other nodes are not kept.
     pub(crate) fn set_up(&mut self, now: Ts, node: &str, setup: &Setup) {
         if self.nodes.contains_key(node) {
             self.wants_look |= self.setups.take(now, node, setup);
@@ -363,8 +362,9 @@ impl RunState {
         self.sections.take(rank, r.stage, step, e)
     }
 
-    /// A rank's own loss, true if one is out of line; of an attempt that was left it says nothing.
-    pub(crate) fn told_loss(&mut self, rank: u32, step: i64, loss: f64) -> bool {
+    /// Takes a rank's own loss. True if a rank is out of line. A rank of an attempt that was left
+    /// is not counted.
+    pub(crate) fn take_rank_loss(&mut self, rank: u32, step: i64, loss: f64) -> bool {
         let counts = || self.ranks.get(&rank).is_some_and(|r| !r.stale && r.last_step == Some(step));
         self.ranks.len() >= rank_loss::FEWEST && counts() && self.losses.take(rank, step, loss)
     }
@@ -372,7 +372,7 @@ impl RunState {
     pub(crate) fn bye(&mut self, now: Ts, e: &Event) {
         let silent = e.code.is_none() && e.extra.contains_key(hello::SOURCE);
         if silent && !self.deaths.is_empty() {
-            return; // what is known of its end is more than nothing
+            return; // the reported deaths say more about its end than this event
         }
         let code = e.code.unwrap_or(0);
         let rank = e.rank.unwrap_or(0);
@@ -389,8 +389,8 @@ impl RunState {
         if failed || self.worst_code == 0 {
             self.worst_code = code;
         }
-        // The run is over when every rank of this attempt has said so; one that never spoke is not
-        // waited for.
+        // The run is over when every rank of this attempt has ended. A rank that never reported is
+        // not waited for.
         if e.rank.is_none() || self.members().all(|(_, r)| r.done) {
             self.ended = Some(Ended { at: now, code: self.worst_code, text: e.text.clone(), silent });
         }
@@ -402,14 +402,14 @@ impl RunState {
         self.ranks.iter().filter(move |(n, r)| !r.stale && **n < world).map(|(n, r)| (*n, r))
     }
 
-    /// `told`: somebody said how the rank died; otherwise it was only seen to be gone.
-    pub(crate) fn died(&mut self, rank: u32, death: Death, told: bool) {
+    /// `reported`: an event says how the rank died; otherwise it was only seen to be gone.
+    pub(crate) fn died(&mut self, rank: u32, death: Death, reported: bool) {
         self.steps_since_death = 0;
         // A rank may die again in a later life.
         let news = self.deaths.get(&rank).is_none_or(|d| d.at < self.last_progress);
         if news && self.deaths.len() < MAX_DEATHS {
             self.deaths.insert(rank, death);
-        } else if let Some(had) = self.deaths.get_mut(&rank).filter(|_| told) {
+        } else if let Some(had) = self.deaths.get_mut(&rank).filter(|_| reported) {
             (had.text, had.when) = (death.text, had.when.min(death.when));
         }
     }
@@ -434,8 +434,8 @@ impl RunState {
             return if follows || run_step.is_none() { Arrival::Next } else { Arrival::Restarted };
         }
         if r.last_step.is_some_and(|last| step <= last) {
-            // Another source of the same rank may be minutes behind; of another attempt it says
-            // nothing of this one.
+            // Another source of the same rank may be minutes behind. Its reports of another attempt
+            // do not count for this one.
             return match r.stale {
                 true => Arrival::Stale,
                 false if attempt == r.attempt => Arrival::Again,
@@ -501,7 +501,7 @@ impl RunState {
     }
 
     pub(crate) fn advanced(&mut self, now: Ts, s: &StepSample) {
-        // A pause that nobody watched says nothing about the run.
+        // A pause during which nothing was received is no measure of the run.
         let watched = self.live_since <= self.last_progress;
         if let Some(before) = self.last_step_at {
             let secs = (s.ts - before).as_secs_f64();

@@ -19,24 +19,24 @@ const TOKENS: usize = 6;
 const MFU: usize = 7;
 const COMPUTED_MFU: usize = 8;
 
-/// Signals that tell how fast the run is.
+/// Signals that measure how fast the run is.
 const SPEEDS: [usize; 3] = [STEP_TIME, TOKENS, MFU];
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Values {
-    /// Zero of what is not told.
+    /// Zero where the report has no value.
     values: [f64; SIGNALS],
     quanta: [f64; SIGNALS],
-    /// A bit a signal that is told.
-    told: u16,
+    /// Bit `i` is set if the report has a value of signal `i`.
+    present: u16,
     loss_missing: bool,
-    /// The report tells of more than these.
+    /// The report has metrics beside these.
     #[serde(skip)]
     pub(crate) more: bool,
 }
 
-/// What the run's throughput and MFU are measured in: the best that was told. A droop is judged
-/// relative to itself, so another unit is not taken in between.
+/// The units of the run's throughput and MFU: the best that it has reported so far. A droop is
+/// judged relative to earlier values, so the unit must not change to a worse one in between.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Units {
     tokens: u8,
@@ -46,8 +46,8 @@ pub(crate) struct Units {
 /// How good an MFU of our own formula is.
 const COMPUTED: u8 = 3;
 
-/// Where a metric goes, and how good it is there; the first of two that tell the same is the better
-/// one.
+/// The signal that a metric is a value of, and how good a source of it the metric is: of two
+/// metrics of one signal the one with the higher number is used.
 fn place(name: &str) -> Option<(usize, u8)> {
     Some(match name {
         metric::LOSS => (LOSS, 0),
@@ -66,7 +66,7 @@ fn place(name: &str) -> Option<(usize, u8)> {
 }
 
 impl Values {
-    pub(crate) fn of(e: &Event, units: &mut Units) -> Self {
+    pub(crate) fn from_event(e: &Event, units: &mut Units) -> Self {
         let loss_missing = e.missing.iter().any(|m| m == metric::LOSS);
         let mut v = Self { loss_missing, more: !e.t.is_empty(), ..Self::default() };
         for (name, x) in e.m.iter() {
@@ -87,21 +87,21 @@ impl Values {
                 v.set(signal, x, e.q.get(name).unwrap_or(0.0));
             }
         }
-        v.loss_missing &= !v.tells(LOSS);
-        // A norm that a line should carry and does not is told where no number is: `null`, as
-        // strict JSON writes NaN.
-        if e.missing.iter().any(|m| m == metric::GRAD_NORM) && !v.tells(GRAD_NORM) {
+        v.loss_missing &= !v.is_present(LOSS);
+        // A gradient norm that is listed as missing was not finite: strict JSON writes NaN as
+        // `null`.
+        if e.missing.iter().any(|m| m == metric::GRAD_NORM) && !v.is_present(GRAD_NORM) {
             v.set(GRAD_NORM, f64::NAN, 0.0);
         }
         v
     }
 
-    fn tells(&self, signal: usize) -> bool {
-        self.told >> signal & 1 == 1
+    fn is_present(&self, signal: usize) -> bool {
+        self.present >> signal & 1 == 1
     }
 
     fn get(&self, signal: usize) -> Option<f64> {
-        self.tells(signal).then_some(self.values[signal])
+        self.is_present(signal).then_some(self.values[signal])
     }
 
     pub(crate) fn loss(&self) -> Option<f64> {
@@ -110,15 +110,15 @@ impl Values {
 
     fn set(&mut self, signal: usize, value: f64, quantum: f64) {
         (self.values[signal], self.quanta[signal]) = (value, quantum);
-        self.told |= 1 << signal;
+        self.present |= 1 << signal;
     }
 
     pub(crate) fn has(&self, signal: usize) -> bool {
-        self.tells(signal) || signal == LOSS && self.loss_missing
+        self.is_present(signal) || signal == LOSS && self.loss_missing
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.told == 0 && !self.loss_missing
+        self.present == 0 && !self.loss_missing
     }
 
     pub(crate) fn set_step_time(&mut self, derived: Option<Derived>) {
@@ -131,7 +131,7 @@ impl Values {
 
     pub(crate) fn forget(&mut self, signal: usize) {
         self.values[signal] = 0.0;
-        self.told &= !(1 << signal);
+        self.present &= !(1 << signal);
         self.loss_missing &= signal != LOSS;
     }
 
@@ -143,11 +143,11 @@ impl Values {
 
     /// Takes from `other` what is absent here; true if there was any.
     pub(crate) fn fill(&mut self, other: &Self) -> bool {
-        let absent = other.told & !self.told;
+        let absent = other.present & !self.present;
         for i in (0..SIGNALS).filter(|i| absent >> i & 1 == 1) {
             self.set(i, other.values[i], other.quanta[i]);
         }
-        let missing = (self.loss_missing || other.loss_missing) && !self.tells(LOSS);
+        let missing = (self.loss_missing || other.loss_missing) && !self.is_present(LOSS);
         let filled = absent != 0 || missing != self.loss_missing;
         self.loss_missing = missing;
         filled
@@ -157,7 +157,7 @@ impl Values {
         self.has(LOSS) || self.has(GRAD_NORM)
     }
 
-    pub(crate) fn tells_speed(&self) -> bool {
+    pub(crate) fn has_speed(&self) -> bool {
         SPEEDS.iter().any(|i| self.has(*i))
     }
 
@@ -165,7 +165,7 @@ impl Values {
         [LOSS, GRAD_NORM].iter().any(|i| !self.values[*i].is_finite())
     }
 
-    /// The part that nobody may miss, whoever tells it.
+    /// The non-finite loss and gradient norm: they are passed on whichever rank reports them.
     pub(crate) fn alarm(&self) -> Self {
         let mut alarm = Self::default();
         for i in [LOSS, GRAD_NORM] {

@@ -15,10 +15,14 @@ use serde::{Deserialize, Serialize};
 /// Readings whose plain mean is the first level, and after which it is known.
 const FIRST: u32 = 16;
 const KNOWN: u32 = 48;
+/// Weight of a reading in the level in the long run, and the deviation that counts at most, as a
+/// share.
 const SLOWLY: f32 = 1.0 / 2048.0;
 const BOUND: f32 = 0.01;
 /// Half of the smallest rise worth noticing.
 const HALF: f32 = 0.01;
+/// What a reading counts for at most, and the bound of S, in halves of that rise: 12 readings at
+/// the cap reach it.
 const CAP: f32 = 2.0;
 const H: f32 = 24.0;
 

@@ -1,7 +1,7 @@
 //! How many steps apart a signal is logged, and when that changes for good.
 //!
 //! Trainers log every step at first and every 500th later, or only when they evaluate: statistics
-//! of one cadence say little about another.
+//! of one cadence do not hold for another.
 
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 //! "Continuous inspection schemes", Biometrika 1954) of how far it is from its peers, in sigmas.
 //!
 //! ```text
-//! S = clip(S + min(z, CAP) − K, 0, 4·H)
+//! S = clip(S + min(z, CAP) − K, 0, 2·H)
 //! ```
 //! Peers differ for good by a sigma or two, and the worst of ten thousand by four: K lets that
 //! pass, CAP lets no single reading count for more than a few, and H is reached by six readings
@@ -11,11 +11,13 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Sigmas that count for nothing: 1 of 31,600 values of a normal distribution lies above 4.
 const K: f32 = 4.0;
+/// Sigmas that one reading counts for at most: it adds 4 to S.
 const CAP: f32 = 8.0;
-/// Where S says that it is out of line.
+/// S from which something is out of line: six readings at the cap.
 const H: f32 = 24.0;
-/// A return takes no longer than this many times H.
+/// Bound of S, so that it is back at zero after twelve readings at the median.
 const LIMIT: f32 = 2.0 * H;
 /// Weight of a reading in the means.
 const WEIGHT: f32 = 0.1;
@@ -37,7 +39,7 @@ impl Drift {
         if !z.is_finite() {
             return;
         }
-        // What it was before it went out of line says nothing of how far it is out.
+        // Readings from before it went out of line do not count for how far it is out.
         self.n = if self.s == 0.0 { 1 } else { self.n.saturating_add(1) };
         self.excess += WEIGHT.max(1.0 / self.n as f32) * (excess as f32 - self.excess);
         self.s = (self.s + z.min(CAP) - K).clamp(0.0, LIMIT);

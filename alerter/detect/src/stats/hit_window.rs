@@ -12,7 +12,7 @@ impl HitWindow {
     }
 
     /// Hits among the last `n` samples, at most 64.
-    pub fn of(self, n: u32) -> u32 {
+    pub fn count_last(self, n: u32) -> u32 {
         let mask = if n >= 64 { u64::MAX } else { (1 << n) - 1 };
         (self.0 & mask).count_ones()
     }
@@ -33,7 +33,7 @@ mod tests {
             let mut v = HitWindow::default();
             hits.iter().for_each(|h| v.push(*h));
             let want = hits.iter().rev().take(n.min(64) as usize).filter(|h| **h).count();
-            prop_assert_eq!(v.of(n) as usize, want);
+            prop_assert_eq!(v.count_last(n) as usize, want);
         }
     }
 }

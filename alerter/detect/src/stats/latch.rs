@@ -1,4 +1,4 @@
-//! Whether a condition has been announced, and how severely: each change is said once.
+//! Whether a condition has been reported, and how severely: each change is reported once.
 
 use serde::{Deserialize, Serialize};
 

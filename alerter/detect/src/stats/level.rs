@@ -24,17 +24,19 @@ const RATE: f64 = 1.0 / 16.0;
 const TREND_RATE: f64 = 1.0 / 8.0;
 /// Weight in the correlation: it takes many values to know one.
 const SLOW: f64 = 1.0 / 64.0;
+/// As in [`super::robust`].
 const K: f64 = 2.5;
 const B: f64 = 0.787;
-/// Highest correlation believed.
+/// Highest correlation believed: it divides the residuals by √(1.95/0.05) = 6.2.
 const MAX_PHI: f64 = 0.95;
-/// The one assumed at first.
+/// The one assumed at first: it divides the residuals by √(1.8/0.2) = 3.
 const FIRST_PHI: f64 = 0.8;
 /// Page's k: half of a shift of one sigma.
 const DRIFT: f64 = 0.5;
-/// No value counts for more, so that none alone can alarm.
+/// No value counts for more sigmas, so that none alone can alarm: with k = 0.5 a bound of 12 takes
+/// three.
 const CAP: f64 = 5.0;
-/// What a value may teach while a shift is suspected.
+/// Weight of a value, times that of others, while a shift is suspected.
 const DOUBTED: f64 = 0.1;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -96,7 +98,7 @@ impl Level {
 
     fn start(&mut self, floor: f64) {
         let values: Vec<f64> = self.recent.iter().collect();
-        // Changes tell the noise of a series that moves; a trend is what their median says.
+        // The noise of a series that moves is the scale of its changes, and its trend their median.
         let mut changes = Window::<WARM>::default();
         values.windows(2).for_each(|w| changes.push(w[1] - w[0]));
         let (slope, change) = changes.location_scale();

@@ -11,6 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
+/// As in [`super::robust`].
 const K: f64 = 2.5;
 const B: f64 = 0.787;
 

@@ -25,11 +25,14 @@ const KEPT: usize = 6;
 /// Samples before the first window, and growth of the windows.
 const FIRST: f64 = 256.0;
 pub const GROWTH: f64 = 1.25;
+/// As in [`super::robust`].
 const K: f64 = 2.5;
 const B: f64 = 0.787;
 /// Weight of a block in the running level and in the noise.
 const LEVEL_RATE: f64 = 0.25;
 const NOISE_RATE: f64 = 1.0 / 32.0;
+/// Factor of the standard error for the resemblance of neighbours, which successive differences do
+/// not show: it is √((1 + φ)/(1 − φ)) of a lag-1 correlation φ of 0.38.
 const CORRELATION: f64 = 1.5;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -62,7 +65,7 @@ pub struct Pace {
 }
 
 impl Fall {
-    /// Takes a value; tells at the end of each window, once there are enough of them.
+    /// Takes a value. Returns the pace at the end of each window, once there are enough of them.
     pub fn add(&mut self, step: i64, value: f64, floor: f64) -> Option<Pace> {
         self.seen = self.seen.saturating_add(1);
         if let Some(block) = self.blocks.add(step, value) {

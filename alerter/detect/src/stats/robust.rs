@@ -6,14 +6,16 @@
 //! d = x − m,  c = clip(d, ±K·s),  a = max(rate, 1/n)
 //! m += a·c,   s += a·(min(|d|, K·s)/B − s),   s ≥ floor
 //! ```
-//! K = 2.5; B = E min(|z|, K) = 0.787 of a standard normal makes `s` consistent. A value a million
-//! sigmas away moves `m` by `a·K·s` only, where a plain EWMA would follow it. The first values
-//! start it from their median and MAD.
+//! K = 2.5: 1.2 % of a normal distribution lie beyond it on both sides. B = 0.787 makes `s` nearly
+//! consistent: E min(|z|, K) of a standard normal is 0.794, so `s` settles at 1.009 of its standard
+//! deviation. A value a million sigmas away moves `m` by `a·K·s` only, where a plain EWMA would
+//! follow it. The first values start it from their median and MAD.
 
 use serde::{Deserialize, Serialize};
 
 use super::median::Window;
 
+/// Sigmas at which the influence of a value is bounded, and the assumed mean of min(|z|, K).
 const K: f64 = 2.5;
 const B: f64 = 0.787;
 

@@ -104,8 +104,8 @@ mod tests {
         }
         assert!(expected * 20 < pauses, "{expected} of {pauses}");
         let mut s = Season::default();
-        let told = (1..=40).filter(|i| s.add(10 * i, 4.0, 1).is_some()).count();
-        assert!(told >= 34, "every tenth step: {told} of 40");
+        let expected = (1..=40).filter(|i| s.add(10 * i, 4.0, 1).is_some()).count();
+        assert!(expected >= 34, "every tenth step: {expected} of 40");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! A series of its own, whoever tells it: of a run's steps, of a scrape every quarter of a minute,
-//! of a column of a file. It has no clock but that of its values.
+//! One series of values from any source: a run's steps, a scrape every quarter of a minute, or a
+//! column of a file. Its only clock is that of its values.
 //!
 //! Medians of 8 values, less what belongs to the hour and the day ([`super::calendar`]), are judged
-//! by [`super::level`]. A shift is told once, and is over when the level is back or has stayed for
-//! 64 blocks.
+//! by [`super::level`]. A shift is reported once, and is over when the level is back or has stayed
+//! for 64 blocks.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,8 @@ const FLOOR: f64 = 2e-3;
 const OF_SPREAD: f64 = 0.3;
 /// Steps of the printer by which a value must differ to differ at all.
 const PRINTED: f64 = 1.5;
-/// Sigmas below which a shift is no news at all, and within which it is over.
+/// Sigmas below which a shift is not reported, and within which it is over: 0.27 % and 4.6 % of a
+/// normal distribution lie beyond them on both sides.
 const LEAST: f64 = 3.0;
 const BACK: f64 = 2.0;
 /// Blocks until its level is accepted.
@@ -48,7 +49,7 @@ pub struct Series {
     recent: HitWindow,
 }
 
-/// A shift that was told.
+/// A shift that was reported.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Shift {
     expected: f64,
@@ -128,7 +129,7 @@ impl Series {
             self.level.hold(x);
             let back = (x - s.expected).abs() < (BACK * self.level.scale()).max(0.3 * s.size.abs());
             self.recent.push(back);
-            let (back, accepted) = (self.recent.of(3) >= 2, s.blocks >= ACCEPT);
+            let (back, accepted) = (self.recent.count_last(3) >= 2, s.blocks >= ACCEPT);
             if back || accepted {
                 let level = s.expected;
                 self.shift = None;

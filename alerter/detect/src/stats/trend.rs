@@ -64,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn tells_a_step_from_a_slope() {
+    fn a_step_is_distinguished_from_a_slope() {
         let step = [0.0, 0.1, -0.2, 0.4, 0.0, 2.6, 5.0, 5.1, 4.9];
         let slope = [0.0, 0.1, 1.1, 2.0, 2.9, 4.1, 5.0, 6.1, 7.0];
         assert!(is_step(&step) && !is_step(&slope));

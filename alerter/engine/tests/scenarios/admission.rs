@@ -1,5 +1,5 @@
-//! What a hostile exporter, or a hostile user of one, brings about; and what an honest one may do
-//! all the same.
+//! The limits of what a hostile exporter, or a hostile user of one, can do, and what an honest one
+//! may still do.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ const NODE2: &str = "node002:9765";
 struct World {
     engine: Engine,
     now: Ts,
-    told: Vec<Notification>,
+    notifications: Vec<Notification>,
     parts: BTreeMap<String, Vec<u8>>,
 }
 
@@ -36,7 +36,7 @@ impl World {
         Self {
             engine: Engine::new(config()),
             now: Ts(1_795_227_416_000),
-            told: Vec::new(),
+            notifications: Vec::new(),
             parts: BTreeMap::new(),
         }
     }
@@ -48,7 +48,7 @@ impl World {
     }
 
     fn absorb(&mut self, effects: Vec<Effect>) {
-        self.told.extend(effects.into_iter().filter_map(|effect| match effect {
+        self.notifications.extend(effects.into_iter().filter_map(|effect| match effect {
             Effect::Notify(n) => Some(*n),
             _ => None,
         }));
@@ -61,7 +61,7 @@ impl World {
         assert_eq!(self.engine.audit(self.now), []);
     }
 
-    /// An event of a source, without its braces; of the source's own node unless it says another.
+    /// An event of a source, without its braces; of the source's own node unless it names another.
     fn say(&mut self, source: &str, event: &str) {
         let node = source.split(':').next().unwrap_or_default();
         let own = if event.contains("\"node\"") { String::new() } else { format!(r#","node":"{node}""#) };
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// A run that nobody has ever heard of fails at its second step and says goodbye.
+    /// A run that did not exist before fails at its second step and sends a `bye`.
     fn invent(&mut self, source: &str, run: &str, uid: &str) {
         self.say(source, &format!(r#""k":"hello","run":"{run}","rank":0,"world":1{uid}"#));
         self.step(source, run, 0, 1, "2.5");
@@ -124,17 +124,20 @@ impl World {
         self.absorb(out);
     }
 
-    /// Titles of the pages since this was asked before, each incident once.
+    /// Titles of the pages since the last call, each incident once.
     fn pages(&mut self) -> Vec<String> {
-        let told = core::mem::take(&mut self.told);
+        let sent = core::mem::take(&mut self.notifications);
         let page = |n: &&Notification| n.action == Action::Trigger && n.message.severity == Severity::Page;
         let pages: BTreeMap<_, _> =
-            told.iter().filter(page).map(|n| (n.incident.clone(), n.message.title.clone())).collect();
+            sent.iter().filter(page).map(|n| (n.incident.clone(), n.message.title.clone())).collect();
         pages.into_values().collect()
     }
 
     fn refused(&self, source: &str, why: Refusal) -> u64 {
-        self.engine.refused().find(|(name, _)| *name == source).map_or(0, |(_, refused)| refused.of(why))
+        self.engine
+            .refused()
+            .find(|(name, _)| *name == source)
+            .map_or(0, |(_, refused)| refused.count_of(why))
     }
 
     fn runs(&self) -> BTreeSet<&str> {
@@ -182,7 +185,7 @@ fn a_sweep_that_fails_at_once_is_one_page_and_a_few_by_name() {
 }
 
 #[test]
-fn users_that_an_exporter_invents_are_told_together() {
+fn users_that_an_exporter_invents_are_reported_together() {
     let mut w = World::new();
     for i in 0..500 {
         w.invent(NODE1, &format!("run-{i}"), &format!(r#","uid":{i}"#));
@@ -262,7 +265,7 @@ fn a_node_moves_when_its_owner_is_silent_or_gone() {
         w.refused("10.0.0.2:1", Refusal::NodeTaken)
     };
     assert_eq!((over(true), over(false)), (0, 1));
-    // The operator's name for it says whose it is.
+    // The name that the operator gave the source decides who owns the node.
     let mut w = World::new();
     w.say("evil:1", r#""k":"hb","node":"node001""#);
     w.say(NODE1, r#""k":"hb","node":"node001""#);
@@ -279,7 +282,7 @@ fn a_source_that_others_send_to_speaks_for_all_of_them() {
         w.say("gate:1", &format!(r#""k":"step","node":"n{i}","run":"r","rank":{i},"world":50,"step":1"#));
     }
     assert_eq!((w.engine.nodes().count(), w.engine.refused().count()), (50, 0));
-    // Another beside it hears the same.
+    // Another collector beside it receives the same.
     w.input(SourceInput::SourceUp { source: "gate:2", many_nodes: true });
     w.say("gate:2", r#""k":"step","node":"n7","run":"r","rank":7,"world":50,"step":2"#);
     assert_eq!(w.engine.refused().count(), 0);
@@ -301,7 +304,7 @@ fn a_rank_is_its_sources_own_and_a_stranger_speaks_for_no_run() {
     assert_eq!((w.refused("evil:1", Refusal::RankTaken), w.refused("evil:1", Refusal::RankUnknown)), (3, 2));
     assert_eq!(w.refused("evil:1", Refusal::NotOfRun), 1);
     assert_eq!(w.pages(), [""; 0]);
-    // It is the run's own word that counts.
+    // The report of the run itself counts.
     w.say(NODE2, r#""k":"bye","run":"r","code":0"#);
     assert_eq!(w.refused(NODE2, Refusal::NotOfRun), 0);
 }
@@ -333,7 +336,7 @@ fn a_rank_moves_when_it_is_gone_where_it_was() {
 fn sources_of_one_exporter_may_speak_of_one_rank() {
     let mut w = World::new();
     w.step(NODE1, "r", 0, 1, "2.5");
-    // Its log says the same, and more.
+    // Its log reports the same, and more.
     w.say(NODE1, r#""k":"hello","run":"r","source":"tail""#);
     w.say(NODE1, r#""k":"step","run":"r","step":1,"m":{"loss":2.5,"lr":0.1}"#);
     w.say(NODE1, r#""k":"ckpt","run":"r","phase":"end""#);
@@ -387,14 +390,15 @@ fn a_run_that_was_only_named_is_free_when_it_is_over() {
     assert!(has(&w.pages(), "r:"));
 }
 
-/// Whoever names a run first has it. That the other one is not heard is told to a person, once.
+/// The first user that declares a run owns it. A person is notified, once, that reports of the
+/// other user are refused.
 #[test]
 fn two_users_of_one_run_are_a_ticket_and_not_one_for_each_record() {
     let mut w = World::new();
     w.say("evil:1", r#""k":"hello","run":"llama","rank":0,"world":1,"uid":7"#);
     w.step("evil:1", "llama", 0, 1, "2.5");
     w.say(NODE1, r#""k":"hello","run":"llama","rank":0,"world":1,"uid":1000"#);
-    assert_eq!(w.told.len(), 0, "a name alone is nobody's loss");
+    assert_eq!(w.notifications.len(), 0, "a name alone is nobody's loss");
     for step in 1..20 {
         w.step(NODE1, "llama", 0, step, "2.5");
         w.step("evil:1", "llama", 0, 1 + step, "2.5");
@@ -404,9 +408,9 @@ fn two_users_of_one_run_are_a_ticket_and_not_one_for_each_record() {
         }
     }
     w.nan(NODE1, "llama", 0, 20);
-    let told = core::mem::take(&mut w.told);
-    let tickets: Vec<_> = told.iter().filter(|n| n.action == Action::Trigger).collect();
-    assert_eq!(tickets.len(), 1, "{told:#?}");
+    let sent = core::mem::take(&mut w.notifications);
+    let tickets: Vec<_> = sent.iter().filter(|n| n.action == Action::Trigger).collect();
+    assert_eq!(tickets.len(), 1, "{sent:#?}");
     let message = &tickets[0].message;
     assert_eq!((message.severity, tickets[0].page), (Severity::Ticket, false));
     for part in
@@ -414,7 +418,7 @@ fn two_users_of_one_run_are_a_ticket_and_not_one_for_each_record() {
     {
         assert!(message.summary.contains(part), "{}", message.summary);
     }
-    // The liar falls silent, and the name is free: what the other says counts at once.
+    // The false owner falls silent, and the name is free: reports of the other count at once.
     w.forward(Span::secs(600));
     w.nan(NODE1, "llama", 0, 21);
     let pages = w.pages();
@@ -425,7 +429,7 @@ fn two_users_of_one_run_are_a_ticket_and_not_one_for_each_record() {
 }
 
 #[test]
-fn a_source_that_disputes_every_run_is_told_of_a_few_times() {
+fn a_source_that_disputes_every_run_makes_only_a_few_tickets() {
     let mut w = World::new();
     for i in 0..50 {
         w.say(NODE1, &format!(r#""k":"hello","run":"r{i}","rank":0,"uid":1000"#));
@@ -433,7 +437,7 @@ fn a_source_that_disputes_every_run_is_told_of_a_few_times() {
         w.say("evil:1", &format!(r#""k":"hello","run":"r{i}","rank":0,"uid":7"#));
         w.step("evil:1", &format!("r{i}"), 0, 1, "2.5");
     }
-    let tickets = w.told.iter().filter(|n| n.action == Action::Trigger).count();
+    let tickets = w.notifications.iter().filter(|n| n.action == Action::Trigger).count();
     assert!((1..=8).contains(&tickets), "{tickets}");
     assert_eq!(w.pages(), [""; 0]);
 }

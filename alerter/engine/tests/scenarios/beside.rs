@@ -1,4 +1,4 @@
-//! What a run tells beside its samples, from the event of a client to the incident: evaluations,
+//! What a run reports beside its samples, from the event of a client to the incident: evaluations,
 //! parts of steps, statistics of layers, other numbers, checkpoints; and what spikes of several
 //! runs have in common.
 #![allow(clippy::panic, reason = "a test fails by panicking")]
@@ -68,7 +68,7 @@ impl World {
         found
     }
 
-    fn told(&self) -> Vec<(Kind, Severity)> {
+    fn reported(&self) -> Vec<(Kind, Severity)> {
         let loud = |r: &&IncidentRecord| r.severity > Severity::Info;
         self.incidents().iter().filter(loud).map(|r| (r.kind, r.severity)).collect()
     }
@@ -97,7 +97,7 @@ fn step(run: &str, rank: u32, step: i64, grad: f64, m: &str, t: &str) -> String 
 }
 
 #[test]
-fn an_evaluation_that_gets_worse_is_one_ticket_whoever_tells_it() {
+fn an_evaluation_that_gets_worse_is_one_ticket_whoever_reports_it() {
     let mut w = World::new();
     for s in 1..=8000 {
         w.say(2000 * s, &step("r", 0, s, 1.0, "", ""));
@@ -128,10 +128,10 @@ fn a_wait_for_data_joins_the_slow_down_that_it_makes() {
 }
 
 /// One report of twelve layers, as the client's helper sends it: beside the last step reported.
-fn layers(s: i64, sick: impl Fn(usize) -> f64) -> String {
+fn layers(s: i64, factor: impl Fn(usize) -> f64) -> String {
     let mut m = String::new();
     for i in 0..12 {
-        let norm = 0.05 * (0.1 * wobble(s, 10 + i as i64)).exp() * sick(i);
+        let norm = 0.05 * (0.1 * wobble(s, 10 + i as i64)).exp() * factor(i);
         let _ = write!(m, "{}\"grad_norm/model.layers.{i}\":{norm}", if i == 0 { "" } else { "," });
     }
     format!("{{\"v\":1,\"k\":\"step\",\"run\":\"r\",\"rank\":0,\"attempt\":0,\"step\":{s},\"m\":{{{m}}}}}")
@@ -144,8 +144,9 @@ fn the_layer_that_exploded_first_is_in_the_page() {
         let grad = if (1203..1240).contains(&s) { 60.0 } else { 1.0 };
         w.say(2000 * s, &step("r", 0, s, grad, "", ""));
         if s % 10 == 0 {
-            let sick = |i| if (1190..1240).contains(&s) && i == 7 || s == 1200 && i > 3 { 30.0 } else { 1.0 };
-            w.say(2000 * s, &layers(s, sick));
+            let factor =
+                |i| if (1190..1240).contains(&s) && i == 7 || s == 1200 && i > 3 { 30.0 } else { 1.0 };
+            w.say(2000 * s, &layers(s, factor));
         }
     }
     let r = w.only(Kind::GradSpike);
@@ -174,7 +175,7 @@ fn other_numbers_make_one_ticket_with_their_name() {
 }
 
 #[test]
-fn a_slow_save_tells_what_is_at_risk_in_dollars() {
+fn a_slow_save_states_what_is_at_risk_in_dollars() {
     let mut w = World::new();
     for s in 1..=3000 {
         w.say(2000 * s, &step("r", 0, s, 1.0, "", ""));
@@ -188,11 +189,11 @@ fn a_slow_save_tells_what_is_at_risk_in_dollars() {
         r.summary,
         "a checkpoint took 10m, 40s is usual (400 GB at 0.6667 GB/s, 10 GB/s before); one is written every 13m 20s of work"
     );
-    let told = w.out.iter().find_map(|e| match e {
+    let message = w.out.iter().find_map(|e| match e {
         Effect::Notify(n) if n.message.kind == Kind::CkptSlow => Some(n.message.clone()),
         _ => None,
     });
-    let at_risk = told.unwrap().facts.into_iter().find(|f| f.label == "Work at risk").unwrap();
+    let at_risk = message.unwrap().facts.into_iter().find(|f| f.label == "Work at risk").unwrap();
     assert_eq!(
         at_risk.text,
         "0s of 4 GPUs = 0 GPU hours = $0.00; up to 23m 20s before the next checkpoint = 1.556 GPU hours = $3.11"
@@ -200,7 +201,7 @@ fn a_slow_save_tells_what_is_at_risk_in_dollars() {
 }
 
 #[test]
-fn a_batch_that_made_other_runs_spike_is_told_as_that() {
+fn a_batch_that_made_other_runs_spike_is_reported_as_that() {
     let mut w = World::new();
     let spiking = |s: i64| if s == 700 { 12.0 } else { 1.0 };
     for run in ["alice", "bob"] {
@@ -266,10 +267,10 @@ proptest! {
             }
         }
         prop_assert_eq!(text(&a.out), text(&b.out));
-        prop_assert!(a.told().len() >= 2, "{:?}", a.told());
+        prop_assert!(a.reported().len() >= 2, "{:?}", a.reported());
     }
 
-    /// Every line twice, and those of a step in any order: what is told beside the samples is
+    /// Every line twice, and those of a step in any order: what is reported beside the samples is
     /// judged once.
     #[test]
     fn resends_change_nothing(seed in 0i64..1000, late in 1usize..40) {

@@ -30,8 +30,8 @@ fn episode() -> impl Strategy<Value = Episode> {
 }
 
 fn report(step: i64, rank: u32, e: &Episode) -> Event {
-    let sick = (e.from..e.from + e.length).contains(&step);
-    let (grad, rise) = if sick { (e.factor, e.rise) } else { (1.0, 0.0) };
+    let faulty = (e.from..e.from + e.length).contains(&step);
+    let (grad, rise) = if faulty { (e.factor, e.rise) } else { (1.0, 0.0) };
     let mut event = Event::step("r", step);
     (event.rank, event.world, event.attempt) = (Some(rank), Some(4), Some(0));
     event.ts = Some((START + 2000 * step) as f64 / 1000.0);
@@ -71,7 +71,7 @@ fn loud(found: &[IncidentRecord]) -> Vec<(Cause, Severity)> {
     found.iter().filter(|r| r.severity > Severity::Info).map(|r| (r.cause, r.severity)).collect()
 }
 
-/// What does not depend on when a word arrived.
+/// The part of incidents that does not depend on when a report arrived.
 fn brief(found: &[IncidentRecord]) -> Vec<(&'static str, Severity, i64, i64)> {
     found.iter().map(|r| (r.kind.as_str(), r.severity, r.start_step, r.detected_step)).collect()
 }
@@ -103,7 +103,7 @@ proptest! {
         prop_assert_eq!(brief(&once), brief(&twice));
     }
 
-    /// Ranks other than the one that tells the loss are late, early or missing for a while.
+    /// Ranks other than the one that reports the loss are late, early or missing for a while.
     #[test]
     fn missing_and_late_ranks_change_nothing(e in episode(), gone in 1u32..4, from in 100i64..900, late in 0i64..12) {
         let ragged = (1..=STEPS).flat_map(|s| (0..4u32).filter_map(move |rank| {

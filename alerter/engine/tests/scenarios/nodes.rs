@@ -1,5 +1,5 @@
-//! What nodes say of themselves, through the whole engine: faults, links, throttled GPUs, memory
-//! errors, setups, and how they become one incident with the run they hit.
+//! Reports about nodes, through the whole engine: faults, links, throttled GPUs, memory errors,
+//! setups, and how they become one incident with the run they hit.
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 mod advice;

@@ -1,4 +1,4 @@
-//! Ranks and sources that tell of the same step.
+//! Ranks and sources that report the same step.
 
 use stepwatch_engine::{Engine, SourceInput};
 use stepwatch_model::time::Ts;
@@ -39,10 +39,10 @@ fn step(rank: u32, step: i64, metrics: &[(&str, f64)]) -> Event {
 fn a_nan_of_any_rank_counts_and_once() {
     let healthy =
         (1..100).flat_map(|s| (0..4).map(move |r| step(r, s, &[("loss", 2.0), ("step_time", 1.0)])));
-    let sick = (100..103).flat_map(|s| {
+    let faulty = (100..103).flat_map(|s| {
         (0..4).map(move |r| step(r, s, &[("loss", if r == 2 { f64::NAN } else { 2.0 }), ("step_time", 1.0)]))
     });
-    assert_eq!(incidents(healthy.chain(sick)), [(Kind::Nonfinite, Severity::Page)]);
+    assert_eq!(incidents(healthy.chain(faulty)), [(Kind::Nonfinite, Severity::Page)]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is said of a run in words, and how it ends.
+//! Reports about a run as text, and how a run ends.
 
 use stepwatch_engine::{Engine, SourceInput};
 use stepwatch_model::time::{Span, Ts};
@@ -83,7 +83,7 @@ fn said(name: &str, level: &str, text: &str) -> Event {
     }
 }
 
-/// A rank's end as its log tells it.
+/// The end of a rank as the tailed log reports it.
 fn bye(code: Option<i64>, text: Option<&str>) -> Event {
     let mut e = Event {
         run: Some("r".into()),
@@ -177,7 +177,7 @@ fn a_log_that_ends_without_a_word_is_over_and_no_hang() {
 }
 
 #[test]
-fn a_hang_that_was_told_is_not_over_because_the_log_ended() {
+fn a_hang_that_was_reported_is_not_over_because_the_log_ended() {
     let mut b = Bench::new();
     b.wait(2400);
     b.feed(&bye(None, None));
@@ -198,7 +198,7 @@ fn a_log_that_ended_with_last_words_is_a_crash_and_a_silent_end_takes_nothing_ba
 }
 
 #[test]
-fn how_a_process_ended_is_told_when_it_is_known() {
+fn how_a_process_ended_is_reported_when_it_is_known() {
     let mut b = Bench::new();
     let mut dead = said("rank_dead", "error", "process 42 closed its socket without a goodbye");
     dead.rank = Some(0);

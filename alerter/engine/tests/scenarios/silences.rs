@@ -1,5 +1,4 @@
-//! Silences, and the alerts of other programs, on virtual time: what is told to whom, when, and
-//! what is not.
+//! Silences, and the alerts of other programs, on virtual time: who is notified of what, and when.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -114,7 +113,7 @@ impl World {
         plan.silence.id
     }
 
-    fn tell(&mut self, labels: &[(&str, &str)], ends_in: Option<i64>) {
+    fn send_alert(&mut self, labels: &[(&str, &str)], ends_in: Option<i64>) {
         let set = |pairs: &[(&str, &str)]| -> LabelSet {
             pairs.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect()
         };
@@ -125,7 +124,7 @@ impl World {
         self.input(Input::Alerts { told: &told });
     }
 
-    /// When what was told to `phone`.
+    /// Seconds and actions of the notifications to `phone`.
     fn phone(&self) -> Vec<(i64, Action)> {
         self.sent.iter().filter(|(_, n)| n.receiver == "phone").map(|(t, n)| (*t, n.action)).collect()
     }
@@ -146,7 +145,7 @@ fn running() -> World {
 }
 
 #[test]
-fn what_is_silenced_is_kept_and_told_when_the_silence_ends() {
+fn what_is_silenced_is_kept_and_notified_when_the_silence_ends() {
     let mut w = running();
     w.silence(&["run=llama"], 600, false);
     w.rank_dies();
@@ -170,20 +169,20 @@ fn what_is_silenced_is_kept_and_told_when_the_silence_ends() {
 }
 
 #[test]
-fn what_is_over_before_the_silence_ends_is_told_to_nobody() {
+fn nobody_is_notified_of_what_is_over_before_the_silence_ends() {
     let mut w = running();
     w.silence(&["run=llama"], 3600, false);
     let labels = [("alertname", "DiskFull"), ("run", "llama"), ("severity", "critical")];
-    w.tell(&labels, Some(86_400));
+    w.send_alert(&labels, Some(86_400));
     let id = w.only().id.clone();
     w.forward(60);
-    w.tell(&labels, Some(0));
+    w.send_alert(&labels, Some(0));
     w.forward(4000);
     assert_eq!(w.sent.iter().filter(|(_, n)| n.incident == id).count(), 0, "{:#?}", w.history);
 }
 
 #[test]
-fn whoever_was_told_is_told_of_the_end_and_of_nothing_else() {
+fn a_receiver_that_was_notified_is_notified_of_the_end_and_of_nothing_else() {
     let mut w = running();
     w.rank_dies();
     assert_eq!(w.phone(), [(5, Action::Trigger)]);
@@ -203,7 +202,7 @@ fn a_silence_may_be_of_one_incident() {
     let mut w = running();
     let silence = w.silence(&["run=llama"], 7200, true);
     let labels = [("alertname", "DiskFull"), ("run", "llama"), ("severity", "critical")];
-    w.tell(&labels, Some(86_400));
+    w.send_alert(&labels, Some(86_400));
     let id = w.only().id.clone();
     w.forward(30);
     w.input(Input::Resolve { incident: &id, by: "bob" });
@@ -212,7 +211,7 @@ fn a_silence_may_be_of_one_incident() {
     w.forward(600);
     assert!(w.only().quiet.is_some() && w.only().state == State::Open, "it is back, and silenced");
     w.input(Input::Resolve { incident: &id, by: "bob" });
-    w.tell(&labels, Some(0));
+    w.send_alert(&labels, Some(0));
     assert_eq!(phase(&w), Phase::Expired);
 }
 
@@ -222,18 +221,18 @@ fn who_relies_on_it_is_reminded_before_it_ends() {
     let mut w = World::new(ResponderConfig { silences: remind, ..ResponderConfig::default() });
     w.step(1, 2.5);
     w.rank_dies();
-    let told = w.sent.len();
+    let before = w.sent.len();
     assert!(w.sent.iter().any(|(_, n)| n.receiver == "chat"), "{:?}", w.sent);
     w.silence(&["run=llama"], 3600, false);
     w.forward(2699);
-    assert_eq!(w.sent.len(), told, "{:?}", w.sent);
+    assert_eq!(w.sent.len(), before, "{:?}", w.sent);
     w.forward(2);
-    let reminders: Vec<_> = w.sent[told..].iter().map(|(_, n)| (n.receiver.as_str(), n.action)).collect();
+    let reminders: Vec<_> = w.sent[before..].iter().map(|(_, n)| (n.receiver.as_str(), n.action)).collect();
     assert!(
         !reminders.is_empty() && reminders.iter().all(|r| *r == ("chat", Action::Update)),
         "{reminders:?}"
     );
-    assert!(w.sent[told].1.message.reason.contains("ends in 15m"), "{}", w.sent[told].1.message.reason);
+    assert!(w.sent[before].1.message.reason.contains("ends in 15m"), "{}", w.sent[before].1.message.reason);
     assert!(w.silences[0].reminded);
 }
 
@@ -289,7 +288,7 @@ fn a_maintenance_window_comes_again() {
     )
     .unwrap();
     let mut w = World::new(ResponderConfig { maintenance: vec![window], ..ResponderConfig::default() });
-    w.tell(&[("alertname", "DiskFull"), ("severity", "page"), ("node", "gpu-1")], Some(100_000));
+    w.send_alert(&[("alertname", "DiskFull"), ("severity", "page"), ("node", "gpu-1")], Some(100_000));
     assert_eq!(w.phone(), [], "{:#?}", w.history);
     assert!(
         w.only().quiet.as_ref().unwrap().words.contains("maintenance window nightly"),
@@ -308,8 +307,8 @@ fn alerts_of_one_rule_and_run_are_one_incident() {
     let mut w = running();
     let alert =
         |node| [("alertname", "DiskFull"), ("severity", "critical"), ("node", node), ("team", "storage")];
-    w.tell(&alert("gpu-1"), None);
-    w.tell(&alert("gpu-1"), None);
+    w.send_alert(&alert("gpu-1"), None);
+    w.send_alert(&alert("gpu-1"), None);
     w.forward(1);
     assert_eq!(w.phone(), [(5, Action::Trigger)]);
     let r = w.only();
@@ -318,17 +317,17 @@ fn alerts_of_one_rule_and_run_are_one_incident() {
     assert_eq!(r.labels.get("alertname").map(String::as_str), Some("DiskFull"));
     assert!(r.summary.contains("DiskFull: it is full"), "{}", r.summary);
     assert_eq!(r.nodes, ["gpu-1"]);
-    w.tell(&alert("gpu-1"), Some(0));
+    w.send_alert(&alert("gpu-1"), Some(0));
     w.forward(100);
     assert_eq!(w.only().state, State::Resolved);
     assert_eq!(w.phone().last().map(|p| p.1), Some(Action::Resolve));
 }
 
 #[test]
-fn one_that_is_not_told_any_more_is_over() {
+fn an_alert_that_is_not_sent_any_more_is_over() {
     let mut w = World::new(ResponderConfig::default());
     for _ in 0..10 {
-        w.tell(&[("alertname", "Probe"), ("instance", "https://x/y")], None);
+        w.send_alert(&[("alertname", "Probe"), ("instance", "https://x/y")], None);
         w.forward(60);
     }
     assert_eq!((w.only().state, w.only().severity), (State::Open, Severity::Ticket));
@@ -338,16 +337,16 @@ fn one_that_is_not_told_any_more_is_over() {
 }
 
 #[test]
-fn what_our_own_detectors_told_already_is_not_told_twice() {
+fn what_our_own_detectors_reported_already_is_not_notified_twice() {
     let alert =
         [("alertname", "TrainRankDead"), ("severity", "page"), ("run", "llama"), ("kind", "rank_dead")];
     let mut w = running();
     w.rank_dies();
-    w.tell(&alert, None);
+    w.send_alert(&alert, None);
     assert_eq!((w.records.len(), w.phone().len()), (1, 1), "{:#?}", w.history);
     // The other way round.
     let mut w = running();
-    w.tell(&alert, None);
+    w.send_alert(&alert, None);
     w.rank_dies();
     let triggers = w.phone().iter().filter(|p| p.1 == Action::Trigger).count();
     assert_eq!((w.records.len(), triggers), (1, 1), "{:#?}", w.history);
@@ -358,19 +357,19 @@ fn alerts_are_silenced_one_by_one() {
     let mut w = World::new(ResponderConfig::default());
     w.silence(&["alertname=DiskFull", "instance=~\"a.*\""], 3600, false);
     let alert = |instance| [("alertname", "DiskFull"), ("severity", "page"), ("instance", instance)];
-    w.tell(&alert("a1:9100"), Some(7200));
-    w.tell(&alert("a2:9100"), Some(7200));
+    w.send_alert(&alert("a1:9100"), Some(7200));
+    w.send_alert(&alert("a2:9100"), Some(7200));
     w.forward(1);
     assert_eq!(w.phone(), [], "{:#?}", w.history);
-    w.tell(&alert("b1:9100"), Some(7200));
+    w.send_alert(&alert("b1:9100"), Some(7200));
     assert_eq!(w.phone().len(), 1, "one of them is not silenced: {:#?}", w.history);
 }
 
 #[test]
 fn an_info_and_a_watchdog_wake_nobody() {
     let mut w = World::new(ResponderConfig::default());
-    w.tell(&[("alertname", "Watchdog"), ("severity", "none")], None);
-    w.tell(&[("alertname", "Note"), ("severity", "info")], None);
+    w.send_alert(&[("alertname", "Watchdog"), ("severity", "none")], None);
+    w.send_alert(&[("alertname", "Note"), ("severity", "info")], None);
     w.forward(400);
     assert_eq!(w.sent.len(), 0);
     assert!(w.records.iter().all(|r| r.severity == Severity::Info));
@@ -382,7 +381,7 @@ fn an_alert_is_silenced_by_either_name_of_its_severity() {
     for severity in ["critical", "page"] {
         let mut w = World::new(ResponderConfig::default());
         w.silence(&["alertname=DiskFull", &format!("severity={severity}")], 3600, false);
-        w.tell(&alert, Some(7200));
+        w.send_alert(&alert, Some(7200));
         w.forward(60);
         assert_eq!(w.phone(), [], "{severity}: {:#?}", w.history);
         assert_eq!(w.only().quiet.as_ref().map(|q| q.why), Some(Hidden::Silenced));
@@ -395,7 +394,10 @@ fn of_alerts_with_silences_of_their_own_the_first_to_end_counts() {
         let mut w = World::new(ResponderConfig::default());
         for (instance, length) in ["a1:9100", "b1:9100"].into_iter().zip(lengths) {
             w.silence(&[&format!("instance=\"{instance}\"")], length, false);
-            w.tell(&[("alertname", "DiskFull"), ("severity", "page"), ("instance", instance)], Some(7200));
+            w.send_alert(
+                &[("alertname", "DiskFull"), ("severity", "page"), ("instance", instance)],
+                Some(7200),
+            );
         }
         let until = w.only().quiet.as_ref().and_then(|q| q.until);
         assert_eq!(until, Some(w.now + Span::secs(600)), "{:#?}", w.history);
@@ -407,13 +409,13 @@ fn of_alerts_with_silences_of_their_own_the_first_to_end_counts() {
 }
 
 #[test]
-fn a_silence_of_alerts_hides_nothing_that_our_own_detectors_tell() {
+fn a_silence_of_alerts_suppresses_nothing_that_our_own_detectors_report() {
     let mut w = running();
     w.silence(&["severity=critical"], 3600, false);
     w.rank_dies();
     let alert =
         [("alertname", "TrainRankDead"), ("severity", "critical"), ("run", "llama"), ("kind", "rank_dead")];
-    w.tell(&alert, None);
+    w.send_alert(&alert, None);
     w.forward(60);
     // Nor when the silences are looked at again.
     w.silence(&["run=other"], 60, false);

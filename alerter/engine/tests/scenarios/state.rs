@@ -73,7 +73,7 @@ fn each_memory_is_a_part_of_its_own_and_goes_when_it_is_old() {
     assert_eq!(unusable, [""; 0]);
     step(&mut restored, "r", 3, r#""NaN""#);
     assert_eq!(restored.open_count(), 0, "a person closed it");
-    // It clears, an hour goes by, and another incident opens: nobody remembers.
+    // It clears, an hour goes by, and another incident opens: the first one is forgotten.
     step(&mut restored, "r", 4, "2.5");
     restored.take_dirty();
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! The life of incidents on virtual time: what is told to whom, when, and what is not.
+//! The life of incidents on virtual time: who is notified of what, and when.
 
 mod world;
 
@@ -109,7 +109,7 @@ fn a_declared_evaluation_or_save_is_not_a_hang_and_a_hung_one_is() {
     pauses(&save(CkptPhase::Start), &save(CkptPhase::End));
 }
 
-/// A log that takes a step a second from this one on, and then says nothing for so long.
+/// A log that has a step a second from this one on, and then nothing for so long.
 fn bare_log(from: i64, silent: i64) -> World {
     let mut w = World::new(two_levels());
     for step in from..from + 60 {
@@ -162,14 +162,14 @@ fn a_pause_that_was_survived_is_no_surprise_the_second_time() {
 #[test]
 fn lines_that_come_ever_farther_apart_are_no_hang() {
     let mut w = World::new(two_levels());
-    let (mut step, mut told) = (0, 0);
+    let (mut step, mut sent) = (0, 0);
     for every in [1, 1, 1, 500, 500, 500, 500] {
         w.forward(Span::secs(4 * every));
         step += every;
         w.event(step_of(0, step));
-        told = w.sent.len();
+        sent = w.sent.len();
     }
-    assert!(told <= 2, "once, when nobody could know, and that it is over: {:?}", w.history);
+    assert!(sent <= 2, "once, when the pace was not known, and once for its end: {:?}", w.history);
     assert!(w.records.iter().all(|r| r.severity < Severity::Page), "{:?}", w.history);
 }
 
@@ -228,7 +228,7 @@ fn a_source_that_feeds_nothing_is_watched_too() {
 }
 
 #[test]
-fn a_stale_checkpoint_is_told_once_a_step() {
+fn a_stale_checkpoint_is_reported_once_a_step() {
     let mut w = World::new(two_levels());
     for round in 0..4 {
         w.train(1 + round * 400, 400, 1);
@@ -365,7 +365,7 @@ fn bye(rank: u32, code: i64) -> Event {
 }
 
 #[test]
-fn every_crash_is_told_not_only_the_first() {
+fn every_crash_is_notified_not_only_the_first() {
     let mut w = World::new(two_levels());
     for life in 0..3 {
         w.train(1 + 100 * life, 100, 1);
@@ -375,14 +375,14 @@ fn every_crash_is_told_not_only_the_first() {
     }
     let pages =
         w.sent.iter().filter(|(_, n)| n.page && n.receiver == "chat" && n.action == Action::Trigger).count();
-    // The third comes while the second is still held open: one incident, which nobody has answered
-    // and which goes on climbing.
+    // The third comes while the second is still held open: one incident, which is not acknowledged
+    // and goes on escalating.
     assert_eq!(pages, 2, "{:?}", w.history);
     assert!(w.history.iter().any(|h| h.starts_with("came back: rank 0 on node001 died")), "{:?}", w.history);
 }
 
 #[test]
-fn a_hang_before_the_first_step_is_told() {
+fn a_hang_before_the_first_step_is_reported() {
     let mut w = World::new(two_levels());
     let mut hello = Event::new(EventKind::Hello);
     (hello.run, hello.rank) = (Some("llama".into()), Some(0));
@@ -478,7 +478,7 @@ fn neither_a_queue_nor_a_rollback_nor_a_pause_makes_a_checkpoint_stale() {
 }
 
 #[test]
-fn a_backlog_that_tells_of_its_own_end_wakes_nobody() {
+fn a_backlog_that_contains_its_own_end_wakes_nobody() {
     let mut w = World::new(two_levels());
     let old = w.now;
     w.now = w.now + Span::secs(3600);

@@ -11,12 +11,15 @@ const SHORT: u32 = 8;
 const SHORT_SLOW: u32 = 5;
 const LONG: u32 = 32;
 const LONG_SLOW: u32 = 24;
-/// Standard deviations of the ranks' mean excess.
+/// Robust standard deviations of the ranks' mean excess: 10⁻⁹ of a normal distribution lies above
+/// 6, so none of thousands of ranks is out of line by chance.
 pub(super) const FAR: f32 = 6.0;
 /// The same of what the steps lose to their slowest rank.
 const CLEAR: f64 = 6.0;
-/// Steps that show who is slowest.
+/// Steps from which it is known how the slowest rank changes.
 const PICTURE: usize = 16;
+/// It rotates above this normalised entropy of who was slowest, and below this share of steps in
+/// which the slowest stayed the same.
 const EVENLY: f64 = 0.6;
 const REPEATS: f64 = 0.2;
 /// It is over at this share of what began it.
@@ -34,8 +37,8 @@ pub(super) struct Rotation<'a> {
 fn is_slow(c: &Config, m: &Member, g: &Group) -> bool {
     let far = m.excess > FAR * g.spread;
     let over = |ratio: f64| f64::from(m.excess) > ratio.ln();
-    let soon = m.steps >= SHORT && m.slow.of(SHORT) >= SHORT_SLOW && over(c.ratio);
-    let later = m.steps >= LONG && m.slower.of(LONG) >= LONG_SLOW && over(c.ticket_ratio);
+    let soon = m.steps >= SHORT && m.slow.count_last(SHORT) >= SHORT_SLOW && over(c.ratio);
+    let later = m.steps >= LONG && m.slower.count_last(LONG) >= LONG_SLOW && over(c.ticket_ratio);
     far && (soon || later)
 }
 
@@ -46,27 +49,27 @@ fn has_slowed(c: &Config, m: &Member, g: &Group, spread: impl FnOnce() -> f64) -
     rises && cost(m, g) > 0.5 * c.rise && m.rise() > f64::from(FAR) * spread()
 }
 
-/// It costs what is worth a page.
+/// Whether its cost is worth a page.
 pub(super) fn is_costly(c: &Config, m: &Member, g: &Group) -> bool {
     f64::from(m.excess) > c.ratio.ln() || cost(m, g) > c.page_rise
 }
 
-/// What the steps lose to it that they did not lose before: to how much slower it was itself, or
-/// another of its peers.
+/// The share of the time that the steps lose to it beyond what they already lost to the slowest of
+/// its peers, or to this rank before.
 fn cost(m: &Member, g: &Group) -> f64 {
     f64::from(m.excess - g.worst)
 }
 
 /// The ranks that are slow now, or were found so and still are.
 pub(super) fn persistent(c: &Config, s: &RankComputeTimes, named: &BTreeSet<u32>) -> BTreeSet<u32> {
-    // Of a stage once, and only where somebody asks: it takes all of its ranks.
+    // Computed once a stage, and only if needed, because it takes all ranks of the stage.
     let mut spreads: BTreeMap<u32, f64> = BTreeMap::new();
     let mut is_slow_now = |m: &Member, g: &Group| {
         let spread = || *spreads.entry(m.stage).or_insert_with(|| s.spread_of_rises(m.stage));
         is_slow(c, m, g) || has_slowed(c, m, g, spread)
     };
     let slow = s.members.iter().filter(|(rank, m)| {
-        let held = named.contains(rank) && (m.slower.of(SHORT) > 0 || m.usual.holds());
+        let held = named.contains(rank) && (m.slower.count_last(SHORT) > 0 || m.usual.holds());
         held || s.groups.get(&m.stage).is_some_and(|g| is_slow_now(m, g))
     });
     slow.map(|(rank, _)| *rank).collect()

@@ -1,4 +1,4 @@
-//! What is said of ranks that compute as they are told.
+//! Findings about ranks whose compute times follow a plan.
 
 use super::*;
 use crate::detectors::testing::Noise;
@@ -92,7 +92,7 @@ fn a_rise_of_four_per_cent_pages_when_it_lasts_as_a_droop_does() {
 }
 
 #[test]
-fn waits_that_begin_to_go_round_are_told_from_five_per_cent_on() {
+fn waits_that_begin_to_rotate_are_reported_from_five_per_cent_on() {
     let round = |step: i64, rank, noise: &mut Noise| {
         let (_, secs, gc) = even(step, rank, noise)?;
         let turn = step > 100 && (step * 5 + step / 7) % 8 == i64::from(rank);
@@ -115,7 +115,7 @@ fn ranks_that_are_missing_or_report_now_and_then_hide_nobody() {
 }
 
 #[test]
-fn garbage_collection_and_uneven_work_are_told_apart_and_blame_nobody() {
+fn garbage_collection_and_uneven_work_are_distinguished_and_blame_nobody() {
     let pauses = |step: i64, rank, noise: &mut Noise| {
         let (stage, secs, _) = even(step, rank, noise)?;
         Some(if (step * 5 + i64::from(rank) * 11) % 16 == 0 {

@@ -1,4 +1,4 @@
-//! What is said of ranks that are slow.
+//! Texts about ranks that are slow.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,9 @@ use crate::run::rank_compute_time::{Group, Member, RankComputeTimes};
 use stepwatch_model::number;
 use stepwatch_model::{Observation, Sentence, Suspect, Target};
 
-/// Of the pauses of a collector: spread of their lengths, distance from ranks without one, share
-/// that the trainer itself calls so.
+/// Pauses of a garbage collector: the spread of their lengths as a share of the time lost, at most;
+/// their distance from ranks without one in sigmas, at least (6·10⁻¹⁶ of a normal distribution lies
+/// above 8); and the share of the loss that the trainer itself reports as `gc`.
 const ALIKE: f64 = 0.35;
 const APART: f64 = 8.0;
 const CALLED_GC: f64 = 0.5;

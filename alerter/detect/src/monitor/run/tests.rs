@@ -1,4 +1,5 @@
-//! The same run told by one source, or by several that each tell a part of it at their own pace.
+//! The same run reported by one source, or by several that each report a part of it at their own
+//! pace.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ fn eventful(seed: u64) -> Vec<StepSample> {
     run
 }
 
-/// What a source that tells `signals` says of a sample.
+/// The report of a sample by a source that has only `signals`.
 fn report(s: &StepSample, signals: &[&str]) -> Event {
     let mut e = Event::step("r", s.step);
     (e.rank, e.attempt, e.ts) = (Some(0), Some(s.attempt), Some((START + s.ts.0) as f64 / 1000.0));
@@ -98,7 +99,7 @@ fn a_log_every_ten_steps_beside_a_client_confuses_no_pace() {
 
 #[test]
 fn lines_out_of_order_are_no_restart_and_a_rewind_is() {
-    let told = |order: &[i64]| {
+    let feed = |order: &[i64]| {
         let run = healthy(4, 700);
         let unnumbered = |step: &i64| {
             let mut e = report(&run[(*step - 1) as usize], ALL);
@@ -112,12 +113,12 @@ fn lines_out_of_order_are_no_restart_and_a_rewind_is() {
         three.rotate_left(i % 3);
         three[1..].rotate_left(i % 2);
     }
-    assert_eq!(told(&order).state.attempt, 0);
+    assert_eq!(feed(&order).state.attempt, 0);
     let sparse: Vec<i64> = order.iter().filter(|step| **step % 7 == 0).copied().collect();
-    assert_eq!(told(&sparse).state.attempt, 0, "nor where there is room between all lines");
+    assert_eq!(feed(&sparse).state.attempt, 0, "nor where there is room between all lines");
     for back in [1, 2, 3, 20] {
         let rewound: Vec<i64> = (1..=300).chain(301 - back..=600).collect();
-        assert_eq!(told(&rewound).state.attempt, u32::from(back > 1), "back by {back}");
+        assert_eq!(feed(&rewound).state.attempt, u32::from(back > 1), "back by {back}");
     }
 }
 
@@ -152,7 +153,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     /// Split over two sources, of which either may be a few steps behind, the run is judged as if
-    /// one had told it all.
+    /// one had reported it all.
     #[test]
     fn two_sources_are_judged_as_one(
         seed in 0u64..1000, lags in proptest::collection::vec(0usize..5, 1600), loss_first: bool, speed_by: bool,
@@ -200,16 +201,16 @@ fn saved(step: i64, at: Option<i64>) -> Event {
 }
 
 #[test]
-fn a_checkpoint_told_again_saves_no_further_work() {
+fn a_checkpoint_reported_again_saves_no_further_work() {
     let run = healthy(3, 600);
     let events = run.iter().flat_map(|s| {
-        let told = match s.step {
-            // The log tells it at once, and whoever watches the disk after a restart of its own.
+        let saves = match s.step {
+            // The log reports it at once, and the watcher of the disk after it was restarted.
             200 => Some(saved(200, Some(START + run[199].ts.0))),
             500 => Some(saved(200, Some(START + run[200].ts.0))),
             _ => None,
         };
-        [report(s, ALL)].into_iter().chain(told)
+        [report(s, ALL)].into_iter().chain(saves)
     });
     let (_, run) = judge(events);
     let c = &run.state.checkpoints;

@@ -1,5 +1,5 @@
-//! What is said to do: a node is drained for what is its own, and a run that moves does not stand
-//! still.
+//! The advice of messages: a node is drained only for a fault of its own, and a run that moves is
+//! not called a standstill.
 
 use stepwatch_model::Severity;
 use stepwatch_wire::{Event, Kind as EventKind};
@@ -19,10 +19,10 @@ fn died(b: &mut Bench, words: &str) {
     b.wait(60);
 }
 
-/// What the last message advises.
+/// The advice of the last message.
 fn advice(b: &Bench) -> &str {
-    let told = &b.told.last().unwrap_or_else(|| panic!("nobody was told")).message;
-    told.details.advice.as_deref().unwrap_or_default()
+    let message = &b.notifications.last().unwrap_or_else(|| panic!("nobody was notified")).message;
+    message.details.advice.as_deref().unwrap_or_default()
 }
 
 #[test]
@@ -84,15 +84,15 @@ fn what_is_to_do_outlives_a_restart_of_ours_and_ends_with_the_trouble() {
 }
 
 #[test]
-fn a_clock_that_nobody_knows_is_left_out() {
+fn an_unknown_clock_is_left_out() {
     let mut b = Bench::with_run("llama", &NODES);
     let text =
         "GPU 0 is slowed down to 0.80 GHz by its hardware at 40 °C: hw_slowdown, hw_power_brake_slowdown";
     b.feed(hw("n1", "gpu_throttled", true, "warn", text, &[("gpu", UUID)]));
     b.wait(60);
-    let told = &b.told.last().unwrap_or_else(|| panic!("nobody was told")).message;
-    assert!(told.facts.iter().all(|f| f.label != "SM clock" && !f.text.contains("NaN")), "{:#?}", told.facts);
-    assert_eq!(told.details.evidence.text, "");
+    let m = &b.notifications.last().unwrap_or_else(|| panic!("nobody was notified")).message;
+    assert!(m.facts.iter().all(|f| f.label != "SM clock" && !f.text.contains("NaN")), "{:#?}", m.facts);
+    assert_eq!(m.details.evidence.text, "");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_driver_that_does_not_answer_is_no_host_that_is_gone() {
     b.wait(300);
     let want = "drain n1 and reboot it, then restart; no checkpoint was reported";
     assert_eq!(advice(&b), want);
-    // Nor is one whose GPUs nobody reads.
+    // Nor is one whose GPUs are not read.
     let mut b = Bench::with_run("llama", &NODES);
     NODES.iter().for_each(|node| b.feed(reading(node, 0, &[("utilization_ratio", 1.0)])));
     b.feed(dead("llama", 0, "n1"));

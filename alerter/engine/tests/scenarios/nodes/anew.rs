@@ -1,4 +1,4 @@
-//! What is known outlives us: programs that are killed, and programs that are replaced.
+//! State that outlives the alerter: programs that are killed, and programs that are replaced.
 
 use stepwatch_model::{Kind, Severity};
 use stepwatch_wire::{Event, Kind as EventKind};
@@ -24,7 +24,7 @@ fn a_host_that_died_before_we_were_killed_is_a_page_as_soon() {
 }
 
 #[test]
-fn what_was_told_before_an_upgrade_ends_unless_it_is_told_again() {
+fn incidents_from_before_an_upgrade_end_unless_they_are_reported_again() {
     let mut b = Bench::with_run("llama", &["n1", "n2"]);
     b.feed(reading("spare", 0, &[("utilization_ratio", 0.0)]));
     b.feed(gpu_lost("spare", true));
@@ -39,7 +39,7 @@ fn what_was_told_before_an_upgrade_ends_unless_it_is_told_again() {
     let open = b.open();
     assert!(loud().iter().all(|i| open.contains(i)) && open.len() == 3, "{open:?}");
     b.upgrade();
-    // The run goes on, one of the GPUs is well, and the other is told of when its turn comes.
+    // The run goes on, one of the GPUs is well, and the other is published when its turn comes.
     b.steps("llama", &["n1", "n2"], 280);
     b.feed(gpu_lost("other", true));
     b.feed(gpu_lost("spare", false));
@@ -51,7 +51,7 @@ fn what_was_told_before_an_upgrade_ends_unless_it_is_told_again() {
 }
 
 #[test]
-fn a_page_that_nobody_answered_before_an_upgrade_rings_no_more_once_it_is_over() {
+fn a_page_that_nobody_answered_before_an_upgrade_pages_no_more_once_it_is_over() {
     let mut b = Bench::with_run("llama", &["n1", "n2"]);
     b.steps_every(40, "llama", &["n1", "n2"], 90);
     b.wait(1200);
@@ -75,14 +75,14 @@ fn beats(b: &mut Bench, times: u32) {
     }
 }
 
-/// A hang that somebody has in hand, when the program is replaced.
+/// A hang that is acknowledged when the program is replaced.
 fn replaced_under_a_hang() -> Bench {
     let mut b = Bench::with_run("llama", &TWO);
     b.steps("llama", &TWO, 900);
     beats(&mut b, 240);
     assert_eq!((b.open(), b.pages()), (vec![(Kind::Hang, Severity::Page, "llama", vec![])], 1));
     b.ack("ada");
-    b.told.clear();
+    b.notifications.clear();
     b.upgrade();
     b
 }
@@ -90,16 +90,16 @@ fn replaced_under_a_hang() -> Bench {
 #[test]
 fn a_run_that_stands_stands_after_an_upgrade_until_it_steps() {
     let mut b = replaced_under_a_hang();
-    let reason = &b.told.last().unwrap().message.reason;
+    let reason = &b.notifications.last().unwrap().message.reason;
     let words = "what was known of llama is lost with the upgrade: it is taken to stand until a step is heard; look at the run";
     assert_eq!((reason.as_str(), b.pages()), (words, 0));
     beats(&mut b, 300);
-    // Killed meanwhile, the program still knows what it waits for.
+    // Killed meanwhile, the program still waits for the same steps.
     b.stop_for(30);
     beats(&mut b, 300);
     assert_eq!(b.open(), [(Kind::Hang, Severity::Page, "llama", vec![])]);
     b.steps("llama", &TWO, 1);
-    let reason = &b.told.last().unwrap().message.reason;
+    let reason = &b.notifications.last().unwrap().message.reason;
     assert!(
         reason.contains("llama is heard again: it is over unless it is told again within 15m"),
         "{reason}"

@@ -1,4 +1,4 @@
-//! An engine with its clock, runs that step and nodes that speak.
+//! An engine with its clock, runs that step and nodes that report.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(crate) struct Bench {
     pub(crate) engine: Engine,
     pub(crate) now: Ts,
     pub(crate) incidents: Vec<IncidentRecord>,
-    pub(crate) told: Vec<Notification>,
+    pub(crate) notifications: Vec<Notification>,
     pub(crate) timeline: Vec<String>,
     pub(crate) parts: BTreeMap<String, Vec<u8>>,
     steps: BTreeMap<String, i64>,
@@ -27,7 +27,7 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn config() -> ResponderConfig {
-    // News is told as it comes: what it says is looked at here, not when.
+    // Updates are sent at once: these tests are about their content, not their time.
     ResponderConfig {
         receivers: vec!["chat".into()],
         update_min_interval: Span::ZERO,
@@ -41,7 +41,7 @@ impl Bench {
             engine: Engine::new(config()),
             now: START,
             incidents: Vec::new(),
-            told: Vec::new(),
+            notifications: Vec::new(),
             timeline: Vec::new(),
             parts: BTreeMap::new(),
             steps: BTreeMap::new(),
@@ -81,7 +81,7 @@ impl Bench {
                     Some(had) => *had = *r,
                     None => self.incidents.push(*r),
                 },
-                Effect::Notify(n) => self.told.push(*n),
+                Effect::Notify(n) => self.notifications.push(*n),
                 Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
                 Effect::Timeline(t) => self.timeline.push(t.what),
             }
@@ -94,7 +94,7 @@ impl Bench {
         }
     }
 
-    /// Somebody takes the last trouble, or closes it.
+    /// A person acknowledges the last incident, or resolves it.
     pub(crate) fn ack(&mut self, by: &str) {
         let id = self.last().id.clone();
         self.answer(Input::Ack { incident: &id, by });
@@ -217,9 +217,9 @@ impl Bench {
         .collect()
     }
 
-    /// How often a phone rang: first words, and raises, that are pages.
+    /// Number of pages: triggers, first ones and raises, that page a person.
     pub(crate) fn pages(&self) -> usize {
-        self.told.iter().filter(|n| n.page && n.action == Action::Trigger).count()
+        self.notifications.iter().filter(|n| n.page && n.action == Action::Trigger).count()
     }
 }
 
@@ -279,7 +279,7 @@ pub(crate) fn gpu_lost(node: &str, holds: bool) -> Event {
     hw(node, "gpu_lost", holds, "error", "the driver cannot reach the GPU", &[("gpu", UUID)])
 }
 
-/// As exporters tell of a port that was just found down, or up again.
+/// The event that exporters publish of a port that was just found down, or up again.
 pub(crate) fn link(node: &str, device: &str, up: bool) -> Event {
     let state = if up { "up" } else { "down" };
     let level = if up { "info" } else { "warn" };

@@ -1,4 +1,4 @@
-//! Who is suspected when a run is sick: one node among its peers, what they share, or nobody.
+//! The suspects of a faulty run: one node among its peers, what they share, or none.
 
 use stepwatch_model::{Cause, Kind, Severity};
 use stepwatch_wire::{Edge, Event, Kind as EventKind, Value};
@@ -228,12 +228,12 @@ fn a_first_evaluation_in_which_one_gpu_computes_keeps_its_half_hour() {
 
 #[test]
 fn what_the_gpus_do_decides_how_long_a_run_that_declares_nothing_may_be_silent() {
-    for (watts, told) in [(WAITING, Severity::Page), (WORKING, Severity::Ticket)] {
+    for (watts, severity) in [(WAITING, Severity::Page), (WORKING, Severity::Ticket)] {
         let mut f = Fleet::new();
         f.step = 2000; // it was resumed, and may be about to evaluate
         f.run(100, |_| WELL, None);
         f.stand(650, |_| watts);
-        assert_eq!(f.hang(), Some(told), "at {watts} W");
+        assert_eq!(f.hang(), Some(severity), "at {watts} W");
     }
 }
 
@@ -314,8 +314,8 @@ fn a_host_that_is_gone_comes_before_those_whose_collective_broke() {
     assert_eq!(suspects[0].what(), "node n3", "{suspects:#?}");
 }
 
-/// Every GPU clocks lower from now on, and the nodes say so, seconds after each other, as they are
-/// read.
+/// Every GPU clocks lower from now on, and the nodes report it, seconds after each other, as they
+/// are read.
 fn slowed_down(f: &mut Fleet, nodes: &[&str], reason: &str) {
     let uuid = |node: &str| format!("GPU-{node}-0");
     let slow =
@@ -340,7 +340,7 @@ fn power_that_many_nodes_lack_accuses_none_of_them() {
         let i = i.unwrap_or_else(|| panic!("{:#?}", f.b.incidents));
         assert_eq!(i.suspects[0].what(), "power or cooling that the nodes share", "{:#?}", i.suspects);
         assert!(i.suspects[0].why().contains("8 of 8 nodes have it alike"), "{}", i.suspects[0].why());
-        let m = &f.b.told.last().unwrap().message;
+        let m = &f.b.notifications.last().unwrap().message;
         let advice = m.details.advice.as_deref().unwrap_or_default();
         assert!(advice.starts_with("look at the power or cooling that the nodes share"), "{advice}");
         let whys = f.b.incidents.iter().flat_map(|i| &i.suspects).map(|s| s.why());

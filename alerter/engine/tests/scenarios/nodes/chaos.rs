@@ -1,4 +1,4 @@
-//! Whatever an exporter says: nothing panics, no clock spins, and what is remembered has a limit.
+//! Whatever an exporter sends: nothing panics, no timer spins, and what is remembered has a limit.
 
 use proptest::prelude::*;
 

@@ -7,13 +7,13 @@ use stepwatch_wire::{Event, Kind as EventKind};
 
 use super::bench::{Bench, address, dead, fell_off, reading};
 
-/// What the last message advises.
+/// The advice of the last message.
 fn advice(b: &Bench) -> &str {
-    let told = &b.told.last().unwrap_or_else(|| panic!("nobody was told")).message;
-    told.details.advice.as_deref().unwrap_or_default()
+    let message = &b.notifications.last().unwrap_or_else(|| panic!("nobody was notified")).message;
+    message.details.advice.as_deref().unwrap_or_default()
 }
 
-/// The ranks of these nodes take a step every two seconds; the nodes of the others are not heard.
+/// The ranks of these nodes take a step every two seconds; the other nodes report nothing.
 fn go_on(b: &mut Bench, nodes: &[&str], heard: impl Fn(&str) -> bool, steps: core::ops::Range<i64>) {
     for step in steps {
         b.wait(2);
@@ -45,7 +45,7 @@ fn a_node_that_dies_under_a_run_is_one_incident_and_a_page_after_three_minutes()
     b.lose("m2");
     b.wait(61);
     assert_eq!(b.open(), [(Kind::SourceLost, Severity::Ticket, "multi", vec!["m2"])]);
-    let m = &b.told[0].message;
+    let m = &b.notifications[0].message;
     assert_eq!(m.title, "TICKET multi on m2: source lost");
     let start = format!(
         "Node m2 ({}) has not answered for 1m (the connection broke); the run has not moved for",
@@ -149,7 +149,7 @@ fn nothing_is_lost_on_a_node_that_no_run_uses() {
     b.feed(reading("spare", 0, &[("utilization_ratio", 0.0)]));
     b.lose("spare");
     b.wait(61);
-    let m = &b.told[0].message;
+    let m = &b.notifications[0].message;
     assert_eq!(m.title, "TICKET spare: source lost");
     let labels: Vec<&str> = m.facts.iter().map(|f| f.label.as_str()).collect();
     assert_eq!(labels, ["Since", "Suspect", "Runs"]);
@@ -190,7 +190,7 @@ fn who_stopped_first_is_named_and_not_who_cannot_be_heard() {
         "{:#?}",
         hang.suspects
     );
-    // Those that died of it are heard, and the one that is not is no more silent than before.
+    // The deaths that follow are reported, and the node that is silent is no more so than before.
     let mut b = Bench::with_run("multi", &nodes);
     b.lose("m2");
     go_on(&mut b, &nodes, |node| node != "m2", 101..140);
@@ -204,7 +204,7 @@ fn who_stopped_first_is_named_and_not_who_cannot_be_heard() {
 }
 
 #[test]
-fn a_node_that_is_heard_again_rings_though_its_run_could_not_be_seen() {
+fn a_node_that_is_heard_again_pages_though_its_run_could_not_be_seen() {
     let mut b = Bench::with_run("multi", &NODES);
     NODES.iter().for_each(|node| b.lose(node));
     b.wait(400);
@@ -228,7 +228,7 @@ fn what_is_left_of_a_page_is_a_ticket_that_calls_nobody() {
     assert_eq!(b.open().len(), 1, "it may stop again");
     go_on(&mut b, &["m1", "m4", "m3"], |_| true, 120..2000);
     assert_eq!((b.open(), b.pages()), (vec![(Kind::SourceLost, Severity::Ticket, "multi", vec!["m2"])], 1));
-    let m = &b.told.last().unwrap().message;
+    let m = &b.notifications.last().unwrap().message;
     assert_eq!(m.title, "TICKET multi on m2: source lost");
     assert!(m.summary.starts_with("Source lost of multi: left of incident "), "{}", m.summary);
     assert!(

@@ -1,5 +1,5 @@
-//! A page comes down when what made it one is over, whatever else of its node is amiss, and the
-//! next one rings again.
+//! A page falls to a ticket when the fault that made it a page is over, whatever other faults its
+//! node has, and the next such fault pages again.
 
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::effect::Action;
@@ -11,7 +11,7 @@ use super::bench::{Bench, UUID, fell_off, gpu_lost, hw, link, said, with, xid};
 const NODES: [&str; 2] = ["n1", "n2"];
 const OTHER: &str = "GPU-55555555-0000-0000-0000-000000000005";
 
-fn told_again(e: Event) -> Event {
+fn published_again(e: Event) -> Event {
     with(e, &[("again", "true")])
 }
 
@@ -26,21 +26,22 @@ fn reset(gpu: &str) -> Event {
     e
 }
 
-/// The run goes on for so many times five minutes, and what stands is told again each time.
+/// The run goes on for so many times five minutes, and the condition that stands is published again
+/// each time.
 fn goes_on(b: &mut Bench, times: usize, stands: &Event) {
     for _ in 0..times {
         b.steps("llama", &NODES, 150);
-        b.feed(told_again(stands.clone()));
+        b.feed(published_again(stands.clone()));
     }
 }
 
-/// What was told since `from`.
+/// Notifications since `from`.
 fn since(b: &Bench, from: usize) -> Vec<(Action, bool)> {
-    b.told[from..].iter().map(|n| (n.action, n.page)).collect()
+    b.notifications[from..].iter().map(|n| (n.action, n.page)).collect()
 }
 
 #[test]
-fn a_gpu_that_fails_again_rings_though_another_waits_for_its_reset() {
+fn a_gpu_that_fails_again_pages_though_another_waits_for_its_reset() {
     let mut b = Bench::with_run("llama", &NODES);
     b.feed(to_remap(OTHER));
     goes_on(&mut b, 2, &to_remap(OTHER));
@@ -48,7 +49,7 @@ fn a_gpu_that_fails_again_rings_though_another_waits_for_its_reset() {
     b.wait(100);
     b.ack("ada");
     b.steps("llama", &NODES, 300);
-    let before = b.told.len();
+    let before = b.notifications.len();
     b.feed(reset(UUID));
     b.steps("llama", &NODES, 20);
     assert_eq!(since(&b, before), [], "it may come back");
@@ -67,7 +68,7 @@ fn a_gpu_that_fails_again_rings_though_another_waits_for_its_reset() {
 }
 
 #[test]
-fn a_port_that_goes_down_again_rings_though_another_makes_errors() {
+fn a_port_that_goes_down_again_pages_though_another_makes_errors() {
     let errors = || {
         let e = said(EventKind::Link, "n1", "mlx5_3/1", "warn", "mlx5_3/1: symbol errors");
         Event { code: Some(0), ..with(e, &[("medium", "infiniband"), ("state", "errors")]) }
@@ -79,8 +80,8 @@ fn a_port_that_goes_down_again_rings_though_another_makes_errors() {
     b.steps("llama", &NODES, 20);
     assert_eq!(b.pages(), 1);
     b.ack("ada");
-    // It comes and goes: whoever has it knows.
-    let before = b.told.len();
+    // It comes and goes: the person who acknowledged it has seen it.
+    let before = b.notifications.len();
     b.feed(link("n1", "mlx5_0/1", true));
     b.steps("llama", &NODES, 10);
     b.feed(link("n1", "mlx5_0/1", false));
@@ -95,7 +96,7 @@ fn a_port_that_goes_down_again_rings_though_another_makes_errors() {
 }
 
 #[test]
-fn a_mount_that_hangs_again_rings_though_the_clock_is_off() {
+fn a_mount_that_hangs_again_pages_though_the_clock_is_off() {
     let clock = || hw("n1", "clock_unsynchronised", true, "warn", "the clock is not synchronised", &[]);
     let mount =
         |holds| hw("n1", "mount_stuck", holds, "error", "/data does not answer", &[("mount", "/data")]);
@@ -116,7 +117,7 @@ fn a_mount_that_hangs_again_rings_though_the_clock_is_off() {
 }
 
 #[test]
-fn what_was_closed_by_hand_is_told_again_when_it_comes_again() {
+fn what_was_closed_by_hand_is_notified_again_when_it_comes_again() {
     for gpu in [OTHER, UUID] {
         let mut b = Bench::with_run("llama", &NODES);
         b.feed(to_remap(gpu));
@@ -155,7 +156,7 @@ fn nobody_is_called_for_what_is_a_ticket_by_now() {
 }
 
 #[test]
-fn a_further_ticket_is_told_when_the_page_is_over() {
+fn a_further_ticket_is_notified_when_the_page_is_over() {
     let third = "GPU-66666666-0000-0000-0000-000000000006";
     let mut b = Bench::with_run("llama", &NODES);
     b.feed(gpu_lost("n1", true));
@@ -164,15 +165,15 @@ fn a_further_ticket_is_told_when_the_page_is_over() {
     b.steps("llama", &NODES, 50);
     b.feed(gpu_lost("n1", false));
     b.steps("llama", &NODES, 50);
-    let before = b.told.len();
+    let before = b.notifications.len();
     b.feed(to_remap(third));
     assert_eq!(since(&b, before), [(Action::Update, false)], "{:#?}", b.timeline);
-    let m = &b.told.last().unwrap().message;
+    let m = &b.notifications.last().unwrap().message;
     assert!(m.reason.contains(third), "{}", m.reason);
 }
 
 #[test]
-fn a_gpu_that_pages_at_last_rings_beside_a_port_in_hand() {
+fn a_gpu_whose_fault_becomes_a_page_pages_beside_a_port_acknowledged() {
     let failed = || xid("n1", 95, "error", "reset_gpu", "Uncontained ECC error");
     let mut b = Bench::new();
     b.feed(failed());
@@ -187,12 +188,12 @@ fn a_gpu_that_pages_at_last_rings_beside_a_port_in_hand() {
     // It began long ago: the first word waits whether it is over by now.
     b.wait(11);
     assert_eq!((b.pages(), b.last().state), (2, State::Open), "{:#?}", b.timeline);
-    let m = &b.told.last().unwrap().message;
+    let m = &b.notifications.last().unwrap().message;
     assert!(m.summary.starts_with("XID 95 on"), "{}", m.summary);
 }
 
 #[test]
-fn a_gpu_that_fails_under_a_run_rings_though_its_host_is_in_hand() {
+fn a_gpu_that_fails_under_a_run_pages_though_its_host_is_acknowledged() {
     let read_only =
         || hw("n1", "filesystem_readonly", true, "error", "/scratch is read-only", &[("device", "sda1")]);
     let mut b = Bench::with_run("llama", &NODES);

@@ -8,7 +8,7 @@ use stepwatch_wire::{Event, Kind as EventKind, Value};
 
 use super::bench::{Bench, UUID, fell_off, gpu_lost, hw, said, with, xid};
 
-/// A health sample that says which GPU is which.
+/// A health sample with the UUID and PCI address of a GPU.
 fn index(b: &mut Bench, node: &str) {
     let mut e = with(said(EventKind::Health, node, "gpu", "info", ""), &[("gpu", UUID)]);
     e.extra.insert("index".into(), Value::Number(3.0));
@@ -29,7 +29,7 @@ fn a_gpu_that_fell_off_the_bus_under_a_run_is_one_page_with_all_that_helps() {
     assert_eq!((b.pages(), b.notes()), (1, 0));
     let i = b.last();
     assert_eq!((i.run.as_str(), &i.nodes[..]), ("llama", &["gpu-7".to_owned()][..]));
-    let m = &b.told[0].message;
+    let m = &b.notifications[0].message;
     assert_eq!(m.title, "PAGE llama on gpu-7: GPU fault at step 100");
     for part in [
         &format!("XID 79 on GPU 3 ({UUID}) of gpu-7: GPU has fallen off the bus"),
@@ -47,7 +47,7 @@ fn on_an_idle_node_it_is_a_ticket_and_a_run_that_comes_later_does_not_make_it_a_
     b.feed(fell_off("gpu-7"));
     b.feed(gpu_lost("gpu-7", true));
     assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, State::Open)]);
-    let m = &b.told[0].message;
+    let m = &b.notifications[0].message;
     assert_eq!((m.title.as_str(), m.run.as_str()), ("TICKET gpu-7: GPU fault", ""));
     assert!(m.summary.contains("no run uses the node"), "{}", m.summary);
     assert!(m.facts.iter().all(|f| f.label != "Cost" && f.label != "Since step"), "{:?}", m.facts);
@@ -84,33 +84,33 @@ fn of_another(e: Event) -> Event {
     with(e, &[("gpu", "GPU-other"), ("pci", "0000:9d:00.0")])
 }
 
-/// What was told of troubles, in order.
+/// Messages about faults, in order.
 fn news(b: &Bench) -> Vec<&Message> {
-    let troubles = b.told.iter().filter(|n| matches!(n.action, Action::Trigger | Action::Update));
+    let troubles = b.notifications.iter().filter(|n| matches!(n.action, Action::Trigger | Action::Update));
     troubles.map(|n| &n.message).collect()
 }
 
 #[test]
-fn a_second_gpu_is_told_though_the_first_is_in_hand() {
+fn a_second_gpu_pages_though_the_first_is_acknowledged() {
     let mut b = Bench::with_run("llama", &["gpu-7"]);
     b.feed(fell_off("gpu-7"));
     b.feed(gpu_lost("gpu-7", true));
     assert_eq!((b.pages(), news(&b).len()), (1, 1));
     b.ack("sam");
     b.feed(of_another(fell_off("gpu-7")));
-    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Open)], "sam knew nothing of it");
+    assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Page, State::Open)], "sam did not acknowledge it");
     assert_eq!((b.pages(), news(&b).len()), (2, 2));
     let m = news(&b)[1];
     assert!(m.reason.contains("after it was acknowledged: XID 79 on GPU-other of gpu-7"), "{}", m.reason);
     assert!(m.summary.starts_with("XID 79 on GPU-other"), "{}", m.summary);
-    // What that one brings with it is no news.
+    // Consequences of that fault are no news.
     b.ack("sam");
     b.feed(of_another(gpu_lost("gpu-7", true)));
     assert_eq!((b.summary()[0].2, news(&b).len()), (State::Acknowledged, 2));
 }
 
 #[test]
-fn a_worse_fault_on_an_idle_node_is_told_and_leads() {
+fn a_worse_fault_on_an_idle_node_is_notified_and_comes_first() {
     let mut b = Bench::new();
     let remapped = xid("gpu-7", 63, "warn", "drain_reset", "Row remapped");
     b.feed(of_another(remapped));
@@ -149,7 +149,7 @@ fn a_condition_that_ends_resolves_and_takes_its_xids_along() {
 }
 
 #[test]
-fn told_again_is_not_told_twice_and_teaches_an_alerter_that_starts_late() {
+fn a_condition_published_again_is_notified_once_also_by_an_alerter_that_starts_late() {
     let mut b = Bench::new();
     let stuck =
         |again: &[(&str, &str)]| hw("gpu-7", "mount_stuck", true, "warn", "/data does not answer", again);
@@ -159,7 +159,7 @@ fn told_again_is_not_told_twice_and_teaches_an_alerter_that_starts_late() {
         b.wait(600);
         b.feed(stuck(&[("mount", "/data"), ("again", "true")]));
     }
-    assert_eq!((b.summary().len(), b.told.len()), (1, 1));
+    assert_eq!((b.summary().len(), b.notifications.len()), (1, 1));
     assert!(
         b.last().summary.starts_with("/data does not answer, on gpu-7; no run uses"),
         "{}",
@@ -168,10 +168,10 @@ fn told_again_is_not_told_twice_and_teaches_an_alerter_that_starts_late() {
 }
 
 #[test]
-fn what_is_told_no_more_is_over() {
+fn a_condition_that_is_not_published_any_more_is_over() {
     let mut b = Bench::new();
     b.feed(hw("gpu-7", "clock_unsynced", true, "warn", "the clock is not synchronised", &[]));
-    // The exporter falls silent: that says nothing of the clock.
+    // The exporter falls silent: the condition of the clock stays as it was.
     b.wait(4000);
     assert_eq!(b.summary()[0].2, State::Open);
     for _ in 0..4 {
@@ -242,7 +242,7 @@ fn a_reset_makes_the_xids_of_its_gpu_history() {
 }
 
 #[test]
-fn an_xid_that_came_after_the_reset_stays_when_the_reset_is_told() {
+fn an_xid_that_came_after_the_reset_stays_when_the_reset_is_reported() {
     let mut b = Bench::with_run("llama", &["gpu-7"]);
     let reset = |at: f64| Event {
         ts: Some(at),
@@ -265,7 +265,7 @@ fn an_xid_of_an_hour_ago_waits_for_the_end_of_the_backlog() {
     let mut old = fell_off("gpu-7");
     old.ts = Some(b.now.as_secs_f64() - 3600.0);
     b.feed(old);
-    assert_eq!((b.summary().len(), b.told.len()), (1, 0));
+    assert_eq!((b.summary().len(), b.notifications.len()), (1, 0));
     b.wait(11);
     assert_eq!(b.pages(), 1, "it still counts");
 }
@@ -306,7 +306,7 @@ fn an_address_in_the_kernel_log_is_the_gpu_that_the_driver_named() {
         "{}",
         b.last().summary
     );
-    // The driver says so too, and that lasts.
+    // The driver reports it too, and that lasts.
     b.feed(gpu_lost("gpu-7", true));
     b.wait(590);
     b.feed(gpu_lost("gpu-7", true));

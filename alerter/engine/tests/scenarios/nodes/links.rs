@@ -17,7 +17,7 @@ fn a_flap_is_a_ticket_and_a_link_that_stays_down_is_a_page() {
     b.feed(link("gpu-7", "mlx5_0/1", false));
     b.wait(16);
     assert_eq!(b.summary()[1], (Kind::LinkFault, Severity::Page, State::Open));
-    let m = &b.told.last().unwrap().message;
+    let m = &b.notifications.last().unwrap().message;
     assert_eq!(m.title, "PAGE llama on gpu-7: link fault at step 140");
     let start = "InfiniBand port mlx5_0/1 went down, on gpu-7, 2 times; run llama has 1 rank there";
     assert!(m.summary.starts_with(start), "{}", m.summary);
@@ -55,7 +55,7 @@ fn links_of_many_nodes_that_go_down_together_are_the_fabric() {
     }
     assert_eq!(b.open(), [(Kind::LinkFault, Severity::Ticket, "", nodes_of(&["n1", "n3", "n2", "n4"]))]);
     assert_eq!(
-        (b.summary().len(), b.told.len()),
+        (b.summary().len(), b.notifications.len()),
         (2, 5),
         "the second became part of the first, once the third was down"
     );
@@ -107,7 +107,7 @@ fn links_that_have_nothing_in_common_are_as_many_incidents() {
 }
 
 #[test]
-fn the_link_of_another_run_rings_though_the_first_is_in_hand() {
+fn the_link_of_another_run_pages_though_the_first_is_acknowledged() {
     let mut b = Bench::new();
     go_on(&mut b, &[("run-a", "a"), ("run-b", "b")], &mut 0, 200);
     b.feed(link("a", "mlx5_5/1", false));
@@ -168,7 +168,7 @@ fn a_switch_that_fails_under_many_runs_is_one_page() {
 }
 
 #[test]
-fn whoever_has_a_switch_in_hand_hears_of_another_run_and_not_of_each_node() {
+fn whoever_has_a_switch_acknowledged_hears_of_another_run_and_not_of_each_node() {
     let mut b = rack();
     for node in ["n0", "n4", "n1"] {
         b.feed(link(node, "mlx5_0/1", false));
@@ -191,7 +191,7 @@ fn whoever_has_a_switch_in_hand_hears_of_another_run_and_not_of_each_node() {
 }
 
 #[test]
-fn a_second_node_of_one_run_rings_though_the_first_is_in_hand() {
+fn a_second_node_of_one_run_pages_though_the_first_is_acknowledged() {
     let mut b = Bench::with_run("llama", &["n1", "n2", "n3"]);
     b.feed(fell_off("n1"));
     b.ack("alice");
@@ -205,7 +205,7 @@ fn a_second_node_of_one_run_rings_though_the_first_is_in_hand() {
 }
 
 #[test]
-fn why_a_run_stands_is_told_to_whoever_has_it_without_a_call() {
+fn the_cause_of_a_standstill_is_notified_to_its_owner_without_a_page() {
     let mut b = Bench::with_run("llama", &["n1", "n2"]);
     b.feed(dead("llama", 0, "n1"));
     b.wait(40);
@@ -214,7 +214,7 @@ fn why_a_run_stands_is_told_to_whoever_has_it_without_a_call() {
     assert_eq!((b.open().len(), b.pages()), (1, 1), "{:#?}", b.timeline);
 }
 
-/// As the exporter tells of a port: `over` closes whatever was open of it.
+/// The event that the exporter publishes of a port: `over` ends all conditions of the port.
 fn port(b: &mut Bench, state: &str, level: &str, over: bool) {
     let e = said(EventKind::Link, "gpu-7", "mlx5_0/1", level, &format!("InfiniBand port mlx5_0/1: {state}"));
     b.feed(Event { code: Some(i64::from(over)), ..with(e, &[("medium", "infiniband"), ("state", state)]) });

@@ -1,4 +1,4 @@
-//! A sick node and the run that it stops are one incident, whichever is told first.
+//! A faulty node and the run that it stops are one incident, whichever is reported first.
 
 use proptest::prelude::*;
 use stepwatch_model::{Kind, Severity};
@@ -28,7 +28,7 @@ fn the_gpu_explains_the_rank_that_died_before_it_was_known() {
     assert_eq!((b.summary(), b.pages()), (vec![(Kind::GpuFault, Severity::Page, State::Open)], 1));
     let i = b.last();
     assert!(i.suspects[0].what().starts_with("node gpu-7"), "{:?}", i.suspects);
-    let news = b.told.last().unwrap();
+    let news = b.notifications.last().unwrap();
     assert_eq!(news.reason_of(), "dead rank became GPU fault");
     assert!(news.message.summary.contains("XID 79"), "{}", news.message.summary);
 }
@@ -135,7 +135,7 @@ fn a_fault_of_yesterday_does_not_explain_the_hang_of_today() {
 }
 
 #[test]
-fn the_run_ends_and_the_node_stays_sick() {
+fn the_run_ends_and_the_node_stays_faulty() {
     let mut b = Bench::with_run("llama", &["gpu-7"]);
     b.feed(gpu_lost("gpu-7", true));
     let node = Some("gpu-7".to_owned());
@@ -209,7 +209,7 @@ fn story(order: &[(Sign, i64)], restart_at: Option<usize>) -> Bench {
         b.feed(event(*sign));
         b.wait(*pause);
     }
-    // Long enough for a hang, too short for the page that nobody answers to be told again.
+    // Long enough for a hang, too short for a page without an answer to be repeated.
     b.wait(1000);
     b
 }
@@ -218,7 +218,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn however_it_is_told_the_phone_rings_once(
+    fn in_any_order_of_reports_there_is_one_page(
         order in Just(SIGNS.to_vec()).prop_shuffle(),
         n in 1usize..=7,
         pauses in proptest::collection::vec(0i64..60, 7),
@@ -232,9 +232,9 @@ proptest! {
         prop_assert_eq!(pages, 1);
         let page = b.incidents.iter().find(|i| i.severity == Severity::Page).unwrap();
         prop_assert_eq!(page.run.as_str(), "llama");
-        let sick = order.iter().any(|(s, _)| !matches!(s, Sign::RankDead | Sign::Cleanup | Sign::OtherLinkDown));
-        prop_assert!(!sick || page.nodes.contains(&"n1".to_owned()), "{:?}", page);
-        // Stopping the program in between changes not a word.
-        prop_assert_eq!(story(&order, None).told, b.told);
+        let faulty = order.iter().any(|(s, _)| !matches!(s, Sign::RankDead | Sign::Cleanup | Sign::OtherLinkDown));
+        prop_assert!(!faulty || page.nodes.contains(&"n1".to_owned()), "{:?}", page);
+        // Restarting the program in between changes no message.
+        prop_assert_eq!(story(&order, None).notifications, b.notifications);
     }
 }

@@ -8,8 +8,8 @@ use super::bench::Bench;
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
-/// In two parts, as one with many keys comes.
-fn told(b: &mut Bench, node: &str, run: Option<&str>, keys: &[(&str, &str)]) {
+/// Publishes a setup in two parts, as one with many keys comes.
+fn publish(b: &mut Bench, node: &str, run: Option<&str>, keys: &[(&str, &str)]) {
     let fingerprint: String = keys.iter().flat_map(|(_, v)| v.chars()).collect();
     let halves = keys.split_at(keys.len() / 2);
     for (part, keys) in [(1.0, halves.0), (2.0, halves.1)] {
@@ -30,13 +30,18 @@ fn told(b: &mut Bench, node: &str, run: Option<&str>, keys: &[(&str, &str)]) {
 }
 
 fn setup(b: &mut Bench, node: &str, driver: &str, bios: &str) {
-    told(b, node, None, &[("driver", driver), ("bios_version", bios), ("nccl", "2.27.3"), ("kernel", "6.8")]);
+    publish(
+        b,
+        node,
+        None,
+        &[("driver", driver), ("bios_version", bios), ("nccl", "2.27.3"), ("kernel", "6.8")],
+    );
 }
 
 #[test]
 fn the_odd_one_out_is_named_with_both_values() {
     let mut b = Bench::new();
-    // Exporters speak before the run is there.
+    // Exporters publish before the run is there.
     for node in NODES {
         setup(&mut b, node, if node == "n3" { "570.86.10" } else { "570.124.06" }, "1.2");
     }
@@ -46,12 +51,12 @@ fn the_odd_one_out_is_named_with_both_values() {
     let why =
         "n3 differs from the other nodes of the run (4 in all): driver is 570.86.10, elsewhere 570.124.06";
     assert_eq!((i.summary.as_str(), i.suspects[0].what().as_str()), (why, "node n3"));
-    // Told again every ten minutes: nothing new.
+    // Published again every ten minutes: nothing new.
     for node in NODES {
         setup(&mut b, node, if node == "n3" { "570.86.10" } else { "570.124.06" }, "1.2");
     }
     b.steps("llama", &NODES, 60);
-    assert_eq!(b.told.len(), 1);
+    assert_eq!(b.notifications.len(), 1);
     setup(&mut b, "n3", "570.124.06", "1.2");
     b.steps("llama", &NODES, 70);
     assert_eq!(b.summary(), [(Kind::ConfigDrift, Severity::Ticket, State::Resolved)]);
@@ -72,7 +77,7 @@ fn the_run_sees_its_own_configuration_differently() {
     let mut b = Bench::with_run("llama", &NODES);
     for node in NODES {
         let lr = if node == "n4" { "0.0003" } else { "0.0001" };
-        told(&mut b, node, Some("llama"), &[("lr", lr), ("seed", "1")]);
+        publish(&mut b, node, Some("llama"), &[("lr", lr), ("seed", "1")]);
     }
     b.steps("llama", &NODES, 60);
     assert_eq!(b.summary(), [(Kind::ConfigDrift, Severity::Ticket, State::Open)]);
@@ -96,7 +101,7 @@ fn what_names_every_node_is_no_difference_and_hides_none() {
         let mut b = Bench::with_run("llama", &nodes[..all]);
         for node in &nodes[..all] {
             let nccl = if *node == odd { "2.26.2" } else { "2.27.3" };
-            told(
+            publish(
                 &mut b,
                 node,
                 Some("llama"),
@@ -111,7 +116,9 @@ fn what_names_every_node_is_no_difference_and_hides_none() {
         assert_eq!(b.last().suspects.len(), 1);
     }
     let mut b = Bench::with_run("llama", &nodes);
-    nodes.iter().for_each(|node| told(&mut b, node, Some("llama"), &[("daemon", node), ("nccl", "2.27.3")]));
+    nodes
+        .iter()
+        .for_each(|node| publish(&mut b, node, Some("llama"), &[("daemon", node), ("nccl", "2.27.3")]));
     b.steps("llama", &nodes, 60);
     assert_eq!((b.summary(), b.notes()), (vec![], 0));
 }
@@ -121,7 +128,7 @@ fn of_two_nodes_neither_is_taken_for_the_wrong_one() {
     let mut b = Bench::with_run("llama", &NODES[..2]);
     for (node, nccl) in [("n1", "2.27.3"), ("n2", "2.26.2")] {
         let keys = [("hostname", node), ("nccl", nccl)];
-        told(&mut b, node, Some("llama"), &keys);
+        publish(&mut b, node, Some("llama"), &keys);
     }
     b.steps("llama", &NODES[..2], 60);
     let i = b.last();
@@ -143,11 +150,11 @@ fn what_a_rank_has_of_its_own_and_what_is_not_loaded_yet_are_no_difference() {
         if i > 1 {
             keys.push(("nccl", "2.27.3"));
         }
-        told(&mut b, node, Some("llama"), &keys);
+        publish(&mut b, node, Some("llama"), &keys);
     }
     b.steps("llama", &NODES, 60);
     assert_eq!((b.summary(), b.notes()), (vec![], 0));
-    told(
+    publish(
         &mut b,
         "n2",
         Some("llama"),
@@ -166,7 +173,7 @@ fn loaded(net: Option<&str>) -> Vec<(&str, &str)> {
 fn a_node_without_the_plugin_of_its_network_is_named_once_the_run_has_stepped_for_long() {
     let mut b = Bench::with_run("llama", &NODES);
     for node in NODES {
-        told(&mut b, node, Some("llama"), &loaded((node != "n3").then_some("1.17")));
+        publish(&mut b, node, Some("llama"), &loaded((node != "n3").then_some("1.17")));
     }
     b.steps("llama", &NODES, 550);
     assert_eq!((b.summary(), b.notes()), (vec![], 0), "its exporter may look for it again");
@@ -175,14 +182,14 @@ fn a_node_without_the_plugin_of_its_network_is_named_once_the_run_has_stepped_fo
     let why = "n3 differs from the other nodes of the run (4 in all): nccl_net is not loaded, elsewhere 1.17";
     assert_eq!((b.last().summary.as_str(), b.last().suspects[0].what().as_str()), (why, "node n3"));
     // Restarted: it is loaded later than the rest, which is no end and no beginning.
-    NODES.iter().for_each(|node| told(&mut b, node, Some("llama"), &loaded(None)));
+    NODES.iter().for_each(|node| publish(&mut b, node, Some("llama"), &loaded(None)));
     b.steps("llama", &NODES, 60);
     for node in NODES {
-        told(&mut b, node, Some("llama"), &loaded((node != "n3").then_some("1.17")));
+        publish(&mut b, node, Some("llama"), &loaded((node != "n3").then_some("1.17")));
     }
     b.steps("llama", &NODES, 700);
-    assert_eq!((b.summary().len(), b.told.len()), (1, 1), "{:?}", b.timeline);
-    told(&mut b, "n3", Some("llama"), &loaded(Some("1.17")));
+    assert_eq!((b.summary().len(), b.notifications.len()), (1, 1), "{:?}", b.timeline);
+    publish(&mut b, "n3", Some("llama"), &loaded(Some("1.17")));
     b.steps("llama", &NODES, 100);
     assert_eq!(b.summary(), [(Kind::ConfigDrift, Severity::Ticket, State::Resolved)]);
 }
@@ -195,12 +202,12 @@ fn a_library_is_not_missed_before_the_first_step_or_where_none_can_be_seen() {
         b.feed(Event { run, node, rank, ..Event::new(EventKind::Hello) });
     }
     for node in NODES {
-        told(&mut b, node, Some("llama"), &loaded((node != "n3").then_some("1.17")));
+        publish(&mut b, node, Some("llama"), &loaded((node != "n3").then_some("1.17")));
     }
     b.wait(1700);
     b.steps("llama", &NODES, 300);
-    told(&mut b, "n3", Some("llama"), &loaded(Some("1.17")));
-    told(&mut b, "n4", Some("llama"), &[("env.OMP_NUM_THREADS", "(differs by rank)")]);
+    publish(&mut b, "n3", Some("llama"), &loaded(Some("1.17")));
+    publish(&mut b, "n4", Some("llama"), &[("env.OMP_NUM_THREADS", "(differs by rank)")]);
     b.steps("llama", &NODES, 1500);
     assert!(b.incidents.iter().all(|i| i.kind != Kind::ConfigDrift), "{:?}", b.incidents);
 }

@@ -1,4 +1,5 @@
-//! Nodes that several users share: whose trouble it is, and whom alerts of others reach.
+//! Nodes that several users share: to whom a fault is attributed, and whom alerts of other programs
+//! reach.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stepwatch_model::time::Span;
@@ -44,7 +45,7 @@ fn fault(b: &Bench) -> &IncidentRecord {
 
 #[test]
 fn a_fault_of_a_node_of_several_users_is_of_none_of_their_runs() {
-    // Nor does a run pass for anybody's of which nobody says whose it is.
+    // Nor does a run without a declared user pass for a run of any user.
     for uid in [Some(STRANGER), None] {
         let mut b = shared(uid);
         b.feed(fell_off("n1"));
@@ -87,7 +88,7 @@ fn a_fault_is_not_handed_to_the_run_of_another_user() {
     assert!(b.timeline.iter().any(|t| t.contains("runs of other users are on the node too")));
 }
 
-fn tell(b: &mut Bench, labels: &[(&str, &str)]) -> IncidentRecord {
+fn send_alert(b: &mut Bench, labels: &[(&str, &str)]) -> IncidentRecord {
     let page = labels.iter().chain(&[("severity", "page")]);
     let labels: LabelSet = page.map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
     let alert = Alert::new(labels, LabelSet::default(), b.now, "", &Limits::default()).unwrap();
@@ -110,7 +111,7 @@ fn an_alert_of_others_reaches_whom_its_own_labels_name() {
         ("DiskFull", [("node", "n1"), ("cluster", "a")], ""),
         ("Named", [("run", "scratch-x"), ("team", "net")], "scratch-x"),
     ] {
-        let i = tell(&mut b, &[&[("alertname", name)] as &[_], &labels].concat());
+        let i = send_alert(&mut b, &[&[("alertname", name)] as &[_], &labels].concat());
         let team = labels.iter().find(|(n, _)| *n == "team").map_or("", |(_, team)| *team);
         assert_eq!((i.run.as_str(), label(&i, "run"), label(&i, "team")), (run, run, team), "{name}: {i:#?}");
         assert_eq!((label(&i, "alertname"), label(&i, "owner")), (name, ""), "{i:#?}");

@@ -1,4 +1,4 @@
-//! What a run leaves behind on its nodes does not swallow what hits the next one.
+//! Incidents that a run leaves behind on its nodes do not absorb faults that hit the next run.
 
 use stepwatch_model::{Kind, Severity};
 use stepwatch_wire::{Event, Kind as EventKind, Value};
@@ -16,7 +16,7 @@ fn bye(b: &mut Bench, run: &str, nodes: &[&str], code: i64) {
     }
 }
 
-/// The run takes steps, and its nodes are heard.
+/// The run takes steps, and its nodes report.
 fn lively(b: &mut Bench, run: &str, rounds: usize) {
     for _ in 0..rounds {
         b.steps(run, &NODES, 5);
@@ -53,7 +53,7 @@ fn another_gpu_of_the_node_is_the_next_runs_page() {
     let i = b.last();
     assert_eq!((i.kind, i.severity, i.run.as_str()), (Kind::GpuFault, Severity::Page, "run2"));
     assert_eq!(b.pages(), pages + 1, "{:#?}", b.timeline);
-    let m = &b.told.last().unwrap().message;
+    let m = &b.notifications.last().unwrap().message;
     assert!(m.title.starts_with("PAGE run2 on n1: GPU fault"), "{}", m.title);
     assert!(b.engine.audit(b.now).is_empty());
 }
@@ -68,14 +68,14 @@ fn a_gpu_of_a_node_whose_link_killed_a_run_is_the_next_runs_page() {
     dies(&mut b, "run1");
     lively(&mut b, "run2", 1800);
     b.feed(fell_off("n1"));
-    let m = &b.told.last().unwrap().message;
+    let m = &b.notifications.last().unwrap().message;
     assert!(m.title.starts_with("PAGE run2 on n1: GPU fault"), "{}", m.title);
     assert_eq!(m.reason, "new incident");
     assert!(m.details.advice.as_deref().is_some_and(|a| a.starts_with("drain n1")), "{:?}", m.details.advice);
 }
 
 #[test]
-fn the_same_gpu_rings_for_the_same_run_while_another_node_is_still_sick() {
+fn the_same_gpu_pages_for_the_same_run_while_another_node_is_still_faulty() {
     let mut b = Bench::with_run("run1", &NODES);
     lively(&mut b, "run1", 40);
     b.feed(gpu_lost("n1", true));
@@ -102,12 +102,12 @@ fn a_run_that_is_stopped_leaves_its_nodes_page_to_the_one_that_lives_there() {
     b.feed(fell_off("n1"));
     assert_eq!((b.pages(), b.last().run.as_str()), (1, "big"));
     bye(&mut b, "big", &NODES, 130);
-    let m = &b.told.last().unwrap().message;
+    let m = &b.notifications.last().unwrap().message;
     assert!(m.title.starts_with("PAGE small on n1: GPU fault"), "{}", m.title);
     b.steps("small", &["n1"], 1000);
     assert_eq!(b.open(), [(Kind::GpuFault, Severity::Page, "small", vec!["n1"])]);
     assert!(b.pages() > 2, "nobody has answered: {:#?}", b.timeline);
-    // Whoever stops the last run that is hit knows.
+    // A person who stops the last run that is hit has seen the fault.
     bye(&mut b, "small", &["n1"], 130);
     let pages = b.pages();
     b.wait(1000);

@@ -1,5 +1,5 @@
-//! Which run a node's trouble is told of, and when a device that is not there any more ends its
-//! own.
+//! The run to which a fault of a node is attributed, and when the fault of a device that is not
+//! there any more ends.
 
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::incident::State;
@@ -38,7 +38,7 @@ fn the_run_that_lives_is_hit_and_not_the_one_that_failed_before_it() {
 }
 
 #[test]
-fn where_nothing_has_run_for_minutes_it_is_a_ticket_and_what_killed_a_run_is_told_with_it() {
+fn where_nothing_has_run_for_minutes_it_is_a_ticket_and_what_killed_a_run_is_reported_with_it() {
     let mut b = Bench::with_run("llama", &["y1"]);
     bye(&mut b, "llama", &["y1"], 1);
     b.wait(60);
@@ -70,20 +70,20 @@ fn a_run_that_stands_gives_way_to_the_one_that_moves() {
 }
 
 #[test]
-fn what_could_not_be_told_is_not_over() {
+fn a_condition_that_could_not_be_received_is_not_over() {
     let mut b = Bench::new();
     let other = || reading("l1", 0, &[("utilization_ratio", 0.0)]);
     b.feed(gpu_lost("l1", true));
     b.wait(1800);
-    // Nobody listened; exporters tell every ten minutes what holds.
+    // Nothing was received; exporters publish every ten minutes the conditions that hold.
     for _ in 0..12 {
         b.feed(other());
         b.wait(30);
     }
     assert_eq!(b.summary(), [(Kind::GpuFault, Severity::Ticket, State::Open)]);
     b.feed(with(gpu_lost("l1", true), &[("again", "true")]));
-    assert_eq!(b.told.len(), 1, "{:#?}", b.timeline);
-    // It speaks all the time, and no more of this.
+    assert_eq!(b.notifications.len(), 1, "{:#?}", b.timeline);
+    // The node reports all the time, but this condition no more.
     for _ in 0..55 {
         b.feed(other());
         b.wait(30);
@@ -104,7 +104,7 @@ fn an_ethernet_link_that_is_lost_wakes_nobody_while_the_run_goes_on() {
     b.feed(ethernet("e1", "drop", "error"));
     b.steps("llama", &["e1", "e2"], 60);
     assert_eq!(b.summary(), [(Kind::LinkFault, Severity::Ticket, State::Open)]);
-    // If the run needs it, it stands, and that says why.
+    // If the run needs it, the run stands still, and that incident gives the cause.
     b.wait(2000);
     assert_eq!((b.open().len(), b.pages()), (1, 1), "{:?}", b.open());
     assert!(b.last().suspects.iter().any(|s| s.what().contains("eno2")), "{:#?}", b.last().suspects);
@@ -201,8 +201,8 @@ fn a_gpu_unlike_its_peers_is_so_while_it_has_peers() {
     }
     assert_eq!(peer(&b), Some(State::Resolved));
     beside(&mut b, "run-r", 60, None);
-    let told = b.incidents.iter().filter(|i| i.kind == Kind::Peer).count();
-    assert_eq!((peer(&b), told), (Some(State::Resolved), 1), "it was replaced: {:?}", b.summary());
+    let count = b.incidents.iter().filter(|i| i.kind == Kind::Peer).count();
+    assert_eq!((peer(&b), count), (Some(State::Resolved), 1), "it was replaced: {:?}", b.summary());
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_gpu_that_was_replaced_under_a_run_is_not_unlike_its_peers() {
 }
 
 #[test]
-fn a_gpu_rings_though_a_port_of_its_node_is_in_hand() {
+fn a_gpu_pages_though_a_port_of_its_node_is_acknowledged() {
     let mut b = Bench::with_run("run-k", &["k1", "k2"]);
     b.feed(link("k1", "mlx5_0/1", false));
     b.steps("run-k", &["k1", "k2"], 10);
@@ -224,11 +224,11 @@ fn a_gpu_rings_though_a_port_of_its_node_is_in_hand() {
     b.steps("run-k", &["k1", "k2"], 3);
     b.feed(fell_off("k1"));
     assert_eq!((b.open().len(), b.pages(), b.last().state), (1, 2, State::Open), "{:#?}", b.timeline);
-    let m = &b.told.last().unwrap().message;
+    let m = &b.notifications.last().unwrap().message;
     assert!(m.reason.contains("after it was acknowledged: XID 79 on"), "{}", m.reason);
     let advice = m.details.advice.as_deref().unwrap_or_default();
     assert!(advice.starts_with("drain k1 and reboot it"), "{advice}");
-    // The links of a GPU that is known go with it.
+    // The links of a GPU that is known to be faulty are part of its fault.
     let mut b = Bench::with_run("run-k", &["k1", "k2"]);
     b.feed(fell_off("k1"));
     b.ack("ada");
@@ -239,16 +239,16 @@ fn a_gpu_rings_though_a_port_of_its_node_is_in_hand() {
 }
 
 #[test]
-fn a_port_of_an_idle_node_is_told_beside_its_gpu() {
+fn a_port_of_an_idle_node_is_notified_beside_its_gpu() {
     let mut b = Bench::new();
     b.feed(fell_off("k1"));
     b.feed(link("k1", "mlx5_0/1", false));
-    let told: Vec<&str> = b.told.iter().map(|n| n.message.reason.as_str()).collect();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[1].starts_with("also InfiniBand port mlx5_0/1 went down"), "{told:?}");
-    // What slows a GPU that is known to be sick is no other device.
+    let reasons: Vec<&str> = b.notifications.iter().map(|n| n.message.reason.as_str()).collect();
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    assert!(reasons[1].starts_with("also InfiniBand port mlx5_0/1 went down"), "{reasons:?}");
+    // A GPU that is known to be faulty is no other device when it is slowed down.
     b.feed(hw("k1", "gpu_throttled", true, "warn", "GPU 0 is slowed down", &[("gpu", UUID)]));
-    assert_eq!(b.told.len(), 2);
+    assert_eq!(b.notifications.len(), 2);
 }
 
 fn fault_of(node: &str, gpu: &str) -> Event {

@@ -1,4 +1,4 @@
-//! What a sentence about a node names: the job that runs there, and the GPU that is there.
+//! Sentences about nodes name the job that runs there, and the GPU that is there.
 
 use stepwatch_model::{Kind, Severity};
 use stepwatch_wire::{Event, Kind as EventKind};
@@ -13,7 +13,7 @@ fn job(id: &str, user: &str) -> Event {
     Event { code: Some(1), ..e }
 }
 
-/// The exporter speaks of its GPU and, every ten minutes, of these jobs.
+/// The exporter publishes its GPU and, every ten minutes, these jobs.
 fn speak(b: &mut Bench, secs: i64, jobs: &[(&str, &str)]) {
     for at in (0..secs).step_by(30) {
         if at % 600 == 0 {
@@ -24,7 +24,7 @@ fn speak(b: &mut Bench, secs: i64, jobs: &[(&str, &str)]) {
     }
 }
 
-/// What is said of a fault there.
+/// The summary of a fault there.
 fn fault(mut b: Bench) -> String {
     b.feed(gpu_lost("n1", true));
     assert_eq!((b.last().kind, b.last().severity), (Kind::GpuFault, Severity::Ticket));
@@ -40,7 +40,7 @@ fn a_job_that_ended_while_its_exporter_was_away_is_not_named() {
     b.feed(job("5000", "eve"));
     let why = fault(b);
     assert!(why.contains("but job 5000 of eve on slurm does"), "{why}");
-    // It is gone too where the exporter never said so, in one life.
+    // A job is over, too, if the same exporter never reported its end.
     let mut b = Bench::new();
     speak(&mut b, 1800, &[("4711", "bob")]);
     speak(&mut b, 1500, &[("5000", "eve")]);
@@ -49,7 +49,7 @@ fn a_job_that_ended_while_its_exporter_was_away_is_not_named() {
 }
 
 #[test]
-fn a_job_is_named_while_it_is_told_of_and_those_that_are_over_take_no_room() {
+fn a_job_is_named_while_it_is_published_and_those_that_are_over_take_no_room() {
     let mut b = Bench::new();
     speak(&mut b, 7200, &[("4711", "bob")]);
     b.reboot("b");

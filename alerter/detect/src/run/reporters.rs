@@ -1,8 +1,7 @@
-//! Who tells of a run: the sources that were let, the first of them, whose the run is, and which
-//! source reports which rank.
+//! The sources that report a run: those that were admitted, the first of them, the user who owns
+//! the run, and which source reports which rank.
 //!
-//! Only what was said; whether a source may say it is the matter of
-//! `monitor/admission.rs`.
+//! This is only a record. `monitor/admission.rs` decides whether a source may report a run.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +10,23 @@ use serde::{Deserialize, Serialize};
 use stepwatch_model::time::Ts;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Tellers {
-    /// In the order in which they came: a rank names its source by the place.
+pub(crate) struct Reporters {
+    /// In the order in which they came: `ranks` refers to a source by its index.
     sources: Vec<String>,
     first: u32,
-    /// The user whose the run is, as the first source said.
+    /// The user who owns the run, as the first source declared.
     pub(crate) uid: Option<u32>,
-    /// Since when it is theirs, if it was another's before.
+    /// Since when that user owns it, if another user owned it before.
     pub(crate) since: Option<Ts>,
     ranks: BTreeMap<u32, u32>,
-    /// Sources that named another user, and which.
+    /// Sources that declared another user, and which.
     denied: BTreeMap<String, u32>,
-    /// The source of another user that makes steps, of which people were told.
+    /// The source of another user that reports steps, about which people were notified.
     pub(crate) disputed_by: Option<String>,
 }
 
-impl Tellers {
-    /// The source that told of the run first.
+impl Reporters {
+    /// The source that reported the run first.
     pub(crate) fn first(&self) -> Option<&str> {
         self.sources.get(self.first as usize).map(String::as_str)
     }
@@ -37,7 +36,7 @@ impl Tellers {
     }
 
     /// The source that reports a rank.
-    pub(crate) fn of(&self, rank: u32) -> Option<&str> {
+    pub(crate) fn source_of_rank(&self, rank: u32) -> Option<&str> {
         self.ranks.get(&rank).and_then(|at| self.sources.get(*at as usize)).map(String::as_str)
     }
 
@@ -74,7 +73,7 @@ impl Tellers {
         at as u32
     }
 
-    /// The run is another user's from now on, by the word of this source.
+    /// Another user owns the run from now on, as this source declares.
     pub(crate) fn pass_on(&mut self, now: Ts, source: &str, uid: u32) {
         *self = Self { uid: Some(uid), since: Some(now), ..Self::default() };
         self.add(source);
@@ -88,7 +87,7 @@ impl Tellers {
         self.denied.remove(source);
     }
 
-    /// The user that a source named, if it is not the one whose the run is.
+    /// The user that a source declared, if that user does not own the run.
     pub(crate) fn denied(&self, source: &str) -> Option<u32> {
         self.denied.get(source).copied()
     }
