@@ -1,8 +1,8 @@
 //! The alerter's own HTTP interface.
 //!
-//! Every route is declared once, beside its handler (`#[utoipa::path]`), and listed below under
-//! what its caller must be allowed to do. Of that the document is made which `GET
-//! /api/v1/openapi.json` serves and `docs/openapi.json` keeps. The two pages for eyes are not in
+//! Every route is declared once, beside its handler (`#[utoipa::path]`), and listed below under the
+//! scope that it needs. The OpenAPI document is made from these declarations: `GET
+//! /api/v1/openapi.json` serves it and `docs/openapi.json` is a copy. The two HTML pages are not in
 //! it.
 //!
 //! Reading comes from the store's readers and from copies that the runtime publishes, so that a
@@ -39,20 +39,20 @@ use stepwatch_model::time::Ts;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+pub use crate::access::Scope;
 use crate::clock::wall;
 use crate::ingest::SourceTable;
 use crate::runtime::RuntimeHandle;
 use crate::store::Store;
 pub(crate) use alertmanager::MAX_ALERTS_BODY;
 use auth::Caller;
-pub use auth::Scope;
 use error::ApiError;
 use view::{RunList, RunView, SourceList, SourceView, Status, StoreState, When};
 
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use alertmanager::{fuzz_alerts, fuzz_queries};
 
-/// What the handlers share.
+/// The state that all handlers share.
 #[derive(Debug, Clone)]
 pub struct Api {
     pub store: Store,
@@ -60,7 +60,7 @@ pub struct Api {
     pub sources: SourceTable,
     pub registry: Arc<Registry>,
     pub started: Ts,
-    /// Alerts that were not taken, and lines of the log about them.
+    /// Counts refused alerts, and limits their lines in the log.
     pub refused_alerts: Arc<LogThrottle>,
 }
 
@@ -89,12 +89,12 @@ impl Api {
             .runs
             .iter()
             .filter(|r| caller.token_scope().is_none_or(|scope| scope.admits(&routing.labels(r))));
-        let runs = seen.map(|r| RunView::of(r, now)).collect();
+        let runs = seen.map(|r| RunView::from_snapshot(r, now)).collect();
         RunList { runs, hidden: if caller.token_scope().is_some() { 0 } else { view.runs_hidden } }
     }
 
-    /// Whoever is limited to some runs or teams is told of no more than these: neither of the
-    /// exporters, nor how much others wait for.
+    /// A caller whose token is limited to some runs or teams sees only these: not the exporters,
+    /// nor how much others wait for.
     async fn status(&self, caller: &Caller) -> Result<Status, ApiError> {
         let view = self.runtime.views.get();
         let mut status = Status {
@@ -129,7 +129,7 @@ impl Api {
     }
 }
 
-/// An error in the words of whoever serves this path.
+/// An error in the format of the API that serves this path.
 pub(crate) fn error_of(path: &str, status: StatusCode, why: &str) -> Response {
     if path.starts_with(alertmanager::PREFIX) {
         return alertmanager::error(status, why);
@@ -137,7 +137,7 @@ pub(crate) fn error_of(path: &str, status: StatusCode, why: &str) -> Response {
     ApiError { status, message: why.to_owned() }.into_response()
 }
 
-/// Every route, under what its caller must be allowed to do.
+/// Every route, grouped by the scope that it needs.
 fn routes() -> OpenApiRouter<Arc<Api>> {
     let read = OpenApiRouter::default()
         .routes(routes!(incidents::list))
@@ -193,7 +193,7 @@ async fn runs(State(api): State<Arc<Api>>, caller: Caller) -> Json<RunList> {
     Json(api.run_views(&caller))
 }
 
-/// Exporters that are read, and how far.
+/// Exporters that are read, and the last position read.
 #[utoipa::path(
     get,
     path = "/api/v1/sources",
@@ -211,7 +211,7 @@ async fn sources(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Sou
     Ok(Json(SourceList { sources: api.sources.views().into_iter().map(judged).collect() }))
 }
 
-/// How the alerter is; a token that is limited counts what it may see.
+/// The state of the alerter; for a token with limits it counts only what the token may see.
 #[utoipa::path(
     get,
     path = "/api/v1/status",

@@ -1,10 +1,9 @@
-//! The whole service, put together: what `stepwatch-alerter run` starts and what tests run in their
-//! own process.
+//! The whole service: what `stepwatch-alerter run` starts and what tests run in their own process.
 //!
-//! Start: configuration, store, port, outbox, engine, readers; each can refuse, and until the port
-//! is bound nothing has happened. Stop, in the other direction: readers first, so that nothing new
-//! is decided; then requests and messages on their way; the runtime last, because it keeps what
-//! became of them.
+//! Order of the start: configuration, store, port, outbox, engine, readers; each can fail, and
+//! until the port is bound nothing has happened. The stop is in reverse: readers first, so that
+//! nothing new is decided; then requests and messages on their way; the runtime last, because it
+//! stores their outcomes.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,7 +30,7 @@ use crate::api::auth::Gate;
 use crate::audit::{self, AuditLog, Door, Entry};
 use crate::bulkhead::Bulkhead;
 use crate::calendars::Calendars;
-use crate::callbacks::{self, Callbacks};
+use crate::callbacks::Callbacks;
 use crate::changes;
 use crate::clock::wall;
 use crate::config::{Config, File};
@@ -41,12 +40,13 @@ use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
 use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
+use crate::signed_paths;
 use crate::store::{Store, StoreError};
 use crate::watchdog::Watchdog;
 
 /// Outcomes of messages that may wait for the runtime.
 const QUEUE_FEEDBACK: usize = 256;
-/// Old incidents are looked for this often.
+/// Interval between two deletions of old incidents.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Clone)]
@@ -96,14 +96,14 @@ pub struct App {
     metrics: ConfigMetrics,
     gate: Gate,
     audit: AuditLog,
-    /// Of everything but the runtime, which outlives the rest.
+    /// The shutdown of everything but the runtime, which outlives the rest.
     stop: Trigger,
     stopping: Shutdown,
 }
 
 impl App {
     /// Starts everything. The service runs as soon as this returns; [`App::run`] keeps it running.
-    /// If it is the store that does not let it start, people are told first.
+    /// If the store prevents the start, people are notified first.
     pub async fn start(options: Options, log: LogControl) -> Result<Self, StartError> {
         let config = Config::load(&options.config)?;
         let web = options.web_config.as_deref().map(WebConfig::load).transpose()?;
@@ -116,7 +116,7 @@ impl App {
         };
         let started = Box::pin(Self::start_as(config, web, options, log)).await;
         if let Err(StartError::Store(err)) = &started {
-            unopened.tell(err, wall()).await;
+            unopened.notify(err, wall()).await;
         }
         started
     }
@@ -196,8 +196,8 @@ impl App {
         self.addr
     }
 
-    /// Runs until `shutdown`, or until a part of it dies; then stops everything in order. Half a
-    /// service is worse than none: whoever supervises it starts it again, and nothing is lost.
+    /// Runs until `shutdown`, or until a part of it dies; then stops everything in order. A partial
+    /// service is worse than none: the supervisor starts it again, and nothing is lost.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<(), RunError> {
         let mut served = None;
         loop {
@@ -240,7 +240,7 @@ impl App {
         if early { Err(RunError::Died("the HTTP server")) } else { Ok(()) }
     }
 
-    /// Takes over the file as it is now, or changes nothing and says why.
+    /// Applies the current file, or changes nothing and returns the reason.
     async fn reload(&mut self) -> Result<(), String> {
         let config = Config::load(&self.options.config).map_err(|e| e.to_string())?;
         let fixed = [
@@ -273,7 +273,7 @@ impl App {
         Ok(())
     }
 
-    /// What a signal asked for; what a request asks for is written where it came in.
+    /// For signals only: the handler of a request writes its own audit entry.
     fn signalled(&self, done: &Result<(), String>) -> Entry {
         let entry = Entry::new(Door::Signal, "", "reload", &self.options.config.display().to_string());
         match done {
@@ -303,14 +303,14 @@ impl Config {
     }
 }
 
-/// A limit on the size of files (`LimitFSIZE=`) is an error to whoever writes, as a full disk is,
+/// Makes a limit on the size of files (`LimitFSIZE=`) an error of the write, as with a full disk,
 /// and not the end of the process.
 pub(crate) fn survive_limits() -> std::io::Result<()> {
-    // From the first of these on the signal does nothing, also when nobody listens.
+    // The first handler disables the signal's default action for the rest of the process.
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
 }
 
-/// What operates it: not ready while the store takes nothing.
+/// The operating endpoints: not ready while the store refuses writes.
 fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRequest>) {
     let (admin, reloads) = Admin::new(log);
     let store = store.clone();
@@ -326,12 +326,12 @@ fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
     let (needed, gate) = (gate.clone(), gate.clone());
     let pass = Some(Pass::new(move || needed.has_tokens(), move |headers| gate.knows(headers)));
     let hosts = Hosts::new(&file.web, file.external_url.as_deref());
-    let limits = Limits { signed_paths: callbacks::PATHS, pass, hosts, ..Limits::default() };
+    let limits = Limits { signed_paths: signed_paths::ALL, pass, hosts, ..Limits::default() };
     limits.metrics.register(registry, PROGRAM);
     limits
 }
 
-/// What runs beside delivery: the words that come back, and changes of runs on their way out.
+/// Starts what runs beside delivery: callbacks, and changes of runs on their way out.
 fn start_sidelines(
     callbacks: &Callbacks,
     outbox: &OutboxHandle,
@@ -353,7 +353,7 @@ fn alive(runtime: &RuntimeHandle) -> Arc<dyn Fn() -> BoxFuture<'static, bool> + 
     })
 }
 
-/// Asks the engine's loop what a message is to say now.
+/// Asks the engine's loop for the present text of a message.
 fn reword(runtime: &RuntimeHandle) -> outbox::Reword {
     let commands = runtime.commands.clone();
     Arc::new(move |notification| {
@@ -365,11 +365,11 @@ fn reword(runtime: &RuntimeHandle) -> outbox::Reword {
     })
 }
 
-/// How the outbox tells the time, and who hears that it runs.
+/// The outbox's clock, and the watchdog that gets its heartbeat.
 fn watching(handle: &RuntimeHandle, watchdog: Arc<Watchdog>) -> outbox::Options {
     let clock = handle.clock.clone();
     outbox::Options {
-        // What is due is due by the clock that said so.
+        // Deadlines are compared with the clock that set them.
         clock: Arc::new(move || clock.now()),
         watchdog,
         alive: alive(handle),
@@ -378,7 +378,7 @@ fn watching(handle: &RuntimeHandle, watchdog: Arc<Watchdog>) -> outbox::Options 
     }
 }
 
-/// Said once: from anywhere but this machine, anybody may do everything.
+/// Logged once: anybody on another machine may do everything.
 fn warn_if_open(addr: SocketAddr, file: &File, web: Option<&WebConfig>) {
     let asks = !file.api.tokens.is_empty() || web.is_some_and(WebConfig::authenticates);
     if !asks && !addr.ip().is_loopback() {
@@ -390,7 +390,7 @@ fn warn_if_open(addr: SocketAddr, file: &File, web: Option<&WebConfig>) {
     }
 }
 
-/// Forgets what ended long ago.
+/// Deletes what ended long ago.
 async fn prune(store: Store, retention: Span, audit: AuditLog, stopping: Shutdown) {
     loop {
         let before = Ts(wall().0.saturating_sub(retention.0));

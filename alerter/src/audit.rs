@@ -1,12 +1,12 @@
-//! The audit log: who changed what, or tried to, by which door, from where, and what came of it.
+//! The audit log: who changed what, or tried to, through which interface, from where, and with what
+//! result.
 //!
 //! What the engine acts upon is written in the transaction of what it led to: neither is there
 //! without the other. What was refused before that, and what has no transaction (a reload, a log
-//! level), is written by itself when it is over. Refusals are anybody's to cause, so that only so
-//! many are written in a minute; the others are counted, and told in one entry.
+//! level), is written by itself when it is over. Anybody can cause refusals, so only a limited
+//! number is written in a minute; the others are counted, and recorded in one entry.
 //!
-//! It is no access log: reading is not in it, nor is an alert that is told again and changes
-//! nothing.
+//! It is no access log: it contains no reads, nor alerts that are sent again and change nothing.
 
 pub(crate) mod entry;
 mod metrics;
@@ -28,16 +28,16 @@ use crate::store::Store;
 const MAX_REFUSALS: u64 = 30;
 const REFUSALS_WITHIN: Span = Span::secs(60);
 
-/// How much is kept.
+/// The limits of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
     pub retention: Span,
-    /// Beyond it the oldest go.
+    /// With more entries the oldest are deleted.
     pub max_entries: u32,
 }
 
-/// Writes what no transaction of the engine carries. Clones share it.
+/// Writes entries that belong to no transaction of the engine. Clones share it.
 #[derive(Debug, Clone)]
 pub struct AuditLog {
     store: Store,
@@ -68,8 +68,7 @@ impl AuditLog {
         self.config.store(Arc::new(config));
     }
 
-    /// Keeps an entry; returns when it is on disk. That it cannot be kept undoes nothing, and is
-    /// counted.
+    /// Stores an entry; returns when it is on disk. A failure undoes nothing, and is counted.
     pub async fn write(&self, entry: Entry) {
         let mut entries = vec![entry];
         if let Some(entry) = entries.first().filter(|e| e.outcome == Outcome::Refused) {
@@ -87,7 +86,7 @@ impl AuditLog {
         self.metrics.wrote(&entries);
     }
 
-    /// Forgets what is old, and the oldest of what is too much.
+    /// Deletes old entries, and the oldest of too many.
     pub async fn prune(&self) {
         let config = self.config.load_full();
         let before = Ts(wall().0.saturating_sub(config.retention.0));
@@ -114,7 +113,7 @@ enum Seen {
 
 impl Refusals {
     fn see(&mut self, at: Ts) -> Seen {
-        // A clock that was set back begins anew as well.
+        // A clock that was set back starts a new window as well.
         if !(Span::ZERO..REFUSALS_WITHIN).contains(&(at - self.since)) {
             let unwritten = self.seen.saturating_sub(MAX_REFUSALS);
             *self = Self { since: at, seen: 1 };
@@ -137,7 +136,7 @@ mod tests {
     use crate::store::AuditFilter;
 
     #[tokio::test]
-    async fn a_flood_of_refusals_is_counted_and_told_in_one_entry() {
+    async fn a_flood_of_refusals_is_counted_and_recorded_in_one_entry() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path().join("a.db")).await.unwrap();
         let log = AuditLog::new(store.clone(), AuditConfig::default(), AuditMetrics::default());
@@ -150,7 +149,7 @@ mod tests {
         }
         let all = async || store.audit(&AuditFilter::default()).await.unwrap();
         assert_eq!(all().await.len() as u64, MAX_REFUSALS);
-        // What was done is written, however many were refused.
+        // Successful actions are recorded, however many requests were refused.
         log.write(Entry::new(Door::Api, "api:ops", "ack", "01")).await;
         log.write(refused(1_000_000 + REFUSALS_WITHIN.0)).await;
         let entries = all().await;

@@ -3,19 +3,19 @@
 
 use std::time::Duration;
 
-/// The longest waits: after the first failure, and after any.
+/// The longest waits: after the first failure, and after any later one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff {
     pub(crate) first: Duration,
     pub(crate) longest: Duration,
 }
 
-/// What is sent to a receiver.
+/// For messages to a receiver.
 pub(crate) const DELIVERY: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(5) };
 
-/// The same for a page: how long a receiver that came back may stay unnoticed while somebody should
-/// be woken.
+/// The same for a page: it limits how long a receiver's recovery may stay unnoticed while somebody
+/// should be woken.
 pub(crate) const PAGE: Backoff = Backoff { longest: Duration::from_secs(30), ..DELIVERY };
 
 /// Shortest wait: a failure that repeats at once must not spin, and a peer that accepts and hangs
@@ -25,11 +25,11 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// A receiver that asks for more is asked again after a day.
 pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
-/// Five minutes, and the tenth that is added. A page does not wait longer on one header: it is
-/// tried again, and others are called meanwhile.
+/// Five minutes, and the tenth that is added. A page does not wait longer because of one header: it
+/// is tried again, and others are called meanwhile.
 pub(crate) const PAGE_PAUSE_MAX: Duration = Duration::from_secs(330);
 
-/// Asked for nothing in particular.
+/// The wait if the receiver gave none.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
 
 /// A number in `0.0..1.0`.
@@ -44,13 +44,13 @@ impl Backoff {
     }
 }
 
-/// What the receiver asked for and up to a tenth more, never less.
+/// The wait that the receiver asked for and up to a tenth more, never less.
 pub(crate) fn retry_after(asked: Option<Duration>, random: f64) -> Duration {
     let wait = asked.unwrap_or(RETRY_AFTER_DEFAULT).min(RETRY_AFTER_MAX);
     wait.max(SHORTEST).mul_f64(1.0 + random / 10.0)
 }
 
-/// From the kernel; in the middle if it has none to give, which only costs jitter.
+/// From the kernel; 0.5 if that fails, which only costs jitter.
 pub(crate) fn random() -> f64 {
     getrandom::u32().map_or(0.5, |n| f64::from(n) / (f64::from(u32::MAX) + 1.0))
 }

@@ -1,11 +1,11 @@
-//! What the alerter would have said about recorded runs: the same engine, fed from files instead of
-//! streams.
+//! What the alerter would have reported about recorded runs: the same engine, fed from files
+//! instead of streams.
 //!
-//! A file is CSV with a header, JSON lines of events, or anything that [`stepwatch_formats`] reads:
-//! a training log, an event file of TensorBoard, a `.wandb` file, `trainer_state.json`; which one
-//! is found out from its name and what stands in it. Time is the recording's own where it has one,
-//! else it passes by the step times. Nothing is sent to anybody: of a configuration the detectors,
-//! the hold, the routes and the policies count, and receivers are but names.
+//! A file is CSV with a header, JSON lines of events, or any format of [`stepwatch_formats`]: a
+//! training log, an event file of TensorBoard, a `.wandb` file, `trainer_state.json`. The format is
+//! recognised by the file's name and contents. Time is the recording's own where it has one, else
+//! it passes by the step times. Nothing is sent to anybody: of a configuration only the detectors,
+//! the hold, the routes and the policies are used, and receivers are only names.
 
 mod csv;
 mod files;
@@ -45,9 +45,9 @@ use replay::Replay;
 use report::{Counts, Style};
 use tune::Tune;
 
-/// Bad lines told one by one, a file; the rest is counted.
-const MAX_TOLD: u64 = 20;
-/// Who is told where no configuration says who there is.
+/// Bad lines of a file that are printed one by one; the rest is counted.
+const MAX_PRINTED: u64 = 20;
+/// The receivers where no configuration names any.
 const EVERYBODY: &str = "every receiver";
 /// All detectors that can be tuned.
 const ALL: &str = "all";
@@ -64,7 +64,8 @@ pub struct Args {
     /// is sent
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Write a page with the pictures of every incident, its evidence and who would have been told
+    /// Write a page with the pictures of every incident, its evidence and who would have been
+    /// notified
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Show what the sensitivity of this detector costs and gains on these runs
@@ -101,12 +102,12 @@ pub enum BacktestError {
 struct Replayed {
     name: String,
     replay: Replay,
-    /// What a reader of the report must know of the file.
+    /// Notes about the file for the reader of the report.
     notes: Vec<String>,
 }
 
-/// Replays every file. False if one of them could not be read or held no steps; the others are
-/// replayed all the same.
+/// Replays every file. False if one of them could not be read or contained no steps; the others are
+/// replayed nevertheless.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool, BacktestError> {
     let config = settings(args.config.as_deref())?;
     let labels = args.labels.as_deref().map(Labels::read).transpose()?;
@@ -133,7 +134,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool
                 }
                 for replay in replays {
                     report::write(&name, &replay, style, out)?;
-                    totals.push((Counts::of(&replay), words::weeks(std::iter::once(replay.lasted()))));
+                    totals
+                        .push((Counts::from_replay(&replay), words::weeks(std::iter::once(replay.lasted()))));
                     if args.html.is_some() {
                         kept.push(Replayed { name: name.clone(), replay, notes: notes.clone() });
                     }
@@ -161,8 +163,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool
             more: &more,
             version: build_info::VERSION,
         };
-        let told = |source| BacktestError::Page { path: path.display().to_string(), source };
-        fs::write(path, page.to_string()).map_err(told)?;
+        let unwritten = |source| BacktestError::Page { path: path.display().to_string(), source };
+        fs::write(path, page.to_string()).map_err(unwritten)?;
     }
     Ok(failed.is_empty())
 }
@@ -196,7 +198,7 @@ fn tunes(args: &Args, config: &EngineConfig) -> Vec<Tune> {
     all.filter_map(|s| Tune::new(s, config, args.labels.is_some())).collect()
 }
 
-/// Feeds a file to all of these, and gives what must be known of it.
+/// Feeds a file to all of these, and returns the notes about it.
 fn feed(
     path: &Path,
     named: bool,
@@ -223,7 +225,7 @@ fn feed(
             Ok(None) => break,
             Err(InputError::Line { line, reason }) => {
                 bad += 1;
-                if bad <= MAX_TOLD && named {
+                if bad <= MAX_PRINTED && named {
                     writeln!(err, "{}:{line}: {reason}", path.display())?;
                 }
             }
@@ -237,7 +239,7 @@ fn feed(
     if bad > 0 {
         notes.push(format!("{bad} bad lines were left out"));
     }
-    if bad > MAX_TOLD {
+    if bad > MAX_PRINTED {
         writeln!(err, "{}: {} bad lines in all", path.display(), bad)?;
     }
     if replays.first().is_some_and(|r| r.samples() > 0) {

@@ -1,12 +1,12 @@
-//! Requests by what they can do to others: those that bring alerts by the thousand and those that
-//! list everything have room of their own, so that neither keeps a person's answer waiting.
+//! Limits for requests that could delay others: those with thousands of alerts and those that list
+//! everything have slots of their own, so that neither delays a person's answer.
 //!
-//! A request that brings much holds a place from its first byte on, brings its body in time, and
-//! waits for one of a few slots to be worked upon; what does not fit is answered 503 with
-//! `Retry-After`, at once, and counted. Prometheus tells an alert again within a
-//! minute. Acknowledgements, silences, clicks and everything else that is small pass by.
+//! A request with a large body holds a place from its first byte on, has a time limit for its body,
+//! and waits for one of a few slots to be processed; what does not fit is answered 503 with
+//! `Retry-After`, at once, and counted. Prometheus sends an alert again within a minute.
+//! Acknowledgements, silences, clicks and every other small request bypass these limits.
 //!
-//! How many connections there are at all is the server's matter ([`stepwatch_kit::serve`]).
+//! The server limits the number of connections ([`stepwatch_kit::serve`]).
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::api::{MAX_ALERTS_BODY, error_of};
 
-/// What one pool of requests may take.
+/// The limits of one pool of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
-    /// Requests there may be, those that wait included.
+    /// Requests in the pool, including those that wait.
     places: usize,
-    /// Requests worked upon at once.
+    /// Requests that are processed at once.
     slots: usize,
     /// Bytes of one body, and of all that are being read or wait.
     body_bytes: usize,
@@ -42,7 +42,7 @@ pub struct Room {
     slot_within: Duration,
 }
 
-/// Requests that bring alerts.
+/// Requests with alerts.
 const INGEST: Room = Room {
     places: 128,
     slots: 16,
@@ -53,7 +53,7 @@ const INGEST: Room = Room {
     slot_within: Duration::from_secs(5),
 };
 
-/// Requests whose answer may be everything there is.
+/// Requests whose answer may be a list of everything.
 const LISTS: Room =
     Room { places: 32, slots: 2, body_bytes: 1 << 20, slot_within: Duration::from_secs(10), ..INGEST };
 
@@ -92,14 +92,14 @@ struct Shed {
     reason: &'static str,
 }
 
-/// Why a request is not taken.
+/// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     /// Every place is taken.
     Full,
     /// Its body did not arrive in time.
     SlowBody,
-    /// The others took too long.
+    /// No slot was free in time.
     Waited,
     TooLarge,
     /// Its body broke off.
@@ -152,7 +152,8 @@ impl Pool {
         Self { name, room, places: Semaphore::new(room.places), slots: Semaphore::new(room.slots), bytes }
     }
 
-    /// Everything but the slot; with the whole body, so that nobody who is slow holds one.
+    /// Takes everything but the slot; with the whole body, so that a slow client does not hold a
+    /// slot.
     async fn body(&self, request: Request) -> Result<(Request, Option<SemaphorePermit<'_>>), Refusal> {
         let until = Instant::now() + self.room.body_within;
         // Nobody reads what comes with those.
@@ -207,7 +208,7 @@ async fn pass(State(bulkhead): State<Bulkhead>, request: Request, next: Next) ->
 }
 
 impl Refusal {
-    /// Of those that are for want of room.
+    /// Refusals for want of room.
     fn reason(self) -> Option<&'static str> {
         match self {
             Self::Full => Some("full"),
@@ -231,7 +232,7 @@ impl Refusal {
         if self.reason().is_some() {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
-        // What is left of a body is not waited for.
+        // The rest of a body is not waited for.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         response
     }
@@ -256,7 +257,7 @@ mod tests {
         slot_within: FOR_EVER,
     };
 
-    /// A service whose ingest waits for a word.
+    /// A service whose ingest waits for a notification.
     fn service(ingest: Room) -> (Router, Bulkhead, Arc<Notify>) {
         let (go, bulkhead) = (Arc::new(Notify::new()), Bulkhead::with(ingest, SMALL));
         let waits = Arc::clone(&go);
@@ -275,7 +276,7 @@ mod tests {
         Request::builder().method(method).uri(path).body(body).unwrap()
     }
 
-    /// A body of which nothing more comes.
+    /// A body that never ends.
     fn stuck() -> Body {
         Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>())
     }
@@ -316,7 +317,7 @@ mod tests {
         );
         let shed = Shed { pool: "ingest", reason: "full" };
         assert_eq!(bulkhead.shed.get_or_create(&shed).get(), 1);
-        // They go away, and alerts are taken again.
+        // They are gone, and alerts are accepted again.
         for request in stuck {
             request.abort();
             let _ = request.await;

@@ -1,9 +1,9 @@
 //! Reads the calendars of schedules again and again, and brings them to the engine.
 //!
 //! A calendar that cannot be read, or is none, leaves the last good copy in force: the engine keeps
-//! it over restarts, knows its age, and says so to whoever is told by it. Calendars are outside
-//! bytes from a place that the configuration names; redirects are not followed, and an answer has a
-//! limit.
+//! it over restarts, records its age, and states it to everyone who is notified through it.
+//! Calendars are untrusted bytes from a place that the configuration names; redirects are not
+//! followed, and an answer has a size limit.
 
 use core::time::Duration;
 use std::io::Read as _;
@@ -28,16 +28,16 @@ use crate::ingest::client_builder;
 use crate::metrics::{CalendarMetrics, Name, ScheduleLabel};
 use crate::runtime::{Command, RuntimeHandle};
 
-/// Of a calendar: some ten thousand events.
+/// Bytes of one calendar: some ten thousand events.
 pub const MAX_BYTES: usize = 4 << 20;
-/// Of all calendars together, of which each has an equal share: their texts are kept.
+/// Bytes of all calendars together, of which each has an equal share: their texts are kept.
 const ALL_BYTES: usize = 16 << 20;
-/// For an answer to arrive.
+/// Time for an answer to arrive.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Calendars that are read at once: a text and its events take several times its bytes. One that
 /// does not arrive holds its place until it times out.
 const READ_AT_ONCE: usize = 4;
-/// A file is looked at this often.
+/// Interval between two looks at a file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A calendar to read.
@@ -53,7 +53,7 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     File(PathBuf),
-    /// Whoever has the address of a private calendar may read it.
+    /// Anybody with the address of a private calendar may read it.
     Url(Secret),
 }
 
@@ -74,14 +74,14 @@ struct Room {
     slots: Semaphore,
 }
 
-/// What a look found.
+/// The result of a look.
 enum News {
     Text(String),
-    /// What it was before.
+    /// It is unchanged.
     Same,
 }
 
-/// How a place is asked, and what it said last.
+/// How a calendar is fetched, and its last version.
 enum Reader {
     File {
         path: PathBuf,
@@ -103,7 +103,7 @@ impl Calendars {
         calendars
     }
 
-    /// Goes on with those that are as before, and begins or ends the others.
+    /// Keeps the readers of unchanged calendars, and starts or stops the others.
     pub fn apply(&mut self, mut sources: Vec<Source>) {
         let metrics = self.metrics.clone();
         self.room.share.store(share(sources.len()), Ordering::Relaxed);
@@ -113,8 +113,8 @@ impl Calendars {
                 sources.swap_remove(place);
             } else {
                 task.abort();
-                // What nobody asks for any more is no fault. A full queue leaves the ticket for a
-                // person to close.
+                // A schedule that is no longer configured is not a fault. If the queue is full, the
+                // ticket stays for a person to close.
                 let _ = self.runtime.commands.try_send(own(&source.schedule, None));
                 let label = label(&source.schedule);
                 metrics.read_timestamp.remove(&label);
@@ -135,7 +135,7 @@ impl Calendars {
     }
 }
 
-/// Bytes of each calendar, of so many.
+/// The share of each calendar, of so many.
 fn share(calendars: usize) -> usize {
     MAX_BYTES.min(ALL_BYTES / calendars.max(1))
 }
@@ -144,13 +144,13 @@ fn label(schedule: &str) -> ScheduleLabel {
     ScheduleLabel { schedule: Name(Arc::from(schedule)) }
 }
 
-/// A calendar that is old, or is not: a ticket, because whoever is on call by it is woken all the
-/// same.
+/// Reports whether a calendar is too old: as a ticket, because the person on call by it is still
+/// paged.
 fn own(schedule: &str, fault: Option<String>) -> Command {
     Command::Own { check: format!("calendar of {schedule}"), severity: Severity::Ticket, fault }
 }
 
-/// Reads one calendar for ever.
+/// Reads one calendar until it is cancelled.
 async fn watch(source: Source, room: Arc<Room>, runtime: RuntimeHandle, metrics: CalendarMetrics) {
     let label = label(&source.schedule);
     let stored = runtime.views.get().oncall.calendar(&source.schedule).map(|c| c.read_at);
@@ -159,7 +159,7 @@ async fn watch(source: Source, room: Arc<Room>, runtime: RuntimeHandle, metrics:
         runtime,
         since: stored.unwrap_or_else(wall),
         read_at: stored,
-        told: None,
+        reported: None,
         last: None,
         stale: None,
     };
@@ -203,21 +203,22 @@ async fn watch(source: Source, room: Arc<Room>, runtime: RuntimeHandle, metrics:
 struct Watched {
     source: Source,
     runtime: RuntimeHandle,
-    /// When it was last known to say what the engine has.
+    /// When it was last read with the contents that the engine has.
     read_at: Option<Ts>,
     /// The same, or since when it has been tried.
     since: Ts,
-    /// The error that was told.
-    told: Option<String>,
+    /// The last error that was logged.
+    reported: Option<String>,
     /// What was brought, and how many of its events were left out.
     last: Option<(String, usize)>,
-    /// Whether the engine was told that it is too old; `None` before anything was told.
+    /// Whether the last report to the engine was that it is too old; `None` before the first
+    /// report.
     stale: Option<bool>,
 }
 
 impl Watched {
-    /// What the engine is to hear: a calendar, or that it stands. Nothing if it heard that a moment
-    /// ago.
+    /// What to report to the engine: a calendar, or that it is unchanged. Nothing if that was
+    /// reported a moment ago.
     fn accept(&mut self, news: News) -> Result<Option<News>, String> {
         let same = match &news {
             News::Same => true,
@@ -238,7 +239,7 @@ impl Watched {
         Ok(Some(news))
     }
 
-    /// Whether anybody is there to hear it.
+    /// Sends it to the engine; an error if the engine is gone.
     async fn bring(&mut self, news: News) -> Result<(), ()> {
         let text = match news {
             News::Text(text) => Some(text),
@@ -246,7 +247,7 @@ impl Watched {
         };
         let schedule = self.source.schedule.clone();
         self.runtime.commands.send(Command::Calendar { schedule, text }).await.map_err(drop)?;
-        if self.told.take().is_some() {
+        if self.reported.take().is_some() {
             tracing::info!(schedule = self.source.schedule, "the calendar is read again");
         }
         (self.read_at, self.since) = (Some(wall()), wall());
@@ -257,18 +258,18 @@ impl Watched {
         Ok(())
     }
 
-    /// Each error is logged when it appears; when the copy in force is old, that is an incident of
-    /// our own.
+    /// Each error is logged when it appears; a copy in force that is too old is an incident of the
+    /// alerter.
     async fn complain(&mut self, error: String) -> Result<(), ()> {
         let schedule = &self.source.schedule;
-        if self.told.as_ref() != Some(&error) {
+        if self.reported.as_ref() != Some(&error) {
             let stays = if self.read_at.is_some() {
                 "the last good copy stays in force"
             } else {
                 "there is no earlier copy"
             };
             tracing::warn!(schedule, error, "the calendar does not read; {stays}");
-            self.told = Some(error.clone());
+            self.reported = Some(error.clone());
         }
         let age = wall() - self.since;
         if age <= self.source.stale_after || self.stale == Some(true) {
@@ -309,7 +310,7 @@ impl Reader {
         }
     }
 
-    /// What was read was no calendar: the next look must not take it for what was there before.
+    /// The text was no calendar: the next look must not take it for an unchanged one.
     fn forget(&mut self) {
         match self {
             Self::File { seen, .. } => *seen = None,
@@ -317,7 +318,7 @@ impl Reader {
         }
     }
 
-    /// What is there, of at most so many bytes.
+    /// Reads the contents, of at most so many bytes.
     async fn read(&mut self, max: usize) -> Result<News, String> {
         match self {
             Self::File { path, seen } => {
@@ -339,7 +340,7 @@ impl Reader {
                         request = request.header(name, value);
                     }
                 }
-                // The address may be a secret, and is not part of what went wrong.
+                // The address may be a secret, and is not needed in the error.
                 let response = request.send().await.map_err(|e| innermost(&e))?;
                 if response.status() == StatusCode::NOT_MODIFIED && (etag.is_some() || modified.is_some()) {
                     return Ok(News::Same);
@@ -384,7 +385,7 @@ pub fn read_file(path: &Path, max: usize) -> Result<String, String> {
     text(bytes)
 }
 
-/// What a person copies out of a calendar program begins with `webcal:`.
+/// Addresses copied from a calendar program begin with `webcal:`.
 fn https(url: &str) -> String {
     url.strip_prefix("webcal:").map_or_else(|| url.to_owned(), |rest| format!("https:{rest}"))
 }

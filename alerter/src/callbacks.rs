@@ -1,14 +1,13 @@
 //! What comes back: a click in Slack, an answer in PagerDuty.
 //!
-//! Each service has a door (a signed webhook; for Slack also a socket that is opened from here) and
-//! all doors lead to the same few words of the engine. A word is believed only with the service's
-//! signature, acted upon once however often it is repeated or replayed, and answered when what it
-//! led to is durable. Whoever clicked and changed nothing is told why.
+//! Each service has an endpoint (a signed webhook; for Slack also a socket that is opened from
+//! here), and all of them lead to the same few inputs of the engine. A callback is accepted only
+//! with the service's signature, applied once however often it is repeated or replayed, and
+//! answered when its effects are durable. Whoever clicked and changed nothing gets the reason.
 //!
-//! Nothing here decides who is told what; and a service that cannot be heard takes nothing from
-//! what is sent to it.
+//! Nothing here decides who is notified of what; and a service whose callbacks do not arrive is
+//! still sent everything.
 
-mod metrics;
 mod pagerduty;
 mod people;
 mod proxy;
@@ -34,30 +33,26 @@ use utoipa_axum::routes;
 
 use crate::api::auth::Caller;
 use crate::audit::{self, AuditLog, Door};
+use crate::metrics::CallbackMetrics;
 use crate::notify::{Ear, Notifier};
 use crate::outbox::Receivers;
 use crate::runtime::{Command, IncidentAction, Outside, RuntimeHandle, Unanswered};
 use crate::store::Store;
 
-pub use metrics::CallbackMetrics;
-
-/// Where services post to. They sign, and know no password of ours.
-pub const PATHS: &[&str] = &[slack::PATH, pagerduty::PATH];
-
 /// Of one callback, in bytes; Slack sends the whole message with every click.
 const BODY_MAX: usize = 1 << 20;
-/// Callbacks acted upon at once; more are refused, and the services come again.
+/// Callbacks applied at once; more are refused, and the services send them again.
 const BUSY_MAX: usize = 64;
-/// Why what has no name is not silenced.
+/// Why a problem without a name is not silenced.
 const NAMELESS: &str = "neither a run, a node nor the name of an alert says what this is about, so that a silence would keep quiet more than this: acknowledge it, or make a silence with `stepwatch-alerter silences add`";
-/// How long a word acted upon is remembered. Longer than any word is believed.
+/// How long an applied callback is remembered: longer than any callback is accepted.
 const REMEMBERED: Span = Span::secs(3 * 86_400);
 
-/// What all doors share; clones share it.
+/// What all endpoints share; clones share it.
 #[derive(Debug, Clone)]
 pub struct Callbacks {
     inner: Arc<Inner>,
-    /// By which door the words come, for the audit log.
+    /// The endpoint of the callback, for the audit log.
     caller: Caller,
 }
 
@@ -69,7 +64,7 @@ struct Inner {
     metrics: CallbackMetrics,
     audit: AuditLog,
     slots: Arc<Semaphore>,
-    /// Words being acted upon.
+    /// Callbacks that are being applied.
     hearing: Mutex<BTreeSet<String>>,
     /// Requests that no service signed. Anybody can send them, so each service logs one line a
     /// minute, which counts them.
@@ -78,45 +73,45 @@ struct Inner {
     clock: fn() -> Ts,
 }
 
-/// What somebody wants.
+/// The wish of a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Wish {
     Act(IncidentAction),
-    /// Of this trouble where it is, for so long.
+    /// Of this problem in its place, for so long.
     Silence(Span),
 }
 
-/// What came of it.
+/// The result of a wish.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     /// Durable.
     Done,
     /// Durable, too.
     Silenced(Box<Silence>),
-    /// It was so already.
+    /// It was already in that state.
     Already(Box<IncidentRecord>),
     /// The incident is closed.
     Over(Box<IncidentRecord>),
     Unknown,
-    /// It is not done, whoever asks again.
+    /// It is not done, whoever asks.
     Refused(&'static str),
-    /// Whoever asked may not answer, and why.
+    /// The person may not answer, and why.
     Stranger(String),
-    /// Not done, or not known to be: it may be asked for again.
+    /// Not done, or it is unknown whether it was: it may be asked for again.
     Failed(String),
 }
 
-/// Whether a word is new.
+/// Whether a callback is new.
 #[derive(Debug, PartialEq)]
 enum Heard<T> {
     Now(T),
-    /// It was acted upon.
+    /// It was applied.
     Before,
-    /// It is being acted upon, or nobody can tell whether it was.
+    /// It is being applied, or it is unknown whether it was.
     Unclear(String),
 }
 
-/// The doors.
+/// The endpoints.
 pub(crate) fn routes() -> OpenApiRouter<Callbacks> {
     OpenApiRouter::default()
         .routes(routes!(slack::interactions))
@@ -186,25 +181,25 @@ impl Callbacks {
         receivers.iter().filter_map(|(name, n)| Some((name.clone(), Notifier::ear(n.as_ref())?))).collect()
     }
 
-    /// What the configuration calls the one whom Slack calls so.
+    /// The configured name of a Slack user.
     fn user_of_slack(&self, id: &str) -> Option<String> {
         let routing = self.inner.runtime.read_model.routing();
         let users = &routing.config.oncall.users;
         users.iter().find(|user| user.slack_id.as_deref() == Some(id)).map(|user| user.name.clone())
     }
 
-    /// Acts upon a word unless that was done before. `act` says whether it may be remembered as
-    /// done.
+    /// Applies a callback unless that was done before. `act` returns whether it may be remembered
+    /// as done.
     async fn once<T>(&self, service: &str, id: &str, act: impl Future<Output = (T, bool)>) -> Heard<T> {
         let key = format!("{service} {id}");
-        let Some(_hearing) = Hearing::of(&self.inner.hearing, &key) else {
+        let Some(_hearing) = Hearing::begin(&self.inner.hearing, &key) else {
             return Heard::Unclear("it is being acted upon".into());
         };
         match self.inner.store.was_heard(service, id).await {
             Ok(false) => {}
             Ok(true) => return Heard::Before,
             Err(err) => {
-                tracing::error!(%err, service, "cannot tell whether a callback was acted upon before");
+                tracing::error!(%err, service, "cannot determine whether a callback was acted upon before");
                 return Heard::Unclear("the store does not answer".into());
             }
         }
@@ -213,13 +208,13 @@ impl Callbacks {
         if done
             && let Err(err) = self.inner.store.mark_heard(service, id, now, Ts(now.0 - REMEMBERED.0)).await
         {
-            // A repetition would be acted upon again, which for most words changes nothing.
+            // A repetition would be applied again, which for most callbacks changes nothing.
             tracing::error!(%err, service, "cannot remember a callback");
         }
         Heard::Now(out)
     }
 
-    /// Does what somebody wants of the incident with exactly this id.
+    /// Applies a wish to the incident with exactly this id.
     async fn act(&self, id: &str, by: &str, wish: Wish) -> Outcome {
         let found = match self.inner.store.incident(id).await {
             Ok(found) => found.filter(|record| record.id == id),
@@ -253,21 +248,21 @@ impl Callbacks {
             Ok(Some(_)) => Outcome::Done,
             // A note needs no open incident.
             Ok(None) if noted => Outcome::Done,
-            // It resolved between the look and the word.
+            // It resolved between the lookup and the action.
             Ok(None) => Outcome::Over(record),
             Err(why) => why.into(),
         }
     }
 
-    /// Writes down what somebody asked for who may not.
+    /// Records the request of a person who may not make it.
     async fn refuse(&self, by: &str, wish: &Wish, incident: &str, why: &str) {
         tracing::warn!(incident, by, word = wish.as_str(), why, "a click is refused");
         let entry = self.caller.audit(by, wish.as_str(), incident).saying(why);
         self.inner.audit.write(entry.came_to(audit::Outcome::Refused)).await;
     }
 
-    /// Keeps quiet what is wrong, where it is wrong; another trouble of the same run is told as
-    /// ever.
+    /// Suppresses the problem where it occurs; another problem of the same run is notified as
+    /// usual.
     async fn silence(&self, record: &IncidentRecord, by: String, length: Span) -> Outcome {
         let routing = self.inner.runtime.read_model.routing();
         let Some(pairs) = silencing::selector(record, &routing.config.alerts.group_by) else {
@@ -300,14 +295,14 @@ impl Callbacks {
     }
 }
 
-/// A word is acted upon by one task at a time.
+/// Ensures that one task at a time applies a callback.
 struct Hearing<'a> {
     all: &'a Mutex<BTreeSet<String>>,
     key: String,
 }
 
 impl<'a> Hearing<'a> {
-    fn of(all: &'a Mutex<BTreeSet<String>>, key: &str) -> Option<Self> {
+    fn begin(all: &'a Mutex<BTreeSet<String>>, key: &str) -> Option<Self> {
         let new = all.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned());
         new.then(|| Self { all, key: key.to_owned() })
     }
@@ -322,7 +317,7 @@ impl Drop for Hearing<'_> {
 #[cfg(test)]
 mod tests;
 
-/// A word from Slack or PagerDuty. The first byte chooses the service and the form; the rest is
+/// A callback from Slack or PagerDuty. The first byte chooses the service and the form; the rest is
 /// body and, for signatures, header.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) {

@@ -1,7 +1,7 @@
 //! Changes of runs, on their way to services that show them beside an incident.
 //!
-//! They are context, not messages: kept in memory, tried a few times, dropped and counted when
-//! nobody takes them. Nothing that somebody must be told goes this way.
+//! They are context, not messages: kept in memory, tried a few times, dropped and counted when the
+//! service does not accept them. Nothing that somebody must be notified of goes this way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub const QUEUE: usize = 256;
 const ATTEMPTS_MAX: u32 = 5;
 const SEND_MAX: Duration = Duration::from_secs(15);
 
-/// Tells every receiver that wants to know, until `shutdown`.
+/// Sends changes to every receiver that takes them, until `shutdown`.
 pub async fn deliver(
     mut queue: mpsc::Receiver<RunChange>,
     receivers: watch::Receiver<Receivers>,
@@ -44,7 +44,7 @@ pub async fn deliver(
         for (receiver, notifier) in wanting {
             tokio::select! {
                 () = shutdown.wait() => return,
-                told = tell(&receiver, &*notifier, &change) => if !told {
+                sent = send(&receiver, &*notifier, &change) => if !sent {
                     dropped.inc();
                 },
             }
@@ -52,10 +52,10 @@ pub async fn deliver(
     }
 }
 
-/// Whoever asks for more is told of another change.
+/// The longest wait that a service may ask for; after more, only the next change is sent.
 const PAUSE_MAX: Duration = Duration::from_mins(6);
 
-async fn tell(receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bool {
+async fn send(receiver: &str, notifier: &dyn Notifier, change: &RunChange) -> bool {
     for attempt in 1..=ATTEMPTS_MAX {
         let failure = match tokio::time::timeout(SEND_MAX, notifier.change(change)).await {
             Ok(Ok(())) => return true,

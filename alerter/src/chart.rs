@@ -1,10 +1,10 @@
 //! Pictures of a run as SVG: a pure function from numbers to text, so that a report, a message and
 //! a page show the same.
 //!
-//! Panels stand below each other over one axis of steps, the signal in question on top; marks go
-//! through all of them. Colours are attributes, which any renderer understands and a style sheet
-//! may override by class; there is no script, no style attribute and no font to load. Not here:
-//! which signals, which marks and what they mean ([`crate::backtest`] knows).
+//! Panels are drawn below each other over one axis of steps, the signal in question on top; marks
+//! go through all of them. Colours are attributes, which any renderer supports and a style sheet
+//! may override by class; there is no script, no style attribute and no font to load. Which signals
+//! and marks are drawn, and what they mean, is decided in [`crate::backtest`].
 
 pub mod scale;
 pub mod scatter;
@@ -20,7 +20,7 @@ use track::Point;
 #[derive(Debug, Clone)]
 pub struct Chart<'a> {
     pub title: String,
-    /// The picture in words, for whoever cannot see it.
+    /// The picture as text, for readers who cannot see it.
     pub description: String,
     /// First and last step.
     pub steps: (i64, i64),
@@ -47,7 +47,7 @@ pub struct Expected {
     pub from: i64,
 }
 
-/// A moment: a line through all panels, with a word above.
+/// A moment: a line through all panels, with a caption above.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mark {
     pub step: i64,

@@ -1,4 +1,4 @@
-//! The command line: what can be asked of the alerter, and with which status it answers.
+//! The command line: its commands, and the exit status of each.
 //!
 //! | status | means |
 //! |---|---|
@@ -42,7 +42,7 @@ use crate::config::Config;
 use crate::errors::chain;
 use incidents::{Format, json};
 
-/// Watches training runs through their exporters, and tells people when something is wrong.
+/// Watches training runs through their exporters, and notifies people when something is wrong.
 #[derive(Debug, Parser)]
 #[command(
     name = "stepwatch-alerter",
@@ -61,7 +61,7 @@ pub struct Cli {
 enum Command {
     /// Run the alerter (also without a command)
     Run(RunArgs),
-    /// Replay recorded runs and print what would have been said about them
+    /// Replay recorded runs and print what would have been reported about them
     Backtest(backtest::Args),
     /// Work on configuration files
     #[command(subcommand)]
@@ -75,14 +75,14 @@ enum Command {
     /// Keep incidents quiet for a while, on purpose and with a reason
     #[command(subcommand)]
     Silences(silences::SilencesCommand),
-    /// Tell the story of an incident: what was seen, decided and told, and why
+    /// Explain an incident: what was seen, decided and sent, and why
     Explain(incidents::ExplainArgs),
-    /// Say who changed what, or tried to, and by which door
+    /// List who changed what, or tried to, and through which interface
     Audit(audit::AuditArgs),
-    /// Say who is on call, and when who is
+    /// Show who is on call, and when who is
     #[command(name = "oncall")]
     OnCall(oncall::OnCallArgs),
-    /// Say who would be told what, when and why, without telling anybody
+    /// Show who would be notified of what, when and why, without notifying anybody
     Simulate(simulate::SimulateArgs),
     /// The runs that a running alerter watches
     Runs(state::StateArgs),
@@ -124,7 +124,7 @@ struct CheckArgs {
     format: Format,
 }
 
-/// What `config check` says to programs.
+/// The output of `config check` for programs.
 #[derive(Debug, Serialize)]
 struct Checked<'a> {
     file: String,
@@ -156,10 +156,10 @@ enum CliError {
     Client(#[from] client::ClientError),
     #[error("{0}")]
     Other(String),
-    /// Standard output is gone: whoever read it has seen enough.
+    /// Standard output is closed: its reader needs no more.
     #[error("cannot write")]
     Write(#[from] io::Error),
-    /// Everything was said already.
+    /// Everything was printed already.
     #[error("")]
     Said(u8),
 }
@@ -175,7 +175,7 @@ impl CliError {
 }
 
 impl Cli {
-    /// Does what was asked, and returns the status to exit with.
+    /// Runs the command, and returns the exit status.
     pub async fn main(self) -> u8 {
         self.run_with(|| logging::init(stepwatch_wire::words::clean), &mut io::stdout(), &mut io::stderr())
             .await
@@ -220,7 +220,7 @@ impl Cli {
     }
 }
 
-/// What was understood, and the hours to come in which nobody is on call.
+/// Prints what was understood, and the hours to come in which nobody is on call.
 fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let file = args.file.display().to_string();
     let config = match Config::load(&args.file) {

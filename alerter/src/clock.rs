@@ -1,4 +1,4 @@
-//! The clock that judges: the wall's time, without its jumps.
+//! The clock of the engine: the wall clock without its jumps.
 //!
 //! Every deadline of the engine is a difference of readings of this clock, so a wall clock that is
 //! set forward by an hour must not make every run look hung, and one that is set back must not stop
@@ -6,8 +6,8 @@
 //! `SLEW`: the drift that NTP corrects is followed at once, a step of ten minutes over three hours.
 //! They never go backwards, not over a restart either: what was due in a minute is due in a minute.
 //!
-//! Whoever is outside goes by the wall. What they say of times is put into readings where it comes
-//! in, and readings into the wall's time where they are shown ([`Clock::skew`]).
+//! Other programs go by the wall clock. Their times are converted to readings where they come in,
+//! and readings to the wall's time where they are shown ([`Clock::skew`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,13 +16,14 @@ use stepwatch_model::time::{Span, Ts};
 
 /// The share by which the clock may run fast or slow to approach the wall.
 const SLEW: f64 = 0.05;
-/// A wall that is further behind our last reading than this was wrong then: whoever is on call is a
-/// matter of the calendar. Deadlines that are out of reach then are the auditor's.
+/// A wall clock that is further behind our last reading than this: the last reading was wrong,
+/// because who is on call depends on the calendar. The auditor finds deadlines that are then out of
+/// reach.
 const BACK_MAX: Span = Span::secs(86_400);
-/// Less than this between reading and wall is nothing to anybody.
+/// A smaller difference between reading and wall clock is ignored.
 const SKEW_MIN_MS: f64 = 1000.0;
 
-/// What the wall says.
+/// The present time of the wall clock.
 pub fn wall() -> Ts {
     // Before 1970 counts as 1970.
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -42,7 +43,8 @@ struct Reading {
 }
 
 impl Clock {
-    /// `last` is a reading of an earlier life: this one goes on from there if the wall says less.
+    /// `last` is a reading of an earlier process: readings continue from there if the wall clock is
+    /// behind it.
     pub fn start(last: Option<Ts>) -> Self {
         Self::start_at(wall(), last)
     }
@@ -63,8 +65,8 @@ impl Clock {
         self.with(|r| r.behind) / 1000.0
     }
 
-    /// What is to be added to a reading for whoever goes by the wall; nothing if that makes no
-    /// difference to anybody.
+    /// The offset to add to a reading to get the wall's time; zero if the difference is too small
+    /// to matter.
     pub fn skew(&self) -> Span {
         let behind = self.with(|r| r.behind);
         Span(if behind.abs() < SKEW_MIN_MS { 0 } else { behind as i64 })
@@ -90,7 +92,7 @@ impl Default for Clock {
 impl Reading {
     fn advance(&mut self, instant: Instant, wall: Ts) -> Ts {
         let elapsed = instant.saturating_duration_since(self.at).as_secs_f64() * 1000.0;
-        // Several look at it, and who looked first may come second.
+        // Several threads read it, and the first to read may be second here.
         self.at = self.at.max(instant);
         let error = wall.0 as f64 - (self.reading + elapsed);
         self.reading += elapsed + error.clamp(-SLEW * elapsed, SLEW * elapsed);

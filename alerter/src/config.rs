@@ -1,16 +1,16 @@
 //! The configuration file: strict YAML, checked as a whole before anything is started.
 //!
 //! Every key has a default. Mistakes within one value are shown with a caret where they are;
-//! mistakes between values (a route to a receiver that does not exist) are told all at once, each
-//! with the place it was made. What passes is ready to use: secrets read, certificates loaded,
-//! receivers built. So a reload either takes everything or changes nothing.
+//! mistakes between values (a route to a receiver that does not exist) are reported all at once,
+//! each with its place. What passes is ready to use: secrets read, certificates loaded, receivers
+//! built. So a reload either takes everything or changes nothing.
 
 mod api;
 mod check;
 mod describe;
 mod fallback;
 mod incidents;
-pub(crate) mod matchers;
+mod matchers;
 pub mod oncall;
 mod redact;
 pub mod sensitivity;
@@ -36,7 +36,7 @@ use stepwatch_respond::external::AlertsConfig;
 use stepwatch_respond::oncall::{TimeInterval, User};
 use stepwatch_respond::silence::{Maintenance, SilenceConfig};
 
-use crate::api::auth::Keyring;
+use crate::access::Keyring;
 use crate::audit::AuditConfig;
 use crate::calendars;
 use crate::ingest::{Exporters, Plan};
@@ -47,7 +47,7 @@ use crate::watchdog::{self, Watchdog};
 pub use api::{Api, Token};
 use oncall::Schedule;
 
-/// The port of an alerter, unless the file or `--listen` says otherwise.
+/// The port of an alerter, unless the file or `--listen` names another.
 pub const DEFAULT_PORT: u16 = 9766;
 
 /// The file as it is written.
@@ -60,25 +60,24 @@ pub struct File {
     pub audit: AuditConfig,
     pub cost_per_gpu_hour: Option<f64>,
     pub web: WebHosts,
-    /// Where people reach this alerter: links in messages point there.
+    /// The address of this alerter for people: links in messages lead there.
     pub external_url: Option<String>,
     /// Runbooks are linked as `<runbook_url>/<kind>`.
     pub runbook_url: Option<String>,
     /// How long a condition must stay clear before its incident resolves.
     pub resolve_after: Span,
     pub incidents: Incidents,
-    /// How long the first message of a ticket waits for what else comes; a page never waits.
+    /// How long the first message of a ticket waits for further findings; a page never waits.
     pub batch_window: Span,
     /// Least time between two messages of news about one incident.
     pub update_min_interval: Span,
-    /// How often a page that every level knows of and nobody answers is told again.
+    /// How often a page that reached its last level and nobody answers is sent again.
     pub remind_every: Span,
-    /// After how long an acknowledged incident that is not over is told anew.
+    /// After how long people are notified again of an acknowledged incident that is not over.
     pub ack_timeout: Option<Span>,
     pub flapping_after: u32,
     pub group_by: Vec<String>,
-    /// Labels that runs declare of themselves or alerts bring, for which matchers may ask beside
-    /// those that are known.
+    /// Labels that runs declare or alerts have, which matchers may use besides the known ones.
     pub labels: Vec<String>,
     pub storm: Storm,
     pub inhibit_rules: Vec<InhibitRule>,
@@ -92,7 +91,7 @@ pub struct File {
     /// Receivers of last resort: for any team's notification that nobody else can receive, and for
     /// faults of the alerter itself.
     pub fallback: Vec<String>,
-    /// Words of messages, for all receivers.
+    /// Templates of messages, for all receivers.
     pub templates: templates::Config,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
@@ -107,7 +106,7 @@ pub struct File {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Storage {
-    /// On a local disk.
+    /// The path of the database, on a local disk.
     pub sqlite: PathBuf,
     /// How long resolved incidents are kept.
     pub retention: Span,
@@ -117,7 +116,7 @@ pub struct Storage {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Incidents {
-    /// How long after a person resolved an incident that still fires it comes back.
+    /// After how long an incident that a person resolved and that still fires opens again.
     pub reopen_after: Span,
 }
 
@@ -128,7 +127,7 @@ pub enum Source {
     Exporters(Exporters),
 }
 
-/// A file that passed, and what was made of it.
+/// A file that passed the checks, and what was built from it.
 #[derive(Debug)]
 pub struct Config {
     pub path: PathBuf,
@@ -140,9 +139,9 @@ pub struct Config {
     pub plan: Plan,
     pub calendars: Vec<calendars::Source>,
     pub keyring: Keyring,
-    /// As it may be shown: without secrets.
+    /// The file without secrets.
     pub shown: String,
-    /// Allowed, and probably not meant.
+    /// Warnings: allowed, and probably not intended.
     pub warnings: Vec<String>,
 }
 
@@ -206,20 +205,20 @@ impl Config {
         Self::parse(path, &stepwatch_kit::config::read(path)?)
     }
 
-    /// `path` is what errors name, and its directory is where relative paths begin.
+    /// `path` is the name in errors, and relative paths start in its directory.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let file: File = stepwatch_kit::config::parse(&path.display().to_string(), text)?;
         Self::check(path, text, file)
     }
 
-    /// What a replay of recorded runs needs of a file.
+    /// The part of a file that a replay of recorded runs needs.
     pub fn for_replay(path: &Path) -> Result<EngineConfig, ConfigError> {
         let EngineConfig { detectors, responder } = Self::unarmed(path)?.engine();
-        // The incidents of a replay are nowhere to be looked up.
+        // Incidents of a replay have no page to link to.
         Ok(EngineConfig { detectors, responder: ResponderConfig { external_url: None, ..responder } })
     }
 
-    /// A file with which nothing is sent, so that no secret is read and no source is looked for.
+    /// A file from which nothing is sent, so that no secret is read and no source is looked up.
     pub fn unarmed(path: &Path) -> Result<File, ConfigError> {
         let text = stepwatch_kit::config::read(path)?;
         let mut file: File = stepwatch_kit::config::parse(&path.display().to_string(), &text)?;
@@ -306,13 +305,13 @@ impl File {
         Templates::build(&self.templates, &self.receivers, errors)
     }
 
-    /// Whether a receiver is told in words of the operator's.
+    /// Whether a receiver's messages are made by the operator's templates.
     pub(crate) fn has_templates(&self, receiver: &str) -> bool {
         let own = self.receivers.iter().find(|r| r.name == receiver).and_then(|r| r.templates.as_ref());
         self.templates != templates::Config::default() || own.is_some()
     }
 
-    /// Receivers that ring once, and what goes on about it.
+    /// Receivers that notify people once, and what repeats the call.
     fn repeated_by(&self) -> BTreeMap<String, String> {
         self.receivers.iter().filter_map(|r| Some((r.name.clone(), r.repeated_by()?.to_owned()))).collect()
     }

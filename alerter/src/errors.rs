@@ -1,4 +1,4 @@
-//! What an error says to people: one line of text, made of it and of what caused it.
+//! An error as one line of text: the error and its causes.
 
 use core::error::Error;
 

@@ -24,9 +24,9 @@ const MAX_TICKS: usize = 100_000;
 /// Occurrences of one event within ten years, of one a minute at most.
 const MAX_OCCURRENCES: usize = 6_000_000;
 
-/// The stream of an exporter, cut into chunks where a byte of 0xff stands, into the whole engine.
+/// The stream of an exporter, cut into chunks at each byte 0xff, into the whole engine.
 ///
-/// A line `~N` lets N minutes pass; `!` takes the connection away and `+` brings it back.
+/// A line `~N` lets N minutes pass; `!` closes the connection and `+` opens it again.
 pub fn stream(data: &[u8]) {
     let mut engine = Running::new();
     let mut lines = LineSplitter::new(MAX_RECORD_BYTES);
@@ -36,12 +36,12 @@ pub fn stream(data: &[u8]) {
     engine.check();
 }
 
-/// What another program posts as alerts; the engine is told of those that are taken, and time
-/// passes until all have ended.
+/// Alerts that another program posts: those that are accepted enter the engine, and time passes
+/// until all have ended.
 pub fn alerts(data: &[u8]) {
     let mut engine = Running::new();
-    let told: Vec<Told> = api::fuzz_alerts(data, NOW);
-    engine.handle(Input::Alerts { told: &told });
+    let alerts: Vec<Told> = api::fuzz_alerts(data, NOW);
+    engine.handle(Input::Alerts { told: &alerts });
     engine.pass(Span::secs(3600));
     engine.check();
 }
@@ -123,7 +123,7 @@ impl Running {
         self.now = until;
     }
 
-    /// Nobody is forgotten, and what is stored reads back.
+    /// Every open incident will be notified again, and what is stored can be read back.
     fn check(mut self) {
         self.pass(Span::secs(600));
         let flaws = self.engine.audit(self.now);

@@ -1,8 +1,8 @@
-//! From exporters to batches of events: who is pulled, and a task for each.
+//! From exporters to batches of events: the targets, and a task for each.
 //!
-//! Discovery says who is a target; [`Ingest`] starts and stops a reader for each; every reader puts
-//! what it reads into one bounded queue that the runtime drains. It knows nothing of runs: what a
-//! record means is the engine's matter.
+//! Discovery finds the targets; [`Ingest`] starts and stops a reader for each; every reader puts
+//! what it reads into one bounded queue that the runtime drains. Nothing here depends on runs: the
+//! engine interprets the records.
 
 mod discovery;
 mod exporters;
@@ -47,18 +47,18 @@ use stream::{Puller, StreamLimits};
 /// Batches that may wait for the runtime, beside their room (`room.rs`); beyond, the readers wait.
 pub const QUEUE_BATCHES: usize = 256;
 
-/// Cursors remembered of targets that left, so that one that comes back goes on where it stopped.
+/// Cursors remembered of targets that left, so that one that returns goes on where it stopped.
 const MAX_PARKED: usize = 20_000;
 
-/// Between two looks at the target files.
+/// Interval between two looks at the target files.
 const FILE_POLL: Duration = Duration::from_secs(5);
 
-/// News of one source, in order.
+/// What one source reports, in order.
 #[derive(Debug)]
 pub struct Feed {
     pub source: Arc<str>,
     pub news: News,
-    /// What it takes of the queue until it is dropped.
+    /// Its share of the queue, held until it is dropped.
     pub room: Taken,
 }
 
@@ -66,17 +66,17 @@ pub struct Feed {
 pub enum News {
     Events(Vec<Event>),
     Up {
-        /// The configuration says that others send their events to it.
+        /// The configuration allows others to send their events to it.
         many_nodes: bool,
     },
     Down {
         reason: String,
     },
-    /// It left the configuration or the discovery.
+    /// It is gone from the configuration or the discovery.
     Gone,
 }
 
-/// A checked set of sources with its connections ready: taking it over cannot fail.
+/// A checked set of sources with its connections ready: applying it cannot fail.
 #[derive(Debug)]
 pub struct Plan(Vec<Entry>);
 
@@ -110,7 +110,7 @@ impl Default for IngestLimits {
 }
 
 impl Plan {
-    /// All that is wrong with the entries, each error naming its entry.
+    /// Every mistake in the entries, each with the name of its entry.
     pub fn new(entries: &[Exporters]) -> Result<Self, Vec<String>> {
         let mut errors = Vec::new();
         let mut plan = Vec::new();
@@ -119,7 +119,7 @@ impl Plan {
             entry.check(&mut wrong);
             match entry.connection() {
                 Ok(connection) if wrong.is_empty() => plan.push(Entry::new(entry, connection)),
-                // `check` has already told of an entry that cannot connect.
+                // `check` has already reported an entry that cannot connect.
                 _ => errors.extend(wrong.into_iter().map(|e| format!("sources[{i}].exporters: {e}"))),
             }
         }
@@ -131,7 +131,7 @@ impl Entry {
     fn new(e: &Exporters, connection: Connection) -> Self {
         let refresh = Duration::from_millis(e.refresh.0.max(1) as u64);
         let mut providers = Vec::new();
-        // How often files are looked at is not the configuration's matter.
+        // How often files are read is not configurable.
         providers.extend(e.file_sd.iter().map(|p| (Provider::FileSd(p.clone()), refresh)));
         providers.extend(e.http_sd.iter().map(|u| (Provider::HttpSd(u.clone()), refresh)));
         providers.extend(e.dns.iter().map(|n| (Provider::Dns(n.clone()), refresh)));
@@ -159,7 +159,7 @@ impl Ingest {
         metrics: IngestMetrics,
         limits: IngestLimits,
     ) -> Self {
-        // One waiting plan is enough: reloads are asked for one at a time.
+        // One waiting plan is enough: reloads happen one at a time.
         let (plans, inbox) = mpsc::channel(1);
         let (table, stop) = (SourceTable::default(), CancellationToken::new());
         let manager = Manager {
@@ -183,7 +183,7 @@ impl Ingest {
         self.table.clone()
     }
 
-    /// Takes over another set of sources; targets that are in both go on without a break.
+    /// Applies another set of sources; targets that are in both go on without a break.
     pub async fn apply(&self, plan: Plan) {
         let _ = self.plans.send(plan).await;
     }
@@ -208,7 +208,7 @@ struct Manager {
     found: BTreeMap<Provider, (BTreeSet<Target>, bool)>,
     watchers: JoinSet<()>,
     readers: BTreeMap<Target, Reader>,
-    /// Sources of an earlier life that are not yet known to be targets still.
+    /// Sources of an earlier process that have not been found as targets yet.
     unclaimed: BTreeSet<String>,
     /// Cursors of sources that have no reader.
     parked: BTreeMap<String, Cursor>,
@@ -228,8 +228,8 @@ struct Reader {
 
 impl Manager {
     async fn run(mut self, plan: Plan, mut plans: mpsc::Receiver<Plan>, stop: CancellationToken) {
-        let (tell, mut found) = mpsc::channel(16);
-        self.adopt(plan, &tell);
+        let (found_tx, mut found) = mpsc::channel(16);
+        self.adopt(plan, &found_tx);
         loop {
             tokio::select! {
                 () = self.reconcile() => {}
@@ -237,7 +237,7 @@ impl Manager {
             }
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(plan) = plans.recv() => self.adopt(plan, &tell),
+                Some(plan) = plans.recv() => self.adopt(plan, &found_tx),
                 Some(Found { provider, targets, complete }) = found.recv() => {
                     self.found.insert(provider, (targets, complete));
                 }
@@ -250,9 +250,9 @@ impl Manager {
         }
     }
 
-    /// Starts the providers of `plan` in place of the present ones. What a provider that stays has
-    /// found stays in force.
-    fn adopt(&mut self, plan: Plan, tell: &mpsc::Sender<Found>) {
+    /// Starts the providers of `plan` in place of the present ones. The last answer of a provider
+    /// that stays remains in force.
+    fn adopt(&mut self, plan: Plan, found_tx: &mpsc::Sender<Found>) {
         self.entries = plan.0;
         self.watchers.abort_all();
         self.watchers = JoinSet::new();
@@ -261,11 +261,11 @@ impl Manager {
         for (provider, refresh) in wanted {
             let period =
                 if matches!(provider, Provider::FileSd(_)) { self.limits.file_poll } else { refresh };
-            self.watchers.spawn(provider.watch(period, tell.clone(), self.metrics.clone()));
+            self.watchers.spawn(provider.watch(period, found_tx.clone(), self.metrics.clone()));
         }
     }
 
-    /// Starts and stops readers until they are those of the targets. Dropped half way, it is simply
+    /// Starts and stops readers until they match the targets. It may be dropped at any await and
     /// run again.
     async fn reconcile(&mut self) {
         let targets = self.targets();
@@ -281,8 +281,8 @@ impl Manager {
             }
         }
         self.metrics.sources.set(self.readers.len() as i64);
-        // Once every list is complete, a source of an earlier life that none of them names has left
-        // while we were away.
+        // Once every list is complete, a source of an earlier process that none of them names has
+        // left in the meantime.
         let providers = self.entries.iter().flat_map(|e| &e.providers);
         if providers.into_iter().all(|(p, _)| self.found.get(p).is_some_and(|(_, complete)| *complete)) {
             while let Some(source) = self.unclaimed.pop_first() {
@@ -291,7 +291,7 @@ impl Manager {
         }
     }
 
-    /// The first entry that names a target says how it is talked to.
+    /// If several entries name a target, the first one defines its connection.
     fn targets(&self) -> BTreeMap<Target, Arc<Connection>> {
         let mut all = BTreeMap::new();
         for entry in &self.entries {
@@ -314,7 +314,7 @@ impl Manager {
             status: Arc::clone(&status),
             limits: self.limits.stream,
             out: self.out.clone(),
-            share: Share::of(&self.queue),
+            share: Share::new(&self.queue),
             metrics: self.metrics.clone(),
             gaps: LogThrottle::default(),
         };
@@ -343,10 +343,10 @@ impl Manager {
     }
 }
 
-/// An address as it may be shown: without the user, the password and what is asked.
+/// An address without the user, the password and the query.
 pub(crate) fn shown_url(text: &str) -> String {
     let Ok(mut url) = url::Url::parse(text) else { return "<not an address>".into() };
-    // Only addresses that have no host take neither.
+    // Only addresses without a host refuse either.
     let _ = url.set_username("").and_then(|()| url.set_password(None));
     if url.query().is_some() {
         url.set_query(Some("..."));

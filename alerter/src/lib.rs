@@ -1,14 +1,15 @@
-//! The alerter: from the streams of all exporters to somebody who answers.
+//! The alerter: from the streams of all exporters to a person who answers.
 //!
-//! The life of a step: [`ingest`] reads it off an exporter's stream; [`runtime`] hands it to the
-//! engine, which alone decides; what it decides is one transaction of the [`store`], together with
-//! the detector state it came from and the cursor behind the step; [`outbox`] finds the message
-//! there and sends it by a notifier of [`notify`]; what became of it goes back into the
-//! engine. [`api`] shows all this and carries the words of people.
+//! The life of a step: [`ingest`] reads it off an exporter's stream. [`runtime`] hands it to the
+//! engine, which alone decides. Its decisions are one transaction of the [`store`], together with
+//! the detector state that they came from and the cursor behind the step. [`outbox`] finds the
+//! message there and sends it by a notifier of [`notify`]; the outcome goes back into the engine.
+//! [`api`] shows all this and takes the answers of people.
 //!
-//! This crate does the I/O. What is wrong with a run is decided in `stepwatch-detect`, who must
-//! know and when in `stepwatch-respond`; neither does any.
+//! This crate does the I/O. `stepwatch-detect` decides what is wrong with a run, and
+//! `stepwatch-respond` who is notified and when; neither does any I/O.
 
+pub mod access;
 pub mod api;
 pub mod app;
 pub mod audit;
@@ -26,13 +27,16 @@ mod errors;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod ingest;
+mod label_names;
 mod markup;
 pub mod metrics;
 pub mod notify;
 pub mod outbox;
 pub mod postmortem;
 pub mod read_model;
+pub mod run_snapshot;
 pub mod runtime;
+mod signed_paths;
 pub mod store;
 pub mod templates;
 #[cfg(test)]

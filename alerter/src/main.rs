@@ -10,7 +10,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(err) => {
-            // A wrong argument is a wrong configuration; 2 would say something else after `check`.
+            // A wrong argument is a wrong configuration; the status 2 would mean something else
+            // after `check`.
             let _ = err.print();
             return if err.use_stderr() { EXIT_CONFIG.into() } else { ExitCode::SUCCESS };
         }

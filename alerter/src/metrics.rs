@@ -1,5 +1,8 @@
-//! What the alerter says about itself on `/metrics`. Each family is declared once, here; the outbox
-//! declares its own.
+//! The alerter's own metrics on `/metrics`. Each family is declared once, here or in the modules
+//! below; the outbox declares its own.
+
+mod callbacks;
+mod gate;
 
 use core::fmt::Write as _;
 use std::sync::Arc;
@@ -12,15 +15,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::api::auth::GateMetrics;
 use crate::audit::AuditMetrics;
-use crate::callbacks::CallbackMetrics;
+
+pub use callbacks::CallbackMetrics;
+pub use gate::GateMetrics;
 
 pub const PROGRAM: &str = "stepwatch_alerter";
 
 pub type FloatGauge = Gauge<f64, AtomicU64>;
 
-/// A label value out of our own fixed vocabulary.
+/// A label value of a fixed set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Word(pub &'static str);
 
@@ -30,7 +34,7 @@ impl EncodeLabelValue for Word {
     }
 }
 
-/// A label value that came from outside; shared with whoever owns the name.
+/// A label value that came from outside; shared with the owner of the name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Name(pub Arc<str>);
 
@@ -196,7 +200,7 @@ impl Default for RuntimeMetrics {
             silences: Family::default(),
             incidents_silenced: Gauge::default(),
             engine_seconds: Histogram::new(exponential_buckets(1e-6, 4.0, 11)),
-            // 0.2 ms of an fsync on NVMe to 7 s of a disk in trouble.
+            // From 0.2 ms, an fsync on NVMe, to 7 s, a failing disk.
             commit_seconds: Histogram::new(exponential_buckets(2e-4, 2.0, 16)),
             commit_failures: Counter::default(),
             pending_effects: Gauge::default(),
@@ -259,7 +263,7 @@ impl RuntimeMetrics {
         let m = Self::default();
         r.register("events", "Stream records fed to the engine", m.events.clone());
         r.register("steps", "Step records fed to the engine", m.steps.clone());
-        r.register("runs", "Runs heard of and not yet forgotten", m.runs.clone());
+        r.register("runs", "Runs seen and not yet forgotten", m.runs.clone());
         m.register_limits(r);
         r.register("incidents", "Incidents that are not resolved", m.incidents.clone());
         r.register(
@@ -286,7 +290,7 @@ impl RuntimeMetrics {
         );
         r.register(
             "flawed_incidents",
-            "Open incidents that nobody would have heard of again, at the last audit; anything but 0 is a mistake of the program",
+            "Open incidents that nobody would have been notified of again, at the last audit; anything but 0 is a bug of the program",
             m.flawed_incidents.clone(),
         );
         r.register(
@@ -312,11 +316,11 @@ impl RuntimeMetrics {
         m
     }
 
-    /// What was told and is not judged.
+    /// Events that were received and are not evaluated.
     fn register_limits(&self, r: &mut Registry) {
         r.register(
             "events_over_limit",
-            "Stream records of runs and nodes beyond the most that are watched at once; they are not judged",
+            "Stream records of runs and nodes beyond the most that are watched at once; they are not evaluated",
             self.over_limit.clone(),
         );
         r.register(
@@ -326,7 +330,7 @@ impl RuntimeMetrics {
         );
         r.register(
             "signals_over_limit",
-            "Numbers of series beyond the most that are known of one run; they are not judged",
+            "Numbers of series beyond the most that are known of one run; they are not evaluated",
             self.signals_over_limit.clone(),
         );
         r.register(
@@ -346,12 +350,12 @@ impl RuntimeMetrics {
         );
     }
 
-    /// What people and other programs ask of the engine.
+    /// Requests of people and other programs to the engine.
     fn register_outside(&self, r: &mut Registry) {
-        r.register("alerts_received", "Alerts that other programs told of", self.alerts_received.clone());
+        r.register("alerts_received", "Alerts received from other programs", self.alerts_received.clone());
         r.register(
             "alerts_invalid",
-            "Alerts that were refused because of what they say",
+            "Alerts that were refused because of their contents",
             self.alerts_invalid.clone(),
         );
         r.register(
@@ -368,7 +372,7 @@ impl RuntimeMetrics {
         r.register("silences", "Silences, by state", self.silences.clone());
         r.register(
             "incidents_silenced",
-            "Open incidents that nobody is told of because of a silence",
+            "Open incidents of which nobody is notified because of a silence",
             self.incidents_silenced.clone(),
         );
     }

@@ -1,10 +1,10 @@
 //! Receivers: from a message to somebody's screen, phone or program.
 //!
-//! A notifier sends one message once and says what came of it. It does not retry, wait, or keep
-//! anything between calls except what it hands back as memory: all of that is the outbox's, which
-//! alone knows what survived a crash.
+//! A notifier sends one message once and returns the result. It does not retry, wait, or keep
+//! anything between calls except the memory that it returns: all of that is the outbox's task,
+//! which alone has the state that survives a crash.
 //!
-//! One file a kind of receiver, holding its configuration, rendering, sending and judging of
+//! One file a kind of receiver, with its configuration, rendering, sending and evaluation of
 //! answers; and one line in `notifiers!` below.
 
 pub mod alertmanager;
@@ -47,62 +47,63 @@ pub trait Notifier: fmt::Debug + Send + Sync {
     /// Sends one message. A dropped future counts as an attempt that may have arrived.
     fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>>;
 
-    /// Looks for a message that was just delivered, as is done where the answer to one is lost; why
-    /// it would not be found and be sent twice. Where nothing is looked for, nothing stands
-    /// against it.
+    /// Looks for a message that was just delivered, in the same way as after a lost answer. The
+    /// error is why it would not be found, and so would be sent twice. `Ok` where the service needs
+    /// no lookup.
     fn look_back<'a>(&'a self, sent: &'a Notification) -> BoxFuture<'a, Result<(), String>> {
         let _ = sent;
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Whether a trigger may rouse a person, so that none may be sent once somebody answered.
-    /// Behind a mailbox or a webhook may be anything that rings, so that these are taken to do
-    /// so here, unlike in [`ReceiverConfig::wakes`].
+    /// Whether a trigger may wake a person, so that none may be sent once somebody answered. A
+    /// mailbox or a webhook may lead to any pager, so they count here, unlike in
+    /// [`ReceiverConfig::wakes`].
     fn wakes(&self) -> bool {
         false
     }
 
-    /// Whether it rings once a key, so that each call needs a number of its own
+    /// Whether the service notifies people once a key, so that each call needs a number of its own
     /// ([`Attempt::ring`]).
     fn rings(&self) -> bool {
         false
     }
 
-    /// What a pause that the service asked for is about: its address, and by which secrets it knows
-    /// us. Whoever is another there may begin at once.
+    /// What identifies the account that a pause of the service is about: its address, and the
+    /// secrets of the receiver. A receiver with another account may send at once.
     fn account(&self) -> Vec<Secret> {
         Vec::new()
     }
 
-    /// How often the service must be told again what stands, where it forgets what it is not told.
+    /// How often the open incidents must be sent again to a service that forgets what is not
+    /// repeated.
     fn remind_every(&self) -> Option<Duration> {
         None
     }
 
-    /// Tells again what stands, a portion at a time: the last message that was delivered of each
+    /// Sends the open incidents again, a portion at a time: the last delivered message of each
     /// incident that is not over.
     fn remind<'a>(&'a self, standing: &'a [Notification]) -> BoxFuture<'a, Result<(), Failure>> {
         let _ = standing;
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Whether it shows changes of runs beside incidents.
+    /// Whether it takes changes of runs.
     fn wants_changes(&self) -> bool {
         false
     }
 
-    /// Tells of a change of a run. Nobody is called for it.
+    /// Sends a change of a run. It never pages anybody.
     fn change<'a>(&'a self, change: &'a RunChange) -> BoxFuture<'a, Result<(), Failure>> {
         let _ = change;
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// What the service may say back, if its receiver is configured to hear it.
+    /// The endpoint of the service's callbacks, if its receiver is configured for them.
     fn ear(&self) -> Option<Ear> {
         None
     }
 
-    /// How much its readers want to be told of what wakes nobody; `None` is everything.
+    /// The limit of messages to this receiver that wake nobody; `None` is no limit.
     fn budget(&self) -> Option<Budget> {
         None
     }
@@ -120,7 +121,7 @@ pub enum Ear {
     PagerDuty(Arc<pagerduty::Hook>),
 }
 
-/// One try to deliver.
+/// One attempt at delivery.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
     pub notification: &'a Notification,
@@ -131,10 +132,10 @@ pub struct Attempt<'a> {
     pub memory: Option<&'a str>,
     /// What it returned last for any other incident of this receiver.
     pub neighbour: Option<&'a str>,
-    /// Which call of its incident it is, where it calls somebody by a receiver that
-    /// [rings](Notifier::rings).
+    /// The number of the call within its incident, if it calls somebody by a receiver with numbered
+    /// calls ([`Notifier::rings`]).
     pub ring: Option<Ring>,
-    /// Other calls to this receiver that were begun and are not known to have arrived.
+    /// Other calls to this receiver that were begun and may or may not have arrived.
     pub unsure: &'a [Ring],
     pub at: Ts,
 }
@@ -166,31 +167,31 @@ impl<'a> Attempt<'a> {
 /// The receiver has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// To be kept for the next message of the lane; `None` keeps what there is.
+    /// The memory for the next message of the lane; `None` keeps the old one.
     pub memory: Option<String>,
 }
 
-/// The receiver does not have it, or nobody knows.
+/// The receiver does not have it, or it is unknown whether it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub class: FailureClass,
-    /// For people. Never holds a secret.
+    /// The error for people. Never contains a secret.
     pub error: String,
-    /// It may have arrived all the same.
+    /// It may have arrived nevertheless.
     pub ambiguous: bool,
     pub memory: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureClass {
-    /// Trying again cannot help: the configuration or the message is refused.
+    /// Trying again cannot help: the service refuses the configuration or the message.
     Permanent,
-    /// The receiver is unwell or out of reach.
+    /// The receiver fails or is unreachable.
     Transient,
-    /// The receiver is well and some of those whom it is for have it; what is kept as memory says
-    /// who. The others are tried again.
+    /// The receiver works and some of its recipients have the message; the memory lists them. The
+    /// others are tried again.
     Partly,
-    /// The receiver is well and wants to be left alone, perhaps for so long.
+    /// The receiver works and asks for a pause, perhaps of a given length.
     RateLimited { retry_after: Option<Duration> },
 }
 
@@ -209,11 +210,11 @@ impl Failure {
     }
 }
 
-/// A token bucket's measures.
+/// The parameters of a token bucket.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
     pub per_second: f64,
-    /// So many may go at once after a pause.
+    /// The number of messages at once after a pause.
     pub burst: f64,
 }
 
@@ -225,21 +226,21 @@ macro_rules! notifiers {
         pub struct ReceiverConfig {
             pub name: String,
             /// Whether its messages may wake somebody: what is not a page never falls back to it.
-            /// Only PagerDuty, unless it is said.
+            /// By default only PagerDuty's do.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub wakes: Option<bool>,
-            /// At most so much of what wakes nobody.
+            /// The limit of messages that wake nobody.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub budget: Option<Budget>,
-            /// Words of its own, in place of the common ones.
+            /// Templates of its own, in place of the common ones.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub templates: Option<crate::templates::Config>,
             $(#[serde(default, skip_serializing_if = "Option::is_none")] pub $module: Option<$module::Config>,)*
         }
 
         impl ReceiverConfig {
-            /// Whether somebody may be woken by it: at each call, unless something else goes on
-            /// about it ([`Self::repeated_by`]).
+            /// Whether it may wake somebody: at each call, unless something else repeats the call
+            /// ([`Self::repeated_by`]).
             pub fn wakes(&self) -> bool {
                 self.wakes.unwrap_or(self.pagerduty.is_some())
             }
@@ -247,7 +248,7 @@ macro_rules! notifiers {
             /// Keys of the kinds of receivers there are.
             pub const KINDS: &[&str] = &[$(stringify!($module)),*];
 
-            /// What goes on about a call that was made, in words, where calling again rings nobody.
+            /// What repeats a call that was made, in words, where calling again does nothing.
             pub fn repeated_by(&self) -> Option<&'static str> {
                 let by_service = |c: &pagerduty::Config| c.repeats == pagerduty::Repeats::Service;
                 match (&self.pagerduty, &self.alertmanager) {
@@ -257,7 +258,7 @@ macro_rules! notifiers {
                 }
             }
 
-            /// Whether it shows what becomes of an incident beside its first message.
+            /// Whether it shows later changes of an incident besides its first message.
             pub fn is_thread(&self) -> bool {
                 self.slack.as_ref().is_some_and(slack::Config::has_threads)
             }

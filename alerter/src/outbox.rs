@@ -1,8 +1,8 @@
-//! From the store to the receivers: whatever was committed is told, in order, once.
+//! From the store to the receivers: whatever was committed is sent, in order, once.
 //!
-//! A reconciler: it looks what is due, sends it and marks it, woken by every commit and, in case
-//! anything was missed, by the clock. It keeps nothing that matters in memory: a crash costs at
-//! most a second copy, which the receiver knows by its key:
+//! A reconciler: it looks for what is due, sends it and marks it, woken by every commit and, in
+//! case a wake-up was missed, by the clock. It keeps nothing that matters in memory: a crash costs
+//! at most a second copy, which the receiver recognises by its key:
 //!
 //! 1. *claim*: the row is marked as being sent, and that is on disk before the first byte leaves;
 //! 2. *send*: once, by the receiver's notifier;
@@ -20,7 +20,6 @@ mod deliver;
 mod destination;
 mod feedback;
 mod metrics;
-pub(crate) mod plan;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod unopened;
@@ -49,11 +48,11 @@ pub use self::deliver::Reword;
 pub use feedback::{Feedback, Outcome};
 pub use metrics::OutboxMetrics;
 
-/// A page that was refused for good and reached nobody is tried again this often.
+/// A page that was refused permanently and reached nobody is tried again this often.
 const REFUSED_AGAIN: Duration = Duration::from_mins(2);
-/// The same of a ticket, for which nobody is in a hurry.
+/// The same of a ticket, which is not urgent.
 const TICKET_REFUSED_AGAIN: Duration = Duration::from_mins(30);
-/// How often it looks without being woken.
+/// The longest time between two looks without a wake-up.
 const SWEEP: Duration = Duration::from_secs(5);
 /// How long one look may take: a disk may hang, and what is sent from memory does not wait for it.
 const LOOK_MAX: Duration = Duration::from_secs(10);
@@ -61,13 +60,13 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 /// How long messages on their way may take to arrive when the program stops.
 const DRAIN_MAX: Duration = Duration::from_secs(12);
 
-/// How long a message to a receiver that nobody configured waits for one: a reload replaces
+/// How long a message to a receiver that is not configured waits for one: a reload replaces
 /// receivers and routes one after the other.
 const UNKNOWN_GRACE: Span = Span::secs(30);
 
 pub type Receivers = BTreeMap<String, Arc<dyn Notifier>>;
 
-/// What the outbox takes from its surroundings besides messages.
+/// The outbox's dependencies besides the messages.
 #[derive(Clone)]
 pub struct Options {
     pub clock: Arc<dyn Fn() -> Ts + Send + Sync>,
@@ -76,7 +75,7 @@ pub struct Options {
     pub watchdog: Arc<Watchdog>,
     /// Whether the engine's loop answers.
     pub alive: Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
-    /// Asks the engine's loop for the present words of a message that waited.
+    /// Asks the engine's loop for the present text of a message that waited.
     pub reword: Reword,
 }
 
@@ -103,11 +102,11 @@ struct Scheduler {
     watchdog: watch::Receiver<Arc<Watchdog>>,
     beat_at: Instant,
     revive_at: Instant,
-    /// A page waits too long that no receiver has taken.
-    nobody_told: bool,
-    /// Keys of pages whose age was told.
+    /// A page has waited too long and no receiver has accepted it.
+    nobody_notified: bool,
+    /// Keys of pages whose age was reported.
     unreached: BTreeSet<String>,
-    /// The engine knows that no page waits too long.
+    /// The last report to the engine was that no page waits too long.
     all_reached: bool,
     shutdown: Shutdown,
     random: Random,
@@ -174,7 +173,7 @@ impl Outbox {
             watchdog,
             beat_at: Instant::now(),
             revive_at: Instant::now(),
-            nobody_told: false,
+            nobody_notified: false,
             unreached: BTreeSet::new(),
             all_reached: true,
             shutdown,
@@ -192,8 +191,8 @@ impl OutboxHandle {
         self.store.post();
     }
 
-    /// Replaces the receivers. What waits for a name that stays goes through the new one, at once.
-    /// To be called before the engine learns of the new configuration.
+    /// Replaces the receivers. Messages that wait for a name that stays go through the new
+    /// receiver, at once. To be called before the engine gets the new configuration.
     pub fn replace(&self, receivers: Receivers) {
         self.receivers.send_replace(receivers);
     }
@@ -231,8 +230,8 @@ impl Scheduler {
                 Ok(()) = self.receivers.changed() => self.take_receivers().await,
                 () = tokio::time::sleep_until(self.next_look) => {}
             }
-            // One look for all that ended together, and none that has not heard that a receiver
-            // asked for a pause.
+            // One look for all that ended together, and none before a receiver's request for a
+            // pause is applied.
             while let Some(done) = self.tasks.try_join_next() {
                 self.finish(done).await;
             }
@@ -274,7 +273,7 @@ impl Scheduler {
         for (name, notifier) in receivers {
             if let Some(known) = self.destinations.get_mut(&name) {
                 known.reconfigure(notifier, now);
-                // Whatever it failed for may be mended.
+                // The cause of its failures may be gone.
                 self.release(&name, now).await;
                 let clock = (self.courier.clock)();
                 if let Err(err) = self.courier.store.revive(&name, clock, clock).await {
@@ -286,7 +285,7 @@ impl Scheduler {
         }
     }
 
-    /// Whoever asked to be left alone did not ask it of one process.
+    /// A receiver's request for a pause outlives this process.
     async fn keep_pauses(&mut self) {
         let clock = (self.courier.clock)();
         match self.courier.store.pauses(clock).await {
@@ -329,21 +328,21 @@ impl Scheduler {
         let watchdog = self.watchdog.borrow_and_update().clone();
         let interval = watchdog.interval();
         if self.courier.store.refusal().is_some() {
-            // Whether it still does is found out soon, also when there is nothing else to write.
+            // Checks soon whether the store works, also when there is nothing else to write.
             self.beat_at = self.beat_at.min(now + SWEEP);
         }
         if self.beat_at <= now {
             self.beat_at = now + interval;
-            let (courier, told) = (Arc::clone(&self.courier), !self.nobody_told);
-            self.tasks.spawn(async move { courier.beat(&watchdog, told).await });
+            let (courier, notified) = (Arc::clone(&self.courier), !self.nobody_notified);
+            self.tasks.spawn(async move { courier.beat(&watchdog, notified).await });
         }
         self.next_look = self.next_look.min(self.beat_at);
     }
 
-    /// Tells the engine, once, that no page waits too long any more.
+    /// Reports to the engine, once, that no page waits too long any more.
     fn report_reached(&mut self) {
         self.unreached.clear();
-        self.nobody_told = false;
+        self.nobody_notified = false;
         if std::mem::replace(&mut self.all_reached, true) {
             return;
         }
@@ -358,7 +357,7 @@ impl Scheduler {
         self.tasks.spawn(async move { courier.pass_on(feedback).await });
     }
 
-    /// Tells the engine, once, of every page that has waited too long.
+    /// Reports to the engine, once, every page that has waited too long.
     async fn report_unreached(&mut self, clock: Ts) -> Result<()> {
         let page_age = self.watchdog.borrow().page_age();
         let old = self.courier.store.unreached(Ts(clock.0 - page_age.0)).await?;
@@ -367,7 +366,7 @@ impl Scheduler {
             return Ok(());
         }
         self.all_reached = false;
-        self.nobody_told = old.iter().any(|page| page.nobody);
+        self.nobody_notified = old.iter().any(|page| page.nobody);
         self.unreached.retain(|key| old.iter().any(|page| page.idem_key == *key));
         for page in old {
             if !self.unreached.insert(page.idem_key.clone()) {
@@ -375,7 +374,7 @@ impl Scheduler {
             }
             let outcome = Outcome::Unreached { waited: clock - page.since, error: page.error };
             let (idem_key, incident, receiver) = (page.idem_key, page.incident, page.receiver);
-            tracing::error!(incident, receiver, "a page is not taken; all other receivers are told");
+            tracing::error!(incident, receiver, "a page is not accepted; all other receivers are notified");
             let feedback = Feedback { idem_key, incident, receiver, action: Action::Trigger, outcome };
             let courier = Arc::clone(&self.courier);
             self.tasks.spawn(async move { courier.pass_on(feedback).await });
@@ -413,8 +412,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Tries again what was refused for good and reached nobody: a channel may have been made, a
-    /// key renewed.
+    /// Tries again what was refused permanently and reached nobody: a channel may have been
+    /// created, a key renewed.
     async fn revive(&mut self, clock: Ts, now: Instant) -> Result<()> {
         if self.revive_at <= now {
             self.revive_at = now + REFUSED_AGAIN;
@@ -428,7 +427,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Tells those who forget what stands, beside the lanes: it is nothing new.
+    /// Sends the open incidents again to receivers that forget them, beside the lanes: it is
+    /// nothing new.
     fn start_reminders(&mut self, now: Instant) {
         for (name, destination) in &mut self.destinations {
             let Some((at, every)) = destination.remind_at.zip(destination.notifier.remind_every()) else {
@@ -446,7 +446,7 @@ impl Scheduler {
         }
     }
 
-    /// Says how many messages a budget left out, once its window is over.
+    /// Sends the number of messages that a budget left out, once its window is over.
     fn start_summaries(&mut self, clock: Ts, now: Instant) {
         for (name, destination) in &mut self.destinations {
             match destination.take_left_out(now) {
@@ -456,8 +456,9 @@ impl Scheduler {
                     let summary = budget.summary(name, left_out, clock);
                     let (courier, notifier) = (Arc::clone(&self.courier), Arc::clone(&destination.notifier));
                     let receiver = name.clone();
-                    let told = async move { courier.summarise(notifier, receiver, summary, left_out).await };
-                    self.tasks.spawn(told);
+                    let sending =
+                        async move { courier.summarise(notifier, receiver, summary, left_out).await };
+                    self.tasks.spawn(sending);
                 }
             }
         }
@@ -465,7 +466,7 @@ impl Scheduler {
 
     async fn start_lanes(&mut self, receiver: &str, clock: Ts, now: Instant) -> Result<()> {
         let Some(destination) = self.destinations.get_mut(receiver) else { return Ok(()) };
-        // What it is told again now must not overtake what is new.
+        // A reminder that is being sent now must not overtake what is new.
         let reminded = destination.notifier.remind_every().is_some() && destination.remind_at.is_none();
         let spare = destination.spare();
         if spare == 0 || reminded {
@@ -497,7 +498,7 @@ impl Scheduler {
                 }
                 Admission::At(at) => {
                     self.next_look = self.next_look.min(at);
-                    // Pages come first in the list, and whoever comes later would wait longer.
+                    // Pages come first in the list, and later messages would wait longer.
                     break;
                 }
                 Admission::Full => break,
@@ -525,7 +526,7 @@ impl Scheduler {
         let done = match done {
             Ok(Done::Lane(done)) => done,
             Ok(Done::Reported) => return,
-            Ok(Done::Untold { receiver, left_out }) => {
+            Ok(Done::NotSummarised { receiver, left_out }) => {
                 if let Some(destination) = self.destinations.get_mut(&receiver) {
                     destination.put_back(left_out, Instant::now());
                 }
@@ -560,7 +561,7 @@ impl Scheduler {
         }
     }
 
-    /// What waits for the receiver waits no longer than the receiver itself wants.
+    /// Messages in the queue wait no longer than the receiver's own pause.
     async fn release(&self, receiver: &str, now: Instant) {
         let pause = self.destinations.get(receiver).and_then(|d| d.pause(now));
         let until = pause.map(|pause| (self.courier.clock)() + Span::millis(pause.as_millis() as i64));

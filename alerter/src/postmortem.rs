@@ -1,9 +1,9 @@
-//! The account of an incident that is written afterwards, as Markdown to start from: what is known
-//! is filled in, what only people know is asked for.
+//! The post-mortem of an incident, as Markdown to start from: known facts are filled in, and there
+//! are questions for what only people can answer.
 //!
 //! A pure function of what is stored: the record, its history, and the messages that were sent,
-//! which say how large the run was and where its checkpoint stood at the time. It estimates nothing
-//! that it cannot show the sum of.
+//! which contain the size of the run and its last checkpoint at the time. It estimates nothing
+//! without showing the calculation.
 
 mod impact;
 mod markdown;
@@ -30,13 +30,13 @@ pub struct Account<'a> {
     pub record: &'a IncidentRecord,
     pub timeline: &'a [TimelineEntry],
     pub deliveries: &'a [Delivery],
-    /// When it is asked for: the end of what is not over.
+    /// The time of the request, which is the end for an open incident.
     pub now: Ts,
 }
 
-/// What it cost.
+/// The costs of an incident.
 pub fn impact(a: &Account<'_>) -> Impact {
-    Impact::of(a)
+    Impact::from_account(a)
 }
 
 /// The whole document.
@@ -51,12 +51,12 @@ pub fn render(a: &Account<'_>) -> String {
     times(&mut out, a);
     timeline(&mut out, a);
     evidence(&mut out, a);
-    told(&mut out, a);
+    notifications(&mut out, a);
     out.push_str(TO_FILL_IN);
     out
 }
 
-/// What only people know.
+/// The questions that only people can answer.
 const TO_FILL_IN: &str = "\
 ## Root cause
 
@@ -90,7 +90,7 @@ impl<'a> Account<'a> {
         self.deliveries.iter().filter_map(|d| d.message.as_deref())
     }
 
-    /// What was known of the run when it was told of first, and last.
+    /// What was known of the run in the first message about it, and in the last.
     pub(crate) fn first(&self) -> Option<&'a Details> {
         self.messages().map(|m| &m.details).find(|d| d.run.gpus > 0)
     }
@@ -146,7 +146,7 @@ fn state(a: &Account<'_>) -> String {
     }
 }
 
-/// How long each of it took.
+/// The times of an incident.
 fn times(out: &mut String, a: &Account<'_>) {
     let r = a.record;
     out.push_str("## Times\n\n");
@@ -161,7 +161,7 @@ fn times(out: &mut String, a: &Account<'_>) {
         Some((at, d)) => {
             t.row([&format!("Notified ({})", d.receiver), &(at - r.opened_at).to_string(), &at.to_string()]);
         }
-        None => t.row(["Notified", "nobody was told", ""]),
+        None => t.row(["Notified", "nobody was notified", ""]),
     }
     match (r.acked_at, &r.acked_by) {
         (Some(at), Some(by)) => {
@@ -183,7 +183,7 @@ fn times(out: &mut String, a: &Account<'_>) {
 fn timeline(out: &mut String, a: &Account<'_>) {
     out.push_str("## Timeline\n\n");
     let mut t = Table::new(["at", "after", "who", "what"]);
-    // The beginning says more than the middle of what repeats itself.
+    // The beginning is more informative than the middle of a history that repeats itself.
     for entry in a.timeline.iter().take(TIMELINE_MAX) {
         let after = Span((entry.at - a.record.opened_at).0.max(0)).to_string();
         t.row([&entry.at.to_string(), &after, &entry.actor, &entry.what]);
@@ -231,8 +231,8 @@ fn evidence(out: &mut String, a: &Account<'_>) {
     out.push('\n');
 }
 
-fn told(out: &mut String, a: &Account<'_>) {
-    out.push_str("## Who was told\n\n");
+fn notifications(out: &mut String, a: &Account<'_>) {
+    out.push_str("## Who was notified\n\n");
     if a.deliveries.is_empty() {
         out.push_str("Nobody.\n\n");
         return;

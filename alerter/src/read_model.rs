@@ -1,12 +1,12 @@
-//! What is silenced and what other programs say fires, for whoever asks: copies of what the runtime
-//! has made durable.
+//! Copies of the silences and of the alerts of other programs, for readers: what the runtime has
+//! made durable.
 //!
-//! The runtime writes, in the order of its commits and before it answers whoever brought the news,
-//! so that what was answered is seen by the next question. Readers share the entries and hold the
-//! lock for as long as it takes to count references: a thousand dashboards do not delay a page.
+//! The runtime writes them in the order of its commits and before it answers the request that
+//! brought the change, so that the next read sees what was answered. Readers share the entries and
+//! hold the lock only while they count references: a thousand dashboards do not delay a page.
 //!
-//! Who reads goes by the wall, the runtime by a clock of its own: while the two differ, times are
-//! moved where they are read.
+//! Readers use the wall clock, the runtime a clock of its own: while the two differ, times are
+//! converted where they are read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -21,7 +21,7 @@ use stepwatch_respond::route::Router;
 use stepwatch_respond::silence::{Phase, Silence, crowded_out};
 
 use crate::clock::Clock;
-use crate::runtime::RunSnapshot;
+use crate::run_snapshot::RunSnapshot;
 
 /// How long an ended silence is shown, as long as Alertmanager shows it.
 const SHOWN_FOR: Span = Span::secs(5 * 86_400);
@@ -30,12 +30,12 @@ const SHOWN_FOR: Span = Span::secs(5 * 86_400);
 pub struct ReadModel {
     inner: RwLock<Inner>,
     routing: ArcSwap<Routing>,
-    /// The configuration in force, as it may be shown.
+    /// The configuration in force, without secrets.
     configuration: ArcSwap<String>,
     clock: Clock,
 }
 
-/// Who is told of what, by the configuration in force.
+/// Who is notified of what, by the configuration in force.
 #[derive(Debug, Default)]
 pub struct Routing {
     pub config: ResponderConfig,
@@ -53,7 +53,7 @@ impl ReadModel {
         Self { clock, ..Self::default() }
     }
 
-    /// Takes over what was just made durable.
+    /// Applies what was just made durable.
     pub(crate) fn apply<'a>(&self, effects: impl IntoIterator<Item = &'a Effect>) {
         let mut effects = effects
             .into_iter()
@@ -82,7 +82,7 @@ impl ReadModel {
         }
     }
 
-    /// Alerts that were told again: only their end moved.
+    /// Alerts that were sent again: only their end moved.
     pub(crate) fn saw(&self, seen: Vec<Firing>) {
         if seen.is_empty() {
             return;
@@ -96,7 +96,7 @@ impl ReadModel {
         self.routing.store(Arc::new(Routing { config, router }));
     }
 
-    /// Takes over a configuration as it may be shown.
+    /// Applies a configuration without its secrets.
     pub(crate) fn show(&self, configuration: String) {
         self.configuration.store(Arc::new(configuration));
     }
@@ -105,9 +105,9 @@ impl ReadModel {
         self.configuration.load_full()
     }
 
-    /// How far the wall is ahead of the clock that judges.
+    /// How far the wall clock is ahead of the engine's clock.
     fn skew(&self) -> Span {
-        // It may have been set since anybody looked.
+        // The wall clock may have been set since the last reading.
         self.clock.now();
         self.clock.skew()
     }
@@ -178,8 +178,8 @@ impl Routing {
         labels
     }
 
-    /// Whoever may hear of something with these labels, on any level of any of its ways, each once,
-    /// the first first.
+    /// Every receiver that may be notified of something with these labels, on any level of any of
+    /// its routes, each once, in the order of levels.
     pub fn receivers(&self, labels: &Labels) -> Vec<String> {
         self.router.reached(&self.config, labels).into_iter().map(str::to_owned).collect()
     }

@@ -58,12 +58,12 @@ use auditor::Auditor;
 pub use outside::{AlertBatch, Heard, Outside, Silenced, fresh_id};
 use pending::Pending;
 pub use people::{IncidentAction, Unanswered};
-pub use view::{RunSnapshot, RuntimeSnapshot, Views};
+pub use view::{RuntimeSnapshot, Views};
 
 /// State and cursors without effects are kept this often: what a power cut makes us read again.
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
-/// Changes of incidents of which nobody is told are kept this often. The loop waits for a commit,
-/// and a run that changes its incidents all the time would make it do nothing else.
+/// Changes of incidents of which nobody is notified are stored this often. The loop waits for a
+/// commit, and a run that changes its incidents all the time would make it do nothing else.
 const HISTORY_EVERY: Duration = Duration::from_millis(250);
 /// How old what the API shows may be.
 const PUBLISH_EVERY: Duration = Duration::from_millis(500);
@@ -257,8 +257,9 @@ impl Runtime {
         Ok((runtime, handle, cursors))
     }
 
-    /// Ends what the store holds open and the engine knows nothing of, because its state was of
-    /// another version: nobody else ever would. What still holds is told anew.
+    /// Ends what the store holds open and the engine does not have, because its state was of
+    /// another version: otherwise it would stay open for ever. People are notified anew of what
+    /// still holds.
     async fn close_orphans(&mut self) -> store::Result<()> {
         let unresolved =
             Filter { unresolved: true, and_firing: true, limit: Some(u32::MAX), ..Filter::default() };
@@ -269,10 +270,11 @@ impl Runtime {
             }
             tracing::warn!(
                 incident = record.id,
-                "its state is lost: closed; if it still holds, it is told anew"
+                "its state is lost: closed; if it still holds, people are notified anew"
             );
-            let what = "closed: the state behind it could not be read; if it still holds, it is told anew"
-                .to_owned();
+            let what =
+                "closed: the state behind it could not be read; if it still holds, people are notified anew"
+                    .to_owned();
             let entry = TimelineEntry::new(&record.id, now, "alerter", what);
             // What a person resolved was over then.
             record.resolved_at = record.resolved_at.or(Some(now));
@@ -392,12 +394,12 @@ impl Runtime {
     /// One portion of the alerts that wait, which begins with `batch`.
     fn take_alerts(&mut self, batch: AlertBatch) {
         let started = Instant::now();
-        let mut taken = batch.told.len();
-        self.tell(batch);
+        let mut taken = batch.alerts.len();
+        self.apply_alerts(batch);
         while taken < ALERTS_A_PASS && started.elapsed() < PORTION {
             let Ok(batch) = self.alerts.try_recv() else { break };
-            taken += batch.told.len();
-            self.tell(batch);
+            taken += batch.alerts.len();
+            self.apply_alerts(batch);
         }
         self.schedule.changed();
     }

@@ -1,16 +1,16 @@
-//! The memory of the alerter: incidents, their history, the outbox, the engine's state and the
+//! The database of the alerter: incidents, their history, the outbox, the engine's state and the
 //! stream cursors.
 //!
 //! One file of SQLite in WAL mode, written by one connection, so that whatever belongs together is
-//! one transaction: an incident, the messages about it, the detector state it came from and the
-//! cursor up to which the stream was read. After a crash all of them are there or none is
-//! (principle 3). Readers have their own small pools and never wait for the writer; those who look
-//! for one incident do not stand in line with those who list all. Of those who write, the engine's
-//! loop waits for at most one other, because whoever acknowledges something waits for it.
+//! one transaction: an incident, the messages about it, the detector state that it came from and
+//! the cursor up to which the stream was read. After a crash all of them are there or none is
+//! (principle 3). Readers have small pools of their own and never wait for the writer; lookups of
+//! one incident do not queue behind lists of all. The engine's loop waits for at most one other
+//! writer, because people wait for their answers to be durable.
 //!
-//! It decides nothing: what an incident means is the engine's matter, when a message is sent the
-//! outbox's. Two alerters on one file, or a file on a network filesystem, are refused at
-//! [`Store::open`] because both corrupt quietly.
+//! The store decides nothing: the engine decides what an incident means, and the outbox when a
+//! message is sent. Two alerters on one file, or a file on a network filesystem, are refused at
+//! [`Store::open`], because both corrupt it without an error.
 
 mod alert_rows;
 mod alerts;
@@ -28,6 +28,7 @@ mod index;
 mod lock;
 mod open;
 mod outcome;
+mod plan;
 mod read;
 mod rings;
 mod rows;

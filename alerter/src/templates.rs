@@ -1,15 +1,13 @@
-//! Words of the operator's own: templates for the title, the summary, and further lines and links
-//! of a message.
+//! Templates of the operator for the title, the summary, and further lines and links of a message.
 //!
 //! A message is rendered for its receiver on its way from the engine into the store, and anew when
-//! it is sent after a wait: the outbox row holds the words and not the template, and what a row
-//! says is what was sent. What comes out is plain text, of bounded length, and each channel escapes
-//! it whole as it does our own: a template can no more mention a channel or write HTML than a label
-//! in it can.
+//! it is sent after a wait: the outbox row holds the text and not the template, and is what was
+//! sent. The result is plain text of bounded length, and each channel escapes it whole, like the
+//! built-in text: a template can no more mention a channel or write HTML than a label in it can.
 //!
-//! A template is tried on a whole message when the configuration is read. One that fails all the
-//! same, on a message of which nobody thought, costs its message nothing but its own words: the
-//! built-in text goes instead, and the incident's history, the log and a counter say so.
+//! A template is tried on a complete sample when the configuration is read. If it fails
+//! nevertheless on an unforeseen message, that message is sent with the built-in text, and the
+//! incident's history, the log and a counter report it.
 
 mod context;
 mod filters;
@@ -33,10 +31,10 @@ use crate::notify::{ReceiverConfig, test_notification};
 
 /// Instructions of one template: a hundred times what a long one takes, a few milliseconds.
 const FUEL: u64 = 20_000;
-/// Bytes of one template, and of what it writes before it is cut to its place.
+/// Bytes of one template, and of its output before it is cut.
 const SOURCE_MAX: usize = 8 * 1024;
 const OUTPUT_MAX: usize = 16 * 1024;
-/// Characters: of a title as of ours, of a summary as the narrowest channel shows.
+/// Characters: of a title as of the built-in one, of a summary as the narrowest channel shows.
 const TITLE_MAX: usize = 150;
 const SUMMARY_MAX: usize = 2000;
 const LABEL_MAX: usize = 80;
@@ -46,7 +44,7 @@ const HREF_MAX: usize = 2000;
 const LIST_MAX: usize = 10;
 /// Calls inside calls; there are no macros, so that this is generous.
 const DEPTH_MAX: usize = 50;
-/// Of an error that is kept in a history.
+/// Characters of an error in a history.
 const ERROR_MAX: usize = 300;
 
 /// `templates:`, for all receivers or in one of them, where each key replaces the common one.
@@ -57,10 +55,10 @@ pub struct Config {
     pub title: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// Lines after ours; one that renders to nothing is left out.
+    /// Lines after the built-in ones; one that renders to nothing is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub facts: Option<Vec<FactTemplate>>,
-    /// Links after ours; one that renders to nothing is left out.
+    /// Links after the built-in ones; one that renders to nothing is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub links: Option<Vec<LinkTemplate>>,
 }
@@ -82,7 +80,7 @@ pub struct LinkTemplate {
 /// In the context of a summary that is shown with its markup; no template can name it.
 const MARKUP: &str = "__markup";
 
-/// Templates that passed, and whose they are.
+/// Templates that passed, by receiver.
 #[derive(Debug, Default)]
 pub struct Templates {
     env: Environment<'static>,
@@ -111,14 +109,15 @@ pub struct Failed {
 }
 
 impl Templates {
-    /// Reads and tries all of them; what is wrong is told with its place.
+    /// Reads and tries all of them; every mistake is reported with its place.
     pub fn build(common: &Config, receivers: &[ReceiverConfig], errors: &mut Vec<String>) -> Self {
         let mut env = environment();
-        let common = Set::of("templates", common, &mut env, errors);
+        let common = Set::build("templates", common, &mut env, errors);
         let mut sets = BTreeMap::new();
         for (i, r) in receivers.iter().enumerate() {
             let own = r.templates.clone().unwrap_or_default();
-            let set = Set::of(&format!("receivers[{i}].templates"), &own, &mut env, errors).or(&common, &own);
+            let set =
+                Set::build(&format!("receivers[{i}].templates"), &own, &mut env, errors).or(&common, &own);
             let set = Set { markup: r.slack.is_some(), ..set };
             if set != (Set { markup: set.markup, ..Set::default() }) {
                 sets.insert(r.name.clone(), set);
@@ -130,15 +129,15 @@ impl Templates {
                 errors.push(format!("{name}: {error}"));
             }
         }
-        // A message without a checkpoint is no reason to fall back on our text.
+        // A message without a checkpoint is no reason to use the built-in text.
         env.set_undefined_behavior(UndefinedBehavior::Chainable);
         Self { env, receivers: sets }
     }
 
-    /// Puts the words of its receiver into a message.
+    /// Renders a message with the templates of its receiver.
     pub fn dress(&self, n: &mut Notification) -> Vec<Failed> {
         let Some(set) = self.receivers.get(&n.receiver) else { return Vec::new() };
-        let context = context::of(n);
+        let context = context::for_notification(n);
         let mut failed = Vec::new();
         let quoting = minijinja::context! { __markup => set.markup, ..context.clone() };
         let mut render_in = |context: &Value, name: &String| match self.render(name, context) {
@@ -193,11 +192,11 @@ impl Templates {
 
 impl Set {
     /// Adds the templates of one place to the environment.
-    fn of(at: &str, config: &Config, env: &mut Environment<'static>, errors: &mut Vec<String>) -> Self {
+    fn build(at: &str, config: &Config, env: &mut Environment<'static>, errors: &mut Vec<String>) -> Self {
         let mut add = |name: String, source: &str| {
             if let Err(error) = read(env, &name, source) {
                 errors.push(format!("{name}: {error}"));
-                // Nothing more is to be said of it.
+                // It is reported already: later steps must not try it again.
                 env.remove_template(&name);
             }
             name
@@ -221,7 +220,7 @@ impl Set {
         Self { title, summary, facts, links, markup: false }
     }
 
-    /// This receiver's own, and the common ones in place of what it does not say.
+    /// This receiver's own templates, and the common ones for the fields that it does not set.
     fn or(self, common: &Self, own: &Config) -> Self {
         Self {
             title: self.title.or_else(|| common.title.clone()),
@@ -251,8 +250,8 @@ fn environment() -> Environment<'static> {
     env
 }
 
-/// What is not known is empty, and not the word `none`. What is quoted where markup counts has
-/// none.
+/// An unknown value is empty, and not the word `none`. Markup of quoted values is removed where
+/// markup is effective.
 fn write(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), minijinja::Error> {
     if value.is_none() {
         return Ok(());
@@ -263,16 +262,16 @@ fn write(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Resu
     minijinja::escape_formatter(out, state, value)
 }
 
-/// Takes a template in; its syntax, and the names that it uses.
+/// Adds a template; checks its syntax and the names that it uses.
 fn read(env: &mut Environment<'static>, name: &str, source: &str) -> Result<(), String> {
     if source.len() > SOURCE_MAX {
         return Err(format!("is longer than {SOURCE_MAX} bytes"));
     }
-    // A block scalar ends in a line break that is no part of the text.
+    // A block scalar ends in a line break that does not belong to the text.
     let source = source.trim_end().to_owned();
     env.add_template_owned(name.to_owned(), source).map_err(|e| words(&e))?;
     let template = env.get_template(name).map_err(|e| words(&e))?;
-    let sample = context::of(&sample());
+    let sample = context::for_notification(&sample());
     let global = |used: &String| env.globals().any(|(name, _)| used.split('.').next() == Some(name));
     let mut used: Vec<String> =
         template.undeclared_variables(true).into_iter().filter(|u| !global(u)).collect();
@@ -280,7 +279,7 @@ fn read(env: &mut Environment<'static>, name: &str, source: &str) -> Result<(), 
     used.iter().try_for_each(|path| exists(&sample, path))
 }
 
-/// Whether the whole sample has it; the names beside it, if not.
+/// Whether the complete sample has the name; otherwise an error with the names at its level.
 fn exists(sample: &Value, path: &str) -> Result<(), String> {
     let mut at = sample.clone();
     for name in path.split('.') {
@@ -297,7 +296,7 @@ fn exists(sample: &Value, path: &str) -> Result<(), String> {
 
 /// Renders it for a message that has everything, where a name that does not exist is an error.
 fn trial(env: &Environment<'static>, name: &str) -> Result<(), String> {
-    render(env, name, &context::of(&sample())).map(drop)
+    render(env, name, &context::for_notification(&sample())).map(drop)
 }
 
 fn sample() -> Notification {
@@ -311,7 +310,7 @@ fn render(env: &Environment<'static>, name: &str, context: &Value) -> Result<Str
         template.render_captured_to(context.clone(), &mut out)?;
         Ok::<_, minijinja::Error>(out.0)
     };
-    // Words are not worth a process that must page.
+    // A template must not crash a process that must page.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(text)) => Ok(String::from_utf8_lossy(&text).into_owned()),
         Ok(Err(error)) => Err(words(&error)),
@@ -319,7 +318,7 @@ fn render(env: &Environment<'static>, name: &str, context: &Value) -> Result<Str
     }
 }
 
-/// What is wrong, and on which line of the template.
+/// The error, and its line in the template.
 fn words(error: &minijinja::Error) -> String {
     use minijinja::ErrorKind::{OutOfFuel, WriteFailure};
     let what = match (error.kind(), error.detail()) {
@@ -332,7 +331,7 @@ fn words(error: &minijinja::Error) -> String {
     line(&format!("{at}{what}"), ERROR_MAX)
 }
 
-/// Takes so much, and then refuses.
+/// A buffer with a limit, beyond which it refuses.
 struct Bounded(Vec<u8>);
 
 impl io::Write for Bounded {

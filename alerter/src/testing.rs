@@ -1,4 +1,4 @@
-//! What the tests of this crate share: an exporter that says what it is told to, and a way to wait.
+//! What the tests of this crate share: an exporter with a script, and a way to wait.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -47,7 +47,7 @@ pub(crate) enum Answer {
     Status(u16, &'static str),
     /// A page of another kind.
     Html,
-    /// Takes the request and says nothing.
+    /// Accepts the request and never answers.
     Mute,
 }
 

@@ -1,11 +1,10 @@
-//! Who watches the watcher: a heartbeat to a service elsewhere that calls somebody when it stops (a
-//! dead man's switch).
+//! A dead man's switch: a heartbeat to an external service that calls somebody when it stops.
 //!
 //! The outbox drives it, after a look at the store that succeeded and a write that is on disk, and
 //! only while the engine's loop answers. So whatever keeps pages from being sent (a loop that
 //! hangs, a disk that is full, a machine that is gone) also ends the heartbeat; nothing here runs
-//! by itself. The same section of the configuration says from what age on a page that no
-//! receiver took is told by all the others.
+//! by itself. The same section of the configuration sets the age from which a page that no receiver
+//! accepted is sent to all the others.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,7 +32,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url_env: Option<String>,
     pub interval: Span,
-    /// A page that its receiver has not taken for so long is told by every other receiver.
+    /// A page that its receiver has not accepted for so long is sent to every other receiver.
     pub page_age: Span,
 }
 
@@ -86,7 +85,7 @@ impl Default for Watchdog {
 }
 
 impl Watchdog {
-    /// How often we say that we are alive: to the store, and to whoever listens.
+    /// The interval of the heartbeat: to the store, and to the external service.
     pub(crate) fn interval(&self) -> Duration {
         self.interval
     }

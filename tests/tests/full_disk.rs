@@ -274,7 +274,7 @@ async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_ro
     let found = poll_until("the incident in the list", PATIENCE, recorded).await.unwrap();
     assert_eq!(found, "open");
     let told = said(&stack.alerter.cli(&["explain", &id]).await.unwrap());
-    assert!(told.contains("told from memory, not recorded"), "{told}");
+    assert!(told.contains("sent from memory, not recorded"), "{told}");
 
     // It is over, and so is the alert: under the key that rang.
     let over = json!([{"labels": {"alertname": "LateAlert", "severity": "critical", "instance": "gpu-1:9100"},
@@ -341,7 +341,7 @@ async fn a_page_rings_although_the_disk_hangs_and_is_recorded_when_it_does_not()
     }
     let id = page.dedup_key.clone();
     let told = said(&stack.alerter.cli(&["explain", &id]).await.unwrap());
-    assert!(told.contains("told from memory, not recorded"), "{told}");
+    assert!(told.contains("sent from memory, not recorded"), "{told}");
     // Everything that was sent is known to have been: each level rings once.
     let names = ["EarlyAlert", "LateAlert", "LaterAlert"];
     let all = |pd: &PagerDuty| names.iter().all(|name| pages(pd, name).count() >= 2);

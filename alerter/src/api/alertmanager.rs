@@ -1,9 +1,9 @@
-//! Alertmanager's HTTP API, version 2: a Prometheus that has us as its Alertmanager, `amtool`,
-//! karma and Grafana talk to this.
+//! Alertmanager's HTTP API, version 2, for a Prometheus that has this alerter as its Alertmanager,
+//! for `amtool`, karma and Grafana.
 //!
 //! Shapes, defaults, filters and status codes are those of Alertmanager's OpenAPI document
-//! (`api/v2/openapi.yaml`); an error is a JSON string, as there. What an alert means to us is the
-//! engine's matter.
+//! (`api/v2/openapi.yaml`); an error is a JSON string, as there. The engine decides what an alert
+//! means.
 
 mod alerts;
 mod errors;
@@ -42,14 +42,14 @@ use wire::{Cluster, ConfigText, Name, StatusView, VersionInfo};
 /// Bytes of alerts in one request: Prometheus sends 256 at once.
 pub(crate) const MAX_ALERTS_BODY: usize = 8 << 20;
 
-/// Of its paths.
+/// The prefix of its paths.
 pub(super) const PREFIX: &str = "/api/v2/";
 /// Comments to Alertmanager.
 const OURS: &str = "\n# The configuration of stepwatch-alerter, without comments and secrets:\n#\n";
 
 type Result<T> = core::result::Result<T, Refused>;
 
-/// An error as Alertmanager tells it.
+/// An error in Alertmanager's form.
 #[derive(Debug)]
 pub(super) struct Refused(StatusCode, String);
 
@@ -74,13 +74,13 @@ impl IntoResponse for Refused {
     }
 }
 
-/// The alerts that a body brings.
+/// The alerts in a request body.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz_alerts(body: &[u8], now: Ts) -> Vec<Told> {
     alerts::fuzz(body, now)
 }
 
-/// A query of a list, and the body of a silence.
+/// Parses the query of a list, and the body of a silence.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz_queries(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
@@ -93,13 +93,13 @@ pub(crate) fn fuzz_queries(data: &[u8]) {
     let _ = wanted.map(|w| w.matchers.iter().filter(|m| m.holds_of(&text)).count());
 }
 
-/// Whom it does not let in, and when it takes nothing, as the document tells of it.
+/// The refusals of authentication and of overload, for the OpenAPI document.
 pub(super) fn refusals() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
     let refused = errors::Unauthorized::responses().into_iter().chain(errors::Forbidden::responses());
     refused.chain(too_slow(String::schema())).collect()
 }
 
-/// An error, as Alertmanager tells it.
+/// An error response in Alertmanager's form.
 pub(super) fn error(status: StatusCode, why: &str) -> Response {
     Refused(status, why.to_owned()).into_response()
 }
@@ -122,7 +122,7 @@ pub(super) fn ingesting() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::default().routes(routes!(alerts::take).layer(DefaultBodyLimit::max(MAX_ALERTS_BODY)))
 }
 
-/// Who we are.
+/// Version, configuration and status of this alerter.
 #[utoipa::path(
     get,
     path = "/api/v2/status",
@@ -131,17 +131,17 @@ pub(super) fn ingesting() -> OpenApiRouter<Arc<Api>> {
     responses((status = 200, description = "Version and configuration, as far as Alertmanager has words for them", body = StatusView))
 )]
 async fn status(State(api): State<Arc<Api>>, caller: Caller) -> Json<StatusView> {
-    // The whole is for those who may see everything.
+    // Only callers without limits see the routes.
     let whole = caller.token_scope().is_none();
     let ours = whole.then(|| api.runtime.read_model.configuration());
     let ours: Vec<String> =
         ours.iter().flat_map(|text| text.lines()).map(|line| format!("# {line}\n")).collect();
     let ours = ours.concat();
-    let sketch = sketch::of(&api.runtime.read_model.routing(), whole);
+    let sketch = sketch::render(&api.runtime.read_model.routing(), whole);
     Json(StatusView {
         cluster: Cluster { name: "", status: "disabled", peers: Vec::new() },
-        // Ours is another language: first what can be said in Alertmanager's, for programs that
-        // read it, then the whole.
+        // Our configuration has another format: first comes what Alertmanager's format can express,
+        // for programs that parse it, then the whole.
         config: ConfigText { original: format!("{sketch}{OURS}{ours}") },
         uptime: When(api.started),
         version_info: VersionInfo {
@@ -155,7 +155,7 @@ async fn status(State(api): State<Arc<Api>>, caller: Caller) -> Json<StatusView>
     })
 }
 
-/// Whom we tell.
+/// The receivers.
 #[utoipa::path(
     get,
     path = "/api/v2/receivers",

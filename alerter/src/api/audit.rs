@@ -15,7 +15,7 @@ use super::view::When;
 use crate::audit::{Door, Entry, Outcome};
 use crate::store::{AuditFilter, Audited};
 
-/// Entries in one answer: unless asked otherwise, and at most.
+/// Entries in one answer: the default, and the maximum.
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 10_000;
 
@@ -25,21 +25,21 @@ pub struct AuditList {
     pub entries: Vec<AuditView>,
 }
 
-/// Somebody changed something, or tried to.
+/// A change that somebody made, or tried to make.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditView {
     /// Its number, which only rises.
     pub seq: i64,
     pub at: When,
-    /// `api:NAME` of a token, `user:NAME` of a user, `slack:U123 (name)`; otherwise whoever it said
-    /// it was.
+    /// `api:NAME` of a token, `user:NAME` of a user, `slack:U123 (name)`; otherwise the name that
+    /// the request gave.
     pub actor: String,
     pub door: Door,
     pub action: String,
-    /// An incident, a silence, a path.
+    /// The id of an incident or silence, or a path.
     pub target: String,
     pub outcome: Outcome,
-    /// The address it came from.
+    /// The address of the client.
     pub remote: Option<String>,
     pub detail: String,
 }
@@ -53,11 +53,11 @@ pub(super) struct AuditQuery {
     target: Option<String>,
     door: Option<Door>,
     outcome: Option<Outcome>,
-    /// Not before.
+    /// Entries of this time or later.
     since: Option<When>,
-    /// Only numbers below it: the next page.
+    /// Entries with lower numbers: for the next page.
     before: Option<i64>,
-    /// At most so many.
+    /// The largest number of entries.
     #[param(minimum = 1, maximum = 10000, default = 100)]
     limit: Option<u32>,
 }

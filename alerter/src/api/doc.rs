@@ -1,8 +1,8 @@
-//! The OpenAPI document of everything that is served, made of what stands beside each handler.
+//! The OpenAPI document of every route, made of the declarations beside the handlers.
 //!
-//! Here is only what all routes share: the title, how callers prove who they are, and which errors
-//! any route can give. A route is declared under the scope that it needs ([`super::Scope`]); the
-//! same declaration puts the scope into the document.
+//! Here is only what all routes share: the title, how callers authenticate, and the errors that any
+//! route can give. A route is declared under the scope that it needs ([`super::Scope`]); the same
+//! declaration puts the scope into the document.
 
 pub(super) mod errors;
 pub(crate) mod examples;
@@ -34,7 +34,7 @@ pub(crate) const PAGERDUTY: &str = "pagerdutySignature";
 #[openapi(
     info(
         title = "Stepwatch alerter",
-        description = "Incidents of training runs and nodes: what is wrong, who was told, and the answers of people. \
+        description = "Incidents of training runs and nodes: what is wrong, who was notified, and the answers of people. \
             Times are RFC 3339 in UTC. Numbers that are not finite are the strings `NaN`, `Infinity`, `-Infinity`.\n\n\
             Who may call what is decided by the configuration: without any, everybody may do everything. The role that is \
             listed with an operation's security requirement is the scope that a token needs for it.",
@@ -54,7 +54,7 @@ pub(crate) const PAGERDUTY: &str = "pagerdutySignature";
 )]
 struct Base;
 
-/// How callers prove who they are.
+/// How callers authenticate.
 struct Schemes;
 
 impl Modify for Schemes {
@@ -110,7 +110,7 @@ pub(super) async fn show() -> Response {
     }
 }
 
-/// Says of every operation which scope it needs, and which errors it then has whatever it does.
+/// Adds to every operation the scope that it needs, and the errors that authentication can give.
 pub(super) fn needing<S>(scope: Scope, mut routes: OpenApiRouter<S>) -> OpenApiRouter<S>
 where
     S: Clone + Send + Sync + 'static,

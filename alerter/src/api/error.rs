@@ -1,4 +1,4 @@
-//! Errors of the API: a status that a program understands, and a sentence that a person does.
+//! Errors of the API: a status for programs, and a sentence for people.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use crate::store::StoreError;
 /// Requests that the store did not answer.
 static UNANSWERED: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
 
-/// In the extensions of an answer: the sentence, for the audit log.
+/// In the extensions of a response: the sentence, for the audit log.
 #[derive(Debug, Clone)]
 pub(super) struct Reason(pub(super) String);
 
@@ -59,8 +59,8 @@ impl From<StoreError> for ApiError {
         if let StoreError::AmbiguousId(_) = err {
             return Self::bad_request(err.to_string());
         }
-        // Paths and SQL are for the operator's log, not for whoever asks.
-        // While it does not answer, whoever asks again and again would fill the log.
+        // Paths and SQL are for the operator's log, not for the caller. While the store does not
+        // answer, repeated requests would fill the log.
         if let Some(count) = UNANSWERED.count(1) {
             tracing::error!(
                 count,

@@ -1,5 +1,5 @@
-//! What requests bring, read so that whatever is wrong with it is told like every other error of
-//! the API.
+//! Extractors of request parts. Every mistake in a request is answered in the form of the API's
+//! other errors.
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -22,7 +22,7 @@ pub(super) struct Named(pub(super) String);
 #[derive(Debug)]
 pub(super) struct Sent<T>(pub(super) T);
 
-/// The body, a list in JSON: what of it reads, and what does not, with the reason.
+/// The body, a list in JSON: the valid elements, and the invalid ones with the reason.
 #[derive(Debug)]
 pub(super) struct Each<T>(pub(super) Vec<Result<T, (serde_json::Value, serde_json::Error)>>);
 
@@ -53,7 +53,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
     }
 }
 
-/// Each is read for itself: one that does not read keeps nobody from the others.
+/// Each element is parsed by itself: one that is invalid does not prevent the others.
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Each<T> {
     type Rejection = ApiError;
 
@@ -97,7 +97,7 @@ fn is_json(content_type: &str) -> bool {
     essence.trim().eq_ignore_ascii_case("application/json")
 }
 
-/// `state: unknown variant ...`, without what is told before it.
+/// `state: unknown variant ...`, without the words before it.
 fn reason(text: &str) -> &str {
     text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text)
 }

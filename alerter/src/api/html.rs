@@ -1,4 +1,4 @@
-//! The little HTML that the pages need: everything that came from outside passes [`escape`].
+//! The HTML that the pages need: everything that came from outside passes [`escape`].
 
 use core::fmt::{self, Write as _};
 
@@ -12,7 +12,7 @@ pub(super) enum Cell {
         href: String,
         text: String,
     },
-    /// A word that the style sheet colours by its class, one of ours.
+    /// One of our own words, coloured by the style sheet by its class.
     Badge(&'static str),
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Cell {
     }
 }
 
-/// A headed table, or the sentence that stands for an empty one.
+/// A table with a heading, or a sentence in place of an empty one.
 pub(super) fn table(out: &mut String, title: &str, columns: &[&str], rows: &[Vec<Cell>], empty: &str) {
     let _ = write!(out, "<section><h2>{}</h2>", escape(title));
     if rows.is_empty() {

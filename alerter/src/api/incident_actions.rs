@@ -1,8 +1,8 @@
-//! What people say of an incident, by HTTP: they take it, give it back, close it, escalate it, note
-//! something.
+//! What people do with an incident, by HTTP: acknowledge it, take the acknowledgement back, resolve
+//! it, escalate it, add a note.
 //!
-//! All words go one way: found, judged by how the incident stands, handed to the runtime together
-//! with who said it, and answered when they are durable.
+//! All actions take the same steps: the incident is looked up, the action is checked against its
+//! state, handed to the runtime with the name of the person, and answered when it is durable.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use super::extract::{Named, Sent};
 use super::view::{By, IncidentView};
 use crate::runtime::{Answer, Command, IncidentAction};
 
-/// Characters of a note, and of the name of whoever says something.
+/// Characters of a note, and of a person's name.
 const MAX_NOTE: usize = 1000;
 const MAX_BY: usize = 100;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// Something to be remembered with an incident, and by whom.
+/// A note for the incident's history, and its author.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(examples(examples::note))]
@@ -39,13 +39,13 @@ pub struct Note {
     pub note: String,
 }
 
-/// What is to be done with an incident, and who says so.
+/// An action on an incident, and the name of the person.
 struct Said {
     action: IncidentAction,
     by: String,
 }
 
-/// Takes an incident: its escalation stops. Durable when it is answered.
+/// Acknowledges an incident: its escalation stops. Durable when it is answered.
 #[utoipa::path(
     post,
     path = "/api/v1/incidents/{id}/ack",
@@ -54,7 +54,7 @@ struct Said {
     params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
     request_body = By,
     responses(
-        (status = 200, description = "As it is now; `acked_by` names whoever was first", body = IncidentView),
+        (status = 200, description = "As it is now; `acked_by` is the first person", body = IncidentView),
         BadRequest, NotFound, Conflict, TooLarge, NotJson, Broken
     )
 )]
@@ -67,8 +67,8 @@ pub(super) async fn ack(
     answer(&api, &caller, &id, Said::new(IncidentAction::Ack, body)?).await
 }
 
-/// Gives an incident back: its escalation begins again. Durable when it is answered; one that
-/// nobody took stays so.
+/// Takes an acknowledgement back: the escalation begins again. Durable when it is answered; an
+/// incident that nobody acknowledged stays as it is.
 #[utoipa::path(
     post,
     path = "/api/v1/incidents/{id}/unack",
@@ -92,8 +92,8 @@ pub(super) async fn unack(
 
 /// Closes an incident by hand. Durable when it is answered.
 ///
-/// One that still fires comes back at `reopens_at`, unless it is over by then: a silence keeps it
-/// quiet.
+/// One that still fires opens again at `reopens_at`, unless it is over by then: only a silence
+/// suppresses it for longer.
 #[utoipa::path(
     post,
     path = "/api/v1/incidents/{id}/resolve",
@@ -115,7 +115,7 @@ pub(super) async fn resolve(
     answer(&api, &caller, &id, Said::new(IncidentAction::Resolve, body)?).await
 }
 
-/// Tells the next level of an incident's policy now. Durable when it is answered.
+/// Notifies the next level of an incident's policy now. Durable when it is answered.
 #[utoipa::path(
     post,
     path = "/api/v1/incidents/{id}/escalate",
@@ -124,7 +124,7 @@ pub(super) async fn resolve(
     params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
     request_body = By,
     responses(
-        (status = 200, description = "As it is now; `level` is the one that is told", body = IncidentView),
+        (status = 200, description = "As it is now; `level` is the one that is notified", body = IncidentView),
         BadRequest, NotFound, Conflict, TooLarge, NotJson, Broken
     )
 )]
@@ -137,7 +137,7 @@ pub(super) async fn escalate(
     answer(&api, &caller, &id, Said::new(IncidentAction::Escalate, body)?).await
 }
 
-/// Notes something in an incident's history, also after its end, when the account of it is written.
+/// Adds a note to an incident's history, also after its end, when the post-mortem is written.
 /// Durable when it is answered.
 #[utoipa::path(
     post,
@@ -169,7 +169,7 @@ pub(super) async fn note(
     Ok(Json(record.into()))
 }
 
-/// The name of whoever says something.
+/// The name of the person.
 fn signature(By { by }: By) -> Result<String> {
     let control = by.chars().any(char::is_control);
     let by = words::into_line(by);
@@ -184,7 +184,7 @@ impl Said {
         Ok(Self { action, by: signature(by)? })
     }
 
-    /// Whether it need not be done, or cannot be, of an incident that stands so.
+    /// Whether the action is unnecessary or impossible in the incident's state.
     fn settled(&self, record: &IncidentRecord) -> Option<Result<()>> {
         let done = match self.action {
             IncidentAction::Unack => record.state == IncidentState::Open,
@@ -220,13 +220,13 @@ async fn answer(api: &Api, caller: &Caller, id: &str, said: Said) -> Result<Json
     if let Some(record) = hand_over(api, caller, &incident, &said).await? {
         return Ok(Json((*record).into()));
     }
-    // It resolved between the look and the word.
+    // It resolved between the lookup and the action.
     let record = api.find(caller, &incident).await?;
     let lost = || Err(ApiError::unavailable("what is known of the incident is being stored: ask again"));
     said.settled(&record).unwrap_or_else(lost).map(|()| Json(record.into()))
 }
 
-/// To the runtime, together with who said it; comes back when it is durable.
+/// Hands the action to the runtime; returns when it is durable.
 async fn hand_over(api: &Api, caller: &Caller, incident: &str, said: &Said) -> Result<Answer> {
     let (incident, action, word) = (incident.to_owned(), said.action.clone(), said.action.as_str());
     let (by, entry) = (caller.signs(&said.by), caller.audit(&said.by, word, &incident));

@@ -1,5 +1,5 @@
-//! Incidents by HTTP: those there are, one of them, and the account of it. What people say of them
-//! is in `answers`.
+//! Incidents by HTTP: the list, one of them, and its post-mortem. What people do with them is in
+//! `incident_actions`.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ use crate::clock::wall;
 use crate::postmortem::{self, Account};
 use crate::store::{Delivery, Filter, StoreError};
 
-/// Incidents in one answer: unless asked otherwise, and at most.
+/// Incidents in one answer: the default, and the maximum.
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 1000;
-/// Incidents looked through, the latest first, for a token that sees only some of them.
+/// Incidents examined, the latest first, for a token that sees only some of them.
 const LIMITED_SCAN: u32 = 20_000;
 /// Shown as it is by a browser, and never as HTML.
 const MARKDOWN: &str = "text/markdown; charset=utf-8";
@@ -38,7 +38,7 @@ type Result<T> = core::result::Result<T, ApiError>;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// Only those that stand so; all unless given.
+    /// Only incidents in this state; all unless given.
     #[param(inline)]
     state: Option<StateWanted>,
     /// Only of this run.
@@ -47,7 +47,7 @@ pub(super) struct ListQuery {
     node: Option<String>,
     #[param(value_type = Option<schema::Severity>, inline)]
     severity: Option<Severity>,
-    /// At most so many, the latest first.
+    /// The largest number of incidents, the latest first.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
 }
@@ -112,7 +112,7 @@ pub(super) async fn list(
     Ok(Json(IncidentList { incidents: records.into_iter().map(IncidentView::from).collect() }))
 }
 
-/// An incident, with its history and what was told about it.
+/// An incident, with its history and the messages about it.
 #[utoipa::path(
     get,
     path = "/api/v1/incidents/{id}",
@@ -146,13 +146,13 @@ pub(super) struct PostmortemQuery {
 enum PostmortemFormat {
     #[default]
     Markdown,
-    /// The same as figures, with the text beside them.
+    /// The same as numbers, with the text beside them.
     Json,
 }
 
-/// What is known of an incident afterwards, to be completed by people.
+/// The post-mortem of an incident: the known facts, to be completed by people.
 ///
-/// The impact, the times it took, the history, evidence and suspects, and who was told, as
+/// The impact, the times it took, the history, evidence and suspects, and who was notified, as
 /// Markdown.
 #[utoipa::path(
     get,
@@ -185,15 +185,15 @@ pub(super) async fn postmortem(
     }
     let impact = postmortem::impact(&account);
     let sent = api.last_sent(&record, &deliveries);
-    let incident = IncidentDetail::of(record, sent, timeline, deliveries);
+    let incident = IncidentDetail::from_record(record, sent, timeline, deliveries);
     Ok(Json(PostmortemView { incident, impact, markdown }).into_response())
 }
 
 impl Api {
-    /// The incident that an id, or the unique beginning of one, means.
+    /// The incident with this id, or with this unique prefix of an id.
     pub(super) async fn find(&self, caller: &Caller, id: &str) -> Result<IncidentRecord> {
         let found = match self.store.incident(id).await {
-            // That there are others is not for everybody to know.
+            // A limited caller must not learn that there are others.
             Err(StoreError::AmbiguousId(_)) if caller.token_scope().is_some() => None,
             found => found?,
         };
@@ -206,7 +206,7 @@ impl Api {
         let timeline = self.store.timeline(&record.id).await?;
         let deliveries = self.store.deliveries(&record.id).await?;
         let sent = self.last_sent(&record, &deliveries);
-        Ok(IncidentDetail::of(record, sent, timeline, deliveries))
+        Ok(IncidentDetail::from_record(record, sent, timeline, deliveries))
     }
 
     /// What the last message said while the incident fired; without a message, what one would say
@@ -241,7 +241,7 @@ impl Api {
                 alert.labels.get(label).is_none_or(|said| value.is_some_and(|value| *said == **value))
             };
             let mut shared = record.labels.iter().filter(|(label, _)| !own(label.as_str()));
-            // Whoever may see one run or team may not see what is said of another.
+            // A caller that may see one run or team may not see the words about another.
             alert.name() == name
                 && ["run", "team"].iter().all(|label| agree(label, record.labels.get(*label)))
                 && shared.all(|(label, value)| agree(label, Some(value)))
@@ -254,7 +254,7 @@ impl Api {
             .find(|alert| alike(alert))
     }
 
-    /// What passes the filter and is the caller's to see.
+    /// Incidents that pass the filter and that the caller may see.
     pub(super) async fn incidents(&self, caller: &Caller, mut filter: Filter) -> Result<Vec<IncidentRecord>> {
         let Some(token_scope) = caller.token_scope() else { return Ok(self.store.incidents(&filter).await?) };
         let limit = filter.limit.replace(LIMITED_SCAN);
@@ -265,7 +265,7 @@ impl Api {
         Ok(records)
     }
 
-    /// How many are open that are the caller's to see.
+    /// The number of open incidents that the caller may see.
     pub(super) async fn count_open(&self, caller: &Caller) -> Result<usize> {
         let filter = Filter { unresolved: true, limit: Some(LIMITED_SCAN), ..Filter::default() };
         Ok(self.incidents(caller, filter).await?.len())

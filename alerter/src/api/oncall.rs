@@ -17,7 +17,7 @@ use super::extract::Asked;
 use super::view::When;
 use crate::clock::wall;
 
-/// Days of a plan: unless asked otherwise, and at most.
+/// Days of a plan: the default, and the maximum.
 pub const DAYS_DEFAULT: u32 = 7;
 pub const DAYS_MAX: u32 = 366;
 
@@ -31,17 +31,17 @@ pub struct OnCallView {
 pub struct ScheduleView {
     pub schedule: String,
     pub time_zone: String,
-    /// The moment that is asked for.
+    /// The time of the query.
     pub at: When,
-    /// Nobody if empty; then `fallback` is told.
+    /// Nobody if empty; then `fallback` is notified.
     pub on_call: Vec<PersonView>,
-    /// What says so: `layer nights`, `calendar`, `override: holiday`.
+    /// What puts the person on call: `layer nights`, `calendar`, `override: holiday`.
     pub by: String,
     /// When that changes, if it does within the plan.
     pub until: Option<When>,
     pub fallback: Vec<String>,
     pub calendar: Option<CalendarView>,
-    /// Without holes; a shift of nobody is a gap.
+    /// Without holes; a gap is a shift without a person.
     pub shifts: Vec<ShiftView>,
 }
 
@@ -53,11 +53,11 @@ pub struct PersonView {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CalendarView {
-    /// Never if it is not there.
+    /// Null if there is no copy.
     pub read_at: Option<When>,
     pub stale: bool,
     pub events: usize,
-    /// Events that are not understood, and what coming ones are called that name no user.
+    /// Events that could not be parsed, and the titles of future events that name no user.
     pub skipped: usize,
     pub strangers: Vec<String>,
 }
@@ -76,10 +76,11 @@ pub struct ShiftView {
 pub(super) struct OnCallQuery {
     /// Only this one.
     schedule: Option<String>,
-    /// When; now unless given. In RFC 3339, or without a zone: then on the clock of each schedule.
+    /// The time; now unless given. In RFC 3339, or without a zone: then on the clock of each
+    /// schedule.
     #[param(value_type = Option<schema::Moment>, inline)]
     at: Option<String>,
-    /// How far the plan reaches.
+    /// The length of the plan.
     #[param(minimum = 1, maximum = 366, default = 7)]
     days: Option<u32>,
 }
@@ -109,13 +110,13 @@ pub(super) async fn show(
         return Err(ApiError::bad_request(why));
     }
     let oncall = Arc::clone(&api.runtime.views.get().oncall);
-    let answer = OnCallView::of(&oncall, given(query.schedule).as_deref(), at, days, wall());
+    let answer = OnCallView::from_on_call(&oncall, given(query.schedule).as_deref(), at, days, wall());
     answer.map(Json).map_err(ApiError::not_found)
 }
 
 impl OnCallView {
     /// Every schedule, or one. A time without a zone is on the clock of each schedule.
-    pub fn of(
+    pub fn from_on_call(
         oncall: &OnCall,
         schedule: Option<&str>,
         at: Option<Moment>,
@@ -129,14 +130,14 @@ impl OnCallView {
             return Err(format!("there is no schedule {name:?}; those that exist: {names}"));
         }
         let asked = all.iter().filter(|s| schedule.is_none_or(|name| s.name == name));
-        let views =
-            asked.map(|s| ScheduleView::of(oncall, s, at.map_or(now, |at| at.at(&s.zone)), days, now));
+        let views = asked
+            .map(|s| ScheduleView::from_schedule(oncall, s, at.map_or(now, |at| at.at(&s.zone)), days, now));
         Ok(Self { schedules: views.collect() })
     }
 }
 
 impl ScheduleView {
-    fn of(oncall: &OnCall, s: &Schedule, at: Ts, days: u32, now: Ts) -> Self {
+    fn from_schedule(oncall: &OnCall, s: &Schedule, at: Ts, days: u32, now: Ts) -> Self {
         let to = at + Span::secs(i64::from(days) * 86_400);
         let duty = oncall.duty(&s.name, at).unwrap_or_default();
         let shifts = oncall.shifts(&s.name, at, to);
@@ -152,7 +153,9 @@ impl ScheduleView {
             by: duty.by,
             until: shifts.first().filter(|first| first.to < to).map(|first| When(first.to)),
             fallback: s.fallback.clone(),
-            calendar: s.calendar.map(|stale_after| CalendarView::of(oncall, &s.name, stale_after, now)),
+            calendar: s
+                .calendar
+                .map(|stale_after| CalendarView::from_schedule(oncall, &s.name, stale_after, now)),
             shifts: shifts
                 .into_iter()
                 .map(|x| ShiftView { from: When(x.from), to: When(x.to), users: x.users, by: x.by })
@@ -162,7 +165,7 @@ impl ScheduleView {
 }
 
 impl CalendarView {
-    fn of(oncall: &OnCall, schedule: &str, stale_after: Span, now: Ts) -> Self {
+    fn from_schedule(oncall: &OnCall, schedule: &str, stale_after: Span, now: Ts) -> Self {
         let Some(state) = oncall.calendar(schedule) else {
             return Self { read_at: None, stale: true, events: 0, skipped: 0, strangers: Vec::new() };
         };

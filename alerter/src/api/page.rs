@@ -1,4 +1,4 @@
-//! The same facts for eyes: two plain pages without script, readable on a phone at night.
+//! The same facts as HTML: two plain pages without scripts, readable on a phone at night.
 
 use core::fmt::Write as _;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::view::{DeliveryView, IncidentDetail, IncidentView, LinkView, When};
 use crate::clock::wall;
 use crate::ingest::SourceSnapshot;
 use crate::notify::text::web_link;
-use crate::runtime::RunSnapshot;
+use crate::run_snapshot::RunSnapshot;
 use crate::store::{DeliveryState, Filter};
 
 /// Rows of each table of the overview.
@@ -27,7 +27,7 @@ const REFRESH_SECONDS: u32 = 5;
 /// Characters of a link that is shown.
 const HREF_MAX: usize = 2000;
 
-/// Nothing may be loaded but our own style sheet, and nobody may frame us.
+/// Nothing is loaded but our own style sheet, and the page cannot be framed.
 const CONTENT_SECURITY_POLICY: &str =
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -55,7 +55,7 @@ pub(super) async fn style() -> Response {
     (headers, include_str!("assets/page.css")).into_response()
 }
 
-/// Somebody who was not let in.
+/// The page for a caller that was not let in.
 pub(super) fn refused(error: ApiError) -> Response {
     error.into_page()
 }
@@ -141,7 +141,7 @@ fn incident_table(out: &mut String, title: &str, records: &[IncidentRecord], now
             Cell::Link { href: format!("/incidents/{}", r.id), text: r.id.clone() },
         ]
     };
-    let columns = ["severity", "state", "run", "what", "since", "step", "told to level", "id"];
+    let columns = ["severity", "state", "run", "what", "since", "step", "notified level", "id"];
     table(out, title, &columns, &records.iter().map(row).collect::<Vec<_>>(), empty);
 }
 
@@ -166,7 +166,7 @@ fn run_table(out: &mut String, runs: &[&RunSnapshot], now: Ts) {
     };
     let rows: Vec<_> = runs.iter().take(MAX_ROWS).map(row).collect();
     let columns = ["run", "step", "age", "attempt", "ranks", "checkpoint", "sources", ""];
-    table(out, "Runs", &columns, &rows, "No run has been heard of yet.");
+    table(out, "Runs", &columns, &rows, "No run has been seen yet.");
 }
 
 fn source_table(out: &mut String, sources: &[SourceSnapshot], now: Ts) {
@@ -181,7 +181,7 @@ fn source_table(out: &mut String, sources: &[SourceSnapshot], now: Ts) {
             Cell::Text(s.error.clone().unwrap_or_default()),
         ]
     };
-    // Whoever is down comes first.
+    // Sources that are down come first.
     let mut sources: Vec<_> = sources.iter().collect();
     sources.sort_by_key(|s| (s.up, Arc::clone(&s.source)));
     let rows: Vec<_> = sources.into_iter().take(MAX_ROWS).map(row).collect();
@@ -211,7 +211,7 @@ fn incident_body(d: &IncidentDetail) -> String {
     table(&mut body, "What happened", &["at", "who", "what"], &rows, "Nothing yet.");
     let rows: Vec<_> = d.deliveries.iter().map(delivery).collect();
     let columns = ["created", "receiver", "whom", "message", "why", "state", "attempts", "error"];
-    table(&mut body, "Who was told", &columns, &rows, "Nobody.");
+    table(&mut body, "Who was notified", &columns, &rows, "Nobody.");
     body
 }
 
@@ -229,7 +229,7 @@ fn facts(i: &IncidentView) -> Vec<Vec<Cell>> {
         let [value, expected, score] = [i.value, i.expected, i.score].map(number);
         facts.push(("value", format!("{value} (expected {expected}, score {score})")));
     }
-    facts.extend(i.quiet.iter().map(|q| ("told to", format!("nobody: {} ({})", q.words, q.by))));
+    facts.extend(i.quiet.iter().map(|q| ("notifies", format!("nobody: {} ({})", q.words, q.by))));
     facts.push(("opened", time(i.opened_at)));
     facts.extend(i.suspects.iter().map(|s| ("suspect", format!("{}: {}", s.what(), s.why()))));
     if let (Some(by), Some(at)) = (&i.acked_by, i.acked_at) {

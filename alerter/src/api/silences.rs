@@ -1,4 +1,4 @@
-//! Silences by HTTP: ask for one, see them, end one, and see beforehand what one would keep quiet.
+//! Silences by HTTP: create, list and end them, and preview what one would suppress.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ use super::error::ApiError;
 use super::extract::{Asked, Named, Sent};
 use super::view::{IncidentView, PreviewView, SilenceList, SilenceView, When, WishView};
 use crate::clock::wall;
-use crate::config::matchers::{Asked as AskedFor, asked};
+use crate::label_names::{Asked as AskedFor, asked};
 use crate::runtime::{Command, Outside, fresh_id};
 use crate::store::Filter;
 
-/// How far back a preview looks, unless asked otherwise, and at most.
+/// How far back a preview looks: the default, and the maximum.
 const PREVIEW_DAYS: u32 = 7;
 const PREVIEW_DAYS_MAX: u32 = 90;
-/// Characters of whoever asks.
+/// Characters of the author's name.
 const MAX_AUTHOR: usize = 200;
-/// Incidents that a preview looks through.
+/// Incidents that a preview examines.
 const PREVIEW_INCIDENTS: u32 = 5000;
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -38,7 +38,7 @@ type Result<T> = core::result::Result<T, ApiError>;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// Only those that stand so; unexpired ones unless given.
+    /// Only silences in this state; unexpired ones unless given.
     #[param(inline)]
     state: Option<StateWanted>,
 }
@@ -68,7 +68,7 @@ impl StateWanted {
     }
 }
 
-/// What a silence could be about.
+/// The matchers of a possible silence.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(examples(examples::preview_wish))]
@@ -76,7 +76,7 @@ pub(super) struct PreviewWish {
     /// All of them must hold.
     #[schema(value_type = Vec<schema::Matcher>, min_items = 1)]
     matchers: Vec<Matcher>,
-    /// How far to look back; 7 unless given.
+    /// Days to look back; 7 unless given.
     #[schema(maximum = 90)]
     days: Option<u32>,
 }
@@ -101,7 +101,7 @@ pub(super) async fn list(
     silences.retain(|s| wanted.wants(s.phase(now)) && caller.may_silence(&s.matchers).is_ok());
     silences.sort_by_key(|s| (s.phase(now) == Phase::Expired, s.ends_at));
     let quiet = api.quiet().await?;
-    let view = |s: &Arc<Silence>| SilenceView::of(s, now, &quiet);
+    let view = |s: &Arc<Silence>| SilenceView::from_silence(s, now, &quiet);
     Ok(Json(SilenceList { silences: silences.iter().map(view).collect() }))
 }
 
@@ -120,10 +120,10 @@ pub(super) async fn show(
     Named(id): Named,
 ) -> Result<Json<SilenceView>> {
     let found = api.own_silence(&caller, &id)?;
-    Ok(Json(SilenceView::of(&found, wall(), &api.quiet().await?)))
+    Ok(Json(SilenceView::from_silence(&found, wall(), &api.quiet().await?)))
 }
 
-/// Asks for a silence, or changes one. Durable when it is answered.
+/// Creates a silence, or changes one. Durable when it is answered.
 #[utoipa::path(
     post,
     path = "/api/v1/silences",
@@ -165,11 +165,11 @@ pub(super) async fn add(
         expire_on_resolve: wish.expire_on_resolve,
     };
     let (silence, warnings) = api.silence(&caller, wanted).await?;
-    Ok(Json(SilenceView { warnings, ..SilenceView::of(&silence, wall(), &api.quiet().await?) }))
+    Ok(Json(SilenceView { warnings, ..SilenceView::from_silence(&silence, wall(), &api.quiet().await?) }))
 }
 
-/// Ends a silence now: whatever it keeps quiet and is still open is told. Durable when it is
-/// answered.
+/// Ends a silence now: its receivers are notified of every incident that it suppressed and that is
+/// still open. Durable when it is answered.
 #[utoipa::path(
     delete,
     path = "/api/v1/silences/{id}",
@@ -186,10 +186,10 @@ pub(super) async fn expire(
     let id = api.silence_named(&caller, &id)?;
     api.expire(&caller, &id).await?;
     let now = api.runtime.read_model.silence(&id).ok_or_else(|| unknown(&id))?;
-    Ok(Json(SilenceView::of(&now, wall(), &[])))
+    Ok(Json(SilenceView::from_silence(&now, wall(), &[])))
 }
 
-/// What a silence with these matchers would keep quiet, and would have.
+/// The incidents that a silence with these matchers would suppress, and would have suppressed.
 #[utoipa::path(
     post,
     path = "/api/v1/silences/preview",
@@ -239,8 +239,8 @@ fn unknown(id: &str) -> ApiError {
 
 impl Api {
     /// Refuses matchers on labels that nothing has and that are nearly ones of ours: they would
-    /// keep quiet nothing, or with `!=` everything. Of other unknown ones it says so, since an
-    /// alert or a run to come may have them.
+    /// suppress nothing, or with `!=` everything. For other unknown labels it returns warnings,
+    /// since a future alert or run may have them.
     async fn doubts(&self, matchers: &[Matcher]) -> Result<Vec<String>> {
         let routing = self.runtime.read_model.routing();
         let asked = matchers.iter().map(Matcher::label).map(|label| (label, asked(label, &routing.config)));
@@ -269,7 +269,7 @@ impl Api {
         Ok(warnings)
     }
 
-    /// Asks for a silence, and waits until it is durable; with what is doubtful of it.
+    /// Creates a silence, and waits until it is durable; returns it with warnings.
     pub(super) async fn silence(
         &self,
         caller: &Caller,
@@ -282,7 +282,7 @@ impl Api {
         let warnings = self.doubts(&wanted.matchers).await?;
         wanted.created_by = words::into_line(wanted.created_by);
         wanted.comment = words::into_clean(wanted.comment);
-        // What the signature adds must not stand for what was not said.
+        // The name that authentication adds must not replace a missing one.
         if wanted.created_by.trim().is_empty() || wanted.created_by.chars().count() > MAX_AUTHOR {
             return Err(ApiError::bad_request(format!(
                 "author: must be a name of 1 to {MAX_AUTHOR} characters"
@@ -320,13 +320,13 @@ impl Api {
         had.ok_or_else(|| unknown(id))
     }
 
-    /// The silence of this id, if it is the caller's to know of.
+    /// The silence of this id, if the caller may see it.
     pub(super) fn own_silence(&self, caller: &Caller, id: &str) -> Result<Arc<Silence>> {
         let found = self.runtime.read_model.silence(id).filter(|s| caller.may_silence(&s.matchers).is_ok());
         found.ok_or_else(|| unknown(id))
     }
 
-    /// The silence that an id, or the unique beginning of one, means.
+    /// The silence with this id, or with this unique prefix of an id.
     fn silence_named(&self, caller: &Caller, id: &str) -> Result<String> {
         let mut all = self.runtime.read_model.silences(wall());
         all.retain(|s| caller.may_silence(&s.matchers).is_ok());
@@ -350,7 +350,7 @@ impl Api {
 }
 
 impl SilenceView {
-    fn of(s: &Silence, now: Ts, quiet: &[(String, String)]) -> Self {
+    fn from_silence(s: &Silence, now: Ts, quiet: &[(String, String)]) -> Self {
         Self {
             id: s.id.clone(),
             state: s.phase(now),

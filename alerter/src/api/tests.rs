@@ -4,19 +4,19 @@ use crate::testing::{DEADLINE, TestApp, wait_for};
 
 const JSON: &str = "application/json";
 
-/// The sentence of an error.
+/// The sentence in an error.
 fn error(body: &str) -> String {
     let body: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("not JSON: {body}"));
     body["error"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]
-async fn an_incident_is_told_listed_acknowledged_and_resolved() {
+async fn an_incident_is_notified_listed_acknowledged_and_resolved() {
     let app = TestApp::start().await;
     let id = app.page("llama").await;
     app.hook.wait_for(|s| s.deliveries.len() == 1, DEADLINE).await.unwrap();
 
-    // Any unique beginning will do.
+    // Any unique prefix is accepted.
     let one = app.json(&format!("/api/v1/incidents/{}", &id[..id.len() - 2])).await;
     assert_eq!((&one["id"], &one["run"], &one["kind"]), (&json!(id), &json!("llama"), &json!("rank_dead")));
     assert_eq!((&one["severity"], &one["state"], &one["level"]), (&json!("page"), &json!("open"), &json!(1)));
@@ -28,7 +28,7 @@ async fn an_incident_is_told_listed_acknowledged_and_resolved() {
     let (status, body) = app.post(&ack, JSON, r#"{"by":"alice"}"#).await;
     let acked: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &acked["state"], &acked["acked_by"]), (200, &json!("acknowledged"), &json!("alice")));
-    // A second word changes nothing and says whose is the first.
+    // A second acknowledgement changes nothing, and its answer names the first person.
     let (status, body) = app.post(&ack, JSON, r#"{"by":"bob"}"#).await;
     let again: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &again["acked_by"]), (200, &json!("alice")));
@@ -175,8 +175,8 @@ async fn a_restart_remembers_and_reads_on() {
     assert_eq!(cursor.as_deref(), Some("after=b1:2"));
     let (status, _) = app.post(&format!("/api/v1/incidents/{id}/ack"), JSON, r#"{"by":"alice"}"#).await;
     assert_eq!(status, 200);
-    let told = app.hook.wait_for(|s| s.deliveries.len() == 2, DEADLINE).await.unwrap();
-    assert_eq!(told.duplicates, 0);
+    let notified = app.hook.wait_for(|s| s.deliveries.len() == 2, DEADLINE).await.unwrap();
+    assert_eq!(notified.duplicates, 0);
 }
 
 #[tokio::test]
@@ -200,7 +200,7 @@ async fn a_reload_takes_everything_or_changes_nothing() {
     assert_eq!(status, 500);
     assert!(why.contains("listen and storage changed, which takes a restart; nothing was reloaded"), "{why}");
 
-    // Another source, and nobody to tell.
+    // Another source, and nobody to notify.
     let mut text =
         text.replace("routes:", "").replace("receivers:", "  - exporters: {static: [OTHER]}\nreceivers:");
     text = text.replace("OTHER", &format!("\"{}\"", other.name())) + "routes: [{match: ['run=\"llama\"']}]\n";
@@ -215,7 +215,7 @@ async fn a_reload_takes_everything_or_changes_nothing() {
 }
 
 #[tokio::test]
-async fn who_is_on_call_is_told_by_the_calendar_that_is_read_beside_it() {
+async fn who_is_on_call_comes_from_the_calendar_file() {
     let app = TestApp::start().await;
     let calendar = |who: &str| {
         format!(

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 use super::doc::{examples, schema};
 use crate::ingest;
 use crate::postmortem::Impact;
-use crate::runtime;
+use crate::run_snapshot::RunSnapshot;
 use crate::store::{Delivery, DeliveryState};
 pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
 
@@ -36,9 +36,9 @@ pub struct IncidentList {
 #[schema(examples(examples::incident))]
 pub struct IncidentView {
     pub id: String,
-    /// Empty of a node that no run uses.
+    /// Empty for a node that no run uses.
     pub run: String,
-    /// Nodes that are sick themselves, the first suspect first.
+    /// Nodes that are faulty themselves, the first suspect first.
     #[serde(default)]
     pub nodes: Vec<String>,
     #[schema(value_type = schema::Kind)]
@@ -50,7 +50,7 @@ pub struct IncidentView {
     #[schema(value_type = schema::IncidentState)]
     pub state: State,
     pub signal: String,
-    /// What is wrong, in a word or two: what the kind is called, or what another program calls its
+    /// What is wrong, in a few words: the title of the kind, or the name of another program's
     /// alert.
     #[serde(default)]
     pub title: String,
@@ -74,15 +74,15 @@ pub struct IncidentView {
     pub resolved_at: Option<When>,
     pub acked_by: Option<String>,
     pub acked_at: Option<When>,
-    /// Escalation level reached, from 1; 0 before anyone was told.
+    /// Escalation level reached, from 1; 0 before anyone was notified.
     pub level: u32,
     pub next_escalation_at: Option<When>,
     pub flaps: u32,
-    /// What routes and silences select by.
+    /// The labels that routes and silences match.
     #[serde(default)]
     #[schema(value_type = schema::Labels)]
     pub labels: Labels,
-    /// Why it is told to nobody, while it is.
+    /// Why it notifies nobody, while it does not.
     #[serde(default)]
     pub quiet: Option<QuietView>,
     /// How it ended, once it is resolved.
@@ -92,34 +92,34 @@ pub struct IncidentView {
     /// The person who resolved it.
     #[serde(default)]
     pub resolved_by: Option<String>,
-    /// Of what is stale: since when nothing has been heard of it.
+    /// If it is stale: the time of the last data about it.
     #[serde(default)]
     pub silent_since: Option<When>,
-    /// A person resolved it and it still fires: when it comes back, unless it is over by then.
+    /// A person resolved it and it still fires: when it opens again, unless it is over by then.
     #[serde(default)]
     pub reopens_at: Option<When>,
 }
 
-/// What hides an open incident.
+/// Why an open incident notifies nobody.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QuietView {
     #[schema(value_type = schema::Hidden)]
     pub why: Hidden,
-    /// The silence, or the incident.
+    /// The id of the silence, or of the incident.
     pub by: String,
     pub until: Option<When>,
     pub words: String,
 }
 
-/// An incident with its history and what was told about it.
+/// An incident with its history and the messages about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct IncidentDetail {
     #[serde(flatten)]
     pub incident: IncidentView,
-    /// What the rule of another program's alert says at length.
+    /// The description in the rule of another program's alert.
     #[serde(default)]
     pub description: Option<String>,
-    /// Where to read on: the runbook first.
+    /// Links to further information: the runbook first.
     #[serde(default)]
     pub links: Vec<LinkView>,
     /// What to do, as the message said that was sent last while it fired.
@@ -142,8 +142,8 @@ pub(super) struct LastSent {
     pub(super) plan: Option<Plan>,
 }
 
-/// The account of an incident: the facts, what it cost as far as that was measured, and the text
-/// for people to complete.
+/// The post-mortem of an incident: the facts, the measured costs, and the text for people to
+/// complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PostmortemView {
     #[serde(flatten)]
@@ -158,7 +158,7 @@ pub struct TimelineView {
     pub at: When,
     pub actor: String,
     pub what: String,
-    /// Why nobody is notified from then on, where the entry tells of that.
+    /// Why nobody is notified from then on, where the entry records that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<String>,
 }
@@ -185,10 +185,10 @@ pub struct DeliveryView {
     pub next_at: Option<When>,
     pub done_at: Option<String>,
     pub error: Option<String>,
-    /// Whom it is for, where the receiver is shared.
+    /// The users that it is for, where the receiver is shared.
     #[serde(default)]
     pub users: Vec<String>,
-    /// What it says first, and why it was sent: for programs, and in words.
+    /// The title of the message, and why it was sent: for programs, and in words.
     #[serde(default)]
     pub title: Option<String>,
     #[serde(default)]
@@ -196,31 +196,32 @@ pub struct DeliveryView {
     pub because: Option<Reason>,
     #[serde(default)]
     pub reason: Option<String>,
-    /// How it came to this receiver; absent of a word to whoever was told before.
+    /// Why this receiver was chosen; absent where the receiver was notified before.
     #[serde(default)]
     pub path: Option<PathView>,
-    /// Which call of its incident and class (page, ticket) it was, where it rang somebody, from 1;
-    /// and what goes on about an earlier call, where it rings nobody anew.
+    /// The number of the call within its incident and class (page, ticket), where it notified
+    /// somebody, from 1; and what goes on about an earlier call, where this one notifies nobody
+    /// anew.
     #[serde(default)]
     pub ring: Option<u32>,
     #[serde(default)]
     pub left_to: Option<String>,
 }
 
-/// Why this receiver, now.
+/// Why this receiver was notified, at this time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PathView {
-    /// Where the route is in the configuration, and which of its words chose it.
+    /// The place of the route in the configuration, and the matchers that chose it.
     pub route: String,
     pub matched: String,
     pub policy: Option<String>,
-    /// From 1; 0 of whoever is told because somebody else could not be.
+    /// From 1; 0 if the receiver is notified because another could not be.
     pub level: u32,
-    /// How often this level had been told before.
+    /// How often this level had been notified before.
     pub again: u32,
-    /// Which items of the level led here, and how.
+    /// The items of the level that led to this receiver, and how.
     pub chosen: Vec<String>,
-    /// Conditions that were asked and held, and silences that were looked at.
+    /// Conditions that were evaluated and held, and silences that were compared.
     pub asked: Vec<String>,
 }
 
@@ -270,8 +271,8 @@ pub struct SourceView {
     pub malformed_records: u64,
     pub gaps: u64,
     pub lost_records: u64,
-    /// Records that it was not let to send: of nodes, ranks and runs that are not its own, or too
-    /// many; and why the last.
+    /// Records that were refused: about nodes, ranks and runs that are not its own, or too many;
+    /// and the reason of the last.
     #[serde(default)]
     pub refused_records: u64,
     #[serde(default)]
@@ -293,16 +294,16 @@ pub struct Status {
     pub runs: usize,
     /// Those that the caller may see.
     pub open_incidents: usize,
-    /// Decided and not yet durable; not for a token that is limited.
+    /// Effects that are not durable yet; absent for a token with limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_effects: Option<usize>,
     pub store: StoreState,
-    /// When the engine looks next if nothing happens, and why; not for a token that is limited.
+    /// When the engine runs next without new input, and why; absent for a token with limits.
     pub next_deadline_at: Option<When>,
     pub next_deadline: Option<String>,
 }
 
-/// Whether what is decided becomes durable.
+/// Whether the store accepts writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub enum StoreState {
     #[serde(rename = "ok")]
@@ -311,13 +312,13 @@ pub enum StoreState {
     Refuses,
 }
 
-/// Every answer that is not 2xx.
+/// The body of every answer that is not 2xx.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     pub error: String,
 }
 
-/// Who acknowledges or resolves.
+/// The person who acknowledges or resolves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(examples(examples::by))]
@@ -343,8 +344,8 @@ impl<'de> Deserialize<'de> for When {
     }
 }
 
-/// An instant in RFC 3339. The last day of the year 9999, which many programs write for one that
-/// never comes, is partly beyond the last that we know.
+/// An instant in RFC 3339. The last day of the year 9999, which many programs write for "never", is
+/// partly beyond the largest supported time.
 pub(super) fn instant(text: &str) -> Result<jiff::Timestamp, jiff::Error> {
     text.parse().or_else(|err| {
         let parts =
@@ -359,7 +360,7 @@ impl IncidentView {
         stepwatch_respond::message::place(&self.run, &self.nodes)
     }
 
-    /// Where it stands, in a word or few.
+    /// Its state, in a word or few.
     pub fn standing(&self) -> &'static str {
         match self.state {
             State::Open => "open",
@@ -395,7 +396,7 @@ impl From<IncidentRecord> for IncidentView {
             severity: r.severity,
             state: r.state,
             signal: r.signal,
-            // What followed from it is no longer so once it is over.
+            // What followed from the incident no longer holds once it is over.
             summary: match r.state {
                 State::Resolved => r.summary.what().to_owned(),
                 State::Open | State::Acknowledged => r.summary.into(),
@@ -413,7 +414,7 @@ impl From<IncidentRecord> for IncidentView {
             acked_by: r.acked_by,
             acked_at: r.acked_at.map(When),
             level: r.level,
-            // Of what is hidden it is when it is looked at again.
+            // For a suppressed incident it is the time when the suppression is checked again.
             next_escalation_at: r.next_at.filter(|_| r.quiet.is_none()).map(When),
             flaps: r.flaps,
             labels: r.labels,
@@ -423,7 +424,7 @@ impl From<IncidentRecord> for IncidentView {
 }
 
 impl IncidentDetail {
-    pub(super) fn of(
+    pub(super) fn from_record(
         record: IncidentRecord,
         sent: LastSent,
         timeline: Vec<TimelineEntry>,
@@ -487,7 +488,7 @@ impl From<Path> for PathView {
 }
 
 impl RunView {
-    pub(super) fn of(r: &runtime::RunSnapshot, now: Ts) -> Self {
+    pub(super) fn from_snapshot(r: &RunSnapshot, now: Ts) -> Self {
         Self {
             run: r.run.clone(),
             attempt: r.attempt,
@@ -528,7 +529,7 @@ impl From<ingest::SourceSnapshot> for SourceView {
 }
 
 impl SourceView {
-    /// With what the engine refused of it.
+    /// With the engine's refusals of its records.
     #[must_use]
     pub fn judged(self, refused: Option<&(u64, &'static str)>) -> Self {
         let Some((count, why)) = refused else { return self };

@@ -9,21 +9,21 @@ use stepwatch_model::time::Ts;
 use crate::clock::wall;
 use crate::notify::line;
 
-/// Characters of an actor, a target, and of what is said beside them.
+/// Characters of an actor, a target, and of the details.
 const MAX_TEXT: usize = 300;
 
-/// The way by which somebody came.
+/// The interface through which a request came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Door {
     Api,
     /// Our own command line, over the API.
     Cli,
-    /// The API of Alertmanager.
+    /// The Alertmanager API.
     Alertmanager,
     Slack,
     PagerDuty,
-    /// What operates the process: `/-/`.
+    /// The operating endpoints: `/-/`.
     Operator,
     /// A signal, from the same machine.
     Signal,
@@ -33,11 +33,11 @@ pub enum Door {
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     Done,
-    /// Allowed, and nothing was left to do.
+    /// Allowed, but there was nothing left to do.
     Unchanged,
-    /// Not allowed, not signed, not understood, or about nothing that exists.
+    /// Not allowed, not signed, malformed, or about something that does not exist.
     Refused,
-    /// Ours is the fault.
+    /// An error of the alerter.
     Failed,
 }
 
@@ -45,16 +45,16 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub at: Ts,
-    /// `api:NAME`, `user:NAME`, `slack:U123 (alice)`; whoever it says it is where nobody is asked
-    /// who they are.
+    /// `api:NAME`, `user:NAME`, `slack:U123 (alice)`; the name that the request gives where
+    /// requests need no token.
     pub actor: String,
     pub door: Door,
     /// `ack`, `resolve`, `silence`, `expire`, `alerts`, `reload`, ...
     pub action: String,
-    /// What it is about: an incident, a silence, a path.
+    /// The id of an incident or silence, or a path.
     pub target: String,
     pub outcome: Outcome,
-    /// Where from; the nearest proxy if there is one.
+    /// The client's address; that of the nearest proxy if there is one.
     pub remote: Option<IpAddr>,
     pub detail: String,
 }
@@ -85,8 +85,8 @@ impl Outcome {
 }
 
 impl Entry {
-    /// Of something that is about to be done. What comes from outside is cut to a line of printable
-    /// characters.
+    /// An entry of an action that is about to happen. Text from outside is cut to a line of
+    /// printable characters.
     pub fn new(door: Door, actor: &str, action: &str, target: &str) -> Self {
         Self {
             at: wall(),

@@ -1,4 +1,4 @@
-//! What the audit log tells about itself.
+//! Metrics of the audit log.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;

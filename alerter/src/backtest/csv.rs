@@ -1,9 +1,9 @@
 //! CSV with a header: one row a step, an empty cell where something was not logged. Columns have
 //! our names or those of frameworks, and are parted by commas, semicolons or tabs.
 //!
-//! What the web page of W&B exports has a column for each metric of each run, `RUN - lm_loss`, and
-//! two with its extremes; the runs are told apart. Where its first column is a time, the rows of a
-//! run are its steps.
+//! The web export of W&B has a column for each metric of each run, `RUN - lm_loss`, and two with
+//! its extremes; the runs are distinguished by the name. Where its first column is a time, the rows
+//! of a run are its steps.
 
 #[cfg(test)]
 mod tests;
@@ -17,17 +17,17 @@ use stepwatch_wire::{Event, Value, num};
 
 /// Rows longer than this many cells are not ours.
 const MAX_CELLS: usize = 256;
-/// Characters of a bad cell that are shown.
+/// Characters of a bad cell that the error shows.
 const SHOWN: usize = 32;
-/// What may part the columns.
+/// The possible separators of columns.
 const SEPARATORS: [char; 3] = [',', '\t', ';'];
-/// What the first column of W&B may be in the place of the step; one of them is the time of day.
+/// The first column of W&B's exports in place of the step; one of them is the time of day.
 const TIME_AXES: [&str; 3] = ["Relative Time (Process)", "Relative Time (Wall)", WALL_TIME];
 const WALL_TIME: &str = "Wall Time";
-/// Between run and metric in a column of W&B, and what the names of its extremes end with.
+/// The separator of run and metric in a column of W&B, and the suffixes of its extremes.
 const OF_RUN: &str = " - ";
 const EXTREMES: [&str; 2] = ["__MIN", "__MAX"];
-/// How those who have no word for NaN write it.
+/// How formats without NaN write it.
 const NOTHING: [&str; 6] = ["null", "none", "n/a", "na", "<na>", "-"];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,18 +38,19 @@ enum Column {
     Node,
     /// Of the pipeline.
     Stage,
-    /// Where a rank spent the step; times of others than its computation say nothing of it alone.
+    /// Where a rank spent the step; times other than its computation do not depend on the rank
+    /// alone.
     Part(&'static str),
-    /// What the number must be divided by to be ours.
+    /// The divisor from the column's unit to ours.
     Metric(&'static str, f64),
-    /// Somebody's own: a series of its name, where it is a number.
+    /// A column of another name: a series, where it is a number.
     Other,
-    /// Of no use beside another.
+    /// Useless beside another column.
     Skipped,
 }
 
 impl Column {
-    fn of(name: &str) -> Self {
+    fn from_name(name: &str) -> Self {
         match name.to_ascii_lowercase().as_str() {
             "step"
             | "_step"
@@ -81,15 +82,15 @@ impl Column {
 #[derive(Debug)]
 pub(super) struct Header {
     columns: Vec<Column>,
-    /// What they are called, and whose they are in an export of several runs.
+    /// The columns, and in an export of several runs the run of each.
     names: Vec<String>,
     runs: Vec<Option<String>>,
     separator: char,
 }
 
 impl Header {
-    /// `None` if the line is no header of ours: it needs `step` and something measured. JSON has
-    /// the same words in the same quotes, and a colon behind them.
+    /// `None` if the line is not a header: it needs `step` and a measured value. JSON has the same
+    /// names in the same quotes, but with a colon behind them.
     pub(super) fn parse(line: &str) -> Option<Self> {
         if line.trim_start().starts_with(['{', '[']) || line.contains("\":") || line.contains("\" :") {
             return None;
@@ -112,7 +113,7 @@ impl Header {
                 Some(_) if skipped => Column::Skipped,
                 None if exported && name == WALL_TIME => Column::Timestamp,
                 None if exported && TIME_AXES.contains(&name.as_str()) => Column::Skipped,
-                _ => Column::of(&name),
+                _ => Column::from_name(&name),
             });
             header.names.push(name);
             header.runs.push(run);
@@ -126,8 +127,8 @@ impl Header {
         (stepped && (measured || exported)).then_some(header)
     }
 
-    /// A run of an export none of whose metrics is called as a loss usually is: the one that looks
-    /// most like it stands for it.
+    /// A run of an export without a metric named like a loss: the metric whose name is closest to
+    /// one is used.
     fn find_losses(&mut self) {
         for run in self.runs() {
             let own = || (0..self.columns.len()).filter(|i| self.runs[*i].as_deref() == Some(&*run));
@@ -149,19 +150,19 @@ impl Header {
         runs
     }
 
-    /// Whether the steps of a run are its rows.
+    /// Whether each row of a run is a step.
     fn counts_rows(&self, run: Option<&str>) -> bool {
         let own = |i: usize| self.runs[i].is_none() || self.runs[i].as_deref() == run;
         !(0..self.columns.len()).any(|i| self.columns[i] == Column::Step && own(i))
     }
 
-    /// Every column is one that we know.
+    /// Whether every column is known.
     pub(super) fn is_all_ours(&self) -> bool {
         !self.columns.contains(&Column::Other)
     }
 }
 
-/// The cells of a line, without their quotes; a separator within quotes is none.
+/// The cells of a line, without their quotes; a separator within quotes does not count.
 fn cells(line: &str, separator: char) -> impl Iterator<Item = Cow<'_, str>> {
     let mut rest = Some(line);
     core::iter::from_fn(move || {
@@ -188,7 +189,7 @@ fn cells(line: &str, separator: char) -> impl Iterator<Item = Cow<'_, str>> {
 #[derive(Debug)]
 pub(super) struct Rows {
     header: Header,
-    /// Of the whole table, or of each run of an export.
+    /// The state of the whole table, or of each run of an export.
     runs: Vec<OfRun>,
 }
 
@@ -200,7 +201,7 @@ struct OfRun {
     absent: Absent,
     /// Rows so far, where they are its steps.
     rows: Option<i64>,
-    /// What stood beside the numbers in the last row that had a loss or a gradient norm.
+    /// A hash of the cells beside the numbers in the last row that had a loss or a gradient norm.
     frame: u64,
 }
 
@@ -246,7 +247,7 @@ impl OfRun {
                 Column::Metric(name, _) if NOTHING.iter().any(|n| cell.eq_ignore_ascii_case(n)) => {
                     nothing.push((name.to_owned(), Nothing::Null));
                 }
-                // It only stands beside the rows that are counted.
+                // It is only a column beside the rows that are counted.
                 Column::Timestamp if self.rows.is_some() => event.ts = timestamp(cell),
                 column => take(&mut event, column, cell, &mut self.resolution)?,
             }
@@ -271,11 +272,11 @@ impl OfRun {
         Ok(Some(event))
     }
 
-    /// Says what is missing. A row without any number is of something else where what stands beside
-    /// the numbers is not as it was: a time is not there, a word is another.
+    /// Marks what is missing. A row without any number is about something else if the cells beside
+    /// the numbers are unlike the row before: a time is missing, or a text differs.
     fn judge(&mut self, event: &mut Event, nothing: &[(String, Nothing)], frame: u64) {
-        let told = |name: &str| event.m.get(name).is_some();
-        if told(metric::LOSS) || told(metric::GRAD_NORM) {
+        let has = |name: &str| event.m.get(name).is_some();
+        if has(metric::LOSS) || has(metric::GRAD_NORM) {
             self.frame = frame;
         }
         if frame == self.frame || !event.m.is_empty() || !event.t.is_empty() || !nothing.is_empty() {
@@ -319,7 +320,7 @@ fn take(event: &mut Event, column: Column, cell: &str, resolution: &mut Resoluti
         }
         Column::Metric(name, divisor) => {
             event.m.set(name, number(name)? / divisor);
-            // Of a number in another unit it is not known how finely ours would be printed.
+            // For a number in another unit the printed resolution is unknown.
             if divisor == 1.0 {
                 resolution.read(name, cell);
             }
@@ -339,7 +340,7 @@ fn timestamp(cell: &str) -> Option<f64> {
     let milliseconds = |t: f64| if t.abs() < 1e11 { t } else { t / 1e3 };
     let unix = num::parse(cell).map(milliseconds).filter(|t| t.is_finite() && t.abs() < 1e12);
     let instant = || cell.parse::<jiff::Timestamp>().ok();
-    // As pandas and Python's logging write it, who tell no zone: it is taken for UTC.
+    // As pandas and Python's logging write it, without a zone: it is taken for UTC.
     let civil = || {
         let local: jiff::civil::DateTime = cell.replace(',', ".").parse().ok()?;
         Some(local.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
@@ -347,7 +348,7 @@ fn timestamp(cell: &str) -> Option<f64> {
     unix.or_else(|| instant().or_else(civil).map(|t| t.as_microsecond() as f64 / 1e6))
 }
 
-/// Whatever else the table holds: words are none of our business.
+/// Any other column of the table: text is ignored.
 fn own(event: &mut Event, name: &str, cell: &str) {
     if let Some(value) = num::parse(cell).filter(|_| !name.is_empty()) {
         event.m.set(name, value);

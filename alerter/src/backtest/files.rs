@@ -1,4 +1,4 @@
-//! The files that the arguments name: a directory stands for the runs in it.
+//! The files that the arguments name: a directory is replaced by the runs in it.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 8;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
-    /// It was named, and is complained about if there is no run in it.
+    /// The argument named it, so that it is an error if it contains no run.
     pub(super) named: bool,
 }
 
@@ -55,7 +55,7 @@ fn search(dir: &Path, depth: usize, found: &mut Vec<Found>, errors: &mut Vec<(Pa
     }
 }
 
-/// Whether it is worth a look: weights and checkpoints are not.
+/// Whether the file may contain a run: weights and checkpoints do not.
 fn may_be_a_run(path: &Path) -> bool {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     known_name(path)

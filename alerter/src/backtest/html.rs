@@ -1,4 +1,5 @@
-//! A report as one page: no script, nothing to load, readable from a disk, on paper and by ear.
+//! A report as one page: no script, nothing to load, readable from a disk, on paper and by a screen
+//! reader.
 
 use core::fmt::{self, Write as _};
 
@@ -18,7 +19,7 @@ use crate::chart;
 use crate::markup::escape;
 
 const STYLE: &str = include_str!("assets/report.css");
-/// Pictures of one file: a page that no browser opens helps nobody.
+/// Pictures of one file: a page that is too large for a browser is useless.
 const MAX_CHARTS: usize = 120;
 /// Rounds of messages that are listed of one incident.
 const MAX_ROUNDS: usize = 5;
@@ -34,7 +35,8 @@ pub(super) struct Page<'a> {
     pub(super) version: &'a str,
 }
 
-/// What the names of all files begin with, up to a directory: it tells nothing and fills the page.
+/// The common beginning of all file names, up to a directory: it distinguishes nothing and fills
+/// the page.
 fn common<'a>(mut names: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = names.next() else { return 0 };
     let directory = |name: &str| name.rfind('/').map_or(0, |at| at + 1);
@@ -76,7 +78,7 @@ impl Page<'_> {
     }
 
     fn summary(&self, out: &mut String) {
-        let total = self.files.iter().map(|f| Counts::of(&f.replay)).sum::<Counts>();
+        let total = self.files.iter().map(|f| Counts::from_replay(&f.replay)).sum::<Counts>();
         let weeks = words::weeks(self.files.iter().map(|f| f.replay.lasted()));
         let _ = write!(
             out,
@@ -106,7 +108,7 @@ impl Page<'_> {
              <th scope=\"col\" class=\"num\">samples</th><th scope=\"col\" class=\"num\">lasted</th><th scope=\"col\">signals</th></tr></thead><tbody>\n",
         );
         for (i, file) in self.files.iter().enumerate() {
-            let (c, (first, last)) = (Counts::of(&file.replay), file.replay.steps());
+            let (c, (first, last)) = (Counts::from_replay(&file.replay), file.replay.steps());
             let hot = |n: usize, class: &str| if n > 0 { format!("num {class}") } else { "num none".into() };
             let _ = writeln!(
                 out,
@@ -136,7 +138,7 @@ impl Page<'_> {
             escape(self.short(file))
         );
         if !file.replay.is_timed() {
-            out.push_str("<p class=\"note\">The file does not tell its time: it passes by the step times (1 s where there are none).</p>\n");
+            out.push_str("<p class=\"note\">The file contains no times: time passes by the step times (1 s where there are none).</p>\n");
         }
         let dropped = file.replay.drawn().map_or(0, Signals::dropped);
         if dropped > 0 {
@@ -211,16 +213,16 @@ impl Page<'_> {
         };
         fact("Course", &words::course(r));
         if let Some(m) = &story.message {
-            m.facts.iter().filter(|f| tells(f)).for_each(|f| fact(&f.label, &f.text));
+            m.facts.iter().filter(|f| adds(f)).for_each(|f| fact(&f.label, &f.text));
         } else {
             fact("Value", &words::value(r));
             r.suspects.iter().for_each(|s| fact("Suspect", &format!("{}: {}", s.what(), s.why())));
         }
         if r.severity > Severity::Info {
             fact("Rule", &words::rule(self.config, router, r));
-            fact("Would have told", &rounds(story));
+            fact("Would have notified", &rounds(story));
         } else {
-            fact("Would have told", "nobody: an annotation is kept and shown");
+            fact("Would have notified", "nobody: an annotation is kept and shown");
         }
         let links = story.message.iter().flat_map(|m| &m.links);
         for link in links.filter(|l| l.href.starts_with("https://") || l.href.starts_with("http://")) {
@@ -235,8 +237,8 @@ impl Page<'_> {
     }
 }
 
-/// What the course above does not say already.
-fn tells(fact: &Fact) -> bool {
+/// Whether a fact is not in the course above already.
+fn adds(fact: &Fact) -> bool {
     !matches!(fact.label.as_str(), "Since" | "Since step" | "Restarts")
 }
 
@@ -251,16 +253,17 @@ fn figure(out: &mut String, chart: &chart::Chart<'_>, legend: &str) {
 /// The rounds of messages: who, when after it opened, why.
 fn rounds(story: &Story) -> String {
     let mut rounds: Vec<(Ts, i64, &str, Vec<&str>)> = Vec::new();
-    for told in &story.told {
-        match rounds.last_mut().filter(|(at, _, reason, _)| *at == told.at && *reason == told.reason) {
-            Some((.., receivers)) => receivers.push(&told.receiver),
-            None => rounds.push((told.at, told.step, &told.reason, vec![&told.receiver])),
+    for notified in &story.notified {
+        match rounds.last_mut().filter(|(at, _, reason, _)| *at == notified.at && *reason == notified.reason)
+        {
+            Some((.., receivers)) => receivers.push(&notified.receiver),
+            None => rounds.push((notified.at, notified.step, &notified.reason, vec![&notified.receiver])),
         }
     }
     if rounds.is_empty() {
         return "nobody".into();
     }
-    let more = rounds.len().saturating_sub(MAX_ROUNDS) as u64 + story.dropped_told;
+    let more = rounds.len().saturating_sub(MAX_ROUNDS) as u64 + story.dropped_notified;
     let opened = story.record.opened_at;
     let line = |(at, step, reason, receivers): &(Ts, i64, &str, Vec<&str>)| {
         let after = *at - opened;

@@ -1,4 +1,4 @@
-//! From a file to events, whatever the file is.
+//! From a file of any format to events.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read as _};
@@ -10,7 +10,7 @@ use stepwatch_wire::Event;
 use super::csv::{Header, Rows};
 use super::records::Records;
 
-/// Longest line read; of a longer one nothing is used.
+/// Longest line; a longer one is skipped as a whole.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub(super) enum InputError {
         formats()
     )]
     NoSteps,
-    /// A file that was known for what it is.
+    /// A file of a known format without a step.
     #[error("no training step found; read as {format}: {found}")]
     Known { format: &'static str, found: String },
     /// The line is left out, the file goes on.
@@ -48,7 +48,7 @@ pub(super) enum Input {
     Records(Box<Records<Source>>),
 }
 
-/// A file whose beginning was looked at, which may not be one that can be rewound.
+/// A file whose beginning was read, which may not be seekable.
 type Source = Chain<Cursor<Vec<u8>>, File>;
 
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Input {
         })
     }
 
-    /// What the file is, if it is none of lines.
+    /// The format of a file that does not consist of lines.
     pub(super) fn format(&self) -> Option<&'static str> {
         match self {
             Self::Lines(_) => None,
@@ -106,7 +106,7 @@ impl Input {
     }
 }
 
-/// Whether this begins like a table of ours, although its name is that of another's.
+/// Whether it begins like a table of ours, although its name is that of another format.
 fn is_ours(head: &[u8]) -> bool {
     let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
     core::str::from_utf8(line).ok().and_then(Header::parse).is_some_and(|header| header.is_all_ours())
@@ -132,7 +132,7 @@ impl<R: BufRead> Lines<R> {
             let kind = match &mut self.kind {
                 Some(kind) => kind,
                 none => {
-                    let (kind, is_header) = Kind::of(text)?;
+                    let (kind, is_header) = Kind::from_first_line(text)?;
                     let kind = none.insert(kind);
                     if is_header {
                         continue;
@@ -179,8 +179,8 @@ impl<R: BufRead> Lines<R> {
 }
 
 impl Kind {
-    /// What a file is that begins with this line, and whether the line is a mere header.
-    fn of(first: &str) -> Result<(Self, bool), InputError> {
+    /// The format of a file that begins with this line, and whether the line is only a header.
+    fn from_first_line(first: &str) -> Result<(Self, bool), InputError> {
         if let Some(header) = Header::parse(first) {
             return Ok((Self::Csv(Rows::new(header)), true));
         }
@@ -204,7 +204,7 @@ impl Kind {
         Ok(Some(events).filter(|e| !e.is_empty()))
     }
 
-    /// What a record of several lines had so far when the file ended.
+    /// The unfinished record of several lines at the end of the file.
     fn rest(&mut self) -> Option<Vec<Event>> {
         let Self::Log(reader) = self else { return None };
         let mut events = Vec::new();

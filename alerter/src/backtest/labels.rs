@@ -1,8 +1,8 @@
-//! What a team knows of its recorded runs: which stretches were real trouble.
+//! Labels of recorded runs: which stretches had real problems.
 //!
-//! CSV with a header, or JSON lines; `file` and `start_step` are needed, `end_step` and `severity`
-//! (`info`: known and harmless) are not. What `backtest --format json` prints is such a file:
-//! delete the lines that were nothing.
+//! CSV with a header, or JSON lines; `file` and `start_step` are required, `end_step` and
+//! `severity` (`info`: known and harmless) are not. The output of `backtest --format json` is such
+//! a file: delete the lines that were false.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
@@ -80,8 +80,8 @@ impl Labels {
         Ok(Self(labels))
     }
 
-    /// Those of a file: by its whole name, or without the directories.
-    pub(super) fn of<'a>(&'a self, file: &'a str) -> impl Iterator<Item = &'a Label> {
+    /// The labels of a file: by its whole name, or without the directories.
+    pub(super) fn of_file<'a>(&'a self, file: &'a str) -> impl Iterator<Item = &'a Label> {
         fn base(name: &str) -> &str {
             name.rsplit('/').next().unwrap_or(name)
         }
@@ -136,13 +136,13 @@ mod tests {
     fn tables_and_incidents_are_labels() {
         let csv = "file,start_step,end_step,severity\nruns/a.csv,10,20,page\nb,5,,info\n";
         let labels = Labels::parse("l.csv", csv.as_bytes()).unwrap();
-        let a: Vec<_> = labels.of("/data/a.csv").collect();
+        let a: Vec<_> = labels.of_file("/data/a.csv").collect();
         assert_eq!((a.len(), a[0].start, a[0].end, a[0].counts()), (1, 10, Some(20), true));
-        let b: Vec<_> = labels.of("b.log").collect();
+        let b: Vec<_> = labels.of_file("b.log").collect();
         assert!(!b[0].counts());
         let json = "{\"file\":\"a.csv\",\"kind\":\"hang\",\"severity\":\"page\",\"start_step\":3,\"end_step\":null}\n{\"summary\":{}}\n";
         let labels = Labels::parse("l.jsonl", json.as_bytes()).unwrap();
-        assert_eq!(labels.of("a.csv").count(), 1);
+        assert_eq!(labels.of_file("a.csv").count(), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is drawn of a run and of an incident, and which stretch of it.
+//! Which signals of a run and of an incident are drawn, and over which steps.
 
 use stepwatch_model::Severity;
 use stepwatch_respond::incident::IncidentRecord;
@@ -17,7 +17,7 @@ const BEFORE: usize = 60;
 const AFTER: usize = 24;
 /// Points after which an incident is no longer followed: its beginning would shrink to nothing.
 const FOLLOWED: usize = 400;
-/// Points before the onset that tell what is usual, and the fewest that do.
+/// Points before the onset from which the usual range is taken, and the fewest that suffice.
 const USUAL: usize = 200;
 const USUAL_AT_LEAST: usize = 20;
 /// Share of them that lies below the band, and above it.
@@ -63,7 +63,7 @@ pub(super) fn overview<'a>(
 /// One incident: its signal on top, the others aligned beneath; `None` if the file has no signal to
 /// show.
 pub(super) fn incident<'a>(r: &'a IncidentRecord, signals: &'a Signals) -> Option<Chart<'a>> {
-    let lead = signals.of(&r.signal).or_else(|| signals.beside().next())?;
+    let lead = signals.for_signal(&r.signal).or_else(|| signals.beside().next())?;
     let (steps, shown) = window(lead.1, r)?;
     let others = signals.beside().filter(|(name, _)| *name != lead.0);
     let mut panels: Vec<Panel<'_>> = std::iter::once(lead)
@@ -73,8 +73,8 @@ pub(super) fn incident<'a>(r: &'a IncidentRecord, signals: &'a Signals) -> Optio
         .collect();
     if let Some(first) = panels.first_mut() {
         first.leads = true;
-        // Of what is seen in no signal, as a hang is, the numbers are of something else.
-        let seen = signals.of(&r.signal).is_some() && r.expected.is_finite();
+        // An incident without a visible signal, as a hang, has numbers of something else.
+        let seen = signals.for_signal(&r.signal).is_some() && r.expected.is_finite();
         first.expected = seen.then_some(Expected { value: r.expected, from: r.start_step });
     }
     let end = r.end_step.filter(|end| *end <= steps.1);
@@ -154,12 +154,12 @@ fn window(points: &[Point], r: &IncidentRecord) -> Option<((i64, i64), bool)> {
     let (from, to) = (start.saturating_sub(BEFORE.max(length / 2)), (stop + AFTER.max(length / 4)).min(last));
     let shown = points.get(from..=to)?;
     let steps = (shown.iter().map(|p| p.from).min()?, shown.iter().map(|p| p.to).max()?);
-    // What decided must be in the picture, even if this signal was silent then.
+    // The sample that decided must be in the picture, even if this signal was missing then.
     let steps = (steps.0.min(r.start_step), steps.1.max(r.detected_step));
     Some((steps, end <= to))
 }
 
-/// Where most of the samples before the onset lie.
+/// The range of most samples before the onset.
 fn usual(points: &[Point], onset: i64) -> Option<(f64, f64)> {
     let end = points.iter().position(|p| p.to >= onset).unwrap_or(points.len());
     let before = &points[end.saturating_sub(USUAL)..end];

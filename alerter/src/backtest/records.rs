@@ -14,18 +14,18 @@ const CHUNK_BYTES: u64 = 256 * 1024;
 pub(super) struct Records<R> {
     reader: FileReader,
     source: R,
-    /// Read, and not yet a whole record.
+    /// Bytes that were read, and are not yet a whole record.
     pending: Vec<u8>,
-    /// Everything was offered.
+    /// All bytes were offered to the reader.
     ended: bool,
     /// Records that were left out.
     bad: u64,
-    told: bool,
+    reported: bool,
 }
 
 impl<R: Read> Records<R> {
     pub(super) fn new(reader: FileReader, source: R) -> Self {
-        Self { reader, source, pending: Vec::new(), ended: false, bad: 0, told: false }
+        Self { reader, source, pending: Vec::new(), ended: false, bad: 0, reported: false }
     }
 
     pub(super) fn format(&self) -> &'static str {
@@ -47,7 +47,7 @@ impl<R: Read> Records<R> {
                 return Ok(Some(events));
             }
         }
-        if self.bad > 0 && !std::mem::replace(&mut self.told, true) {
+        if self.bad > 0 && !std::mem::replace(&mut self.reported, true) {
             return Err(InputError::Records(format!("{} damaged records were left out", self.bad)));
         }
         Ok(None)

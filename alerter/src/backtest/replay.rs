@@ -1,4 +1,4 @@
-//! The engine and its clock: what live would be done by sockets and timers.
+//! The engine and its clock: the work that sockets and timers do in the live alerter.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,7 +12,7 @@ use stepwatch_wire::{Event, Kind};
 use super::signals::Signals;
 use super::story::{Story, id_of};
 
-/// The name that the engine knows the file by.
+/// The engine's name for the file.
 const SOURCE: &str = "backtest";
 /// Seconds a step, while none is known.
 const UNKNOWN_STEP: f64 = 1.0;
@@ -22,7 +22,7 @@ const STEP_TIMES: usize = 9;
 const THINNED: f64 = 2.0;
 /// Longest time between two steps that is made up.
 const MAX_STEP: f64 = 86_400.0 * 365.0;
-/// Deadlines run between two events: a gap of days has only so many of them.
+/// Deadlines run between two events: it limits the work of a gap of days.
 const MAX_TICKS: u32 = 10_000;
 /// Signals that a summary names, in the order it does.
 const SIGNALS: &[&str] = &[
@@ -43,7 +43,7 @@ pub(super) struct Replay {
     engine: Engine,
     now: Ts,
     began: Ts,
-    /// Some events told their time.
+    /// Some events contained their time.
     timed: bool,
     /// The last ones, for the steps that were not logged.
     step_times: VecDeque<f64>,
@@ -60,7 +60,7 @@ pub(super) struct Replay {
     first_step: i64,
     last_step: i64,
     signals: BTreeSet<usize>,
-    /// What is drawn, if something is.
+    /// The signals to draw, if a page is wanted.
     drawn: Option<Signals>,
 }
 
@@ -133,7 +133,7 @@ impl Replay {
         self.now - self.began
     }
 
-    /// Whether that is the recording's own word, and not made of step times.
+    /// Whether times are the recording's own, and not made of step times.
     pub(super) fn is_timed(&self) -> bool {
         self.timed
     }
@@ -151,10 +151,10 @@ impl Replay {
         self.signals.iter().map(|i| SIGNALS[*i]).collect()
     }
 
-    /// Whether the run went on all the while before an event: more steps lie before it than before
-    /// any other, and it took their time. A recording may leave out most of its steps, as an
-    /// export does that is thinned; then its gaps are no silence. Nor is the first of them, which
-    /// says how long a step takes, or a time that is made up.
+    /// Whether the run went on during the whole time before an event: more steps lie before it than
+    /// before any other, and they took that time. A recording may leave out most of its steps, as a
+    /// thinned export does; then its gaps are not silence. Neither is the first gap, which defines
+    /// how long a step takes, nor a time that is made up.
     fn moved(&mut self, event: &Event, at: Ts) -> bool {
         let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else {
             return false;
@@ -188,7 +188,7 @@ impl Replay {
         }
     }
 
-    /// How long the event took, where the recording does not tell its time.
+    /// How long the event took, where the recording contains no times.
     fn took(&mut self, event: &Event) -> Span {
         let Some(step) = event.step.filter(|_| event.kind == Kind::Step && self.samples > 0) else {
             return Span::ZERO;
@@ -199,15 +199,15 @@ impl Replay {
             return Span::ZERO;
         }
         // This one may be a pause, which says nothing of the steps that were not logged.
-        let told = event.m.get(metric::STEP_TIME).filter(|v| v.is_finite() && *v > 0.0);
-        if let Some(secs) = told {
+        let recorded = event.m.get(metric::STEP_TIME).filter(|v| v.is_finite() && *v > 0.0);
+        if let Some(secs) = recorded {
             if self.step_times.len() == STEP_TIMES {
                 self.step_times.pop_front();
             }
             self.step_times.push_back(secs);
         }
         let usual = self.usual_step();
-        Span::from_secs_f64((usual * (steps - 1) as f64 + told.unwrap_or(usual)).min(MAX_STEP))
+        Span::from_secs_f64((usual * (steps - 1) as f64 + recorded.unwrap_or(usual)).min(MAX_STEP))
     }
 
     fn usual_step(&self) -> f64 {

@@ -38,7 +38,7 @@ struct Incident<'a> {
     suspects: Vec<Words>,
 }
 
-/// A suspect in words. The form of these lines is a contract: what is typed stands in the API.
+/// A suspect in words. The form of these lines is a contract: the typed form is in the API.
 #[derive(Debug, Serialize)]
 struct Words {
     what: String,
@@ -46,7 +46,7 @@ struct Words {
 }
 
 impl Words {
-    fn of(suspect: &Suspect) -> Self {
+    fn from_suspect(suspect: &Suspect) -> Self {
         Self { what: suspect.what(), why: suspect.why() }
     }
 }
@@ -89,11 +89,11 @@ pub(super) fn write(file: &str, replay: &Replay, style: Style<'_>, out: &mut dyn
 
 fn json(file: &str, replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
     for r in replay.incidents() {
-        serde_json::to_writer(&mut *out, &Incident::of(file, r))?;
+        serde_json::to_writer(&mut *out, &Incident::from_record(file, r))?;
         writeln!(out)?;
     }
     let (first_step, last_step) = replay.steps();
-    let (samples, signals, incidents) = (replay.samples(), replay.signals(), Counts::of(replay));
+    let (samples, signals, incidents) = (replay.samples(), replay.signals(), Counts::from_replay(replay));
     let summary = Summary { file, samples, first_step, last_step, signals, incidents };
     serde_json::to_writer(&mut *out, &Line { summary })?;
     writeln!(out)
@@ -109,7 +109,7 @@ fn text(file: &str, replay: &Replay, config: &ResponderConfig, out: &mut dyn Wri
         words::lasted(replay),
         replay.signals().join(", ")
     )?;
-    writeln!(out, "  {}", Counts::of(replay))?;
+    writeln!(out, "  {}", Counts::from_replay(replay))?;
     let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
     for story in replay.stories() {
         let r = &story.record;
@@ -134,7 +134,7 @@ fn text(file: &str, replay: &Replay, config: &ResponderConfig, out: &mut dyn Wri
     writeln!(out)
 }
 
-/// The last word about several files.
+/// The total over several files.
 pub(super) fn total(replays: &[(Counts, f64)], out: &mut dyn Write) -> io::Result<()> {
     let counts: Counts = replays.iter().map(|(c, _)| *c).sum();
     let weeks: f64 = replays.iter().map(|(_, w)| w).sum();
@@ -168,7 +168,7 @@ fn wrap(out: &mut dyn Write, text: &str) -> io::Result<()> {
 }
 
 impl<'a> Incident<'a> {
-    fn of(file: &'a str, r: &'a IncidentRecord) -> Self {
+    fn from_record(file: &'a str, r: &'a IncidentRecord) -> Self {
         Self {
             file,
             kind: r.kind,
@@ -181,13 +181,13 @@ impl<'a> Incident<'a> {
             value: r.value,
             expected: r.expected,
             score: r.score,
-            suspects: r.suspects.iter().map(Words::of).collect(),
+            suspects: r.suspects.iter().map(Words::from_suspect).collect(),
         }
     }
 }
 
 impl Counts {
-    pub(super) fn of(replay: &Replay) -> Self {
+    pub(super) fn from_replay(replay: &Replay) -> Self {
         let of = |s| replay.incidents().filter(|i| i.severity == s).count();
         Self { page: of(Severity::Page), ticket: of(Severity::Ticket), info: of(Severity::Info) }
     }

@@ -9,7 +9,7 @@ use crate::chart::track::{Point, Track};
 
 /// Signals that are kept of one file.
 const MAX_TRACKS: usize = 48;
-/// What is drawn beside the signal in question, the most telling first.
+/// What is drawn beside the signal in question, the most informative first.
 const BESIDE: &[&str] = &[
     metric::LOSS,
     metric::GRAD_NORM,
@@ -44,7 +44,7 @@ impl Signals {
         let rank = event.rank.unwrap_or(0);
         match event.kind {
             Kind::Step => {
-                // Where ranks spent the step is drawn too: it is what peers are told apart by.
+                // Where ranks spent the step is drawn too: it distinguishes peers.
                 event.m.iter().chain(event.t.iter()).for_each(|(name, v)| self.push(name, rank, step, v));
             }
             Kind::Eval => {
@@ -69,11 +69,11 @@ impl Signals {
     }
 
     /// The track that an incident's signal is seen in: throughput and MFU have several names.
-    pub(super) fn of<'a>(&'a self, signal: &'a str) -> Option<(&'a str, &'a [Point])> {
+    pub(super) fn for_signal<'a>(&'a self, signal: &'a str) -> Option<(&'a str, &'a [Point])> {
         let names: &[&str] = match signal {
             metric::TOKENS_PER_SECOND => &[metric::TOKENS_PER_SECOND, metric::TOKENS_PER_SECOND_PER_GPU],
             metric::MFU => &[metric::MFU, metric::MFU_REPORTED, metric::TFLOPS_REPORTED],
-            // Silence is told in seconds, as the step that ends it is.
+            // Silence is measured in seconds, as the step that ends it is.
             SILENCE => &[metric::STEP_TIME],
             other => return self.named(other),
         };

@@ -1,5 +1,5 @@
 //! The life of one incident of a replay: what was decided at which step, and who would have been
-//! told.
+//! notified.
 
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Action, Effect, Notification, TimelineEntry};
@@ -14,10 +14,10 @@ const MAX_LINES: usize = 40;
 pub(super) struct Story {
     pub(super) record: IncidentRecord,
     pub(super) lines: Vec<Line>,
-    pub(super) told: Vec<Told>,
+    pub(super) notified: Vec<Notified>,
     /// Lines and messages beyond the limit.
     pub(super) dropped_lines: u64,
-    pub(super) dropped_told: u64,
+    pub(super) dropped_notified: u64,
     /// What its people would have read first of the kind and at the severity that it reached.
     pub(super) message: Option<Message>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Line {
 
 /// A message that would have gone out.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Notified {
     pub(super) step: i64,
     pub(super) at: Ts,
     pub(super) receiver: String,
@@ -40,7 +40,14 @@ pub(super) struct Told {
 
 impl Story {
     pub(super) fn new(record: IncidentRecord) -> Self {
-        Self { record, lines: Vec::new(), told: Vec::new(), dropped_lines: 0, dropped_told: 0, message: None }
+        Self {
+            record,
+            lines: Vec::new(),
+            notified: Vec::new(),
+            dropped_lines: 0,
+            dropped_notified: 0,
+            message: None,
+        }
     }
 
     /// `step`: the last one that the engine had been fed.
@@ -48,7 +55,7 @@ impl Story {
         match effect {
             Effect::Incident(record) => self.record = *record,
             Effect::Timeline(entry) => self.line(step, entry),
-            Effect::Notify(n) => self.tell(step, *n),
+            Effect::Notify(n) => self.notify(step, *n),
             // Of no incident.
             Effect::Silence(_) | Effect::Alert(_) | Effect::AlertOver(_) => {}
         }
@@ -62,16 +69,16 @@ impl Story {
         }
     }
 
-    fn tell(&mut self, step: i64, n: Notification) {
+    fn notify(&mut self, step: i64, n: Notification) {
         let worse = self.message.as_ref().is_none_or(|m| {
             n.message.severity > m.severity || n.message.severity == m.severity && n.message.kind != m.kind
         });
         if n.action == Action::Trigger {
-            if self.told.len() < MAX_LINES {
+            if self.notified.len() < MAX_LINES {
                 let (at, reason) = (n.message.at, n.message.reason.clone());
-                self.told.push(Told { step, at, receiver: n.receiver, reason });
+                self.notified.push(Notified { step, at, receiver: n.receiver, reason });
             } else {
-                self.dropped_told += 1;
+                self.dropped_notified += 1;
             }
         }
         if worse {

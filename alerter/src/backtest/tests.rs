@@ -102,7 +102,7 @@ fn tables_of_others_are_read() {
     let files = [("export.csv", export.as_str()), ("pandas.csv", &pandas), ("verl.jsonl", &nulls.concat())];
     let (ok, objects, err) = backtest(&files, None);
     assert!(ok && err.is_empty(), "{err}");
-    let told: Vec<_> = objects
+    let found: Vec<_> = objects
         .iter()
         .filter(|o| o["severity"] == "page")
         .map(|o| {
@@ -113,7 +113,7 @@ fn tables_of_others_are_read() {
             )
         })
         .collect();
-    assert_eq!(told, [("export.csv", "nonfinite", 150), ("verl.jsonl", "nonfinite", 150)]);
+    assert_eq!(found, [("export.csv", "nonfinite", 150), ("verl.jsonl", "nonfinite", 150)]);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn whatever_a_trainer_writes_is_read() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_what_can() {
+fn unreadable_input_is_refused_with_what_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let notes = dir.path().join("notes.txt");
     fs::write(&notes, "dear diary\n").unwrap();
@@ -283,7 +283,7 @@ fn people_get_sentences() {
 }
 
 #[test]
-fn a_file_without_a_step_is_told_by_what_is_in_it() {
+fn a_file_without_a_step_is_recognised_by_its_contents() {
     let state =
         |history: &str| format!("{{\"global_step\": 5, \"log_history\": [{history}], \"max_steps\": 9}}");
     let (ok, _, err) = backtest(
@@ -380,7 +380,7 @@ routes:
 ";
 
 #[test]
-fn the_page_tells_who_would_have_been_told_by_which_rule() {
+fn the_page_shows_who_would_have_been_notified_by_which_rule() {
     let text = csv(600, |step| (step >= 200).then_some(f64::NAN));
     let page = page(&[("run.csv", &text)], Some(CONFIG), None);
     for part in [
@@ -444,14 +444,14 @@ fn tuned(labels: Option<&str>) -> Value {
     serde_json::from_str::<Value>(&last).unwrap()["tune"].clone()
 }
 
-fn of<'a>(tune: &'a Value, setting: &str) -> &'a Value {
+fn outcome<'a>(tune: &'a Value, setting: &str) -> &'a Value {
     tune["settings"].as_array().unwrap().iter().find(|s| s["setting"] == setting).unwrap()
 }
 
 #[test]
 fn less_sensitive_is_quieter_and_finds_less() {
     let tune = tuned(None);
-    let (off, now) = (of(&tune, "off"), of(&tune, "now"));
+    let (off, now) = (outcome(&tune, "off"), outcome(&tune, "now"));
     assert_eq!((off["tickets"].as_u64(), now["tickets"].as_u64()), (Some(0), Some(3)), "{tune}");
     assert_eq!(
         (now["found"].as_u64(), now["of"].as_u64(), off["found"].as_u64()),
@@ -466,9 +466,9 @@ fn less_sensitive_is_quieter_and_finds_less() {
 }
 
 #[test]
-fn labels_tell_what_is_false_and_what_must_be_found() {
+fn labels_say_what_is_false_and_what_must_be_found() {
     let tune = tuned(Some("file,start_step,end_step,severity\nrun,600,605,ticket\nrun,900,905,info\n"));
-    let now = of(&tune, "now");
+    let now = outcome(&tune, "now");
     assert_eq!((now["found"].as_u64(), now["of"].as_u64()), (Some(1), Some(1)), "{tune}");
     assert_eq!((now["false_pages"].as_u64(), now["false_tickets"].as_u64()), (Some(0), Some(1)));
 }

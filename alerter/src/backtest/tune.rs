@@ -1,10 +1,10 @@
 //! What a detector's sensitivity costs and gains, on recorded runs: the same files through engines
 //! that differ in its main settings.
 //!
-//! The whole alerter is replayed each time, because detectors share incidents: what counts is what
-//! people would have heard. Beside the grid stands the alerter without the detector. What must be
-//! found is told by labels; without them it is what the detector adds as it is set now: the
-//! incidents that would not have been announced, or later, without it.
+//! The whole alerter is replayed each time, because detectors share incidents: only announced
+//! incidents count. Beside the grid stands the alerter without the detector. Labels say what must
+//! be found; without them it is what the detector adds as it is set now: the incidents that would
+//! not have been announced, or later, without it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ pub(super) struct Outcome {
     /// Of what must be found.
     pub(super) found: usize,
     pub(super) of: usize,
-    /// Steps from the onset to the first word: the median of what must be found, absent when most
-    /// of it was not.
+    /// Steps from the onset to the first announcement: the median of what must be found, absent
+    /// when most of it was not.
     pub(super) median_delay_steps: Option<f64>,
     /// No other setting is at least as quiet, finds as much and is as quick.
     pub(super) best: bool,
@@ -111,7 +111,7 @@ impl Tune {
                 settings.push(Setting { config: with(detectors), role, keys });
             }
         }
-        let outcomes = settings.iter().map(Outcome::of).collect();
+        let outcomes = settings.iter().map(Outcome::for_setting).collect();
         Some(Self { detector: of.detector, settings, outcomes, labelled, lasted: 0.0 })
     }
 
@@ -119,19 +119,19 @@ impl Tune {
         self.settings.iter().map(|s| Replay::new(s.config.clone())).collect()
     }
 
-    /// Takes what the replays of one file said, in the order of [`Tune::replays`].
+    /// Adds the results of the replays of one file, in the order of [`Tune::replays`].
     pub(super) fn add(&mut self, file: &str, replays: &[Replay], labels: Option<&Labels>) {
         let (Some(off), Some(first)) = (replays.first(), replays.last()) else { return };
         self.lasted += first.lasted().as_secs_f64();
         let now = self.settings.iter().position(|s| s.role == Role::Now);
         let (first_step, last_step) = first.steps();
         let sample = (last_step.saturating_sub(first_step) as f64 / first.samples().max(1) as f64).max(1.0);
-        let labels: Option<Vec<&Label>> = labels.map(|l| l.of(file).collect());
+        let labels: Option<Vec<&Label>> = labels.map(|l| l.of_file(file).collect());
         let known: Option<Vec<Wanted>> =
-            labels.as_ref().map(|all| all.iter().map(|l| Wanted::of(l, last_step)).collect());
+            labels.as_ref().map(|all| all.iter().map(|l| Wanted::from_label(l, last_step)).collect());
         let wanted: Vec<Wanted> = match (&labels, now.and_then(|i| replays.get(i))) {
             (Some(labels), _) => {
-                labels.iter().filter(|l| l.counts()).map(|l| Wanted::of(l, last_step)).collect()
+                labels.iter().filter(|l| l.counts()).map(|l| Wanted::from_label(l, last_step)).collect()
             }
             (None, Some(now)) => added(&announced(off), &announced(now), sample),
             (None, None) => Vec::new(),
@@ -170,15 +170,16 @@ fn grid(knobs: usize) -> Vec<Vec<f64>> {
 }
 
 fn announced(replay: &Replay) -> Vec<Announced> {
-    let told = replay.incidents().filter(|r| r.severity > Severity::Info);
-    told.map(|r| Announced {
-        start: r.start_step,
-        opened: r.opened_step,
-        end: r.end_step.unwrap_or(replay.steps().1),
-        page: r.severity == Severity::Page,
-        cause: r.cause,
-    })
-    .collect()
+    let announced = replay.incidents().filter(|r| r.severity > Severity::Info);
+    announced
+        .map(|r| Announced {
+            start: r.start_step,
+            opened: r.opened_step,
+            end: r.end_step.unwrap_or(replay.steps().1),
+            page: r.severity == Severity::Page,
+            cause: r.cause,
+        })
+        .collect()
 }
 
 /// What would not have been announced, or later, without the detector.
@@ -190,7 +191,7 @@ fn added(off: &[Announced], now: &[Announced], sample: f64) -> Vec<Wanted> {
 }
 
 impl Wanted {
-    fn of(label: &Label, last_step: i64) -> Self {
+    fn from_label(label: &Label, last_step: i64) -> Self {
         Self { start: label.start, end: label.end.unwrap_or(last_step), cause: None }
     }
 
@@ -204,7 +205,7 @@ impl Wanted {
 }
 
 impl Outcome {
-    fn of(setting: &Setting) -> Self {
+    fn for_setting(setting: &Setting) -> Self {
         Self {
             setting: setting.role,
             keys: setting.keys.clone(),

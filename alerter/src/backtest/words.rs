@@ -59,7 +59,7 @@ pub(super) fn value(r: &IncidentRecord) -> String {
     format!("{} is {}{expected}", r.signal, number(r.value))
 }
 
-/// The route that an incident takes, and who stands on it.
+/// The route that an incident takes, and its receivers.
 pub(super) fn rule(config: &ResponderConfig, router: &Router, r: &IncidentRecord) -> String {
     router.ways(config, &r.labels).iter().map(way).collect::<Vec<_>>().join("; and ")
 }

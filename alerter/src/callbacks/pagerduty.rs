@@ -1,13 +1,13 @@
-//! PagerDuty's door: webhooks v3 of a subscription.
+//! PagerDuty's endpoint: webhooks v3 of a subscription.
 //!
-//! They come at least once, in any order, and their signature has no time in it. So a word counts
-//! once by its id, not at all when it is old, and never takes back what a later one said. An
-//! incident is known by its key, which is ours, or, where the service groups alerts under keys of
-//! its own, by the id that an earlier word with our key named.
+//! They arrive at least once, in any order, and their signature contains no time. So a webhook is
+//! applied once by its id, not at all when it is old, and never reverts a later one. An incident is
+//! found by its key, which is ours, or, where the service groups alerts under keys of its own, by
+//! the id in an earlier webhook with our key.
 //!
-//! Where a person merges incidents, the alerts of one move to the other, which may be of another
-//! program, and the first is resolved: nobody has answered by that. From then on what is said of
-//! the other is said of both.
+//! Where a person merges incidents, the alerts of one move to the other, which may belong to
+//! another program, and the first is resolved: that is not an answer of a person. From then on
+//! webhooks about the other apply to both.
 
 use std::sync::Arc;
 
@@ -26,30 +26,30 @@ use crate::api::auth::Caller;
 use crate::notify::pagerduty::{Hook, actor, key, ring_of, with_open};
 use crate::notify::{Ear, Ring, line};
 use crate::runtime::IncidentAction;
+use crate::signed_paths::PAGERDUTY as PATH;
 use crate::store::{Counterpart, Store, StoreError};
 
-pub(super) const PATH: &str = "/pagerduty/webhook";
 const SERVICE: &str = "pagerduty";
 
-/// Older words are not believed: they could be replays, of which we remember only so many. It
-/// outlasts any redelivery.
+/// Older webhooks are refused: they could be replays, of which only so many are remembered. It is
+/// longer than any redelivery.
 const BELIEVED: Span = Span::secs(86_400);
 const NAME_MAX: usize = 80;
 const NOTE_MAX: usize = 300;
 const ID_MAX: usize = 255;
 
-/// What an event says, as far as it matters.
+/// The fields of an event that matter.
 #[derive(Debug, Clone, PartialEq)]
 struct Said {
     id: String,
-    /// Without `incident.`
+    /// The event type, without `incident.`
     what: String,
     at: Ts,
     /// Who did it; `None` if no person did.
     person: Option<String>,
     /// The service did it by itself.
     by_itself: bool,
-    /// Theirs.
+    /// PagerDuty's id.
     incident: String,
     key: Option<String>,
     assignees: Vec<String>,
@@ -57,28 +57,28 @@ struct Said {
     merged: Option<Merged>,
 }
 
-/// The incident, theirs, that another was merged into; they may leave out which.
+/// PagerDuty's incident that another was merged into; the service may leave it out.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Merged {
     id: Option<String>,
     name: Option<String>,
 }
 
-/// Whose word it is.
+/// Who caused the event.
 #[derive(Debug)]
 struct Voice {
-    /// The receiver, if its secret is that of no other.
+    /// The receiver, if no other has the same secret.
     receiver: Option<String>,
     hooks: Vec<Arc<Hook>>,
 }
 
-/// What an event means here.
+/// The meaning of an event for our incident.
 #[derive(Debug, PartialEq)]
 enum Meaning {
     Act(IncidentAction),
-    /// A person wants it back.
+    /// A person takes the acknowledgement back.
     Reopen,
-    /// Only whom it is about is learned from it.
+    /// Only the incident's id is taken from it.
     Nothing,
 }
 
@@ -128,11 +128,11 @@ pub(super) async fn webhook(
         if let Some(count) = callbacks.inner.forged_pagerduty.count(1) {
             tracing::warn!(count, malformed, "a request to {PATH} is not from PagerDuty: refused");
         }
-        // 403 tells the service not to come again with the same.
+        // 403 stops the service from sending the same again.
         let status = if malformed { StatusCode::BAD_REQUEST } else { StatusCode::FORBIDDEN };
         return (status, "not signed by PagerDuty\n").into_response();
     }
-    // A secret that several receivers share does not tell which of their services spoke.
+    // A secret that several receivers share does not identify the service that signed.
     let receiver = if let [(one, _)] = signed.as_slice() { Some(one.clone()) } else { None };
     let voice = Voice { receiver, hooks: signed.into_iter().map(|(_, hook)| hook).collect() };
     let (result, status) = hear(&callbacks, &body, &voice).await;
@@ -148,8 +148,7 @@ async fn hear(callbacks: &Callbacks, body: &[u8], voice: &Voice) -> (&'static st
     }
     let Some(said) = said(&event) else { return ("nothing", StatusCode::OK) };
     let now = (callbacks.inner.clock)();
-    // One from the future is signed all the same: it is our clock that is slow, and somebody has
-    // answered.
+    // A signed event from the future is accepted: our clock is slow, and somebody has answered.
     if said.at + BELIEVED < now {
         tracing::warn!(event = said.id, at = %said.at, "a word from PagerDuty is too old: passed over");
         return ("nothing", StatusCode::OK);
@@ -169,7 +168,7 @@ async fn hear(callbacks: &Callbacks, body: &[u8], voice: &Voice) -> (&'static st
     }
 }
 
-/// What came of it, and whether it may be remembered as done.
+/// The result, and whether it may be remembered as done.
 async fn act(callbacks: &Callbacks, said: &Said, voice: &Voice) -> (Outcome, bool) {
     let failed = || (Outcome::Failed("the store does not answer".into()), false);
     let Ok((known, about)) = about(&callbacks.inner.store, said).await else { return failed() };
@@ -187,7 +186,7 @@ async fn act(callbacks: &Callbacks, said: &Said, voice: &Voice) -> (Outcome, boo
             _ => {}
         }
     }
-    // What brings no word must not make a word that is on its way look late.
+    // An event without an effect must not make a later one look late.
     let spoke_at = if matches!(came_to, Outcome::Done | Outcome::Already(_)) { said.at } else { Ts(0) };
     match remember(&callbacks.inner.store, said, about, spoke_at).await {
         Ok(()) => (came_to, true),
@@ -195,7 +194,7 @@ async fn act(callbacks: &Callbacks, said: &Said, voice: &Voice) -> (Outcome, boo
     }
 }
 
-/// What a word does to one incident; a later word of theirs stands, if this one is `late`.
+/// Applies an event to one incident. If it is `late`, a later event stays in force.
 async fn answer(
     callbacks: &Callbacks,
     said: &Said,
@@ -227,13 +226,13 @@ async fn answer(
     Ok(callbacks.act(incident, &by, Wish::Act(action)).await)
 }
 
-/// Which alert of this incident a word names; `None` if it names none of it.
+/// The alert of this incident that an event names; `None` if it names none of it.
 fn ring(said: &Said, incident: &str) -> Option<Ring> {
     said.key.as_deref().map(ring_of).filter(|(id, _)| *id == incident).map(|(_, ring)| ring)
 }
 
-/// Whether it was said of less than what the incident is now: of the ticket that became a page, or
-/// before it came back.
+/// Whether the event is about less than the incident is now: about the ticket that became a page,
+/// or from before it came back.
 async fn is_outdated(
     callbacks: &Callbacks,
     said: &Said,
@@ -244,7 +243,7 @@ async fn is_outdated(
         return Ok(true);
     }
     let Some(asked) = record.asked_anew_at.filter(|asked| said.at < *asked) else { return Ok(false) };
-    // Their clock may be slow: what names a call that was made since is an answer to it.
+    // PagerDuty's clock may be slow: an event that names a call made since is an answer to it.
     let called = match ring {
         Some(ring) => callbacks.inner.store.called_at(&record.id, ring).await?,
         None => None,
@@ -252,8 +251,9 @@ async fn is_outdated(
     Ok(called.is_none_or(|at| at < asked))
 }
 
-/// A person opened an alert again in PagerDuty. What still fires is back here too, and the alert
-/// ends with the others; where nothing is wrong any more, nothing would ever end it.
+/// A person opened an alert again in PagerDuty. If the incident still fires it is reopened here
+/// too, and the alert ends with the others; if nothing is wrong any more, nothing else would end
+/// the alert.
 async fn reopen(
     callbacks: &Callbacks,
     said: &Said,
@@ -289,7 +289,7 @@ async fn reopen(
     Ok(callbacks.act(&record.id, by, note(what)).await)
 }
 
-/// The incidents of ours that a word is about, and what is known of theirs.
+/// Our incidents that an event is about, and the stored counterpart in PagerDuty.
 async fn about(store: &Store, said: &Said) -> Result<(Option<Counterpart>, Vec<String>), StoreError> {
     let known = store.counterpart(SERVICE, &said.incident).await?;
     let mut about = Vec::new();
@@ -316,8 +316,8 @@ async fn remember(store: &Store, said: &Said, about: Vec<String>, spoke_at: Ts) 
     store.keep_counterpart(SERVICE, &said.incident, &Counterpart { incident, spoke_at }).await
 }
 
-/// Only a person's answer counts as one: we close alerts there ourselves, and so do timeouts. That
-/// nobody has it any more is believed of anybody.
+/// Only a person's answer counts as an answer: we close alerts there ourselves, and so do timeouts.
+/// A loss of the acknowledgement counts whoever caused it.
 fn meaning(said: &Said) -> Meaning {
     let person = said.person.as_deref();
     // A ticket under its own key is closed there when it becomes a page.
@@ -353,7 +353,7 @@ pub(super) fn fuzz(body: &[u8]) {
     }
 }
 
-/// What a body is about; `None` if it is not JSON.
+/// The subject of a body; `None` if it is not JSON.
 fn event(body: &[u8]) -> Option<Value> {
     let mut body: Value = serde_json::from_slice(body).ok()?;
     Some(body.get_mut("event").map(Value::take).unwrap_or_default())

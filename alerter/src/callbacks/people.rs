@@ -1,8 +1,8 @@
 //! Whose clicks in Slack are acted upon.
 //!
-//! Where Slack cannot say in which workspace the bot is at home, only those are refused whom the
-//! click itself tells to be strangers: somebody who is called at night must not be shut out because
-//! a service is unwell.
+//! Where it is unknown in which workspace the bot is at home, only those users are refused whose
+//! click itself shows that they are strangers: somebody who is called at night must not be shut out
+//! because a service fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::slack::Click;
 use crate::backoff;
 use crate::notify::slack::{Answers, App};
 
-/// How long a click waits to hear where the bot is at home. Slack wants its own answer within three
+/// How long a click waits for the bot's home workspace. Slack needs its own answer within three
 /// seconds.
 const HOME_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why this click does not count; `None` if it does. `apps` are the receivers that share the door
-/// it came by.
+/// Why this click does not count; `None` if it does. `apps` are the receivers that share its
+/// endpoint.
 pub(super) async fn refusal(callbacks: &Callbacks, apps: &[Arc<App>], click: &Click) -> Option<String> {
     let answers = apps.iter().map(|app| app.answers()).max().unwrap_or_default();
     let id = &click.user;
@@ -35,13 +35,13 @@ pub(super) async fn refusal(callbacks: &Callbacks, apps: &[Arc<App>], click: &Cl
         join_all(apps.iter().map(|app| is_foreign(app, click))).await.into_iter().all(|foreign| foreign);
     foreign.then(|| {
         format!(
-            "you are of another workspace than the alerter, whose own people answer here: tell one of them, or have its operator \
+            "you are of another workspace than the alerter, whose own people answer here: ask one of them, or have its operator \
              add the `slack_id` {id} to its `users`"
         )
     })
 }
 
-/// Asks where an app is at home until Slack has said so, so that a click need not.
+/// Asks Slack for the app's home workspace until it answers, so that a click need not.
 pub(super) async fn learn(app: Arc<App>) {
     let mut failures: u32 = 0;
     while let Err(error) = app.home().await {

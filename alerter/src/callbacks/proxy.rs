@@ -1,8 +1,7 @@
-//! Out of a cluster whose nodes reach the world through a proxy only: a tunnel to the socket's
-//! host.
+//! A tunnel to the socket's host, for clusters whose nodes reach the internet only through a proxy.
 //!
-//! The same variables as for every request that we send (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY` and
-//! their lower-case names), read the same way.
+//! It uses the same variables as every request that we send (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`
+//! and their lower-case names), parsed in the same way.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -68,7 +67,7 @@ async fn through(proxy: &Intercept, host: &str, port: u16) -> Result<TcpStream, 
     Err(format!("the proxy {at}:{at_port} refuses: {}", crate::notify::line(&status, STATUS_MAX)))
 }
 
-/// The status line. Nothing after the headers is read: those bytes are the other side's.
+/// The status line. Nothing after the headers is read: those bytes belong to the tunnel.
 async fn answer(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

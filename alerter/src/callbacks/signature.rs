@@ -1,5 +1,5 @@
-//! Whether a callback is from whom it says: signatures over the bytes as they arrived, before
-//! anything reads them.
+//! Verifies the sender of a callback: signatures over the bytes as they arrived, before anything
+//! parses them.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -8,7 +8,8 @@ use subtle::ConstantTimeEq as _;
 
 use crate::notify::hex;
 
-/// How old a signed request from Slack may be, and how far ahead: what is older could be a replay.
+/// The largest age of a signed request from Slack, and how far it may be in the future: an older
+/// one could be a replay.
 const SLACK_WINDOW_SECONDS: i64 = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,19 +38,19 @@ pub(super) fn slack(
 }
 
 /// PagerDuty's `v1=<hex>[,v1=<hex>]` over the body: several while a secret is being replaced.
-/// Versions that we do not know are passed over.
+/// Unknown versions are ignored.
 pub(super) fn pagerduty(secret: &Secret, signatures: Option<&str>, body: &[u8]) -> Result<(), Forged> {
     let signatures = signatures.ok_or(Forged::Malformed)?;
     let parts: Option<Vec<(&str, &str)>> = signatures.split(',').map(|s| s.trim().split_once('=')).collect();
     let parts = parts.ok_or(Forged::Malformed)?;
     let want = mac(secret, &[body]);
     let known = parts.iter().filter(|(version, _)| *version == "v1");
-    // All of them are looked at: how long it takes tells nothing.
+    // All of them are compared, so that the time it takes reveals nothing.
     let good = known.fold(false, |good, (_, given)| same(&want, given) | good);
     if good { Ok(()) } else { Err(Forged::NoMatch) }
 }
 
-/// Headers that nobody signed: they never pass.
+/// Headers without a valid signature: they never pass.
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(header: &str) {
     let secret = Secret::new("a dummy secret".to_owned());

@@ -1,23 +1,24 @@
-//! What a click on "Silence" keeps quiet: this trouble where it is, and no more than can be named.
+//! What a click on "Silence" suppresses: this problem in its place, and no more than labels can
+//! name.
 //!
-//! Alerts of other programs are many troubles of one kind; each is named by its `alertname`, and by
-//! what it is grouped by. What has neither a place nor a name is not silenced by a click at all:
-//! that would keep quiet what nobody looked at.
+//! Alerts of other programs are many problems of one kind; each is named by its `alertname` and by
+//! its grouping labels. A problem with neither a place nor a name is not silenced by a click: that
+//! would suppress problems that nobody has looked at.
 
 use std::iter;
 
 use stepwatch_model::Kind;
 use stepwatch_respond::incident::{IncidentRecord, labels};
 
-/// Labels and their values. `None` where nothing says which trouble it is; `group_by` is what
-/// alerts are grouped by.
+/// Labels and their values. `None` if no label identifies the problem; `group_by` are the grouping
+/// labels of alerts.
 pub(super) fn selector(r: &IncidentRecord, group_by: &[String]) -> Option<Vec<(String, String)>> {
     let pair = |name: &str| {
         let value = r.labels.get(name).filter(|value| !value.is_empty())?;
         Some((name.to_owned(), value.clone()))
     };
     let is_alert = r.kind == Kind::PrometheusAlert;
-    // An alert of several nodes is told as one trouble; the label names the first of them.
+    // An alert of several nodes is one problem; the label names the first of them.
     let node = || pair("node").filter(|_| !is_alert || r.nodes.len() == 1);
     let place = pair("run").or_else(node);
     let mut chosen = Vec::from_iter(place);
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
     use crate::store::tests::incident;
 
-    fn of(kind: Kind, nodes: &[&str], pairs: &[(&str, &str)]) -> Option<String> {
+    fn words(kind: Kind, nodes: &[&str], pairs: &[(&str, &str)]) -> Option<String> {
         let mut r = incident("i", State::Open);
         r.kind = kind;
         r.nodes = nodes.iter().map(|n| (*n).to_owned()).collect();
@@ -51,7 +52,7 @@ mod tests {
 
     #[test]
     fn an_alert_is_named_and_what_is_ours_is_where_it_is() {
-        let alert = |nodes: &[&str], pairs: &[(&str, &str)]| of(Kind::PrometheusAlert, nodes, pairs);
+        let alert = |nodes: &[&str], pairs: &[(&str, &str)]| words(Kind::PrometheusAlert, nodes, pairs);
         let disk = ("alertname", "DiskFull");
         assert_eq!(alert(&[], &[disk]).as_deref(), Some("kind=prometheus_alert alertname=DiskFull"));
         assert_eq!(
@@ -68,15 +69,15 @@ mod tests {
             Some("kind=prometheus_alert run=llama alertname=DiskFull")
         );
         assert_eq!(
-            of(Kind::GpuFault, &["n1", "n2"], &[("node", "n1")]).as_deref(),
+            words(Kind::GpuFault, &["n1", "n2"], &[("node", "n1")]).as_deref(),
             Some("kind=gpu_fault node=n1")
         );
         assert_eq!(
-            of(Kind::Hang, &["n1"], &[("run", "llama"), ("node", "n1")]).as_deref(),
+            words(Kind::Hang, &["n1"], &[("run", "llama"), ("node", "n1")]).as_deref(),
             Some("kind=hang run=llama")
         );
         assert_eq!(
-            of(Kind::Nonfinite, &[], &[("alertname", "NaN")]).as_deref(),
+            words(Kind::Nonfinite, &[], &[("alertname", "NaN")]).as_deref(),
             Some("kind=nonfinite alertname=NaN"),
             "of no run"
         );
@@ -85,8 +86,8 @@ mod tests {
     #[test]
     fn what_nothing_names_is_not_silenced() {
         for kind in [Kind::PrometheusAlert, Kind::AlertStorm, Kind::AlerterFault] {
-            assert_eq!(of(kind, &[], &[]), None, "{kind:?}");
+            assert_eq!(words(kind, &[], &[]), None, "{kind:?}");
         }
-        assert_eq!(of(Kind::PrometheusAlert, &[], &[("run", ""), ("node", "")]), None);
+        assert_eq!(words(Kind::PrometheusAlert, &[], &[("run", ""), ("node", "")]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Slack's door: clicks on our buttons, by HTTP or by socket.
+//! Slack's endpoint: clicks on our buttons, by HTTP or by socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::api::auth::Caller;
 use crate::notify::slack::{App, Deed, Origin, escape};
 use crate::notify::{Ear, line};
 use crate::runtime::IncidentAction;
+use crate::signed_paths::SLACK as PATH;
 
-pub(super) const PATH: &str = "/slack/interactions";
 const SERVICE: &str = "slack";
 
 /// Slack shows an error to whoever clicked when it has no answer after three seconds. What is not
-/// durable by then goes on and is told by itself.
+/// durable by then continues, and its result is sent later as a message of its own.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_millis(2500);
 
 /// Characters of a name that is shown, and of an id.
@@ -47,7 +47,7 @@ pub(super) struct Interaction {
 pub(super) struct Click {
     deed: Deed,
     incident: String,
-    /// What Slack calls whoever clicked: an id, and a name of their own choice.
+    /// Slack's id of the person who clicked, and a name of that person's own choice.
     pub(super) user: String,
     name: Option<String>,
     pub(super) origin: Origin,
@@ -112,7 +112,7 @@ pub(super) async fn interactions(
             if act_within(&callbacks, &signed, &payload).await {
                 StatusCode::OK.into_response()
             } else {
-                // Slack shows whoever clicked that it did not work.
+                // Slack shows the person who clicked that it did not work.
                 (StatusCode::SERVICE_UNAVAILABLE, "too much at once: click again\n").into_response()
             }
         }
@@ -133,8 +133,8 @@ pub(super) fn apps(callbacks: &Callbacks) -> Vec<Arc<App>> {
     callbacks.ears().into_iter().filter_map(slack).collect()
 }
 
-/// Acts upon every click, and returns when all is durable or Slack has waited long enough; false
-/// where there was no room for one. `apps` are the receivers by whose door it came.
+/// Applies every click, and returns when all is durable or Slack has waited long enough; false if
+/// one was refused for want of room. `apps` are the receivers that share the endpoint.
 pub(super) async fn act_within(callbacks: &Callbacks, apps: &[Arc<App>], payload: &Value) -> bool {
     let (mut acting, mut room) = (Vec::new(), true);
     for click in clicks(payload) {
@@ -198,11 +198,12 @@ async fn act(callbacks: &Callbacks, apps: &[Arc<App>], click: Click) {
     }
 }
 
-/// A silence cannot be seen in the message: whoever asked for it is told what it keeps quiet.
+/// A silence is not visible in the message: the reply to whoever asked for it says what it
+/// suppresses.
 fn silenced(silence: &Silence) -> String {
     let (what, id) = (escape(&silence.selector(), SELECTOR_MAX), &silence.id);
     format!(
-        "Nobody is told of `{what}` until {}. `stepwatch-alerter silences expire {id}` ends that.",
+        "Nobody is notified of `{what}` until {}. `stepwatch-alerter silences expire {id}` ends that.",
         date(silence.ends_at)
     )
 }
@@ -211,7 +212,7 @@ fn date(at: Ts) -> String {
     format!("<!date^{}^{{date_short_pretty}} {{time_secs}}|{at}>", at.0.div_euclid(1000))
 }
 
-/// Why nothing happened.
+/// Why nothing was done.
 fn excuse(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Done | Outcome::Silenced(_) => String::new(),
@@ -234,7 +235,7 @@ fn excuse(outcome: &Outcome) -> String {
 
 enum Read {
     Payload(Value),
-    /// Slack asks whether somebody is here.
+    /// Slack checks whether the endpoint exists.
     Challenge(String),
     Ping,
     Nothing,
@@ -268,7 +269,7 @@ pub(super) fn fuzz(body: &[u8], is_json: bool) {
     }
 }
 
-/// The clicks on our buttons in a payload; those on links and on others' buttons are nothing to us.
+/// The clicks on our buttons in a payload; clicks on links and on others' buttons are ignored.
 pub(super) fn clicks(payload: &Value) -> Vec<Click> {
     if payload["type"] != "block_actions" {
         return Vec::new();
@@ -278,7 +279,7 @@ pub(super) fn clicks(payload: &Value) -> Vec<Click> {
     let name = ["username", "name"].iter().find_map(|key| user[*key].as_str());
     let name = name.map(|name| line(name, NAME_MAX)).filter(|name| !name.is_empty());
     let response_url = payload["response_url"].as_str().map(str::to_owned);
-    let origin = Origin::of(payload);
+    let origin = Origin::from_payload(payload);
     let actions = payload["actions"].as_array().map(Vec::as_slice).unwrap_or_default();
     actions
         .iter()
@@ -295,8 +296,7 @@ pub(super) fn clicks(payload: &Value) -> Vec<Click> {
         .collect()
 }
 
-/// `slack:U0ANN (ann)`: by the name that the configuration has for that id, or else by the one they
-/// gave themselves.
+/// `slack:U0ANN (ann)`: with the configured name of that id, or else with the user's own name.
 fn actor(click: &Click, known: Option<String>) -> String {
     let id = &click.user;
     match known.as_ref().or(click.name.as_ref()) {

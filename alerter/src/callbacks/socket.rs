@@ -1,9 +1,9 @@
-//! Socket Mode: clicks in Slack come through a connection that we open, so that a cluster nobody
-//! can reach hears them too.
+//! Socket Mode: clicks in Slack arrive through a connection that the alerter opens, so that it also
+//! works in a cluster without an address that Slack can reach.
 //!
-//! Slack ends a connection now and then and says so before: the next one is opened while the old
-//! one still serves. Every envelope is acknowledged, after what it led to is durable or Slack has
-//! waited long enough; one that was not comes again, and is recognised.
+//! Slack ends a connection now and then and announces it: the next one is opened while the old one
+//! still serves. Every envelope is acknowledged after its effects are durable or Slack has waited
+//! long enough; one that was not acknowledged is sent again, and is recognised.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ use super::{Callbacks, people, proxy, slack};
 use crate::backoff;
 use crate::notify::slack::{Answers, App};
 
-/// From the question for an address to the handshake's end.
+/// Time from the request for an address to the end of the handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
-/// We say something this often, and so does the other side.
+/// Interval of our pings, and of Slack's.
 const PING_EVERY: Duration = Duration::from_secs(15);
-/// Silence after which a connection is dead, whatever TCP believes.
+/// Silence after which a connection is dead, even if TCP has not noticed.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 /// How long an old connection serves beside its successor.
 const OVERLAP: Duration = Duration::from_mins(1);
@@ -47,7 +47,7 @@ type Socket = WebSocketStream<Box<dyn Io>>;
 
 /// How a connection ended.
 struct End {
-    /// Slack had greeted us on it.
+    /// Slack had sent its hello on it.
     greeted: bool,
     /// Slack had asked for another, which was opened.
     replaced: bool,
@@ -126,7 +126,7 @@ async fn keep(callbacks: Callbacks, apps: Arc<[Arc<App>]>) {
 fn failed(callbacks: &Callbacks, failures: &mut u32, error: &str) {
     *failures = failures.saturating_add(1);
     callbacks.inner.metrics.socket_failures.inc();
-    tracing::warn!(error, failures, "no socket to Slack: clicks are not heard until there is one");
+    tracing::warn!(error, failures, "no socket to Slack: clicks do not arrive until there is one");
 }
 
 async fn connect(app: &App) -> Result<Socket, String> {
@@ -141,7 +141,7 @@ async fn connect(app: &App) -> Result<Socket, String> {
 async fn shake_hands(url: &Url, stream: Box<dyn Io>) -> Result<Socket, String> {
     let config =
         WebSocketConfig::default().max_message_size(Some(MESSAGE_MAX)).max_frame_size(Some(MESSAGE_MAX));
-    // Its text would show the address, which has a ticket in it.
+    // The error's text contains the address with its ticket.
     let opened = tokio_tungstenite::client_async_with_config(url.as_str(), stream, Some(config)).await;
     opened.map(|(socket, _)| socket).map_err(|_| "the WebSocket handshake failed".to_owned())
 }
@@ -177,7 +177,7 @@ async fn serve(socket: Socket, callbacks: Callbacks, apps: Arc<[Arc<App>]>, ask:
                         Some("hello") if !end.greeted => {
                             end.greeted = true;
                             callbacks.inner.metrics.sockets.inc();
-                            tracing::info!("connected to Slack by a socket: clicks are heard");
+                            tracing::info!("connected to Slack by a socket: clicks arrive");
                         }
                         Some("disconnect") if !end.replaced => {
                             tracing::info!(reason = envelope["reason"].as_str(), "Slack asks for another socket");
@@ -210,12 +210,12 @@ async fn serve(socket: Socket, callbacks: Callbacks, apps: Arc<[Arc<App>]>, ask:
     if end.greeted {
         callbacks.inner.metrics.sockets.dec();
     }
-    // What was being acted upon is finished without its acknowledgement; Slack may send it again.
+    // Callbacks in progress are finished without their acknowledgement; Slack may send them again.
     acting.detach_all();
     end
 }
 
-/// Acts upon an envelope and acknowledges it.
+/// Applies an envelope and acknowledges it.
 async fn envelope_of(
     callbacks: Callbacks,
     apps: Arc<[Arc<App>]>,

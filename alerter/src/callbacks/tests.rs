@@ -1,6 +1,7 @@
 use std::io::Write;
 use std::sync::{Arc, LazyLock, Mutex};
 
+use crate::signed_paths;
 use crate::testing::TestApp;
 
 #[derive(Clone, Default)]
@@ -17,8 +18,8 @@ impl Write for Log {
     }
 }
 
-/// What this process logs, whoever logs it. The subscriber is that of the process, because whether
-/// anybody listens at a place that logs is asked only once in a process.
+/// Everything that this process logs. The subscriber is that of the process, because the interest
+/// in a callsite is cached once per process.
 static LOG: LazyLock<Log> = LazyLock::new(|| {
     let log = Log::default();
     let writer = log.clone();
@@ -27,7 +28,7 @@ static LOG: LazyLock<Log> = LazyLock::new(|| {
     log
 });
 
-/// Receivers with a door each for Slack and PagerDuty.
+/// Receivers with one endpoint each for Slack and PagerDuty.
 const DOORS: &str = r##"  - name: chat
     slack: {channel: "#t", token_file: bot, signing_secret_file: signing}
   - name: primary
@@ -46,10 +47,10 @@ async fn a_flood_of_forged_callbacks_is_one_line_of_the_log_for_each_service() {
     let app = TestApp::start_with(DOORS, &secrets.map(|(name, text)| (name, text.to_owned()))).await;
     let client = reqwest::Client::new();
     for (path, header, status) in [
-        (super::slack::PATH, ("x-slack-signature", "v0=00"), 401),
-        (super::slack::PATH, ("x-nothing", "v0=00"), 400),
-        (super::pagerduty::PATH, ("x-pagerduty-signature", "v1=00"), 403),
-        (super::pagerduty::PATH, ("x-nothing", "v1=00"), 400),
+        (signed_paths::SLACK, ("x-slack-signature", "v0=00"), 401),
+        (signed_paths::SLACK, ("x-nothing", "v0=00"), 400),
+        (signed_paths::PAGERDUTY, ("x-pagerduty-signature", "v1=00"), 403),
+        (signed_paths::PAGERDUTY, ("x-nothing", "v1=00"), 400),
     ] {
         for _ in 0..50 {
             let now = crate::clock::wall().0 / 1000;

@@ -40,7 +40,7 @@ impl Scale {
             (low, high) = (low.log10(), high.log10());
         }
         let pad = PAD * (high - low);
-        // A flat line stands in the middle.
+        // A flat line is drawn in the middle.
         let pad = if pad > high.abs() * 1e-9 { pad } else { (high.abs() * 0.05).max(f64::MIN_POSITIVE) };
         Self { low: low - pad, high: high + pad, log }
     }
@@ -104,7 +104,7 @@ fn nice(v: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= v).unwrap_or(10.0 * power)
 }
 
-/// A value with as many digits as tell it from one `step` away.
+/// A value with as many digits as distinguish it from one `step` away.
 pub fn label(v: f64, step: f64) -> String {
     let step = step.abs();
     if v.abs() < step / 2.0 {

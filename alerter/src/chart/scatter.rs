@@ -30,7 +30,7 @@ pub struct Dot {
     pub y: f64,
     /// From 0 to 1.
     pub size: f64,
-    /// Told when it is pointed at.
+    /// Shown when the pointer is on it.
     pub label: String,
     pub kind: DotKind,
 }

@@ -17,7 +17,7 @@ const OTHER_HEIGHT: f64 = 72.0;
 /// Above a panel, for its name.
 const NAME_HEIGHT: f64 = 20.0;
 const AXIS_HEIGHT: f64 = 34.0;
-/// Rows of words of marks, and how high one is.
+/// Rows of captions of marks, and the height of one.
 const MARK_ROWS: usize = 4;
 const MARK_HEIGHT: f64 = 15.0;
 /// Width of a character, about: there is no font to ask.
@@ -36,7 +36,7 @@ const BAND: &str = "#1f66c1";
 
 /// The chart as one `<svg>` element, which is a document of its own too.
 pub fn svg(chart: &Chart<'_>) -> String {
-    let rows = Rows::of(chart);
+    let rows = Rows::arrange(chart);
     let top = 6.0 + MARK_HEIGHT * rows.used as f64;
     let heights = chart.panels.iter().map(|p| NAME_HEIGHT + height(p));
     let bottom = top + heights.sum::<f64>();
@@ -60,7 +60,7 @@ pub fn svg(chart: &Chart<'_>) -> String {
     for (mark, place) in chart.marks.iter().zip(&rows.places) {
         mark_line(&mut out, chart, mark, place, bottom);
     }
-    // Words stand above all lines.
+    // Captions are above all lines.
     for (mark, place) in chart.marks.iter().zip(&rows.places) {
         mark_word(&mut out, chart, mark, place);
     }
@@ -72,7 +72,7 @@ fn height(panel: &Panel<'_>) -> f64 {
     if panel.leads { LEAD_HEIGHT } else { OTHER_HEIGHT }
 }
 
-/// Where a step stands, from the left edge of the picture.
+/// The distance of a step from the left edge of the picture.
 fn x_of(chart: &Chart<'_>, step: i64) -> f64 {
     let (from, to) = (chart.steps.0 as f64, chart.steps.1 as f64);
     LEFT + ((step as f64 - from) / (to - from).max(1.0)).clamp(0.0, 1.0) * INNER
@@ -201,7 +201,7 @@ fn line(out: &mut String, drawn: &[Column], y_of: &dyn Fn(f64) -> f64) {
     }
 }
 
-/// Values that are not numbers have no height: they stand at the upper edge.
+/// Values that are not numbers have no height: they are drawn at the upper edge.
 fn strip(out: &mut String, drawn: &[Column], top: f64) {
     let mut runs: Vec<(f64, f64, u32)> = Vec::new();
     let mut before = false;
@@ -258,7 +258,7 @@ fn steps_axis(out: &mut String, chart: &Chart<'_>, y: f64) {
     );
 }
 
-/// Where the word of a mark stands; none if all rows are taken.
+/// The place of a mark's caption; none if all rows are taken.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     row: Option<usize>,
@@ -273,8 +273,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// From left to right, each word in the first row where it has room.
-    fn of(chart: &Chart<'_>) -> Self {
+    /// From left to right, each caption in the first row where it has room.
+    fn arrange(chart: &Chart<'_>) -> Self {
         let mut order: Vec<usize> = (0..chart.marks.len()).collect();
         order.sort_by_key(|i| chart.marks[*i].step);
         let mut taken = [f64::NEG_INFINITY; MARK_ROWS];
@@ -297,7 +297,7 @@ impl Rows {
     }
 }
 
-/// Where the word of a row stands.
+/// The baseline of a row.
 fn base(row: usize) -> f64 {
     4.0 + MARK_HEIGHT * (row + 1) as f64
 }

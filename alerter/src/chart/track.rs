@@ -1,7 +1,7 @@
-//! What a signal was, step by step, in bounded memory.
+//! The values of a signal, step by step, in bounded memory.
 //!
-//! A track that grows too long joins neighbours: each [`Point`] then stands for several samples and
-//! keeps the lowest and the highest of them, so that a spike of one sample is still there when a
+//! A track that grows too long joins neighbours: each [`Point`] then represents several samples and
+//! keeps the lowest and the highest of them, so that a spike of one sample is still visible when a
 //! year of training has been read. [`columns`] does the same once more, to the width of a picture.
 
 /// Points of one track.
@@ -49,7 +49,7 @@ pub struct Column {
 }
 
 impl Point {
-    fn of(step: i64, attempt: u32, value: f64) -> Self {
+    fn single(step: i64, attempt: u32, value: f64) -> Self {
         let mut point = Self {
             from: step,
             to: step,
@@ -87,12 +87,12 @@ impl Point {
 }
 
 impl Track {
-    /// Takes a sample. Of several ranks the first one leads: where its step falls back, the run was
+    /// Adds a sample. Of several ranks the first one leads: where its step falls back, the run was
     /// restarted.
     pub fn push(&mut self, rank: u32, step: i64, value: f64) {
         let lead = *self.lead.get_or_insert(rank) == rank;
         let Some(last) = self.points.last_mut() else {
-            self.points.push(Point::of(step, self.attempt, value));
+            self.points.push(Point::single(step, self.attempt, value));
             return;
         };
         if step == last.to {
@@ -104,7 +104,7 @@ impl Track {
         if step < last.to {
             self.attempt = self.attempt.saturating_add(1);
         }
-        let point = Point::of(step, self.attempt, value);
+        let point = Point::single(step, self.attempt, value);
         if last.attempt == self.attempt && last.samples <= self.joined {
             last.join(&point);
         } else {

@@ -1,4 +1,4 @@
-//! Asks a running alerter.
+//! The client of a running alerter.
 
 use core::time::Duration;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ pub(super) struct Client {
     proof: Option<Proof>,
 }
 
-/// Who asks.
+/// The credentials of the caller.
 #[derive(Debug)]
 enum Proof {
     Token(Secret),
@@ -98,7 +98,7 @@ impl ClientArgs {
     }
 }
 
-/// What was typed in the place of an address, without what may be a user and a password.
+/// The address as typed, without a possible user and password.
 fn typed(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
@@ -155,7 +155,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(strange)
     }
 
-    /// What it answers, if that is yes.
+    /// The body of a successful answer.
     async fn body(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, ClientError> {
         let url = shown_url(self.base.as_str());
         let request = match &self.proof {
@@ -181,7 +181,7 @@ impl Client {
                 "{url} asks who you are{}: give --token-file (or {TOKEN_VARIABLE}), or set {USER_VARIABLE} and {PASSWORD_VARIABLE}",
                 if self.proof.is_some() { ", and does not know what was sent" } else { "" }
             )),
-            Ok(told) => ClientError::Refused(super::table::plain(&told.error).into_owned()),
+            Ok(answer) => ClientError::Refused(super::table::plain(&answer.error).into_owned()),
             Err(_) => ClientError::Strange { url, why: status.to_string() },
         })
     }

@@ -13,7 +13,7 @@ use crate::notify::Ring;
 use crate::notify::pagerduty::key;
 use crate::store::DeliveryState;
 
-/// Facts, then everything that happened in order, then who was told and why.
+/// Facts, then everything that happened in order, then who was notified and why.
 pub(super) fn story(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> io::Result<()> {
     facts(d, now, out)?;
     writeln!(out, "\nwhat happened")?;
@@ -22,7 +22,7 @@ pub(super) fn story(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> io::Res
         t.row([since(d, entry.at.0).as_str(), &entry.at.0.to_string(), &entry.actor, &entry.what]);
     }
     t.write(out)?;
-    writeln!(out, "\nwho was told, and why")?;
+    writeln!(out, "\nwho was notified, and why")?;
     if d.deliveries.is_empty() {
         writeln!(out, "  nobody")?;
     }
@@ -33,7 +33,7 @@ pub(super) fn story(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> io::Res
         before = at;
     }
     if let Some(quiet) = &d.incident.quiet {
-        writeln!(out, "  now told to nobody: {} ({})", plain(&quiet.words), plain(&quiet.by))?;
+        writeln!(out, "  now notifies nobody: {} ({})", plain(&quiet.words), plain(&quiet.by))?;
     }
     Ok(())
 }
@@ -58,7 +58,7 @@ fn message(d: &IncidentDetail, m: &DeliveryView, before: Ts, out: &mut dyn Write
     }
     match &m.path {
         Some(path) => way(path, &mut t),
-        None => t.row(["chosen", "it knew of the incident: whoever was told hears what becomes of it"]),
+        None => t.row(["chosen", "it was notified of the incident before: it gets every later message too"]),
     }
     for entry in d.timeline.iter().filter(|e| e.suppressed.is_some() && e.at.0 >= before && e.at.0 <= at) {
         t.row(["held back", &held(entry)]);
@@ -81,7 +81,7 @@ fn way(path: &PathView, t: &mut Table) {
     }
     if path.level > 0 {
         let policy = path.policy.as_ref().map(|p| format!(" of policy {p}")).unwrap_or_default();
-        let again = if path.again > 0 { format!(", told again ({})", path.again) } else { String::new() };
+        let again = if path.again > 0 { format!(", notified again ({})", path.again) } else { String::new() };
         t.row(["level", &format!("{}{policy}{again}", path.level)]);
     }
     for words in &path.chosen {
@@ -96,7 +96,7 @@ fn held(entry: &TimelineView) -> String {
     format!("since {}: {}", entry.at.0, entry.suppressed.as_deref().unwrap_or(&entry.what))
 }
 
-/// What became of it, and how hard that was.
+/// The outcome, and the number of attempts.
 fn fate(d: &DeliveryView) -> String {
     let done = d.done_at.as_deref().unwrap_or_default();
     let took = done.parse::<jiff::Timestamp>().ok().map(|t| Ts(t.as_millisecond()) - d.created_at.0);

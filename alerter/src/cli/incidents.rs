@@ -18,7 +18,7 @@ use crate::clock::wall;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum IncidentsCommand {
-    /// The latest incidents; only unresolved ones unless told otherwise
+    /// The latest incidents; only unresolved ones unless a filter says otherwise
     List(ListArgs),
     /// The facts of one incident
     Show(OneArgs),
@@ -26,7 +26,7 @@ pub(super) enum IncidentsCommand {
     Ack(AnswerArgs),
     /// Close an incident by hand
     Resolve(AnswerArgs),
-    /// Tell the next level now
+    /// Notify the next level now
     Escalate(AnswerArgs),
     /// Give an incident back: its escalation begins again
     Unack(AnswerArgs),
@@ -157,7 +157,7 @@ async fn postmortem(args: PostmortemArgs, out: &mut dyn Write) -> Result<(), Cli
         }
     };
     let Some(path) = args.output else { return Ok(out.write_all(text.as_bytes())?) };
-    // What somebody has begun to fill in is not overwritten.
+    // A file that somebody has begun to complete is not overwritten.
     let mut file =
         std::fs::File::create_new(&path).map_err(|e| CliError::Other(format!("{}: {e}", path.display())))?;
     file.write_all(text.as_bytes())?;
@@ -189,7 +189,7 @@ async fn answer(args: AnswerArgs, verb: &str, done: &str, out: &mut dyn Write) -
         return json(out, &incident);
     }
     let (already, who, when) = match (&incident.acked_by, incident.acked_at) {
-        // Somebody was faster: that is the name which counts.
+        // Somebody was faster: the answer names that person.
         (Some(first), at) if verb == "ack" && !is_mine(first, me.trim()) => {
             ("was already ", first.clone(), at.map(|at| format!(" at {}", at.0)).unwrap_or_default())
         }
@@ -208,7 +208,7 @@ async fn answer(args: AnswerArgs, verb: &str, done: &str, out: &mut dyn Write) -
     Ok(())
 }
 
-/// The alerter puts the name that it knows before the one that it is told: `api:ops (alice)`.
+/// The alerter puts the name of the token before the one that the client gives: `api:ops (alice)`.
 fn is_mine(name: &str, me: &str) -> bool {
     name == me || name.ends_with(&format!(" ({me})")) || name.split_once(':').is_some_and(|(_, n)| n == me)
 }
@@ -224,8 +224,8 @@ async fn note(NoteArgs { note, answer: args }: NoteArgs, out: &mut dyn Write) ->
     }
 }
 
-/// A name for whoever types: at 3 am in a container without a user, an answer must not fail for
-/// want of one.
+/// A name for the person at the terminal: at 3 am in a container without a user, an answer must not
+/// fail for want of one.
 pub(super) fn whoami(env: impl Fn(&str) -> Option<String>) -> String {
     let named = ["USER", "LOGNAME"].into_iter().filter_map(env).find(|name| !name.trim().is_empty());
     named.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
@@ -240,14 +240,14 @@ pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) 
     if incidents.is_empty() {
         return writeln!(out, "no incidents");
     }
-    let columns = ["ID", "SEVERITY", "STATE", "TOLD", "ABOUT", "KIND", "OPENED", "STEP", "SUMMARY"];
+    let columns = ["ID", "SEVERITY", "STATE", "NOTIFIED", "ABOUT", "KIND", "OPENED", "STEP", "SUMMARY"];
     let mut table = Table::new(&columns);
     for i in incidents {
         table.row([
             i.id.as_str(),
             i.severity.as_str(),
             i.standing(),
-            &told(i, now),
+            &notified(i, now),
             &i.place(),
             i.kind.as_str(),
             &ago(now, i.opened_at),
@@ -258,19 +258,19 @@ pub(super) fn listing(incidents: &[IncidentView], now: Ts, out: &mut dyn Write) 
     table.write(out)
 }
 
-/// Whom a page should have woken and does not is said aloud.
+/// Prints the number of open pages that notify nobody.
 pub(super) fn unheard(incidents: &[IncidentView], out: &mut dyn Write) -> std::io::Result<()> {
     let hidden =
         |i: &&IncidentView| i.state == State::Open && i.severity == Severity::Page && i.quiet.is_some();
     match incidents.iter().filter(hidden).count() {
         0 => Ok(()),
-        1 => writeln!(out, "\n1 open page is told to nobody"),
-        n => writeln!(out, "\n{n} open pages are told to nobody"),
+        1 => writeln!(out, "\n1 open page notifies nobody"),
+        n => writeln!(out, "\n{n} open pages notify nobody"),
     }
 }
 
-/// Who knows of it, or what keeps it from them.
-fn told(i: &IncidentView, now: Ts) -> String {
+/// Who is notified of it, or what suppresses it.
+fn notified(i: &IncidentView, now: Ts) -> String {
     match (&i.quiet, i.state) {
         (_, State::Resolved) => match i.reopens_at {
             Some(at) => format!("back in {}", Span((at.0 - now).0.max(0))),
@@ -279,7 +279,7 @@ fn told(i: &IncidentView, now: Ts) -> String {
         (Some(quiet), _) => match quiet.why {
             Hidden::Silenced => format!("NOBODY: silence {}", quiet.by),
             Hidden::Inhibited => format!("NOBODY: hidden by {}", quiet.by),
-            Hidden::RolledUp => format!("NOBODY: told in {}", quiet.by),
+            Hidden::RolledUp => format!("NOBODY: part of {}", quiet.by),
         },
         (None, State::Acknowledged) => i.acked_by.clone().unwrap_or_else(|| "-".into()),
         (None, State::Open) => match (i.level, i.next_escalation_at) {
@@ -294,7 +294,7 @@ fn told(i: &IncidentView, now: Ts) -> String {
 fn value(i: &IncidentView) -> String {
     if i.kind == Kind::AlertStorm {
         return format!(
-            "{} incidents more than the {} that are told one by one",
+            "{} incidents more than the {} that are notified one by one",
             short(i.value),
             short(i.expected)
         );
@@ -309,7 +309,7 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
     let place = i.place();
     let place = plain(&place);
     let place = if i.run.is_empty() { format!("on {place}") } else { format!("in run {place}") };
-    // An alerter of before does not say it.
+    // An older alerter does not send it.
     let title = if i.title.is_empty() { i.kind.title() } else { &i.title };
     writeln!(out, "{}  {severity}: {} ({}) {place}", i.id, plain(title), i.kind.as_str())?;
     writeln!(out)?;
@@ -333,7 +333,7 @@ pub(super) fn facts(d: &IncidentDetail, now: Ts, out: &mut dyn Write) -> std::io
         t.row(["flaps", &format!("came back {} times", i.flaps)]);
     }
     if let Some(quiet) = &i.quiet {
-        t.row(["told to", &format!("nobody: {} ({})", quiet.words, quiet.by)]);
+        t.row(["notifies", &format!("nobody: {} ({})", quiet.words, quiet.by)]);
     }
     for link in &d.links {
         t.row([link.text.to_lowercase().as_str(), &link.href]);
@@ -350,7 +350,7 @@ fn steps(i: &IncidentView) -> String {
     )
 }
 
-/// How things stand, and what happens next.
+/// The state of the incident, and what happens next.
 fn standing(i: &IncidentView, now: Ts) -> String {
     match i.state {
         State::Open => {

@@ -1,4 +1,4 @@
-//! `notify test`: the only way to know that a page would arrive is to send one.
+//! `notify test`: only a page that is sent proves that a page would arrive.
 
 use core::time::Duration;
 use std::io::Write;
@@ -37,7 +37,7 @@ pub(super) struct TestArgs {
     format: Format,
 }
 
-/// What came of one test.
+/// The result of one test.
 #[derive(Debug, Serialize)]
 struct Outcome<'a> {
     receiver: &'a str,
@@ -48,7 +48,7 @@ struct Outcome<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
     seconds: f64,
-    /// What the templates made of it, where there are any.
+    /// The rendered templates, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     says: Option<Says>,
 }
@@ -79,7 +79,7 @@ pub(super) async fn test(args: TestArgs, out: &mut dyn Write) -> Result<(), CliE
     for name in chosen {
         let Some(notifier) = config.receivers.get(name) else { continue };
         let (first, failed) = worded(&config.templates, name, now);
-        let says = config.file.has_templates(name).then(|| Says::of(&first.message));
+        let says = config.file.has_templates(name).then(|| Says::from_message(&first.message));
         let started = Instant::now();
         let (error, warning) = match try_one(notifier.as_ref(), first, &failed).await {
             Ok(warning) => (None, warning),
@@ -120,8 +120,8 @@ fn show(outcomes: &[Outcome<'_>], out: &mut dyn Write) -> std::io::Result<()> {
     outcomes.iter().try_for_each(|o| o.says.as_ref().map_or(Ok(()), |says| says.write(o.receiver, out)))
 }
 
-/// A test in the words that the receiver would be told an incident in. Whatever a template makes of
-/// the title, it says what it is.
+/// A test message in the receiver's own words for an incident. Whatever a template makes of the
+/// title, it says that it is a test.
 fn worded(templates: &Templates, receiver: &str, now: Ts) -> (Notification, Vec<Failed>) {
     let mut n = test_notification(receiver, &format!("test-{}", now.0), now);
     let failed = templates.dress(&mut n);
@@ -131,7 +131,7 @@ fn worded(templates: &Templates, receiver: &str, now: Ts) -> (Notification, Vec<
     (n, failed)
 }
 
-/// Delivers it and its end; returns what is doubtful all the same.
+/// Delivers the message and its end; returns warnings.
 async fn try_one(
     notifier: &dyn Notifier,
     first: Notification,
@@ -154,7 +154,7 @@ async fn try_one(
 }
 
 impl Says {
-    fn of(m: &Message) -> Self {
+    fn from_message(m: &Message) -> Self {
         Self {
             title: m.title.clone(),
             summary: m.summary.clone(),

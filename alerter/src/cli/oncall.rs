@@ -1,4 +1,4 @@
-//! Who is on call, on a terminal.
+//! The on-call schedules on a terminal.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub(super) async fn run(args: OnCallArgs, out: &mut dyn Write, err: &mut dyn Wri
             for line in missing {
                 writeln!(err, "{line}")?;
             }
-            OnCallView::of(&oncall, args.schedule.as_deref(), args.at, args.days, now)
+            OnCallView::from_on_call(&oncall, args.schedule.as_deref(), args.at, args.days, now)
                 .map_err(CliError::Other)?
         }
         None => asked(&args).await?,
@@ -83,7 +83,7 @@ fn one(s: &ScheduleView, now: Ts, out: &mut dyn Write) -> std::io::Result<()> {
     let until = s.until.map_or_else(String::new, |until| format!(", until {}", zone.show(until.0)));
     let fallback = if s.fallback.is_empty() { NO_FALLBACK.into() } else { s.fallback.join(", ") };
     let who = if s.on_call.is_empty() {
-        format!("NOBODY{until}; told instead: {fallback}")
+        format!("NOBODY{until}; notified instead: {fallback}")
     } else {
         let person = |p: &crate::api::oncall::PersonView| format!("{} ({})", p.user, p.receivers.join(", "));
         let people = s.on_call.iter().map(person).collect::<Vec<_>>().join(" and ");

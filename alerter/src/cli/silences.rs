@@ -17,11 +17,11 @@ use crate::clock::wall;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SilencesCommand {
-    /// Tell nobody about incidents that match, for a while
+    /// Suppress notifications of incidents that match, for a while
     Add(AddArgs),
-    /// The silences there are; without those that are over unless told otherwise
+    /// The silences; without those that are over unless a filter says otherwise
     List(ListArgs),
-    /// End silences now: whatever they keep quiet and is still open is told
+    /// End silences now: people are notified of what they suppressed and is still open
     Expire(ExpireArgs),
     /// What a silence would keep quiet now, and would have in the last days
     Preview(PreviewArgs),
@@ -140,7 +140,7 @@ async fn add(args: AddArgs, out: &mut dyn Write) -> Result<(), CliError> {
         writeln!(out, "warning: {}", plain(warning))?;
     }
     if !silence.incidents.is_empty() {
-        writeln!(out, "open incidents that nobody is told of now: {}", silence.incidents.join(", "))?;
+        writeln!(out, "open incidents that nobody is notified of now: {}", silence.incidents.join(", "))?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Who would be told what and when, found by letting the engine live through an incident that
-//! nobody has.
+//! Who would be notified of what and when, found by running the engine through an incident that
+//! does not exist.
 //!
 //! The engine is the one that runs: its routes, conditions, schedules and timers, in virtual time.
 //! Nothing is sent.
@@ -28,7 +28,7 @@ use crate::config::{Config, File};
 use crate::notify::ReceiverConfig;
 use crate::templates::Failed;
 
-/// Who answers in a simulation.
+/// The name of the simulated person.
 const ANSWERS: &str = "simulation";
 /// How the engine calls the first route.
 const OUR_ROUTE: &str = "routes[0]";
@@ -55,7 +55,7 @@ pub(super) struct SimulateArgs {
     /// The run that is hit
     #[arg(long, default_value = "simulated-run")]
     run: String,
-    /// The node that is sick, if one is
+    /// The node that is faulty, if one is
     #[arg(long)]
     node: Option<String>,
     /// Dollars an hour that it burns
@@ -64,14 +64,14 @@ pub(super) struct SimulateArgs {
     /// Somebody acknowledges after so long; by default nobody ever does
     #[arg(long, value_name = "DURATION", value_parser = Span::parse)]
     ack_after: Option<Span>,
-    /// How long to look: a page is told again and again for as long as nobody answers
+    /// How long to look: a page is sent again and again for as long as nobody answers
     #[arg(long = "for", value_name = "DURATION", default_value = "2h", value_parser = Span::parse)]
     lasts: Span,
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
 
-/// What happened in it, in order.
+/// The events of the simulation, in order.
 #[derive(Debug, Serialize)]
 struct Story {
     at: When,
@@ -81,17 +81,17 @@ struct Story {
     node: Option<String>,
     policy: Option<String>,
     entries: Vec<Entry>,
-    /// Of a fault of the alerter: which way a fault of its store takes, whatever the routes say of
+    /// Of a fault of the alerter: the receivers of a fault of its store, whatever the routes say of
     /// all others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    of_the_store: Vec<Told>,
-    /// What could not be looked at.
+    of_the_store: Vec<StoreFaultRoute>,
+    /// What could not be simulated.
     missing: Vec<String>,
 }
 
-/// Whom a way leads to, on any of its levels.
+/// The receivers of a route, on any of its levels.
 #[derive(Debug, Serialize)]
-struct Told {
+struct StoreFaultRoute {
     route: String,
     notify: Vec<String>,
 }
@@ -110,20 +110,21 @@ enum What {
     /// A line of the incident's history: what was decided, and why.
     Decided { why: String },
     /// A message.
-    Told {
+    #[serde(rename = "told")]
+    Notified {
         receiver: String,
         channel: String,
         users: Vec<String>,
         action: Action,
         title: String,
-        /// The words of it, where they are not the built-in ones.
+        /// The message's text, where it is not the built-in one.
         #[serde(skip_serializing_if = "Option::is_none")]
         summary: Option<String>,
         reason: String,
-        /// How often this receiver has rung somebody by then, where this message does.
+        /// How many calls of this receiver there were by then, if this message is a call.
         #[serde(skip_serializing_if = "Option::is_none")]
         ring: Option<u32>,
-        /// What goes on about an earlier call, where it rings nobody anew.
+        /// What goes on about an earlier call, where this message calls nobody anew.
         #[serde(skip_serializing_if = "Option::is_none")]
         left_to: Option<String>,
     },
@@ -206,7 +207,7 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
                 entries
                     .extend(failed.into_iter().map(|f| Entry::new(at, begin, What::Decided { why: why(f) })));
             }
-            entries.extend(Entry::of(at, begin, effect, file));
+            entries.extend(Entry::from_effect(at, begin, effect, file));
         }
     };
     engine.dry_run(begin, &what, &mut effects);
@@ -242,8 +243,8 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
     })
 }
 
-/// The ways of a store that takes nothing.
-fn of_the_store(args: &SimulateArgs, config: &ResponderConfig) -> Vec<Told> {
+/// The routes of the notification that the store refuses writes.
+fn of_the_store(args: &SimulateArgs, config: &ResponderConfig) -> Vec<StoreFaultRoute> {
     if args.kind != Kind::AlerterFault {
         return Vec::new();
     }
@@ -258,7 +259,7 @@ fn of_the_store(args: &SimulateArgs, config: &ResponderConfig) -> Vec<Told> {
     let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     // A configuration that passed has routes that can be read.
     let router = Router::new(&config.routes, &config.teams).unwrap_or_default();
-    let told = |way: Way| {
+    let recipients = |way: Way| {
         let mut notify = Vec::new();
         for name in way.levels.into_iter().flat_map(|level| level.notify) {
             if !notify.contains(&name) {
@@ -269,16 +270,16 @@ fn of_the_store(args: &SimulateArgs, config: &ResponderConfig) -> Vec<Told> {
             Some(policy) if way.route == OUR_ROUTE => format!("--policy {policy}"),
             _ => way.route,
         };
-        Told { route, notify }
+        StoreFaultRoute { route, notify }
     };
-    router.ways(config, &labels).into_iter().map(told).collect()
+    router.ways(config, &labels).into_iter().map(recipients).collect()
 }
 
 impl Entry {
-    fn of(at: Ts, begin: Ts, effect: Effect, file: &File) -> Option<Self> {
+    fn from_effect(at: Ts, begin: Ts, effect: Effect, file: &File) -> Option<Self> {
         let what = match effect {
             Effect::Timeline(entry) => What::Decided { why: entry.what },
-            Effect::Notify(n) => What::Told {
+            Effect::Notify(n) => What::Notified {
                 channel: channel(file, &n.receiver),
                 summary: file.has_templates(&n.receiver).then_some(n.message.summary),
                 receiver: n.receiver,
@@ -296,7 +297,7 @@ impl Entry {
         Some(Self::new(at, begin, what))
     }
 
-    /// The one route of a rehearsed policy is ours, and in no configuration.
+    /// The one route of a rehearsed policy is made here, and in no configuration.
     fn by_policy(&mut self, policy: &str) {
         if let What::Decided { why } = &mut self.what {
             *why = why.replace(OUR_ROUTE, &format!("--policy {policy}"));
@@ -308,11 +309,11 @@ impl Entry {
     }
 }
 
-/// Numbers the calls that ring, by receiver.
+/// Numbers the calls that notify somebody, by receiver.
 fn count_rings(file: &File, entries: &mut [Entry]) {
     let mut rung = BTreeMap::<String, u32>::new();
     for entry in entries {
-        let What::Told { receiver, action: Action::Trigger, ring, left_to: None, .. } = &mut entry.what
+        let What::Notified { receiver, action: Action::Trigger, ring, left_to: None, .. } = &mut entry.what
         else {
             continue;
         };
@@ -324,13 +325,13 @@ fn count_rings(file: &File, entries: &mut [Entry]) {
     }
 }
 
-/// How often each receiver rings.
+/// How often each receiver is called.
 fn rings(story: &Story) -> BTreeMap<&str, u32> {
-    let told = story.entries.iter().filter_map(|e| match &e.what {
-        What::Told { receiver, ring: Some(ring), .. } => Some((receiver.as_str(), *ring)),
+    let rings = story.entries.iter().filter_map(|e| match &e.what {
+        What::Notified { receiver, ring: Some(ring), .. } => Some((receiver.as_str(), *ring)),
         _ => None,
     });
-    told.collect()
+    rings.collect()
 }
 
 /// The kind of a receiver: the key of it that is not its name.
@@ -349,12 +350,12 @@ fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()>
         writeln!(out, "note: {}", plain(line))?;
     }
     writeln!(out)?;
-    let mut table = Table::new(&["AT", "AFTER", "TOLD", "BY", "WHAT, AND WHY"]);
+    let mut table = Table::new(&["AT", "AFTER", "NOTIFIED", "BY", "WHAT, AND WHY"]);
     for entry in &story.entries {
         let (at, after) = (zone.show(entry.at.0), (entry.at.0 - story.at.0).to_string());
         match &entry.what {
             What::Decided { why } => table.row([at.as_str(), &after, "", "", why]),
-            What::Told { receiver, channel, users, action, title, summary, reason, ring, .. } => {
+            What::Notified { receiver, channel, users, action, title, summary, reason, ring, .. } => {
                 let who = if users.is_empty() { "everybody there".to_owned() } else { users.join(", ") };
                 let by = format!("{receiver} ({channel})");
                 table.row([
@@ -380,12 +381,12 @@ fn table(story: &Story, zone: &Zone, out: &mut dyn Write) -> std::io::Result<()>
     for (receiver, times) in rung {
         writeln!(out, "{} rings {times} time{}", plain(receiver), if times == 1 { "" } else { "s" })?;
     }
-    if !story.entries.iter().any(|e| matches!(e.what, What::Told { .. })) {
-        writeln!(out, "\nnobody is told")?;
+    if !story.entries.iter().any(|e| matches!(e.what, What::Notified { .. })) {
+        writeln!(out, "\nnobody is notified")?;
     }
-    for Told { route, notify } in &story.of_the_store {
+    for StoreFaultRoute { route, notify } in &story.of_the_store {
         let whom = if notify.is_empty() { "nobody".to_owned() } else { notify.join(", ") };
-        writeln!(out, "\na database that takes nothing is told to {} ({})", plain(&whom), plain(route))?;
+        writeln!(out, "\na database that refuses writes notifies {} ({})", plain(&whom), plain(route))?;
     }
     Ok(())
 }

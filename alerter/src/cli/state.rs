@@ -1,4 +1,4 @@
-//! What a running alerter watches, through whom, and how it is: on a terminal.
+//! The runs, sources and status of a running alerter on a terminal.
 
 use std::io::Write;
 

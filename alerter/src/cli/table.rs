@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use stepwatch_wire::words;
 
-/// What came from outside must not steer the terminal.
+/// Removes control characters: text from outside must not steer the terminal.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
     words::line(text)
 }

@@ -113,7 +113,7 @@ fn delivery(seq: u32, receiver: &str, state: DeliveryState, created: i64) -> Del
     }
 }
 
-/// Silenced at first, told when that ended, escalated to whoever was on call, answered.
+/// Silenced at first, notified when that ended, escalated to whoever was on call, answered.
 fn detail() -> IncidentDetail {
     let entry = |s, actor: &str, what: &str| TimelineView {
         at: at(s),
@@ -155,8 +155,8 @@ fn detail() -> IncidentDetail {
         path: None,
         ..chat.clone()
     };
-    let mut told_once_more = delivery(2, "pd", DeliveryState::Superseded, 420);
-    told_once_more.error = Some("already acknowledged".into());
+    let mut superseded = delivery(2, "pd", DeliveryState::Superseded, 420);
+    superseded.error = Some("already acknowledged".into());
     IncidentDetail {
         description: None,
         links: Vec::new(),
@@ -184,7 +184,7 @@ fn detail() -> IncidentDetail {
             entry(61, "chat", "trigger delivered"),
             entry(425, "alice", "acknowledged after 7m 5s; escalation stops"),
         ],
-        deliveries: vec![chat, primary, told_once_more, answer],
+        deliveries: vec![chat, primary, superseded, answer],
     }
 }
 
@@ -260,7 +260,7 @@ fn listing() {
     let node = gpu_fault();
     let both = IncidentView { id: "01KAHTZ9".into(), run: "llama-70b".into(), ..gpu_fault() };
     let now = Ts(OPENED + 250_000);
-    // What is kept from whom, and what nobody has been told yet.
+    // What is suppressed, and what nobody has been notified of yet.
     let silenced = IncidentView { quiet: Some(hidden(Hidden::Silenced, "5f0c")), ..incident() };
     let inhibited = IncidentView { quiet: Some(hidden(Hidden::Inhibited, "01KAHTZ8")), ..incident() };
     let rolled_up = IncidentView { quiet: Some(hidden(Hidden::RolledUp, "01KAHTZX")), ..gpu_fault() };
@@ -340,7 +340,7 @@ fn whatever_answers_a_person_answers_a_program_too() {
     }
     let mut deaf = Vec::new();
     leaves(&Cli::command(), "", &mut deaf);
-    // One answers nobody, the other has nothing but JSON to say.
+    // One alerter does not answer, the other answers only in JSON.
     assert_eq!(deaf, ["run", "openapi"]);
 }
 
@@ -422,7 +422,7 @@ async fn receivers_are_tried_for_real() {
     let got = app.hook.wait_for(|s| s.deliveries.len() == 2, DEADLINE).await.unwrap();
     assert!(got.deliveries[0].body.to_string().contains("TEST"), "{:?}", got.deliveries[0]);
 
-    // In words of the operator's own, which cannot hide that it is a test.
+    // In the operator's own words, which cannot hide that it is a test.
     app.reconfigure("templates: {title: 'on fire: {{ run.name }}', summary: 'own words'}\n");
     let (status, out, _) = cli(&["notify", "test", "--config", path.to_str().unwrap()]).await;
     assert!(status == 0 && out.contains("hook says:\n  TEST: on fire: test-run\n  own words\n"), "{out}");
@@ -445,7 +445,7 @@ async fn receivers_are_tried_for_real() {
 }
 
 #[tokio::test]
-async fn a_message_that_would_be_sent_twice_is_told_by_the_test() {
+async fn a_message_that_would_be_sent_twice_is_reported_by_the_test() {
     let (fake, dir) = (FakeSlack::start().await, tempfile::tempdir().unwrap());
     std::fs::write(dir.path().join("token"), Slack::TOKEN).unwrap();
     let file = dir.path().join("alerter.yml");
@@ -459,11 +459,11 @@ async fn a_message_that_would_be_sent_twice_is_told_by_the_test() {
         out
     };
     assert!(!test("#training").await.contains("warning"));
-    let told = test("#war-room").await;
-    assert!(told.contains("warning: chat: a message whose answer is lost would be sent twice"), "{told}");
+    let output = test("#war-room").await;
+    assert!(output.contains("warning: chat: a message whose answer is lost would be sent twice"), "{output}");
     assert!(
-        told.contains("it needs groups:read, and the token has channels:history,channels:read,chat:write"),
-        "{told}"
+        output.contains("it needs groups:read, and the token has channels:history,channels:read,chat:write"),
+        "{output}"
     );
 }
 

@@ -1,4 +1,4 @@
-//! `api:` and `audit:`: who may use the API for what, and how long it is remembered who did.
+//! `api:` and `audit:`: the tokens of the API, and how long the audit log is kept.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use stepwatch_model::time::Span;
 
 use super::File;
 use super::check::unique;
-use crate::api::auth::{Glob, Grant, Keyring, Scope, Scopes, TokenScope};
+use crate::access::{Glob, Grant, Keyring, Scope, Scopes, TokenScope};
 use crate::notify::SecretSource;
 
-/// Characters of a token: a guess must be hopeless, since hashes of tokens are fast to make.
+/// Least characters of a token: it must not be guessed, since hashes of tokens are fast to compute.
 const MIN_TOKEN: usize = 16;
 const MAX_TOKEN: usize = 1024;
 const MAX_TOKENS: usize = 1000;
@@ -21,21 +21,21 @@ const MAX_NAMES: usize = 64;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Api {
-    /// Without any, nobody is asked for one.
+    /// Without any, requests need no token.
     pub tokens: Vec<Token>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
-    /// Stands in histories as `api:NAME`.
+    /// Shown in histories as `api:NAME`.
     pub name: String,
     #[serde(default)]
     pub token_file: Option<PathBuf>,
     #[serde(default)]
     pub token_env: Option<String>,
     pub scopes: Vec<Scope>,
-    /// Only of these runs; `*` stands for any characters.
+    /// Only of these runs; `*` matches any characters.
     #[serde(default)]
     pub runs: Vec<Glob>,
     /// Only of these teams.
@@ -90,11 +90,11 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     }
 }
 
-/// Reads the secrets, and keeps what they are known by.
+/// Reads the secrets, and keeps their hashes.
 pub(super) fn keyring(file: &File, errors: &mut Vec<String>) -> Keyring {
     let mut keyring = Keyring::default();
     for (i, token) in file.api.tokens.iter().enumerate() {
-        // That there is none, or are two, is told already.
+        // That there is no source, or two, is reported already.
         let Ok(source) = token.source() else { continue };
         let key = if token.token_file.is_some() { "token_file" } else { "token_env" };
         let at = format!("api.tokens[{i}].{key}");
@@ -114,7 +114,8 @@ pub(super) fn keyring(file: &File, errors: &mut Vec<String>) -> Keyring {
             continue;
         }
         let token_scope = TokenScope { runs: token.runs.clone(), teams: token.teams.clone() };
-        let grant = Grant { name: token.name.clone(), scopes: Scopes::of(&token.scopes), token_scope };
+        let grant =
+            Grant { name: token.name.clone(), scopes: Scopes::from_granted(&token.scopes), token_scope };
         if let Err(same) = keyring.add(&secret, grant) {
             errors.push(format!("{at}: holds the same token as {:?}; each needs its own", same.name));
         }
@@ -122,7 +123,7 @@ pub(super) fn keyring(file: &File, errors: &mut Vec<String>) -> Keyring {
     keyring
 }
 
-/// What is allowed and probably not meant.
+/// Warnings: allowed, and probably not intended.
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     for (i, token) in file.api.tokens.iter().enumerate() {
         for (t, glob) in token.teams.iter().enumerate() {
@@ -147,7 +148,8 @@ mod tests {
 
     use crate::config::Config;
 
-    /// A configuration in a directory with token files, as a person would see what becomes of it.
+    /// A configuration in a directory with token files; returns the messages that a person would
+    /// see.
     fn parse(tokens: &str) -> Result<Config, String> {
         let dir = tempfile::tempdir().unwrap();
         let good = "0123456789abcdef";
@@ -189,8 +191,8 @@ mod tests {
             "    - {name: a, token_file: good}\n",
             "    - {name: a b, scopes: []}\n    - {name: c, token_file: none, token_env: HOME, scopes: [read, read]}\n    - {name: c, token_file: none, scopes: [admin], runs: [x]}\n    - {name: d, token_file: short, scopes: [read]}\n    - {name: e, token_file: spaces, scopes: [read]}\n    - {name: f, token_file: good, scopes: [read]}\n    - {name: g, token_file: same, scopes: [read]}\naudit: {retention: 1h, max_entries: 1}\n",
         ];
-        let told = all.map(|text| parse(text).unwrap_err()).join("\n\n");
-        assert!(!told.contains("hunter2") && !told.contains("0123456789"), "{told}");
-        assert_snapshot!(told);
+        let mistakes = all.map(|text| parse(text).unwrap_err()).join("\n\n");
+        assert!(!mistakes.contains("hunter2") && !mistakes.contains("0123456789"), "{mistakes}");
+        assert_snapshot!(mistakes);
     }
 }

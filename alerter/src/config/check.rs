@@ -1,4 +1,4 @@
-//! Mistakes that no single value shows.
+//! Mistakes that become visible only between several values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,17 +40,17 @@ pub(super) fn values(file: &File, errors: &mut Vec<String>) {
     }
 }
 
-/// Names that are used, against names that exist.
+/// Checks the names that are used against the names that exist.
 pub(super) fn references(file: &File, errors: &mut Vec<String>) {
     let receivers = unique("receivers", file.receivers.iter().map(|r| r.name.as_str()), errors);
-    // Whom a level or a route may name.
+    // The names that a level or a route may use.
     let people = oncall::items(file);
     let receivers: BTreeSet<&str> = receivers.into_iter().chain(people.iter().map(String::as_str)).collect();
     let policies = unique("policies", file.policies.iter().map(|p| p.name.as_str()), errors);
     for (i, policy) in file.policies.iter().enumerate() {
         levels(&format!("policies[{i}]"), policy, &receivers, errors);
     }
-    // Who is told, by a policy or by name.
+    // Who is notified, by a policy or by name.
     let destination = |at: &str, policy: Option<&str>, notify: &[String], errors: &mut Vec<String>| {
         known(&format!("{at}.notify[]"), "receiver", notify.iter().map(String::as_str), &receivers, errors);
         known(&format!("{at}.policy"), "policy", policy, &policies, errors);
@@ -73,7 +73,7 @@ pub(super) fn references(file: &File, errors: &mut Vec<String>) {
 
 fn levels(at: &str, policy: &Policy, receivers: &BTreeSet<&str>, errors: &mut Vec<String>) {
     if policy.levels.is_empty() {
-        errors.push(format!("{at}: has no levels, so that it would tell nobody"));
+        errors.push(format!("{at}: has no levels, so that it would notify nobody"));
     }
     for (i, level) in policy.levels.iter().enumerate() {
         let at = format!("{at}.levels[{i}]");
@@ -93,7 +93,7 @@ fn levels(at: &str, policy: &Policy, receivers: &BTreeSet<&str>, errors: &mut Ve
     }
 }
 
-/// The names, each told once if it is bad or taken.
+/// The names, each reported once if it is invalid or taken.
 pub(super) fn unique<'a>(
     what: &str,
     names: impl Iterator<Item = &'a str>,
@@ -143,20 +143,22 @@ pub(super) fn receivers(configs: &[ReceiverConfig], errors: &mut Vec<String>) ->
             Ok(notifier) => drop(built.insert(config.name.clone(), notifier)),
             Err(e) => {
                 let whose = format!("receiver {:?}: ", config.name);
-                let (whose, told) = e.strip_prefix(&whose).map_or(("", e.as_str()), |told| (&whose, told));
-                let path = culprit(config, told);
+                let (whose, mistake) =
+                    e.strip_prefix(&whose).map_or(("", e.as_str()), |mistake| (&whose, mistake));
+                let path = culprit(config, mistake);
                 // The key that leads a message is part of the path already.
                 let key = path.rsplit('.').next().unwrap_or_default();
-                let told = told.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(told);
-                errors.push(format!("receivers[{i}]{path}: {whose}{told}"));
+                let mistake =
+                    mistake.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(mistake);
+                errors.push(format!("receivers[{i}]{path}: {whose}{mistake}"));
             }
         }
     }
     built
 }
 
-/// The path, within the receiver, of what the message is about: the file or variable that it names,
-/// or the key that it begins with.
+/// The path, within the receiver, of the cause of a message: the file or variable that it names, or
+/// the key that it begins with.
 fn culprit(config: &ReceiverConfig, message: &str) -> String {
     fn walk(value: &Value, path: &str, is_it: &dyn Fn(&str, &Value) -> bool) -> Option<String> {
         let Value::Object(map) = value else { return None };
@@ -174,14 +176,14 @@ fn culprit(config: &ReceiverConfig, message: &str) -> String {
     walk(&value, "", &names_source).or_else(|| walk(&value, "", &leads)).unwrap_or_default()
 }
 
-/// What is allowed and probably not meant.
+/// Warnings: allowed, and probably not intended.
 pub(super) fn warnings(file: &File) -> Vec<String> {
     let mut warnings = Vec::new();
     if file.sources.is_empty() {
         warnings.push("sources: is empty, so that nothing is watched".into());
     }
     if file.receivers.is_empty() {
-        warnings.push("receivers: is empty, so that incidents are kept and shown, and told to nobody".into());
+        warnings.push("receivers: is empty, so that incidents are kept and shown, and notify nobody".into());
     }
     for (i, receiver) in file.receivers.iter().enumerate() {
         let answers = receiver.slack.as_ref().map(|slack| slack.answers);

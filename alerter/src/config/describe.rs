@@ -1,4 +1,5 @@
-//! A configuration in words: what `config check` prints, so that a person sees what was understood.
+//! A configuration in words: the output of `config check`, so that a person can compare it with the
+//! intention.
 
 use core::fmt;
 
@@ -11,7 +12,7 @@ use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::route::Router;
 
 use super::{Config, File, Source, Token, teams};
-use crate::api::auth::TokenScope;
+use crate::access::TokenScope;
 use crate::ingest::{Exporters, shown_url};
 use crate::notify::ReceiverConfig;
 
@@ -31,7 +32,7 @@ impl fmt::Display for Config {
 }
 
 impl Config {
-    /// What was understood.
+    /// The description of a configuration.
     pub fn sections(&self) -> Sections {
         let file = &self.file;
         let storage = &file.storage;
@@ -61,10 +62,10 @@ impl Config {
     }
 }
 
-/// What comes of calling somebody again. Whom the engine takes to be woken is woken.
+/// What a repeated call of a receiver does. It uses the engine's list of receivers that wake.
 fn rings(receiver: &ReceiverConfig) -> String {
     match receiver.repeated_by() {
-        Some(who) => format!(", told once: {who} repeats"),
+        Some(who) => format!(", notified once: {who} repeats"),
         None if receiver.wakes() => ", rings at each call".into(),
         None => String::new(),
     }
@@ -113,7 +114,8 @@ fn timing(file: &File) -> String {
         ),
         _ => "storms are not rolled up".to_owned(),
     };
-    let ack = file.ack_timeout.map_or(String::new(), |t| format!(", told anew {t} after an acknowledgement"));
+    let ack =
+        file.ack_timeout.map_or(String::new(), |t| format!(", notified again {t} after an acknowledgement"));
     format!(
         "{first}, news every {} at most, unanswered pages again every {}{ack}, over after {} of quiet, \
          back {} after a person resolved what still fires; {storm}",
@@ -161,7 +163,7 @@ pub(super) fn when(level: &Level) -> String {
     if level.after == Span::ZERO { "at once".to_owned() } else { format!("after {}", level.after) }
 }
 
-/// Those of a level that repeats who are called once all the same.
+/// The receivers of a repeating level that are called only once.
 fn but_once(file: &File, level: &Level) -> String {
     let once = file.receivers.iter().filter(|r| r.repeated_by().is_some() && level.notify.contains(&r.name));
     let names: Vec<_> = once.map(|r| r.name.as_str()).collect();
@@ -182,7 +184,7 @@ pub(super) fn condition(asked: &Condition) -> String {
 /// The settings that are not the default ones.
 fn detectors(set: &DetectorsConfig) -> Vec<String> {
     let mut changes = Vec::new();
-    // Only structs of numbers, words and durations: they all become JSON.
+    // Only structs of numbers, strings and durations: they all become JSON.
     let json = |d: &DetectorsConfig| serde_json::to_value(d).unwrap_or_default();
     differences("", &json(set), &json(&DetectorsConfig::default()), &mut changes);
     if changes.is_empty() { vec!["as by default".into()] } else { changes }
@@ -201,7 +203,7 @@ fn differences(path: &str, set: &Value, default: &Value, out: &mut Vec<String>) 
     }
 }
 
-/// A setting as people write it: durations are milliseconds where they are JSON.
+/// A setting in the form of the file: durations are milliseconds in JSON.
 fn as_written(value: &Value) -> String {
     const UNITS: [(&str, i64); 4] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
     let Some(Span(ms)) = value.as_str().and_then(|text| Span::parse(text).ok()) else {
@@ -214,14 +216,14 @@ fn as_written(value: &Value) -> String {
     }
 }
 
-/// What happens to what no route matches.
+/// Where an incident goes that no route matches.
 fn rest(file: &File, engine: &ResponderConfig) -> String {
     if file.routes.iter().any(|r| r.matchers.is_empty()) {
         return "info -> nobody, whatever the routes say".into();
     }
     let router = Router::new(&engine.routes, &engine.teams).unwrap_or_default();
     let rest = router.rest(engine, &Labels::new());
-    // What is not a page never falls back to whoever is woken by it.
+    // What is not a page never falls back to a receiver that wakes.
     let pages = |name: &str| !rest.everybody && engine.wakes(name);
     let names = rest.names.iter().map(|name| format!("{name}{}", if pages(name) { " (pages)" } else { "" }));
     let names: Vec<String> = names.collect();

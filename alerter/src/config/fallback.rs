@@ -1,4 +1,4 @@
-//! What of routes, teams and `fallback` is allowed and probably not meant.
+//! Warnings about routes, teams and `fallback`: allowed, and probably not intended.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +19,8 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     let way = router.ways(&engine, &ours).into_iter().next().map(|way| way.route);
     if way.as_deref() == Some("one receiver") {
         warnings.push(
-            "fallback: is empty, and every receiver that wakes belongs to a team: one of them is told what is wrong with the alerter \
-             itself. Name whom to tell"
+            "fallback: is empty, and every receiver that wakes belongs to a team: one of them is notified of what is wrong with the alerter \
+             itself. Name whom to notify"
                 .into(),
         );
     }
@@ -28,12 +28,12 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
         let ways = router.ways(&engine, &labels(&[("team", &team.name), ("severity", "page")]));
         if ways.iter().all(|way| way.levels.is_empty() && way.route.ends_with(&format!(" {}", team.name))) {
             warnings.push(format!(
-                "teams[{i}]: has neither notify, policy nor fallback, and there is no `fallback`: a page that no route takes is told to \
+                "teams[{i}]: has neither notify, policy nor fallback, and there is no `fallback`: a page that no route takes notifies \
                  nobody, and is a fault of the alerter"
             ));
         }
     }
-    // Of whoever has no team, and of each team: what no route takes goes the way of its team.
+    // Of alerts without a team, and of each team: what no route matches goes the way of its team.
     let mut ways = router.ways(&engine, &labels(&[("severity", "ticket")]));
     for (i, team) in router.team_names().into_iter().enumerate() {
         let of_team = router.ways(&engine, &labels(&[("team", team), ("severity", "ticket")]));

@@ -1,5 +1,5 @@
-//! Mistakes in what makes incidents of verdicts, and in who hears of them: routes, teams,
-//! inhibition, timing.
+//! Mistakes in the settings that make incidents of findings and choose who is notified: routes,
+//! teams, inhibition, timing.
 
 use std::collections::BTreeSet;
 
@@ -23,10 +23,10 @@ pub(super) fn each_route(at: &str, routes: &[Route], act: &mut dyn FnMut(&str, &
 }
 
 pub(super) fn check(file: &File, errors: &mut Vec<String>) {
-    let names = Names::of(file);
+    let names = Names::from_file(file);
     each_matchers(file, &mut |at, list, of_alerts| matchers::check(at, list, &names, of_alerts, errors));
     if let Err(wrong) = Router::new(&file.routes, &[]) {
-        // What is wrong with matchers is told already, with the place of each.
+        // Mistakes in matchers are reported already, with the place of each.
         errors.extend(wrong.into_iter().filter(|e| e.contains("nested")));
     }
     unique("teams", file.teams.iter().map(|t| t.name.as_str()), errors);
@@ -37,7 +37,7 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
 
 fn declared(file: &File, errors: &mut Vec<String>) {
     for (i, label) in file.labels.iter().enumerate() {
-        // What a matcher could ask for.
+        // The labels that a matcher may use.
         if let Err(e) = Matcher::new(label.as_str(), Op::Equal, "") {
             errors.push(format!("labels[{i}]: {e}"));
         }
@@ -47,7 +47,7 @@ fn declared(file: &File, errors: &mut Vec<String>) {
     }
 }
 
-/// Every list of matchers with its place, and whether what stands above it is about alerts from
+/// Every list of matchers with its place, and whether a route above it is about alerts from
 /// outside.
 fn each_matchers(file: &File, act: &mut dyn FnMut(&str, &[String], bool)) {
     matchers_of_routes("routes", &file.routes, false, act);
@@ -92,7 +92,7 @@ fn timing(file: &File, errors: &mut Vec<String>) {
         }
     }
     let reopen = file.incidents.reopen_after;
-    // A day is what history is kept for at least.
+    // History is kept for at least a day.
     if !(Span::secs(1)..=Span::secs(86_400)).contains(&reopen) {
         errors.push(format!(
             "incidents.reopen_after: must be 1s to 1d, got {reopen}; what is to stay quiet for longer is silenced, not resolved"
@@ -135,9 +135,9 @@ fn inhibit_rules(file: &File, errors: &mut Vec<String>) {
     }
 }
 
-/// What is allowed and probably not meant.
+/// Warnings: allowed, and probably not intended.
 pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
-    let names = Names::of(file);
+    let names = Names::from_file(file);
     each_matchers(file, &mut |at, list, of_alerts| {
         matchers::unknown_teams(at, list, &names, warnings);
         matchers::nearly_ours(at, list, &names, of_alerts, warnings);
@@ -152,9 +152,8 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
         let leads = |r: &Route| r.policy.is_some() || !r.notify.is_empty();
         let children_lead = !route.routes.is_empty() && route.routes.iter().all(leads);
         if !leads(route) && !children_lead {
-            warnings.push(format!(
-                "routes[{i}]: has neither policy nor notify: what it matches is told to nobody"
-            ));
+            warnings
+                .push(format!("routes[{i}]: has neither policy nor notify: what it matches notifies nobody"));
         }
     }
     let mut used = BTreeSet::new();
@@ -172,7 +171,7 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     let burns = file.policies.iter().flat_map(|p| &p.levels).any(|l| l.condition.burn_over.is_some());
     if burns && file.cost_per_gpu_hour.is_none() {
         warnings.push(
-            "cost_per_gpu_hour: is not set, so that every level with burn_over is told whatever is burnt"
+            "cost_per_gpu_hour: is not set, so that every level with burn_over is notified whatever is burnt"
                 .into(),
         );
     }

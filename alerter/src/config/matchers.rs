@@ -1,28 +1,17 @@
-//! Matchers that are not well formed, or that are and mean nothing: they ask for a label or a value
-//! that no incident has.
+//! Matchers that are malformed, or that are well formed but match nothing: they use a label or a
+//! value that no incident has.
 //!
 //! `sevrity="page"` and `severity="critical"` would match nothing and `severity!="critical"`
 //! everything, all silently, and a page would go where nobody looks. Runs may declare labels of any
-//! name, and alerts bring them: the file says which (`labels`).
+//! name, and alerts may have any: the file lists them (`labels`).
 
 use stepwatch_model::{Kind, Severity};
-use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS};
-use stepwatch_respond::incident::labels::{ALERTNAME, ORIGIN, OURS};
+use stepwatch_respond::incident::labels::ALERTNAME;
 use stepwatch_respond::matcher::{Matcher, Op};
 
 use super::File;
-
-/// Of a name, when it is compared with others.
-const MAX_LETTERS: usize = 64;
-/// A name with more wrong letters than one in so many, or than so many, is another name.
-const LETTERS_A_SLIP: usize = 3;
-const MAX_SLIPS: usize = 3;
-
-/// What our own incidents have. `origin` is of storms.
-const OF_INCIDENTS: &[&[&str]] = &[OURS, &[ALERTNAME, ORIGIN]];
-/// Labels that alerts do have, a letter away from `node`.
-const NO_SLIPS: &[&str] = &["code", "mode"];
+use crate::label_names::{NO_SLIPS, OF_ALERTS, OF_INCIDENTS, nearest};
 
 /// Every value of a label, for those that have a fixed set of them.
 fn values(label: &str) -> Option<Vec<&'static str>> {
@@ -37,38 +26,15 @@ fn values(label: &str) -> Option<Vec<&'static str>> {
     Some(all)
 }
 
-/// Which labels matchers may ask for.
+/// The labels that matchers may use.
 #[derive(Debug)]
 pub(super) struct Names<'a> {
     known: Vec<&'a str>,
     teams: Vec<&'a str>,
 }
 
-/// A label by which somebody asks for a silence.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Asked<'a> {
-    /// Incidents can have it.
-    Known,
-    /// Nearly this one of ours.
-    Slip(&'a str),
-    /// A run may declare it, or an alert bring it.
-    Unknown,
-}
-
-/// What is known of a label by which somebody asks, from the configuration alone.
-pub(crate) fn asked<'a>(label: &str, config: &'a ResponderConfig) -> Asked<'a> {
-    let declared = || config.labels.iter().chain(&config.alerts.group_by).map(String::as_str);
-    let others = [RUN_LABELS, NODE_LABELS, JOB_LABELS, OF_ALERTS].concat();
-    let ours = || OF_INCIDENTS.iter().copied().flatten().copied();
-    if ours().chain(declared()).chain(others).any(|known| known == label) {
-        return Asked::Known;
-    }
-    let slip = nearest(label, ours().chain(declared())).filter(|_| !NO_SLIPS.contains(&label));
-    slip.map_or(Asked::Unknown, Asked::Slip)
-}
-
 impl<'a> Names<'a> {
-    pub(super) fn of(file: &'a File) -> Self {
+    pub(super) fn from_file(file: &'a File) -> Self {
         let declared = file.labels.iter().chain(&file.alerts.group_by).map(String::as_str);
         let ours = [OF_INCIDENTS, &[RUN_LABELS, NODE_LABELS, JOB_LABELS, OF_ALERTS]].concat().concat();
         let teams = file.teams.iter().map(|team| team.name.as_str()).collect();
@@ -79,13 +45,13 @@ impl<'a> Names<'a> {
         self.known.contains(&label)
     }
 
-    /// The name that was meant, if any is like it, in words that begin with `and`.
+    /// The nearest name, if there is one, in words that begin with `and`.
     pub(super) fn nearest(&self, label: &str, and: &str) -> String {
         let nearest = nearest(label, self.known.iter().copied());
         nearest.map_or(String::new(), |name| format!("{and} the nearest that one may have is {name:?}"))
     }
 
-    /// What to say of a label that no incident has.
+    /// The message about a label that no incident has.
     fn unknown(&self, label: &str) -> String {
         format!(
             "no incident has the label {label:?}{}; if runs declare it or alerts bring it, name it in `labels`",
@@ -94,9 +60,9 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Mistakes in a list of matchers, all of which must hold. Regular expressions may be ahead of the
-/// kinds there are; plain values may not. Where the list, or what stands above it (`of_alerts`), is
-/// about alerts from outside, labels may have any name.
+/// Mistakes in a list of matchers, all of which must hold. Regular expressions may name kinds of
+/// the future; plain values may not. Where the list, or a route above it (`of_alerts`), is about
+/// alerts from outside, labels may have any name.
 pub(super) fn check(
     at: &str,
     matchers: &[String],
@@ -128,27 +94,7 @@ pub(super) fn check(
     }
 }
 
-/// Labels that alerts of Prometheus commonly have, beside those by which we find their run and
-/// node.
-const OF_ALERTS: &[&str] = &[
-    "cluster",
-    "container",
-    "cpu",
-    "device",
-    "fstype",
-    "gpu",
-    "job",
-    "kubernetes_namespace",
-    "mountpoint",
-    "namespace",
-    "pod",
-    "prometheus",
-    "rank",
-    "service",
-    "UUID",
-];
-
-/// Whether they hold of nothing but alerts from outside, which may have any label.
+/// Whether they match only alerts from outside, which may have any label.
 pub(super) fn are_of_alerts(matchers: &[String]) -> bool {
     let alerts = Kind::PrometheusAlert;
     let is_of_alerts = |matcher: Matcher| {
@@ -160,8 +106,8 @@ pub(super) fn are_of_alerts(matchers: &[String]) -> bool {
     matchers.iter().filter_map(|text| Matcher::parse(text).ok()).any(is_of_alerts)
 }
 
-/// Labels that alerts from outside may have, and that are nearly ones of ours: probably those are
-/// meant.
+/// Labels that alerts from outside may have, and that are nearly ones of ours: probably ours were
+/// intended.
 pub(super) fn nearly_ours(
     at: &str,
     matchers: &[String],
@@ -185,7 +131,7 @@ pub(super) fn nearly_ours(
     }
 }
 
-/// Teams that nobody has: a run may declare another, or somebody has misspelt one.
+/// Teams that the file does not have: a run may declare another, or the name is misspelt.
 pub(super) fn unknown_teams(at: &str, matchers: &[String], names: &Names<'_>, warnings: &mut Vec<String>) {
     let parsed = matchers.iter().enumerate().filter_map(|(i, t)| Some((i, Matcher::parse(t).ok()?)));
     for (i, matcher) in parsed.filter(|(_, m)| m.label() == "team" && m.op() == Op::Equal) {
@@ -201,34 +147,6 @@ pub(super) fn unknown_teams(at: &str, matchers: &[String], names: &Names<'_>, wa
     }
 }
 
-/// The name with the fewest letters to change, the first of several; none if all are other names.
-fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let letters = |text: &str| text.chars().count();
-    let slips = |name: &str| (letters(wanted).max(letters(name)) / LETTERS_A_SLIP).min(MAX_SLIPS);
-    let near = names.into_iter().map(|name| (distance(wanted, name), name));
-    near.filter(|(far, name)| *far <= slips(name)).min_by_key(|(far, _)| *far).map(|(_, name)| name)
-}
-
-/// Letters to insert, leave out, replace or swap with the next; capitals count as the small ones.
-fn distance(a: &str, b: &str) -> usize {
-    let letters = |text: &str| text.to_lowercase().chars().take(MAX_LETTERS).collect::<Vec<_>>();
-    let (a, b) = (letters(a), letters(b));
-    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let same = usize::from(a[i - 1] != b[j - 1]);
-            let mut least = (row[j - 1] + 1).min(rows[i - 1][j] + 1).min(rows[i - 1][j - 1] + same);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,7 +155,7 @@ mod tests {
         let file: File = stepwatch_kit::config::parse("alerter.yml", yaml).unwrap();
         let texts: Vec<String> = texts.iter().map(|t| (*t).to_owned()).collect();
         let mut errors = Vec::new();
-        check("routes[0].match", &texts, &Names::of(&file), false, &mut errors);
+        check("routes[0].match", &texts, &Names::from_file(&file), false, &mut errors);
         errors
     }
 
@@ -265,14 +183,14 @@ mod tests {
             ("clustre=\"a\"", "cluster"),
             ("alert_name!=\"a\"", "alertname"),
         ] {
-            let told = mistakes(text);
+            let errors = mistakes(text);
             assert!(
-                told.len() == 1 && told[0].contains("matcher ") && told[0].contains("no incident has"),
-                "{told:?}"
+                errors.len() == 1 && errors[0].contains("matcher ") && errors[0].contains("no incident has"),
+                "{errors:?}"
             );
             assert!(
-                told[0].contains(&format!("the nearest that one may have is {nearest:?}")),
-                "{text}: {told:?}"
+                errors[0].contains(&format!("the nearest that one may have is {nearest:?}")),
+                "{text}: {errors:?}"
             );
         }
     }
@@ -296,38 +214,6 @@ mod tests {
             found(&["owner=\"x\"", "rack=\"r1\""], "labels: [owner]\nalerts: {group_by: [rack]}").len(),
             0
         );
-    }
-
-    #[test]
-    fn a_name_that_is_nothing_like_it_is_not_the_nearest() {
-        let nearest = |wanted: &str| nearest(wanted, OURS.iter().copied());
-        for (wanted, found) in [
-            ("rnu", Some("run")),
-            ("nod", Some("node")),
-            ("SEVERITY", Some("severity")),
-            ("sverty", Some("severity")),
-            ("x", None),
-            ("name", None),
-            ("rule", None),
-            ("datacentre", None),
-            ("sixteen_letters_", None),
-        ] {
-            assert_eq!(nearest(wanted), found, "{wanted}");
-        }
-    }
-
-    #[test]
-    fn letters_are_counted() {
-        for (a, b, letters) in [
-            ("", "", 0),
-            ("", "ab", 2),
-            ("team", "tema", 1),
-            ("node", "NODE", 0),
-            ("kind", "kinds", 1),
-            ("ab", "cd", 2),
-        ] {
-            assert_eq!((distance(a, b), distance(b, a)), (letters, letters), "{a} {b}");
-        }
     }
 
     #[test]

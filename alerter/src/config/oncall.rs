@@ -1,4 +1,4 @@
-//! Who is on call: users, schedules, calendars and time intervals, as the file has them.
+//! Users, schedules, calendars and time intervals, as the file has them.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -14,31 +14,31 @@ use super::check::{known, unique};
 use crate::calendars::{MAX_BYTES, Place, Source, read_file};
 use crate::notify::slack::is_user_id;
 
-/// Calendars are not asked more often: the programs that serve them say no.
+/// Calendars are not fetched more often: their servers refuse that.
 const MIN_REFRESH: Span = Span::secs(30);
-/// How far ahead gaps are looked for.
+/// How far ahead gaps are searched.
 const LOOK_AHEAD: Span = Span::secs(28 * 86_400);
-/// Who is told when nobody is on call and there is no fallback: a level never tells nobody.
+/// Who is notified when nobody is on call and there is no fallback: a level never notifies nobody.
 pub(crate) const NO_FALLBACK: &str = "the others of the level, or whoever is nearest if it names no others";
-/// Gaps told one by one.
-const GAPS_TOLD: usize = 10;
+/// Gaps that are listed one by one.
+const GAPS_LISTED: usize = 10;
 
-/// Who is on call when.
+/// A schedule: who is on call when.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
     pub name: String,
-    /// The clock that its times are on.
+    /// The time zone of its times.
     pub time_zone: Zone,
-    /// People who take turns; a later layer lies upon those before it.
+    /// People who take turns; a later layer overrides those before it.
     #[serde(default)]
     pub layers: Vec<Layer>,
-    /// A calendar, upon all layers.
+    /// A calendar, which overrides all layers.
     #[serde(default)]
     pub ical: Option<Ical>,
     #[serde(default)]
     pub overrides: Vec<Override>,
-    /// Receivers or users that are told when nobody is on call.
+    /// Receivers or users that are notified when nobody is on call.
     #[serde(default)]
     pub fallback: Vec<String>,
 }
@@ -50,10 +50,10 @@ pub struct Ical {
     /// Read again when it changes.
     pub file: Option<PathBuf>,
     pub url: Option<String>,
-    /// A file that holds the URL, if whoever has it may read the calendar.
+    /// A file that holds the URL, if everyone with the URL may read the calendar.
     pub url_file: Option<PathBuf>,
     pub refresh: Span,
-    /// A copy that is older is still used, and everybody who is told by it reads how old it is.
+    /// A copy that is older is still used, and every message sent through it states its age.
     pub stale_after: Span,
 }
 
@@ -72,8 +72,8 @@ impl Schedule {
         }
     }
 
-    /// What its calendar says, as far as that is known without a running alerter; `None` if it has
-    /// none.
+    /// The text of its calendar, if it can be read without a running alerter; `None` if it has no
+    /// calendar.
     pub fn calendar_text(&self) -> Option<Result<String, String>> {
         let (name, file) = (&self.name, &self.ical.as_ref()?.file);
         let text = match file {
@@ -95,7 +95,7 @@ impl Schedule {
     }
 }
 
-/// The engine's part of it.
+/// The settings of the engine.
 pub(super) fn engine(file: &File) -> OnCallConfig {
     OnCallConfig {
         time_intervals: file.time_intervals.clone(),
@@ -104,13 +104,13 @@ pub(super) fn engine(file: &File) -> OnCallConfig {
     }
 }
 
-/// What a level may name beside receivers.
+/// The names that a level may use besides receivers.
 pub(super) fn items(file: &File) -> Vec<String> {
     let users = file.users.iter().map(|u| format!("{USER}{}", u.name));
     users.chain(file.schedules.iter().map(|s| format!("{SCHEDULE}{}", s.name))).collect()
 }
 
-/// Mistakes that no single value shows.
+/// Mistakes that become visible only between several values.
 pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     let receivers: BTreeSet<&str> = file.receivers.iter().map(|r| r.name.as_str()).collect();
     let intervals = unique("time_intervals", file.time_intervals.iter().map(|i| i.name.as_str()), errors);
@@ -185,7 +185,7 @@ fn check_schedule(at: &str, s: &Schedule, file: &File, users: &BTreeSet<&str>, e
     }
 }
 
-/// Two that contradict each other would leave it to their order who is woken.
+/// If two of them contradict each other, their order would decide who is woken.
 fn check_overrides(at: &str, s: &Schedule, errors: &mut Vec<String>) {
     for (i, o) in s.overrides.iter().enumerate() {
         let (from, to) = (o.from.at(&s.time_zone), o.to.at(&s.time_zone));
@@ -221,7 +221,7 @@ fn check_ical(at: &str, ical: &Ical, errors: &mut Vec<String>) {
     }
 }
 
-/// The calendars to read; a URL that is kept in a file is read from it now.
+/// The calendars to read; a URL in a file is read from it now.
 pub(super) fn calendars(file: &File, errors: &mut Vec<String>) -> Vec<Source> {
     let mut sources = Vec::new();
     for (i, s) in file.schedules.iter().enumerate() {
@@ -231,7 +231,7 @@ pub(super) fn calendars(file: &File, errors: &mut Vec<String>) -> Vec<Source> {
             (_, Some(url), _) => Ok(Place::Url(Secret::new(url.clone()))),
             (_, _, Some(path)) => Secret::read(path)
                 .and_then(|url| crate::calendars::check_url(url.expose()).map(|()| Place::Url(url))),
-            // Told already.
+            // Reported already.
             (None, None, None) => continue,
         };
         match place {
@@ -249,8 +249,8 @@ pub(super) fn calendars(file: &File, errors: &mut Vec<String>) -> Vec<Source> {
 }
 
 impl File {
-    /// Who is on call by this file, with the calendars that are files, and what could not be looked
-    /// at.
+    /// The schedules of this file, with the calendars that are files, and errors about those that
+    /// could not be read.
     pub fn oncall(&self, now: Ts) -> (OnCall, Vec<String>) {
         let mut oncall = OnCall::new(engine(self));
         let mut missing = Vec::new();
@@ -263,8 +263,8 @@ impl File {
         (oncall, missing)
     }
 
-    /// The hours of the next four weeks in which nobody is on call, and what is doubtful about
-    /// calendars: a line each.
+    /// The hours of the next four weeks in which nobody is on call, and warnings about calendars: a
+    /// line each.
     pub fn gaps(&self, now: Ts) -> Vec<String> {
         let (oncall, missing) = self.oncall(now);
         let unread = |name: &str| missing.iter().any(|m| m.starts_with(&format!("schedule {name}:")));
@@ -280,15 +280,15 @@ impl File {
             gaps.retain(|shift| shift.users.is_empty());
             let hours = gaps.iter().map(|g| (g.to - g.from).as_secs_f64()).sum::<f64>() / 3600.0;
             let instead = if s.fallback.is_empty() { NO_FALLBACK } else { &s.fallback.join(", ") };
-            for gap in gaps.iter().take(GAPS_TOLD) {
+            for gap in gaps.iter().take(GAPS_LISTED) {
                 let (from, to, long) =
                     (s.time_zone.show(gap.from), s.time_zone.show(gap.to), gap.to - gap.from);
                 lines.push(format!(
-                    "schedule {name}: nobody is on call from {from} to {to} ({long}); told instead: {instead}"
+                    "schedule {name}: nobody is on call from {from} to {to} ({long}); notified instead: {instead}"
                 ));
             }
-            if gaps.len() > GAPS_TOLD {
-                let more = gaps.len() - GAPS_TOLD;
+            if gaps.len() > GAPS_LISTED {
+                let more = gaps.len() - GAPS_LISTED;
                 lines.push(format!("schedule {name}: and {more} gaps more, {hours:.0} hours in four weeks"));
             }
         }

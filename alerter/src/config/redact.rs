@@ -1,18 +1,17 @@
-//! The configuration as it may be shown to whoever can read the API: what the file says, without
-//! what opens doors.
+//! The configuration as the API shows it: the contents of the file without credentials.
 //!
-//! Secrets stand in files and variables, whose names are shown. What is left are addresses that are
-//! secrets themselves, and what somebody wrote where it does not belong; both go by what they look
-//! like, wherever they are.
+//! Secrets are in files and variables, and only their names are shown. Two things are left:
+//! addresses that are secrets themselves, and secrets that somebody wrote in a wrong place. Both
+//! are recognised by their form, wherever they are.
 
 use serde_json::Value;
 
 const HIDDEN: &str = "<secret>";
 
-/// Keys whose addresses are public, or name a place and no door.
+/// Keys whose addresses are public, or contain no credentials.
 const PUBLIC: &[&str] = &["external_url", "runbook_url", "api_url", "events_url", "href"];
 
-/// In JSON, which is YAML, too. Comments are not shown: they may hold anything.
+/// The configuration as JSON, which is also YAML. Comments are left out: they may contain anything.
 pub(super) fn shown(text: &str) -> String {
     let value = stepwatch_kit::config::parse::<Option<Value>>("", text);
     let mut value = value.ok().flatten().unwrap_or_default();
@@ -40,7 +39,7 @@ fn is_secret(key: &str) -> bool {
     !place && kinds.iter().any(|kind| key.ends_with(kind))
 }
 
-/// Scheme and host of an address; the rest of it may be a ticket.
+/// Scheme and host of an address; the rest of it may be a secret.
 fn address(text: &str) -> Option<String> {
     let url = url::Url::parse(text).ok().filter(|url| url.has_host())?;
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What makes each detector more or less sensitive: the settings that `backtest --tune` moves.
+//! The settings that make each detector more or less sensitive, which `backtest --tune` varies.
 //!
 //! Settings of one knob mean one thing in several tiers and move together, so that a page never
-//! comes before its ticket. All of them are bounds: multiplied by less than 1, the detector speaks
+//! comes before its ticket. All of them are bounds: multiplied by less than 1, the detector reports
 //! sooner and oftener.
 
 use serde_json::Value;
@@ -40,11 +40,11 @@ pub const SENSITIVITY: &[Sensitivity] = &[
 ];
 
 impl Sensitivity {
-    pub fn of(detector: &str) -> Option<&'static Self> {
+    pub fn for_detector(detector: &str) -> Option<&'static Self> {
         SENSITIVITY.iter().find(|s| s.detector == detector)
     }
 
-    /// The settings with each knob turned by its factor, and what became of the keys.
+    /// The settings with each knob multiplied by its factor, and the resulting values.
     pub fn turned(
         &self,
         base: &DetectorsConfig,
@@ -71,7 +71,7 @@ impl Sensitivity {
     }
 }
 
-/// A number stays whole where it was, and a duration a duration.
+/// A whole number stays whole, and a duration a duration.
 fn times(value: &Value, factor: f64) -> Option<Value> {
     match value {
         Value::Number(n) if n.is_f64() => Some(round(n.as_f64()? * factor).into()),

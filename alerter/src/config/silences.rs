@@ -29,7 +29,7 @@ pub(super) fn check(file: &File, errors: &mut Vec<String>) {
     }
     maintenance(file, errors);
     let a = &file.alerts;
-    // Prometheus tells of an alert again every minute, by default.
+    // Prometheus sends an alert again every minute, by default.
     if a.resolve_timeout < Span::secs(10) {
         errors.push("alerts.resolve_timeout: must be at least 10s".into());
     }

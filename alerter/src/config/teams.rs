@@ -1,7 +1,7 @@
-//! Who is told of what, by team and severity: what the routes come to for each of them.
+//! Who is notified of what, by team and severity: what the routes come to for each of them.
 //!
-//! The router itself is asked. A route may also ask for what is not known beforehand (a kind, a
-//! run, a node); then there is a line for each answer, and the first that holds decides.
+//! The router itself computes it. A route may also match what is not known beforehand (a kind, a
+//! run, a node); then there is a line for each case, and the first that holds decides.
 
 use std::collections::BTreeSet;
 
@@ -48,8 +48,8 @@ fn given(possible: &Possible, one_of_many: bool) -> String {
     }
 }
 
-/// The levels for what is so severe. A page that all of them would pass over is told to the last
-/// one all the same; anything else waits in the list of incidents.
+/// The levels for a severity. A page that all of them would pass over goes to the last one all the
+/// same; anything else waits in the list of incidents.
 pub(super) fn levels_of(way: &Way, severity: Severity) -> Vec<&Level> {
     let asked = |level: &&Level| level.condition.severity.is_none_or(|s| s == severity);
     let mut levels: Vec<&Level> = way.levels.iter().filter(asked).collect();
@@ -63,11 +63,11 @@ fn destination(config: &ResponderConfig, way: &Way, severity: Severity) -> Strin
     let levels = levels_of(way, severity);
     let policy = way.policy.as_ref().map(|name| format!("policy {name}: ")).unwrap_or_default();
     let words: Vec<String> = levels.into_iter().map(|l| level(config, l, way.policy.is_some())).collect();
-    let told = if words.iter().all(String::is_empty) { "nobody".to_owned() } else { words.join("; ") };
-    policy + &told
+    let notified = if words.iter().all(String::is_empty) { "nobody".to_owned() } else { words.join("; ") };
+    policy + &notified
 }
 
-/// A plain list is told at once, which need not be said.
+/// A plain list is notified at once, which need not be stated.
 fn level(config: &ResponderConfig, level: &Level, of_policy: bool) -> String {
     let whom = level.notify.iter().map(|item| whom(config, item)).collect::<Vec<_>>().join(", ");
     if !of_policy {
@@ -78,8 +78,8 @@ fn level(config: &ResponderConfig, level: &Level, of_policy: bool) -> String {
     format!("{} {whom}{again}{}", when(level), condition(&asked))
 }
 
-/// Who is told in the place of those who do not take it, nearest first and each once, as the engine
-/// has it. What is not a page never goes to a receiver that wakes.
+/// Who is notified in place of those who do not take it, nearest first and each once, in the
+/// engine's order. What is not a page never goes to a receiver that wakes.
 fn instead(
     router: &Router,
     config: &ResponderConfig,
@@ -89,18 +89,19 @@ fn instead(
 ) -> String {
     let levels = levels_of(way, severity);
     if levels.is_empty() {
-        // Nobody is told, so that nobody can fail.
+        // Nobody is notified, so that nobody can fail.
         return String::new();
     }
     let oncall = &config.oncall;
     let mut named: BTreeSet<&str> = levels.into_iter().flat_map(|l| &l.notify).map(String::as_str).collect();
-    // Of a schedule one is told, and nobody knows now who.
+    // Of a schedule one person is notified, and it is unknown now who.
     let surely = |item: &&str| !item.starts_with(SCHEDULE);
-    let mut told: BTreeSet<&str> =
+    let mut notified: BTreeSet<&str> =
         named.iter().copied().filter(surely).flat_map(|item| oncall.reachable(item)).collect();
     let mut places = Vec::new();
     for stage in router.instead(config, labels, way.levels.iter()) {
-        let may = |name: &str| !told.contains(name) && (severity == Severity::Page || !config.wakes(name));
+        let may =
+            |name: &str| !notified.contains(name) && (severity == Severity::Page || !config.wakes(name));
         let meant = |item: &&str| !named.contains(item) && oncall.reachable(item).into_iter().any(may);
         let mut items: Vec<&str> = stage.names.into_iter().filter(meant).collect();
         items.sort_unstable();
@@ -109,18 +110,18 @@ fn instead(
             let words: Vec<String> = items.iter().map(|item| whom_of(config, item, &may)).collect();
             places.push(words.join(" and "));
         }
-        told.extend(items.iter().copied().filter(surely).flat_map(|item| oncall.reachable(item)));
+        notified.extend(items.iter().copied().filter(surely).flat_map(|item| oncall.reachable(item)));
         named.extend(items);
     }
     if places.is_empty() { String::new() } else { format!("; if that fails: {}", places.join(", then ")) }
 }
 
-/// An item of a level, with the receivers of a person and who is told where nobody is on call.
+/// An item of a level, with the receivers of a person and who is notified where nobody is on call.
 fn whom(config: &ResponderConfig, item: &str) -> String {
     whom_of(config, item, &|_| true)
 }
 
-/// The same by those receivers of a person that `may` be told.
+/// The same, limited to those receivers of a person for which `may` is true.
 fn whom_of(config: &ResponderConfig, item: &str, may: &dyn Fn(&str) -> bool) -> String {
     let oncall = &config.oncall;
     if let Some(user) = item.strip_prefix(USER).and_then(|name| oncall.users.iter().find(|u| u.name == name))

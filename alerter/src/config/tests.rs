@@ -111,7 +111,7 @@ fn mistakes_in_a_value_are_pointed_at() {
 }
 
 #[test]
-fn mistakes_between_values_are_told_all_at_once() {
+fn mistakes_between_values_are_reported_all_at_once() {
     let text = r#"
 cost_per_gpu_hour: -1
 external_url: "javascript:alert(1)"
@@ -172,7 +172,7 @@ fn paths_begin_at_the_file() {
 }
 
 proptest::proptest! {
-    /// Whatever stands in the file, the answer is a configuration or a message.
+    /// For any bytes the result is a configuration or a message.
     #[test]
     fn never_panics(text in "(listen|sources|receivers|policies|routes|detectors|[a-z]{1,5}): ?[\\PC\n ]{0,60}") {
         let _ = parse(&text);
@@ -200,7 +200,7 @@ routes:
     routes:
       - {match: ['kind="hangs"'], notify: [nobody]}
 "#;
-    let told = error(text);
+    let errors = error(text);
     for part in [
         "batch_window: must be 0s to 1h, got 2h",
         "remind_every: must be 1m to 1d 0h, got 1s",
@@ -214,7 +214,7 @@ routes:
         "routes[0].routes[0].match[0]: matcher",
         "routes[0].routes[0].notify[0]: there is no receiver \"nobody\"",
     ] {
-        assert!(told.contains(part), "{part}\n{told}");
+        assert!(errors.contains(part), "{part}\n{errors}");
     }
 }
 
@@ -240,16 +240,16 @@ fn names_that_are_probably_misspelt_are_a_warning() {
     let text = "receivers: [{name: out, stdout: {}}]\nteams: [{name: research, notify: [out]}, {name: infra}]\n\
                 routes: [{match: ['team=\"reserch\"'], notify: [out]}]\ngroup_by: [rack]\n\
                 inhibit_rules: [{source_matchers: ['kind=\"hang\"'], target_matchers: ['kind=\"stall\"'], equal: [ndoe]}]";
-    let told = |text: &str, part: &str| parse(text).unwrap().warnings.iter().any(|w| w.contains(part));
+    let warns = |text: &str, part: &str| parse(text).unwrap().warnings.iter().any(|w| w.contains(part));
     for part in [
         "teams[0]: matches everything, so that no team after it is ever given",
         "routes[0].match[0]: `teams` has no \"reserch\", the nearest is \"research\"",
         "group_by: no incident has the label \"rack\"",
         "inhibit_rules[0].equal: no incident has the label \"ndoe\"",
     ] {
-        assert!(told(text, part), "{part}: {:?}", parse(text).unwrap().warnings);
+        assert!(warns(text, part), "{part}: {:?}", parse(text).unwrap().warnings);
     }
-    assert!(!told(&format!("{text}\nlabels: [rack]"), "\"rack\""));
+    assert!(!warns(&format!("{text}\nlabels: [rack]"), "\"rack\""));
 }
 
 #[test]
@@ -310,9 +310,9 @@ receivers:
   - {name: f, email: {to: [], from: a@example.org, smarthost: "localhost:25", tls: none}}
   - {name: g, pagerduty: {routing_key_file: key}}
 "##;
-    let told = Config::parse(&dir.path().join("alerter.yml"), text).unwrap_err().to_string();
-    assert!(!told.contains("canary"), "{told}");
-    assert_snapshot!(told.replace(&dir.path().display().to_string(), "DIR"));
+    let errors = Config::parse(&dir.path().join("alerter.yml"), text).unwrap_err().to_string();
+    assert!(!errors.contains("canary"), "{errors}");
+    assert_snapshot!(errors.replace(&dir.path().display().to_string(), "DIR"));
 }
 
 #[test]
@@ -343,13 +343,13 @@ fn a_slack_where_nobody_may_answer_is_a_warning() {
         let slack = format!("channel: '#a', token_file: {}", dir.path().join("token").display());
         parse(&format!("receivers: [{{name: chat, slack: {{{slack}{answers}}}}}]\nusers: [{users}]\n"))
     };
-    let told = |answers: &str, users: &str| {
+    let warns = |answers: &str, users: &str| {
         let c = parse(answers, users).unwrap();
         c.warnings.iter().any(|w| w.starts_with("receivers[0].slack.answers: is known_users, and no entry"))
     };
-    assert!(told(", answers: known_users", "{name: ann, notify: [chat]}"));
-    assert!(!told(", answers: known_users", "{name: ann, slack_id: U012AB3CD}"));
-    assert!(!told("", ""));
+    assert!(warns(", answers: known_users", "{name: ann, notify: [chat]}"));
+    assert!(!warns(", answers: known_users", "{name: ann, slack_id: U012AB3CD}"));
+    assert!(!warns("", ""));
     let wrong = parse(", answers: everybody", "").unwrap_err().to_string();
     assert!(wrong.contains("anyone") && wrong.contains("known_users") && wrong.contains('^'), "{wrong}");
 }
@@ -366,7 +366,7 @@ users: [{name: ann, notify: [a-pager]}]
 "#;
 
 #[test]
-fn who_is_told_in_the_place_of_others_is_checked_and_understood() {
+fn who_is_notified_in_place_of_others_is_checked_and_described() {
     let c = parse(&format!("{TWO_TEAMS}fallback: [chat]\n")).unwrap();
     assert_eq!(
         (c.engine.responder.fallback, c.engine.responder.waking),
@@ -397,21 +397,21 @@ fn pagerduty_wakes_and_the_others_do_unless_it_is_said() {
 
 #[test]
 fn a_missing_heartbeat_and_a_team_of_nobody_are_warnings() {
-    let told = |text: &str, part: &str| parse(text).unwrap().warnings.iter().any(|w| w.contains(part));
-    assert!(told("", "watchdog: has no url, url_file or url_env"));
-    assert!(!told("watchdog: {url: \"https://hc.example.com/1\"}", "watchdog:"));
-    assert!(told(TWO_TEAMS, "one of them is told what is wrong with the alerter itself"));
-    assert!(!told(&format!("{TWO_TEAMS}fallback: [chat]\n"), "with the alerter itself"));
+    let warns = |text: &str, part: &str| parse(text).unwrap().warnings.iter().any(|w| w.contains(part));
+    assert!(warns("", "watchdog: has no url, url_file or url_env"));
+    assert!(!warns("watchdog: {url: \"https://hc.example.com/1\"}", "watchdog:"));
+    assert!(warns(TWO_TEAMS, "one of them is notified of what is wrong with the alerter itself"));
+    assert!(!warns(&format!("{TWO_TEAMS}fallback: [chat]\n"), "with the alerter itself"));
     let idle = TWO_TEAMS.replace(", notify: [b-pager]", "");
-    assert!(told(&idle, "teams[1]: has neither notify, policy nor fallback"));
-    assert!(!told(&format!("{idle}fallback: [chat]\n"), "teams[1]"));
+    assert!(warns(&idle, "teams[1]: has neither notify, policy nor fallback"));
+    assert!(!warns(&format!("{idle}fallback: [chat]\n"), "teams[1]"));
     let pager = "receivers: [{name: chat, stdout: {}}, {name: pager, wakes: true, stdout: {}}]\n";
-    assert!(told(pager, "every receiver: leads to pager with tickets too"));
+    assert!(warns(pager, "every receiver: leads to pager with tickets too"));
     let routed = "routes: [{match: ['severity=\"ticket\"'], notify: [chat]}]\n";
-    assert!(!told(&format!("{pager}{routed}"), "with tickets too"));
+    assert!(!warns(&format!("{pager}{routed}"), "with tickets too"));
 }
 
-/// Where the pages of a team go when those who are told do not take them.
+/// Where the pages of a team go when those who are notified do not take them.
 #[test]
 fn the_fallback_of_a_team_and_of_all_is_shown_as_a_place_where_pages_go() {
     let lines = |text: &str| {
@@ -429,7 +429,7 @@ fn the_fallback_of_a_team_and_of_all_is_shown_as_a_place_where_pages_go() {
         routes,
         ["page and ticket -> whoever its team names, else chat, c-pager (pages); info -> nobody"]
     );
-    // Whoever is not on call now is somebody else.
+    // A schedule now leads to somebody else.
     let bob = "users: [{name: bob, notify: [b-pager]}, ";
     let turns = format!("{TWO_TEAMS}fallback: [chat]\n")
         .replace("notify: [chat, a-pager]", "notify: ['schedule:s']")
@@ -442,9 +442,9 @@ fn the_fallback_of_a_team_and_of_all_is_shown_as_a_place_where_pages_go() {
     assert_snapshot!(lines(&format!("{own}fallback: [chat]\n")).join("\n"));
 }
 
-/// As the engine has it: a page is told to the last level all the same, a ticket waits in the list.
+/// As in the engine: a page goes to the last level all the same, a ticket waits in the list.
 #[test]
-fn a_ticket_that_no_level_is_for_is_told_to_nobody() {
+fn a_ticket_that_no_level_is_for_notifies_nobody() {
     let text = r#"
 receivers: [{name: phone, stdout: {}}]
 policies: [{name: p, levels: [{after: 0s, notify: [phone], if: {severity: page}}]}]
@@ -476,7 +476,7 @@ receivers:
             "quiet: webhook",
             "pager: pagerduty, rings at each call",
             "low: pagerduty",
-            "once: pagerduty, told once: PagerDuty's own escalation policy repeats",
+            "once: pagerduty, notified once: PagerDuty's own escalation policy repeats",
         ]
     );
     assert_eq!(c.engine.responder.waking, ["hook", "pager", "once"]);
@@ -484,29 +484,29 @@ receivers:
 
 #[test]
 fn a_team_that_leads_tickets_to_a_pager_is_a_warning() {
-    let told = |text: &str, of: &str| {
+    let warnings_of = |text: &str, of: &str| {
         let all = parse(text).unwrap().warnings;
         all.iter().filter(|w| w.contains("with tickets too") && w.starts_with(of)).count()
     };
     let routed = "routes: [{match: ['team=\"\"'], notify: [chat]}]\n";
-    assert_eq!(told(&format!("{TWO_TEAMS}{routed}"), ""), 2);
-    assert_eq!(told(TWO_TEAMS, "teams[0]: leads to a-pager"), 1);
-    assert_eq!(told(TWO_TEAMS, "teams[1]: leads to b-pager"), 1);
+    assert_eq!(warnings_of(&format!("{TWO_TEAMS}{routed}"), ""), 2);
+    assert_eq!(warnings_of(TWO_TEAMS, "teams[0]: leads to a-pager"), 1);
+    assert_eq!(warnings_of(TWO_TEAMS, "teams[1]: leads to b-pager"), 1);
     // A route is one route, whichever teams it is for; and one that is for a team is found by
     // asking for it.
     let one = "routes: [{match: ['severity=\"ticket\"', 'team=~\"a|b\"'], notify: [b-pager]}]\n";
-    assert_eq!(told(&format!("{TWO_TEAMS}{one}"), "routes[0]: leads to b-pager"), 1);
-    assert_eq!(told(&format!("{TWO_TEAMS}{one}"), "teams"), 0);
-    // What asks for the severity wakes nobody with tickets, nor does a fallback.
+    assert_eq!(warnings_of(&format!("{TWO_TEAMS}{one}"), "routes[0]: leads to b-pager"), 1);
+    assert_eq!(warnings_of(&format!("{TWO_TEAMS}{one}"), "teams"), 0);
+    // A level with a condition on the severity wakes nobody with tickets, nor does a fallback.
     let asked = TWO_TEAMS
         .replace("notify: [chat, a-pager]", "policy: p")
         .replace("notify: [b-pager]", "fallback: [b-pager]");
     let policy = "policies: [{name: p, levels: [{after: 0s, notify: [a-pager], if: {severity: page}}]}]\n";
-    assert_eq!(told(&format!("{asked}{policy}"), "teams"), 0);
+    assert_eq!(warnings_of(&format!("{asked}{policy}"), "teams"), 0);
 }
 
-/// Teams that only routes name are teams: their receivers are told nobody else's trouble, and
-/// theirs goes to no other receiver than those that the operator named.
+/// Teams that only routes name are teams: their receivers are notified of no other team's problems,
+/// and theirs go to no other receiver than those that the operator named.
 #[test]
 fn teams_that_only_routes_name_are_shown_and_warned_of() {
     let text = r#"
@@ -522,13 +522,13 @@ routes:
         ["a, page -> pager", "a, ticket -> pager", "no team, page -> chat; spare", "no team, ticket -> chat",]
     );
     assert_eq!(lines("routes")[1], "any other page and ticket -> chat, spare (pages); info -> nobody");
-    let told = |part: &str| c.warnings.iter().any(|w| w.contains(part));
-    assert!(told("routes[0]: leads to pager with tickets too"), "{:?}", c.warnings);
+    let warns = |part: &str| c.warnings.iter().any(|w| w.contains(part));
+    assert!(warns("routes[0]: leads to pager with tickets too"), "{:?}", c.warnings);
 }
 
 #[test]
 fn labels_that_are_nearly_ours_are_warnings_with_the_name() {
-    let told = |text: &str| -> Vec<String> {
+    let label_warnings = |text: &str| -> Vec<String> {
         let named = |w: &String| w.contains("label");
         parse(&format!("receivers: [{{name: out, stdout: {{}}}}]\n{text}"))
             .unwrap()
@@ -537,7 +537,8 @@ fn labels_that_are_nearly_ours_are_warnings_with_the_name() {
             .filter(named)
             .collect()
     };
-    let route = |matchers: &str| told(&format!("routes: [{{match: [{matchers}], notify: [out]}}]\n"));
+    let route =
+        |matchers: &str| label_warnings(&format!("routes: [{{match: [{matchers}], notify: [out]}}]\n"));
     let mistyped = route(r#"'alertname="X"', 'severty="page"'"#);
     assert_eq!(
         mistyped,
@@ -551,7 +552,7 @@ fn labels_that_are_nearly_ours_are_warnings_with_the_name() {
         assert_eq!(route(&format!("'alertname=\"X\"', '{label}=\"y\"'")), [""; 0], "{label}");
     }
     assert_eq!(route(r#"'alertname="X"', 'severity="page"', 'instance="y"'"#), [""; 0]);
-    let below = told(
+    let below = label_warnings(
         "routes: [{match: ['alertname=\"X\"'], notify: [out], routes: [{match: ['teem=\"a\"', 'Severity=\"page\"']}]}]\n",
     );
     assert_eq!(below.len(), 2, "{below:?}");
@@ -559,13 +560,13 @@ fn labels_that_are_nearly_ours_are_warnings_with_the_name() {
         below[1].starts_with("routes[0].routes[0].match[1]") && below[1].contains("\"severity\""),
         "{below:?}"
     );
-    let common = told(
+    let common = label_warnings(
         "group_by: [nod, colour]\ninhibit_rules: [{source_matchers: ['kind=\"hang\"'], target_matchers: ['cause=\"speed\"'], equal: [rnu]}]\n",
     );
-    let told_of = |label: &str| common.iter().find(|w| w.contains(&format!("{label:?}"))).unwrap().clone();
-    assert!(told_of("nod").ends_with("; the nearest that one may have is \"node\""), "{common:?}");
-    assert!(told_of("rnu").ends_with("; the nearest that one may have is \"run\""), "{common:?}");
-    assert!(!told_of("colour").contains("nearest"), "{common:?}");
+    let of_label = |label: &str| common.iter().find(|w| w.contains(&format!("{label:?}"))).unwrap().clone();
+    assert!(of_label("nod").ends_with("; the nearest that one may have is \"node\""), "{common:?}");
+    assert!(of_label("rnu").ends_with("; the nearest that one may have is \"run\""), "{common:?}");
+    assert!(!of_label("colour").contains("nearest"), "{common:?}");
 }
 
 #[test]
@@ -574,6 +575,6 @@ fn a_name_that_is_nothing_like_it_is_not_suggested() {
     assert!(text.contains("no incident has the label \"colour\"; if runs declare it"), "{text}");
     let teams = "teams: [{name: research, match: ['run=\"a\"']}]\nroutes: [{match: ['team=\"X\"']}]\n";
     let warnings = parse(teams).unwrap().warnings;
-    let told = warnings.iter().find(|w| w.contains("`teams` has no \"X\"")).unwrap();
-    assert!(!told.contains("research"), "{told}");
+    let mistake = warnings.iter().find(|w| w.contains("`teams` has no \"X\"")).unwrap();
+    assert!(!mistake.contains("research"), "{mistake}");
 }

@@ -1,7 +1,7 @@
 //! Settings of detectors that contradict each other or themselves.
 //!
-//! The rules follow from the names, so that a new setting is under them without a word here: what
-//! pages is not below what makes a ticket, and nothing is negative, infinite or a floor of zero.
+//! The rules follow from the names, so that they cover a new setting without a line here: the bound
+//! of a page is not below that of a ticket, and nothing is negative, infinite or a floor of zero.
 
 use serde_json::{Map, Value};
 use stepwatch_detect::detectors::DetectorsConfig;

@@ -23,14 +23,14 @@ use crate::metrics::{IngestMetrics, MechanismLabel, Word};
 use crate::notify::http::{redact, url_secrets};
 use crate::notify::line;
 
-/// Of one target file or list: 200 bytes for each of the targets that it may have, which is an
+/// Bytes of one target file or list: 200 for each of the targets that it may have, which is an
 /// address and some labels.
 const MAX_LIST_BYTES: u64 = 4 << 20;
 /// Files that one pattern may match.
 const MAX_FILES: usize = 1000;
 /// Characters of an error.
 const MAX_ERROR: usize = 300;
-/// For a list to arrive, or a name to resolve.
+/// Time for a list to arrive, or a name to resolve.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,16 +43,16 @@ pub(crate) enum Provider {
     Dns(String),
 }
 
-/// What a provider knows.
+/// The result of a provider.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub provider: Provider,
     pub targets: BTreeSet<Target>,
-    /// Nothing is missing: a source that is not listed is gone.
+    /// The list is complete: a source that is not in it is gone.
     pub complete: bool,
 }
 
-/// How a provider asks; its memory between two questions.
+/// A provider's state between two queries.
 enum Asker {
     Files(Files),
     List { client: Result<reqwest::Client, String>, url: String, period: Duration },
@@ -90,11 +90,11 @@ impl Provider {
         }
     }
 
-    /// Asks every `period`, and tells `found` of every change. Runs until dropped or until nobody
-    /// listens.
+    /// Asks every `period`, and sends every change to `found`. Runs until dropped or until the
+    /// receiver is closed.
     pub(crate) async fn watch(self, period: Duration, found: mpsc::Sender<Found>, metrics: IngestMetrics) {
         let mut asker = self.asker(period);
-        let mut told: Option<(BTreeSet<Target>, bool)> = None;
+        let mut last_sent: Option<(BTreeSet<Target>, bool)> = None;
         let mut last_errors = Vec::new();
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -104,14 +104,14 @@ impl Provider {
             self.report(&errors, &last_errors, &metrics);
             let complete = errors.is_empty();
             last_errors = errors;
-            // Without an answer, what was told stays in force.
+            // Without an answer, what was sent last stays in force.
             let Some(targets) = targets else { continue };
             let news = (targets, complete);
-            if told.as_ref() == Some(&news) {
+            if last_sent.as_ref() == Some(&news) {
                 continue;
             }
             let (targets, complete) = news.clone();
-            told = Some(news);
+            last_sent = Some(news);
             if found.send(Found { provider: self.clone(), targets, complete }).await.is_err() {
                 return;
             }
@@ -130,7 +130,7 @@ impl Provider {
 }
 
 impl Asker {
-    /// The targets, if there is an answer, and what went wrong.
+    /// The targets, if there is an answer, and the errors.
     async fn ask(&mut self) -> (Option<BTreeSet<Target>>, Vec<String>) {
         let answer = match self {
             Self::Files(files) => {
@@ -180,7 +180,7 @@ async fn ask_list(
             return Err(format!("the list is larger than {MAX_LIST_BYTES} bytes"));
         }
     }
-    // A list may repeat what it was asked with.
+    // A list may repeat the request.
     let secrets = url_secrets(&Secret::new(url.to_owned()));
     let targets = serde_json::from_slice(&body).map_err(|e| {
         let why = format!("does not read as a JSON list of target groups: {e}");
@@ -196,7 +196,7 @@ async fn ask_name(name: &str) -> Result<BTreeSet<Target>, String> {
         .await
         .map_err(|_| format!("no answer within {ANSWER_TIMEOUT:?}"))?
         .map_err(|e| format!("does not resolve: {e}"))?;
-    // A socket address prints as a target is written.
+    // A socket address is printed in the form of a target.
     let targets: BTreeSet<_> =
         addresses.take(MAX_TARGETS).filter_map(|a| Target::discovered(&a.to_string()).ok()).collect();
     if targets.is_empty() { Err("resolves to no address that may be asked".into()) } else { Ok(targets) }
@@ -211,7 +211,7 @@ struct Files {
 
 #[derive(Debug, Default)]
 struct File {
-    /// What the content was read from; a file that has the same stamp is not read again.
+    /// The stamp of the file that was read; a file with the same stamp is not read again.
     stamp: Option<(SystemTime, u64)>,
     targets: Vec<Target>,
     error: Option<String>,
@@ -226,7 +226,7 @@ impl Files {
         self.files.values().flat_map(|f| &f.targets).cloned().collect()
     }
 
-    /// Reads what changed; returns what is wrong now, changed or not.
+    /// Reads the changed files; returns all present errors, new or not.
     fn scan(&mut self) -> Vec<String> {
         let mut errors = Vec::new();
         let mut seen = BTreeSet::new();
@@ -244,7 +244,7 @@ impl Files {
         if seen.len() > MAX_FILES {
             errors.push(format!("matches {} files, the limit is {MAX_FILES}", seen.len()));
         }
-        // A directory that cannot be listed hides its files; they have not gone.
+        // A directory that cannot be listed hides its files; they may still exist.
         if errors.is_empty() {
             self.files.retain(|path, _| seen.contains(path));
         }
@@ -260,8 +260,8 @@ impl Files {
 }
 
 impl File {
-    /// Reads it if it changed. The files of a pattern have the targets of one list, of which the
-    /// others have so many.
+    /// Reads the file if it changed. The files of a pattern have the target limit of one list, of
+    /// which the others use a part.
     fn refresh(&mut self, path: &Path, others: usize) {
         let stamp = std::fs::metadata(path).and_then(|m| Ok((m.modified()?, m.len())));
         let stamp = match stamp {
@@ -339,7 +339,7 @@ mod tests {
         let errors = files.scan();
         assert!(errors[0].contains("a.json") && errors[0].contains("target groups"), "{errors:?}");
         assert_eq!(names(&files), ["n1:1", "n2:9765", "n3:9765"]);
-        // Still wrong, still told, without reading it again.
+        // Still wrong, still reported, without reading it again.
         assert_eq!(files.scan(), errors);
 
         write("a.json", r#"[{"targets": ["n4"]}]"#);

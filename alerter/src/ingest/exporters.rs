@@ -1,4 +1,4 @@
-//! The `exporters` source of the configuration: who is pulled, and how they are talked to.
+//! The `exporters` source of the configuration: the targets, and the connection to them.
 
 use core::time::Duration;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::guard::Guarded;
 use super::shown_url;
 use super::target::Target;
 
-/// To answer a TCP connect, and to answer a request with its head.
+/// Times for a TCP connect, and for the head of an answer.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One entry under `sources`.
@@ -26,9 +26,9 @@ pub struct Exporters {
     pub http_sd: Vec<String>,
     /// Names that resolve to one exporter an address.
     pub dns: Vec<String>,
-    /// How often `http_sd` and `dns` are asked.
+    /// Interval of `http_sd` and `dns` queries.
     pub refresh: Span,
-    /// Whether the targets speak of their own node only.
+    /// Whether the targets report only their own node.
     pub nodes: Nodes,
     pub scheme: Scheme,
     pub basic_auth: Option<BasicAuth>,
@@ -46,7 +46,7 @@ pub enum Scheme {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Nodes {
-    /// What it says of other nodes is refused.
+    /// Records about other nodes are refused.
     #[default]
     Own,
     /// Others send their events to it.
@@ -60,13 +60,13 @@ pub struct BasicAuth {
     pub password_file: PathBuf,
 }
 
-/// Files in PEM.
+/// PEM files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// Trusted instead of the system's.
+    /// Trusted in place of the system's certificates.
     pub ca_file: Option<PathBuf>,
-    /// Certificate and key that the exporter asks for.
+    /// The client certificate and key for the exporter.
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
 }
@@ -97,7 +97,7 @@ impl Scheme {
 }
 
 impl Exporters {
-    /// Makes every path absolute in the sense of `base`, the directory of the configuration file.
+    /// Makes every path absolute, relative to `base`, the directory of the configuration file.
     pub(crate) fn anchor(&mut self, base: &Path) {
         for pattern in &mut self.file_sd {
             *pattern = base.join(&*pattern).to_string_lossy().into_owned();
@@ -111,7 +111,7 @@ impl Exporters {
         }
     }
 
-    /// Everything that is wrong with the entry, each with the key it stands under.
+    /// Every mistake in the entry, each with its key.
     pub(crate) fn check(&self, errors: &mut Vec<String>) {
         let lists = [&self.fixed, &self.file_sd, &self.http_sd, &self.dns];
         if lists.iter().all(|l| l.is_empty()) {
@@ -146,7 +146,7 @@ impl Exporters {
         }
     }
 
-    /// How the targets of this entry are talked to. Reads the secrets and certificates.
+    /// The connection of this entry's targets. Reads the secrets and certificates.
     pub(crate) fn connection(&self) -> Result<Connection, String> {
         let read = |key: &str, path: &Path| {
             std::fs::read(path).map_err(|e| format!("tls: {key} {}: {e}", path.display()))
@@ -183,7 +183,7 @@ impl Exporters {
     }
 }
 
-/// How a set of exporters is talked to.
+/// The connection to a set of exporters.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
     client: reqwest::Client,
@@ -202,7 +202,7 @@ impl Connection {
     }
 }
 
-/// A client without surprises: no proxy from the environment, no redirect that could carry a
+/// A client without proxies from the environment, and without redirects, which could carry a
 /// credential elsewhere.
 pub(crate) fn client_builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_at_once() {
+    fn every_mistake_is_reported_at_once() {
         let e = Exporters {
             fixed: vec!["http://a:1".into()],
             file_sd: vec!["x/[".into()],

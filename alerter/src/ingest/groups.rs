@@ -1,7 +1,7 @@
-//! How file and HTTP discovery spell targets: Prometheus' list of target groups.
+//! The format of file and HTTP discovery: Prometheus' list of target groups.
 //!
-//! A list comes from somebody else. Its targets are counted as they are read, and nothing else is
-//! kept of it, so that it takes no more memory than its text and the targets that are allowed.
+//! A list is untrusted. Its targets are counted while it is parsed, and nothing else of it is kept,
+//! so that it takes no more memory than its text and the allowed targets.
 
 use core::fmt;
 
@@ -27,7 +27,7 @@ struct Group<'a>(&'a mut Vec<Target>);
 /// Reads the addresses of one group into the list.
 struct Addresses<'a>(&'a mut Vec<Target>);
 struct Address;
-/// Labels are read, so that a mistake in them is found, and not used: a run names itself.
+/// Labels are parsed, so that a mistake in them is found, and not used: the run's own name counts.
 struct Labels;
 /// A string that is not kept.
 struct Text;
@@ -188,7 +188,7 @@ impl Visitor<'_> for Text {
     }
 }
 
-/// How many there would be is not known: reading ends here.
+/// The total is unknown: reading ends here.
 fn too_many<E: de::Error>(what: &str, limit: usize) -> E {
     E::custom(format_args!("more than {limit} {what}, which is the limit"))
 }

@@ -1,9 +1,9 @@
-//! Where an address that the configuration did not name may not lead.
+//! Addresses to which discovery may not lead.
 //!
-//! Target files, HTTP lists and the DNS say where exporters are, and requests to them carry a
-//! password. Exporters live in private networks and on this machine, so that those must be allowed;
-//! what is never an exporter is refused: addresses of one link, the metadata services of clouds,
-//! which give credentials to whoever asks, and addresses that are nobody's.
+//! Target files, HTTP lists and the DNS name the exporters, and requests to them carry a password.
+//! Exporters are in private networks and on this machine, so those addresses must be allowed.
+//! Refused is what is never an exporter: link-local addresses, the metadata services of clouds,
+//! which give credentials to any caller, and addresses that belong to no host.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -17,9 +17,9 @@ const METADATA: [IpAddr; 3] = [
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
 ];
 
-/// Why nobody is asked there.
+/// Why no request goes there; `None` if one may.
 pub(super) fn objection(ip: IpAddr) -> Option<&'static str> {
-    // The same place by another name.
+    // The same address in another notation.
     let ip = ip.to_canonical();
     let link_local = match ip {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -33,14 +33,14 @@ pub(super) fn objection(ip: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// Whether a host of a target is an address, and one that is refused.
+/// Whether a target's host is an address that is refused.
 pub(super) fn refused(host: &str) -> Option<&'static str> {
     let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     objection(host.parse().ok()?)
 }
 
-/// The system's resolver, without the addresses that are refused: asked for every connection, so
-/// that a name that is made to lead elsewhere after it was looked at leads nowhere.
+/// The system's resolver without the refused addresses. It is used for every connection, so that a
+/// name that is changed after the check leads nowhere.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guarded;
 

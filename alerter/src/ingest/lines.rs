@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_cross_chunks_and_long_ones_are_told_once() {
+    fn lines_cross_chunks_and_long_ones_are_reported_once() {
         let lines = split(5, &[b"ab\nc", b"d\n", b"123456", b"789\nok\n", b"partial"]);
         let want: [Option<&[u8]>; 5] = [Some(b"ab"), Some(b"cd"), None, Some(b"ok"), None];
         assert_eq!(lines, want.map(|l| l.map(<[u8]>::to_vec)));

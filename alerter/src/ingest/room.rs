@@ -1,19 +1,19 @@
-//! How much of what was read may wait for the runtime, in bytes, of all sources and of each.
+//! How many bytes of what was read may wait for the runtime, of all sources and of each.
 //!
-//! A record in memory is larger than its text: a short one by what every event takes, a long one by
-//! what its values take. Room is taken by that before the text is read, and given back when the
-//! runtime has dropped what became of it. Who waits for room is served in turn.
+//! A record in memory is larger than its text: a short one by the fixed size of an event, a long
+//! one by the size of its values. That size is reserved before the text is parsed, and released
+//! when the runtime has dropped the events. Readers that wait for room are served in turn.
 
 use std::sync::Arc;
 
 use stepwatch_wire::Event;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes of what waits, of all sources.
+/// Bytes that may wait, of all sources.
 const QUEUE_BYTES: usize = 8 << 20;
-/// Of one source: others find room, whatever it sends.
+/// Bytes of one source: the others find room, whatever it sends.
 const SOURCE_BYTES: usize = QUEUE_BYTES / 8;
-/// Text that is read at once.
+/// Bytes of text that are parsed at once.
 pub(super) const PART_BYTES: usize = 16 << 10;
 /// How many times larger than its text the values of a record may be.
 const VALUES_OVER_TEXT: usize = 4;
@@ -29,7 +29,7 @@ pub(crate) struct Share {
     all: Queue,
 }
 
-/// Room that is taken until this is dropped.
+/// Reserved room, released when this is dropped.
 #[derive(Debug, Default)]
 pub struct Taken {
     _held: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
@@ -42,7 +42,7 @@ impl Default for Queue {
 }
 
 impl Share {
-    pub(super) fn of(all: &Queue) -> Self {
+    pub(super) fn new(all: &Queue) -> Self {
         Self { own: Arc::new(Semaphore::new(SOURCE_BYTES)), all: all.clone() }
     }
 
@@ -63,7 +63,7 @@ impl Share {
     }
 }
 
-/// What a text becomes in memory, at most what one source may have.
+/// The size of a text's events in memory, at most the share of one source.
 fn weight(text: &[u8]) -> u32 {
     let records = memchr::memchr_iter(b'\n', text).count();
     let bytes = VALUES_OVER_TEXT * text.len() + records * size_of::<Event>();
@@ -89,7 +89,7 @@ mod tests {
     async fn one_source_leaves_room_to_others_and_all_have_a_limit() {
         let queue = Queue::default();
         let (mut taken, part) = (Vec::new(), [b'x'; PART_BYTES]);
-        let sources: Vec<Share> = (0..9).map(|_| Share::of(&queue)).collect();
+        let sources: Vec<Share> = (0..9).map(|_| Share::new(&queue)).collect();
         for share in &sources[..8] {
             assert_eq!(fill(share, &part, &mut taken), 16);
         }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn short_records_weigh_what_an_event_takes() {
         let queue = Queue::default();
-        let share = Share::of(&queue);
+        let share = Share::new(&queue);
         let part: Vec<u8> = b"{\"k\":\"hb\"}\n".iter().copied().cycle().take(PART_BYTES).collect();
         let mut taken = Vec::new();
         let parts = fill(&share, &part, &mut taken);

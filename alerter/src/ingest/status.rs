@@ -1,5 +1,5 @@
-//! What is known of one source: for the API, and for the task that reads it to go on where an
-//! earlier one stopped.
+//! The state of one source: for the API, and for a reader that goes on where an earlier one
+//! stopped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ use stepwatch_wire::Cursor;
 
 use crate::clock::wall;
 
-/// A copy to show.
+/// A copy of the state of a source.
 #[derive(Debug, Clone)]
 pub struct SourceSnapshot {
     pub source: Arc<str>,
     pub up: bool,
-    /// Since when it is as it is.
+    /// Since when it has this state.
     pub since: Ts,
     /// Why it is down.
     pub error: Option<String>,
@@ -57,7 +57,7 @@ impl SourceStatus {
         self.lock().cursor.clone()
     }
 
-    /// Notes a change of `up`; false if it was so already.
+    /// Records a change of `up`; false if it is unchanged.
     pub(crate) fn set_up(&self, up: bool, error: Option<String>) -> bool {
         let mut view = self.lock();
         let changed = view.up != up;

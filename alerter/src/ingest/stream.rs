@@ -1,8 +1,9 @@
 //! Reads the stream of one exporter, for as long as it is a target.
 //!
-//! Every record counts once: the cursor of the last record handed on is what the next connection
-//! resumes after. Nothing is dropped here either: when the engine is behind, the queue is full,
-//! this task stops reading, TCP stops the exporter, and the exporter's ring keeps what is not read.
+//! Every record counts once: the next connection resumes after the cursor of the last record that
+//! was handed on. Nothing is dropped here either: when the engine is behind, the queue is full,
+//! this task stops reading, TCP stops the exporter, and the exporter's ring keeps the unread
+//! records.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -27,12 +28,12 @@ use crate::notify::http::redact;
 /// An idle stream carries a heartbeat this often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Characters kept of the answer of a peer that is no exporter.
+/// Characters kept of the answer of a peer that is not an exporter.
 const MAX_REASON: usize = 200;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamLimits {
-    /// Silence that counts as death: three heartbeats missed, and one second of grace.
+    /// The longest silence of a connection: three missed heartbeats, and one second of grace.
     pub silence: Duration,
     pub head: Duration,
     pub backoff: Backoff,
@@ -57,11 +58,11 @@ pub(crate) struct Puller {
     pub out: mpsc::Sender<Feed>,
     pub share: Share,
     pub metrics: IngestMetrics,
-    /// Lines about records that the exporter no longer had.
+    /// Throttles the log lines about records that the exporter no longer had.
     pub gaps: LogThrottle,
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("cannot connect: {0}")]
@@ -78,19 +79,19 @@ enum Ended {
     Broken(String),
     #[error("the exporter ended the stream")]
     Closed,
-    /// The runtime has gone: there is nobody to read for.
+    /// The runtime has gone: nothing takes the events.
     #[error("stopping")]
     Stopping,
 }
 
 impl Puller {
-    /// Reads until `stop`; returns only then. The state of the source is told as it changes.
+    /// Reads until `stop`; returns only then. The state of the source is reported as it changes.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let (mut failures, mut told_down) = (0_u32, false);
+        let (mut failures, mut reported_down) = (0_u32, false);
         loop {
             let ended = tokio::select! {
                 () = stop.cancelled() => break,
-                ended = self.connection(&mut failures, &mut told_down) => ended,
+                ended = self.connection(&mut failures, &mut reported_down) => ended,
             };
             if matches!(ended, Ended::Stopping) {
                 break;
@@ -100,23 +101,23 @@ impl Puller {
             if was_up {
                 self.metrics.disconnects.inc();
                 tracing::warn!(source = %self.target, reason = %ended, "lost the exporter; reconnecting");
-            } else if !told_down {
+            } else if !reported_down {
                 tracing::warn!(source = %self.target, reason = %ended, "cannot read the exporter; retrying");
             } else {
                 tracing::debug!(source = %self.target, reason = %ended, "still cannot read the exporter");
             }
             failures = failures.saturating_add(1);
             let pause = self.limits.backoff.after(failures, backoff::random());
-            let tell = async {
-                // Told once a change: the engine keeps the time of the first failure.
-                if !core::mem::replace(&mut told_down, true) {
+            let report = async {
+                // Reported once a change: the engine keeps the time of the first failure.
+                if !core::mem::replace(&mut reported_down, true) {
                     self.send(News::Down { reason: ended.to_string() }).await;
                 }
                 tokio::time::sleep(pause).await;
             };
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = tell => {}
+                () = report => {}
             }
         }
         self.status.set_up(false, Some("no longer read".into()));
@@ -124,7 +125,7 @@ impl Puller {
     }
 
     /// One connection, from request to its end.
-    async fn connection(&self, failures: &mut u32, told_down: &mut bool) -> Ended {
+    async fn connection(&self, failures: &mut u32, reported_down: &mut bool) -> Ended {
         let response = match self.request().await {
             Ok(response) => response,
             Err(ended) => return ended,
@@ -134,7 +135,7 @@ impl Puller {
         if self.status.set_up(true, None) {
             tracing::info!(source = %self.target, "reading the exporter");
         }
-        *told_down = false;
+        *reported_down = false;
         if !self.send(News::Up { many_nodes: self.connection.load().many_nodes }).await {
             return Ended::Stopping;
         }
@@ -147,8 +148,8 @@ impl Puller {
                 Ok(Some(Err(e))) => return Ended::Broken(innermost(&e)),
                 Ok(Some(Ok(chunk))) => chunk,
             };
-            // A chunk is what the socket gave at once, a few hundred kilobytes. Whatever it becomes
-            // has its room in the queue before it is read.
+            // A chunk is what the socket had at once, a few hundred kilobytes. The room of its
+            // events is reserved in the queue before it is parsed.
             for part in chunk.chunks(PART_BYTES) {
                 let room = self.room_for(part).await;
                 let mut events = Vec::new();
@@ -185,12 +186,12 @@ impl Puller {
         Ok(response)
     }
 
-    /// The status, and the beginning of what the peer says about it.
+    /// The status, and the beginning of the peer's message about it.
     async fn refusal(&self, mut response: reqwest::Response) -> String {
         let status = response.status();
         let body = tokio::time::timeout(self.limits.head, response.chunk()).await;
         let body = body.ok().and_then(Result::ok).flatten().unwrap_or_default();
-        // Who repeats what it was sent repeats who we are.
+        // A peer that repeats the request repeats our credentials.
         let text: String = words::into_clean(redact(&String::from_utf8_lossy(&body), &[]))
             .chars()
             .take(MAX_REASON)
@@ -208,7 +209,7 @@ impl Puller {
         };
         match parsed {
             Ok(mut event) => {
-                // An exporter may be of an older version, or none.
+                // The peer may be an older exporter, or none.
                 event.clean();
                 Some(event)
             }
@@ -216,7 +217,7 @@ impl Puller {
                 self.metrics.malformed.get_or_create(&ReasonLabel { reason: Word(reason) }).inc();
                 let mut view = self.status.lock();
                 view.malformed += 1;
-                // The first says what is wrong; a thousand more would only fill the disk.
+                // The first has the reason; a thousand more would only fill the disk.
                 if view.malformed == 1 {
                     tracing::warn!(source = %self.target, %why, "malformed record in the stream");
                 }
@@ -225,7 +226,7 @@ impl Puller {
         }
     }
 
-    /// Queues the events, then notes the cursor: an order that a stop in between turns into a
+    /// Queues the events, then records the cursor: in this order a stop in between causes a
     /// repetition, never a loss.
     async fn hand_on(&self, events: Vec<Event>, room: Taken) -> bool {
         let cursor: Option<Cursor> = events.iter().rev().find_map(|e| e.cursor.clone());
@@ -264,7 +265,7 @@ impl Puller {
         self.send_in(news, Taken::default()).await
     }
 
-    /// Waits for room; false when nobody reads any more.
+    /// Waits for room; false when the runtime is gone.
     async fn send_in(&self, news: News, room: Taken) -> bool {
         let feed = Feed { source: Arc::clone(self.target.name()), news, room };
         match self.out.try_send(feed) {

@@ -1,4 +1,4 @@
-//! Where an exporter is.
+//! The address of an exporter.
 
 use core::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const MAX_SHOWN: usize = 100;
 pub struct Target(Arc<str>);
 
 impl Target {
-    /// Takes `host`, `host:port`, `1.2.3.4:port`, `[::1]:port`.
+    /// Parses `host`, `host:port`, `1.2.3.4:port`, `[::1]:port`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bad = |why: &str| {
             format!("target {}: {why}; expected host:port, as in node001:{DEFAULT_PORT}", shown(text))
@@ -25,9 +25,9 @@ impl Target {
             return Err(bad("an address has no scheme (set `scheme: https` beside it)"));
         }
         let (host, port) = match text.rsplit_once(':') {
-            // A bare IPv6 address is full of colons and says nothing about a port.
+            // A bare IPv6 address is full of colons and has no port.
             Some((host, _)) if host.contains(':') && !host.starts_with('[') => {
-                return Err(bad("an IPv6 address stands in brackets, as in [::1]:9765"));
+                return Err(bad("an IPv6 address needs brackets, as in [::1]:9765"));
             }
             Some((host, port)) if !port.contains(']') => (host, Some(port)),
             _ => (text, None),
@@ -48,7 +48,7 @@ impl Target {
         }
     }
 
-    /// The same, of an address that the configuration does not name itself.
+    /// The same, for an address from discovery.
     pub(super) fn discovered(text: &str) -> Result<Self, String> {
         let target = Self::parse(text)?;
         let host = target.0.rsplit_once(':').map_or(&*target.0, |(host, _)| host);

@@ -141,7 +141,7 @@ async fn a_peer_that_is_no_exporter_is_down_once_with_its_reason() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_once_however_often_it_is_tried() {
+async fn an_absent_exporter_is_reported_once_however_often_it_is_tried() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let free = listener.local_addr().unwrap().to_string();
     drop(listener);
@@ -149,7 +149,7 @@ async fn nobody_there_is_told_once_however_often_it_is_tried() {
     let mut r = Reading::start(&[e], &[], limits());
     let News::Down { reason } = r.next().await.news else { panic!("expected down") };
     assert!(reason.contains("cannot connect"), "{reason}");
-    // Somebody moves in: the first word after `down` is `up`.
+    // An exporter starts there: the first item after `down` is `up`.
     let listener = tokio::net::TcpListener::bind(&free).await.unwrap();
     let router = axum::Router::new().route(
         "/v1/stream",
@@ -244,7 +244,7 @@ async fn a_list_over_http_stays_in_force_while_its_server_fails() {
 }
 
 #[tokio::test]
-async fn another_plan_keeps_what_stays_and_tells_what_went() {
+async fn another_plan_keeps_what_stays_and_reports_what_went() {
     let (a, b) = (FakeExporter::start([]).await, FakeExporter::start([]).await);
     let mut r = Reading::start(&[fixed(&[&a])], &[("old-node:9765", "b9:1")], limits());
     // A source of an earlier life that nothing names any more.

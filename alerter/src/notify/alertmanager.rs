@@ -1,11 +1,11 @@
-//! A Prometheus Alertmanager: incidents as alerts among the others, for teams whose silences,
-//! dashboards and receivers live there.
+//! A Prometheus Alertmanager as receiver: incidents become alerts there, for teams with silences,
+//! dashboards and receivers in it.
 //!
-//! An alert there ends by itself when it is not told again, so that what stands is told again well
-//! before. Its identity is its labels: they hold what rarely changes of an incident, and when one
-//! does change the old alert is ended with the same request. Every instance of a cluster is told,
-//! never one behind a balancer; one that takes it is enough, because the next telling reaches the
-//! others.
+//! An alert there ends by itself when it is not sent again, so every firing alert is sent again
+//! well before. Its identity is its labels: they hold what rarely changes of an incident, and when
+//! one does change the old alert is ended with the same request. Every instance of a cluster is
+//! sent everything, never one behind a balancer; one that accepts is enough, because the next
+//! resend reaches the others.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use super::http::{Http, base_url};
 use super::text::{clean, line, shorten, web_link};
 use super::{Attempt, Failure, FailureClass, Notifier, Receipt, SecretSource};
 
-/// An alert ends after so many tellings did not come.
-const TELLINGS_MISSED: i64 = 4;
+/// An alert ends after so many missed resends.
+const RESENDS_MISSED: i64 = 4;
 const RESEND_MIN: Span = Span::secs(5);
 const RESEND_MAX: Span = Span::secs(600);
 const LABEL_MAX: usize = 255;
@@ -37,9 +37,9 @@ const URLS_MAX: usize = 16;
 pub struct Config {
     /// Every instance: `http://alertmanager-0:9093`. With a path if it is served under one.
     pub urls: Vec<String>,
-    /// How often what stands is told again; four that do not come end the alert.
+    /// How often firing alerts are sent again; an alert ends after four missed resends.
     pub resend_every: Span,
-    /// Added to every alert.
+    /// Labels that are added to every alert.
     pub labels: std::collections::BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
@@ -47,7 +47,7 @@ pub struct Config {
     pub password_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password_env: Option<String>,
-    /// Instead of a user and a password.
+    /// A bearer token, instead of a user and a password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bearer_token_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,9 +98,10 @@ impl Config {
         if let Some(name) = self.labels.keys().find(|name| !is_label(name)) {
             return Err(format!("labels: {name:?} is not a label's name"));
         }
-        let password = SecretSource::of("password", self.password_file.as_ref(), self.password_env.as_ref())?;
+        let password =
+            SecretSource::from_keys("password", self.password_file.as_ref(), self.password_env.as_ref())?;
         let password = password.map(|s| s.read()).transpose()?;
-        let bearer = SecretSource::of(
+        let bearer = SecretSource::from_keys(
             "bearer_token",
             self.bearer_token_file.as_ref(),
             self.bearer_token_env.as_ref(),
@@ -132,7 +133,7 @@ impl Notifier for Alertmanager {
             let labels = self.labels_of(n);
             let before = attempt.memory.and_then(|m| serde_json::from_str::<Labels>(m).ok());
             let mut alerts = vec![self.alert(n, &labels, now)];
-            // Under its old labels it would stand until it is forgotten.
+            // The alert with the old labels would fire until it expires.
             if let Some(before) = before.filter(|before| *before != labels) {
                 alerts.push(
                     json!({"labels": before, "startsAt": time(n.message.started_at), "endsAt": time(now)}),
@@ -170,16 +171,16 @@ impl Alertmanager {
             .map_err(|err| self.http.failure(FailureClass::Permanent, false, &err.to_string()))?;
         let all = join_all(self.urls.iter().map(|url| self.post_to(url, body.clone()))).await;
         let mut failure = None;
-        let mut told = false;
+        let mut delivered = false;
         for (url, result) in self.urls.iter().zip(all) {
             match result {
-                Ok(()) => told = true,
+                Ok(()) => delivered = true,
                 Err(err) => {
                     if self.urls.len() > 1 {
-                        tracing::warn!(url, error = err.error, "an Alertmanager was not told");
+                        tracing::warn!(url, error = err.error, "an Alertmanager did not accept the alerts");
                     }
-                    // Another instance may yet take what this one refuses; trying again is the
-                    // careful reading.
+                    // Another instance may accept what this one refuses; trying again is the safe
+                    // choice.
                     let worse = failure.as_ref().is_none_or(|f: &Failure| f.class == FailureClass::Permanent);
                     if worse {
                         failure = Some(err);
@@ -188,7 +189,7 @@ impl Alertmanager {
             }
         }
         match failure {
-            Some(failure) if !told => Err(failure),
+            Some(failure) if !delivered => Err(failure),
             _ => Ok(()),
         }
     }
@@ -206,7 +207,7 @@ impl Alertmanager {
         if answer.status.is_success() { Ok(()) } else { Err(self.http.refused(&answer)) }
     }
 
-    /// What an alert is known by.
+    /// The labels that identify an alert.
     fn labels_of(&self, n: &Notification) -> Labels {
         let m = &n.message;
         let own = [
@@ -219,7 +220,7 @@ impl Alertmanager {
         ];
         let fixed = self.labels.iter().map(|(name, value)| (name.as_str(), value.clone()));
         let all = fixed.chain(own).map(|(name, value)| (name.to_owned(), line(&value, LABEL_MAX)));
-        // A label without a value is none.
+        // A label without a value does not exist.
         all.filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.into())).collect()
     }
 
@@ -246,11 +247,8 @@ impl Alertmanager {
             found.and_then(|l| web_link(&l.href, HREF_MAX)).unwrap_or_default().to_owned()
         };
         annotate("runbook_url", link("runbook"));
-        let ends = if m.status == Status::Resolved {
-            now
-        } else {
-            now + Span(self.resend_every.0 * TELLINGS_MISSED)
-        };
+        let ends =
+            if m.status == Status::Resolved { now } else { now + Span(self.resend_every.0 * RESENDS_MISSED) };
         let starts = m.started_at.min(ends);
         json!({
             "labels": labels, "annotations": annotations, "startsAt": time(starts), "endsAt": time(ends),

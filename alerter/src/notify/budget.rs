@@ -1,8 +1,8 @@
-//! How much one receiver is told of what wakes nobody: so many messages in so long, and then one
-//! that says how many were left out.
+//! The limit on what one receiver gets of messages that wake nobody: so many messages in so long,
+//! and then one message with the number that was left out.
 //!
-//! A storm of tickets hides the one that matters, and costs a channel its readers. Pages, answers
-//! and endings are never left out.
+//! A storm of tickets hides the one that matters, and makes people ignore the channel. Pages,
+//! answers and endings are never left out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Budget {
         Duration::from_millis(self.per.0.unsigned_abs())
     }
 
-    /// What is told when the budget was too small.
+    /// The message about what the budget left out.
     pub(crate) fn summary(self, receiver: &str, left_out: u64, now: Ts) -> Notification {
         let mut n = test_notification(receiver, &format!("left-out-{}", now.0), now);
         (n.action, n.page) = (Action::Trigger, false);
@@ -59,7 +59,7 @@ impl Budget {
             if left_out == 1 { "1 message was".to_owned() } else { format!("{left_out} messages were") };
         m.title = format!("{messages} left out here");
         m.summary = format!(
-            "This receiver is told at most {} times in {} of what wakes nobody; {messages} suppressed. All incidents are in the \
+            "This receiver gets at most {} messages in {} that wake nobody; {messages} suppressed. All incidents are in the \
              list of the alerter.",
             self.messages, self.per
         );
@@ -147,7 +147,7 @@ mod tests {
         let budget = Budget { messages: 3, per: Span::secs(3600) };
         let n = budget.summary("chat", 17, Ts(1_795_227_416_000));
         assert_eq!(n.message.title, "17 messages were left out here");
-        assert!(n.message.summary.contains("at most 3 times in 1h"), "{}", n.message.summary);
+        assert!(n.message.summary.contains("at most 3 messages in 1h"), "{}", n.message.summary);
         assert!(!n.page);
         assert!(Budget { messages: 0, ..budget }.check().is_err());
         assert!(Budget { per: Span::secs(1), ..budget }.check().is_err());

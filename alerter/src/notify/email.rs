@@ -1,15 +1,15 @@
 //! E-mail by SMTP: one thread an incident, in plain text and HTML.
 //!
-//! The `Message-ID` of a message follows from its idempotency key, so that a copy is recognised by
-//! whoever stores mail, and every later message names the first one in `References`: a mailbox
-//! shows one conversation. The subject stays that of the first message, because some mailboxes take
-//! another subject for another conversation; how things stand is the first line.
+//! The `Message-ID` of a message follows from its idempotency key, so that mail servers recognise a
+//! copy, and every later message names the first one in `References`: a mailbox shows one
+//! conversation. The subject stays that of the first message, because some mailboxes take another
+//! subject for another conversation; the present state is the first line.
 //!
 //! One connection a message: incidents are rare, and a relay that closed an idle connection costs a
 //! retry.
 //!
-//! The relay answers for each recipient on its own (`relay`). Who has the message is kept, and only
-//! the others are tried again.
+//! The relay answers for each recipient separately (`relay`). The recipients that have the message
+//! are remembered, and only the others are tried again.
 
 mod html;
 mod relay;
@@ -37,16 +37,17 @@ use self::relay::{Answers, Encryption, Relay};
 use super::text::{clean, hex, line, shorten};
 use super::{Attempt, Failure, FailureClass, Notifier, Pace, Receipt, SecretSource};
 
-/// A relay that is flooded starts to refuse.
+/// The rate limit: a flooded relay starts to refuse.
 const PACE: Pace = Pace { per_second: 2.0, burst: 10.0 };
 const RECIPIENTS_MAX: usize = 50;
 const SUBJECT_MAX: usize = 180;
 const TEXT_MAX: usize = 4000;
 const ERROR_MAX: usize = 400;
-/// How often those who do not have a message yet are tried while others have it: some ten minutes.
+/// How often the remaining recipients are tried while others have the message: some ten minutes.
 const PARTLY_MAX: u32 = 12;
-/// The same for a page: at most a minute of waiting. Its next word must not wait for a mailbox that
-/// asks for five (it goes to all of them again), and a page that somebody has must not come to look
+/// The same for a page: at most a minute of waiting. The next message must not wait for a mailbox
+/// that asks for five minutes (it goes to all recipients again), and a page that somebody has must
+/// not look like one that nobody accepted.
 /// like one that nobody took.
 const PARTLY_PAGE_MAX: u32 = 7;
 
@@ -56,7 +57,7 @@ pub struct Config {
     /// `name@example.com` or `Name <name@example.com>`.
     pub to: Vec<String>,
     pub from: String,
-    /// The relay: `host:port`; without a port the usual one of `tls`.
+    /// The relay: `host:port`; without a port the usual one for `tls`.
     pub smarthost: String,
     pub tls: TlsMode,
     /// Certificates, in PEM, that the relay's is checked against, beside those of the system.
@@ -68,7 +69,7 @@ pub struct Config {
     pub password_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password_env: Option<String>,
-    /// What we call ourselves to the relay; the machine's name if there is none.
+    /// The host name for the relay's greeting; the machine's name if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hello: Option<String>,
 }
@@ -89,26 +90,26 @@ pub struct Email {
     relay: Relay,
     from: Mailbox,
     to: Vec<Mailbox>,
-    /// After the `@` of our message ids.
+    /// The domain of our message ids.
     domain: String,
 }
 
-/// What is kept for a lane: the conversation.
+/// The memory of a lane: the conversation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Thread {
     first: String,
     subject: String,
-    /// A message that not everybody has yet.
+    /// A message that some recipients do not have yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     part: Option<Part>,
 }
 
-/// How far a message has come.
+/// The progress of a message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Part {
     /// The idempotency key.
     key: String,
-    /// Those who have it, and those who never will.
+    /// Recipients that have it, and those that never will.
     done: Vec<String>,
     tries: u32,
 }
@@ -128,7 +129,8 @@ impl Config {
         }
         let to: Vec<Mailbox> = self.to.iter().map(|t| mailbox("to", t)).collect::<Result<_, _>>()?;
         let from = mailbox("from", &self.from)?;
-        let password = SecretSource::of("password", self.password_file.as_ref(), self.password_env.as_ref())?;
+        let password =
+            SecretSource::from_keys("password", self.password_file.as_ref(), self.password_env.as_ref())?;
         let password = password.map(|source| source.read()).transpose()?;
         let credentials = match (&self.username, &password) {
             (Some(user), Some(password)) => {
@@ -150,7 +152,7 @@ impl Config {
             TlsMode::Tls => 465,
             TlsMode::None => 25,
         };
-        // A URL's rules for hosts and ports, IPv6 in brackets included.
+        // The same rules as for hosts and ports in a URL, IPv6 in brackets included.
         let url = url::Url::parse(&format!("smtp://{}", self.smarthost)).ok();
         let host = url.as_ref().and_then(|u| u.host_str()).map(|h| h.trim_matches(['[', ']']).to_owned());
         let (Some(url), Some(host)) = (url, host) else {
@@ -183,7 +185,7 @@ impl Notifier for Email {
     }
 
     fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
-        self.tell(attempt).boxed()
+        self.send_mail(attempt).boxed()
     }
 
     fn wakes(&self) -> bool {
@@ -196,11 +198,11 @@ impl Notifier for Email {
 }
 
 impl Email {
-    async fn tell(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
+    async fn send_mail(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
         let own = self.message_id(&n.idem_key);
         let known = attempt.memory.and_then(|m| serde_json::from_str::<Thread>(m).ok());
-        // Whoever gets the first message late gets the same as the others.
+        // A recipient that gets the first message late gets the same as the others.
         let before = known.as_ref().filter(|thread| thread.first != own);
         let mail = self.compose(n, before).map_err(|err| Failure::permanent(format!("email: {err}")))?;
         let thread = known.unwrap_or_else(|| Thread { first: own, subject: subject(&n.message), part: None });
@@ -213,21 +215,22 @@ impl Email {
         let (answers, unwell) = match whole {
             Ok(answers) => (answers, None),
             Err(failure) if part.is_none() => return Err(failure),
-            // It is about those who are left: the others have it.
+            // It is about the remaining recipients: the others have it.
             Err(failure) => (Answers::to_all(to, &failure), Some(failure)),
         };
         for (to, error) in &answers.refused {
             tracing::error!(%to, error, "the relay refuses an address of a receiver");
         }
         Self::weigh(n, thread, part, answers).map_err(|partly| match unwell {
-            // A relay that is down is to be probed as one that is down, whoever has the message.
+            // A relay that is down is probed like one that is down, even if some recipients have
+            // the message.
             Some(Failure { class, ambiguous, .. }) => Failure { class, ambiguous, ..partly },
             None => partly,
         })
     }
 
-    /// Whether the message is delivered. It is when somebody has it and of all others it is known
-    /// that they cannot.
+    /// Whether the message is delivered: at least one recipient has it, and all others are known to
+    /// be impossible.
     fn weigh(
         n: &Notification,
         thread: Thread,
@@ -236,14 +239,14 @@ impl Email {
     ) -> Result<Receipt, Failure> {
         let Answers { accepted, refused, deferred } = answers;
         let memory = |part| serde_json::to_string(&Thread { part, ..thread }).ok();
-        let told = part.is_some() || !accepted.is_empty();
+        let delivered = part.is_some() || !accepted.is_empty();
         let Some((late, error)) = deferred.first() else {
             return match refused.into_iter().next() {
-                Some((_, error)) if !told => Err(Failure::permanent(error)),
+                Some((_, error)) if !delivered => Err(Failure::permanent(error)),
                 _ => Ok(Receipt { memory: memory(None) }),
             };
         };
-        if !told {
+        if !delivered {
             return Err(Failure::transient(error.clone(), false));
         }
         let mut part = part.unwrap_or_else(|| Part { key: n.idem_key.clone(), done: Vec::new(), tries: 0 });
@@ -261,8 +264,8 @@ impl Email {
         Err(Failure { class: FailureClass::Partly, error, ambiguous: false, memory: memory(Some(part)) })
     }
 
-    /// A message that is refused as a whole is tried for each of them: it may be the rules of one
-    /// mailbox that refuse it.
+    /// A message that is refused as a whole is tried for each recipient: the rules of one mailbox
+    /// may have refused it.
     async fn deliver(&self, to: &[Address], mail: &[u8]) -> Result<Answers, Failure> {
         let from = &self.from.email;
         let whole = self.relay.send(from, to, mail).await;
@@ -287,7 +290,7 @@ impl Email {
         for to in &self.to {
             builder = builder.to(to.clone());
         }
-        // Answering machines stay silent.
+        // It stops automatic replies.
         builder = builder.raw_header(header("Auto-Submitted", "auto-generated"));
         builder = builder.raw_header(header("X-Stepwatch-Incident", &line(&n.incident, 128)));
         if m.status == Status::Firing && n.page {
@@ -307,7 +310,7 @@ impl Email {
         )
     }
 
-    /// `<hash@domain>`: the key may hold characters that have no place there.
+    /// `<hash@domain>`: the key may contain characters that are not allowed there.
     fn message_id(&self, key: &str) -> String {
         format!("<{}@{}>", &hex(&Sha256::digest(key.as_bytes()))[..32], self.domain)
     }
@@ -322,7 +325,7 @@ fn subject(m: &Message) -> String {
     line(&m.title, SUBJECT_MAX)
 }
 
-/// Why this message came, in the words of a headline.
+/// Why this message was sent, as a headline.
 fn standing(n: &Notification) -> &'static str {
     match (n.message.status, n.action) {
         (Status::Resolved, _) if n.message.ended == Some(Ended::Stale) => "STALE",

@@ -1,5 +1,5 @@
-//! What all HTTP notifiers share: one hardened client, and the judgement of what an answer or its
-//! absence means.
+//! What all HTTP notifiers share: one hardened client, and the classification of answers and
+//! failures.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use super::text::{line, shorten};
 use super::{Failure, FailureClass};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Of one request, from the first byte out to the last byte in.
+/// Time of one request, from the first byte out to the last byte in.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An answer is a small JSON object or an excuse; the rest is not read.
+/// Bytes of an answer: a small JSON object or an error page; the rest is not read.
 const BODY_MAX: usize = 1 << 20;
 
-/// What of an answer is shown to people.
+/// Characters of an answer that an error shows.
 const EXCERPT_MAX: usize = 200;
 
 /// Shorter secrets are not searched for in errors: they would blank out half of the text.
 const SECRET_MIN: usize = 6;
 
-/// A client, and the secrets that must not be seen in what it says.
+/// A client, and the secrets that must not appear in its errors.
 #[derive(Debug)]
 pub(crate) struct Http {
     client: Client,
@@ -33,7 +33,7 @@ pub(crate) struct Http {
     secrets: Vec<Secret>,
 }
 
-/// A complete answer, of whatever status.
+/// A complete answer with any status.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -46,7 +46,7 @@ impl Http {
         let client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
-            // A redirect would carry secrets to a host nobody configured.
+            // A redirect would carry secrets to a host that is not configured.
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("stepwatch-alerter/", env!("CARGO_PKG_VERSION")))
             .build()
@@ -58,7 +58,7 @@ impl Http {
         &self.client
     }
 
-    /// Sends and reads the answer. An error means that there was none.
+    /// Sends a request and reads the answer. An error means that there was none.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Answer, Failure> {
         let mut response = request.send().await.map_err(|err| self.unreachable(&err))?;
         let (status, headers) = (response.status(), response.headers().clone());
@@ -73,7 +73,7 @@ impl Http {
         Ok(Answer { status, headers, body: body.into() })
     }
 
-    /// Judges an answer that is not the success its service gives.
+    /// Classifies an answer that is not the service's success.
     pub(crate) fn refused(&self, answer: &Answer) -> Failure {
         let status = answer.status;
         let excerpt = line(&self.redact(&String::from_utf8_lossy(&answer.body)), EXCERPT_MAX);
@@ -81,16 +81,16 @@ impl Http {
         let error = format!("{}: HTTP {status}{sep}{excerpt}", self.service);
         match status {
             StatusCode::TOO_MANY_REQUESTS => Failure::rate_limited(error, retry_after(&answer.headers)),
-            // Asked to wait, it is as if limited; that it is overloaded does not tell whether it
+            // Asked to wait, it is as if limited; that it is overloaded does not show whether it
             // acted first.
             StatusCode::SERVICE_UNAVAILABLE if retry_after(&answer.headers).is_some() => {
                 let failure = Failure::rate_limited(error, retry_after(&answer.headers));
                 Failure { ambiguous: true, ..failure }
             }
-            // A gateway's word does not tell whether the service behind it acted.
+            // A gateway's answer does not show whether the service behind it acted.
             status if status.is_server_error() => Failure::transient(error, true),
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => Failure::transient(error, true),
-            // The same key is being worked on.
+            // A request with the same key is in progress.
             StatusCode::CONFLICT => Failure::transient(error, true),
             status if status.is_redirection() => Failure::permanent(format!(
                 "{error} (redirects are not followed: configure the final address)"
@@ -99,7 +99,7 @@ impl Http {
         }
     }
 
-    /// An error in the words of the service, on a status that says nothing.
+    /// An error with the service's own text, on a status that has no meaning of its own.
     pub(crate) fn failure(&self, class: FailureClass, ambiguous: bool, error: &str) -> Failure {
         let error = format!("{}: {}", self.service, shorten(&self.redact(error), 2 * EXCERPT_MAX));
         Failure { class, error, ambiguous, memory: None }
@@ -115,8 +115,8 @@ impl Http {
         } else {
             "the connection broke"
         };
-        // The outermost text has the address in it, which may be a secret; the innermost says what
-        // went wrong.
+        // The outermost error contains the address, which may be a secret; the innermost is the
+        // cause.
         let mut cause = err.source();
         while let Some(deeper) = cause.and_then(|c| c.source()) {
             cause = Some(deeper);
@@ -131,20 +131,20 @@ impl Http {
         )
     }
 
-    /// A service may echo what it was sent.
+    /// A service may repeat the request in its answer.
     fn redact(&self, text: &str) -> String {
         redact(text, &self.secrets)
     }
 }
 
-/// Takes secrets out of what is shown, also as they travel in a header that a service repeats.
+/// Removes secrets from text that is shown, also in the encoded form of a header.
 pub(crate) fn redact(text: &str, secrets: &[Secret]) -> String {
     let secrets = secrets.iter().map(Secret::expose).filter(|s| s.len() >= SECRET_MIN);
     let text = secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "<secret>"));
     ["Basic ", "Bearer "].iter().fold(text, |text, scheme| without_credentials(&text, scheme))
 }
 
-/// Takes out what follows the name of a scheme, unless it is too short to be more than a word.
+/// Removes what follows the name of a scheme, unless it is too short to be a credential.
 fn without_credentials(text: &str, scheme: &str) -> String {
     let mut parts = text.split(scheme);
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -169,7 +169,8 @@ pub(crate) fn base_url(key: &str, text: &str) -> Result<String, String> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
-/// A whole address that is itself a secret: it, and what of it a server could echo.
+/// The secrets in an address that is itself a secret: the address, and its parts that a server
+/// could repeat.
 pub(crate) fn url_secrets(url: &Secret) -> Vec<Secret> {
     let mut secrets = vec![url.clone()];
     if let Ok(parsed) = url::Url::parse(url.expose()) {
@@ -182,7 +183,7 @@ pub(crate) fn url_secrets(url: &Secret) -> Vec<Secret> {
     secrets
 }
 
-/// In seconds or as a date.
+/// The header `Retry-After`, in seconds or as a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse::<f64>() {

@@ -1,18 +1,18 @@
 //! PagerDuty by its Events API v2.
 //!
-//! PagerDuty rings once an alert, so that each call of a policy is an alert of its own (in `lane`).
-//! Its deduplication key is the incident's id with the number of the call, which is never used
-//! again: a call that is repeated because nobody knows whether it arrived adds to the open alert
-//! instead of waking somebody twice. An answer to any of them is one to all: they are acknowledged
-//! and resolved together. News go under the alert that rang last. A trigger after a resolve opens
-//! another alert, which is what rings when an incident that a person resolved is back; no other
-//! comes so late, because the outbox sends one message of an incident and receiver at a time, in
-//! order, and because no news go under an alert that the service may have resolved by itself
+//! PagerDuty notifies people once an alert, so that each call of a policy is an alert of its own
+//! (in `lane`). Its deduplication key is the incident's id with the number of the call, which is
+//! never used again: a call that is repeated because it may not have arrived adds to the open alert
+//! instead of waking somebody twice. An answer to any of them applies to all: they are acknowledged
+//! and resolved together. News goes under the last alert. A trigger after a resolve opens another
+//! alert, which notifies people when an incident that a person resolved is back. Nothing else
+//! arrives so late, because the outbox sends one message of an incident and receiver at a time, in
+//! order, and because no news goes under an alert that the service may have resolved by itself
 //! (`auto_resolve`).
 //!
-//! What is only a ticket goes under keys of its own, and the page closes them. When whoever took
-//! the incident does not have it any more, what they had acknowledged is closed before it rings
-//! again.
+//! Tickets go under keys of their own, and the page closes them. When the person who acknowledged
+//! the incident does not have it any more, the alerts with that acknowledgement are closed before
+//! the next call.
 
 mod lane;
 
@@ -41,12 +41,12 @@ use super::{Attempt, Ear, Failure, FailureClass, Notifier, Receipt, Ring, Secret
 const SUMMARY_MAX: usize = 1024;
 const ROUTING_KEY_CHARS: usize = 32;
 const FIELD_MAX: usize = 255;
-/// Ours: a detail is read on a phone.
+/// Our own limit: details are read on a phone.
 const DETAIL_MAX: usize = 4096;
 const LINKS_MAX: usize = 20;
 const HREF_MAX: usize = 2048;
 
-/// Of a whole event, in bytes.
+/// Bytes of a whole event.
 const EVENT_MAX: usize = 512_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,13 +67,13 @@ pub struct Config {
     /// incidents (change events).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub change_events: bool,
-    /// Whether each call of a policy rings, or the first, about which the service's own escalation
-    /// policy goes on.
+    /// Whether each call of a policy notifies people, or only the first, which the service's own
+    /// escalation policy repeats.
     pub repeats: Repeats,
-    /// After what time the service resolves an incident by itself; 0s if it never does. News of one
-    /// that rang so long ago would ring again.
+    /// After what time the service resolves an incident by itself; 0s if it never does. News of an
+    /// older alert would open another one and notify people again.
     pub auto_resolve: Span,
-    /// Another one for the service region in Europe, or a proxy.
+    /// Another address for the service region in Europe, or a proxy.
     pub events_url: String,
 }
 
@@ -96,7 +96,7 @@ impl Default for Config {
 #[derive(Debug)]
 pub struct PagerDuty {
     events: Arc<Events>,
-    /// Where changes go, if they do.
+    /// The address for changes, if they are sent.
     change_url: Option<String>,
     repeats: Repeats,
     auto_resolve: Span,
@@ -111,7 +111,7 @@ struct Events {
     routing_key: Secret,
 }
 
-/// The way back: webhooks of a subscription.
+/// The callbacks: webhooks of a subscription.
 #[derive(Debug)]
 pub struct Hook {
     pub(crate) secret: Secret,
@@ -119,7 +119,7 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// Resolves an alert that a person opened again though nothing is wrong any more.
+    /// Resolves an alert that a person opened again although nothing is wrong any more.
     pub(crate) async fn resolve(&self, key: &str) -> Result<(), Failure> {
         let routing_key = self.events.routing_key.expose();
         let event = Event { routing_key, event_action: "resolve", dedup_key: key, trigger: None };
@@ -176,7 +176,7 @@ impl Config {
         let base = base_url("events_url", &self.events_url)?;
         let change_url = self.change_events.then(|| format!("{base}/v2/change/enqueue"));
         let (file, env) = (self.webhook_secret_file.as_ref(), self.webhook_secret_env.as_ref());
-        let secret = SecretSource::of("webhook_secret", file, env)?.map(|s| s.read()).transpose()?;
+        let secret = SecretSource::from_keys("webhook_secret", file, env)?.map(|s| s.read()).transpose()?;
         let http = Http::new("pagerduty", vec![routing_key.clone()])?;
         let events = Arc::new(Events { http, url: format!("{base}/v2/enqueue"), routing_key });
         let hook = secret.map(|secret| Arc::new(Hook { secret, events: Arc::clone(&events) }));
@@ -185,7 +185,7 @@ impl Config {
     }
 }
 
-/// Whether it looks like an integration key. The key itself is not told.
+/// Whether it looks like an integration key. Errors do not contain the key itself.
 fn check_key(source: &SecretSource, key: &Secret) -> Result<(), String> {
     let key = key.expose();
     let (length, expected) = (key.chars().count(), "the integration key of an Events API v2 integration");
@@ -206,7 +206,7 @@ impl Notifier for PagerDuty {
     }
 
     fn send<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Receipt, Failure>> {
-        self.tell(attempt).boxed()
+        self.send_event(attempt).boxed()
     }
 
     fn wakes(&self) -> bool {
@@ -226,7 +226,7 @@ impl Notifier for PagerDuty {
     }
 
     fn change<'a>(&'a self, change: &'a RunChange) -> BoxFuture<'a, Result<(), Failure>> {
-        self.tell_change(change).boxed()
+        self.send_change(change).boxed()
     }
 
     fn ear(&self) -> Option<Ear> {
@@ -235,7 +235,7 @@ impl Notifier for PagerDuty {
 }
 
 impl PagerDuty {
-    async fn tell(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
+    async fn send_event(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
         let (steps, now) = plan(attempt, self.repeats, self.auto_resolve);
         for Step { action, ring } in steps {
@@ -244,7 +244,7 @@ impl PagerDuty {
         Ok(Receipt { memory: Some(now.to_string()) })
     }
 
-    async fn tell_change(&self, change: &RunChange) -> Result<(), Failure> {
+    async fn send_change(&self, change: &RunChange) -> Result<(), Failure> {
         let Some(url) = &self.change_url else { return Ok(()) };
         let body = json!({
             "routing_key": self.events.routing_key.expose(),
@@ -268,22 +268,23 @@ impl PagerDuty {
 fn plan(attempt: Attempt<'_>, repeats: Repeats, auto_resolve: Span) -> (Vec<Step>, Lane) {
     let n = attempt.notification;
     let lane = Lane::read(attempt.memory).at(attempt.at, auto_resolve);
-    // What the outbox has not numbered (a test of the receiver) is the only one of its incident.
+    // A message without a number of the outbox (a test of the receiver) is the only one of its
+    // incident.
     let alone = Ring { number: 1, page: n.message.severity == Severity::Page };
-    let untold = attempt.memory.is_none() && attempt.unsure.is_empty() && attempt.ring.is_none();
-    let unsure = if untold { &[alone] } else { attempt.unsure };
-    lane.after(intent(n, attempt.ring.or(untold.then_some(alone))), repeats, unsure)
+    let is_alone = attempt.memory.is_none() && attempt.unsure.is_empty() && attempt.ring.is_none();
+    let unsure = if is_alone { &[alone] } else { attempt.unsure };
+    lane.after(intent(n, attempt.ring.or(is_alone.then_some(alone))), repeats, unsure)
 }
 
-/// What a message is to this service; `ring` is the number that it may use.
+/// The effect of a message on this service; `ring` is the number that it may use.
 fn intent(n: &Notification, ring: Option<Ring>) -> Intent {
     let back = taken_back_there(n);
     match (n.action, ring) {
-        // It ended before it could be told: whoever was called before is not called for what is
+        // It ended before it could be sent: whoever was called before is not called for what is
         // over.
         (Action::Trigger, own) if n.message.status == Status::Resolved => Intent::News { own, back },
         (Action::Trigger, Some(ring)) => Intent::Call(ring),
-        // Once it was acknowledged or closed there, news could ring again.
+        // Once it was acknowledged or closed there, news could notify people again.
         (Action::Update, _) if n.message.status != Status::Firing => Intent::Nothing,
         (Action::Update, Some(ring)) if n.calls() && !back => Intent::Call(ring),
         (Action::Update | Action::Trigger, own) => Intent::News { own, back },
@@ -292,8 +293,8 @@ fn intent(n: &Notification, ring: Option<Ring>) -> Intent {
     }
 }
 
-/// Who did something in PagerDuty, of the service behind `receiver`; several services are told
-/// apart by nobody.
+/// Who did something in PagerDuty, of the service behind `receiver`. Without a receiver, several
+/// services are not distinguished.
 pub(crate) fn actor(person: &str, receiver: Option<&str>) -> String {
     let receiver = receiver.map(|r| format!(" ({r})")).unwrap_or_default();
     format!("{ACTOR}{person}{receiver}")
@@ -301,7 +302,7 @@ pub(crate) fn actor(person: &str, receiver: Option<&str>) -> String {
 
 const ACTOR: &str = "pagerduty:";
 
-/// Whether the acknowledgement came from the very service that it would be sent to.
+/// Whether the acknowledgement was given in the very service that it would be sent to.
 fn acknowledged_there(n: &Notification) -> bool {
     n.message.details.acknowledged_by.as_ref().is_some_and(|by| is_from_there(n, by))
 }
@@ -310,8 +311,8 @@ fn is_from_there(n: &Notification, by: &str) -> bool {
     by.starts_with(ACTOR) && by.ends_with(&format!(" ({})", n.receiver))
 }
 
-/// Whether it was taken back in the very service that it would be sent to, where it rings again by
-/// itself.
+/// Whether the acknowledgement was taken back in the very service that the message would be sent
+/// to, which then notifies people again by itself.
 fn taken_back_there(n: &Notification) -> bool {
     n.message.details.unacknowledged_by.as_ref().is_some_and(|by| is_from_there(n, by))
 }
@@ -322,9 +323,9 @@ fn render(
     dedup_key: &str,
     routing_key: &str,
 ) -> serde_json::Result<Vec<u8>> {
-    // Of an end the log of the alert shows how it ended, as it does of Alertmanager's.
-    let tells = event_action == "trigger" || n.action == Action::Resolve;
-    let trigger = tells.then(|| trigger(&n.message));
+    // At the end the log of the alert shows how it ended, as with Alertmanager.
+    let has_details = event_action == "trigger" || n.action == Action::Resolve;
+    let trigger = has_details.then(|| trigger(&n.message));
     let mut event = Event { routing_key, event_action, dedup_key, trigger };
     let body = serde_json::to_vec(&event)?;
     if body.len() > EVENT_MAX {
@@ -374,7 +375,8 @@ fn trigger(m: &Message) -> Trigger {
     }
 }
 
-/// As an object whose keys stand in the order of interest; the service shows them as they come.
+/// An object whose keys are in the order of interest: the service shows them in the order of the
+/// JSON.
 fn in_order<S: Serializer>(details: &[(String, String)], s: S) -> Result<S::Ok, S::Error> {
     s.collect_map(details.iter().map(|(label, text)| (label, text)))
 }
@@ -429,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_none_is_refused_and_not_told() {
+    fn an_invalid_key_is_refused_and_not_shown() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         let build = |key: &str| {
@@ -444,9 +446,9 @@ mod tests {
             ("5bd1e995".repeat(4) + "\r\n\n", "holds 34 characters"),
             ("5bd1e99-".repeat(4), "holds other characters than letters and digits"),
         ] {
-            let told = build(&key).unwrap_err();
-            let shown = told.contains(part) && told.contains("/key ") && !told.contains("5bd1e99");
-            assert!(shown, "{told}");
+            let error = build(&key).unwrap_err();
+            let shown = error.contains(part) && error.contains("/key ") && !error.contains("5bd1e99");
+            assert!(shown, "{error}");
         }
     }
 
@@ -478,10 +480,10 @@ mod tests {
             let change = RunChange { run: "llama-70b<!>\u{202e}".into(), at, what, step: Some(100) };
             pagerduty.change(&change).await.unwrap();
         }
-        let told = |c: &Value| c["payload"]["summary"].as_str().unwrap().to_owned();
+        let summary = |c: &Value| c["payload"]["summary"].as_str().unwrap().to_owned();
         let (changes, pages) = fake.with(|pd| (pd.changes.clone(), pd.pages.len()));
         assert_eq!(
-            changes.iter().map(told).collect::<Vec<_>>(),
+            changes.iter().map(summary).collect::<Vec<_>>(),
             [
                 "llama-70b<!> started at step 100",
                 "llama-70b<!> restarted (attempt 2), back from step 120 to 100",
@@ -493,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sick_node_is_where_it_comes_from() {
+    fn a_faulty_node_is_where_it_comes_from() {
         for (under_a_run, group) in [(true, "llama-70b"), (false, "gpu-042")] {
             let n = gpu_fault(under_a_run);
             let event = event(&n);

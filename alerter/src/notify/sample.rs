@@ -1,5 +1,5 @@
-//! A message to try things with: a receiver, or a template. It has everything that a message can
-//! have.
+//! A sample message to test a receiver or a template. It contains everything that a message can
+//! contain.
 
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Cause, Kind, Observation, Plan, PlanCost, Remedy, Severity, Suspect, Target};
@@ -9,7 +9,7 @@ use stepwatch_respond::message::{
     Checkpoint, Cost, Details, Evidence, Fact, Link, Message, Reason, RunDetails, Status,
 };
 
-/// It says on its face that it is only a test.
+/// Its title and summary say that it is only a test.
 pub fn test_notification(receiver: &str, incident: &str, now: Ts) -> Notification {
     let fact = |label: &str, text: &str| Fact { label: label.into(), text: text.into() };
     Notification {

@@ -1,4 +1,4 @@
-//! Where a secret comes from: a file or the environment, never the configuration itself.
+//! The source of a secret: a file or the environment, never the configuration itself.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub enum SecretSource {
 
 impl SecretSource {
     /// `what` is the stem of both keys. `Ok(None)` if neither is set.
-    pub(crate) fn of(
+    pub(crate) fn from_keys(
         what: &str,
         file: Option<&PathBuf>,
         env: Option<&String>,
@@ -27,9 +27,9 @@ impl SecretSource {
         }
     }
 
-    /// As [`SecretSource::of`], for a secret that must be there.
+    /// As [`SecretSource::from_keys`], for a secret that must be there.
     pub(crate) fn needed(what: &str, file: Option<&PathBuf>, env: Option<&String>) -> Result<Self, String> {
-        Self::of(what, file, env)?.ok_or_else(|| format!("{what}_file (or {what}_env) is missing"))
+        Self::from_keys(what, file, env)?.ok_or_else(|| format!("{what}_file (or {what}_env) is missing"))
     }
 
     pub(crate) fn read(&self) -> Result<Secret, String> {
@@ -47,20 +47,20 @@ impl SecretSource {
     }
 }
 
-/// An address that may itself be a secret: `url` in the configuration, or what `url_file` or
-/// `url_env` lead to.
+/// An address that may itself be a secret: `url` in the configuration, or the contents of
+/// `url_file` or `url_env`.
 pub(crate) fn url_of(
     url: Option<&String>,
     file: Option<&PathBuf>,
     env: Option<&String>,
 ) -> Result<Option<Secret>, String> {
-    let secret = match (url, SecretSource::of("url", file, env)?) {
+    let secret = match (url, SecretSource::from_keys("url", file, env)?) {
         (Some(_), Some(_)) => return Err("url: and url_file (or url_env) are both set, one is enough".into()),
         (Some(url), None) => Secret::new(url.clone()),
         (None, Some(source)) => source.read().map_err(|e| format!("url_file: {e}"))?,
         (None, None) => return Ok(None),
     };
-    // The address is not shown: it may be what is to be kept.
+    // The error does not contain the address: it may be a secret.
     let parsed = url::Url::parse(secret.expose()).ok();
     let web = parsed.filter(|u| matches!(u.scheme(), "http" | "https") && u.host().is_some());
     let parsed = web.ok_or("url: must start with https:// (or http://)")?;
@@ -123,7 +123,7 @@ mod tests {
         assert!(source.read().unwrap_err().contains("token"));
 
         assert!(SecretSource::needed("token", None, None).unwrap_err().contains("token_env"));
-        let both = SecretSource::of("token", Some(&file), Some(&"TOKEN".to_owned()));
+        let both = SecretSource::from_keys("token", Some(&file), Some(&"TOKEN".to_owned()));
         assert!(both.unwrap_err().contains("both set"));
         let absent = SecretSource::Env("STEPWATCH_NO_SUCH_VARIABLE".into());
         assert!(absent.read().unwrap_err().contains("is not set"));

@@ -1,13 +1,12 @@
-//! Slack: one message an incident that always shows how things stand, and a thread of what happened
-//! since.
+//! Slack: one message an incident that always shows the present state, and a thread with its
+//! history.
 //!
-//! With a bot token: the first word posts a message; everything after it edits that message in
-//! place and adds a line to its thread, so that a channel shows as many messages as there are
-//! incidents. With an incoming webhook, which can neither edit nor answer in a thread, every word
-//! is a message of its own.
+//! With a bot token the first message is posted; every later one edits it in place and adds a line
+//! to its thread, so that a channel has as many messages as there are incidents. With an incoming
+//! webhook, which can neither edit nor answer in a thread, every message is posted.
 //!
-//! Slack knows no idempotency key. Every message carries one in its metadata, and what may have
-//! arrived is looked for there before it is sent again.
+//! Slack has no idempotency keys. Every message contains one in its metadata, and a message that
+//! may have arrived is looked up there before it is sent again.
 
 mod answer;
 mod app;
@@ -45,7 +44,7 @@ const API_URL: &str = "https://slack.com/api";
 /// Slack takes about one message a second and channel, and short bursts.
 const PACE: Pace = Pace { per_second: 1.0, burst: 3.0 };
 
-/// The name under which our metadata stands.
+/// The event type of our metadata.
 const EVENT_TYPE: &str = "stepwatch";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,9 +53,9 @@ pub struct Config {
     /// `#name` or id (`C0123ABCD`). The bot must have been invited to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Holds a bot token (`xoxb-...`) with the scope chat:write; with channels:history and
-    /// channels:read too (groups:history and groups:read in a private channel), a message whose
-    /// fate is unknown is looked for instead of being sent twice.
+    /// Holds a bot token (`xoxb-...`) with the scope chat:write. With channels:history and
+    /// channels:read too (groups:history and groups:read in a private channel), a message that may
+    /// have arrived is looked up instead of being sent twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,16 +68,16 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signing_secret_env: Option<String>,
     /// Holds an app-level token (`xapp-...`) with the scope connections:write. With it the messages
-    /// have buttons, whose clicks come through a socket that is opened from here: nothing needs
-    /// to reach this machine from outside.
+    /// have buttons, whose clicks arrive through a socket that the alerter opens: this machine
+    /// needs no address that can be reached from outside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_token_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_token_env: Option<String>,
-    /// Whose clicks count. Receivers of one app share its door, which is as strict as the strictest
-    /// of them.
+    /// Whose clicks count. Receivers of one app share an endpoint, which is as strict as the
+    /// strictest of them.
     pub answers: Answers,
-    /// Instead of all the above: holds the address of an incoming webhook.
+    /// In place of all the above: holds the address of an incoming webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_url_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,7 +106,7 @@ impl Default for Config {
 pub struct Slack {
     http: Http,
     way: Way,
-    /// The way back, if clicks can be heard.
+    /// The app, if clicks can arrive.
     app: Option<Arc<App>>,
 }
 
@@ -117,17 +116,17 @@ enum Way {
     Webhook { url: Secret },
 }
 
-/// The message of an incident, as kept for its lane.
+/// The message of an incident: the memory of its lane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Top {
-    /// Its id, whatever the configuration calls the channel: only ids can be edited and read.
+    /// The channel's id, whatever its configured name: only ids can be edited and read.
     channel: String,
     ts: String,
-    /// What the configuration called the channel then.
+    /// The configured name of the channel at that time.
     named: String,
-    /// Under which it was posted.
+    /// The key of the message.
     key: String,
-    /// It already tells that the incident is over.
+    /// It already says that the incident is over.
     over: bool,
 }
 
@@ -138,8 +137,11 @@ impl Config {
     }
 
     pub(super) fn build(&self) -> Result<Slack, String> {
-        let webhook =
-            SecretSource::of("webhook_url", self.webhook_url_file.as_ref(), self.webhook_url_env.as_ref())?;
+        let webhook = SecretSource::from_keys(
+            "webhook_url",
+            self.webhook_url_file.as_ref(),
+            self.webhook_url_env.as_ref(),
+        )?;
         let Some(webhook) = webhook else { return self.build_bot() };
         let of_a_bot = [&self.channel, &self.token_env, &self.signing_secret_env, &self.app_token_env];
         let files_of_a_bot = [&self.token_file, &self.signing_secret_file, &self.app_token_file];
@@ -153,7 +155,7 @@ impl Config {
         let url = webhook.read()?;
         base_url("webhook_url", url.expose())
             .map_err(|_| format!("{webhook} does not hold an https:// address"))?;
-        // A message by webhook belongs to no app that could hear a click.
+        // A message by webhook belongs to no app that could receive a click.
         Ok(Slack { http: Http::new("slack", url_secrets(&url))?, way: Way::Webhook { url }, app: None })
     }
 
@@ -167,7 +169,7 @@ impl Config {
         channel::check(&channel)?;
         let api_url = base_url("api_url", &self.api_url)?;
         let http = Http::new("slack", vec![token.clone()])?;
-        let app = App::of(self, &api_url, &token)?.map(Arc::new);
+        let app = App::from_config(self, &api_url, &token)?.map(Arc::new);
         Ok(Slack { http, way: Way::Bot { api_url, token, channel }, app })
     }
 }
@@ -181,7 +183,7 @@ impl Notifier for Slack {
         match &self.way {
             Way::Bot { api_url, token, channel } => {
                 let bot = Bot { http: &self.http, api_url, token, channel, deeds: self.app.is_some() };
-                async move { bot.tell(attempt).await }.boxed()
+                async move { bot.post(attempt).await }.boxed()
             }
             Way::Webhook { url } => self.post_to_webhook(url, attempt).boxed(),
         }
@@ -217,8 +219,8 @@ impl Slack {
     async fn post_to_webhook(&self, url: &Secret, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
         if attempt.ambiguous && matches!(n.action, Action::Update | Action::Ack) {
-            // It cannot be looked for. A second copy of what matters is better than none; of news
-            // it is only noise.
+            // It cannot be looked up. A second copy of a page is better than none; of news it is
+            // only noise.
             return Ok(Receipt::default());
         }
         let mut body = json!({"text": blocks::fallback(n), "blocks": blocks::message(n, false)});
@@ -240,7 +242,7 @@ struct Bot<'a> {
 }
 
 impl Bot<'_> {
-    async fn tell(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
+    async fn post(&self, attempt: Attempt<'_>) -> Result<Receipt, Failure> {
         let n = attempt.notification;
         let known = attempt.memory.and_then(|m| serde_json::from_str::<Top>(m).ok());
         let Some(mut top) = known else { return self.begin(attempt).await };
@@ -252,34 +254,36 @@ impl Bot<'_> {
         self.channel.clone_into(&mut top.named);
         match self.edit(&top, n).await {
             Ok(()) => {}
-            // Somebody deleted it: tell it anew, as whole as it would have become.
+            // Somebody deleted it: post it anew, as complete as it would have become.
             Err(Refusal { error, .. }) if error == "message_not_found" => return self.begin(attempt).await,
-            // The workspace forbids edits, or not that late: the thread still tells.
+            // The workspace forbids edits, or not that late: the reply in the thread is still
+            // posted.
             Err(refusal) if answer::EDIT_IMPOSSIBLE.contains(&refusal.error.as_str()) => {}
             Err(refusal) => return Err(refusal.failure),
         }
-        let told = top.over && n.action == Action::Resolve;
+        let already_over = top.over && n.action == Action::Resolve;
         let arrived = attempt.ambiguous && look::unless_blind(self.find_reply(&top, n).await)?.is_some();
-        if !told && !arrived {
+        if !already_over && !arrived {
             self.reply(&top, n).await?;
         }
         top.over = n.message.status == Status::Resolved;
         Ok(receipt(&top))
     }
 
-    /// Whether the configuration names another channel by now than the one that the message stands
-    /// in, whose readers see nothing of it: it may have been archived.
+    /// Whether the configuration names another channel by now than the one with the message, whose
+    /// readers do not see the old one: it may have been archived.
     async fn is_elsewhere(&self, top: &Top, attempt: Attempt<'_>) -> bool {
         if top.named == self.channel || top.channel == self.channel {
             return false;
         }
-        // It may be the same one by another name. Where that cannot be learned, rather twice than
-        // in a channel that nobody reads.
+        // It may be the same channel by another name. If that is unknown, a message twice is better
+        // than one in a channel that nobody reads.
         self.channel_id(attempt).await.map_or(true, |id| id != top.channel)
     }
 
-    /// Takes the buttons from a message that is not kept up to date any more, and says where the
-    /// incident goes on. The incident was told there: what is refused here is not tried again.
+    /// Removes the buttons from a message that is not kept up to date any more, and links to where
+    /// the incident goes on. Its readers were notified of the incident: a request that is refused
+    /// here is not tried again.
     async fn leave(&self, top: &Top, n: &Notification) {
         let body = json!({
             "channel": top.channel, "ts": top.ts, "text": blocks::moved_fallback(n, self.channel),
@@ -312,7 +316,7 @@ impl Bot<'_> {
         let text = |key: &str| reply[key].as_str().map(str::to_owned);
         match (text("channel"), text("ts")) {
             (Some(channel), Some(ts)) => Ok(self.top(channel, ts, n)),
-            // It was taken, by something that is not quite Slack.
+            // It was accepted, by something that is not quite Slack.
             _ => Err(self.http.failure(FailureClass::Transient, true, "the answer names no channel and ts")),
         }
     }
@@ -328,22 +332,22 @@ impl Bot<'_> {
     async fn reply(&self, top: &Top, n: &Notification) -> Result<(), Failure> {
         let mut body = json!({
             "channel": top.channel, "thread_ts": top.ts, "text": blocks::news_fallback(n), "blocks": blocks::news(n),
-            // A page that is told again, or has become one, must not hide in a thread.
+            // A page that is sent again, or has become one, must not hide in a thread.
             "reply_broadcast": n.action == Action::Trigger,
             "metadata": metadata(n, &n.idem_key),
         });
         blocks::add_options(&mut body);
         match self.write("chat.postMessage", body).await {
             Ok(_) => Ok(()),
-            // The message is gone and with it its thread; the edit had succeeded a moment ago, so
-            // that is not worth a new one.
+            // The message is gone, and its thread with it. The edit had succeeded a moment ago, so
+            // a new message is not needed.
             Err(refusal) if refusal.error == "thread_not_found" => Ok(()),
             Err(refusal) => Err(refusal.failure),
         }
     }
 
-    /// Calls a writing method. If Slack finds fault with the layout, the plain text goes instead: a
-    /// message is never lost to how it looks.
+    /// Calls a writing method. If Slack refuses the layout, the plain text is sent instead: a
+    /// message is never lost because of its layout.
     async fn write(&self, method: &str, mut body: Value) -> Result<Value, Refusal> {
         match self.call(method, &body).await {
             Err(refusal) if answer::LAYOUT_REFUSED.contains(&refusal.error.as_str()) => {

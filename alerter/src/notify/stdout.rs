@@ -1,4 +1,4 @@
-//! The terminal: for a first try, a demo, and containers whose log somebody reads.
+//! The terminal as receiver: for a first try, a demo, and containers whose log somebody reads.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use stepwatch_respond::effect::Notification;
 use super::text::{clean, line};
 use super::{Attempt, Failure, Notifier, Receipt};
 
-/// A label is padded to this, so that the values stand in a column.
+/// A label is padded to this, so that the values are in a column.
 const LABEL_WIDTH: usize = 22;
 const LINE_MAX: usize = 2000;
 
@@ -57,7 +57,7 @@ impl Notifier for Stdout {
         async move {
             match self.write(attempt.notification) {
                 Ok(()) => Ok(Receipt::default()),
-                // Nobody reads any more, and nobody will.
+                // The reader is gone for good.
                 Err(err) if err.kind() == io::ErrorKind::BrokenPipe => {
                     Err(Failure::permanent(format!("stdout: {err}")))
                 }
@@ -74,7 +74,7 @@ impl Stdout {
             Format::Text => block(n),
             Format::Json => serde_json::to_string(n)? + "\n",
         };
-        // One write a message: lines of other writers do not get between.
+        // One write a message: lines of other writers do not come between.
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         out.write_all(text.as_bytes())?;
         out.flush()

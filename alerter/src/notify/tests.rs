@@ -1,6 +1,6 @@
-//! What every notifier must get right, one list for all of them: what each answer means, whose word
-//! it takes about time, what it shows of a secret, and what it does when nobody knows whether a
-//! message arrived. And the messages to try it with.
+//! What every notifier must get right, one list for all of them: what each answer means, which
+//! times it accepts from others, what it shows of a secret, and what it does when a message may or
+//! may not have arrived. Also the messages to try it with.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::{
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A gradient spike in a large run, as the engine words it.
+/// A gradient spike in a large run, as the engine renders it.
 pub(crate) fn message() -> Message {
     let fact = |label: &str, text: &str| Fact { label: label.into(), text: text.into() };
     let link = |text: &str, href: &str| Link { text: text.into(), href: href.into() };
@@ -81,7 +81,7 @@ pub(crate) fn page(receiver: &str, seq: u32, action: Action) -> Notification {
     }
 }
 
-/// A GPU that fell off the bus, as the engine tells of it: under a run, and on an idle node.
+/// A GPU that fell off the bus, as the engine reports it: under a run, and on an idle node.
 pub(crate) fn gpu_fault(under_a_run: bool) -> Notification {
     let config = ResponderConfig { receivers: vec!["chat".into()], ..ResponderConfig::default() };
     let (mut engine, mut out) = (Engine::new(config), Vec::new());
@@ -101,14 +101,14 @@ pub(crate) fn gpu_fault(under_a_run: bool) -> Notification {
     feed(&format!(
         r#"{{"k":"xid","name":"xid","code":79,"level":"error","action":"reboot_node","text":"{text}",{gpu}}}"#
     ));
-    let told = out.into_iter().find_map(|effect| match effect {
+    let notification = out.into_iter().find_map(|effect| match effect {
         Effect::Notify(n) => Some(*n),
         _ => None,
     });
-    told.unwrap()
+    notification.unwrap()
 }
 
-/// The same from a run whose owner means ill, in every place that a run can write into.
+/// The same from a run with malicious text in every field that a run can set.
 pub(crate) fn hostile(mut n: Notification) -> Notification {
     let evil = "<!channel> <!here> <@U0BOSS> <http://evil|click> & \u{202e}txt\u{1b}[2J\u{7}\n`*_~\"'\\\u{0}";
     let m = &mut n.message;
@@ -133,15 +133,15 @@ struct Subject {
     _dir: TempDir,
 }
 
-/// What the tests ask of any fake.
+/// What the tests need of any fake.
 trait Under: Send + Sync {
     fn fault(&self, fault: Fault);
-    /// Messages a person got, by key.
+    /// Messages that a person got, by key.
     fn arrived(&self) -> Vec<String>;
     fn requests(&self) -> usize;
 
-    /// What the service may answer instead of yes, and what each means: its class, and whether it
-    /// may have arrived.
+    /// The errors that the service may answer, and the meaning of each: its class, and whether the
+    /// message may have arrived.
     fn refusals(&self) -> Vec<(u16, FailureClass, bool)> {
         use FailureClass::{Permanent, Transient};
         let refused = [301, 307, 400, 401, 403, 404, 410, 413].map(|status| (status, Permanent, false));
@@ -149,7 +149,7 @@ trait Under: Send + Sync {
         refused.into_iter().chain(unclear).collect()
     }
 
-    /// How a message can arrive without our knowing.
+    /// How a message can arrive although the answer is lost.
     fn taken(&self) -> Vec<Fault> {
         vec![Fault::TakenThenReset, Fault::TakenThenStatus(500)]
     }
@@ -159,12 +159,12 @@ trait Under: Send + Sync {
         true
     }
 
-    /// Whether a second copy of a message can be recognised there, or looked for.
+    /// Whether a second copy of a message can be recognised or looked up there.
     fn recognises(&self) -> bool {
         true
     }
 
-    /// In an error about nobody who listens.
+    /// The text of the error when nothing listens.
     fn unreachable(&self) -> &'static str {
         "cannot connect"
     }
@@ -426,14 +426,14 @@ async fn a_broken_connection_may_have_delivered() {
 async fn what_may_have_arrived_arrives_once() {
     for (i, subject) in subjects().await.into_iter().enumerate() {
         for fault in subject.service.taken() {
-            // A fresh one, as nothing of before may be found in it.
+            // A fresh service, so that nothing of earlier tests is found in it.
             let subject = subjects().await.into_iter().nth(i).unwrap();
             let failure = subject.fail(fault.clone()).await;
             assert!(failure.ambiguous);
             assert_eq!(subject.service.arrived().len(), 1, "{fault:?} was taken");
             let n = page("r", 1, Action::Trigger);
             subject.send(Attempt { ambiguous: true, ..Attempt::first(&n) }).await.unwrap();
-            // Where nobody can look, two pages are better than none, and news are not told twice.
+            // Without recognition two pages are better than none, and news is not sent twice.
             let copies = if subject.service.recognises() { 1 } else { 2 };
             let kind = subject.notifier.kind();
             assert_eq!(subject.service.arrived(), vec![n.idem_key.clone(); copies], "{kind} {fault:?}");

@@ -1,6 +1,6 @@
-//! Untrusted text cut to what a channel has room for: run names, log lines and labels come from
-//! whoever trains. What stored rows and templates of before may still hold is stripped here once
-//! more.
+//! Untrusted text cut to the limits of a channel: run names, log lines and labels come from the
+//! people who train. Stored rows and templates of older versions may contain more, which is
+//! stripped here once more.
 
 use std::fmt::Write as _;
 

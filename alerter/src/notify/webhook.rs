@@ -28,10 +28,10 @@ use super::{Attempt, Failure, FailureClass, Notifier, Receipt, SecretSource, sec
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where to post.
+    /// The address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The same from a file, for an address that is itself a secret.
+    /// The address in a file, if it is itself a secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ pub struct Config {
     pub secret_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_env: Option<String>,
-    /// The secret before, while receivers are given the new one: requests carry a signature by
+    /// The previous secret, while receivers are given the new one: requests have a signature by
     /// each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_secret_file: Option<PathBuf>,
@@ -57,18 +57,17 @@ pub struct Webhook {
     secrets: Vec<Secret>,
 }
 
-/// What is posted.
+/// The body of a request.
 #[derive(Debug, Serialize)]
 pub struct Body<'a> {
-    /// Of this format.
+    /// The version of this format.
     pub version: &'static str,
     pub idempotency_key: &'a str,
     /// `trigger`, `update`, `ack`, `resolve`.
     pub action: Action,
     /// Rises by at least one from message to message of one incident.
     pub seq: u32,
-    /// Whether somebody is meant to be woken by this message: a trigger of a page that nobody has
-    /// yet.
+    /// Whether this message should wake somebody: a trigger of a page that nobody has acknowledged.
     pub page: bool,
     pub receiver: &'a str,
     pub incident: Incident<'a>,
@@ -77,14 +76,14 @@ pub struct Body<'a> {
 #[derive(Debug, Serialize)]
 pub struct Incident<'a> {
     pub id: &'a str,
-    /// Empty of a node that no run uses.
+    /// Empty for a node that no run uses.
     pub run: &'a str,
-    /// Nodes that are sick themselves, the first suspect first.
+    /// Nodes that are faulty themselves, the first suspect first.
     pub nodes: &'a [String],
     pub kind: Kind,
     pub severity: Severity,
-    /// `firing`, `acknowledged`, `resolved`. A trigger that says `resolved` tells of an incident
-    /// that ended before it could be told of.
+    /// `firing`, `acknowledged`, `resolved`. A trigger with `resolved` is about an incident that
+    /// ended before its first message could be sent.
     pub status: Status,
     /// How it ended, once it has: `person`, `sender`, `clear`, `stale`, `run_ended`, `replaced`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,10 +105,11 @@ impl Config {
     pub(super) fn build(&self) -> Result<Webhook, String> {
         let url = secret::url_of(self.url.as_ref(), self.url_file.as_ref(), self.url_env.as_ref())?;
         let url = url.ok_or("url (or url_file, or url_env) is missing")?;
-        let secret = SecretSource::of("secret", self.secret_file.as_ref(), self.secret_env.as_ref())?;
+        let secret = SecretSource::from_keys("secret", self.secret_file.as_ref(), self.secret_env.as_ref())?;
         let secret = secret.map(|source| source.read()).transpose()?;
         let (file, env) = (self.previous_secret_file.as_ref(), self.previous_secret_env.as_ref());
-        let previous = SecretSource::of("previous_secret", file, env)?.map(|s| s.read()).transpose()?;
+        let previous =
+            SecretSource::from_keys("previous_secret", file, env)?.map(|s| s.read()).transpose()?;
         if previous.is_some() && secret.is_none() {
             return Err("previous_secret_file is set without secret_file".into());
         }
@@ -134,7 +134,7 @@ impl Notifier for Webhook {
         url.chain(&self.secrets).cloned().collect()
     }
 
-    /// Nobody knows what is behind it.
+    /// The program behind the webhook is unknown.
     fn wakes(&self) -> bool {
         true
     }
@@ -210,8 +210,8 @@ fn rfc3339(ts: Ts) -> String {
 /// `v1=<hex>`: HMAC-SHA256 over `<timestamp>.<body>`.
 fn signature(secret: &[u8], timestamp: &str, body: &[u8]) -> String {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else {
-        // HMAC takes keys of any length; an unsigned request would be refused, which is the safe
-        // way to be wrong.
+        // HMAC takes keys of any length. Without a key the request would be unsigned and refused,
+        // which is the safe failure.
         return "v1=".to_owned();
     };
     mac.update(timestamp.as_bytes());

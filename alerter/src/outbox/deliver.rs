@@ -23,17 +23,18 @@ use crate::notify::{Attempt, Failure, FailureClass, Notifier, Receipt};
 use crate::store::{Claim, DeliveryOutcome, Means, Store, StoreError};
 use crate::watchdog::Watchdog;
 
-/// The whole of one attempt. A notifier may make several requests, each with a limit of its own.
+/// The limit of a whole attempt. A notifier may make several requests, each with a limit of its
+/// own.
 const SEND_MAX: Duration = Duration::from_secs(30);
 
 /// Attempts after which a message is given up, half a day into an outage; a page that nobody
-/// answered never is.
+/// answered is never given up.
 const ATTEMPTS_MAX: u32 = 300;
 
-/// A message that waited so long, or was tried before, says how things stand now.
+/// A message that waited so long, or was tried before, is rendered anew with the present state.
 const STALE: Span = Span::secs(5);
 
-/// How long it waits for those words; then it says what it was to say.
+/// How long it waits for the new text; then the old text is sent.
 const REWORD_MAX: Duration = Duration::from_secs(1);
 
 /// How long the engine's loop may take to answer.
@@ -42,16 +43,16 @@ const ALIVE_MAX: Duration = Duration::from_secs(5);
 /// A reminder that failed comes again after this part of its interval.
 const REMIND_SOONER: u32 = 4;
 
-/// Incidents that are told again at once.
+/// Incidents that are sent again at once.
 const REMIND_AT_ONCE: usize = 64;
 
-/// How long to wait before telling the store again what it could not write down.
+/// How long to wait before the store gets again what it could not write.
 pub(super) const STORE_RETRY: Duration = Duration::from_secs(1);
 
-/// How often the same trouble with the store is logged.
+/// How often the same error of the store is logged.
 const SAID_AGAIN: Duration = Duration::from_mins(1);
 
-/// What a message is to say now; `None` if nothing else than it says.
+/// Renders the present text of a message; `None` if the stored text stays.
 pub type Reword = Arc<dyn Fn(Notification) -> BoxFuture<'static, Option<Message>> + Send + Sync>;
 
 /// What every delivery shares.
@@ -76,8 +77,8 @@ pub(super) enum Done {
         receiver: String,
         again: Duration,
     },
-    /// So many were left out, and nobody could be told of that.
-    Untold {
+    /// So many messages were left out, and the summary of them was not delivered.
+    NotSummarised {
         receiver: String,
         left_out: u64,
     },
@@ -150,7 +151,8 @@ impl Courier {
         }
     }
 
-    /// What waited says how things stand now. The history shows the words that are sent.
+    /// Renders a message that waited with the present state. The history shows the text that is
+    /// sent.
     async fn reworded(&self, mut claim: Claim, now: Ts) -> Claim {
         let tried = claim.attempts > 0 || claim.ambiguous;
         if !tried && now - claim.created_at < STALE {
@@ -188,7 +190,7 @@ impl Courier {
         }
     }
 
-    /// Tells how many messages were left out.
+    /// Sends the number of messages that were left out.
     pub(super) async fn summarise(
         &self,
         notifier: Arc<dyn Notifier>,
@@ -201,9 +203,9 @@ impl Courier {
             Ok(Ok(Ok(_))) => Done::Reported,
             Ok(Ok(Err(failure))) => {
                 tracing::warn!(receiver, left_out, error = failure.error, "a summary was not taken");
-                Done::Untold { receiver, left_out }
+                Done::NotSummarised { receiver, left_out }
             }
-            _ => Done::Untold { receiver, left_out },
+            _ => Done::NotSummarised { receiver, left_out },
         }
     }
 
@@ -223,7 +225,7 @@ impl Courier {
         Done::Lane(LaneDone { receiver, incident, sign: Sign::None, left_out: false })
     }
 
-    /// Tells the engine the outcomes it may have missed at the last stop.
+    /// Reports to the engine the outcomes that it may have missed at the last stop.
     pub(super) async fn report_again(&self) -> Done {
         let missed = match self.store.unreported().await {
             Ok(missed) => missed,
@@ -241,15 +243,16 @@ impl Courier {
         Done::Reported
     }
 
-    /// Tells the engine.
+    /// Reports an outcome to the engine.
     pub(super) async fn pass_on(&self, feedback: Feedback) -> Done {
         self.report(feedback).await;
         Done::Reported
     }
 
-    /// A sign of life, if there is life: the store takes a write, and whatever else waits for it;
-    /// the engine's loop answers, and somebody is `told` of every page.
-    pub(super) async fn beat(&self, watchdog: &Watchdog, told: bool) -> Done {
+    /// A sign of life, if the alerter is alive: the store accepts a write, and everything else that
+    /// waits for the store continues; the engine's loop answers, and somebody is `notified` of
+    /// every page.
+    pub(super) async fn beat(&self, watchdog: &Watchdog, notified: bool) -> Done {
         let result = match self.store.touch((self.clock)()).await {
             Err(err) => {
                 self.store_error("write a sign of life", &err);
@@ -260,7 +263,7 @@ impl Courier {
                 tracing::error!(why, "the store refuses a commit: no heartbeat");
                 "withheld"
             }
-            Ok(()) if !told => {
+            Ok(()) if !notified => {
                 tracing::error!("a page has reached nobody: no heartbeat");
                 "withheld"
             }
@@ -280,7 +283,8 @@ impl Courier {
         Done::Reported
     }
 
-    /// Tells a receiver that forgets what stands; one that was not told is tried again much sooner.
+    /// Sends the open incidents again to a receiver that forgets them; after a failure it is tried
+    /// again much sooner.
     pub(super) async fn remind(
         &self,
         notifier: Arc<dyn Notifier>,
@@ -292,20 +296,20 @@ impl Courier {
             Ok(Err(error)) => error,
             Err(_) => "no answer in time".to_owned(),
         };
-        tracing::warn!(receiver, error, "could not tell again what stands");
+        tracing::warn!(receiver, error, "could not send the open incidents again");
         self.metrics.retried(&receiver, "reminder");
         Done::Reminded { receiver, again: every / REMIND_SOONER }
     }
 
-    /// Each portion is read when those before it were told: what has ended by then would be
-    /// revived.
+    /// Each portion is read after those before it were sent: otherwise an incident that has ended
+    /// by then would be revived.
     async fn remind_all(&self, notifier: &dyn Notifier, receiver: &str) -> Result<(), String> {
         let mut last = String::new();
         loop {
             let rows = match self.store.standing(receiver, &last, REMIND_AT_ONCE).await {
                 Ok(rows) => rows,
                 Err(err) => {
-                    self.store_error("read what stands", &err);
+                    self.store_error("read the open incidents", &err);
                     return Err(chain(&err));
                 }
             };
@@ -316,7 +320,7 @@ impl Courier {
                 continue;
             }
             match AssertUnwindSafe(async { notifier.remind(&standing).await }).catch_unwind().await {
-                Ok(told) => told.map_err(|failure| failure.error)?,
+                Ok(sent) => sent.map_err(|failure| failure.error)?,
                 Err(_) => return Err("the notifier panicked".to_owned()),
             }
         }
@@ -324,14 +328,14 @@ impl Courier {
 
     async fn conclude(&self, claim: &Claim, result: Result<Receipt, Failure>) {
         let n = &claim.notification;
-        // However long the store refuses to take it.
+        // Repeated for as long as the store refuses it.
         let at = (self.clock)();
         let (outcome, memory) = self.weigh(claim, result).await;
         while let Err(err) = self.unless_stalled(self.store.settle(n, &outcome, memory.as_deref(), at)).await
         {
             self.store_error("mark a message", &err);
-            // Its row says that it is being sent, and goes on saying so. What follows in its lane
-            // need not wait for that, and a page that did not arrive is tried again.
+            // Its row stays marked as being sent. What follows in its lane need not wait for that,
+            // and a page that did not arrive is tried again.
             if self.store.fails_open()
                 && n.page
                 && self.store.hold_outcome(claim, &outcome, memory.as_deref(), at)
@@ -340,15 +344,15 @@ impl Courier {
             }
             self.rest().await;
             if self.shutdown.is_set() {
-                // Found claimed at the next start, and reconciled.
+                // The row is found claimed at the next start, and reconciled.
                 return;
             }
         }
         crash::point("outbox.after_mark");
-        self.tell(claim, outcome).await;
+        self.settle(claim, outcome).await;
     }
 
-    /// What an attempt came to, and what its notifier wants to remember.
+    /// The result of an attempt, and the notifier's new memory.
     pub(super) async fn weigh(
         &self,
         claim: &Claim,
@@ -363,8 +367,8 @@ impl Courier {
         }
     }
 
-    /// Counts what is the end of a message, and tells the engine.
-    pub(super) async fn tell(&self, claim: &Claim, outcome: DeliveryOutcome) {
+    /// Counts a message that is over, and reports its outcome to the engine.
+    pub(super) async fn settle(&self, claim: &Claim, outcome: DeliveryOutcome) {
         let n = &claim.notification;
         let outcome = match outcome {
             DeliveryOutcome::Retry { pause: Some(until), error, .. }
@@ -398,12 +402,12 @@ impl Courier {
         self.report(feedback(n, outcome)).await;
     }
 
-    /// Whether a failure is the end of the message or when it is tried again.
+    /// Whether a failure ends the message, or when it is tried again.
     async fn judge(&self, claim: &Claim, failure: Failure) -> DeliveryOutcome {
         let n = &claim.notification;
         let Failure { class, error, ambiguous, .. } = failure;
-        // Once it may have arrived, a later attempt that surely did not arrive takes nothing of
-        // that back.
+        // If an earlier attempt may have arrived, a later attempt that surely did not arrive does
+        // not change that.
         let ambiguous = ambiguous || claim.ambiguous;
         let mut pause = None;
         let (wait, reason) = match class {
@@ -443,8 +447,8 @@ impl Courier {
         Span::millis(limits.after(failures, (self.random)()).as_millis() as i64)
     }
 
-    /// A page is tried for as long as its incident is open and nobody has it. When the store cannot
-    /// say, it is promised.
+    /// A page is tried for as long as its incident is open and nobody has it. If the store cannot
+    /// answer, the page counts as promised.
     async fn promised(&self, n: &Notification) -> bool {
         n.page && !self.store.answered(&n.incident).await.unwrap_or(false)
     }
@@ -466,7 +470,7 @@ impl Courier {
         }
     }
 
-    /// Counts it, and says so where it is not what was said last: every lane meets the same
+    /// Counts it, and logs it if it differs from the last one logged: every lane meets the same
     /// refusal, again and again.
     pub(super) fn store_error(&self, doing: &str, err: &StoreError) {
         self.metrics.store_error();
@@ -510,7 +514,7 @@ pub(super) async fn attempt(notifier: &dyn Notifier, claim: &Claim, at: Ts) -> R
     }
 }
 
-/// What the result says about the receiver.
+/// What the result means for the receiver.
 pub(super) fn sign(result: &Result<Receipt, Failure>, random: Random) -> Sign {
     match result.as_ref().map_err(|failure| failure.class) {
         Ok(_) | Err(FailureClass::Permanent | FailureClass::Partly) => Sign::Alive,

@@ -1,5 +1,4 @@
-//! One receiver as a place that takes so much and no more: how many messages at once, how fast, and
-//! whether it answers at all.
+//! One receiver and its limits: how many messages at once, how fast, and whether it answers at all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use tokio::time::Instant;
 use crate::backoff::{self, PAGE_PAUSE_MAX, Random};
 use crate::notify::{Budget, Notifier, Pace};
 
-/// Messages on their way to one receiver; so many again are kept free for lanes with a page.
+/// Messages on their way to one receiver; the same number again is reserved for lanes with a page.
 pub(crate) const IN_FLIGHT_MAX: usize = 8;
 
 /// Failures in a row after which the receiver counts as down and is only probed, one message at a
@@ -23,26 +22,26 @@ pub(crate) struct Destination {
     in_flight: usize,
     /// Transient failures in a row.
     failures: u32,
-    /// Nothing is sent before: it asked for a pause, or it is down.
+    /// Nothing is sent before this time: it asked for a pause, or it is down.
     closed_until: Option<Instant>,
     /// It asked for that pause itself; a page may not cut it short.
     asked: bool,
-    /// Until when that holds for pages, which wait for no long pause.
+    /// The end of that pause for pages, which do not wait for a long one.
     pages_wait: Option<Instant>,
-    /// When it is told again what stands, if it forgets.
+    /// When the open incidents are sent again, if the receiver forgets them.
     pub(crate) remind_at: Option<Instant>,
     spent: Option<Spent>,
     random: Random,
 }
 
-/// What of a budget is used up.
+/// The used part of a budget.
 #[derive(Debug)]
 struct Spent {
     budget: Budget,
     /// When the window began.
     since: Instant,
     used: u32,
-    /// Messages left out that nobody was told of.
+    /// Messages left out that no summary has counted yet.
     left_out: u64,
 }
 
@@ -51,14 +50,14 @@ pub(crate) enum Admission {
     Now,
     /// Ask again then.
     At(Instant),
-    /// Ask again when something that is on its way has arrived.
+    /// Ask again when a message on its way has arrived.
     Full,
 }
 
-/// What came of a message, as far as it tells about the receiver.
+/// The result of a message, as far as it says something about the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sign {
-    /// It answered, be it with a refusal of this message.
+    /// It answered, even if it refused this message.
     Alive,
     Unwell,
     Pause(Duration),
@@ -85,8 +84,8 @@ impl Destination {
         }
     }
 
-    /// Another configuration under the same name: past failures say nothing about it. A pause that
-    /// the receiver asked for holds, unless it is another receiver or we are another to it.
+    /// Another configuration under the same name: past failures mean nothing for it. A pause that
+    /// the receiver asked for holds, unless it is another receiver or another account.
     pub(crate) fn reconfigure(&mut self, notifier: Arc<dyn Notifier>, now: Instant) {
         let pause = self.pause(now).filter(|_| self.notifier.account() == notifier.account());
         let (in_flight, mut fresh) = (self.in_flight, Self::new(notifier, now, self.random));
@@ -97,13 +96,13 @@ impl Destination {
         }
     }
 
-    /// How much longer it asked to be left alone.
+    /// The rest of the pause that it asked for.
     pub(crate) fn pause(&self, now: Instant) -> Option<Duration> {
         let until = self.closed_until.filter(|until| self.asked && *until > now)?;
         Some(until - now)
     }
 
-    /// It asked to be left alone for so long.
+    /// It asked for a pause of this length.
     pub(crate) fn asked_for(&mut self, pause: Duration, now: Instant) {
         self.asked = true;
         let until = now + pause;
@@ -121,10 +120,10 @@ impl Destination {
         self.in_flight == 0
     }
 
-    /// Whether the budget for what wakes nobody is used up.
+    /// Whether the budget of messages that wake nobody is used up.
     pub(crate) fn is_spent(&mut self, now: Instant) -> bool {
         let Some(spent) = &mut self.spent else { return false };
-        // What was left out is told before another window begins.
+        // What was left out is reported before another window begins.
         if now >= spent.since + spent.budget.window() && spent.left_out == 0 {
             (spent.since, spent.used) = (now, 0);
         }
@@ -138,7 +137,7 @@ impl Destination {
         }
     }
 
-    /// Something is on its way that was not admitted.
+    /// A message is on its way that was not admitted.
     pub(crate) fn begin(&mut self) {
         self.in_flight += 1;
     }
@@ -149,7 +148,7 @@ impl Destination {
         }
     }
 
-    /// A summary was not taken: it comes with that of the next window.
+    /// A summary was not accepted: its number is added to that of the next window.
     pub(crate) fn put_back(&mut self, messages: u64, now: Instant) {
         if let Some(spent) = &mut self.spent {
             spent.left_out += messages;
@@ -157,14 +156,14 @@ impl Destination {
         }
     }
 
-    /// How many were left out in a window that is over, and when the one that is not will be.
+    /// How many were left out in a window that is over, or when the present window ends.
     pub(crate) fn take_left_out(&mut self, now: Instant) -> Option<Result<(Budget, u64), Instant>> {
         let spent = self.spent.as_mut().filter(|s| s.left_out > 0)?;
         let end = spent.since + spent.budget.window();
         Some(if end <= now { Ok((spent.budget, std::mem::take(&mut spent.left_out))) } else { Err(end) })
     }
 
-    /// How many more may be on their way, if all have a page.
+    /// How many more messages may be on their way, if all have a page.
     pub(crate) fn spare(&self) -> usize {
         (2 * IN_FLIGHT_MAX).saturating_sub(self.in_flight)
     }
@@ -196,7 +195,7 @@ impl Destination {
         Admission::Now
     }
 
-    /// Takes in what came of an admitted message. True if the receiver was down and is not any
+    /// Records the result of an admitted message. True if the receiver was down and is not any
     /// more.
     pub(crate) fn record(&mut self, sign: Sign, now: Instant) -> bool {
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -242,7 +241,7 @@ impl Bucket {
         Self { pace, tokens: pace.burst, at: now }
     }
 
-    /// Takes a token, or says when there will be one. The last token of a burst is for a page.
+    /// Takes a token, or returns when there will be one. The last token of a burst is for a page.
     fn take(&mut self, now: Instant, page: bool) -> Result<(), Instant> {
         let since = now.saturating_duration_since(self.at).as_secs_f64();
         self.tokens = (self.tokens + since * self.pace.per_second).min(self.pace.burst);
@@ -324,7 +323,7 @@ mod tests {
         }
         now += Duration::from_secs(30);
         assert_eq!(d.admit(now, false), Admission::Now);
-        assert!(d.record(Sign::Alive, now), "the recovery is told once");
+        assert!(d.record(Sign::Alive, now), "the recovery is reported once");
         assert_eq!(d.admit(now, true), Admission::Now);
         assert!(!d.record(Sign::Alive, now));
     }

@@ -1,11 +1,11 @@
-//! What became of a message, for the engine.
+//! Outcomes of messages, for the engine.
 
 use stepwatch_model::time::Span;
 use stepwatch_respond::effect::Action;
 
 /// The outcome of a message, for the engine. The runtime lists `idem_key` in
-/// [`crate::store::Commit::reported`] of the commit that holds what the engine made of it; until
-/// then it comes again after a restart.
+/// [`crate::store::Commit::reported`] of the commit with the engine's reaction; until then it is
+/// reported again after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Feedback {
     pub idem_key: String,
@@ -18,21 +18,20 @@ pub struct Feedback {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Delivered,
-    /// The receiver will never take it.
+    /// The receiver refused it permanently.
     Failed {
         error: String,
     },
-    /// A call for a person that the receiver has not taken for so long; it is still tried.
+    /// A page that the receiver has not accepted for so long; it is still tried.
     Unreached {
         waited: Span,
         error: String,
     },
-    /// A call for a person that the receiver takes only after so long, by its own word; it is still
-    /// tried.
+    /// A call for a person that the receiver asks to send only after so long; it is still tried.
     PutOff {
         wait: Span,
         error: String,
     },
-    /// No call for a person waits that long any more.
+    /// No page waits that long any more.
     AllReached,
 }

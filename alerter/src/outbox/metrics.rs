@@ -1,4 +1,4 @@
-//! What the outbox tells about itself.
+//! Metrics of the outbox.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -186,12 +186,12 @@ impl OutboxMetrics {
         self.store_errors.get()
     }
 
-    /// Messages a receiver took so far.
+    /// Messages that a receiver accepted so far.
     pub fn sent_total(&self, receiver: &str, action: Action) -> u64 {
         self.sent.get_or_create(&message(receiver, action)).get()
     }
 
-    /// Messages not yet done, as of the last look.
+    /// Messages in the queue, as of the last look.
     pub fn depth(&self) -> u64 {
         self.depth.get().unsigned_abs()
     }

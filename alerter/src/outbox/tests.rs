@@ -1,4 +1,4 @@
-//! The outbox against a receiver that does as its script says, on virtual time.
+//! The outbox against a receiver with a script, on virtual time.
 
 mod crash;
 mod kill;
@@ -46,12 +46,12 @@ pub(crate) fn notification(receiver: &str, seq: u32, action: Action) -> Notifica
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Take,
-    /// Takes it when told to.
+    /// Accepts it when notified.
     TakeAt(Arc<Notify>),
     /// Takes it and breaks the connection.
     TakeAndBreak,
     Fail(Failure),
-    /// Says nothing, having taken it or not.
+    /// Does not answer, whether or not it accepted it.
     Hang {
         taken: bool,
     },
@@ -69,19 +69,19 @@ pub(crate) struct Seen {
 
 #[derive(Debug, Default)]
 struct World {
-    /// What a person saw, in order.
+    /// The messages that a person saw, in order.
     seen: Vec<Seen>,
-    /// Every attempt, whatever came of it.
+    /// Every attempt, whatever its result.
     attempts: Vec<(String, Instant)>,
     concurrent: usize,
     concurrent_max: usize,
-    /// The incidents of each portion that it was told again.
+    /// The incidents of each portion of a reminder.
     portions: Vec<Vec<String>>,
 }
 
 type Script = dyn Fn(usize) -> Answer + Send + Sync;
 
-/// A receiver. Like a real one it recognises a key it has seen, but only when told to look: a
+/// A receiver. Like a real one it recognises a key that it has seen, but only when asked to look: a
 /// message that is sent twice without that is two messages.
 #[derive(Clone)]
 pub(crate) struct Scripted {
@@ -89,11 +89,11 @@ pub(crate) struct Scripted {
     budget: Option<Budget>,
     wakes: bool,
     account: &'static str,
-    /// How often it is told again what stands; each portion is taken when the gate says so.
+    /// How often the open incidents are sent again; each portion is accepted when the gate opens.
     reminded: Option<(Duration, Arc<Notify>)>,
     script: Arc<Script>,
     world: Arc<Mutex<World>>,
-    /// How many attempts were taken up; changes after the fact.
+    /// The number of attempts; changes after the fact.
     count: Arc<watch::Sender<usize>>,
 }
 
@@ -141,7 +141,7 @@ impl Scripted {
         self
     }
 
-    /// Waits until it was told again in more than so many portions; all of them.
+    /// Waits until it was reminded in more than so many portions; all of them.
     async fn portions(&self, more_than: usize) -> Vec<Vec<String>> {
         let mut changes = self.count.subscribe();
         let portions = || self.world.lock().unwrap().portions.clone();
@@ -155,7 +155,7 @@ impl Scripted {
         self
     }
 
-    /// The same person behind another behaviour.
+    /// The same receiver with another behaviour.
     fn with_script(&self, script: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Self {
         Self { script: Arc::new(script), ..self.clone() }
     }
@@ -317,7 +317,7 @@ impl Bench {
         self.life.as_mut().unwrap()
     }
 
-    /// As a kill: whatever runs stops where it is.
+    /// As with a kill: everything stops where it is.
     async fn die(&mut self) {
         let life = self.life.take().unwrap();
         life.handle.task.abort();
@@ -337,12 +337,12 @@ impl Bench {
         self.commit(vec![Effect::Incident(Box::new(incident(id, state)))]).await;
     }
 
-    /// The same of one that something hides.
+    /// The same of an incident that something suppresses.
     async fn hidden(&mut self, id: &str, state: State) {
         self.commit(vec![Effect::Incident(Box::new(hidden(incident(id, state))))]).await;
     }
 
-    /// The next end of a message, taken in by the engine.
+    /// The next outcome, recorded by the engine.
     async fn feedback(&mut self) -> Feedback {
         loop {
             let feedback = self.any_feedback().await;
@@ -375,7 +375,7 @@ fn transient() -> Answer {
     Answer::Fail(Failure::transient("503", false))
 }
 
-fn of(mut n: Notification, incident: &str) -> Notification {
+fn for_incident(mut n: Notification, incident: &str) -> Notification {
     n.idem_key = format!("{incident}/{}/{}", n.receiver, n.seq);
     incident.clone_into(&mut n.incident);
     incident.clone_into(&mut n.message.incident);

@@ -1,10 +1,11 @@
-//! A start that its store does not let happen: whoever can be woken is told, and then it ends.
+//! A start that the store prevents: every receiver that wakes is notified, and then the process
+//! ends.
 //!
-//! Nothing can be recorded, and whoever supervises the alerter starts it again and again. So each
-//! of these starts makes the same message, under the same key, of an incident whose id is made of
-//! what the database was last known to be: once the alerter has run again, another one is made.
-//! Whoever was told is noted beside the database, and not told again within the hour: not every
-//! receiver knows what it was told before.
+//! Nothing can be recorded, and the supervisor starts the alerter again and again. So each of these
+//! starts makes the same message, under the same key, of an incident whose id is made of the last
+//! known identity of the database: once the alerter has run again, another one is made. The
+//! receivers that were notified are listed in a file beside the database, and are not notified
+//! again within the hour: not every receiver recognises a message that it got before.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -32,14 +33,14 @@ use crate::notify::{FailureClass, Notifier};
 use crate::store::{Claim, StoreError, hidden_beside};
 use crate::templates::Templates;
 
-/// No receiver holds up the end of the start for longer.
-const TELL_MAX: Duration = Duration::from_secs(10);
-/// Between two attempts to tell a receiver.
+/// No receiver delays the end of the start for longer.
+const NOTIFY_MAX: Duration = Duration::from_secs(10);
+/// Between two attempts at a receiver.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// What was told is told again when it is so old and still true.
-const TELL_AGAIN: Duration = Duration::from_hours(1);
+/// After so long receivers are notified again, if it is still true.
+const NOTIFY_AGAIN: Duration = Duration::from_hours(1);
 
-/// All that is needed to tell that the store does not open.
+/// All that is needed to notify people that the store does not open.
 #[derive(Debug)]
 pub(crate) struct Unopened {
     pub(crate) database: PathBuf,
@@ -49,28 +50,28 @@ pub(crate) struct Unopened {
 }
 
 impl Unopened {
-    /// Tells every receiver that wakes, within a short time.
-    pub(crate) async fn tell(self, err: &StoreError, now: Ts) {
+    /// Notifies every receiver that wakes, within a short time.
+    pub(crate) async fn notify(self, err: &StoreError, now: Ts) {
         // Another alerter has it and does its work.
         if matches!(err, StoreError::InUse { .. }) {
             return;
         }
         let incident = self.incident();
         let file = hidden_beside(&self.database, "told");
-        let mut told = told_of(&file, &incident);
+        let mut notified = notified_of(&file, &incident);
         let notices = self.notices(&incident, &format!("the alerter does not start: {}", chain(err)), now);
-        let deadline = Instant::now() + TELL_MAX;
-        let sent = notices.into_iter().filter(|n| !told.contains(&n.receiver)).filter_map(|n| {
+        let deadline = Instant::now() + NOTIFY_MAX;
+        let sent = notices.into_iter().filter(|n| !notified.contains(&n.receiver)).filter_map(|n| {
             let notifier = Arc::clone(self.receivers.get(&n.receiver)?);
             Some(async move { send(&*notifier, n, deadline, now).await })
         });
-        let before = told.len();
-        told.extend(join_all(sent).await.into_iter().flatten());
-        if told.len() > before
-            && let Err(err) = note(&file, &incident, &told)
+        let before = notified.len();
+        notified.extend(join_all(sent).await.into_iter().flatten());
+        if notified.len() > before
+            && let Err(err) = note(&file, &incident, &notified)
         {
             let path = file.display();
-            tracing::warn!(%err, %path, "cannot note who was told: the next start tells them again");
+            tracing::warn!(%err, %path, "cannot record who was notified: the next start notifies them again");
         }
     }
 
@@ -81,10 +82,10 @@ impl Unopened {
         format!("start-{}", hex::encode(&hash.finalize()[..8]))
     }
 
-    /// What the engine says of a store that takes nothing, to whom it says it.
+    /// The engine's messages about a store that refuses writes.
     fn notices(&self, incident: &str, fault: &str, now: Ts) -> Vec<Notification> {
         let EngineConfig { detectors, responder } = self.engine.clone();
-        // This incident is nowhere to be looked up.
+        // This incident has no page to link to.
         let responder = ResponderConfig { external_url: None, ..responder };
         let mut effects = Vec::new();
         let own = Input::Own { check: STORE, severity: Severity::Page, fault: Some(fault) };
@@ -95,7 +96,7 @@ impl Unopened {
             incident.clone_into(&mut n.incident);
             incident.clone_into(&mut n.message.incident);
             n.idem_key = format!("{incident}/{}/{}", n.receiver, n.seq);
-            // Words that do not come out are the built-in ones.
+            // A template that fails leaves the built-in text.
             drop(self.templates.dress(&mut n));
             notices.push(*n);
         }
@@ -103,7 +104,7 @@ impl Unopened {
     }
 }
 
-/// Tries to send it until then; the receiver, if that took it.
+/// Tries to send it until the deadline; returns the receiver if it accepted.
 async fn send(notifier: &dyn Notifier, n: Notification, deadline: Instant, now: Ts) -> Option<String> {
     let claim = Claim {
         notification: n,
@@ -120,11 +121,11 @@ async fn send(notifier: &dyn Notifier, n: Notification, deadline: Instant, now: 
     let tries = async {
         loop {
             let Err(failure) = attempt(notifier, &claim, now).await else {
-                tracing::info!(receiver, "told that the alerter does not start");
+                tracing::info!(receiver, "notified that the alerter does not start");
                 return Some(receiver.to_owned());
             };
             let error = failure.error;
-            tracing::error!(receiver, error, "not told that the alerter does not start");
+            tracing::error!(receiver, error, "not notified that the alerter does not start");
             if failure.class == FailureClass::Permanent {
                 return None;
             }
@@ -132,15 +133,15 @@ async fn send(notifier: &dyn Notifier, n: Notification, deadline: Instant, now: 
         }
     };
     tokio::time::timeout_at(deadline, tries).await.unwrap_or_else(|_| {
-        tracing::error!(receiver, "not told in time that the alerter does not start");
+        tracing::error!(receiver, "not notified in time that the alerter does not start");
         None
     })
 }
 
-/// Who was told of this incident not long ago.
-fn told_of(path: &Path, incident: &str) -> BTreeSet<String> {
+/// Who was notified of this incident within the last hour.
+fn notified_of(path: &Path, incident: &str) -> BTreeSet<String> {
     let age = fs::metadata(path).and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
-    if age.is_none_or(|age| age >= TELL_AGAIN) {
+    if age.is_none_or(|age| age >= NOTIFY_AGAIN) {
         return BTreeSet::new();
     }
     let text = fs::read_to_string(path).unwrap_or_default();
@@ -148,8 +149,8 @@ fn told_of(path: &Path, incident: &str) -> BTreeSet<String> {
     if lines.next() == Some(incident) { lines.map(str::to_owned).collect() } else { BTreeSet::new() }
 }
 
-fn note(path: &Path, incident: &str, told: &BTreeSet<String>) -> io::Result<()> {
+fn note(path: &Path, incident: &str, notified: &BTreeSet<String>) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    let lines: Vec<&str> = iter::once(incident).chain(told.iter().map(String::as_str)).collect();
+    let lines: Vec<&str> = iter::once(incident).chain(notified.iter().map(String::as_str)).collect();
     file.write_all(lines.join("\n").as_bytes())
 }

@@ -1,4 +1,4 @@
-//! Fail open: pages that the store does not take are sent from memory.
+//! Fail open: pages that the store refuses are sent from memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,7 @@ use crate::store::Claim;
 use crate::store::FAIL_OPEN_AFTER;
 
 impl Scheduler {
-    /// Sends what is held while the store refuses, and writes down what came of it when it does
-    /// not.
+    /// Sends what is held while the store refuses, and records the outcomes when it works again.
     pub(super) async fn send_unrecorded(&mut self, now: Instant) {
         let courier = Arc::clone(&self.courier);
         let clock = (courier.clock)();
@@ -90,7 +89,7 @@ impl Courier {
             let (outcome, memory) = self.weigh(&claim, result).await;
             self.store.end_unrecorded(&claim.notification, &outcome, memory.as_deref(), at);
             self.metrics.unrecorded(&claim.notification.receiver);
-            self.tell(&claim, outcome).await;
+            self.settle(&claim, outcome).await;
         }
         let (receiver, incident) = lane;
         Done::Lane(LaneDone { receiver, incident, sign: came, left_out: false })

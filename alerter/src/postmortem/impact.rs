@@ -1,4 +1,4 @@
-//! What an incident cost: time, GPU hours, money, and the work that was lost.
+//! The costs of an incident: time, GPU hours, money, and the work that was lost.
 
 use std::fmt::Write as _;
 
@@ -12,28 +12,28 @@ use utoipa::ToSchema;
 use super::Account;
 use super::markdown::Table;
 
-/// How an incident takes away from a run while it lasts.
+/// The effect of an incident on a run while it lasts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Way {
-    /// Nothing is done.
+    /// The run stands still.
     Stalled,
     /// This part of the time is lost.
     Slowed(f64),
-    /// What is done is worth nothing: it is trained again.
+    /// The work is worthless: it is done again.
     Spoiled,
-    /// The run goes on as it was.
+    /// The run goes on normally.
     None,
 }
 
-/// What an incident cost, as far as that was measured.
+/// The costs of an incident, as far as they were measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Impact {
     pub lasted_seconds: f64,
-    /// Of the run, when it was told of first; none where that was not known.
+    /// Of the run, in the first message about it; none where that was not known.
     pub gpus: Option<u32>,
     pub gpu_hours: Option<f64>,
     pub dollars_per_gpu_hour: Option<f64>,
-    /// Of `gpu_hours`.
+    /// The price of `gpu_hours`.
     pub dollars: Option<f64>,
     pub lost: Vec<Loss>,
     /// What a restart from the last checkpoint would lose, in words.
@@ -51,7 +51,7 @@ pub struct Loss {
 }
 
 impl Impact {
-    pub(super) fn of(a: &Account<'_>) -> Self {
+    pub(super) fn from_account(a: &Account<'_>) -> Self {
         let lasted_seconds = a.lasted().as_secs_f64();
         let Some(first) = a.first() else {
             let (gpus, gpu_hours, dollars, lost) = (None, None, None, Vec::new());
@@ -92,13 +92,13 @@ pub(super) fn write(out: &mut String, a: &Account<'_>) {
     out.push_str("## Impact\n\n");
     let mut t = Table::new(["", ""]);
     t.row(["Lasted", &a.lasted().to_string()]);
-    let impact = Impact::of(a);
+    let impact = Impact::from_account(a);
     let (Some(gpus), Some(hours)) = (impact.gpus, impact.gpu_hours) else {
         t.write(out);
         let of = match a.messages().next() {
             _ if a.record.run.is_empty() => "No run was on it",
             Some(_) => "The size of the run was not known",
-            None => "Nobody was told of it",
+            None => "Nobody was notified of it",
         };
         let _ = writeln!(out, "{of}, so that it is not recorded how many GPUs it concerned.\n");
         return;
@@ -128,7 +128,7 @@ pub(super) fn write(out: &mut String, a: &Account<'_>) {
     t.write(out);
 }
 
-/// Time, in words and in what it is worth.
+/// An amount of time, with its value in GPU hours and dollars.
 fn amount(seconds: f64, gpus: f64, rate: Option<f64>, how: &str) -> String {
     let hours = gpus * seconds / 3600.0;
     let dollars = rate.map(|rate| format!(" = ${:.2}", rate * hours)).unwrap_or_default();
@@ -176,7 +176,7 @@ fn lost(a: &Account<'_>, first: &Details, last: &Details) -> Vec<(&'static str, 
     lost
 }
 
-/// From the checkpoint to where the run stood, once it was restarted.
+/// The steps from the checkpoint to the run's last step, once it was restarted.
 fn trained_again(r: &IncidentRecord, first: &Details, last: &Details) -> Option<(f64, String)> {
     let from = first.checkpoint.as_ref().and_then(|c| c.step)?;
     let stood = first.run.last_step.unwrap_or(r.opened_step).max(r.opened_step);
@@ -185,7 +185,7 @@ fn trained_again(r: &IncidentRecord, first: &Details, last: &Details) -> Option<
     Some((steps as f64 * secs, format!("{steps} steps, from checkpoint {from} to step {stood}")))
 }
 
-/// What a restart from the last checkpoint loses, where it is not known whether there was one.
+/// What a restart from the last checkpoint would lose, if it is unknown whether there was one.
 fn at_risk(a: &Account<'_>, first: &Details, last: &Details) -> Option<String> {
     if last.run.attempt > first.run.attempt {
         return None;
@@ -234,7 +234,7 @@ fn silent(r: &IncidentRecord, first: &Details) -> f64 {
     first.evidence.value.filter(|v| stands && v.is_finite()).unwrap_or(0.0).max(0.0)
 }
 
-/// How long it went unseen, if that can be told.
+/// The time from the onset to the detection, if it is known.
 pub(super) fn unseen(a: &Account<'_>) -> Option<String> {
     let r = a.record;
     let first = a.first()?;

@@ -1,4 +1,4 @@
-//! Markdown out of text that nobody vouches for.
+//! Markdown from untrusted text.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::notify::text::line;
 /// Characters of one cell; a log line in an error can be longer than the whole account.
 const CELL_MAX: usize = 1000;
 
-/// On one line, and nothing in it is markup, wherever it is put.
+/// Text on one line, without any effective markup.
 pub(super) fn escape(text: &str) -> String {
     let text = line(text, CELL_MAX);
     let chars: Vec<char> = text.chars().collect();

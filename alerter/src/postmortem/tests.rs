@@ -10,7 +10,7 @@ use super::*;
 const BEGIN: Ts = Ts(1_795_227_416_000);
 const SECOND: Span = Span::secs(1);
 
-/// An engine, its clock, and all that it said.
+/// An engine, its clock, and all its effects.
 struct World {
     engine: Engine,
     now: Ts,
@@ -181,25 +181,28 @@ fn hostile_text_stays_text() {
 }
 
 #[test]
-fn nobody_was_told_and_no_run_was_on_it() {
+fn nobody_was_notified_and_no_run_was_on_it() {
     let mut w = hang();
     w.deliveries.clear();
     let account = w.account();
-    assert!(account.contains("Nobody was told of it, so that it is not recorded how many GPUs"), "{account}");
-    assert!(account.contains("| Notified | nobody was told |"), "{account}");
+    assert!(
+        account.contains("Nobody was notified of it, so that it is not recorded how many GPUs"),
+        "{account}"
+    );
+    assert!(account.contains("| Notified | nobody was notified |"), "{account}");
     w.record.as_mut().unwrap().run.clear();
     assert!(w.account().contains("No run was on it"), "{}", w.account());
 }
 
 #[test]
-fn somebody_was_told_of_a_run_of_unknown_size() {
+fn somebody_was_notified_of_a_run_of_unknown_size() {
     let mut w = hang();
     for d in &mut w.deliveries {
         d.message.as_mut().unwrap().details.run.gpus = 0;
     }
     let account = w.account();
     assert!(account.contains("The size of the run was not known, so that it is not recorded"), "{account}");
-    assert!(!account.to_lowercase().contains("nobody was told"), "{account}");
+    assert!(!account.to_lowercase().contains("nobody was notified"), "{account}");
     w.deliveries.clear();
     let r = w.record.as_mut().unwrap();
     r.labels.insert("alertname".into(), "DiskFull".into());

@@ -1,5 +1,5 @@
-//! Looks whether every open incident will be heard of again. What it finds is a mistake of ours:
-//! those people are told now, and so is whoever looks after the alerter.
+//! Checks that every open incident will be notified again. What it finds is a bug of the alerter:
+//! those people are notified now, and so is whoever operates the alerter.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ use super::Runtime;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_mins(1);
-/// The name under which it tells of itself.
+/// The name under which it reports.
 const CHECK: &str = "auditor";
 /// Incidents that it names.
 const NAMED: usize = 5;
@@ -41,7 +41,7 @@ impl Runtime {
         let named = flaws.iter().take(NAMED).map(|flaw| format!("{}: {}", flaw.incident, flaw.what));
         let words = named.collect::<Vec<_>>().join("; ");
         if !flaws.is_empty() {
-            tracing::error!(count = flaws.len(), %words, "incidents that nobody would have heard of again: told now; please report this");
+            tracing::error!(count = flaws.len(), %words, "incidents that nobody would have been notified of again: notified now; please report this");
             self.engine.mend(now, &flaws);
         }
         let fault = (!words.is_empty()).then_some(words.as_str());
@@ -54,7 +54,7 @@ impl Runtime {
         let homeless = self.engine.homeless();
         let named = homeless.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
         let words = format!(
-            "nobody may be told of {} pages, because their team names nobody and there is no `fallback`: {named}",
+            "nobody may be notified of {} pages, because their team names nobody and there is no `fallback`: {named}",
             homeless.len()
         );
         let alone = (!homeless.is_empty()).then_some(words.as_str());

@@ -1,5 +1,4 @@
-//! What is done about a store that goes on refusing: pages are told from memory, and memory has an
-//! end.
+//! What is done about a store that goes on refusing: pages are sent from memory, up to a limit.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +23,7 @@ impl Runtime {
     /// Hands over the pages that the store has not taken for too long, its own among them.
     pub(super) fn fail_open(&mut self) {
         self.look_at_the_store();
-        self.tell_of_the_store();
+        self.report_store_fault();
         if !self.store.fails_open() {
             return;
         }
@@ -44,9 +43,9 @@ impl Runtime {
         }
     }
 
-    /// A store that takes nothing, or takes something again, is told of like any other fault of
-    /// ours.
-    fn tell_of_the_store(&mut self) {
+    /// A store that refuses writes, or accepts them again, is reported like any other fault of the
+    /// alerter.
+    fn report_store_fault(&mut self) {
         let fault = match self.store.refusal() {
             Some(_) if !self.store.fails_open() => return,
             Some(why) => Some(format!("the database takes nothing: {why}")),
@@ -125,9 +124,9 @@ impl Pending {
             let created_at = n.message.at;
             let (action, taken) = (n.action.as_str(), store.hold(n, created_at));
             let what = if taken {
-                format!("{action} told from memory, not recorded: the store refuses writes since {since}")
+                format!("{action} sent from memory, not recorded: the store refuses writes since {since}")
             } else {
-                format!("{action} not told: the store refuses writes since {since}, and too much is held")
+                format!("{action} not sent: the store refuses writes since {since}, and too much is held")
             };
             notes.push(Effect::Timeline(TimelineEntry::new(&incident, now, &actor, what)));
         }

@@ -19,19 +19,19 @@ pub enum Outside {
     Expire { id: String, reply: oneshot::Sender<Option<Box<Silence>>> },
 }
 
-/// Alerts that another program tells of at once. The answer comes when what is new in them is
-/// durable.
+/// Alerts that another program sent at once. The answer comes when what is new in them is durable.
 #[derive(Debug)]
 pub struct AlertBatch {
-    pub told: Vec<Told>,
-    /// Of the audit log. Alerts that change nothing are told again every minute, and are not news.
+    pub alerts: Vec<Told>,
+    /// Of the audit log. Alerts that change nothing are sent again every minute, and are not
+    /// recorded.
     pub entry: Option<Box<Entry>>,
     pub reply: oneshot::Sender<Heard>,
 }
 
 pub type Silenced = Result<Box<Silence>, Refusal>;
 
-/// What became of alerts that were told.
+/// The result of a batch of alerts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Heard {
     pub refused: u64,
@@ -120,22 +120,22 @@ impl Runtime {
         self.pending.hold(reply, Some(had));
     }
 
-    pub(super) fn tell(&mut self, batch: AlertBatch) {
-        let AlertBatch { mut told, entry, reply } = batch;
+    pub(super) fn apply_alerts(&mut self, batch: AlertBatch) {
+        let AlertBatch { mut alerts, entry, reply } = batch;
         let (now, known) = (self.clock.now(), self.pending.effects.len());
         let skew = self.clock.skew();
-        for one in &mut told {
+        for one in &mut alerts {
             one.ends_at = one.ends_at.map(|at| at.earlier(skew));
         }
         let refused = self.engine.alerts().refused();
-        self.metrics.alerts_received.inc_by(told.len() as u64);
-        self.engine.handle(now, Input::Alerts { told: &told }, &mut self.pending.effects);
+        self.metrics.alerts_received.inc_by(alerts.len() as u64);
+        self.engine.handle(now, Input::Alerts { told: &alerts }, &mut self.pending.effects);
         let heard = Heard { refused: self.engine.alerts().refused() - refused };
         self.metrics.alerts_refused.inc_by(heard.refused);
         if let Some(entry) = entry.filter(|_| self.pending.effects.len() > known) {
             self.note(*entry);
         }
-        let seen = told.iter().filter_map(|t| self.engine.alerts().get(t.alert.fingerprint).cloned());
+        let seen = alerts.iter().filter_map(|t| self.engine.alerts().get(t.alert.fingerprint).cloned());
         // What says nothing new needs no commit: it is answered at once, unless what it repeats
         // still waits for one.
         if self.pending.is_urgent() {

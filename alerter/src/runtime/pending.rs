@@ -41,7 +41,7 @@ pub(super) struct Pending {
     pub reported: Vec<String>,
     /// Who asked for what.
     pub audit: Vec<Entry>,
-    /// Alerts that were told again.
+    /// Alerts that were sent again.
     pub seen: Vec<Firing>,
     held: Vec<Held>,
     state: BTreeMap<String, Option<Vec<u8>>>,

@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 use super::{AlertBatch, Answer, Command, Heard, Runtime, RuntimeHandle};
 use crate::audit::Entry;
 
-/// How long something may take to become durable before whoever asked for it is told to look again.
+/// How long something may take to become durable before whoever asked for it is asked to look
+/// again.
 const DURABLE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a person does with an incident.
@@ -73,9 +74,9 @@ impl RuntimeHandle {
     }
 
     /// Hands over alerts of another program, and waits until what is new in them is durable.
-    pub(crate) async fn tell(&self, told: Vec<Told>, entry: Entry) -> Result<Heard, Unanswered> {
+    pub(crate) async fn post_alerts(&self, alerts: Vec<Told>, entry: Entry) -> Result<Heard, Unanswered> {
         let (reply, answer) = oneshot::channel();
-        let batch = AlertBatch { told, entry: Some(Box::new(entry)), reply };
+        let batch = AlertBatch { alerts, entry: Some(Box::new(entry)), reply };
         let sent = async { self.alerts.send(batch).await.map_err(drop) };
         durable(sent, answer).await
     }
@@ -128,11 +129,11 @@ impl Runtime {
         self.schedule.changed();
     }
 
-    /// In the words of its receiver, when what they tell of is durable.
+    /// In the words of its receiver, when the changes that they contain are durable.
     fn reword(&mut self, mut n: Notification, reply: oneshot::Sender<Option<Message>>) {
         let words = self.engine.reword(self.clock.now(), &n).map(|message| {
             n.message = message;
-            // A template that fails was told of when the message was first put into words.
+            // A template that fails was reported when the message was first rendered.
             self.templates.dress(&mut n);
             n.message
         });

@@ -24,7 +24,7 @@ impl Runtime {
         self.engine.handle(now, Input::AllReached, &mut self.pending.effects);
         for (incident, next, quiet) in records {
             let next = match next {
-                _ if quiet => "it is told to nobody for now".to_owned(),
+                _ if quiet => "it notifies nobody for now".to_owned(),
                 None => "nothing is due".to_owned(),
                 Some(at) => format!("the next level is due at {at}"),
             };

@@ -126,7 +126,7 @@ const MEND: &str = "ALTER TABLE away RENAME TO timeline";
 /// A commit of it may wait: a run that changes its incidents all the time would have the loop do
 /// nothing else.
 #[test]
-fn what_nobody_is_told_of_is_not_urgent() {
+fn what_notifies_nobody_is_not_urgent() {
     let mut pending = Pending::default();
     let line = TimelineEntry::new("i", Ts(0), "alerter", "came back".into());
     pending.effects.push(Effect::Timeline(line));
@@ -174,7 +174,7 @@ fn templates(receiver: &str, yaml: &str) -> Templates {
 }
 
 #[tokio::test]
-async fn a_template_that_fails_costs_no_message_and_is_told_of_once() {
+async fn a_template_that_fails_costs_no_message_and_is_reported_once() {
     let words = "title: '{{ 1 // (run.name == \"test-run\")|int }}'\nsummary: 'own words: {{ run.name }}'\n";
     let templates = templates("chat", words);
     let dir = tempfile::tempdir().unwrap();
@@ -190,10 +190,10 @@ async fn a_template_that_fails_costs_no_message_and_is_told_of_once() {
     assert!(message.title.starts_with("PAGE r: "), "the built-in title: {}", message.title);
     assert_eq!(message.summary, "own words: r");
     let timeline = rig.store.timeline(&incident.id).await.unwrap();
-    let told: Vec<_> = timeline.iter().filter(|e| e.what.contains("template")).collect();
-    assert_eq!(told.len(), 1, "{timeline:?}");
+    let failures: Vec<_> = timeline.iter().filter(|e| e.what.contains("template")).collect();
+    assert_eq!(failures.len(), 1, "{timeline:?}");
     assert_eq!(
-        (told[0].actor.as_str(), told[0].what.as_str()),
+        (failures[0].actor.as_str(), failures[0].what.as_str()),
         (
             "chat",
             "template receivers[0].templates.title failed, so that the built-in text is sent: line 1 of the template: \
@@ -221,7 +221,7 @@ async fn an_incident_whose_state_is_lost_does_not_stay_open_for_ever() {
     .await;
     assert_eq!(closed.id, before.id);
     let last = rig.store.timeline(&before.id).await.unwrap().pop().unwrap();
-    assert!(last.what.contains("it is told anew"), "{}", last.what);
+    assert!(last.what.contains("people are notified anew"), "{}", last.what);
 }
 
 #[tokio::test]
@@ -400,7 +400,8 @@ async fn too_much_undecided_stops_the_intake_until_the_store_takes_it() {
     assert_eq!(rig.store.incidents(&Filter::default()).await.unwrap().len(), 50);
 }
 
-/// The entry of the audit log is in the transaction of what it tells of, or neither is there.
+/// The entry of the audit log is in the transaction of the change that it records, or neither is
+/// there.
 #[tokio::test]
 async fn what_somebody_did_and_that_they_did_it_are_kept_together() {
     use crate::audit::{Door, Outcome};
@@ -442,11 +443,11 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path().join("alerter.db")).await.unwrap();
     let hour = Span::secs(3600);
-    let told_at = wall() + hour;
-    store.touch(told_at).await.unwrap();
+    let touched_at = wall() + hour;
+    store.touch(touched_at).await.unwrap();
     store.close().await;
     let rig = Rig::on(dir, config(0)).await;
-    assert!(rig.handle.clock.now() >= told_at, "what was due in a minute is due in a minute");
+    assert!(rig.handle.clock.now() >= touched_at, "what was due in a minute is due in a minute");
 
     // An alert that fires for five more minutes, and a silence of half an hour, by the wall.
     let (ends, quiet_until) = (wall() + Span::secs(300), wall() + Span::secs(1800));
@@ -475,9 +476,10 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
         "answered in the wall's time: {} {quiet_until}",
         silence.ends_at
     );
-    let told = ["Loud", "Quiet"].map(|name| Told { alert: alert(name).into(), ends_at: Some(ends) }).to_vec();
+    let alerts =
+        ["Loud", "Quiet"].map(|name| Told { alert: alert(name).into(), ends_at: Some(ends) }).to_vec();
     let (reply, heard) = oneshot::channel();
-    rig.handle.alerts.send(AlertBatch { told, entry: None, reply }).await.unwrap();
+    rig.handle.alerts.send(AlertBatch { alerts, entry: None, reply }).await.unwrap();
     heard.await.unwrap();
 
     let open = rig.store.incidents(&Filter::default()).await.unwrap();
@@ -495,10 +497,10 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
     assert_eq!(read_model.alerts(wall()).len(), 2);
 }
 
-/// Nobody hears of a page from the store: it is handed over after ten seconds, in words that say
-/// so, and recorded as told.
+/// A page that the store refuses is handed over after ten seconds, in words that say so, and
+/// recorded as sent.
 #[tokio::test(start_paused = true)]
-async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
+async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_sent() {
     let rig = Rig::start().await;
     rig.sql(BREAK).await;
     rig.feed(&[step(1, "r", 1), rank_dead(2, "r", 3)]).await;
@@ -509,7 +511,7 @@ async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
     let lanes = wait_for("both pages", async || Some(due()).filter(|lanes| lanes.len() == 2)).await;
     let waited = rig.store.refused_for().unwrap();
     assert!(waited >= FAIL_OPEN_AFTER && waited < FAIL_OPEN_AFTER + Duration::from_secs(1), "{waited:?}");
-    let told = Ts(wall().0 + 3_600_000);
+    let sent = Ts(wall().0 + 3_600_000);
     let mut created = BTreeMap::new();
     for lane in &lanes {
         let (held, _) = rig.store.begin_unrecorded(lane, Ts(i64::MAX)).await.unwrap();
@@ -523,7 +525,7 @@ async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
             (n.action, n.receiver.as_str(), n.idem_key.as_str()),
             (Action::Trigger, "chat", key.as_str())
         );
-        rig.store.end_unrecorded(&n, &store::DeliveryOutcome::Delivered, None, told);
+        rig.store.end_unrecorded(&n, &store::DeliveryOutcome::Delivered, None, sent);
     }
 
     rig.sql(MEND).await;
@@ -535,10 +537,10 @@ async fn a_page_that_the_store_refuses_is_handed_over_and_recorded_as_told() {
     assert_eq!(deliveries.iter().map(|d| d.state).collect::<Vec<_>>(), [DeliveryState::Delivered]);
     assert_eq!(deliveries[0].created_at, created[&incident.id]);
     let done: jiff::Timestamp = deliveries[0].done_at.as_ref().unwrap().parse().unwrap();
-    assert_eq!(done.as_millisecond(), told.0);
+    assert_eq!(done.as_millisecond(), sent.0);
     let timeline = rig.store.timeline(&incident.id).await.unwrap();
     assert!(
-        timeline.iter().any(|e| e.what.starts_with("trigger told from memory, not recorded")),
+        timeline.iter().any(|e| e.what.starts_with("trigger sent from memory, not recorded")),
         "{timeline:?}"
     );
 }

@@ -4,19 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use stepwatch_detect::Run;
-use stepwatch_detect::run::RunState;
 use stepwatch_engine::{Engine, Refusal};
 use stepwatch_model::Severity;
 use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::Effect;
 use stepwatch_respond::incident::{Hidden, State};
-use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::oncall::OnCall;
 
 use super::Runtime;
 use super::pending::Pending;
 use crate::metrics::{IncidentLabels, Name, OpenedLabels, RefusedLabels, SeverityLabel, Word};
+use crate::run_snapshot::RunSnapshot;
 
 /// Runs shown; the rest is counted.
 const MAX_RUNS_SHOWN: usize = 10_000;
@@ -38,32 +36,6 @@ pub struct RuntimeSnapshot {
     /// What sources were refused: how many records, and why the last.
     pub refused: BTreeMap<String, (u64, &'static str)>,
     pub oncall: Arc<OnCall>,
-}
-
-/// One run, as far as the engine knows it.
-#[derive(Debug, Clone)]
-pub struct RunSnapshot {
-    pub run: String,
-    /// What it declared of itself in words.
-    pub labels: Labels,
-    pub attempt: u32,
-    pub last_step: Option<i64>,
-    /// When a step arrived last, by our clock.
-    pub last_step_at: Option<Ts>,
-    pub last_heard: Ts,
-    pub steps: u64,
-    pub world: Option<u32>,
-    pub ranks: usize,
-    /// Sources that feed it now, and those that did and are lost.
-    pub sources: Vec<String>,
-    pub lost_sources: Vec<String>,
-    pub last_checkpoint_step: Option<i64>,
-    /// Step records that repeated one of the same rank and attempt.
-    pub duplicates: u64,
-    /// Step records of ranks that have not followed a restart.
-    pub stale: u64,
-    /// Exit code, once it is over.
-    pub ended: Option<i64>,
 }
 
 impl Runtime {
@@ -90,7 +62,7 @@ impl Runtime {
     /// Replaces what is shown by what is so now.
     pub(super) fn publish(&mut self) {
         self.schedule.publish_due = None;
-        let view = RuntimeSnapshot::of(&self.engine, &self.pending, self.schedule.retry.is_some());
+        let view = RuntimeSnapshot::capture(&self.engine, &self.pending, self.schedule.retry.is_some());
         self.metrics.runs.set((view.runs.len() + view.runs_hidden) as i64);
         let over_limit = &self.metrics.over_limit;
         over_limit.inc_by(
@@ -158,10 +130,10 @@ impl Views {
 }
 
 impl RuntimeSnapshot {
-    fn of(engine: &Engine, pending: &Pending, store_refuses: bool) -> Self {
+    fn capture(engine: &Engine, pending: &Pending, store_refuses: bool) -> Self {
         let all = engine.runs().count();
         Self {
-            runs: engine.runs().take(MAX_RUNS_SHOWN).map(RunSnapshot::of).collect(),
+            runs: engine.runs().take(MAX_RUNS_SHOWN).map(RunSnapshot::from_run).collect(),
             runs_hidden: all.saturating_sub(MAX_RUNS_SHOWN),
             open_incidents: engine.open_count(),
             pending_effects: pending.effects.len(),
@@ -172,29 +144,6 @@ impl RuntimeSnapshot {
                 .map(|(source, r)| (source.to_owned(), (r.total(), r.last().map_or("", Refusal::words))))
                 .collect(),
             oncall: Arc::clone(engine.oncall()),
-        }
-    }
-}
-
-impl RunSnapshot {
-    fn of(run: &Run) -> Self {
-        let f: &RunState = &run.state;
-        Self {
-            run: f.name.clone(),
-            labels: f.labels.clone(),
-            attempt: f.attempt,
-            last_step: f.last_step,
-            last_step_at: f.last_step.map(|_| f.last_progress),
-            last_heard: f.last_heard,
-            steps: f.total_steps,
-            world: f.world,
-            ranks: f.ranks.len(),
-            sources: f.live.keys().cloned().collect(),
-            lost_sources: f.lost.keys().cloned().collect(),
-            last_checkpoint_step: f.checkpoints.last_step,
-            duplicates: run.counters.duplicates,
-            stale: run.counters.stale,
-            ended: f.ended.as_ref().map(|e| e.code),
         }
     }
 }

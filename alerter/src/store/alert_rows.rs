@@ -1,4 +1,4 @@
-//! Where in its table each alert stands.
+//! The row of each alert in its table.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::error::Result;
 
-/// Which rows the alerts that fire have: known here, because an index of their fingerprints would
-/// cost as much as they.
+/// The rows of the alerts that fire, in memory, because an index of their fingerprints would be as
+/// large as the alerts.
 #[derive(Debug, Default)]
 pub(super) struct AlertRows {
     pub(super) of: BTreeMap<u64, i64>,
-    /// The highest that was given.
+    /// The highest row number so far.
     last: i64,
 }
 
@@ -24,8 +24,7 @@ impl AlertRows {
         for row in &all {
             let id = row.try_get("id")?;
             rows.last = rows.last.max(id);
-            // A row that does not say which alert it is of keeps its number, and no alert from its
-            // commit.
+            // A row without a readable fingerprint keeps its number, and belongs to no alert.
             let fingerprint = row.try_get("fingerprint").ok().and_then(|f| u64::from_str_radix(f, 16).ok());
             if let Some(fingerprint) = fingerprint {
                 rows.of.insert(fingerprint, id);
@@ -34,7 +33,7 @@ impl AlertRows {
         Ok(rows)
     }
 
-    /// The row that an alert has, or from now on.
+    /// The row of an alert; a new one if it has none.
     pub(super) fn give(&mut self, fingerprint: u64) -> i64 {
         *self.of.entry(fingerprint).or_insert_with(|| {
             self.last += 1;

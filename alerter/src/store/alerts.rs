@@ -45,9 +45,9 @@ impl Store {
         Ok(readable.collect())
     }
 
-    /// Brings the table up to what the effects say of alerts; which rows they have when all that is
-    /// committed, if any is told of. Of one alert the last word counts, and is the only one
-    /// written, in the order in which they were told first.
+    /// Brings the table up to what the effects say of alerts; returns which rows they have when all
+    /// that is committed, if there are any. Of one alert the last effect counts, and is the only
+    /// one written, in the order in which the alerts came first.
     pub(super) async fn put_alerts(
         &self,
         tx: &mut SqliteConnection,
@@ -85,7 +85,7 @@ impl Store {
         Ok(Some(rows))
     }
 
-    /// To be told when what [`Self::put_alerts`] did is committed.
+    /// To be called when what [`Self::put_alerts`] did is committed.
     pub(super) fn know(&self, rows: Option<AlertRows>) {
         if rows.is_some() {
             *self.inner.alerts.lock().unwrap_or_else(PoisonError::into_inner) = rows;
@@ -172,7 +172,7 @@ async fn put_firing(tx: &mut SqliteConnection, firing: &[(i64, &Firing)]) -> Res
     Ok(())
 }
 
-/// What began together ends together, mostly: rows that lie side by side go at once.
+/// Alerts that began together usually end together: neighbouring rows are deleted at once.
 async fn delete(tx: &mut SqliteConnection, mut ids: Vec<i64>) -> Result<()> {
     ids.sort_unstable();
     let stretches: Vec<(i64, i64)> = ids
@@ -209,7 +209,7 @@ mod tests {
         Firing { alert: Arc::new(alert.unwrap()), ends_at: Ts(3), updated_at: Ts(2) }
     }
 
-    async fn tell(store: &Store, effects: Vec<Effect>) {
+    async fn commit(store: &Store, effects: Vec<Effect>) {
         store.commit(&Commit { effects, ..Commit::default() }).await.unwrap();
     }
 
@@ -224,7 +224,7 @@ mod tests {
     /// Alerts that come, change, go and come again, several of them in one commit, over restarts
     /// and commits that fail.
     #[tokio::test]
-    async fn the_table_has_what_was_told_last() {
+    async fn the_table_has_what_was_posted_last() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("alerter.db");
         let mut store = Store::open(&path).await.unwrap();
@@ -234,17 +234,17 @@ mod tests {
             for _ in 0..round % 23 {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let (n, says, over) = (seed >> 33 & 63, seed >> 40 & 3, seed >> 45 & 1 == 0);
-                let told = firing(n, says);
-                let fingerprint = told.alert.fingerprint;
+                let posted = firing(n, says);
+                let fingerprint = posted.alert.fingerprint;
                 if over {
                     model.remove(&fingerprint);
                     effects.push(Effect::AlertOver(fingerprint));
                 } else {
-                    model.insert(fingerprint, told.clone());
-                    effects.push(Effect::Alert(told));
+                    model.insert(fingerprint, posted.clone());
+                    effects.push(Effect::Alert(posted));
                 }
             }
-            tell(&store, effects).await;
+            commit(&store, effects).await;
             match round % 20 {
                 7 => {
                     drop(store);
@@ -269,7 +269,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("alerter.db");
         let store = Store::open(&path).await.unwrap();
-        tell(&store, (1..=3).map(|n| Effect::Alert(firing(n, n))).collect()).await;
+        commit(&store, (1..=3).map(|n| Effect::Alert(firing(n, n))).collect()).await;
         by_hand(&store, "UPDATE alerts SET fingerprint = 'none', labels = '{' WHERE id = 2").await.unwrap();
         drop(store);
         let store = reopen(&path).await;
@@ -277,7 +277,7 @@ mod tests {
             all.iter().map(|n| firing(*n, *n)).map(|f| (f.alert.fingerprint, f)).collect()
         };
         assert_eq!(stored(&store).await, of(&[1, 3]));
-        tell(&store, vec![Effect::Alert(firing(2, 2)), Effect::AlertOver(firing(1, 1).alert.fingerprint)])
+        commit(&store, vec![Effect::Alert(firing(2, 2)), Effect::AlertOver(firing(1, 1).alert.fingerprint)])
             .await;
         assert_eq!(stored(&store).await, of(&[2, 3]));
     }

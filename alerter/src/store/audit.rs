@@ -1,4 +1,4 @@
-//! The audit log as it is kept.
+//! The audit log in the database.
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{QueryBuilder, Row as _, Sqlite};
@@ -10,7 +10,7 @@ use super::rows::{portions, text_of, word};
 use super::writer::Who;
 use crate::audit::entry::Entry;
 
-/// Entries in one answer, unless the filter says otherwise.
+/// Entries in one answer, unless the filter has a limit.
 const ENTRIES_DEFAULT: u32 = 100;
 
 /// Which entries; the default is the latest of all.
@@ -22,7 +22,7 @@ pub struct AuditFilter {
     pub door: Option<String>,
     pub outcome: Option<String>,
     pub since: Option<Ts>,
-    /// Only what came before this number: the next page.
+    /// Entries with lower numbers: for the next page.
     pub before: Option<i64>,
     /// At most so many, the latest first.
     pub limit: Option<u32>,
@@ -36,7 +36,7 @@ pub struct Audited {
 }
 
 impl Store {
-    /// Keeps entries that belong to no other transaction.
+    /// Stores entries that belong to no other transaction.
     pub(crate) async fn write_audit(&self, entries: &[Entry]) -> Result<()> {
         self.write(Who::InTurn, async |tx| put_audit(tx, entries).await).await
     }
@@ -69,8 +69,7 @@ impl Store {
         rows.iter().map(entry).collect()
     }
 
-    /// Forgets what came before `before`, and the oldest of more than `max`. Returns how many
-    /// entries went.
+    /// Deletes entries of before `before`, and the oldest beyond `max`. Returns how many.
     pub(crate) async fn prune_audit(&self, before: Ts, max: u32) -> Result<u64> {
         let sql =
             "DELETE FROM audit WHERE at_ms < $1 OR seq <= (SELECT COALESCE(MAX(seq), 0) FROM audit) - $2";

@@ -2,7 +2,7 @@
 //!
 //! SQLite works on a thread of its own, which Tokio cannot see: with nothing else to do it would
 //! take the runtime for idle and jump to the next timer. A blocking task that lives as long as the
-//! operation tells it otherwise. Nothing of this is in a program.
+//! operation prevents that. Nothing of this is in a program.
 
 #[derive(Debug)]
 pub(crate) struct Busy {

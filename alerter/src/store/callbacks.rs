@@ -1,4 +1,4 @@
-//! What services told us: which word was acted upon, and what they call our incidents.
+//! Callbacks of services: which one was applied, and the services' names for our incidents.
 
 use stepwatch_model::time::Ts;
 
@@ -6,23 +6,23 @@ use super::error::Result;
 use super::handle::Store;
 use super::writer::Who;
 
-/// A service's own name of an incident.
+/// A service's own id of an incident.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counterpart {
     pub(crate) incident: String,
-    /// When it last said something that counted, by its own clock.
+    /// The time of its last effective event, by the service's clock.
     pub(crate) spoke_at: Ts,
 }
 
 impl Store {
-    /// Whether a word of this id was acted upon.
+    /// Whether a callback with this id was applied.
     pub(crate) async fn was_heard(&self, service: &str, id: &str) -> Result<bool> {
         let sql = "SELECT COUNT(*) FROM callbacks WHERE service = $1 AND id = $2";
         let count: i64 = sqlx::query_scalar(sql).bind(service).bind(id).fetch_one(&*self.finder()?).await?;
         Ok(count > 0)
     }
 
-    /// Remembers that a word was acted upon, and forgets those of before `forget`.
+    /// Remembers that a callback was applied, and forgets those of before `forget`.
     pub(crate) async fn mark_heard(&self, service: &str, id: &str, now: Ts, forget: Ts) -> Result<()> {
         self.write(Who::Prompt, async |tx| {
             let sql = "INSERT INTO callbacks (service, id, at_ms) VALUES ($1, $2, $3) \
@@ -42,7 +42,7 @@ impl Store {
         Ok(row.map(|(incident, spoke)| Counterpart { incident, spoke_at: Ts(spoke) }))
     }
 
-    /// Keeps what a service calls an incident; `spoke_at` only ever grows.
+    /// Stores a service's id of an incident; `spoke_at` only ever grows.
     pub(crate) async fn keep_counterpart(&self, service: &str, id: &str, of: &Counterpart) -> Result<()> {
         let sql = "INSERT INTO counterparts (service, id, incident, spoke_ms) VALUES ($1, $2, $3, $4) \
                    ON CONFLICT (service, id) DO UPDATE SET incident = excluded.incident, \
@@ -56,15 +56,15 @@ impl Store {
         .await
     }
 
-    /// The incidents whose alerts a person moved to what the service calls `target`.
+    /// The incidents whose alerts a person moved to the service's incident `target`.
     pub(crate) async fn merged_into(&self, service: &str, target: &str) -> Result<Vec<String>> {
         let sql = "SELECT DISTINCT incident FROM counterparts WHERE service = $1 AND merged_into = $2 \
                    ORDER BY incident";
         Ok(sqlx::query_scalar(sql).bind(service).bind(target).fetch_all(&*self.finder()?).await?)
     }
 
-    /// Keeps that a person merged what the service calls `source` into `target`, with all that was
-    /// merged into it before. `incident` is what `source` is to us.
+    /// Records that a person merged the service's incident `source` into `target`, with everything
+    /// that was merged into it before. `incident` is our incident of `source`.
     pub(crate) async fn keep_merge(
         &self,
         service: &str,
@@ -73,7 +73,7 @@ impl Store {
         incident: &str,
     ) -> Result<()> {
         self.write(Who::Prompt, async |tx| {
-            // Words come in any order: the target may be known to have been merged itself.
+            // Callbacks come in any order: the target may have been merged itself.
             let sql =
                 "SELECT merged_into FROM counterparts WHERE service = $1 AND id = $2 AND merged_into <> ''";
             let beyond: Option<String> =

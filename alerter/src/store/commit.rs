@@ -20,33 +20,33 @@ use super::unrecorded::put_written;
 use super::writer::{Durability, Who};
 use crate::audit::entry::Entry;
 
-/// Incidents that one transaction forgets: whoever has something to say waits for no more.
+/// Incidents that one transaction deletes: it limits how long other writers wait.
 const PRUNE_AT_ONCE: i64 = 500;
 
 /// How long a commit waits to see that its pages can be read.
 const FIND_MAX: Duration = Duration::from_secs(5);
 
-/// What one batch of inputs led to. All of it is kept, or none.
+/// The results of one batch of inputs. All of it is stored, or none.
 #[derive(Debug, Clone, Default)]
 pub struct Commit {
     pub effects: Vec<Effect>,
     /// Changed parts of the engine's state; `None` deletes one.
     pub state: Vec<StatePart>,
-    /// How far each source had been read when the state was as it is here.
+    /// The cursor of each source that belongs to this state.
     pub cursors: Vec<(String, Cursor)>,
     /// The idempotency keys of the outbox outcomes ([`crate::outbox::Feedback`]) that were among
-    /// the inputs. An outcome that is not listed here is told to the engine again after a
+    /// the inputs. An outcome that is not listed here is reported to the engine again after a
     /// restart.
     pub reported: Vec<String>,
-    /// Who asked for it.
+    /// Entries of the audit log.
     pub audit: Vec<Entry>,
     pub at: Ts,
 }
 
 impl Commit {
-    /// A commit that only moves the state and the cursors on. Losing the latest of these to a power
-    /// cut loses nothing: the engine resumes where both stood before, and the exporter still
-    /// has what came after.
+    /// The durability of a commit. One that only moves the state and the cursors on may be lost
+    /// with a power cut: the engine resumes where both were before, and the exporter still has what
+    /// came after.
     fn durability(&self) -> Durability {
         if self.effects.is_empty() && self.reported.is_empty() && self.audit.is_empty() {
             Durability::Process
@@ -57,7 +57,7 @@ impl Commit {
 }
 
 impl Store {
-    /// Keeps a batch. When this returns, it survives the loss of power if it holds an effect.
+    /// Stores a batch. When this returns, it survives the loss of power if it holds an effect.
     pub async fn commit(&self, commit: &Commit) -> Result<()> {
         let posts: Vec<&Notification> = commit.effects.iter().filter_map(notification).collect();
         // Some of it may have been sent already.
@@ -100,14 +100,14 @@ impl Store {
         Ok(())
     }
 
-    /// Looks, as the outbox does, for pages that were just recorded. If they cannot be found, they
-    /// are as good as not recorded.
+    /// Looks, as the outbox does, for pages that were just recorded. If they cannot be found, the
+    /// commit counts as failed.
     async fn find(&self, posts: &[&Notification], at: Ts) -> Result<()> {
         let calls = posts.iter().filter(|n| n.page && n.action == Action::Trigger);
         let receivers: BTreeSet<&str> = calls.map(|n| n.receiver.as_str()).collect();
         let found = tokio::time::timeout(FIND_MAX, async {
             for receiver in receivers {
-                // By the connections that no long list keeps busy.
+                // With the connections that no long list keeps busy.
                 self.lanes_due(self.finder()?, receiver, at, 1).await?;
             }
             Ok(())
@@ -158,8 +158,8 @@ impl Store {
     }
 }
 
-/// Of one incident the last word counts, and is the only one written; when it was opened stays as
-/// it is, and so does its place in the index.
+/// Of one incident the last record counts, and is the only one written; its opening time stays, and
+/// so does its place in the index.
 async fn put_incidents(tx: &mut SqliteConnection, effects: &[Effect], at: Ts) -> Result<()> {
     let mut last = BTreeMap::new();
     for effect in effects {
@@ -295,9 +295,9 @@ async fn insert_posts(tx: &mut SqliteConnection, posts: &[&Notification], at: Ts
     Ok(insert.build().execute(tx).await?.rows_affected())
 }
 
-/// Coalesces a lane: the newest word wins, but a first word is only ever replaced by another first
-/// word. A row that may have arrived stays and is settled, except that optional news never holds up
-/// a page.
+/// Coalesces a lane: the newest message replaces older ones, but a trigger is only replaced by
+/// another trigger. A row that may have arrived stays and is settled, except that optional news
+/// never holds up a page.
 async fn supersede(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Result<()> {
     let sql = match n.action {
         Action::Ack => return Ok(()),
@@ -313,7 +313,7 @@ async fn supersede(tx: &mut SqliteConnection, n: &Notification, at: Ts) -> Resul
     update.push(" AND seq < ").push_bind(i64::from(n.seq)).push(" AND ").push(sql);
     update.build().execute(&mut *tx).await?;
     if n.page {
-        // What is still before it has waited long enough.
+        // Older messages have waited long enough.
         let sql = "UPDATE outbox SET next_ms = 0 WHERE incident = $1 AND receiver = $2 \
                    AND state IN ('pending', 'ambiguous')";
         sqlx::query(sql).bind(&n.incident).bind(&n.receiver).execute(tx).await?;

@@ -11,23 +11,22 @@ use stepwatch_respond::incident::State;
 use super::error::{Result, StoreError};
 use super::handle::{Reader, Store};
 use super::outcome::DeliveryOutcome;
+use super::plan::{LaneRow, is_held, plan};
 use super::read::DeliveryState;
 use super::rings::Means;
 use super::rows::{json, put_alive, text_of, word};
 use super::writer::Who;
 use crate::notify::Ring;
-use crate::outbox::plan::{LaneRow, is_held, plan};
 
 /// No wait is longer, and none of a page. A row that claims to wait longer was written before the
 /// clock was set back, and is due.
 const WAIT_MAX: Span = Span::secs(27 * 3600);
 const PAGE_WAIT_MAX: Span = Span::secs(15 * 60);
 
-/// Calls of a lane that are looked at, the last ones: what is before them was settled long ago.
+/// Calls of a lane that are examined, the last ones: those before them were settled long ago.
 const UNSURE_MAX: i64 = 32;
 
-/// What the keys in `meta` begin with under which it stands until when a receiver asked to be left
-/// alone.
+/// The prefix of the keys in `meta` that hold until when a receiver asked for a pause.
 const PAUSE: &str = "pause/";
 
 /// A lane with something to do.
@@ -40,25 +39,25 @@ pub(crate) struct DueLane {
     pub since: Ts,
 }
 
-/// A row marked as being sent, with all its sender needs to know.
+/// A row marked as being sent, with all that its sender needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    /// To send; its words may be newer than those that were put in, its key never is.
+    /// To send; its text may be newer than the stored one, its key never is.
     pub notification: Notification,
     pub ambiguous: bool,
     pub attempts: u32,
     pub created_at: Ts,
-    /// Of the notifier, about this lane.
+    /// The notifier's memory of this lane.
     pub memory: Option<String>,
-    /// Of the notifier, about the latest other lane to this receiver; only read when it may help to
-    /// find a message that this lane does not know of.
+    /// The notifier's memory of the latest other lane to this receiver; only read when it may help
+    /// to find a message of a lane without a memory.
     pub neighbour: Option<String>,
     /// As in [`crate::notify::Attempt`].
     pub ring: Option<Ring>,
     pub unsure: Vec<Ring>,
 }
 
-/// An outcome that the engine may not have learned of.
+/// An outcome that the engine may not have.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Unreported {
     pub idem_key: String,
@@ -68,38 +67,38 @@ pub(crate) struct Unreported {
     pub failed: Option<String>,
 }
 
-/// A call for a person that its receiver has not taken.
+/// A page that its receiver has not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unreached {
     pub idem_key: String,
     pub incident: String,
     pub receiver: String,
     pub since: Ts,
-    /// Of the last attempt.
+    /// The error of the last attempt.
     pub error: String,
-    /// No receiver has taken any page of the incident.
+    /// No receiver has accepted any page of the incident.
     pub nobody: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct QueueDepth {
     pub undone: u64,
-    /// Since when the oldest call for a person waits.
+    /// The time since which the oldest page waits.
     pub oldest_page: Option<Ts>,
 }
 
-/// Of a row `o`: no receiver has taken any page of its incident.
-const NOBODY_TOLD: &str = "NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
+/// Of a row `o`: no receiver has accepted any page of its incident.
+const NO_PAGE_DELIVERED: &str = "NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
     AND t.action = 'trigger' AND t.state = 'delivered')";
-/// Of such a row: it is a page that the receiver refused for good, the last word of its lane, and
-/// nobody has answered.
+/// Of such a row: it is a page that the receiver refused permanently, the last message of its lane,
+/// and nobody has answered.
 const REFUSED: &str = "o.state = 'failed' AND o.page = 1 AND o.action = 'trigger' \
     AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open' \
     AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1)) \
     AND NOT EXISTS (SELECT 1 FROM outbox t WHERE t.incident = o.incident AND t.page = 1 \
     AND t.action = 'trigger' AND t.state = 'delivered') \
     AND NOT EXISTS (SELECT 1 FROM outbox l WHERE l.incident = o.incident AND l.receiver = o.receiver AND l.seq > o.seq)";
-/// Of a row `o`: it is what is not a page, was refused for good, and no receiver has had a word of
+/// Of a row `o`: it is not a page, was refused permanently, and no receiver has had a message of
 /// its incident, which is open.
 const REFUSED_TICKET: &str = "o.state = 'failed' AND o.page = 0 AND o.action = 'trigger' \
     AND EXISTS (SELECT 1 FROM incidents i WHERE i.id = o.incident AND i.state = 'open' AND i.loud_ms IS NOT NULL) \
@@ -107,10 +106,10 @@ const REFUSED_TICKET: &str = "o.state = 'failed' AND o.page = 0 AND o.action = '
     AND t.state IN ('pending', 'attempting', 'ambiguous', 'delivered')) \
     AND NOT EXISTS (SELECT 1 FROM outbox l WHERE l.incident = o.incident AND l.receiver = o.receiver AND l.seq > o.seq \
     AND l.action = 'trigger')";
-/// Of a row `o` and its incident `i`: since when it could have been told.
+/// Of a row `o` and its incident `i`: since when it could have been sent.
 const SINCE: &str = "CASE WHEN i.loud_ms > o.created_ms THEN i.loud_ms ELSE o.created_ms END";
-/// Of the rows `o` of a lane and their incident `i`: nothing holds it. What [`is_held`] says, which
-/// is to be kept the same.
+/// Of the rows `o` of a lane and their incident `i`: nothing holds it. The same condition as in
+/// [`is_held`]; both must be changed together.
 const NOT_HELD: &str = "(MAX(CASE WHEN i.state <> 'resolved' AND i.loud_ms IS NULL THEN 1 ELSE 0 END) = 0 \
     OR MAX(CASE WHEN o.despite_quiet = 0 AND o.action IN ('trigger', 'update') THEN 1 ELSE 0 END) = 0 \
     OR MAX(CASE WHEN o.despite_quiet = 1 AND o.action = 'trigger' THEN 1 ELSE 0 END) = 1 \
@@ -128,7 +127,7 @@ impl Store {
         self.write(Who::Prompt, async |tx| Ok(sqlx::query(sql).execute(tx).await?.rows_affected())).await
     }
 
-    /// Outcomes the engine was never known to have taken in, oldest first.
+    /// Outcomes that the engine may not have recorded, oldest first.
     pub(crate) async fn unreported(&self) -> Result<Vec<Unreported>> {
         let sql = "SELECT idem_key, incident, receiver, action, state, error FROM outbox \
                    WHERE reported = 0 AND state IN ('delivered', 'failed') ORDER BY done_at, seq";
@@ -208,7 +207,7 @@ impl Store {
     }
 
     pub(crate) async fn queue_depth(&self) -> Result<QueueDepth> {
-        // What is held on purpose does not wait for anybody.
+        // What is held on purpose waits for no receiver.
         let sql = format!(
             "SELECT COUNT(*), MIN(CASE WHEN o.page = 1 AND o.action = 'trigger' \
              AND (i.id IS NULL OR i.loud_ms IS NOT NULL OR o.despite_quiet = 1) THEN {SINCE} END) FROM outbox o \
@@ -224,8 +223,8 @@ impl Store {
         Ok(QueueDepth { undone: undone as u64, oldest_page: oldest.map(Ts) })
     }
 
-    /// Makes pages that were refused for good before `pages`, and tickets before `tickets`, that
-    /// nobody has had from anybody, wait again; how many.
+    /// Makes permanently refused messages wait again, if no receiver has one of their incident:
+    /// pages refused before `pages`, and tickets before `tickets`. Returns how many.
     pub(crate) async fn revive(&self, receiver: &str, pages: Ts, tickets: Ts) -> Result<u64> {
         let sql = format!(
             "UPDATE outbox AS o SET state = 'pending', next_ms = 0, reported = 0, done_at = NULL \
@@ -250,7 +249,7 @@ impl Store {
         self.claim_by(incident, receiver, Means { wakes, numbered: false }, now).await
     }
 
-    /// The same, for a receiver that is reached by these means.
+    /// The same, with the properties of the receiver.
     pub(crate) async fn claim_by(
         &self,
         incident: &str,
@@ -278,7 +277,7 @@ impl Store {
             }
             let plan = plan(&lane, standing, means.wakes, heard);
             for row in &lane[..plan.superseded] {
-                let why = if hidden { "hidden before it could be told" } else { "already acknowledged" };
+                let why = if hidden { "suppressed before it could be sent" } else { "already acknowledged" };
                 let sql =
                     "UPDATE outbox SET state = 'superseded', done_at = $2, error = $3 WHERE idem_key = $1";
                 let update = sqlx::query(sql).bind(&row.notification.idem_key).bind(text_of(now)).bind(why);
@@ -320,8 +319,8 @@ impl Store {
         .await
     }
 
-    /// Drops the head of a lane for want of a budget; false if it must be told: a page, or the
-    /// answer to what was told.
+    /// Drops the head of a lane for want of a budget; false if it must be sent: a page, or the
+    /// answer to what was sent.
     pub(crate) async fn leave_out(&self, incident: &str, receiver: &str, now: Ts) -> Result<bool> {
         self.write(Who::InTurn, async |tx| {
             let rows = lane(tx, incident, receiver).await?;
@@ -341,7 +340,7 @@ impl Store {
         .await
     }
 
-    /// Records what became, at `at`, of a claimed row, and what its notifier wants to remember.
+    /// Records the outcome, at `at`, of a claimed row, and the notifier's memory.
     pub(crate) async fn settle(
         &self,
         n: &Notification,
@@ -353,7 +352,7 @@ impl Store {
         self.write(Who::InTurn, async |tx| settle_row(tx, row, outcome, memory, at).await).await
     }
 
-    /// Keeps other words of a message that is being sent.
+    /// Stores another text of a message that is being sent.
     pub(crate) async fn reword(&self, n: &Notification) -> Result<()> {
         let text = json("notification", n)?;
         let sql = "UPDATE outbox SET notification = $2 WHERE idem_key = $1";
@@ -364,10 +363,10 @@ impl Store {
         .await
     }
 
-    /// Calls for a person that wait since before `before`, of incidents that nobody has taken.
+    /// Pages that have waited since before `before`, of incidents that nobody has acknowledged.
     pub(crate) async fn unreached(&self, before: Ts) -> Result<Vec<Unreached>> {
         let sql = format!(
-            "SELECT o.idem_key, o.incident, o.receiver, {SINCE} AS since_ms, COALESCE(o.error, ''), {NOBODY_TOLD} \
+            "SELECT o.idem_key, o.incident, o.receiver, {SINCE} AS since_ms, COALESCE(o.error, ''), {NO_PAGE_DELIVERED} \
              FROM outbox o JOIN incidents i ON i.id = o.incident \
              WHERE o.page = 1 AND o.action = 'trigger' AND i.state = 'open' \
              AND (i.loud_ms IS NOT NULL OR o.despite_quiet = 1) \
@@ -387,7 +386,7 @@ impl Store {
         Ok(rows.into_iter().map(page).collect())
     }
 
-    /// Writes down that we are alive, where others can read it.
+    /// Writes a sign of life, where other programs can read it.
     pub(crate) async fn touch(&self, now: Ts) -> Result<()> {
         self.write(Who::Heart, async |tx| put_alive(tx, now).await).await
     }
@@ -400,7 +399,7 @@ impl Store {
         Ok(at.map(|t| Ts(t.as_millisecond())))
     }
 
-    /// The receiver may answer again: nothing to it waits any longer than it asked for.
+    /// The receiver may answer again: its messages wait no longer than it asked for.
     pub(crate) async fn release(&self, receiver: &str, asked_until: Option<Ts>) -> Result<()> {
         self.write(Who::Prompt, async |tx| {
             let sql = "UPDATE outbox SET next_ms = $2 WHERE receiver = $1 AND next_ms > $2 \
@@ -418,7 +417,7 @@ impl Store {
         .await
     }
 
-    /// Until when receivers asked to be left alone, of those that did and whose time is not over.
+    /// The pauses that receivers asked for and that are not over.
     pub(crate) async fn pauses(&self, now: Ts) -> Result<Vec<(String, Ts)>> {
         let sql = "SELECT key, value FROM meta WHERE key LIKE 'pause/%'";
         let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&*self.reader()?).await?;
@@ -439,7 +438,7 @@ impl Store {
     }
 }
 
-/// Which row of the outbox.
+/// The key of a row of the outbox.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowKey<'a> {
     pub incident: &'a str,
@@ -514,7 +513,7 @@ async fn lane(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Resu
     Ok(rows)
 }
 
-/// One row that does not read must not hold up its lane for ever.
+/// A row that cannot be parsed must not hold up its lane for ever.
 async fn give_up_unreadable(
     tx: &mut SqliteConnection,
     row: &SqliteRow,
@@ -536,8 +535,7 @@ fn read(row: &SqliteRow) -> Result<Row> {
             notification,
             ambiguous: state == DeliveryState::Ambiguous,
             held: false,
-            // Not the attempts: those that a receiver refused for being too many do not count as
-            // any.
+            // Without the attempts: those that a receiver refused for being too many do not count.
             failed: row.try_get::<Option<&str>, _>("error")?.is_some(),
         },
         attempting: state == DeliveryState::Attempting,
@@ -547,7 +545,7 @@ fn read(row: &SqliteRow) -> Result<Row> {
     })
 }
 
-/// The state of the incident, and whether something hides it; one that the store does not know (a
+/// The state of the incident, and whether something suppresses it; one that is not in the store (a
 /// test message) counts as open.
 async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<(State, bool)> {
     let sql = "SELECT state, loud_ms IS NULL FROM incidents WHERE id = $1";
@@ -555,8 +553,8 @@ async fn standing(tx: &mut SqliteConnection, incident: &str) -> Result<(State, b
     found.map_or(Ok((State::Open, false)), |(state, hidden)| Ok((word("incident state", &state)?, hidden)))
 }
 
-/// Whether the receiver has, or may have, heard of the incident. What a notifier remembers of it
-/// says so too: where only some of those whom a message is for have it, its row still waits.
+/// Whether the receiver has, or may have, a message of the incident. A notifier's memory counts
+/// too: if only some recipients have a message, its row still waits.
 async fn heard(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM outbox WHERE incident = $1 AND receiver = $2 \
                AND state IN ('delivered', 'ambiguous')) \
@@ -569,8 +567,8 @@ async fn memory(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Re
     Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(tx).await?)
 }
 
-/// The number of a message that may ring, `had` if it has one, and the calls of its lane of which
-/// it is not known that they arrived. What was delivered is the notifier's to remember.
+/// The number of a message that may call somebody, `had` if it has one, and the calls of its lane
+/// that may not have arrived. The notifier remembers those that were delivered.
 pub(super) async fn rings(
     tx: &mut SqliteConnection,
     n: &Notification,
@@ -580,11 +578,11 @@ pub(super) async fn rings(
                AND seq <> $3 ORDER BY seq DESC LIMIT $4";
     let query = sqlx::query_as(sql).bind(&n.incident).bind(&n.receiver).bind(i64::from(n.seq));
     let others: Vec<(i64, bool, bool)> = query.bind(UNSURE_MAX).fetch_all(&mut *tx).await?;
-    // News ring where nothing is open that they could be added to.
+    // News notifies people where no alert is open that it could be added to.
     let may_ring = n.calls() || n.action == Action::Update && others.is_empty();
     let number = match had {
         None if may_ring => {
-            // By whichever receiver: two of them may be one service, where a key that is open rings
+            // Over all receivers: two of them may be one service, where a key that is open calls
             // nobody.
             let sql = "SELECT COALESCE(MAX(ring), 0) + 1 FROM outbox WHERE incident = $1 AND page = $2";
             let next: i64 =

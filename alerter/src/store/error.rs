@@ -1,4 +1,4 @@
-//! What goes wrong with the store.
+//! Errors of the store.
 
 use std::path::PathBuf;
 
@@ -65,7 +65,7 @@ pub enum StoreError {
 pub type Result<T> = std::result::Result<T, StoreError>;
 
 impl StoreError {
-    /// What is wrong, without a path: whoever asks for readiness need not be known.
+    /// The error without a path: the readiness probe needs no authentication.
     pub(super) fn in_public(&self) -> String {
         match self {
             Self::NotInPlace { path, what } => {
@@ -92,7 +92,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the store takes nothing, as opposed to: not this.
+    /// Whether the store refuses all writes, and not only this one.
     pub(super) fn is_refusal(&self) -> bool {
         !matches!(self, Self::AmbiguousId(_) | Self::Damaged { .. } | Self::Unknown { .. })
     }

@@ -1,7 +1,7 @@
-//! Where SQLite must not live.
+//! Filesystems on which SQLite must not run.
 //!
 //! The write-ahead log shares memory between connections through a mapped file and relies on POSIX
-//! locks; filesystems that several machines mount give neither. Home directories of clusters are
+//! locks; filesystems that several machines mount support neither. Home directories of clusters are
 //! nearly always on one of these.
 
 use std::io;

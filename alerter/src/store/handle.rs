@@ -1,4 +1,4 @@
-//! The open store, as its callers hold it.
+//! The handle to the open store.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -26,25 +26,25 @@ pub(super) struct Inner {
     pub(super) path: PathBuf,
     pub(super) identity: Identity,
     pub(super) writer: Mutex<Writer>,
-    /// Where deliveries, and whatever is in no hurry, wait for their turn to wait for the writer.
+    /// The queue of writers without hurry, such as deliveries.
     pub(super) line: Mutex<()>,
     /// Never held for long.
     pub(super) refusal: std::sync::Mutex<Option<Refusal>>,
-    /// That what waits to be sent cannot be read. Never held for long.
+    /// Why messages to send cannot be read. Never held for long.
     pub(super) unreadable: std::sync::Mutex<Option<Refusal>>,
-    /// SQLite is not used again.
+    /// SQLite must not be used again.
     pub(super) abandoned: OnceLock<()>,
     /// When the transaction under way began. Never held for long.
     pub(super) transaction_began: std::sync::Mutex<Option<tokio::time::Instant>>,
-    /// What is sent although the store refuses. Never held for long.
+    /// Messages that are sent although the store refuses. Never held for long.
     pub(super) unrecorded: std::sync::Mutex<Unrecorded>,
     pub(super) readers: SqlitePool,
-    /// For what is found by a key: it takes no time, and a person may wait for it.
+    /// The pool for lookups by a key: they are quick, and a person may wait for them.
     pub(super) finders: SqlitePool,
-    /// Of the last commit with alerts; not known before there was one, and after one that did not
-    /// end well. Only the engine's loop commits alerts.
+    /// The rows of the last commit with alerts; `None` before the first, and after one that failed.
+    /// Only the engine's loop commits alerts.
     pub(super) alerts: std::sync::Mutex<Option<AlertRows>>,
-    /// Rung after a commit that put something into the outbox.
+    /// Notified after a commit that put something into the outbox.
     pub(super) posted: Notify,
     // Last: the file is closed before another alerter may have it.
     pub(super) _lock: FileLock,
@@ -84,13 +84,13 @@ impl Store {
         Ok(Reader { pool: &self.inner.readers, _busy: Busy::now() })
     }
 
-    /// To read what is found by a key.
+    /// A connection for lookups by a key.
     pub(super) fn finder(&self) -> Result<Reader<'_>> {
         self.may_read()?;
         Ok(Reader { pool: &self.inner.finders, _busy: Busy::now() })
     }
 
-    /// Keeps what SQLite has open until this process ends: to close it would use it.
+    /// Keeps SQLite's open files until this process ends: closing them would use SQLite.
     pub(super) fn abandon(&self, why: &StoreError) {
         if matches!(why, StoreError::IndexCut { .. }) && self.inner.abandoned.set(()).is_ok() {
             tracing::error!(%why, "the database is not used again until a restart");
@@ -108,7 +108,7 @@ impl Store {
         self.inner.finders.close().await;
         let mut writer = self.inner.writer.lock().await;
         let _busy = Busy::now();
-        // After a refusal there may be none, and nothing to write back with.
+        // After a refusal there may be no connection with which to write back.
         let Some(connection) = writer.kept() else { return };
         if let Err(err) = sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await {
             tracing::warn!(%err, "cannot write the log back into the database file; the next start will");

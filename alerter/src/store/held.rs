@@ -1,5 +1,5 @@
-//! Pages that are sent before they can be recorded, lane by lane: what is to be sent, what came of
-//! it, and what is to be written down of it.
+//! Pages that are sent before they can be recorded, lane by lane: the messages, their outcomes, and
+//! what is still to be recorded.
 
 use std::collections::BTreeMap;
 
@@ -20,18 +20,18 @@ pub(crate) struct Held {
     pub ambiguous: bool,
     /// As its row counts them.
     pub attempts: u32,
-    /// Its number, from the first attempt on, if its receiver rings once a number.
+    /// Its number, from the first attempt on, if the receiver's calls are numbered.
     pub ring: Option<Ring>,
     pub(super) progress: Progress,
     /// Its row is in the store.
     pub(super) recorded: bool,
-    /// A transaction that is under way writes it down: it is not begun meanwhile.
+    /// A transaction in progress records it: it is not begun meanwhile.
     pub(super) writing: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Progress {
-    /// To be sent from then on, and what came of the last attempt.
+    /// To be sent from this time on, with the outcome of the last attempt.
     Waits {
         next: Ts,
         last: Option<Ended>,
@@ -49,9 +49,9 @@ pub(super) struct Ended {
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    /// By their place in it.
+    /// Messages by their place in the lane.
     pub(super) queue: BTreeMap<u32, Held>,
-    /// Of the notifier.
+    /// The notifier's memory.
     memory: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Unrecorded {
     pub(super) left_out: u64,
 }
 
-/// What one transaction writes down of a message: as it was, whenever that transaction is.
+/// What one transaction records of a message: its own times, whenever the transaction is.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) lane: (String, String),
@@ -72,7 +72,7 @@ pub(super) struct Written {
     pub(super) idem_key: String,
     pub(super) created_at: Ts,
     pub(super) attempts: u32,
-    /// It is for somebody to be woken, of an incident that nothing hid when it was created.
+    /// It is a call for a person, of an incident that nothing suppressed when it was created.
     pub(super) waits_loud: bool,
     pub(super) ring: Option<Ring>,
     pub(super) progress: Progress,
@@ -111,7 +111,7 @@ impl Unrecorded {
         true
     }
 
-    /// Lanes whose next message may be sent now, and when the next one may.
+    /// Lanes whose next message may be sent now, and the time of the next one.
     pub(super) fn due(&self, now: Ts) -> (Vec<(String, String)>, Option<Ts>) {
         let (mut due, mut later) = (Vec::new(), None::<Ts>);
         for (key, lane) in &self.lanes {
@@ -190,8 +190,8 @@ impl Unrecorded {
         }
     }
 
-    /// Gives a call its number: after that of every row and of every other call that is held. Also
-    /// the calls of its lane of which it is not known that they arrived.
+    /// Gives a call its number: after that of every row and of every other held call. Also returns
+    /// the calls of its lane that may not have arrived.
     pub(super) fn number(&mut self, n: &Notification, of_rows: Option<Ring>) -> (Option<Ring>, Vec<Ring>) {
         let Some(lane) = self.lanes.get_mut(&(n.receiver.clone(), n.incident.clone())) else {
             return (of_rows, Vec::new());
@@ -263,7 +263,7 @@ mod tests {
         assert!(all.begin(&lane(), Ts(0)).is_none());
         all.end_writing(&written, false);
         let (first, _) = all.begin(&lane(), Ts(0)).unwrap();
-        // Recorded while it is on its way: what comes of it is written down after that.
+        // Recorded while it is on its way: its outcome is recorded after that.
         let written = all.begin_writing(|held| !held.recorded);
         all.end(&first.notification, DeliveryOutcome::Delivered, None, Ts(7));
         all.end_writing(&written, true);

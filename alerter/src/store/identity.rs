@@ -1,15 +1,15 @@
-//! Which file the store is: not another one, and not none.
+//! The identity of the database file: the right one, and not a new one.
 //!
 //! SQLite goes on writing into a file that was removed or replaced under it, and creates an empty
-//! one where there was none. Both would lose incidents, silences and what is on its way to people
-//! without a word. So each transaction first looks whether the file that is open is still the one
-//! at its path. And the database and a hidden file beside it keep the same random name, so that a
-//! start with an empty or foreign database is refused, unless the operator wants it.
+//! one where there was none. Both would lose incidents, silences and messages without an error. So
+//! each transaction first checks that the open file is still the one at its path. And the database
+//! and a hidden file beside it keep the same random name, so that a start with an empty or foreign
+//! database is refused, unless the operator wants it.
 //!
-//! What was committed last is only in SQLite's log until that is written back. Whoever removes the
-//! log of a killed process leaves an older database under the same name. So both also keep a number
-//! that grows while there is something to write: in the file beside it is one that the database is
-//! known to have on the disk.
+//! The last commits are only in SQLite's log until that is written back. If the log of a killed
+//! process is removed, an older database is left under the same name. So both files also keep a
+//! number that grows while there is something to write: the file beside the database has a number
+//! that the database certainly has on disk.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -24,11 +24,11 @@ use tokio::time::Instant;
 use super::error::{Result, StoreError};
 use super::index::Index;
 
-/// For whom the store and what lies beside it may be read: it has names, labels and what people
+/// The mode of the store and of the files beside it: they contain names, labels and what people
 /// wrote.
 const OWNER_ONLY: u32 = 0o600;
 
-/// The number is written down no more often than this, and is then at most so old.
+/// The number is written no more often than this, so it is at most so old.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// The digits of a number: the text is as long for each, and is written over in place.
 const DIGITS: usize = 20;
@@ -62,13 +62,13 @@ pub(super) fn protect(path: &Path) -> io::Result<()> {
 }
 
 impl Identity {
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
         let meta = fs::metadata(path)?;
         Ok(Self {
             path: path.to_owned(),
             place: (meta.dev(), meta.ino()),
             log: Mutex::default(),
-            index: Index::of(with_suffix(path, "-shm")),
+            index: Index::new(with_suffix(path, "-shm")),
             count_due: Mutex::default(),
         })
     }
@@ -81,20 +81,20 @@ impl Identity {
             Ok(meta) if meta.len() == 0 => "was emptied",
             Ok(_) => return Ok(()),
             Err(err) if err.kind() == io::ErrorKind::NotFound => "was removed",
-            // Not to be allowed to look is another trouble, which a transaction meets by itself.
+            // A lack of permission is another problem, which a transaction meets by itself.
             Err(_) => return Ok(()),
         };
         Err(StoreError::NotInPlace { path: self.path.clone(), what })
     }
 
-    /// Whether a transaction is to raise the number.
+    /// Whether a transaction must raise the number.
     pub(super) fn wants_count(&self) -> bool {
         let due = *self.count_due.lock().unwrap_or_else(PoisonError::into_inner);
         due.is_none_or(|due| Instant::now() >= due)
     }
 
-    /// The database has this number on the disk. It need not be on the disk here as well: one that
-    /// is too low asks for less.
+    /// Records that the database has this number on disk. The file beside it need not be on disk as
+    /// well: a number that is too low only checks less.
     pub(super) async fn count(&self, number: i64) {
         let path = beside(&self.path);
         let file = path.clone();
@@ -108,17 +108,17 @@ impl Identity {
         *self.count_due.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
     }
 
-    /// A connection is opened, by which SQLite may begin another log.
+    /// A connection is being opened, with which SQLite may begin another log.
     pub(super) fn forget_log(&self) {
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The same of the log of a connection that is open, which must have all that was written to
+    /// The same of the log of an open connection, which must contain everything that was written to
     /// it.
     pub(super) fn check_log(&self) -> Result<()> {
         let path = with_suffix(&self.path, "-wal");
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        // Somebody else may write the log back meanwhile: then the index says another thing after.
+        // Another process may write the log back meanwhile: then the index differs afterwards.
         let needed = self.index.log_needs();
         let what = match (fs::metadata(&path), *log) {
             (Ok(meta), _) => {
@@ -146,7 +146,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What the file beside the database says of it.
+/// The contents of the file beside the database.
 struct Expected {
     name: String,
     number: i64,
@@ -202,7 +202,7 @@ pub(super) async fn recognise(connection: &mut SqliteConnection, path: &Path, ne
 }
 
 impl Expected {
-    /// Without a number that reads, any database of this name is new enough.
+    /// Without a readable number, any database of this name is new enough.
     fn parse(text: &str) -> Self {
         let mut lines = text.lines();
         let name = lines.next().unwrap_or_default().trim().to_owned();
@@ -222,7 +222,7 @@ fn write_number(path: &Path, number: i64) -> io::Result<()> {
     file.write_all_at(format!("\n{}", number_line(number)).as_bytes(), name.len() as u64)
 }
 
-/// Whole or not at all, also when the power goes.
+/// Writes the file completely or not at all, also when the power fails.
 fn write(path: &Path, name: &str, number: i64) -> io::Result<()> {
     let draft = path.with_extension("draft");
     let mut file =
@@ -236,7 +236,7 @@ fn beside(path: &Path) -> PathBuf {
     hidden_beside(path, "identity")
 }
 
-/// Hidden, so that whoever removes `alerter.db*` leaves it.
+/// Hidden, so that a removal of `alerter.db*` leaves it.
 pub(crate) fn hidden_beside(path: &Path, end: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -265,7 +265,7 @@ mod tests {
         (dir, path)
     }
 
-    /// Waits until nobody has the file open.
+    /// Waits until no process has the file open.
     async fn fails(path: &Path) -> StoreError {
         loop {
             match Store::open(path).await {

@@ -1,8 +1,8 @@
 //! The index of SQLite's log, a file that SQLite maps into memory.
 //!
-//! The kernel kills whoever touches such memory beyond the end of the file. So whoever is about to
-//! use SQLite looks first whether the file is still as long as it was, and once it was not, SQLite
-//! is not used again by this process, also not to close a connection.
+//! The kernel kills a process that touches such memory beyond the end of the file. So before each
+//! use of SQLite it is checked that the file is still as long as it was. Once it was not, this
+//! process does not use SQLite again, also not to close a connection.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -32,19 +32,19 @@ pub(super) struct Index {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// No connection is known to have it open.
+    /// It is unknown whether a connection has it open.
     Unknown,
     Mapped {
         place: (u64, u64),
         /// It is never made shorter while it is open.
         length: u64,
     },
-    /// It was shorter than what is mapped.
+    /// It was shorter than the mapped part.
     Cut,
 }
 
 impl Index {
-    pub(super) fn of(path: PathBuf) -> Self {
+    pub(super) fn new(path: PathBuf) -> Self {
         Self { path, state: Mutex::new(State::Unknown) }
     }
 
@@ -56,7 +56,7 @@ impl Index {
         }
     }
 
-    /// Whether all that is mapped is there.
+    /// Whether all that is mapped still exists.
     pub(super) fn check_length(&self) -> Result<()> {
         self.look(false).map(drop)
     }
@@ -69,7 +69,7 @@ impl Index {
         }
     }
 
-    /// What is wrong with its place.
+    /// The problem with the file at its path.
     fn look(&self, open: bool) -> Result<Option<&'static str>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (place, length) = match (fs::metadata(&self.path), *state) {
@@ -86,7 +86,7 @@ impl Index {
             _ => return Ok(None),
         };
         if place != known {
-            // What is mapped is the other one, which is whole as far as anybody knows.
+            // The other file is mapped, which is whole as far as is known.
             return Ok(Some("was replaced by another file"));
         }
         if length < least {
@@ -101,8 +101,8 @@ impl Index {
         StoreError::IndexCut { path: self.path.clone() }
     }
 
-    /// How long the log must be, by what the index says that it holds. After a checkpoint that
-    /// empties the log this is nothing.
+    /// How long the log must be, by the contents of the index. After a checkpoint that empties the
+    /// log this is zero.
     pub(super) fn log_needs(&self) -> u64 {
         head(&self.path).map_or(0, |head| needed(&head))
     }
@@ -153,7 +153,7 @@ mod tests {
         OpenOptions::new().write(true).open(name).unwrap().set_len(length).unwrap();
     }
 
-    /// Each of these would be the end of this process if SQLite were used.
+    /// Each of these would kill this process if SQLite were used.
     #[tokio::test]
     async fn sqlite_is_not_used_again_once_its_index_was_cut_short() {
         for length in [0, 100, PIECE - 1] {
@@ -162,7 +162,7 @@ mod tests {
             let read = store.incidents(&Filter::default()).await.unwrap_err().to_string();
             assert!(read.contains("alerter.db-shm") && read.contains("was cut short"), "{read}");
             assert_eq!(store.refusal_in_public().unwrap(), "the database's index was cut short");
-            // What is long enough again has not the content that it had.
+            // A file that is long enough again has lost its contents.
             cut(&path, "-shm", PIECE);
             let write = store.touch(Ts(2)).await.unwrap_err().to_string();
             assert!(write.contains("alerter.db-shm"), "{write}");

@@ -44,7 +44,7 @@ impl FileLock {
             Err(err) => return Err(fail("lock")(err.into())),
         }
         if let Err(err) = sign(&mut file) {
-            // On a full disk, say. What is held is the lock and not its text.
+            // On a full disk, for example. The lock is held, only its text is missing.
             tracing::warn!(%err, path = %path.display(), "cannot write into the lock file whose it is");
         }
         Ok(Self { _file: file })

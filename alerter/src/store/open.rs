@@ -1,4 +1,4 @@
-//! Opening: the right place, alone, at the right schema.
+//! Opening the store: the right place, one process, the right schema.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -29,7 +29,7 @@ const MIGRATIONS: &[Step] = &[(1, "init", include_str!("../../migrations/0001_in
 const READERS_MAX: u32 = 4;
 const FINDERS_MAX: u32 = 2;
 
-/// How long a statement waits for someone who has the file open by hand.
+/// How long a statement waits for another program that has the file locked.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Store {
@@ -39,7 +39,8 @@ impl Store {
         Self::open_as(path, false).await
     }
 
-    /// As [`Self::open`]; with `new` a database is taken that is not the one that was here before.
+    /// As [`Self::open`]; with `new` a database is accepted that is not the one that was here
+    /// before.
     pub async fn open_as(path: impl AsRef<Path>, new: bool) -> Result<Self> {
         let _busy = Busy::now();
         let path = path.as_ref().to_owned();
@@ -70,7 +71,7 @@ impl Store {
         let mut connection = options.connect().await.map_err(open)?;
         migrate(&mut connection, &path).await?;
         identity::recognise(&mut connection, &path, new).await?;
-        let identity = Identity::of(&path).map_err(of_file("look at"))?;
+        let identity = Identity::read(&path).map_err(of_file("look at"))?;
         let writer = Mutex::new(Writer::new(options.clone(), connection));
         let options = options.read_only(true);
         let pool = |connections| {

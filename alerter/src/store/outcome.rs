@@ -1,4 +1,4 @@
-//! What an attempt to send a message came to.
+//! The outcome of an attempt to send a message.
 
 use stepwatch_model::time::Ts;
 
@@ -11,8 +11,8 @@ pub(crate) enum DeliveryOutcome {
     Retry {
         next: Ts,
         ambiguous: bool,
-        /// Until when the receiver, which is well, asked to be left alone. Such an attempt does not
-        /// count against those after which a row may be given up.
+        /// The end of a pause that a working receiver asked for. Such an attempt does not count
+        /// against those after which a row may be given up.
         pause: Option<Ts>,
         error: String,
     },

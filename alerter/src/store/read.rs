@@ -1,4 +1,4 @@
-//! What the API, the command line and a start read.
+//! Queries of the API, the command line and a start.
 
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
@@ -14,7 +14,7 @@ use super::error::{Result, StoreError};
 use super::handle::Store;
 use super::rows::{name_of, word};
 
-/// Incidents in one answer, unless the filter says otherwise.
+/// Incidents in one answer, unless the filter has a limit.
 const INCIDENTS_DEFAULT: u32 = 100;
 
 /// Which incidents; the default is the latest of all.
@@ -34,7 +34,7 @@ pub struct Filter {
     pub limit: Option<u32>,
 }
 
-/// One message to one receiver, and what became of it.
+/// One message to one receiver, and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Delivery {
     pub idem_key: String,
@@ -49,17 +49,17 @@ pub struct Delivery {
     pub next_at: Option<Ts>,
     /// RFC 3339.
     pub done_at: Option<String>,
-    /// Of the last attempt that failed.
+    /// The error of the last failed attempt.
     pub error: Option<String>,
-    /// Whom it is for, where the receiver is shared.
+    /// The users that it is for, where the receiver is shared.
     pub users: Vec<String>,
-    /// How it came to this receiver.
+    /// Why this receiver was chosen.
     pub path: Option<Path>,
-    /// Which call of its incident and class it was, if it may have rung.
+    /// The number of the call within its incident and class, if it may have called somebody.
     pub ring: Option<u32>,
-    /// What goes on about an earlier call in its place.
+    /// What goes on about an earlier call in place of this one.
     pub left_to: Option<String>,
-    /// What it says; `None` if that does not read any more.
+    /// The message; `None` if it cannot be parsed any more.
     pub message: Option<Box<Message>>,
 }
 
@@ -69,24 +69,24 @@ pub enum DeliveryState {
     Pending,
     /// Being sent now.
     Attempting,
-    /// Sent, and nobody knows whether it arrived: it is reconciled or sent again under the same
+    /// Sent, and it is unknown whether it arrived: it is reconciled or sent again under the same
     /// key.
     Ambiguous,
     Delivered,
     /// Given up.
     Failed,
-    /// A newer message of the same lane says it better.
+    /// A newer message of the same lane replaced it.
     Superseded,
 }
 
 impl Store {
-    /// The parts the engine is restored from.
+    /// The parts of the engine's stored state.
     pub async fn load_state(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let sql = "SELECT key, value FROM engine_state ORDER BY key";
         Ok(sqlx::query_as(sql).fetch_all(&*self.reader()?).await?)
     }
 
-    /// Where to go on reading each source. One that does not read is left out: its source is read
+    /// The cursor of each source. A cursor that cannot be parsed is left out: its source is read
     /// from the oldest record it still has, which repeats some and loses none.
     pub async fn load_cursors(&self) -> Result<Vec<(String, Cursor)>> {
         let sql = "SELECT source, cursor FROM cursors ORDER BY source";
@@ -143,7 +143,7 @@ impl Store {
         if id.is_empty() {
             return Ok(None);
         }
-        // By the index: whatever begins with it lies between it and the last text that does.
+        // By the index: every id with this prefix lies between the prefix and its upper bound.
         let sql = "SELECT id, record FROM incidents WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT 2";
         let last = format!("{id}{}", char::MAX);
         let rows = sqlx::query(sql).bind(id).bind(last).fetch_all(&*self.finder()?).await?;
@@ -171,7 +171,7 @@ impl Store {
         Ok(rows.into_iter().map(entry).collect())
     }
 
-    /// What was told about an incident, to whom, and with what success; in order of telling.
+    /// The messages about an incident, to whom, and with what success; in order of sending.
     pub async fn deliveries(&self, id: &str) -> Result<Vec<Delivery>> {
         let sql = "SELECT idem_key, receiver, seq, action, page, state, attempts, created_ms, next_ms, done_at, error, notification, ring \
                    FROM outbox WHERE incident = $1 ORDER BY created_ms, receiver, seq";

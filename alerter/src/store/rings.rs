@@ -1,4 +1,4 @@
-//! The calls of an incident to receivers that ring once a key.
+//! The calls of an incident to receivers that notify people once a key.
 
 use stepwatch_model::time::Ts;
 
@@ -12,7 +12,7 @@ use crate::notify::Ring;
 pub(crate) struct Means {
     /// It wakes somebody.
     pub wakes: bool,
-    /// A call gets its number before it is sent.
+    /// Its calls get their numbers before they are sent.
     pub numbered: bool,
 }
 
@@ -38,8 +38,8 @@ impl Store {
         Ok(at.map(Ts))
     }
 
-    /// Changes what is remembered of the lanes that made these calls; false while one of them
-    /// sends, which would be remembered instead.
+    /// Changes the memory of the lanes that made these calls; false while one of them sends, whose
+    /// result would be stored instead.
     pub(crate) async fn remember_rings(
         &self,
         incident: &str,

@@ -1,5 +1,5 @@
-//! What stands in columns, and many rows in few statements. These are always the same few: one
-//! that is known is not prepared again.
+//! Values of columns, and many rows in few statements. The statements are always the same few, so
+//! that each is prepared once.
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Encode, QueryBuilder, Sqlite, Type};
@@ -7,7 +7,7 @@ use stepwatch_model::time::Ts;
 
 use super::error::{Result, StoreError};
 
-/// Rows of one statement, the most first. Far below SQLite's limit of bound values.
+/// Rows of one statement, the largest first. Far below SQLite's limit of bound values.
 const SIZES: [usize; 8] = [128, 64, 32, 16, 8, 4, 2, 1];
 
 /// All of `rows`, in their order, in pieces of [`SIZES`].
@@ -43,7 +43,7 @@ pub(super) fn word<T: serde::de::DeserializeOwned>(what: &'static str, text: &st
         .map_err(|_| StoreError::Unknown { what, found: text.to_owned() })
 }
 
-/// How far time had come: the next life does not begin before it.
+/// The latest time so far: the next process does not begin before it.
 pub(super) async fn put_alive(connection: &mut SqliteConnection, at: Ts) -> Result<()> {
     let sql = "INSERT INTO meta (key, value) VALUES ('alive_at', $1) \
                ON CONFLICT (key) DO UPDATE SET value = excluded.value";
@@ -51,7 +51,7 @@ pub(super) async fn put_alive(connection: &mut SqliteConnection, at: Ts) -> Resu
     Ok(())
 }
 
-/// RFC 3339 in UTC with milliseconds: for eyes, and its order is the order of time.
+/// RFC 3339 in UTC with milliseconds: readable, and its order is the order of time.
 pub(super) fn text_of(ts: Ts) -> String {
     match jiff::Timestamp::from_millisecond(ts.0) {
         Ok(t) => t.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string(),
@@ -59,7 +59,7 @@ pub(super) fn text_of(ts: Ts) -> String {
     }
 }
 
-/// The serde name of a unit variant, as it stands in a column.
+/// The serde name of a unit variant, as the column contains it.
 pub(super) fn name_of(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
@@ -67,8 +67,8 @@ pub(super) fn name_of(value: &impl serde::Serialize) -> String {
     }
 }
 
-/// Only unit variants come here, which serde writes as strings; a wrong name in a column is better
-/// than a lost page.
+/// Only for unit variants, which serde writes as strings; a wrong name in a column is better than a
+/// lost page.
 fn unreachable_name(got: &str) -> String {
     debug_assert!(false, "not a unit variant: {got}");
     got.to_owned()

@@ -1,4 +1,4 @@
-//! What a receiver that forgets was told of incidents that are not over.
+//! The last messages of open incidents, for a receiver that forgets them.
 
 use stepwatch_respond::effect::Notification;
 
@@ -25,7 +25,7 @@ impl Store {
             .bind(limit as i64)
             .fetch_all(&*self.reader()?)
             .await?;
-        // One that does not read was told of when it was claimed.
+        // A message that does not parse was reported when it was claimed.
         Ok(rows.into_iter().map(|(id, text)| (id, serde_json::from_str(&text).ok())).collect())
     }
 }

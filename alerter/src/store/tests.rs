@@ -335,7 +335,7 @@ async fn newer_words_replace_older_ones() {
     let all = vec![n(1, Action::Trigger), n(2, Action::Update), n(3, Action::Update), n(4, Action::Ack)];
     store.commit(&effects(all)).await.unwrap();
     assert_eq!(states(&store, &id).await, [(1, Pending), (2, Superseded), (3, Pending), (4, Pending)]);
-    // A first word is replaced by a first word and by nothing else.
+    // A trigger is replaced by a trigger and by nothing else.
     store.commit(&effects(vec![n(5, Action::Resolve)])).await.unwrap();
     assert_eq!(states(&store, &id).await[..3], [(1, Pending), (2, Superseded), (3, Superseded)]);
     store.commit(&effects(vec![n(6, Action::Trigger)])).await.unwrap();
@@ -365,7 +365,7 @@ async fn a_ticket_cannot_take_the_place_of_a_page() {
 }
 
 #[tokio::test]
-async fn outcomes_are_told_until_they_are_known() {
+async fn outcomes_are_reported_until_they_are_recorded() {
     let (_dir, store) = open().await;
     let n = page("chat", 1, Action::Trigger);
     store.commit(&effects(vec![post(n.clone())])).await.unwrap();
@@ -432,8 +432,8 @@ fn text_times_sort_as_time_does() {
     assert_eq!(times[4], "2026-11-21T02:16:44.123Z");
 }
 
-/// What is asked of many lanes at once and what is decided of one are the same: a lane that is due
-/// and held would be looked at for ever.
+/// The query for many lanes and the decision about one agree: a lane that is due and held would be
+/// examined for ever.
 #[tokio::test]
 async fn what_is_due_is_not_held() {
     let rows = [
@@ -443,8 +443,8 @@ async fn what_is_due_is_not_held() {
         (Action::Update, true),
         (Action::Ack, true),
     ];
-    // Some of those whom a message is for may have it: that is remembered, and the message waits.
-    let befores = ["unheard", "told", "partly"];
+    // Some of the recipients of a message may have it: that is remembered, and the message waits.
+    let befores = ["unheard", "sent", "partly"];
     let (_dir, store) = open().await;
     let mut effects = Vec::new();
     for hides in [false, true] {
@@ -458,7 +458,7 @@ async fn what_is_due_is_not_held() {
                     let base = page("chat", seq, action);
                     post(Notification { incident: id.clone(), idem_key, despite_quiet, ..base })
                 };
-                effects.extend((before == "told").then(|| of(1, Action::Trigger, false)));
+                effects.extend((before == "sent").then(|| of(1, Action::Trigger, false)));
                 let chosen = rows.iter().enumerate().filter(|(bit, _)| n >> bit & 1 == 1);
                 effects.extend(chosen.map(|(bit, (action, despite))| of(bit as u32 + 2, *action, *despite)));
             }
@@ -479,7 +479,7 @@ async fn what_is_due_is_not_held() {
                 let claimed = store.claim(&id, "chat", false, Ts(2000)).await.unwrap().is_some();
                 assert_eq!(claimed, due.contains(&id), "{id}");
                 assert!(claimed || hides, "{id}");
-                // Whoever knows of it hears that somebody has taken it.
+                // A receiver that was notified is notified of the acknowledgement.
                 let ack = n >> (rows.len() - 1) & 1 == 1;
                 assert!(claimed || !ack || before == "unheard", "{id}");
             }
@@ -487,7 +487,7 @@ async fn what_is_due_is_not_held() {
     }
 }
 
-/// Half of the mailboxes had the page when a silence began: they hear the end.
+/// Half of the mailboxes had the page when a silence began: they get the end.
 #[tokio::test]
 async fn whoever_has_a_part_of_it_hears_the_end() {
     for some_have_it in [false, true] {
@@ -526,14 +526,14 @@ async fn a_call_is_numbered_before_it_is_sent() {
     let one = claim("one").await;
     assert_eq!((one.ring, one.unsure.len()), (ring(1), 0));
     assert_eq!(claim("two").await.ring, ring(2));
-    // It may have arrived, as far as the next life knows.
+    // The next process cannot exclude that it arrived.
     store.recover_attempts().await.unwrap();
     let again = claim("one").await;
     assert_eq!((again.ring, again.ambiguous), (ring(1), true));
     store.settle(&again.notification, &DeliveryOutcome::Delivered, Some("1"), Ts(10)).await.unwrap();
     store.commit(&effects(vec![post(page("one", 2, Action::Trigger))])).await.unwrap();
     assert_eq!(claim("one").await.ring, ring(3));
-    // Somebody answers while nobody knows whether the third has rung.
+    // Somebody answers while it is unknown whether the third call arrived.
     store.recover_attempts().await.unwrap();
     let taken = vec![put(incident(&n.incident, State::Acknowledged)), post(page("one", 3, Action::Ack))];
     store.commit(&effects(taken)).await.unwrap();

@@ -1,12 +1,12 @@
-//! Pages that are sent before they can be recorded: the store refuses, and somebody has to be woken
-//! all the same.
+//! Pages that are sent before they can be recorded: the store refuses writes, and people must be
+//! woken nevertheless.
 //!
-//! Whoever decides a page hands it in when the store has refused for [`FAIL_OPEN_AFTER`]; the
-//! outbox sends it from here, in the order of its lane and under the key that its row will have.
-//! The commit that records it at last records also what came of it, so that it is not sent again:
-//! sent, on its way (as if it had been claimed), or still to be sent, which is the outbox's from
-//! then on. What a crash takes from here was never recorded: it is decided anew from the streams,
-//! and may ring once more.
+//! The runtime hands such a page in when the store has refused for [`FAIL_OPEN_AFTER`]. The outbox
+//! sends it from here, in the order of its lane and under the key that its row will have. The
+//! commit that finally records it also records its outcome, so that it is not sent again: sent, on
+//! its way (as if it had been claimed), or still to be sent by the outbox. A page that a crash
+//! removes from here was never recorded: it is decided anew from the streams, and may call once
+//! more.
 
 mod written;
 
@@ -26,7 +26,7 @@ use super::outcome::DeliveryOutcome;
 use super::writer::{FAIL_OPEN_AFTER, Who};
 use crate::notify::Ring;
 
-/// How long a page from memory waits for what the store knows of its lane.
+/// How long a page from memory waits for the stored state of its lane.
 const READ_MAX: Duration = Duration::from_secs(2);
 
 impl Store {
@@ -34,12 +34,12 @@ impl Store {
         act(&mut self.inner.unrecorded.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the store has refused for so long that pages go out all the same.
+    /// Whether the store has refused for so long that pages are sent nevertheless.
     pub(crate) fn fails_open(&self) -> bool {
         self.refused_for().is_some_and(|time| time >= FAIL_OPEN_AFTER)
     }
 
-    /// A message that no row tells of yet, to be sent all the same; false if there are too many.
+    /// A message that has no row yet, to be sent all the same; false if there are too many.
     pub(crate) fn hold(&self, n: Notification, created_at: Ts) -> bool {
         let held = self.unrecorded(|all| all.hold(Held::new(n, created_at)));
         self.post();
@@ -60,7 +60,7 @@ impl Store {
         Ok(())
     }
 
-    /// What came, at `at`, of a message whose row says that it is being sent.
+    /// The outcome, at `at`, of a message whose row is marked as being sent.
     pub(crate) fn hold_outcome(
         &self,
         claim: &delivery::Claim,
@@ -82,8 +82,7 @@ impl Store {
         self.unrecorded(|all| all.due(now))
     }
 
-    /// The next message of a lane, from now on on its way, and what its notifier remembers of the
-    /// lane.
+    /// Takes the next message of a lane, with the notifier's memory of the lane.
     pub(crate) async fn begin_unrecorded(
         &self,
         lane: &(String, String),
@@ -91,18 +90,17 @@ impl Store {
     ) -> Option<(Held, Option<String>)> {
         let (held, memory) = self.unrecorded(|all| all.begin(lane, now))?;
         let memory = match memory {
-            // What cannot be read is not known.
+            // What cannot be read counts as unknown.
             None => soon(self.memory_of(&lane.1, &lane.0)).await.flatten(),
             known => known,
         };
         Some((held, memory))
     }
 
-    /// The number of a message that was begun, and the calls of its lane of which it is not known
-    /// that they arrived.
+    /// The number of a message that was begun, and the calls of its lane that may not have arrived.
     pub(crate) async fn number_unrecorded(&self, held: &Held) -> (Option<Ring>, Vec<Ring>) {
         let n = &held.notification;
-        // What cannot be read is not known. The number that comes of it is that of a first call.
+        // What cannot be read counts as unknown. The number is then that of a first call.
         let first = n.calls().then_some(Ring { number: 1, page: n.page });
         let had = held.ring.map(|ring| ring.number);
         let (of_rows, mut unsure) = soon(self.rings_of_rows(n, had)).await.unwrap_or((first, Vec::new()));
@@ -111,7 +109,7 @@ impl Store {
         (ring, unsure)
     }
 
-    /// What came, at `at`, of a message that was begun.
+    /// Records the outcome, at `at`, of a message that was begun.
     pub(crate) fn end_unrecorded(
         &self,
         n: &Notification,
@@ -122,7 +120,7 @@ impl Store {
         self.unrecorded(|all| all.end(n, outcome.clone(), memory.map(str::to_owned), at));
     }
 
-    /// Messages that found no room here.
+    /// Messages for which there was no room.
     pub(crate) fn unrecorded_left_out(&self) -> u64 {
         self.unrecorded(|all| all.left_out)
     }
@@ -137,7 +135,7 @@ impl Store {
         })
     }
 
-    /// A commit that took long has ended at last: what was handed in meanwhile has its rows.
+    /// A commit that took long has finally ended: messages handed in meanwhile have their rows.
     pub(super) fn now_recorded(&self, posts: &[&Notification]) {
         self.unrecorded(|all| {
             if all.lanes.is_empty() {
@@ -158,8 +156,8 @@ impl Store {
         }
     }
 
-    /// The calls for a person that wait in a lane, of an incident that nobody has and nothing
-    /// hides.
+    /// Calls for a person that wait in a lane, of an incident that nobody has and nothing
+    /// suppresses.
     async fn waiting_pages(&self, incident: &str, receiver: &str) -> Result<Vec<Held>> {
         let sql = "SELECT o.notification, o.state, o.attempts, o.created_ms, o.ring FROM outbox o \
                    JOIN incidents i ON i.id = o.incident WHERE o.incident = $1 AND o.receiver = $2 AND o.page = 1 \
@@ -176,19 +174,19 @@ impl Store {
         Ok(rows.into_iter().filter_map(held).collect())
     }
 
-    /// As `rings`, of what is committed.
+    /// As `rings`, of committed rows.
     async fn rings_of_rows(&self, n: &Notification, had: Option<u32>) -> Result<(Option<Ring>, Vec<Ring>)> {
         let mut connection = self.reader()?.acquire().await?;
         delivery::rings(&mut connection, n, had).await
     }
 
-    /// What the notifier remembers of a lane.
+    /// The notifier's memory of a lane.
     async fn memory_of(&self, incident: &str, receiver: &str) -> Result<Option<String>> {
         let sql = "SELECT memory FROM lanes WHERE incident = $1 AND receiver = $2";
         Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(&*self.finder()?).await?)
     }
 
-    /// Writes down what became of rows while the store refused.
+    /// Records the outcomes of rows while the store refused.
     pub(crate) async fn reconcile(&self) -> Result<()> {
         let all = self
             .unrecorded(|all| all.begin_writing(|held| held.recorded && held.progress != Progress::Sending));
@@ -201,12 +199,12 @@ impl Store {
     }
 }
 
-/// What can be read at once: a page does not wait for a disk that hangs.
+/// The result of a read that ends soon: a page does not wait for a disk that hangs.
 async fn soon<T>(read: impl Future<Output = Result<T>>) -> Option<T> {
     tokio::time::timeout(READ_MAX, read).await.ok()?.ok()
 }
 
-/// Whether a message is one that wakes somebody, or tells of the answer to or the end of what did.
+/// Whether a message is one that wakes somebody, or the answer to or the end of one that did.
 pub(crate) fn may_precede_its_record(n: &Notification) -> bool {
     n.page && matches!(n.action, Action::Trigger | Action::Ack | Action::Resolve)
 }

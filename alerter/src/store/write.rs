@@ -1,14 +1,14 @@
-//! The one way in which anything is written: a whole transaction of the one connection that writes.
+//! The only way to write: a whole transaction of the one connection that writes.
 //!
-//! What a transaction that failed leaves behind depends on what failed, and on when: a full disk
-//! may have ended it, or left it open, so that whatever is "committed" afterwards is part of
-//! something that never ends. Therefore a connection is only kept from one transaction that ended
-//! well to the next. After anything else, also after a caller that went away half way, it is
-//! closed, which rolls back, and the next transaction opens another.
+//! The state after a failed transaction depends on the failure and its time: a full disk may have
+//! ended the transaction, or left it open, so that every later "commit" is part of something that
+//! never ends. Therefore a connection is only kept after a transaction that succeeded. After
+//! anything else, also after a caller that was cancelled half way, it is closed, which rolls back,
+//! and the next transaction opens another.
 //!
 //! The first transaction after a failure proves itself, and so does every sign of life: another
 //! connection must read what it wrote. The store refuses ([`Store::refusal`]) until then, and while
-//! a transaction does not end, and while what waits to be sent cannot be read.
+//! a transaction does not end, and while the messages to send cannot be read.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,10 +22,10 @@ use super::handle::Store;
 use super::writer::{Durability, FAIL_OPEN_AFTER, Open, Refusal, Who, Writer};
 use crate::errors::innermost;
 
-/// Why a store refuses whose disk hangs.
+/// The error of a store whose disk hangs.
 const STALLED: &str = "a transaction has been under way for more than 10 s";
 
-/// A transaction under way. One that takes too long and is then given up counts as one that failed.
+/// A transaction in progress. One that takes too long and is then given up counts as failed.
 struct Began<'a>(&'a Store);
 
 impl<'a> Began<'a> {
@@ -54,13 +54,13 @@ impl Drop for Began<'_> {
 }
 
 impl Store {
-    /// Why the store takes nothing, if it does not: since a transaction failed, until one did not,
-    /// or because one does not end.
+    /// Why the store refuses, if it does: from a failed transaction until the next success, or
+    /// while one does not end.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.refused(|refusal| &refusal.why)
     }
 
-    /// The same for whoever may not know where the database is.
+    /// The same without the path of the database, for callers that may not see it.
     pub(crate) fn refusal_in_public(&self) -> Option<String> {
         self.refused(|refusal| &refusal.in_public)
     }
@@ -73,13 +73,13 @@ impl Store {
         failed.or_else(|| self.stalled_for().map(|_| STALLED.to_owned()))
     }
 
-    /// Looks whether the file is still in its place, because nobody else does while there is
-    /// nothing to write. If it is not, the store refuses from now on.
+    /// Checks that the file is still in its place, because nothing else does while there is nothing
+    /// to write. If it is not, the store refuses from now on.
     pub(crate) fn look(&self) {
         let looked = if let Ok(writer) = self.inner.writer.try_lock() {
             self.in_place(&writer)
         } else {
-            // A transaction is under way. It looked when it began, which may be some time ago.
+            // A transaction is in progress. It looked when it began, which may be some time ago.
             let usable = self.usable();
             self.inner.identity.check().and(usable)
         };
@@ -90,7 +90,7 @@ impl Store {
         self.note(Who::Prompt, Some(&err));
     }
 
-    /// For how long it has taken nothing.
+    /// For how long the store has refused.
     pub(crate) fn refused_for(&self) -> Option<Duration> {
         let of = |slot: &Mutex<Option<Refusal>>| {
             let refusal = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,8 +99,8 @@ impl Store {
         of(&self.inner.refusal).max(of(&self.inner.unreadable)).max(self.stalled_for())
     }
 
-    /// Takes note of what came of reading what is to be sent. While that cannot be read, the engine
-    /// can write nothing: a page would be recorded and reach nobody.
+    /// Takes note of the result of reading the messages to send. While they cannot be read, the
+    /// engine can write nothing: a page would be recorded and reach nobody.
     pub(crate) fn note_read(&self, failed: Option<&StoreError>) {
         let mut unreadable = self.inner.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         *unreadable = failed.map(|err| {
@@ -111,12 +111,12 @@ impl Store {
         });
     }
 
-    /// Whether SQLite can be used, and this process lives on. If not, it never is again.
+    /// Whether SQLite can be used without killing this process. Once it cannot, it never can again.
     pub(super) fn usable(&self) -> Result<()> {
         self.inner.identity.index.check_length().inspect_err(|err| self.abandon(err))
     }
 
-    /// Whether what is read would not be the end of this process.
+    /// Whether reading would not kill this process.
     pub(super) fn may_read(&self) -> Result<()> {
         let usable = self.usable();
         if usable.is_ok() {
@@ -139,8 +139,8 @@ impl Store {
         begun.map(|begun| begun.elapsed()).filter(|time| *time >= FAIL_OPEN_AFTER)
     }
 
-    /// Does `work` in one transaction. When this returns a value it is kept; when it returns an
-    /// error nothing is, or nothing that can be read.
+    /// Runs `work` in one transaction. When this returns a value it is committed; when it returns
+    /// an error nothing is, or nothing that can be read.
     pub(super) async fn write<T>(
         &self,
         who: Who,
@@ -177,7 +177,7 @@ impl Store {
         if done.is_ok() {
             writer.kept = Some(open);
         } else if self.usable().is_err() {
-            // To close it would use it.
+            // Closing it would use it.
             std::mem::forget(open);
         }
         done
@@ -192,8 +192,8 @@ impl Store {
         let durability = if let Who::Engine(durability) = who { durability } else { Durability::Power };
         open.survive(durability).await?;
         let tx = &mut open.connection;
-        // What is read in it is then as new as what is written, also if a connection that was given
-        // up commits late.
+        // Reads in it are then as new as the last write, also if a connection that was given up
+        // commits late.
         sqlx::query("BEGIN IMMEDIATE").execute(&mut *tx).await?;
         let value = work(&mut *tx).await?;
         let proves = who == Who::Heart || self.refusal().is_some();
@@ -249,7 +249,7 @@ impl Store {
         }
     }
 
-    /// What [`prove`] wrote last, as others see it.
+    /// The last number of [`prove`], as other connections see it.
     async fn proof(&self) -> Result<Option<i64>> {
         let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'proof'";
         Ok(sqlx::query_scalar(sql).fetch_optional(&*self.finder()?).await?)

@@ -1,4 +1,4 @@
-//! The connection that writes, and why it does not.
+//! The connection that writes, and its state.
 
 use std::time::Duration;
 
@@ -11,21 +11,20 @@ use super::error::Result;
 /// A refusal that lasts no longer only delays pages.
 pub(crate) const FAIL_OPEN_AFTER: Duration = Duration::from_secs(10);
 
-/// Who writes, which says what it waits for and what it survives.
+/// The kind of a writer, which decides what it waits for and which crashes it survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
-    /// The engine's loop: it waits for whoever writes now, and for at most one of those who stand
-    /// in line.
+    /// The engine's loop: it waits for the present writer, and for at most one of the queue.
     Engine(Durability),
-    /// Whoever has reason to be as quick.
+    /// Writers that must be as quick.
     Prompt,
-    /// Stands in line: what is done for each message, of which a storm has thousands.
+    /// Writers that queue: what is done for each message, of which a storm has thousands.
     InTurn,
-    /// A sign of life. Only what can be read back is one.
+    /// A sign of life, which only counts if it can be read back.
     Heart,
 }
 
-/// What a committed transaction survives, besides the death of this process.
+/// What a committed transaction survives besides the death of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durability {
     /// The loss of power: `synchronous=FULL`, one fsync a commit.
@@ -35,12 +34,12 @@ pub(super) enum Durability {
     Process,
 }
 
-/// Where the connection that writes is between two transactions.
+/// The writing connection between two transactions.
 #[derive(Debug)]
 pub(super) struct Writer {
-    /// To open another one.
+    /// Opens another one.
     pub(super) options: SqliteConnectOptions,
-    /// `None` while a transaction has it, and after one that did not end well.
+    /// `None` while a transaction has it, and after one that failed.
     pub(super) kept: Option<Open>,
 }
 
@@ -50,26 +49,26 @@ pub(super) struct Open {
     durability: Durability,
 }
 
-/// That the store takes nothing.
+/// The store refuses writes.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) why: String,
     /// The same without a path.
     pub(super) in_public: String,
     pub(super) since: Instant,
-    /// What the engine decided waits for it. That anything smaller is taken then means little.
+    /// A decision of the engine waits for it. A smaller write that succeeds proves little.
     pub(super) engine: bool,
 }
 
 impl Writer {
     /// Begins with a connection that is open.
     pub(super) fn new(options: SqliteConnectOptions, connection: SqliteConnection) -> Self {
-        // A file that went away does not come back as an empty one.
+        // A file that was removed does not come back as an empty one.
         let options = options.create_if_missing(false);
         Self { options, kept: Some(Open { connection, durability: Durability::Power }) }
     }
 
-    /// As after a transaction that did not end well.
+    /// The state after a failed transaction.
     #[cfg(test)]
     pub(super) fn lose(&mut self) {
         self.kept = None;

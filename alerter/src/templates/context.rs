@@ -1,5 +1,5 @@
-//! What a template sees of a message: a contract, described in `docs/incidents.md`. Names are
-//! added, never changed or removed.
+//! The variables of a template: a contract, described in `docs/incidents.md`. Names are added,
+//! never changed or removed.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ struct Checkpoint {
     unsaved_seconds: f64,
 }
 
-pub(super) fn of(n: &Notification) -> Value {
+pub(super) fn for_notification(n: &Notification) -> Value {
     let (m, d) = (&n.message, &n.message.details);
     let runbook = m.links.iter().find(|l| l.text == "Runbook").map(|l| l.href.as_str());
     let checkpoint = d.checkpoint.as_ref().map(|c| Checkpoint {
@@ -95,7 +95,7 @@ fn value(v: impl Serialize) -> Value {
     Value::from(Serde(v))
 }
 
-/// What is absent is undefined, so that what is asked of it is, too.
+/// Absent values are undefined, and so are their members.
 fn known(v: Option<impl Serialize>) -> Value {
     v.map_or(Value::UNDEFINED, value)
 }

@@ -1,4 +1,4 @@
-//! How numbers are written, for templates: as in our own messages. What is not known stays empty.
+//! Filters that write numbers as the built-in messages do. An unknown value stays empty.
 
 use minijinja::{Environment, Error, ErrorKind, Value};
 use stepwatch_model::time::Span;
@@ -6,7 +6,7 @@ use stepwatch_respond::message;
 
 use crate::notify::text::shorten;
 
-/// Characters that `truncate` leaves, unless it is told otherwise.
+/// Characters that `truncate` leaves by default.
 const TRUNCATE: usize = 80;
 
 pub(super) fn add(env: &mut Environment<'static>) {

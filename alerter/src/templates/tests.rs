@@ -79,15 +79,15 @@ fn a_receiver_speaks_in_its_own_words_where_it_has_any() {
     let common =
         config("title: '{{ title }}!'\nsummary: ours\nlinks: [{text: W, href: 'https://w.example.com'}]\n");
     let templates = Templates::build(&common, &receivers, &mut Vec::new());
-    let told = |receiver: &str| {
+    let dressed = |receiver: &str| {
         let mut n = page(receiver, 1, Action::Trigger);
         templates.dress(&mut n);
         (n.message.title, n.message.summary, n.message.links.len())
     };
-    assert_eq!(told("chat"), ("PAGE llama-70b: gradient spike at step 31215!".into(), "ours".into(), 3));
-    assert_eq!(told("pager"), ("short: llama-70b".into(), "ours".into(), 2));
+    assert_eq!(dressed("chat"), ("PAGE llama-70b: gradient spike at step 31215!".into(), "ours".into(), 3));
+    assert_eq!(dressed("pager"), ("short: llama-70b".into(), "ours".into(), 2));
     let untouched = page("other", 1, Action::Trigger);
-    assert_eq!(told("other").0, untouched.message.title);
+    assert_eq!(dressed("other").0, untouched.message.title);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn mistakes_are_found_before_anything_runs() {
 
 #[test]
 fn one_that_fails_later_costs_its_message_only_its_own_words() {
-    // Good for what was thought of: every incident of the sample has a suspect.
+    // It works for the sample only: every incident of the sample has a suspect.
     let yaml = "title: '{{ title }} - {{ suspects[0].what ~ (1 // suspects|length) }}'\nsummary: 'fine {{ title }}'\n";
     let templates = build(yaml).unwrap();
     let mut n = page("chat", 1, Action::Trigger);
@@ -162,7 +162,7 @@ fn every_name_is_described() {
         }
     }
     let sample = test_notification("chat", "01J9ZC", Ts(0));
-    let value = serde_json::to_value(context::of(&sample)).unwrap();
+    let value = serde_json::to_value(context::for_notification(&sample)).unwrap();
     let mut names = Vec::new();
     walk("", &value, &mut names);
     let docs = include_str!("../../../docs/incidents.md");

@@ -46,13 +46,13 @@ fn a_directory_becomes_a_page_and_lines() {
 }
 
 #[test]
-fn the_status_tells_what_went_wrong() {
+fn the_exit_status_distinguishes_what_went_wrong() {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "run.csv", usual);
     fs::write(dir.path().join("prose.txt"), "dear diary\n").unwrap();
     fs::write(dir.path().join("bad.yaml"), "routes:\n  - {notify: [nobody]}\n").unwrap();
     fs::write(dir.path().join("labels.csv"), "file,start_step\nrun,early\n").unwrap();
-    for (args, status, told) in [
+    for (args, status, message) in [
         (&["run.csv"][..], 0, ""),
         (&["run.csv", "prose.txt"], 1, "prose.txt: no training step found; this reads CSV"),
         (&["missing.csv"], 1, "missing.csv: No such file"),
@@ -71,6 +71,6 @@ fn the_status_tells_what_went_wrong() {
         let out = backtest(dir.path(), args);
         let err = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(status), "{args:?}: {err}");
-        assert!(err.contains(told), "{args:?}: {err}");
+        assert!(err.contains(message), "{args:?}: {err}");
     }
 }

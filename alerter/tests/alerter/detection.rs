@@ -1,7 +1,7 @@
 //! The budget: real runs, labelled by hand, replayed with default settings. Fails when a page is
 //! missed or a false one appears.
 //!
-//! Where the data come from is told in `data/SOURCES.md`.
+//! `data/SOURCES.md` lists where the data come from.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;

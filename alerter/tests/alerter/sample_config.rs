@@ -1,4 +1,4 @@
-//! The commented sample configuration is complete and tells the truth about every default.
+//! The commented sample configuration is complete, and every default in it is right.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stepwatch_alerter::config::File;

@@ -1,7 +1,7 @@
 //! Two real traces of the time that ranks compute: one slow worker, and sequences of uneven length.
-//! They must be told apart.
+//! They must be distinguished.
 //!
-//! Where the data come from is told in `data/straggler/SOURCES.md`.
+//! `data/straggler/SOURCES.md` lists where the data come from.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;

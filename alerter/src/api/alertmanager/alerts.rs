@@ -1,4 +1,4 @@
-//! Alerts: taken from Prometheus, shown to whoever asks.
+//! Alerts of the Alertmanager API: posted by Prometheus, listed for any client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,18 +31,18 @@ use crate::store;
 
 /// Incidents shown as alerts.
 const MAX_INCIDENTS: u32 = 100_000;
-/// Mistakes told of one request.
+/// Mistakes quoted from one request.
 const MAX_MISTAKES: usize = 10;
 /// Characters of the name of an alert in one of them.
 const MAX_NAME: usize = 100;
 
-/// What reads, or the value that does not.
+/// A parsed value, or the value that is invalid and the reason.
 type Posted = core::result::Result<PostableAlert, (serde_json::Value, serde_json::Error)>;
 
 /// Takes alerts that fire, or are over. Durable when it is answered.
 ///
-/// As Alertmanager: what is valid is taken, also if something else in the request is not. What is
-/// longer than is kept is taken, and cut.
+/// As in Alertmanager, valid alerts are accepted even if others in the request are invalid. Texts
+/// that are too long are accepted, and cut.
 #[utoipa::path(
     post,
     path = "/api/v2/alerts",
@@ -60,8 +60,8 @@ pub(super) async fn take(
     posted: core::result::Result<Each<PostableAlert>, ApiError>,
 ) -> Result<StatusCode> {
     let Each(posted) = posted?;
-    let Read { told, cut, invalid, mistakes, foreign } =
-        Read::of(posted, &caller, &api.runtime.read_model.routing(), wall());
+    let Read { accepted, cut, invalid, mistakes, foreign } =
+        Read::from_posted(posted, &caller, &api.runtime.read_model.routing(), wall());
     api.runtime.metrics.alerts_invalid.inc_by(invalid + foreign);
     api.runtime.metrics.alerts_cut.inc_by(cut);
     let beyond = caller.token_scope().filter(|_| foreign > 0).map(|token_scope| {
@@ -72,15 +72,15 @@ pub(super) async fn take(
     let mistakes = mistakes.join("; ");
     if let Some(refused) = api.refused_alerts.count(invalid + foreign) {
         let why = if mistakes.is_empty() { beyond.as_deref().unwrap_or_default() } else { &mistakes };
-        tracing::warn!(refused, why, "alerts were refused: nobody is told of them");
+        tracing::warn!(refused, why, "alerts were refused: nobody is notified of them");
     }
-    let heard = if told.is_empty() {
+    let heard = if accepted.is_empty() {
         Heard::default()
     } else {
-        let entry = caller.audit("", "alerts", &format!("{} alerts", told.len()));
-        api.runtime.tell(told, entry).await.map_err(|why| match why {
+        let entry = caller.audit("", "alerts", &format!("{} alerts", accepted.len()));
+        api.runtime.post_alerts(accepted, entry).await.map_err(|why| match why {
             Unanswered::NotDurable => ApiError::unavailable(
-                "taken, but not yet durable: the store is slow or refuses; tell it again",
+                "taken, but not yet durable: the store is slow or refuses; send them again",
             ),
             Unanswered::Stopping => why.into(),
         })?
@@ -101,31 +101,31 @@ pub(super) async fn take(
     Ok(StatusCode::OK)
 }
 
-/// What of a request is taken, and what is not.
+/// The accepted and the refused alerts of a request.
 #[derive(Default)]
 struct Read {
-    told: Vec<Told>,
-    /// So many of those are not kept whole.
+    accepted: Vec<Told>,
+    /// The number of accepted alerts with a text that was cut.
     cut: u64,
     invalid: u64,
-    /// What is wrong with the first of the invalid ones.
+    /// The mistakes in the first of the invalid ones.
     mistakes: Vec<String>,
-    /// Beyond the say of their teller.
+    /// Outside the limits of the sender's token.
     foreign: u64,
 }
 
-/// The alerts that would be taken of a body. The mistakes are put into words as well.
+/// The alerts that would be accepted from a body. The mistakes are rendered as well.
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(body: &[u8], now: Ts) -> Vec<Told> {
     let Ok(Each(posted)) = Each::<PostableAlert>::read(body) else { return Vec::new() };
     let caller = Caller::service(crate::audit::Door::Alertmanager);
-    Read::of(posted, &caller, &Routing::default(), now).told
+    Read::from_posted(posted, &caller, &Routing::default(), now).accepted
 }
 
 impl Read {
-    fn of(posted: Vec<Posted>, caller: &Caller, routing: &Routing, now: Ts) -> Self {
+    fn from_posted(posted: Vec<Posted>, caller: &Caller, routing: &Routing, now: Ts) -> Self {
         let limits = Limits::default();
-        let mut all = Self { told: Vec::with_capacity(posted.len()), ..Self::default() };
+        let mut all = Self { accepted: Vec::with_capacity(posted.len()), ..Self::default() };
         for (number, posted) in (1..).zip(posted) {
             let posted = match posted {
                 Ok(posted) => posted,
@@ -139,7 +139,7 @@ impl Read {
                 Ok((alert, ends_at, cut)) => {
                     all.cut += u64::from(cut > 0);
                     match within(caller, routing, alert) {
-                        Some(alert) => all.told.push(Told { alert: alert.into(), ends_at }),
+                        Some(alert) => all.accepted.push(Told { alert: alert.into(), ends_at }),
                         None => all.foreign += 1,
                     }
                 }
@@ -158,7 +158,7 @@ impl Read {
     }
 }
 
-/// What a caller tells, with the limits of their say; `None` beyond them.
+/// An alert of a caller, with the limits of the caller's token; `None` if it is outside them.
 fn within(caller: &Caller, routing: &Routing, alert: Alert) -> Option<Alert> {
     let Some(token_scope) = caller.token_scope() else { return Some(alert) };
     let labels = routing.with_team(alert.labels.to_labels());
@@ -183,7 +183,7 @@ fn read(
     Ok((alert, ends_at, cut))
 }
 
-/// What fires: those alerts, and our own incidents.
+/// Everything that fires: alerts of other programs, and our own incidents.
 #[utoipa::path(
     get,
     path = "/api/v2/alerts",
@@ -203,10 +203,10 @@ pub(super) async fn list(
         alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
         serde_json::to_vec(&alerts)
     };
-    Stand::of(&api, &caller, filter).await?.answer(write).await
+    Stand::load(&api, &caller, filter).await?.answer(write).await
 }
 
-/// What fires, by receiver and by what the alerts of a group have in common.
+/// Everything that fires, by receiver and by the common labels of a group.
 #[utoipa::path(
     get,
     path = "/api/v2/alerts/groups",
@@ -221,10 +221,10 @@ pub(super) async fn groups(
     RawQuery(query): RawQuery,
 ) -> Result<Response> {
     let filter = Filter::parse(&query.unwrap_or_default())?;
-    Stand::of(&api, &caller, filter).await?.answer(|stand| serde_json::to_vec(&stand.groups())).await
+    Stand::load(&api, &caller, filter).await?.answer(|stand| serde_json::to_vec(&stand.groups())).await
 }
 
-/// Everything that fires, and what it takes to show it.
+/// Everything that fires, with what its rendering needs.
 struct Stand {
     filter: Filter,
     now: Ts,
@@ -235,7 +235,7 @@ struct Stand {
 }
 
 impl Stand {
-    async fn of(api: &Api, caller: &Caller, filter: Filter) -> Result<Self> {
+    async fn load(api: &Api, caller: &Caller, filter: Filter) -> Result<Self> {
         let open = store::Filter { unresolved: true, limit: Some(MAX_INCIDENTS), ..store::Filter::default() };
         let incidents = api.incidents(caller, open).await?;
         let (now, read_model) = (wall(), &api.runtime.read_model);
@@ -270,7 +270,8 @@ impl Stand {
         groups.into_iter().map(group).collect()
     }
 
-    /// Writing tens of thousands takes long enough to keep others waiting: it is done beside them.
+    /// Serialising tens of thousands takes so long that it would delay other requests: it is done
+    /// on a blocking thread.
     async fn answer(
         self,
         write: impl FnOnce(&Self) -> serde_json::Result<Vec<u8>> + Send + 'static,

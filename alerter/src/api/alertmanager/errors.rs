@@ -1,4 +1,4 @@
-//! Errors, as the document tells of them: a JSON string each, as Alertmanager's.
+//! Errors of the OpenAPI document: a JSON string each, as Alertmanager's.
 
 use std::collections::BTreeMap;
 
@@ -22,20 +22,21 @@ macro_rules! errors {
 }
 
 errors! {
-    /// What is asked for does not read, or may not be asked for; the error says what of it.
+    /// The request is malformed, or asks for something that is not allowed; the error has the
+    /// reason.
     BadRequest "400"
-    /// There is no such thing.
+    /// It does not exist.
     NotFound "404"
     /// The body is too large.
     TooLarge "413"
-    /// The body is not said to be `application/json`.
+    /// The content type of the body is not `application/json`.
     NotJson "415"
-    /// Nobody is let in without a token, or a user's name and password.
+    /// A token is needed, or a user's name and password.
     Unauthorized "401"
     /// The token that was sent may not do this, or not about all of it.
     Forbidden "403"
-    /// There are as many as the configuration allows.
+    /// The configured limit is reached.
     Full "429"
-    /// The store did not answer; the alerter's log says why.
+    /// The store did not answer; the reason is in the alerter's log.
     Broken "500"
 }

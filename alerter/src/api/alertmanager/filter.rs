@@ -1,12 +1,12 @@
-//! The query of `GET /api/v2/alerts` and its kin.
+//! The query of `GET /api/v2/alerts` and similar lists.
 
 use stepwatch_respond::matcher::{Labels, Matcher, Op, all_hold};
 
 use super::{Refused, Result};
 use crate::api::doc::schema;
 
-/// The query, for the document: the parser below also passes over what other versions of
-/// Alertmanager know.
+/// The query, for the document. The parser below also ignores parameters of other versions of
+/// Alertmanager.
 #[derive(Debug, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "it is only described")]
@@ -35,12 +35,12 @@ pub(super) struct AlertsQuery {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "it is only described")]
 pub(super) struct SilencesQuery {
-    /// What the matchers of a silence say, not what they match.
+    /// Matchers that a silence must have, compared as text.
     #[param(value_type = Option<Vec<schema::Matcher>>, inline)]
     filter: Option<Vec<String>>,
 }
 
-/// What is asked for; the defaults ask for everything.
+/// A parsed query; the default selects everything.
 #[derive(Debug, Clone)]
 pub(super) struct Filter {
     pub(super) active: bool,

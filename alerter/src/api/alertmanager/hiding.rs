@@ -1,7 +1,8 @@
-//! Who hides what, by the fingerprints under which the one that hides is shown here.
+//! Which alert suppresses which, by the fingerprints under which the suppressing ones are listed
+//! here.
 //!
-//! An incident of alerts is found by what its alerts have in common, so that nobody looks through
-//! all that fires for each of them.
+//! An incident of alerts is found by the labels that its alerts have in common, so that a lookup
+//! does not search everything that fires.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! What fires, whoever says so: alerts of other programs, and our own incidents in the shape of
-//! alerts.
+//! Everything that fires: alerts of other programs, and our own incidents in the form of alerts.
 
 use std::sync::Arc;
 
@@ -16,10 +15,11 @@ use super::wire::{AlertState, AlertStatus, GettableAlert, Name};
 use crate::api::view::When;
 use crate::read_model::Routing;
 
-/// How long an incident of ours is said to last from now: it is said again, as Prometheus does.
+/// How far `endsAt` of our own incidents is in the future; it moves at every answer, as with
+/// Prometheus.
 const LASTS: Span = Span::secs(300);
 
-/// What the answer to one question is made with.
+/// The data from which an answer is made.
 #[derive(Debug)]
 pub(super) struct Looker<'a> {
     pub(super) filter: &'a Filter,
@@ -30,7 +30,7 @@ pub(super) struct Looker<'a> {
     pub(super) now: Ts,
 }
 
-/// One that fires, and how it is grouped.
+/// An alert that fires, and how it is grouped.
 #[derive(Debug)]
 pub(super) struct Shown {
     pub(super) alert: GettableAlert,
@@ -56,7 +56,7 @@ impl Looker<'_> {
         if let Some(run) = RUN_LABELS.iter().find_map(|name| alert.labels.get(name)) {
             routed.insert("run".into(), run.to_owned());
         }
-        // What its incident will have, so that its team is told here as there.
+        // The same labels as its incident will have, so that the team's receivers are the same.
         let receivers = self.routing.receivers(&self.routing.with_team(routed));
         if !self.filter.wants_receivers(&receivers) {
             return None;
@@ -121,7 +121,7 @@ impl Looker<'_> {
     }
 }
 
-/// Whether other programs' alerts make it, and not we.
+/// Whether it consists of other programs' alerts, and is not one of our own.
 pub(super) fn of_alerts(r: &IncidentRecord) -> bool {
     r.labels.get(labels::ALERTNAME).is_some_and(|name| *name != labels::alertname(r.kind))
 }

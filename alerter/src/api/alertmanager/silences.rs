@@ -1,4 +1,4 @@
-//! Silences, in Alertmanager's words.
+//! Silences in the format of Alertmanager's API.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(super) async fn list(
     Ok(Json(silences.iter().map(|s| view(s, now)).collect()))
 }
 
-/// A filter is compared with what a silence's matchers say, not with what they match.
+/// A filter is compared with the text of a silence's matchers, not with what they match.
 fn is_about(s: &Silence, filter: &Matcher) -> bool {
     let mut same = s.matchers.iter().filter(|m| m.label() == filter.label()).peekable();
     if same.peek().is_none() {
@@ -80,7 +80,7 @@ pub(super) async fn show(
     Ok(Json(view(&found, wall())))
 }
 
-/// Asks for a silence, or changes one. Durable when it is answered.
+/// Creates a silence, or changes one. Durable when it is answered.
 #[utoipa::path(
     post,
     path = "/api/v2/silences",
@@ -110,7 +110,7 @@ pub(super) async fn put(
     Ok(Json(SilenceId { silence_id: silence.id.clone() }))
 }
 
-/// What is asked for, in our own types.
+/// A wanted silence, in our own types.
 pub(super) fn wanted(posted: PostableSilence) -> Result<Wanted> {
     let matchers: core::result::Result<Vec<Matcher>, String> = posted
         .matchers

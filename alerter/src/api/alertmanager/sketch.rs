@@ -1,10 +1,10 @@
 //! Our routes in Alertmanager's language, for programs that read it: `amtool config routes test`
 //! asks this which receivers a set of labels reaches.
 //!
-//! A route there has one receiver, here it may lead to many, and by levels. So a receiver of the
-//! sketch is everybody who stands along one of our ways, by their names between commas: just as
-//! amtool prints several. The tree is ours, node by node. What follows it is what happens where no
-//! route matches: the team is told, or everybody.
+//! A route there has one receiver; here it may lead to many, and by levels. So a receiver of the
+//! sketch is all receivers along one of our ways, joined by commas: amtool prints several in the
+//! same form. The tree is ours, node by node. After it comes what happens where no route matches:
+//! the team is notified, or every receiver.
 
 use std::fmt::Write as _;
 
@@ -15,15 +15,15 @@ use stepwatch_respond::route::Node;
 
 use crate::read_model::Routing;
 
-/// Whom a way without anybody on it reaches.
+/// The receiver of a route without receivers.
 const NOBODY: &str = "nobody";
 /// Ways in which routes that go on may all fail to match, at most: they multiply.
 const MAX_LISTS: usize = 64;
-/// What the receiver is called for those who may not see the routes.
+/// The receiver's name for callers that may not see the routes.
 const NOT_SHOWN: &str = "routes-are-shown-to-tokens-without-limits";
 
-/// `whole`: also the routes, whose matchers tell of runs and teams.
-pub(super) fn of(routing: &Routing, whole: bool) -> String {
+/// `whole`: with the routes, whose matchers name runs and teams.
+pub(super) fn render(routing: &Routing, whole: bool) -> String {
     let mut tree = Tree { routing, receivers: routing.config.receivers.clone(), text: String::new() };
     if whole {
         tree.receiver("", &name(&tree.unrouted(None, None)));
@@ -43,19 +43,19 @@ struct Tree<'a> {
     text: String,
 }
 
-/// Whom a way reaches.
+/// The receivers that a route reaches.
 struct Reached {
-    /// Of what is no page: less than of anything, where pagers stand along the way.
+    /// Of a ticket: fewer receivers than of a page where the route has pagers.
     ticket: String,
     any: String,
 }
 
 impl Reached {
-    fn of<'n>(reached: impl Fn(Option<Severity>) -> Vec<&'n str>) -> Self {
+    fn by_severity<'n>(reached: impl Fn(Option<Severity>) -> Vec<&'n str>) -> Self {
         Self { ticket: name(&reached(Some(Severity::Ticket))), any: name(&reached(None)) }
     }
 
-    /// What it takes beside its own matchers, and whom it reaches then.
+    /// The matchers it needs besides its own, and the receivers that it then reaches.
     fn parts(&self) -> Vec<(Option<String>, &str)> {
         if self.ticket == self.any {
             return vec![(None, &self.any)];
@@ -67,7 +67,7 @@ impl Reached {
 }
 
 impl<'a> Tree<'a> {
-    /// Whom that reaches which no route wants, of this team.
+    /// The receivers of an alert of this team that no route matches.
     fn unrouted(&self, team: Option<&str>, severity: Option<Severity>) -> Vec<&'a str> {
         let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let labels = [team.map(|team| label("team", team)), severity.map(|s| label("severity", s.as_str()))];
@@ -87,17 +87,17 @@ impl<'a> Tree<'a> {
             let own = matchers.iter().map(ToString::to_string).collect();
             rest.push(([vec![equal("team", "")], own].concat(), team));
         }
-        let nobodys = Reached::of(|severity| self.unrouted(None, severity));
+        let nobodys = Reached::by_severity(|severity| self.unrouted(None, severity));
         if router.routes().is_empty() && rest.is_empty() && nobodys.parts().len() == 1 {
             return;
         }
         self.text.push_str("  routes:\n");
-        // What is only to be known is told to nobody, whatever the routes say.
+        // `info` notifies nobody, whatever the routes say.
         self.node("  ", &[equal("severity", Severity::Info.as_str())], NOBODY, false);
         self.list("  ", router.routes());
         let unwanted = unwanted(router.routes());
         for (matchers, team) in rest {
-            let reached = Reached::of(|severity| self.unrouted(Some(&team.name), severity));
+            let reached = Reached::by_severity(|severity| self.unrouted(Some(&team.name), severity));
             for unwanted in &unwanted {
                 self.ways("  ", &[unwanted.as_slice(), &matchers].concat(), &reached);
             }
@@ -113,7 +113,7 @@ impl<'a> Tree<'a> {
     fn list(&mut self, indent: &str, nodes: &[Node]) {
         for node in nodes {
             let matchers: Vec<String> = node.matchers.iter().map(Matcher::to_string).collect();
-            let reached = Reached::of(|severity| node.reached(&self.routing.config, severity));
+            let reached = Reached::by_severity(|severity| node.reached(&self.routing.config, severity));
             for (more, receiver) in reached.parts() {
                 let matchers: Vec<String> = matchers.iter().cloned().chain(more).collect();
                 self.node(indent, &matchers, receiver, node.go_on);

@@ -34,7 +34,7 @@ fn names(alerts: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn alerts_are_taken_shown_and_told() {
+async fn alerts_are_accepted_listed_and_notified() {
     let app = TestApp::start().await;
     assert_eq!(post(&app, &[alert("DiskFull", &[("instance", "gpu-1:9100")])]).await, (200, String::new()));
     let shown = app.json("/api/v2/alerts").await;
@@ -50,7 +50,7 @@ async fn alerts_are_taken_shown_and_told() {
     let got = app.hook.wait_for(|s| s.deliveries.len() == 1, DEADLINE).await.unwrap();
     let text = format!("{:?}", got.deliveries);
     assert!(text.contains("DiskFull is on"), "{text}");
-    // Told again it is no news; the same with an end that is past is its end.
+    // Sent again it changes nothing; sent with an end in the past it ends.
     assert_eq!(post(&app, &[alert("DiskFull", &[("instance", "gpu-1:9100")])]).await.0, 200);
     let mut over = alert("DiskFull", &[("instance", "gpu-1:9100")]);
     over["endsAt"] = json!("2026-11-20T11:00:00Z");
@@ -70,7 +70,7 @@ async fn an_incident_of_an_alert_is_shown_in_the_words_of_its_rule() {
             "runbook_url": "https://wiki.example.com/disk"});
         alert
     };
-    // The second is told to nobody, so that no message has its words.
+    // The second notifies nobody, so no message contains its words.
     let silence = json!({"matchers": [r#"alertname="DiskSlow""#], "duration": "1h", "created_by": "ann", "comment": "known"});
     assert_eq!(app.post("/api/v1/silences", JSON, &silence.to_string()).await.0, 200);
     assert_eq!(post(&app, &[disk("DiskFull")]).await.0, 200);
@@ -158,7 +158,7 @@ async fn whoever_says_more_than_is_kept_is_heard() {
     let many: Vec<(&str, &str)> = many.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
     let alerts = [wordy, twin, alert("Many", &many)];
     assert_eq!(post(&app, &alerts).await, (200, String::new()));
-    // Told again, as Prometheus does, they are the same.
+    // Sent again, as Prometheus does, they are the same.
     assert_eq!(post(&app, &alerts).await.0, 200);
     let shown = app.json("/api/v2/alerts").await;
     assert_eq!(names(&shown), ["Many", "Wordy", "Wordy"]);
@@ -208,7 +208,7 @@ async fn the_configuration_is_shown_without_what_opens_doors() {
     assert!(original(app.json("/api/v2/status").await).contains("\"cost_per_gpu_hour\": 2.25"));
 }
 
-/// What is no page is told to no pager along a fallback, nor by a level for pages.
+/// An alert that is not a page reaches no pager by a fallback, nor by a level for pages.
 #[tokio::test]
 async fn a_ticket_is_shown_to_reach_no_pager() {
     let routes = r#"
@@ -397,7 +397,7 @@ async fn a_silence_of_a_mistyped_label_is_refused() {
     }
 }
 
-/// An alert is shown to reach whom its incident reaches.
+/// An alert is shown with the receivers of its incident.
 #[tokio::test]
 async fn an_alert_reaches_its_team() {
     let more = r#"
@@ -426,7 +426,7 @@ async fn both_survive_a_restart() {
     let before = (app.json("/api/v2/alerts").await, app.json(&format!("/api/v1/silences/{id}")).await);
     let app = app.restart().await;
     let mut after = (app.json("/api/v2/alerts").await, app.json(&format!("/api/v1/silences/{id}")).await);
-    // Its sender gets the time to tell it again.
+    // Its sender gets the time to send it again.
     after.0[0]["endsAt"] = before.0[0]["endsAt"].clone();
     assert_eq!(after, before);
     assert_eq!(app.hook.wait_for(|_| true, DEADLINE).await.unwrap().deliveries.len(), 0);

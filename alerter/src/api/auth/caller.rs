@@ -1,4 +1,4 @@
-//! Who makes a request, for the handlers that it concerns.
+//! The caller of a request, for the handlers that need it.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -10,9 +10,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use stepwatch_respond::matcher::{Labels, Matcher};
 
-use super::keyring::Grant;
-use super::scope::{Scope, Scopes};
-use super::token_scope::TokenScope;
+use crate::access::{Grant, Scope, Scopes, TokenScope};
 use crate::api::error::ApiError;
 use crate::audit::{Door, Entry};
 use crate::notify::line;
@@ -25,27 +23,27 @@ pub struct Caller {
     who: Who,
     door: Door,
     remote: Option<IpAddr>,
-    /// An entry of the audit log is on its way with the deed.
-    told: Arc<AtomicBool>,
+    /// An entry of the audit log is written in the transaction of the request itself.
+    audited: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum Who {
-    /// Where nobody is asked.
+    /// No tokens are configured.
     Anybody,
     /// Of the web configuration.
     User(String),
     Token(Arc<Grant>),
-    /// Whoever was not let in.
+    /// The gate did not let the request in.
     Nobody,
 }
 
 impl Caller {
     pub(super) fn new(who: Who, door: Door, remote: Option<IpAddr>) -> Self {
-        Self { who, door, remote, told: Arc::default() }
+        Self { who, door, remote, audited: Arc::default() }
     }
 
-    /// What a service tells us by a connection of our own.
+    /// A service that reports over a connection that the alerter opened.
     pub(crate) fn service(door: Door) -> Self {
         Self::new(Who::Anybody, door, None)
     }
@@ -74,7 +72,7 @@ impl Caller {
         }
     }
 
-    /// `api:NAME` of a token, `user:NAME` of a user; nobody in particular where nobody is asked.
+    /// `api:NAME` of a token, `user:NAME` of a user; `None` where requests need no token.
     pub(super) fn actor(&self) -> Option<String> {
         match &self.who {
             Who::Token(grant) => Some(format!("api:{}", grant.name)),
@@ -83,7 +81,7 @@ impl Caller {
         }
     }
 
-    /// How it stands in histories: who we know it is first, and then who it says it is.
+    /// The name in histories: the authenticated name first, then the name that the request gives.
     pub(in crate::api) fn signs(&self, by: &str) -> String {
         let Some(actor) = self.actor() else { return by.to_owned() };
         let same = actor.split_once(':').is_some_and(|(_, name)| name == by);
@@ -104,37 +102,37 @@ impl Caller {
         Err(forbidden(format!("this needs a token with the scope {scope}, which {who} does not have")))
     }
 
-    /// For what cannot be divided by run or team.
+    /// For answers that cannot be limited to runs or teams.
     pub(in crate::api) fn require_everything(&self) -> Result<(), ApiError> {
         match self.token_scope() {
             None => Ok(()),
             Some(token_scope) => Err(forbidden(format!(
-                "this tells of everything, and the token is limited to {token_scope}: it needs one without limits"
+                "this shows everything, and the token is limited to {token_scope}: it needs one without limits"
             ))),
         }
     }
 
-    /// Whether it may know of something with these labels.
+    /// Whether the caller may see something with these labels.
     pub(in crate::api) fn sees(&self, labels: &Labels) -> bool {
         self.token_scope().is_none_or(|scope| scope.admits(labels))
     }
 
-    /// Whether a silence of these matchers is its own matter.
+    /// Whether everything that a silence of these matchers can match is within the caller's limits.
     pub(in crate::api) fn may_silence(&self, matchers: &[Matcher]) -> Result<(), ApiError> {
         self.token_scope().map_or(Ok(()), |scope| scope.holds(matchers).map_err(forbidden))
     }
 
-    /// The entry of the audit log that goes with a deed, as a part of its transaction.
+    /// The entry of the audit log for an action, as a part of its transaction.
     pub(crate) fn audit(&self, by: &str, action: &str, target: &str) -> Entry {
-        self.told.store(true, Ordering::Relaxed);
+        self.audited.store(true, Ordering::Relaxed);
         Entry::new(self.door, &self.signs(by), action, target).from(self.remote)
     }
 
-    pub(super) fn has_told(&self) -> bool {
-        self.told.load(Ordering::Relaxed)
+    pub(super) fn is_audited(&self) -> bool {
+        self.audited.load(Ordering::Relaxed)
     }
 
-    /// The entry of what was not done, or is not the engine's matter.
+    /// The entry for what was not done, or is not decided by the engine.
     pub(super) fn entry(&self, action: &str, target: &str) -> Entry {
         Entry::new(self.door, &self.signs(""), action, target).from(self.remote)
     }
@@ -147,7 +145,7 @@ fn forbidden(message: String) -> ApiError {
 impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Infallible;
 
-    /// A request that did not pass the gate is nobody's, and may do nothing.
+    /// A request that did not pass the gate has no rights.
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let known = parts.extensions.get::<Self>().cloned();
         Ok(known.unwrap_or_else(|| Self::new(Who::Nobody, Door::Api, None)))
@@ -159,8 +157,11 @@ mod tests {
     use super::*;
 
     fn token(name: &str, scopes: &[Scope]) -> Caller {
-        let grant =
-            Grant { name: name.into(), scopes: Scopes::of(scopes), token_scope: TokenScope::default() };
+        let grant = Grant {
+            name: name.into(),
+            scopes: Scopes::from_granted(scopes),
+            token_scope: TokenScope::default(),
+        };
         Caller::new(Who::Token(Arc::new(grant)), Door::Api, None)
     }
 

@@ -1,8 +1,8 @@
 //! The gate: every request passes it, on its way in and on its way out.
 //!
-//! On the way in it finds out who calls; what a route needs is said where the route is declared,
-//! and asked for by [`require`]. On the way out it writes what was refused, and what no handler has
-//! written itself, into the audit log.
+//! On the way in it authenticates the caller; each route declares the scope that it needs, and
+//! [`require`] checks it. On the way out the gate writes refusals into the audit log, and changes
+//! that no handler has written.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,44 +14,24 @@ use axum::http::header::{CACHE_CONTROL, USER_AGENT, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Json, Response};
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 use stepwatch_kit::admin::PROBES;
 use stepwatch_kit::serve::WebUser;
 
 use super::caller::{Caller, Who};
-use super::keyring::{Keyring, presented};
-use super::scope::Scope;
+use crate::access::{Keyring, Scope, presented};
 use crate::api::error::{ApiError, Reason};
 use crate::audit::{AuditLog, Door, Entry, Outcome};
-use crate::{api, callbacks};
+use crate::metrics::GateMetrics;
+use crate::{api, signed_paths};
 
-/// What our own command line calls itself.
+/// The `User-Agent` of our own command line.
 pub(crate) const CLI_AGENT: &str = concat!("stepwatch-alerter-cli/", env!("CARGO_PKG_VERSION"));
 const CLI_NAME: &str = "stepwatch-alerter-cli/";
 
 const OPERATING: &str = "/-/";
 const ALERTS: &str = "/api/v2/alerts";
-/// A question that takes a body.
+/// A read-only request that has a body.
 const PREVIEW: &str = "/api/v1/silences/preview";
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refusal {
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TokenLabel {
-    token: String,
-}
-
-#[derive(Debug, Clone, Default)]
-pub struct GateMetrics {
-    refused: Family<Refusal, Counter>,
-    used: Family<TokenLabel, Counter>,
-}
 
 /// Clones share it.
 #[derive(Debug, Clone)]
@@ -64,43 +44,26 @@ struct Inner {
     metrics: GateMetrics,
 }
 
-impl GateMetrics {
-    pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "api_refused",
-            "Requests that were let in nowhere: unknown (no token, or one that is not known), scope (a token without the scope or \
-             with limits)",
-            self.refused.clone(),
-        );
-        registry.register("api_token_requests", "Requests by token", self.used.clone());
-    }
-
-    fn refused(&self, reason: &'static str) {
-        self.refused.get_or_create(&Refusal { reason }).inc();
-    }
-}
-
 impl Gate {
     pub fn new(keys: Keyring, audit: AuditLog, metrics: GateMetrics) -> Self {
         Self(Arc::new(Inner { keys: ArcSwap::from_pointee(keys), audit, metrics }))
     }
 
-    /// Takes over other tokens; those that are gone are refused from now on, on open connections
-    /// too.
+    /// Replaces the tokens; tokens that are gone are refused from now on, on open connections too.
     pub fn replace(&self, keys: Keyring) {
         let inner = &self.0;
         for grant in inner.keys.load().grants().filter(|old| !keys.grants().any(|new| new.name == old.name)) {
-            inner.metrics.used.remove(&TokenLabel { token: grant.name.clone() });
+            inner.metrics.forget(&grant.name);
         }
         inner.keys.store(Arc::new(keys));
     }
 
-    /// Whether a token is needed at all.
+    /// Whether requests need a token at all.
     pub fn has_tokens(&self) -> bool {
         !self.0.keys.load().is_empty()
     }
 
-    /// Whether a request carries a token in force.
+    /// Whether a request has a valid token.
     pub fn knows(&self, headers: &HeaderMap) -> bool {
         presented(headers).is_some_and(|token| self.0.keys.load().find(&token).is_some())
     }
@@ -110,7 +73,7 @@ impl Gate {
         router.layer(from_fn_with_state(self, pass))
     }
 
-    /// `None` for whoever is not let in.
+    /// `None` if the caller is not let in.
     fn identify(&self, request: &Request) -> Option<Who> {
         if let Some(WebUser(name)) = request.extensions().get() {
             return Some(Who::User(name.clone()));
@@ -120,7 +83,7 @@ impl Gate {
             return Some(Who::Anybody);
         }
         let grant = keys.find(&presented(request.headers())?)?;
-        self.0.metrics.used.get_or_create(&TokenLabel { token: grant.name.clone() }).inc();
+        self.0.metrics.used(&grant.name);
         Some(Who::Token(grant))
     }
 
@@ -132,8 +95,8 @@ impl Gate {
     ) -> Result<Caller, (Caller, ApiError)> {
         let path = request.uri().path();
         let caller = |who| Caller::new(who, door, remote);
-        // Whoever serves these asks for a signature instead.
-        if PROBES.contains(&path) || callbacks::PATHS.contains(&path) {
+        // The handlers of these paths check a signature instead.
+        if PROBES.contains(&path) || signed_paths::ALL.contains(&path) {
             return Ok(caller(Who::Anybody));
         }
         let Some(who) = self.identify(request) else {
@@ -156,14 +119,14 @@ impl Gate {
         }
     }
 
-    /// What nobody else has written.
+    /// The audit entry of a request for which no handler wrote one.
     fn entry(&self, caller: &Caller, method: &Method, uri: &Uri, response: &Response) -> Option<Entry> {
         let (status, path) = (response.status(), uri.path());
         if status == StatusCode::FORBIDDEN {
             self.0.metrics.refused("scope");
         }
-        let quiet = status.is_success() && (path == ALERTS || callbacks::PATHS.contains(&path));
-        if !changes(method) || path == PREVIEW || quiet || caller.has_told() {
+        let quiet = status.is_success() && (path == ALERTS || signed_paths::ALL.contains(&path));
+        if !changes(method) || path == PREVIEW || quiet || caller.is_audited() {
             return None;
         }
         let outcome = match status {
@@ -200,7 +163,7 @@ async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) -> Res
     response
 }
 
-/// Lets through who has the scope, for the routes that are declared under it.
+/// Refuses callers without the scope, for the routes that are declared under it.
 pub(in crate::api) async fn require(scope: Scope, caller: Caller, request: Request, next: Next) -> Response {
     match caller.require(scope) {
         Ok(()) => next.run(request).await,
@@ -208,7 +171,7 @@ pub(in crate::api) async fn require(scope: Scope, caller: Caller, request: Reque
     }
 }
 
-/// In the shape that whoever asks such a path expects.
+/// The refusal in the format of the API that serves this path.
 pub(in crate::api) fn refusal(path: &str, error: ApiError) -> Response {
     let (status, reason) = (error.status, Reason(error.message.clone()));
     let mut response = if path.starts_with(api::alertmanager::PREFIX) {
@@ -225,7 +188,7 @@ pub(in crate::api) fn refusal(path: &str, error: ApiError) -> Response {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if status == StatusCode::UNAUTHORIZED {
         headers.append(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"stepwatch\""));
-        // What makes a browser ask.
+        // Makes a browser ask for a password.
         headers.append(
             WWW_AUTHENTICATE,
             HeaderValue::from_static("Basic realm=\"stepwatch\", charset=\"UTF-8\""),
@@ -235,7 +198,7 @@ pub(in crate::api) fn refusal(path: &str, error: ApiError) -> Response {
 }
 
 fn door(path: &str, headers: &HeaderMap) -> Door {
-    let [slack, pagerduty] = callbacks::PATHS else { return Door::Api };
+    let [slack, pagerduty] = signed_paths::ALL else { return Door::Api };
     let agent = headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     match path {
         path if path == *slack => Door::Slack,
@@ -251,7 +214,7 @@ fn changes(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// The word for a request that no handler has named.
+/// The action of a request for which no handler has named one.
 fn action(method: &Method, path: &str) -> &'static str {
     let last = path.rsplit('/').next().unwrap_or_default();
     match (method, last) {
@@ -265,7 +228,7 @@ fn action(method: &Method, path: &str) -> &'static str {
         (_, "log-level") => "log-level",
         (&Method::POST, "silences") => "silence",
         (&Method::DELETE, _) => "expire",
-        _ if callbacks::PATHS.contains(&path) => "callback",
+        _ if signed_paths::ALL.contains(&path) => "callback",
         _ => "request",
     }
 }

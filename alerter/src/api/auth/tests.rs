@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::Scope;
+use crate::access::Scope;
 use crate::testing::{TestApp, rank_dead, step, wait_for};
 
 /// A token of each scope, whose name is the scope's; and one that is about some runs only.
@@ -77,7 +77,7 @@ async fn pages(app: &TestApp, runs: &[&str]) -> BTreeMap<String, String> {
     .await
 }
 
-/// Everything that is served and who may ask for it, from the document: nothing is forgotten.
+/// Every route of the document with the scope that it needs: none is forgotten.
 #[tokio::test]
 async fn every_route_asks_for_a_token_and_then_for_its_scope() {
     let app = start(None).await;
@@ -98,7 +98,7 @@ async fn every_route_asks_for_a_token_and_then_for_its_scope() {
             if let Some(scope) = scope {
                 routes.push((method.clone(), path.replace("{id}", "nonsense"), scope));
             } else {
-                assert!(crate::callbacks::PATHS.contains(&path.as_str()), "{method} {path} needs nothing");
+                assert!(crate::signed_paths::ALL.contains(&path.as_str()), "{method} {path} needs nothing");
             }
         }
     }
@@ -111,7 +111,7 @@ async fn every_route_asks_for_a_token_and_then_for_its_scope() {
         }
         for held in Scope::ALL {
             let sent = send(&app, held.as_str(), method, path, None).await;
-            let allowed = super::Scopes::of(&[held]).has(*scope);
+            let allowed = crate::access::Scopes::from_granted(&[held]).has(*scope);
             assert_eq!(
                 !matches!(sent.status, 401 | 403),
                 allowed,
@@ -311,8 +311,8 @@ async fn a_limited_token_brings_alerts_of_its_own_runs_and_no_others() {
     assert_eq!(get(&app, "ingest", "/api/v2/alerts").await.status, 403, "it brings and does not look");
 }
 
-/// A dead node explains what its GPUs do, but not on the word of somebody who has a say of one run
-/// only.
+/// A dead node explains the faults of its GPUs, but not if it was reported with a token that is
+/// limited to one run.
 #[tokio::test]
 async fn a_limited_token_keeps_nothing_quiet_that_is_not_its_own() {
     let app = start(None).await;
@@ -404,15 +404,15 @@ async fn the_log_has_who_did_what_and_who_was_refused() {
             ["actor", "door", "action", "outcome", "detail"].map(|key| e[key].as_str().unwrap().to_owned())
         })
         .collect();
-    let told = |at: usize| rows[at].each_ref().map(String::as_str);
+    let row = |at: usize| rows[at].each_ref().map(String::as_str);
     assert_eq!(rows.len(), 6, "{rows:#?}");
-    assert_eq!(told(0)[..4], ["api:admin", "operator", "reload", "failed"]);
-    assert_eq!(told(1)[..4], ["api:admin", "operator", "log-level", "refused"]);
-    assert_eq!(told(2), ["api:llama", "api", "resolve", "refused", "404: there is no incident \"nonsense\""]);
-    assert_eq!(told(3), ["api:ack (alice)", "api", "ack", "done", ""]);
-    assert_eq!(told(4)[..4], ["api:read", "api", "ack", "refused"]);
-    assert!(told(4)[4].starts_with("403: this needs a token with the scope ack"), "{:?}", told(4));
-    assert_eq!(told(5)[..4], ["", "api", "ack", "refused"]);
+    assert_eq!(row(0)[..4], ["api:admin", "operator", "reload", "failed"]);
+    assert_eq!(row(1)[..4], ["api:admin", "operator", "log-level", "refused"]);
+    assert_eq!(row(2), ["api:llama", "api", "resolve", "refused", "404: there is no incident \"nonsense\""]);
+    assert_eq!(row(3), ["api:ack (alice)", "api", "ack", "done", ""]);
+    assert_eq!(row(4)[..4], ["api:read", "api", "ack", "refused"]);
+    assert!(row(4)[4].starts_with("403: this needs a token with the scope ack"), "{:?}", row(4));
+    assert_eq!(row(5)[..4], ["", "api", "ack", "refused"]);
     let mine = get(&app, "admin", "/api/v1/audit?actor=api:ack%20(alice)&limit=5").await.json();
     assert_eq!(mine["entries"][0]["target"], json!(id));
     for bad in ["limit=0", "door=window", "since=soon", "colour=red"] {

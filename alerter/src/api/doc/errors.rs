@@ -1,4 +1,4 @@
-//! Errors, as the document tells of them.
+//! Errors in the OpenAPI document.
 
 use std::collections::BTreeMap;
 
@@ -14,32 +14,33 @@ macro_rules! errors {
 
         impl IntoResponses for $name {
             fn responses() -> BTreeMap<String, RefOr<Response>> {
-                BTreeMap::from([told($status, concat!($($doc),*).trim())])
+                BTreeMap::from([described($status, concat!($($doc),*).trim())])
             }
         }
     )*};
 }
 
 errors! {
-    /// What is asked for does not read, or may not be asked for; the error says what of it.
+    /// The request is malformed, or asks for something that is not allowed; the error has the
+    /// reason.
     BadRequest "400"
-    /// There is no such thing.
+    /// It does not exist.
     NotFound "404"
-    /// It is not so, or not any more.
+    /// The present state does not allow it.
     Conflict "409"
     /// The body is too large.
     TooLarge "413"
-    /// The body is not said to be `application/json`.
+    /// The content type of the body is not `application/json`.
     NotJson "415"
-    /// There are as many as the configuration allows.
+    /// The configured limit is reached.
     Full "429"
-    /// The store did not answer; the alerter's log says why.
+    /// The store did not answer; the reason is in the alerter's log.
     Broken "500"
     /// The token that was sent may not do this.
     Forbidden "403"
 }
 
-/// Nobody is let in without a token, or a user's name and password.
+/// A token is needed, or a user's name and password.
 pub(in crate::api) struct Unauthorized;
 
 /// See [`too_slow`].
@@ -58,7 +59,7 @@ impl IntoResponses for TooSlow {
     }
 }
 
-/// When whoever asks must ask again; `error` is the shape of our own words for it.
+/// Answers after which the caller must try again; `error` is the schema of our own errors.
 pub(in crate::api) fn too_slow(error: RefOr<Schema>) -> BTreeMap<String, RefOr<Response>> {
     let why = "The alerter is stopping, its store is slow, the request took too long, or others of its kind have taken all the \
                room there is for them: ask again";
@@ -74,12 +75,12 @@ fn body() -> Content {
     Content::new(Some(RefOr::Ref(Ref::from_schema_name(ErrorBody::name()))))
 }
 
-fn told(status: &str, why: &str) -> (String, RefOr<Response>) {
+fn described(status: &str, why: &str) -> (String, RefOr<Response>) {
     let response = ResponseBuilder::new().description(why).content("application/json", body()).build();
     (status.to_owned(), RefOr::T(response))
 }
 
-/// By us in JSON, or by the server in front of us in a line of text.
+/// Either our JSON, or a line of text from the server in front of us.
 fn either(why: &str) -> RefOr<Response> {
     let response = ResponseBuilder::new().description(why).content("application/json", body());
     RefOr::T(response.content("text/plain", Content::new(Some(String::schema()))).build())

@@ -1,8 +1,8 @@
-//! How the document tells of types that are not the API's own: words of the engine, labels,
-//! matchers, numbers, times.
+//! Schemas of types that are not the API's own: enums of the engine, labels, matchers, numbers,
+//! times.
 //!
-//! The engine knows nothing of documents. Words are listed here once more, in a way that does not
-//! compile when one is missing.
+//! The engine does not depend on the OpenAPI crates. Its enums are listed here once more, in a way
+//! that does not compile when a variant is missing.
 
 use std::borrow::Cow;
 
@@ -38,7 +38,7 @@ macro_rules! words {
 
         impl PartialSchema for $name {
             fn schema() -> RefOr<Schema> {
-                // A word that is not listed does not compile.
+                // A variant that is not listed does not compile.
                 const _: fn($of) = |word| match word { $(<$of>::$variant => {})* };
                 described(concat!($($doc),*), words_of(vec![$(word(<$of>::$variant)),*]))
             }
@@ -53,26 +53,27 @@ macro_rules! words {
 }
 
 words! {
-    /// `page` wakes someone, `ticket` is for the day, `info` is told to nobody.
+    /// `page` wakes someone, `ticket` is for the day, `info` notifies nobody.
     Severity = stepwatch_model::Severity { Info Ticket Page }
-    /// What an incident is about, coarsely: a run or node has at most one open incident a cause.
+    /// The coarse subject of an incident: a run or node has at most one open incident a cause.
     Cause = stepwatch_model::Cause {
         Numerics Speed Progress Checkpoint Telemetry Hardware Config User Node Signal Alerting External
     }
-    /// Where an incident stands.
+    /// The state of an incident.
     IncidentState = incident::State { Open Acknowledged Resolved }
-    /// How an incident ended: by a person, by word of its sender, by what is measured, in silence
-    /// (stale), with its run, or told in another.
+    /// How an incident ended: resolved by a person, resolved by its sender, cleared by
+    /// measurements, stale because nothing was received, ended with its run, or replaced by
+    /// another.
     Ended = incident::Ended { Person Sender Clear Stale RunEnded Replaced }
-    /// Why an open incident is told to nobody: a silence, an incident that explains it, or one that
-    /// tells of many.
+    /// Why an open incident notifies nobody: a silence, an incident that explains it, or an
+    /// incident that stands for many.
     Hidden = incident::Hidden { Silenced Inhibited RolledUp }
-    /// What a message is to its receiver.
+    /// The effect of a message on its receiver.
     Action = effect::Action { Trigger Update Ack Resolve }
-    /// What became of a message. `ambiguous`: sent, and nobody knows whether it arrived;
-    /// `superseded`: a newer one says it better.
+    /// The state of a message. `ambiguous`: sent, and it is unknown whether it arrived;
+    /// `superseded`: a newer one replaced it.
     DeliveryState = store::DeliveryState { Pending Attempting Ambiguous Delivered Failed Superseded }
-    /// Where a silence stands.
+    /// The state of a silence.
     SilenceState = silence::Phase { Pending Active Expired }
 }
 
@@ -97,9 +98,9 @@ macro_rules! named {
 }
 
 named! {
-    /// What is wrong, finely. More may be added; those that there are keep their names.
+    /// The precise kind of a problem. Kinds may be added; existing names stay.
     Kind => words_of(stepwatch_model::Kind::ALL.iter().map(|kind| kind.as_str().into()).collect());
-    /// Why a message was sent. More may be added; those that there are keep their names.
+    /// Why a message was sent. Reasons may be added; existing names stay.
     Reason => words_of(message::Reason::ALL.iter().map(|reason| reason.as_str().into()).collect());
     /// Names to values.
     Labels => ObjectBuilder::new()
@@ -173,10 +174,10 @@ impl ToSchema for Number {
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "it is only described: the engine's own type is what is written")]
 pub struct Suspect {
-    /// Who or what, as data: one key, which is its kind.
+    /// The suspect as data: one key, which is its kind.
     #[schema(value_type = Object, examples(json!({"gpu": {"node": "gpu-042", "index": 3, "uuid": "GPU-2f3c", "pci": ""}})))]
     target: (),
-    /// The same in words.
+    /// The suspect in words.
     #[schema(examples("node gpu-042"))]
     what: String,
     #[schema(examples("rank 17 computes 2.3 times as long as the others"))]
@@ -229,28 +230,28 @@ pub struct Forecast {
     seconds: f64,
 }
 
-/// What speaks against a suspect.
+/// A piece of evidence against a suspect.
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "it is only described: the engine's own type is what is written")]
 pub struct Evidence {
-    /// What was seen or said, as data: a word, or one key, which is its kind.
+    /// The observation as data: a word, or one key, which is its kind.
     #[schema(value_type = Object, examples(json!({"computes_longer": {"value": 2.3, "others": 7, "stage": null, "since_step": 900}})))]
     observation: (),
-    /// What it was seen of, where that is not the suspect itself.
+    /// Where it was observed, if that is not the suspect itself.
     #[schema(value_type = Option<Object>)]
     of: (),
-    /// The same in words.
+    /// The observation in words.
     words: String,
-    /// The number that was observed, where it has one.
+    /// The observed number, if there is one.
     #[schema(value_type = Number, required = false)]
     value: Option<f64>,
-    /// What was expected.
+    /// The expected number.
     #[schema(value_type = Number, required = false)]
     expected: Option<f64>,
     unit: Option<String>,
     /// When it began, in Unix milliseconds, once it was weighed.
     since: Option<i64>,
-    /// 1 of what was told, ln(1 + S/h) of a statistic that stands at S with its bound at h.
+    /// 1 for a reported fault, ln(1 + S/h) for a statistic that stands at S with its bound at h.
     #[schema(value_type = Number, required = false)]
     strength: Option<f64>,
     /// Score of the suspect when it was ranked, on the last piece that counted.

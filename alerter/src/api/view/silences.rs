@@ -32,26 +32,25 @@ pub struct SilenceView {
     pub expire_on_resolve: bool,
     /// The run that announced a planned restart.
     pub planned_by: Option<String>,
-    /// Open incidents that it keeps quiet.
+    /// Open incidents that it suppresses.
     pub incidents: Vec<String>,
-    /// Where it is answered that one was asked for: what is doubtful of it, as labels that nothing
-    /// has had yet.
+    /// In the answer to a new silence: warnings about labels that nothing has had yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// A silence as it is asked for.
+/// A silence to create or change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(examples(examples::wish))]
 pub struct WishView {
-    /// Of a silence that is to be changed.
+    /// The id of the silence to change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// All of them must hold, and at least one must not hold of nothing.
+    /// All of them must hold, and at least one must not match an absent label.
     #[schema(value_type = Vec<schema::Matcher>, min_items = 1, max_items = 32)]
     pub matchers: Vec<Matcher>,
-    /// Now unless said otherwise.
+    /// Now unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts_at: Option<When>,
     /// Exactly one of this and `duration` is needed.
@@ -63,14 +62,14 @@ pub struct WishView {
     pub duration: Option<Span>,
     #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub created_by: String,
-    /// Why: nobody may be kept from news without a reason.
+    /// The reason: people must not be kept from news without one.
     #[schema(min_length = 1, max_length = 2000, pattern = r"\S")]
     pub comment: String,
     #[serde(default)]
     pub expire_on_resolve: bool,
 }
 
-/// What a silence would keep quiet, and would have.
+/// The incidents that a silence would suppress, and would have suppressed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PreviewView {
     pub open: Vec<IncidentView>,
@@ -80,6 +79,6 @@ pub struct PreviewView {
     #[schema(value_type = Vec<schema::Labels>)]
     pub alerts: Vec<Labels>,
     pub days: u32,
-    /// False if there were more incidents than are looked through.
+    /// False if there were more incidents than were examined.
     pub complete: bool,
 }

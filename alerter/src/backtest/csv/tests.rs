@@ -69,7 +69,11 @@ fn counts_the_rows_of_an_export_over_time() {
     let own = format!(r#""Wall Time",{},{}"#, columns("a", "_step"), columns("a", "loss"));
     let mut rows = Rows::new(Header::parse(&own).unwrap());
     let e = one(&mut rows, "1795227416,70,70,70,2.5,2.5,2.5");
-    assert_eq!((e.step, e.ts), (Some(70), Some(1_795_227_416.0)), "a step that is told is not counted");
+    assert_eq!(
+        (e.step, e.ts),
+        (Some(70), Some(1_795_227_416.0)),
+        "a step that the file contains is not counted"
+    );
     assert!(Header::parse("Wall Time,loss").is_none(), "no export");
 }
 

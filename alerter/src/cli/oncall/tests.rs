@@ -8,7 +8,7 @@ fn answer(schedule: Option<&str>, at: &str, days: u32) -> Result<OnCallView, Str
     let config = Config::parse(std::path::Path::new("alerter.yml"), SAMPLE).unwrap();
     let (oncall, missing) = config.file.oncall(Ts(0));
     assert_eq!(missing, Vec::<String>::new());
-    OnCallView::of(&oncall, schedule, Some(Moment::parse(at).unwrap()), days, Ts(0))
+    OnCallView::from_on_call(&oncall, schedule, Some(Moment::parse(at).unwrap()), days, Ts(0))
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn json_is_what_the_api_answers() {
 }
 
 #[test]
-fn whoever_is_told_when_nobody_is_on_call_is_named() {
+fn whoever_is_notified_when_nobody_is_on_call_is_named() {
     let mut view = answer(Some("office"), "2026-10-24T15:00:00Z", 1).unwrap();
     let line = |view: &OnCallView| {
         let mut out = Vec::new();
@@ -35,10 +35,10 @@ fn whoever_is_told_when_nobody_is_on_call_is_named() {
     };
     view.schedules[0].on_call.clear();
     view.schedules[0].fallback = vec!["chat".into()];
-    assert!(line(&view).unwrap().ends_with("; told instead: chat"), "{view:?}");
+    assert!(line(&view).unwrap().ends_with("; notified instead: chat"), "{view:?}");
     view.schedules[0].fallback.clear();
-    let told = "; told instead: the others of the level, or whoever is nearest if it names no others";
-    assert!(line(&view).unwrap().ends_with(told), "{view:?}");
+    let instead = "; notified instead: the others of the level, or whoever is nearest if it names no others";
+    assert!(line(&view).unwrap().ends_with(instead), "{view:?}");
 }
 
 #[test]

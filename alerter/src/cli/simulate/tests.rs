@@ -44,15 +44,15 @@ fn somebody_answers() {
 fn a_ticket_by_its_route_as_json() {
     let words = ["--severity", "ticket", "--at", "2026-10-26T15:00:00Z", "--format", "json"];
     let story: serde_json::Value = serde_json::from_str(&simulate(&words).unwrap()).unwrap();
-    let told: Vec<&str> =
+    let receivers: Vec<&str> =
         story["entries"].as_array().unwrap().iter().filter_map(|e| e["receiver"].as_str()).collect();
-    assert_eq!(told, ["chat"]);
+    assert_eq!(receivers, ["chat"]);
 }
 
-/// Whatever the routes say of such a fault, of a store that takes nothing everybody is told who can
-/// be woken.
+/// Whatever the routes say of such a fault: of a store that refuses writes, every receiver that
+/// wakes is notified.
 #[test]
-fn a_fault_of_the_alerter_says_whom_one_of_the_store_is_told() {
+fn a_fault_of_the_alerter_shows_whom_one_of_the_store_notifies() {
     let words = ["--kind", "alerter_fault", "--at", "2026-10-26T15:00:00Z", "--for", "5m"];
     let as_json = |config: &str| -> serde_json::Value {
         let words = [&words[..], &["--format", "json"]].concat();

@@ -16,10 +16,10 @@ async fn incidents_are_answered_from_a_shell() {
 
     let (status, out, _) = ask(&["incidents", "ack", &id, "--by", "alice"]).await;
     assert!(status == 0 && out.contains("acknowledged by alice"), "{out}");
-    // Whoever comes second learns who was first.
+    // The second answer names the first person.
     let (status, out, _) = ask(&["incidents", "ack", &id, "--by", "bob"]).await;
     assert!(status == 0 && out.contains("was already acknowledged by alice at 2"), "{out}");
-    // Whoever repeats a word does not.
+    // A repeated answer does not.
     let (_, out, _) = ask(&["incidents", "ack", &id, "--by", "alice"]).await;
     assert!(out.contains(" acknowledged by alice: "), "{out}");
     // Without a name it is answered all the same.
@@ -32,7 +32,7 @@ async fn incidents_are_answered_from_a_shell() {
     assert!(status == 0 && out.ends_with("noted by alice\n"), "{out}");
     let (status, out, _) = ask(&["incidents", "unack", &id, "--by", "alice"]).await;
     assert!(status == 0 && out.contains("given back by alice"), "{out}");
-    // Nobody has it: nothing changes.
+    // Nobody has acknowledged it: nothing changes.
     assert_eq!(ask(&["incidents", "unack", &id, "--by", "alice"]).await.0, 0);
     let (status, out, _) = ask(&["incidents", "escalate", &id, "--by", "bob", "--format", "json"]).await;
     let escalated: serde_json::Value = serde_json::from_str(&out).unwrap();
@@ -53,10 +53,13 @@ async fn incidents_are_answered_from_a_shell() {
     for what in ["the switch is replaced", "asked for the next level"] {
         assert!(out.contains(what), "{what}: {out}");
     }
-    // Why it rang, and why whoever knew of it heard the rest.
-    for words in
-        ["new incident (first)", "every receiver (no routes)", "it knew of the incident", "delivered after"]
-    {
+    // Why it called, and why receivers that were notified before got the rest.
+    for words in [
+        "new incident (first)",
+        "every receiver (no routes)",
+        "notified of the incident before",
+        "delivered after",
+    ] {
         assert!(out.contains(words), "{words} in {out}");
     }
     let dir = tempfile::tempdir().unwrap();

@@ -95,7 +95,7 @@ fn mistakes_in_a_value_are_pointed_at() {
 }
 
 #[test]
-fn mistakes_between_values_are_told_all_at_once() {
+fn mistakes_between_values_are_reported_all_at_once() {
     let text = r#"
 time_intervals:
   - {name: empty}

@@ -1,5 +1,4 @@
-//! The looks of an incident in a mailbox: one column, no images, nothing fetched, readable where
-//! styles are dropped.
+//! The HTML of a mail: one column, no images, nothing fetched, readable without styles.
 
 use std::fmt::Write as _;
 

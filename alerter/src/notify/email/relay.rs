@@ -1,5 +1,5 @@
-//! One conversation with the relay, which answers for each recipient on its own: those that it
-//! takes get the message, whatever it says of the others.
+//! One SMTP conversation with the relay, which answers for each recipient separately: the accepted
+//! ones get the message even if it refuses others.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use stepwatch_kit::config::Secret;
 use super::ERROR_MAX;
 use crate::notify::{Failure, FailureClass, line};
 
-/// One command and its answer; a relay that scans for viruses takes its time over the last one.
+/// Time for one command and its answer; a relay that scans for viruses needs long for the last one.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
-/// A message that was taken is not put at risk by a relay that does not say goodbye.
+/// A relay that does not answer QUIT must not endanger a message that it has accepted.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// `Service not available, closing transmission channel`: about the connection, not about a
 /// recipient.
@@ -28,7 +28,7 @@ pub(super) struct Relay {
     pub(super) encryption: Encryption,
     pub(super) hello: ClientId,
     pub(super) credentials: Option<Credentials>,
-    /// What no error may show.
+    /// Secrets that no error may contain.
     pub(super) password: Option<Secret>,
 }
 
@@ -38,19 +38,19 @@ pub(super) enum Encryption {
     Wrapper(TlsParameters),
 }
 
-/// What the relay said of each recipient.
+/// The relay's answers by recipient.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// They have the message.
+    /// The recipients that have the message.
     pub(super) accepted: Vec<Address>,
-    /// They never will, and why.
+    /// The recipients that never will, and why.
     pub(super) refused: Vec<(Address, String)>,
-    /// They may, later.
+    /// The recipients that may get it later.
     pub(super) deferred: Vec<(Address, String)>,
 }
 
 impl Relay {
-    /// One message to whoever of them the relay takes it for. The error is about all of them.
+    /// Sends one message to the recipients that the relay accepts. An error applies to all of them.
     pub(super) async fn send(&self, from: &Address, to: &[Address], mail: &[u8]) -> Result<Answers, Failure> {
         let mut connection = self.connect().await.map_err(|err| self.judge(&err, false))?;
         let answers = self.converse(&mut connection, from, to, mail).await;
@@ -107,7 +107,7 @@ impl Relay {
         Ok(answers)
     }
 
-    /// `sent`: the whole message was on its way, so that a relay which did not answer may have it.
+    /// `sent`: the whole message was sent, so that a relay which did not answer may have it.
     fn judge(&self, err: &SmtpError, sent: bool) -> Failure {
         let mut text = err.to_string();
         let mut cause = std::error::Error::source(err);
@@ -122,13 +122,13 @@ impl Relay {
         if err.is_permanent() {
             return Failure { class: FailureClass::Permanent, error, ambiguous: false, memory: None };
         }
-        // A relay that says "later" has not taken it.
+        // A relay that answers "later" has not accepted it.
         Failure::transient(error, sent && !err.is_transient())
     }
 }
 
 impl Answers {
-    /// What a failure of the whole message says of each.
+    /// A failure of the whole message, for each recipient.
     pub(super) fn to_all(to: Vec<Address>, failure: &Failure) -> Self {
         let all = to.into_iter().map(|to| (to, failure.error.clone())).collect();
         if failure.class == FailureClass::Permanent {
@@ -144,7 +144,7 @@ impl Answers {
     }
 }
 
-/// What the message needs the relay to understand.
+/// The SMTP extensions that the message needs.
 fn options(
     connection: &AsyncSmtpConnection,
     from: &Address,

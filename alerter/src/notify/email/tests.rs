@@ -163,7 +163,7 @@ async fn an_address_that_must_wait_does_not_keep_the_others_waiting() {
         "{}",
         first.error
     );
-    // After a restart too nobody gets it twice, and it is the same message.
+    // After a restart too no recipient gets it twice, and it is the same message.
     let again = bench.try_send(&n, first.memory.as_deref()).await.unwrap_err();
     bench.relay.change(|s| s.later.clear());
     let receipt = bench.try_send(&n, again.memory.as_deref()).await.unwrap();
@@ -199,7 +199,7 @@ async fn an_address_that_must_wait_for_ever_is_given_up_once_others_have_it() {
         }
         assert_eq!((tries, bench.relay.with(|s| s.mails.len())), (most, mails as usize));
     }
-    // Where nobody has it there is nothing to be content with.
+    // If no recipient has it, it is not delivered.
     bench.relay.change(|s| {
         s.later.insert("oncall@example.com".into());
     });
@@ -227,7 +227,7 @@ async fn a_relay_that_fails_takes_nothing_back_from_those_who_have_it() {
         (memory, tries) = (failure.memory, tries + 1);
     }
     assert_eq!(tries, PARTLY_PAGE_MAX);
-    // Refusals are about whoever is left.
+    // Refusals apply to the remaining recipients.
     bench.relay.change(|s| s.faults.push_back(SmtpFault::Mail(554)));
     bench.try_send(&n, first.memory.as_deref()).await.unwrap();
     bench.relay.change(|s| drop(s.accounts.insert(FakeSmtp::USER.into(), "changed".into())));

@@ -1,9 +1,8 @@
-//! What the alerts of one incident are called, which of them are open, and what a message makes of
-//! them.
+//! The alerts of one incident: their keys, which of them are open, and what a message does to them.
 //!
-//! PagerDuty rings once an alert, so that each call is an alert of its own. Its number was kept
-//! before it was sent: a call that is repeated after a crash names the same alert, and one that may
-//! have rung is answered with the others.
+//! PagerDuty notifies people once an alert, so that each call is an alert of its own. Its number
+//! was stored before it was sent: a call that is repeated after a crash names the same alert, and
+//! one that may have arrived is answered with the others.
 
 use std::fmt;
 
@@ -12,17 +11,17 @@ use stepwatch_model::time::{Span, Ts};
 use crate::notify::Ring;
 use crate::notify::text::shorten;
 
-/// Of the service, in characters.
+/// Characters of a key, the service's limit.
 const DEDUP_KEY_MAX: usize = 255;
 const TICKET_SUFFIX: &str = "-ticket";
 /// What may follow the incident's id: the suffix above, and a dash with a number.
 const SUFFIXES_MAX: usize = TICKET_SUFFIX.len() + 11;
 
-/// Alerts of one incident that are open at once. The oldest is resolved when another rings: nobody
-/// answered it, and each is one more to answer.
+/// Alerts of one incident that are open at once. The oldest is resolved when there is another call:
+/// nobody answered it, and each is one more to answer.
 const OPEN_MAX: usize = 10;
 
-/// How a call that follows another one rings.
+/// The effect of a call that follows another one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Repeats {
@@ -33,18 +32,18 @@ pub enum Repeats {
     Service,
 }
 
-/// What a message is to this service.
+/// The effect of a message on this service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Intent {
-    /// It is to ring.
+    /// It notifies people.
     Call(Ring),
-    /// To be read by whoever looks at the alert; `own` is its number, should there be none. `back`:
-    /// nobody has the alert any more, and it rings by itself.
+    /// Information for readers of the alert; `own` is its number, should there be no alert. `back`:
+    /// nobody has the alert any more, and the service calls by itself.
     News {
         own: Option<Ring>,
         back: bool,
     },
-    /// Somebody has it. `there`: they said so in this service.
+    /// Somebody has it. `there`: the acknowledgement was given in this service.
     Ack {
         there: bool,
     },
@@ -59,14 +58,14 @@ pub(super) struct Step {
     pub(super) ring: Ring,
 }
 
-/// What one receiver has of an incident, as its notifier remembers it.
+/// The alerts of an incident at one receiver: the notifier's memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Lane {
     /// The alerts that are open, oldest first.
     open: Vec<Ring>,
     /// Somebody has them.
     taken: bool,
-    /// When the last of them rang.
+    /// When the last of them was triggered.
     rang: Option<Ts>,
     /// The time of the message that is about to be sent.
     now: Ts,
@@ -91,15 +90,15 @@ impl Lane {
         lane
     }
 
-    /// As it is now, for a service that resolves by itself what is open for so long.
+    /// The lane at this time, for a service that resolves by itself what is open for so long.
     pub(super) fn at(self, now: Ts, auto_resolve: Span) -> Self {
         let expired = auto_resolve > Span::ZERO && self.rang.is_some_and(|rang| now - rang >= auto_resolve);
         Self { now, expired, ..self }
     }
 
-    /// What is to be sent, in this order, and what is open then. It follows from what is kept
-    /// alone, so that the same again names the same alerts. Of `unsure` nobody knows whether
-    /// they arrived: they are answered as if they had.
+    /// What to send, in this order, and what is open then. It follows from the stored state alone,
+    /// so that a repetition names the same alerts. It is unknown whether the calls in `unsure`
+    /// arrived: they are answered as if they had.
     pub(super) fn after(&self, intent: Intent, repeats: Repeats, unsure: &[Ring]) -> (Vec<Step>, Self) {
         let unsure = unsure.iter().filter(|ring| !self.open.contains(ring));
         let all = self.open.iter().chain(unsure).copied().collect::<Vec<_>>();
@@ -107,10 +106,10 @@ impl Lane {
         match intent {
             Intent::Nothing => (Vec::new(), self.clone()),
             Intent::Call(ring) => self.call(ring, repeats, all),
-            // It would open another alert, and ring.
+            // It would open another alert, and notify people.
             Intent::News { .. } if self.expired => (Vec::new(), self.clone()),
             Intent::News { own, back } => {
-                // Under the alert that rang last, if there is one: another would ring.
+                // Under the last alert, if there is one: another would notify people.
                 let Some(ring) = self.open.iter().max_by_key(|ring| ring.page).copied().or(own) else {
                     return (Vec::new(), self.clone());
                 };
@@ -121,7 +120,7 @@ impl Lane {
                 };
                 (vec![Step { action: "trigger", ring }], Self { taken: self.taken && !back, ..lane })
             }
-            // Whoever acknowledged the only one there may have changed their mind since.
+            // The person who acknowledged the only alert there may have taken it back since.
             Intent::Ack { there } => {
                 let steps = if there && all.len() <= 1 { Vec::new() } else { each("acknowledge") };
                 (steps, Self { open: all.clone(), taken: true, ..self.clone() })
@@ -144,7 +143,7 @@ impl Lane {
         let ring = standing.filter(|_| repeats == Repeats::Service).unwrap_or(ring);
         steps.push(Step { action: "trigger", ring });
         if ring.page {
-            // What was a ticket is a page. The alert that rings goes before; should the other fail,
+            // A ticket has become a page. The new alert goes before; should the other step fail,
             // repeating both does no harm.
             steps.extend(open.extract_if(.., |had| !had.page).map(resolve));
         }
@@ -183,7 +182,7 @@ pub(crate) fn ring_of(key: &str) -> (&str, Ring) {
     (id, Ring { number, page })
 }
 
-/// What is remembered of a lane, with an alert that a person opened again.
+/// The memory of a lane, with an alert that a person opened again.
 pub(crate) fn with_open(memory: Option<&str>, ring: Ring) -> String {
     let mut lane = Lane::read(memory);
     if !lane.open.contains(&ring) {
@@ -239,7 +238,7 @@ mod tests {
         let (sent, later) = steps(&at(60, Span::secs(60)), NEWS, Repeats::Rings);
         assert_eq!(sent, [""; 0]);
         assert_eq!(steps(&at(60, Span::ZERO), NEWS, Repeats::Rings).0, ["trigger I"], "it never does");
-        // A call rings all the same, and news go under that.
+        // A call notifies people all the same, and later news goes under it.
         let (sent, later) = steps(&later, Intent::Call(page(2)), Repeats::Rings);
         assert_eq!(sent, ["trigger I-2"]);
         let later = Lane::read(Some(&later.to_string())).at(Ts(62_000), Span::secs(60));
@@ -294,7 +293,7 @@ mod tests {
             (sent, taken.to_string()),
             (vec!["acknowledge I-2".into(), "acknowledge I".into()], "1 2 taken".into())
         );
-        // Repeated under its own key; what may never have come to be is no place for news.
+        // Repeated under its own key: news must not go under an alert that may never have existed.
         assert_eq!(unsure(&lane, Intent::Call(page(2)), Repeats::Rings, &maybe).0, ["trigger I-2"]);
         assert_eq!(unsure(&lane, NEWS, Repeats::Rings, &maybe).0, ["trigger I"]);
     }

@@ -1,31 +1,31 @@
-//! What Slack's answers mean. Nearly every refusal comes with HTTP 200 and `ok: false`.
+//! Classification of Slack's answers. Nearly every refusal comes with HTTP 200 and `ok: false`.
 
 use serde_json::Value;
 
 use crate::notify::http::{Answer, Http};
 use crate::notify::{Failure, FailureClass};
 
-/// A call that did not succeed: Slack's name of the error, empty if it gave none, and what to make
-/// of it.
+/// A call that did not succeed: Slack's name of the error, empty if it gave none, and its
+/// classification.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) error: String,
     pub(super) failure: Failure,
 }
 
-/// The message stands, but will not change.
+/// The message exists, but cannot be changed.
 pub(super) const EDIT_IMPOSSIBLE: &[&str] = &["cant_update_message", "edit_window_closed", "update_failed"];
 
-/// The blocks are at fault and not what they say.
+/// Slack refuses the blocks because of their layout, not their text.
 pub(super) const LAYOUT_REFUSED: &[&str] =
     &["invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "block_mismatch"];
 
-/// Slack's own trouble; whether it acted before it said so is not known.
+/// Errors of Slack itself; it may have acted before it failed.
 const TRANSIENT: &[&str] = &["internal_error", "fatal_error", "request_timeout", "service_unavailable"];
 
 const RATE_LIMITED: &[&str] = &["ratelimited", "rate_limited", "message_limit_exceeded"];
 
-/// What to do about errors that a person has to mend.
+/// Instructions for errors that a person has to fix.
 const HINTS: &[(&str, &str)] = &[
     ("channel_not_found", "no such channel, or it is private and the bot is not in it: /invite the bot"),
     ("not_in_channel", "the bot is not in the channel: /invite it there"),
@@ -51,7 +51,7 @@ pub(super) fn read(http: &Http, method: &str, answer: Result<Answer, Failure>) -
     match (body["ok"].as_bool(), body["error"].as_str()) {
         (Some(true), _) => Ok(body),
         (Some(false), error) => Err(refusal(http, method, error.unwrap_or("unknown_error"), &body)),
-        // A proxy or a portal answered in Slack's place.
+        // A proxy or a portal answered in place of Slack.
         (None, _) => {
             let text = format!("{method}: the answer is not Slack's (no \"ok\" in it)");
             Err(plain(http.failure(FailureClass::Transient, true, &text)))

@@ -1,8 +1,7 @@
-//! The way back from Slack: what buttons need to be heard, and the addresses that an answer may go
-//! to.
+//! The way back from Slack: what clicks need to arrive, and the addresses that an answer may go to.
 //!
-//! Slack names the address to answer a click at, and the one of a socket. Both come from outside,
-//! so that neither is believed beyond Slack's own hosts; where the API's address is another one (a
+//! Slack sends the address for the answer to a click, and the address of a socket. Both come from
+//! outside, so only Slack's own hosts are accepted; where the API's address is another one (a
 //! proxy, a test), that host takes their place.
 
 use serde_json::{Value, json};
@@ -14,33 +13,37 @@ use super::super::http::Http;
 use super::people::Home;
 use super::{API_URL, Answers, Config, SecretSource, answer};
 
-/// Where clicks are answered.
+/// Hosts for answers to clicks.
 const RESPONSE_HOST: &str = "hooks.slack.com";
-/// Where sockets are.
+/// Hosts of sockets.
 const SOCKET_DOMAIN: &str = ".slack.com";
 
-/// A Slack app, as far as it talks back.
+/// A Slack app, for callbacks.
 #[derive(Debug)]
 pub struct App {
     http: Http,
     api_url: String,
-    /// With it, clicks come by HTTP and are believed.
+    /// With it, clicks by HTTP are accepted.
     signing_secret: Option<Secret>,
-    /// With it, clicks come through a socket that we open.
+    /// With it, clicks arrive through a socket that the alerter opens.
     app_token: Option<Secret>,
-    /// The bot's.
+    /// The bot's token.
     token: Secret,
     answers: Answers,
-    /// Once Slack has said it.
+    /// Set once Slack has answered.
     home: OnceCell<Home>,
 }
 
 impl App {
-    /// `None` where clicks could not be heard, so that no buttons are shown.
-    pub(super) fn of(config: &Config, api_url: &str, token: &Secret) -> Result<Option<Self>, String> {
+    /// `None` if clicks could not arrive, so that no buttons are shown.
+    pub(super) fn from_config(
+        config: &Config,
+        api_url: &str,
+        token: &Secret,
+    ) -> Result<Option<Self>, String> {
         let (file, env) = (config.signing_secret_file.as_ref(), config.signing_secret_env.as_ref());
         let is_token = |text: &str| text.starts_with("xox") || text.starts_with("xapp-");
-        let signing_secret = match SecretSource::of("signing_secret", file, env)? {
+        let signing_secret = match SecretSource::from_keys("signing_secret", file, env)? {
             None => None,
             Some(source) => {
                 let secret = source.read()?;
@@ -51,7 +54,7 @@ impl App {
             }
         };
         let (file, env) = (config.app_token_file.as_ref(), config.app_token_env.as_ref());
-        let app_token = match SecretSource::of("app_token", file, env)? {
+        let app_token = match SecretSource::from_keys("app_token", file, env)? {
             None => None,
             Some(source) => {
                 let token = source.read()?;
@@ -74,7 +77,7 @@ impl App {
         self.signing_secret.as_ref()
     }
 
-    /// Tells two receivers of one app: they share its socket.
+    /// Identifies the app: two receivers of one app share its socket.
     pub(crate) fn app_token(&self) -> Option<&Secret> {
         self.app_token.as_ref()
     }
@@ -83,7 +86,7 @@ impl App {
         self.answers
     }
 
-    /// Where the bot is at home; asked for until Slack has said it once.
+    /// The bot's home workspace; asked for until Slack has answered once.
     pub(crate) async fn home(&self) -> Result<&Home, String> {
         let ask = || async {
             let url = format!("{}/auth.test", self.api_url);
@@ -91,12 +94,12 @@ impl App {
             let request = request.header("Content-Type", "application/x-www-form-urlencoded").body("");
             let reply = answer::read(&self.http, "auth.test", self.http.send(request).await);
             let reply = reply.map_err(|refusal| refusal.failure.error)?;
-            Home::of(&reply).ok_or_else(|| "auth.test: the answer names no team".to_owned())
+            Home::from_auth_test(&reply).ok_or_else(|| "auth.test: the answer names no team".to_owned())
         };
         self.home.get_or_try_init(ask).await
     }
 
-    /// Shows `text` to the one who clicked, and to nobody else.
+    /// Shows `text` only to the person who clicked.
     pub(crate) async fn whisper(&self, response_url: &str, text: &str) -> Result<(), String> {
         let url = self.response_address(response_url)?;
         let body = json!({"response_type": "ephemeral", "replace_original": false, "text": text});
@@ -153,7 +156,7 @@ impl App {
     }
 }
 
-/// No port but the scheme's own, and nobody's name before the host.
+/// Whether the port is the scheme's own, and there is no user before the host.
 fn own_port(url: &Url) -> bool {
     url.port().is_none() && url.username().is_empty() && url.password().is_none()
 }

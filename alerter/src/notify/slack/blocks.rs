@@ -1,9 +1,9 @@
-//! The looks of an incident in Slack, as Block Kit, within its limits.
+//! The layout of an incident in Slack, as Block Kit, within its limits.
 //!
 //! Text that comes from a run is untrusted: `&`, `<` and `>` are escaped, so that it can neither
 //! mention anybody nor make a link, and every text object is `verbatim`, so that Slack turns
 //! nothing into a link by itself. Slack has no escape for the characters that make text bold,
-//! italic, struck or code: where they could, others that look like them stand in their place.
+//! italic, struck or code: where they could, they are replaced by others that look like them.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ use crate::notify::text::{clean, line, web_link};
 const HEADER_MAX: usize = 150;
 const BUTTON_MAX: usize = 75;
 const HREF_MAX: usize = 3000;
-/// Ours, so that the whole stays below Slack's limit and on one screen.
+/// Our own limits, so that the whole stays below Slack's limit and on one screen.
 const SUMMARY_MAX: usize = 1500;
 const LABEL_MAX: usize = 60;
 const FACT_MAX: usize = 500;
@@ -30,7 +30,7 @@ const FACTS_MAX: usize = 12;
 const REASON_MAX: usize = 600;
 const LINKS_MAX: usize = 5;
 const FALLBACK_MAX: usize = 1000;
-/// Of a level that names half the company.
+/// Mentions, for a level that names half the company.
 const MENTIONS_MAX: usize = 10;
 const USER_ID_MAX: usize = 21;
 
@@ -38,8 +38,8 @@ const USER_ID_MAX: usize = 21;
 const HALF_WIDTH: usize = 80;
 const FIELDS_MAX: usize = 10;
 
-/// The message of an incident: what, the numbers, where to click, why you were told.
-/// With `deeds`, also what can be done about it.
+/// The message of an incident: title, numbers, links and the reason for the notification. With
+/// `deeds`, also the buttons.
 pub(super) fn message(n: &Notification, deeds: bool) -> Value {
     let m = &n.message;
     let header = format!("{} {}", emoji(m), plain(&m.title, HEADER_MAX - 3));
@@ -60,7 +60,7 @@ pub(super) fn message(n: &Notification, deeds: bool) -> Value {
     Value::Array(blocks)
 }
 
-/// The message of an incident that is told in another channel from now on.
+/// The message of an incident that goes on in another channel.
 pub(super) fn moved(n: &Notification, channel: &str) -> Value {
     let mut blocks = message(n, false);
     if let Some(blocks) = blocks.as_array_mut() {
@@ -75,11 +75,11 @@ pub(super) fn moved_fallback(n: &Notification, channel: &str) -> String {
     format!("This message is out of date. The incident continues in {channel}: {title}")
 }
 
-/// One entry of the thread: what is new.
+/// One entry of the thread: the news.
 pub(super) fn news(n: &Notification) -> Value {
     let m = &n.message;
     let reason = non_empty(escape(&capitalised(&m.reason), REASON_MAX));
-    // Only a call mentions those it is for: an edit rouses nobody, and news should not.
+    // Only a call mentions its users: an edit notifies nobody, and news should not.
     let whom = mention(n).filter(|_| n.action == Action::Trigger).map(|whom| format!("{whom} "));
     let mut text = format!("{}{} *{reason}*", whom.unwrap_or_default(), emoji(m));
     if n.action != Action::Ack {
@@ -93,7 +93,8 @@ pub(super) fn news(n: &Notification) -> Value {
     Value::Array(blocks)
 }
 
-/// What a phone's lock screen and a screen reader get, and a client that cannot show blocks.
+/// The text on a phone's lock screen, for a screen reader, and for a client that cannot show
+/// blocks.
 pub(super) fn fallback(n: &Notification) -> String {
     let m = &n.message;
     let whom = mention(n).map(|whom| format!("{whom} ")).unwrap_or_default();
@@ -105,8 +106,7 @@ pub(super) fn news_fallback(n: &Notification) -> String {
     escape(&format!("{} {}: {}", emoji(m), m.title, m.reason), FALLBACK_MAX)
 }
 
-/// Nothing in a message unfolds into a preview, and nothing in its fallback text becomes a link or
-/// a mention.
+/// Disables previews of links, and links and mentions in the fallback text.
 pub(super) fn add_options(body: &mut Value) {
     body["unfurl_links"] = false.into();
     body["unfurl_media"] = false.into();
@@ -114,7 +114,7 @@ pub(super) fn add_options(body: &mut Value) {
     body["link_names"] = false.into();
 }
 
-/// Whoever it is for, by the ids of the configuration: nothing else becomes a mention.
+/// Mentions of the users, by the ids of the configuration: nothing else becomes a mention.
 fn mention(n: &Notification) -> Option<String> {
     let ids = n.slack_ids.iter().filter(|id| is_user_id(id)).take(MENTIONS_MAX);
     let all: Vec<String> = ids.map(|id| format!("<@{id}>")).collect();
@@ -128,14 +128,14 @@ pub(crate) fn is_user_id(text: &str) -> bool {
     matches!(bytes.next(), Some(b'U' | b'W')) && (2..=USER_ID_MAX).contains(&text.len()) && bytes.all(plain)
 }
 
-/// In the operator's own words, their markup counts; what those quote has none any more.
+/// In the operator's templates markup is effective; what they quote has none any more.
 fn summary(m: &Message) -> String {
     if m.marked_up { cut(&m.summary, SUMMARY_MAX) } else { escape(&m.summary, SUMMARY_MAX) }
 }
 
 fn emoji(m: &Message) -> &'static str {
     match (m.status, m.severity) {
-        // Nobody saw that it is well.
+        // It is not known to be well.
         (Status::Resolved, _) if m.ended == Some(Ended::Stale) => "❔",
         (Status::Resolved, _) => "✅",
         (Status::Acknowledged, _) => "👀",
@@ -172,9 +172,9 @@ fn facts(facts: &[Fact]) -> Vec<Value> {
     blocks
 }
 
-/// What can be done first, then what can be read.
+/// The buttons first, then the links.
 fn actions(m: &Message, deeds: bool) -> Option<Value> {
-    let mut elements: Vec<Value> = if deeds { buttons::of(m).collect() } else { Vec::new() };
+    let mut elements: Vec<Value> = if deeds { buttons::for_message(m).collect() } else { Vec::new() };
     let links = m.links.iter().filter_map(|link| Some((link, web_link(&link.href, HREF_MAX)?)));
     elements.extend(links.take(LINKS_MAX).enumerate().map(|(i, (link, href))| {
         let text = non_empty(plain(&link.text, BUTTON_MAX));
@@ -194,23 +194,23 @@ fn mrkdwn(text: &str) -> Value {
     json!({"type": "mrkdwn", "text": text, "verbatim": true})
 }
 
-/// For headers and buttons, which know no markup and no escapes: nothing that looks like a mention,
-/// in any client.
+/// Text for headers and buttons, which support no markup and no escapes: nothing that looks like a
+/// mention, in any client.
 fn plain(text: &str, max: usize) -> String {
     line(text, max).replace('<', "‹").replace('>', "›")
 }
 
-/// In the reader's own time zone.
+/// A time in the reader's own time zone.
 fn date(ts: Ts) -> String {
     format!("<!date^{}^{{date_short_pretty}} {{time_secs}}|{ts}>", ts.0.div_euclid(1000))
 }
 
-/// Cleaned and escaped, at most `max` characters as sent; no entity is cut in two.
+/// Text that is cleaned and escaped, at most `max` characters as sent; no entity is cut in two.
 pub(crate) fn escape(text: &str, max: usize) -> String {
     cut(&inert(&clean(text)), max)
 }
 
-/// The same of a text whose markup counts.
+/// The same for text whose markup is effective.
 fn cut(text: &str, max: usize) -> String {
     let text = clean(text);
     let text = text.trim();
@@ -242,7 +242,7 @@ fn cut(text: &str, max: usize) -> String {
     out
 }
 
-/// The same to the eye, with nothing in it that Slack takes for markup: an underscore is none
+/// Text that looks the same, without anything that Slack takes for markup: an underscore is none
 /// within a word, a `>` only where a line begins.
 pub(crate) fn inert(text: &str) -> Cow<'_, str> {
     if !text.contains(['*', '_', '~', '`', '>']) {
@@ -343,14 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sick_node_at_one_glance() {
+    fn a_faulty_node_at_one_glance() {
         insta::assert_snapshot!("node_page_blocks", pretty(&message(&gpu_fault(true), false)));
         insta::assert_snapshot!("node_ticket_blocks", pretty(&message(&gpu_fault(false), false)));
         insta::assert_snapshot!("node_ticket_fallback", fallback(&gpu_fault(false)));
     }
 
     #[test]
-    fn the_thread_tells_what_is_new() {
+    fn the_thread_contains_what_is_new() {
         let mut n = page("chat", 2, Action::Resolve);
         n.message.status = Status::Resolved;
         n.message.title = "RESOLVED llama-70b: gradient spike at step 31215".into();
@@ -426,7 +426,7 @@ mod tests {
         }
     }
 
-    /// The limits again, read off Slack's reference and not off this module.
+    /// The limits once more, from Slack's reference and not from this module.
     fn check(blocks: &Value) {
         let length = |v: &Value| v.as_str().map_or(0, |s| s.chars().count());
         let mut total = 0;

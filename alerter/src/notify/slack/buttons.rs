@@ -1,9 +1,9 @@
-//! What can be done about an incident without leaving the channel.
+//! Buttons: actions on an incident without leaving the channel.
 
 use serde_json::{Value, json};
 use stepwatch_respond::message::{Message, Status};
 
-/// What a click asks for.
+/// The action of a click.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deed {
     Ack,
@@ -29,7 +29,7 @@ impl Deed {
         Self::ALL.iter().copied().find(|deed| deed.id() == id)
     }
 
-    /// Whether it makes sense of an incident that stands so.
+    /// Whether the button makes sense for an incident in this state.
     fn fits(self, status: Status) -> bool {
         match self {
             Self::Ack => status == Status::Firing,
@@ -56,17 +56,17 @@ impl Deed {
     }
 }
 
-/// A resolve is the one click that hides a fire.
+/// A resolve is the one click that can hide a real problem.
 fn confirmation() -> Value {
     let plain = |text: &str| json!({"type": "plain_text", "text": text, "emoji": false});
-    let why = "It is closed for everybody. The same trouble is told again only if it gets worse or comes back later.";
+    let why = "It is closed for everybody. You are notified of the same problem again only if it gets worse or comes back later.";
     json!({
         "title": plain("Resolve this incident?"), "text": plain(why),
         "confirm": plain("Resolve"), "deny": plain("Not yet"), "style": "danger",
     })
 }
 
-/// The buttons of an incident as it stands.
-pub(super) fn of(m: &Message) -> impl Iterator<Item = Value> + '_ {
+/// The buttons of an incident in its present state.
+pub(super) fn for_message(m: &Message) -> impl Iterator<Item = Value> + '_ {
     Deed::ALL.iter().filter(|deed| deed.fits(m.status)).map(|deed| deed.button(&m.incident))
 }

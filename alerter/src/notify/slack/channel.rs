@@ -1,14 +1,14 @@
-//! What the configuration says of a channel and a token, judged without asking Slack.
+//! Checks of a configured channel and token, without asking Slack.
 
 use stepwatch_kit::config::Secret;
 
 use super::is_user_id;
 use crate::notify::SecretSource;
 
-/// Slack takes no longer name of a channel.
+/// Slack's limit of a channel's name.
 pub(super) const NAME_MAX: usize = 80;
 
-/// Tokens that are not the bot's, and what they are.
+/// Prefixes of tokens that are not the bot's, and their kinds.
 const OTHER_TOKENS: [(&str, &str); 5] = [
     ("xapp-", "an app-level token, which belongs into app_token_file"),
     ("xoxp-", "a user's token"),
@@ -23,7 +23,7 @@ pub(super) fn is_id(channel: &str) -> bool {
     channel.len() >= 9 && channel.starts_with(['C', 'G', 'D']) && channel.bytes().all(id)
 }
 
-/// Whether Slack could have a channel of that name or id.
+/// Whether a channel of that name or id is possible.
 pub(super) fn check(channel: &str) -> Result<(), String> {
     if is_id(channel) {
         return Ok(());
@@ -52,10 +52,10 @@ pub(super) fn check(channel: &str) -> Result<(), String> {
     }
 }
 
-/// Whether it looks like a bot's token. The token itself is not told.
+/// Whether it looks like a bot's token. Errors do not contain the token itself.
 pub(super) fn check_token(source: &SecretSource, token: &Secret) -> Result<(), String> {
     let text = token.expose();
-    // Where tokens are rotated, the bot's begins with xoxe.
+    // With token rotation the bot's token begins with xoxe.
     let body = text.strip_prefix("xoxb-").or_else(|| text.strip_prefix("xoxe.xoxb-"));
     let why = match body {
         Some(body) if !body.is_empty() && body.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {

@@ -1,6 +1,6 @@
 //! Looking for a message that may have arrived.
 //!
-//! It takes the id of the channel, which the answer to the first message would have told. A name is
+//! This needs the id of the channel, which was in the lost answer to the first message. A name is
 //! looked up, among public channels first: each kind takes a scope of its own (channels:read,
 //! groups:read), and asked for together they take both, which a bot of a public channel does not
 //! have.
@@ -11,34 +11,34 @@ use stepwatch_respond::effect::Notification;
 use super::{Bot, Top, channel};
 use crate::notify::{Attempt, Failure, FailureClass};
 
-/// What is read when looking for a message that may have arrived. A channel with more traffic than
-/// that between two attempts gets a second copy.
+/// How many messages are read when looking for one that may have arrived. In a channel with more
+/// traffic between two attempts a second copy is sent.
 const MESSAGES: Listing = Listing { key: "messages", page: "200", pages_max: 5 };
 
-/// Beyond so many a channel is known by its id only.
+/// With more channels than this only the id finds one.
 const CHANNELS: Listing = Listing { key: "channels", page: "999", pages_max: 20 };
 
 /// How much earlier than the message's own time its copy may be dated: clocks differ, ours by hours
-/// when it was set wrongly, and a copy that is not found is posted twice. What is read is bounded
-/// by the pages.
+/// when it was set wrongly, and a copy that is not found is posted twice. The number of pages
+/// bounds the reading.
 const HISTORY_MARGIN_SECONDS: f64 = 86_400.0;
 
-/// A time after which no message is: without one, Slack may begin at the oldest message and not at
-/// the newest, and what is looked for is among the newest.
+/// A time after all messages: without one, Slack may begin at the oldest message and not at the
+/// newest, and the wanted one is among the newest.
 const LATEST: &str = "9999999999.999999";
 
 /// A list that Slack gives page by page.
 #[derive(Clone, Copy)]
 struct Listing {
-    /// Where its items stand in an answer.
+    /// The key of its items in an answer.
     key: &'static str,
     /// Items a page.
     page: &'static str,
     pages_max: usize,
 }
 
-/// Not being allowed to look counts as not found: rather twice than never. What fails for the
-/// moment is looked for again later.
+/// If the token may not look, the message counts as not found: twice is better than never. After a
+/// temporary failure the lookup is repeated later.
 pub(super) fn unless_blind<T>(looked: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
     match looked {
         Err(failure) if failure.class == FailureClass::Permanent => {
@@ -50,8 +50,7 @@ pub(super) fn unless_blind<T>(looked: Result<Option<T>, Failure>) -> Result<Opti
 }
 
 impl Bot<'_> {
-    /// Whether a message that was just posted is found, by somebody who knows no more than the
-    /// configuration.
+    /// Whether a message that was just posted is found with the configuration alone.
     pub(super) async fn look_back(&self, n: &Notification) -> Result<(), String> {
         match self.find_top(Attempt::first(n)).await {
             Ok(Some(_)) => Ok(()),
@@ -89,7 +88,8 @@ impl Bot<'_> {
         Ok(found.and_then(|m| m["ts"].as_str().map(str::to_owned)))
     }
 
-    /// The id of the configured channel: it is one, another incident learned it, or Slack tells.
+    /// The id of the configured channel: configured as an id, learned by another incident, or
+    /// looked up in Slack.
     pub(super) async fn channel_id(&self, attempt: Attempt<'_>) -> Result<String, Failure> {
         if channel::is_id(self.channel) {
             return Ok(self.channel.to_owned());
@@ -122,7 +122,7 @@ impl Bot<'_> {
         Err(self.http.failure(FailureClass::Permanent, false, &text))
     }
 
-    /// The first of a list, read page by page, of which `wanted` holds.
+    /// The first item of a list, read page by page, for which `wanted` is true.
     async fn find(
         &self,
         method: &str,

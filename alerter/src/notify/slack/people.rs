@@ -1,45 +1,45 @@
 //! Whose clicks count.
 //!
 //! Slack signs the click of everybody who sees a message; in a channel that is shared with another
-//! company, that is its people, too. A click says of which workspace its user is, and `auth.test`
-//! says in which one the bot is at home. In an organisation of several workspaces users are called
-//! after the organisation, or after the workspace they clicked in.
+//! company, that includes its people. A click contains the workspace of its user, and `auth.test`
+//! returns the bot's home workspace. In an organisation of several workspaces users have the id of
+//! the organisation, or of the workspace in which they clicked.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Whose clicks are acted upon; the last are the strictest.
+/// Whose clicks are applied; the last are the strictest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answers {
-    /// Of everybody who sees the message.
+    /// Everybody who sees the message.
     Anyone,
-    /// Of the people of the bot's own workspace or organisation, and of whom `users` names.
+    /// The people of the bot's own workspace or organisation, and the people in `users`.
     #[default]
     Workspace,
-    /// Of whom `users` names by `slack_id`.
+    /// The people in `users` with a `slack_id`.
     KnownUsers,
 }
 
-/// Where the bot is installed.
+/// The bot's home.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Home {
     team: String,
     enterprise: Option<String>,
 }
 
-/// Where a click came from, by its own word.
+/// The workspace that a click claims to come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Origin {
     user_team: Option<String>,
-    /// Where the message was posted. Absent where the app belongs to an organisation as a whole.
+    /// The workspace of the message. Absent where the app belongs to an organisation as a whole.
     team: Option<String>,
     enterprise: Option<String>,
 }
 
 impl Home {
     /// `reply` is that of `auth.test`.
-    pub(super) fn of(reply: &Value) -> Option<Self> {
+    pub(super) fn from_auth_test(reply: &Value) -> Option<Self> {
         let team = text(&reply["team_id"])?;
         Some(Self { team, enterprise: text(&reply["enterprise_id"]) })
     }
@@ -47,7 +47,7 @@ impl Home {
 
 impl Origin {
     /// Of a `block_actions` payload.
-    pub(crate) fn of(payload: &Value) -> Self {
+    pub(crate) fn from_payload(payload: &Value) -> Self {
         let enterprise = text(&payload["enterprise"]["id"]);
         Self {
             user_team: text(&payload["user"]["team_id"]),
@@ -65,8 +65,8 @@ impl Origin {
         }
     }
 
-    /// What can be told without knowing where the bot is at home: the user is not of the workspace
-    /// that the message is in. In doubt nobody is a stranger.
+    /// What is certain without the bot's home workspace: the user is not of the workspace that the
+    /// message is in. In doubt nobody is a stranger.
     pub(crate) fn is_plainly_foreign(&self) -> bool {
         let Some(user) = &self.user_team else { return false };
         // `T...` is a workspace and `E...` an organisation.
@@ -88,13 +88,13 @@ mod tests {
 
     fn click(user_team: Option<&str>, team: Option<&str>, enterprise: Option<&str>) -> Origin {
         let team = team.map(|id| json!({"id": id, "domain": "x", "enterprise_id": enterprise}));
-        Origin::of(
+        Origin::from_payload(
             &json!({"user": {"id": "U1", "team_id": user_team}, "team": team, "enterprise": enterprise.map(|id| json!({"id": id}))}),
         )
     }
 
     fn home(team: &str, enterprise: Option<&str>) -> Home {
-        Home::of(&json!({"ok": true, "team_id": team, "enterprise_id": enterprise})).unwrap()
+        Home::from_auth_test(&json!({"ok": true, "team_id": team, "enterprise_id": enterprise})).unwrap()
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_names_no_team_is_none() {
-        assert_eq!(Home::of(&json!({"ok": true, "team_id": ""})), None);
-        assert_eq!(Home::of(&json!([])), None);
+        assert_eq!(Home::from_auth_test(&json!({"ok": true, "team_id": ""})), None);
+        assert_eq!(Home::from_auth_test(&json!([])), None);
     }
 }

@@ -1,5 +1,4 @@
-//! Against the stand-in, which refuses what Slack refuses: what does the channel look like in the
-//! end?
+//! Against the stand-in, which refuses what Slack refuses: the final contents of the channel.
 
 use std::time::Duration;
 
@@ -62,7 +61,7 @@ impl Bench {
         config.build().unwrap()
     }
 
-    /// Sends and returns what is remembered.
+    /// Sends a message and returns the memory.
     async fn send(&self, n: &Notification, memory: Option<&str>) -> String {
         self.try_send(n, memory, false).await.unwrap().memory.unwrap()
     }
@@ -119,7 +118,7 @@ async fn one_message_that_shows_how_things_stand_and_a_thread_of_news() {
     for (text, reason) in thread.iter().zip(["became NaN", "level 2", "by alice", "resolved by itself"]) {
         assert!(text.contains(reason), "{text}");
     }
-    // Only the page that was told again shows in the channel, too.
+    // Only the page that was sent again shows in the channel, too.
     let broadcast: Vec<bool> =
         bench.fake.with(|s| s.posts.iter().filter(|p| !p.is_top()).map(|p| p.broadcast).collect());
     assert_eq!(broadcast, [false, true, false, false]);
@@ -138,7 +137,7 @@ async fn a_first_message_that_arrived_is_found_again_by_name_id_or_neighbour() {
         assert_eq!((top.channel.as_str(), &top.ts), ("C0TRAINING", &bench.top().ts));
         assert_eq!(bench.calls().iter().any(|c| c == "conversations.list"), !by_id);
     }
-    // Another incident knows the id already.
+    // Another incident has learned the id already.
     let bench = Bench::new().await;
     let neighbour = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
     let mut other = word(1, Action::Trigger, Status::Firing, "first");
@@ -175,7 +174,7 @@ async fn no_other_scope_is_asked_for_than_the_documented_ones() {
 }
 
 #[tokio::test]
-async fn what_the_token_lacks_is_told_in_slacks_words() {
+async fn what_the_token_lacks_is_reported_in_slacks_words() {
     let n = word(1, Action::Trigger, Status::Firing, "first");
     let bench = Bench::new().await;
     grant(&bench, &["channels:history"]);
@@ -193,7 +192,7 @@ async fn what_the_token_lacks_is_told_in_slacks_words() {
     bench.send(&n, None).await;
     let blind = bench.slack.look_back(&n).await.unwrap_err();
     assert!(blind.contains("conversations.history") && blind.contains("it needs groups:history"), "{blind}");
-    // Rather twice than never.
+    // Twice is better than never.
     bench.try_send(&n, None, true).await.unwrap();
     assert_eq!(bench.fake.with(|s| s.top().count()), 2);
 }
@@ -225,7 +224,7 @@ async fn not_being_allowed_to_look_back_means_rather_twice_than_never() {
     bench.try_send(&n, None, false).await.unwrap_err();
     bench.try_send(&n, None, true).await.unwrap();
     assert_eq!(bench.fake.with(|s| s.top().count()), 2);
-    // When looking back fails for the moment, nothing is posted: it is looked again later.
+    // After a temporary failure of the lookup nothing is posted: it is repeated later.
     bench.fake.script().always("conversations.history", Fault::Status(503));
     let failure = bench.try_send(&n, None, true).await.unwrap_err();
     assert!(failure.ambiguous && failure.class == FailureClass::Transient, "{failure:?}");
@@ -235,7 +234,7 @@ async fn not_being_allowed_to_look_back_means_rather_twice_than_never() {
 }
 
 #[tokio::test]
-async fn a_message_that_somebody_deleted_is_told_anew() {
+async fn a_message_that_somebody_deleted_is_posted_anew() {
     let bench = Bench::new().await;
     let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
     bench.fake.change(|s| s.posts.clear());
@@ -246,7 +245,7 @@ async fn a_message_that_somebody_deleted_is_told_anew() {
 
 /// By name or by id, whether or not the old one was archived.
 #[tokio::test]
-async fn another_channel_is_told_anew() {
+async fn another_channel_gets_a_new_message() {
     for (to, archived) in [("#oncall", true), ("#oncall", false), ("C0ONCALL00", true)] {
         let bench = Bench::new().await;
         let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
@@ -302,7 +301,7 @@ async fn an_archived_channel_that_is_still_configured_says_what_to_do() {
     assert!(failure.error.contains("is_inactive (the channel is archived"), "{}", failure.error);
 }
 
-/// What is looked for is among the newest messages of a busy channel.
+/// The wanted message is among the newest of a busy channel.
 #[tokio::test]
 async fn a_message_is_found_in_a_channel_with_more_messages_than_are_read() {
     let bench = Bench::new().await;
@@ -327,7 +326,7 @@ fn older(ts: &str, secs: i64) -> String {
 }
 
 #[tokio::test]
-async fn where_edits_are_forbidden_the_thread_still_tells() {
+async fn where_edits_are_forbidden_the_thread_is_still_written() {
     let bench = Bench::new().await;
     let memory = bench.send(&word(1, Action::Trigger, Status::Firing, "first"), None).await;
     bench.fake.script().always("chat.update", Fault::NotOk("edit_window_closed".into()));
@@ -348,7 +347,7 @@ async fn a_refused_layout_falls_back_to_plain_text() {
 #[tokio::test]
 async fn fired_and_resolved_is_one_message() {
     let bench = Bench::new().await;
-    let combined = word(1, Action::Trigger, Status::Resolved, "both told now");
+    let combined = word(1, Action::Trigger, Status::Resolved, "both sent now");
     let memory = bench.send(&combined, None).await;
     bench.send(&word(2, Action::Resolve, Status::Resolved, "resolved"), Some(&memory)).await;
     assert_eq!(bench.thread(), Vec::<String>::new(), "the thread has nothing to add");
@@ -408,8 +407,11 @@ fn a_wrong_configuration_says_what_is_wrong() {
         (format!("xoxb-{canary} {canary}"), "something else behind xoxb-"),
         ("xoxb-".to_owned(), "something else behind xoxb-"),
     ] {
-        let told = error(bot(&token, "#training"));
-        assert!(told.contains(what) && told.contains("/token ") && !told.contains(canary), "{told}");
+        let refusal = error(bot(&token, "#training"));
+        assert!(
+            refusal.contains(what) && refusal.contains("/token ") && !refusal.contains(canary),
+            "{refusal}"
+        );
     }
     let signing = dir.path().join("signing");
     std::fs::write(&signing, format!("xoxb-{canary}")).unwrap();
@@ -433,16 +435,16 @@ fn a_channel_that_cannot_be_is_refused() {
         ("a.b", "has a '.'"),
         ("U012AB3CD", "is a person"),
     ] {
-        let told = channel::check(bad).unwrap_err();
+        let refusal = channel::check(bad).unwrap_err();
         assert!(
-            told.contains(why) && told.ends_with("expected #name or an id as in C0123ABCD"),
-            "{bad}: {told}"
+            refusal.contains(why) && refusal.ends_with("expected #name or an id as in C0123ABCD"),
+            "{bad}: {refusal}"
         );
     }
 }
 
 #[test]
-fn ids_are_told_from_names() {
+fn ids_are_distinguished_from_names() {
     for id in ["C0TRAINING", "C01ABCDEF", "G0123456789"] {
         assert!(channel::is_id(id), "{id}");
     }
@@ -473,7 +475,7 @@ async fn what_comes_back_after_it_was_resolved_is_the_same_message_and_thread() 
 }
 
 #[test]
-fn what_is_stale_is_not_told_as_well() {
+fn what_is_stale_does_not_count_as_resolved() {
     let mut n = word(2, Action::Resolve, Status::Resolved, "stale after 12m: nothing has been heard of it");
     n.message.ended = Some(stepwatch_respond::incident::Ended::Stale);
     let text = blocks::news_fallback(&n);

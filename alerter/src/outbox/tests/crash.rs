@@ -1,5 +1,5 @@
-//! Death at any point, over random histories: no page lost, none doubled, every lane in order,
-//! every outcome told.
+//! A crash at any point, over random histories: no page lost, none doubled, every lane in order,
+//! every outcome reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::*;
 /// What happens next.
 #[derive(Debug, Clone)]
 enum Doing {
-    /// The next word about incident 0..3 to receiver 0..2.
+    /// The next message about incident 0..3 to receiver 0..2.
     Post { incident: u8, receiver: u8, action: Action, page: bool },
     /// The process dies, now or in the middle of something.
     Die,
@@ -47,7 +47,7 @@ fn answer() -> impl Strategy<Value = Answer> {
 
 const NAMES: [&str; 2] = ["chat", "pager"];
 
-/// The words as they were committed, by key.
+/// The messages as they were committed, by key.
 type Said = BTreeMap<String, Notification>;
 
 async fn live(doings: Vec<Doing>, answers: Vec<Answer>) -> Result<(), TestCaseError> {
@@ -55,13 +55,13 @@ async fn live(doings: Vec<Doing>, answers: Vec<Answer>) -> Result<(), TestCaseEr
     let receivers = NAMES.map(|_| Scripted::new(script.clone()));
     let mut bench = Bench::new(&[(NAMES[0], &receivers[0]), (NAMES[1], &receivers[1])]).await;
     let (mut said, mut seqs) = (Said::new(), BTreeMap::<(u8, u8), u32>::new());
-    let mut told = BTreeMap::<String, usize>::new();
+    let mut reported_keys = BTreeMap::<String, usize>::new();
     for doing in doings {
         match doing {
             Doing::Post { incident, receiver, action, page } => {
                 let seq = seqs.entry((incident, receiver)).or_default();
                 *seq += 1;
-                let mut n = of(
+                let mut n = for_incident(
                     notification(NAMES[usize::from(receiver)], *seq, action),
                     &format!("01INCIDENT{incident}"),
                 );
@@ -76,31 +76,31 @@ async fn live(doings: Vec<Doing>, answers: Vec<Answer>) -> Result<(), TestCaseEr
             Doing::Wait(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
         }
         while let Ok(feedback) = bench.life().feedback.try_recv() {
-            *told.entry(feedback.idem_key.clone()).or_default() += 1;
+            *reported_keys.entry(feedback.idem_key.clone()).or_default() += 1;
             let reported = vec![feedback.idem_key];
             bench.life().store.commit(&Commit { reported, ..Commit::default() }).await.unwrap();
         }
     }
-    finish(&mut bench, &said, &mut told).await;
-    check(&mut bench, &receivers, &said, &told).await
+    finish(&mut bench, &said, &mut reported_keys).await;
+    check(&mut bench, &receivers, &said, &reported_keys).await
 }
 
-/// Until all is told and the engine knows of it.
-async fn finish(bench: &mut Bench, said: &Said, told: &mut BTreeMap<String, usize>) {
+/// Until everything is sent and its outcome was reported to the engine.
+async fn finish(bench: &mut Bench, said: &Said, reported_keys: &mut BTreeMap<String, usize>) {
     let ids: BTreeSet<String> = said.values().map(|n| n.incident.clone()).collect();
     loop {
         let mut open = false;
         for id in &ids {
             for d in bench.life().store.deliveries(id).await.unwrap() {
                 let over = matches!(d.state, DeliveryState::Superseded);
-                open |= !over && !told.contains_key(&d.idem_key);
+                open |= !over && !reported_keys.contains_key(&d.idem_key);
             }
         }
         if !open {
             return;
         }
         let feedback = bench.feedback().await;
-        *told.entry(feedback.idem_key).or_default() += 1;
+        *reported_keys.entry(feedback.idem_key).or_default() += 1;
     }
 }
 
@@ -108,12 +108,12 @@ async fn check(
     bench: &mut Bench,
     receivers: &[Scripted],
     said: &Said,
-    told: &BTreeMap<String, usize>,
+    reported_keys: &BTreeMap<String, usize>,
 ) -> Result<(), TestCaseError> {
     for (name, receiver) in NAMES.iter().zip(receivers) {
         let keys = receiver.keys();
         let once: BTreeSet<&String> = keys.iter().collect();
-        prop_assert_eq!(once.len(), keys.len(), "told twice: {:?}", keys);
+        prop_assert_eq!(once.len(), keys.len(), "sent twice: {:?}", keys);
         let mut last = BTreeMap::<&str, u32>::new();
         for key in &keys {
             let n = &said[key];
@@ -121,7 +121,7 @@ async fn check(
             let before = last.insert(n.incident.as_str(), n.seq);
             prop_assert!(before.is_none_or(|seq| seq < n.seq), "out of order: {:?}", keys);
         }
-        // Every first word got out, or a later first word of at least its weight did.
+        // Every first message got out, or a later first message of at least its severity did.
         for n in said.values().filter(|n| n.receiver == **name && n.action == Action::Trigger) {
             let as_good = |m: &Notification| {
                 m.incident == n.incident
@@ -136,7 +136,7 @@ async fn check(
         for d in bench.life().store.deliveries(&id).await.unwrap() {
             let done = matches!(d.state, DeliveryState::Delivered | DeliveryState::Superseded);
             prop_assert!(done, "{:?}", d);
-            let known = told.contains_key(&d.idem_key);
+            let known = reported_keys.contains_key(&d.idem_key);
             prop_assert_eq!(known, d.state == DeliveryState::Delivered, "{:?}", d);
         }
     }
@@ -168,7 +168,7 @@ async fn an_outcome_the_engine_did_not_take_in_comes_again() {
     bench.die().await;
     bench.start().await;
     bench.post([page("chat", 2, Action::Ack)]).await;
-    assert_eq!(bench.feedback().await.action, Action::Ack, "once taken in, it is not told again");
+    assert_eq!(bench.feedback().await.action, Action::Ack, "once committed, it is not reported again");
     assert_eq!(chat.seen().len(), 2);
 }
 

@@ -122,11 +122,11 @@ async fn deliver_everything(dir: &Path) {
             let at = Ts(jiff::Timestamp::now().as_millisecond());
             store.commit(&Commit { effects, at, ..Commit::default() }).await.unwrap();
         }
-        let told = async || {
+        let delivered = async || {
             let all = store.deliveries(ID).await.unwrap();
             all.iter().filter(|d| d.seq == seq).all(|d| d.state == DeliveryState::Delivered)
         };
-        while !told().await {
+        while !delivered().await {
             let feedback = feedback.recv().await.unwrap();
             let reported = vec![feedback.idem_key];
             store.commit(&Commit { reported, ..Commit::default() }).await.unwrap();

@@ -1,4 +1,4 @@
-//! Receivers that ask to be left alone for long.
+//! Receivers that ask for a long pause.
 
 use stepwatch_model::time::Span;
 
@@ -10,7 +10,7 @@ fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// However long it asks for, also over a restart; what is not a page can wait.
+/// A pause of any length holds, also over a restart; what is not a page can wait.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_a_page_waits_for_as_long_as_it_is_asked_to() {
     let chat = Scripted::new(|n| match n {
@@ -25,7 +25,7 @@ async fn what_is_not_a_page_waits_for_as_long_as_it_is_asked_to() {
     tokio::time::sleep(secs(1800)).await;
     bench.die().await;
     bench.start().await;
-    bench.post([of(ticket(), "01OTHER")]).await;
+    bench.post([for_incident(ticket(), "01OTHER")]).await;
     for _ in 0..2 {
         assert_eq!(bench.feedback().await.outcome, Outcome::Delivered);
     }
@@ -34,8 +34,8 @@ async fn what_is_not_a_page_waits_for_as_long_as_it_is_asked_to() {
     assert!(waited >= secs(7200) && waited <= secs(8000), "{waited:?}");
 }
 
-/// A page does not wait for hours: it is tried again within minutes, and the engine hears at once
-/// that others must be called.
+/// A page does not wait for hours: it is tried again within minutes, and the engine is informed at
+/// once that others must be called.
 #[tokio::test(start_paused = true)]
 async fn a_page_does_not_wait_out_a_long_pause() {
     let chat = Scripted::new(|n| match n {
@@ -45,7 +45,7 @@ async fn a_page_does_not_wait_out_a_long_pause() {
     let mut bench = Bench::new(&[("chat", &chat)]).await;
     bench.incident(ID, State::Open).await;
     let ticket = Notification { page: false, ..page("chat", 1, Action::Trigger) };
-    bench.post([of(ticket, "01TICKET")]).await;
+    bench.post([for_incident(ticket, "01TICKET")]).await;
     chat.attempted(1).await;
     let before = Instant::now();
     bench.post([page("chat", 1, Action::Trigger)]).await;

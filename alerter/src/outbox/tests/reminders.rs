@@ -1,4 +1,4 @@
-//! Receivers that forget what they are not told again.
+//! Receivers that forget what is not sent again.
 
 use super::*;
 
@@ -9,17 +9,17 @@ fn id(n: usize) -> String {
     format!("01STANDING{n:03}")
 }
 
-/// The receiver is slow, and what ends while it takes one portion is not told in the next as if it
-/// stood.
+/// The receiver is slow, and an incident that ends while it accepts one portion is not in the next
+/// portion as if it were open.
 #[tokio::test(start_paused = true)]
-async fn what_ended_while_others_were_told_again_is_not_revived() {
+async fn what_ended_during_a_reminder_is_not_revived() {
     let gate = Arc::new(Notify::new());
     let forgetful = Scripted::new(|_| Answer::Take).reminded(Duration::from_mins(10), &gate);
     let mut bench = Bench::new(&[("am", &forgetful)]).await;
     for n in 0..STANDING {
         let effects = [
             Effect::Incident(Box::new(incident(&id(n), State::Open))),
-            Effect::Notify(Box::new(of(page("am", 1, Action::Trigger), &id(n)))),
+            Effect::Notify(Box::new(for_incident(page("am", 1, Action::Trigger), &id(n)))),
         ];
         bench.commit(effects.into()).await;
         bench.feedback().await;
@@ -31,6 +31,6 @@ async fn what_ended_while_others_were_told_again_is_not_revived() {
     let before = forgetful.world.lock().unwrap().portions.len();
     gate.notify_one();
     let portions = forgetful.portions(before).await;
-    assert!(portions[before].contains(&id(STANDING - 2)), "the rest is told: {portions:?}");
+    assert!(portions[before].contains(&id(STANDING - 2)), "the rest is sent: {portions:?}");
     assert!(!portions[before].contains(&last), "{portions:?}");
 }

@@ -16,7 +16,7 @@ fn secs(n: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_is_told_at_once_and_reported() {
+async fn a_commit_is_sent_at_once_and_reported() {
     let chat = Scripted::new(|_| Answer::Take);
     let mut bench = Bench::new(&[("chat", &chat)]).await;
     let before = Instant::now();
@@ -30,7 +30,7 @@ async fn a_commit_is_told_at_once_and_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lane_is_told_in_order_whatever_fails() {
+async fn a_lane_is_sent_in_order_whatever_fails() {
     let chat = Scripted::new(|n| if n % 3 == 2 { Answer::Take } else { transient() });
     let mut bench = Bench::new(&[("chat", &chat)]).await;
     for (seq, action) in (1..).zip([Action::Trigger, Action::Ack, Action::Resolve]) {
@@ -49,7 +49,7 @@ async fn a_page_passes_a_receiver_that_hangs() {
     let pager = Scripted::new(|_| Answer::Take);
     let mut bench = Bench::new(&[("pager", &pager), ("slow", &slow)]).await;
     for i in 0..40 {
-        bench.post([of(page("slow", 1, Action::Trigger), &format!("01SLOW{i:02}"))]).await;
+        bench.post([for_incident(page("slow", 1, Action::Trigger), &format!("01SLOW{i:02}"))]).await;
     }
     slow.attempted(1).await;
     let before = Instant::now();
@@ -64,7 +64,7 @@ async fn a_page_passes_a_crowd_of_tickets_to_the_same_receiver() {
     let pager = Scripted::new(|n| if n < 8 { Answer::Hang { taken: false } } else { Answer::Take });
     let mut bench = Bench::new(&[("pager", &pager)]).await;
     for i in 0..30 {
-        let mut n = of(page("pager", 1, Action::Trigger), &format!("01TICKET{i:02}"));
+        let mut n = for_incident(page("pager", 1, Action::Trigger), &format!("01TICKET{i:02}"));
         n.page = false;
         bench.post([n]).await;
     }
@@ -87,17 +87,17 @@ async fn news_that_pile_up_become_one() {
         bench.post([page("chat", seq, Action::Update)]).await;
     }
     up.store(true, SeqCst);
-    // One whose attempt was under way when the next came in is told before the last.
-    let mut told = bench.feedback().await.idem_key;
-    if !told.ends_with("/9") {
-        told = bench.feedback().await.idem_key;
+    // If an attempt was under way when the next message came in, it is sent before the last.
+    let mut key = bench.feedback().await.idem_key;
+    if !key.ends_with("/9") {
+        key = bench.feedback().await.idem_key;
     }
-    assert_eq!(told, format!("{ID}/chat/9"));
+    assert_eq!(key, format!("{ID}/chat/9"));
     assert!(chat.seen().len() <= 3, "of eight pieces of news: {:?}", chat.seen());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_incident_that_ends_during_an_outage_is_told_in_one_message() {
+async fn an_incident_that_ends_during_an_outage_is_sent_in_one_message() {
     let up = Arc::new(AtomicBool::new(false));
     let is_up = Arc::clone(&up);
     let answer = move |_| if is_up.load(SeqCst) { Answer::Take } else { transient() };
@@ -161,12 +161,12 @@ async fn anything_else_is_given_up_in_the_end() {
     assert_eq!(error, "503 (after 300 attempts)");
     // And a page whose incident somebody has.
     bench.incident("01ACKED", State::Acknowledged).await;
-    bench.post([of(page("chat", 1, Action::Trigger), "01ACKED")]).await;
+    bench.post([for_incident(page("chat", 1, Action::Trigger), "01ACKED")]).await;
     assert!(matches!(bench.feedback().await.outcome, Outcome::Failed { .. }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permanent_failure_is_told_at_once() {
+async fn a_permanent_failure_is_reported_at_once() {
     let chat = Scripted::new(|_| Answer::Fail(Failure::permanent("channel_not_found")));
     let mut bench = Bench::new(&[("chat", &chat)]).await;
     bench.incident(ID, State::Open).await;
@@ -201,14 +201,16 @@ async fn a_page_that_all_refuse_is_reported_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_was_refused_is_over_when_somebody_has_the_incident_or_was_told() {
+async fn a_page_that_was_refused_is_over_when_somebody_has_the_incident_or_was_notified() {
     let phone = Scripted::new(|_| Answer::Fail(Failure::permanent("403")));
     let chat = Scripted::new(|_| Answer::Take);
     let mut bench = Bench::new(&[("chat", &chat), ("phone", &phone)]).await;
     bench.incident(ID, State::Open).await;
-    bench.incident("01TOLD", State::Open).await;
-    bench.post([page("phone", 1, Action::Trigger), of(page("phone", 1, Action::Trigger), "01TOLD")]).await;
-    bench.post([of(page("chat", 1, Action::Trigger), "01TOLD")]).await;
+    bench.incident("01SENT", State::Open).await;
+    bench
+        .post([page("phone", 1, Action::Trigger), for_incident(page("phone", 1, Action::Trigger), "01SENT")])
+        .await;
+    bench.post([for_incident(page("chat", 1, Action::Trigger), "01SENT")]).await;
     for _ in 0..3 {
         bench.feedback().await;
     }
@@ -242,9 +244,9 @@ async fn a_rate_limit_holds_for_every_lane_of_the_receiver() {
     bench.post([page("chat", 1, Action::Trigger)]).await;
     chat.attempted(1).await;
     while bench.states(ID).await != [DeliveryState::Pending] {}
-    // What is stored is known everywhere before time passes.
+    // What is stored is processed everywhere before time passes.
     tokio::time::sleep(secs(1)).await;
-    bench.post([of(page("chat", 1, Action::Trigger), "01OTHER")]).await;
+    bench.post([for_incident(page("chat", 1, Action::Trigger), "01OTHER")]).await;
     bench.feedback().await;
     bench.feedback().await;
     let attempts = chat.attempts();
@@ -273,7 +275,7 @@ async fn a_receiver_that_comes_back_gets_everything_at_once() {
     let chat = Scripted::new(answer);
     let mut bench = Bench::new(&[("chat", &chat)]).await;
     for i in 0..20 {
-        let mut n = of(page("chat", 1, Action::Trigger), &format!("01LANE{i:02}"));
+        let mut n = for_incident(page("chat", 1, Action::Trigger), &format!("01LANE{i:02}"));
         n.page = i == 7;
         bench.post([n]).await;
     }
@@ -297,7 +299,7 @@ async fn a_pace_is_kept() {
     let mut bench = Bench::new(&[("chat", &chat)]).await;
     let began = Instant::now();
     for i in 0..20 {
-        bench.post([of(page("chat", 1, Action::Trigger), &format!("01LANE{i:02}"))]).await;
+        bench.post([for_incident(page("chat", 1, Action::Trigger), &format!("01LANE{i:02}"))]).await;
     }
     for _ in 0..20 {
         bench.feedback().await;
@@ -332,7 +334,7 @@ async fn a_definite_failure_does_not_undo_a_doubt() {
     let mut bench = Bench::new(&[("chat", &chat)]).await;
     bench.post([page("chat", 1, Action::Trigger)]).await;
     bench.feedback().await;
-    assert_eq!(chat.keys(), [format!("{ID}/chat/1")], "told twice");
+    assert_eq!(chat.keys(), [format!("{ID}/chat/1")], "sent twice");
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,7 +354,7 @@ async fn a_reload_mends_what_waits() {
     assert!(before.elapsed() < secs(2), "{:?}", before.elapsed());
 }
 
-/// Neither reloads nor a restart cut short what the receiver asked for, for whichever incident;
+/// Neither reloads nor a restart shorten the pause that the receiver asked for, for any incident;
 /// another account there may begin.
 #[tokio::test(start_paused = true)]
 async fn a_pause_outlives_reloads_and_a_restart() {
@@ -376,7 +378,7 @@ async fn a_pause_outlives_reloads_and_a_restart() {
                 let notifiers = bench.notifiers();
                 bench.life().handle.replace(notifiers);
             }
-            bench.post([of(page("chat", 1, Action::Trigger), &format!("01LANE{i:02}"))]).await;
+            bench.post([for_incident(page("chat", 1, Action::Trigger), &format!("01LANE{i:02}"))]).await;
         }
         for _ in 0..5 {
             bench.feedback().await;
@@ -387,7 +389,7 @@ async fn a_pause_outlives_reloads_and_a_restart() {
     }
 }
 
-/// A page to a receiver that is down until told otherwise, and a promise of quiet made meanwhile.
+/// A page to a receiver that is down until `up` is set, and a silence that began meanwhile.
 async fn hidden_meanwhile() -> (Bench, Scripted, Arc<AtomicBool>) {
     let up = Arc::new(AtomicBool::new(false));
     let is_up = Arc::clone(&up);
@@ -412,12 +414,12 @@ async fn a_page_whose_incident_is_hidden_waits_and_worries_nobody() {
     assert_eq!(bench.states(ID).await, [DeliveryState::Pending], "held, not dropped");
     assert_eq!(bench.life().store.queue_depth().await.unwrap().oldest_page, None);
     assert!(bench.life().feedback.try_recv().is_err(), "nobody complains of it");
-    // A restart forgets no promise.
+    // A restart keeps the silence.
     bench.die().await;
     bench.start().await;
     tokio::time::sleep(secs(600)).await;
     assert_eq!(phone.attempts().len(), before);
-    // The silence is over: it goes out, and nobody says that it has waited for an hour.
+    // The silence is over: it goes out, and nothing reports that it has waited for an hour.
     let loud = Instant::now();
     bench.incident(ID, State::Open).await;
     assert_eq!(bench.any_feedback().await.outcome, Outcome::Delivered);
@@ -426,7 +428,7 @@ async fn a_page_whose_incident_is_hidden_waits_and_worries_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_ended_hidden_is_told_to_nobody() {
+async fn a_page_that_ended_hidden_notifies_nobody() {
     let (mut bench, phone, _) = hidden_meanwhile().await;
     let before = phone.attempts().len();
     let mut resolve = page("phone", 2, Action::Resolve);
@@ -436,7 +438,7 @@ async fn a_page_that_ended_hidden_is_told_to_nobody() {
     while bench.states(ID).await != [DeliveryState::Superseded; 2] {
         tokio::time::sleep(secs(1)).await;
     }
-    assert_eq!(phone.attempts().len(), before, "neither called nor told that it is over");
+    assert_eq!(phone.attempts().len(), before, "neither called nor notified that it is over");
 }
 
 #[tokio::test(start_paused = true)]
@@ -554,7 +556,7 @@ async fn a_page_that_waits_too_long_is_reported_once_and_still_tried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_of_tickets_ends_in_one_summary_and_pages_are_told() {
+async fn a_storm_of_tickets_ends_in_one_summary_and_pages_are_sent() {
     let budget = Budget { messages: 3, per: stepwatch_model::time::Span::secs(600) };
     let chat = Scripted::new(|_| Answer::Take).within(budget);
     let mut bench = Bench::new(&[("chat", &chat)]).await;
@@ -571,7 +573,7 @@ async fn a_storm_of_tickets_ends_in_one_summary_and_pages_are_told() {
     chat.attempted(5).await;
     let seen = chat.seen();
     let pages = seen.iter().filter(|s| s.key.starts_with(ID)).count();
-    assert_eq!(pages, 1, "a page is told whatever was told before");
+    assert_eq!(pages, 1, "a page is sent whatever was sent before");
     let tickets = seen.iter().filter(|s| s.key.starts_with("01TICKET")).count();
     assert_eq!(tickets, 3);
     let last = seen.last().unwrap();

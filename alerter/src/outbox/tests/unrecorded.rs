@@ -1,5 +1,5 @@
-//! A store that refuses for long: pages go out all the same, once, and are recorded when it does
-//! not.
+//! A store that refuses for long: pages are sent nevertheless, once, and are recorded when it works
+//! again.
 
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -27,7 +27,7 @@ async fn sql(bench: &Bench, sql: &'static str) {
     sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
 }
 
-/// What the runtime does with a page: asks the store again and again, and hands the page over when
+/// As the runtime treats a page: it asks the store again and again, and hands the page over when
 /// that takes too long.
 async fn decide(bench: &mut Bench, all: &[Notification]) -> Commit {
     let record = Effect::Incident(Box::new(incident(ID, State::Open)));
@@ -52,7 +52,7 @@ async fn idle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_cannot_be_recorded_rings_once_and_is_recorded_as_told() {
+async fn a_page_that_cannot_be_recorded_rings_once_and_is_recorded_as_sent() {
     let pager = Scripted::new(|_| Answer::Take).waking();
     let mut bench = Bench::new(&[("pager", &pager)]).await;
     sql(&bench, FULL).await;
@@ -66,7 +66,7 @@ async fn a_page_that_cannot_be_recorded_rings_once_and_is_recorded_as_told() {
     bench.life().store.commit(&commit).await.unwrap();
     assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
     idle().await;
-    assert_eq!(pager.attempts().len(), 1, "told once in all");
+    assert_eq!(pager.attempts().len(), 1, "sent once in all");
     // Its end goes the usual way.
     bench.incident(ID, State::Resolved).await;
     bench.post([page("pager", 2, Action::Resolve)]).await;
@@ -74,7 +74,7 @@ async fn a_page_that_cannot_be_recorded_rings_once_and_is_recorded_as_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ends_meanwhile_is_told_in_order() {
+async fn what_ends_meanwhile_is_sent_in_order() {
     let pager = Scripted::new(|_| Answer::Take).waking();
     let mut bench = Bench::new(&[("pager", &pager)]).await;
     sql(&bench, FULL).await;
@@ -137,12 +137,12 @@ impl Bench {
     }
 }
 
-/// Whatever is recorded late says when it was, and how often it was tried.
+/// Whatever is recorded late has its own times and number of attempts.
 #[tokio::test(start_paused = true)]
-async fn a_page_told_from_memory_is_recorded_with_its_own_times_and_attempts() {
+async fn a_page_sent_from_memory_is_recorded_with_its_own_times_and_attempts() {
     let pager = Scripted::new(|n| match n {
         0 => transient(),
-        // Who asks to be left alone was not tried in vain.
+        // A request for a pause is no failed attempt.
         1 => Answer::Fail(Failure::rate_limited("429", Some(secs(5)))),
         2 => transient(),
         _ => Answer::Take,
@@ -152,13 +152,13 @@ async fn a_page_told_from_memory_is_recorded_with_its_own_times_and_attempts() {
     sql(&bench, FULL).await;
     let commit = decide(&mut bench, &[page("pager", 1, Action::Trigger)]).await;
     pager.attempted(4).await;
-    let told = bench.time_of(pager.attempts()[3].1);
+    let sent = bench.time_of(pager.attempts()[3].1);
     idle().await;
     sql(&bench, ROOM).await;
     let at = bench.now();
-    assert!(at - told > Span::secs(500), "recorded much later");
+    assert!(at - sent > Span::secs(500), "recorded much later");
     bench.life().store.commit(&Commit { at, ..commit }).await.unwrap();
-    assert_eq!(bench.times().await, (START, 3, Some(told)));
+    assert_eq!(bench.times().await, (START, 3, Some(sent)));
 }
 
 /// It still waits when it can be recorded: it waits since it was created, and its attempts count
@@ -180,10 +180,10 @@ async fn a_page_that_waits_in_memory_goes_on_waiting_in_the_store() {
     assert_eq!(waiting.iter().map(|page| page.since).collect::<Vec<_>>(), [START]);
 }
 
-/// What was sent and could not be marked was sent when it was, also if that took less than ten
-/// seconds.
+/// A message that was sent and could not be marked keeps the time of sending, also if that took
+/// less than ten seconds.
 #[tokio::test(start_paused = true)]
-async fn a_page_that_is_marked_late_was_told_when_it_was() {
+async fn a_page_that_is_marked_late_keeps_the_time_at_which_it_was_sent() {
     for refused in [secs(6), secs(600)] {
         let gate = Arc::new(Notify::new());
         let answer = Answer::TakeAt(Arc::clone(&gate));
@@ -196,11 +196,11 @@ async fn a_page_that_is_marked_late_was_told_when_it_was() {
         sql(&bench, FULL).await;
         tokio::time::sleep(secs(3)).await;
         gate.notify_one();
-        let told = bench.now();
+        let sent = bench.now();
         tokio::time::sleep(refused).await;
         sql(&bench, ROOM).await;
         tokio::time::sleep(secs(60)).await;
-        assert_eq!(bench.times().await, (created, 1, Some(told)), "{refused:?}");
+        assert_eq!(bench.times().await, (created, 1, Some(sent)), "{refused:?}");
     }
 }
 
@@ -216,15 +216,15 @@ async fn a_page_that_was_recorded_and_cannot_be_claimed_rings_once() {
         CREATE TRIGGER no3 BEFORE INSERT ON meta BEGIN SELECT RAISE(FAIL, 'no room'); END";
     sql(&bench, full).await;
     pager.attempted(1).await;
-    let (created, told) = (bench.times().await.0, bench.time_of(pager.attempts()[0].1));
+    let (created, sent) = (bench.times().await.0, bench.time_of(pager.attempts()[0].1));
     idle().await;
     assert_eq!(bench.states(ID).await, [DeliveryState::Pending], "nothing can be written down");
     assert_eq!(pager.attempts().len(), 1);
     sql(&bench, ROOM).await;
     idle().await;
     assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
-    assert_eq!(bench.times().await, (created, 1, Some(told)));
-    assert_eq!(pager.attempts().len(), 1, "told once in all");
+    assert_eq!(bench.times().await, (created, 1, Some(sent)));
+    assert_eq!(pager.attempts().len(), 1, "sent once in all");
 }
 
 /// The disk is full while the first attempt is under way.
@@ -240,15 +240,15 @@ async fn a_page_that_was_claimed_and_did_not_arrive_is_tried_again() {
     idle().await;
     assert_eq!(pager.attempts().len(), 2);
     assert_eq!(bench.states(ID).await, [DeliveryState::Attempting]);
-    let (created, told) = (bench.times().await.0, bench.time_of(pager.attempts()[1].1));
+    let (created, sent) = (bench.times().await.0, bench.time_of(pager.attempts()[1].1));
     sql(&bench, ROOM).await;
     idle().await;
     assert_eq!(bench.states(ID).await, [DeliveryState::Delivered]);
-    assert_eq!(bench.times().await, (created, 2, Some(told)));
+    assert_eq!(bench.times().await, (created, 2, Some(sent)));
     assert_eq!(pager.attempts().len(), 2);
 }
 
-/// A kill takes what was in memory only; what was recorded is looked for under its key.
+/// A kill removes only what was in memory; what was recorded is looked up under its key.
 #[tokio::test(start_paused = true)]
 async fn a_kill_while_the_store_refuses_repeats_under_the_same_key() {
     let pager = Scripted::new(|_| Answer::Take).waking();

@@ -1,4 +1,4 @@
-//! A store that takes nothing: what it says of that, and that it comes back whole.
+//! A store that refuses writes: its errors, and its complete recovery.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn paged(seq: u32) -> Effect {
     Effect::Notify(Box::new(page("pd", seq, Action::Trigger)))
 }
 
-async fn told(store: &Store) -> Vec<String> {
+async fn entries(store: &Store) -> Vec<String> {
     store.timeline("01").await.unwrap().into_iter().map(|entry| entry.what).collect()
 }
 
@@ -26,7 +26,7 @@ async fn a_commit_that_fails_is_followed_by_commits_and_not_by_parts_of_it() {
         let err = store.commit(&effects(vec![said("01", 2, "lost?")])).await.unwrap_err();
         assert!(err.to_string().contains("FOREIGN KEY"), "{err}");
     }
-    assert_eq!(told(&store).await, ["before"]);
+    assert_eq!(entries(&store).await, ["before"]);
     let why = store.refusal().unwrap();
     assert!(why.contains("FOREIGN KEY") && !why.contains("alerter.db"), "{why}");
 
@@ -37,11 +37,11 @@ async fn a_commit_that_fails_is_followed_by_commits_and_not_by_parts_of_it() {
 
     by_hand(&store, MEND).await.unwrap();
     store.commit(&effects(vec![said("01", 2, "lost?")])).await.unwrap();
-    assert_eq!(told(&store).await, ["before", "lost?"]);
+    assert_eq!(entries(&store).await, ["before", "lost?"]);
     assert_eq!(store.refusal(), None);
     let path = store.path().to_owned();
     drop(store);
-    assert_eq!(told(&reopen(&path).await).await, ["before", "lost?"]);
+    assert_eq!(entries(&reopen(&path).await).await, ["before", "lost?"]);
 }
 
 #[tokio::test]
@@ -73,11 +73,11 @@ async fn what_did_not_fit_is_committed_when_it_fits() {
     assert!(store.refusal().unwrap().contains("full"));
     // The limit was of the connection that is gone.
     store.commit(&effects(vec![said("01", 1, &long)])).await.unwrap();
-    assert_eq!(told(&store).await, [long]);
+    assert_eq!(entries(&store).await, [long]);
     assert_eq!(store.refusal(), None);
 }
 
-/// Whoever asked may go away at any moment, also between BEGIN and COMMIT.
+/// A request may be cancelled at any moment, also between BEGIN and COMMIT.
 #[tokio::test]
 async fn a_transaction_that_nobody_waits_for_any_more_holds_up_nobody() {
     let (_dir, store) = open().await;
@@ -92,7 +92,7 @@ async fn a_transaction_that_nobody_waits_for_any_more_holds_up_nobody() {
         }
     }
     store.commit(&effects(vec![said("01", 1, "whole")])).await.unwrap();
-    assert_eq!(told(&store).await, ["whole"]);
+    assert_eq!(entries(&store).await, ["whole"]);
 }
 
 #[tokio::test]
@@ -120,12 +120,12 @@ async fn a_store_of_which_what_is_to_be_sent_cannot_be_read_takes_nothing_of_the
     assert!(why.contains("cannot be read"), "{why}");
     let err = store.commit(&effects(vec![said("01", 1, "late")])).await.unwrap_err().to_string();
     assert!(err.contains("cannot be read"), "{err}");
-    // Whatever is no page is taken, and says nothing of those.
+    // Other writes succeed, which does not end the refusal.
     store.touch(Ts(1)).await.unwrap();
     assert!(store.refusal().is_some());
     store.note_read(None);
     store.commit(&effects(vec![said("01", 1, "late")])).await.unwrap();
-    assert_eq!((store.refusal(), told(&store).await.len()), (None, 1));
+    assert_eq!((store.refusal(), entries(&store).await.len()), (None, 1));
 }
 
 #[tokio::test]

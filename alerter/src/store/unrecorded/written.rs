@@ -1,4 +1,4 @@
-//! The record of what was told without one.
+//! The record of messages that were sent without one.
 
 use sqlx::sqlite::SqliteConnection;
 
@@ -7,8 +7,8 @@ use crate::store::error::Result;
 use crate::store::held::{Progress, Written};
 use crate::store::outcome::DeliveryOutcome;
 
-/// Marks rows as their messages stand, and stood: they say when each was created, how often it was
-/// tried and when that ended, and nothing of when they were written.
+/// Gives rows the state of their messages: when each was created, how often it was tried and when
+/// that ended, independent of when the row was written.
 pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Written]) -> Result<()> {
     for written in all {
         let (receiver, incident) = &written.lane;
@@ -19,7 +19,7 @@ pub(in crate::store) async fn put_written(tx: &mut SqliteConnection, all: &[Writ
                 sqlx::query(sql).bind(idem_key).execute(&mut *tx).await?;
             }
             Progress::Done(ended) | Progress::Waits { last: Some(ended), .. } => {
-                // What a later word has replaced is not sent again.
+                // A message that a later one has replaced is not sent again.
                 let sql = "SELECT state FROM outbox WHERE idem_key = $1";
                 let state: Option<String> =
                     sqlx::query_scalar(sql).bind(idem_key).fetch_optional(&mut *tx).await?;

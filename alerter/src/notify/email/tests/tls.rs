@@ -1,5 +1,5 @@
-//! What is said in the clear, and to whom: certificates that are not good, and relays that somebody
-//! keeps from encrypting.
+//! What is sent unencrypted, and to whom: invalid certificates, and relays that somebody keeps from
+//! encrypting.
 
 use std::sync::Arc;
 
@@ -67,12 +67,12 @@ async fn send(email: &Email) -> Result<Receipt, Failure> {
     email.send(Attempt::first(&n)).await
 }
 
-/// Nobody in between has heard anything that is not for everybody.
+/// Nothing confidential was sent unencrypted.
 fn kept_secret(relay: &FakeSmtp) {
     relay.with(|s| {
         assert_eq!(s.mails.len(), 0);
-        let told = |verb: &String| !["EHLO", "STARTTLS", "QUIT", "RSET", "NOOP"].contains(&verb.as_str());
-        assert!(!s.in_the_clear.iter().any(told), "in the clear: {:?}", s.in_the_clear);
+        let is_mail = |verb: &String| !["EHLO", "STARTTLS", "QUIT", "RSET", "NOOP"].contains(&verb.as_str());
+        assert!(!s.in_the_clear.iter().any(is_mail), "in the clear: {:?}", s.in_the_clear);
     });
 }
 
@@ -121,7 +121,7 @@ async fn a_certificate_that_nobody_vouches_for_is_refused() {
 }
 
 #[tokio::test]
-async fn a_relay_that_is_kept_from_encrypting_is_told_nothing() {
+async fn a_relay_that_is_kept_from_encrypting_is_sent_no_mail() {
     let authority = Authority::new();
     for encryption in [Encryption::Stripped, Encryption::Refused] {
         let relay = FakeSmtp::start_with(encryption.clone()).await;
@@ -131,7 +131,7 @@ async fn a_relay_that_is_kept_from_encrypting_is_told_nothing() {
         assert!(!failure.error.contains(FakeSmtp::PASSWORD), "{}", failure.error);
         kept_secret(&relay);
     }
-    // One that speaks in the clear where encryption is expected from the first byte.
+    // A relay that does not encrypt where encryption is expected from the first byte.
     let relay = FakeSmtp::start_with(Encryption::Never).await;
     let failure = send(&authority.email(&relay, TlsMode::Tls, true)).await.expect_err("in the clear");
     assert!(!failure.ambiguous, "{failure:?}");

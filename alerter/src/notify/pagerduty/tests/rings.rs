@@ -1,4 +1,4 @@
-//! Which messages of an incident ring in PagerDuty, in order and each twice.
+//! Which messages of an incident notify people in PagerDuty, in order and each twice.
 
 use super::page;
 use crate::notify::pagerduty::*;
@@ -29,7 +29,7 @@ async fn send_all(pagerduty: &PagerDuty, all: &[Notification]) {
     }
 }
 
-fn told_as((severity, action): (Severity, Action)) -> Notification {
+fn notification((severity, action): (Severity, Action)) -> Notification {
     let mut n = page(action);
     n.message.severity = severity;
     n
@@ -50,7 +50,7 @@ async fn a_ticket_that_becomes_a_page_rings() {
         (Severity::Page, Action::Ack),
         (Severity::Page, Action::Resolve),
     ];
-    let all = all.map(told_as);
+    let all = all.map(notification);
     send_all(&to(&fake, &dir), &all).await;
     let id = page(Action::Trigger).incident;
     fake.with(|s| {
@@ -61,22 +61,22 @@ async fn a_ticket_that_becomes_a_page_rings() {
     });
 }
 
-/// What nobody has any more is another call, and so is each that a policy makes while nobody has
-/// it.
+/// An incident that nobody has any more is another call, and so is each call of a policy while
+/// nobody has it.
 #[tokio::test]
 async fn what_somebody_had_and_has_no_more_rings_again() {
     let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
-    let told = |action, because, reason: &str| {
+    let sent = |action, because, reason: &str| {
         let mut n = page(action);
         (n.message.because, n.message.reason) = (because, reason.to_owned());
         n
     };
-    let trigger = |because| told(Action::Trigger, because, "");
-    let ack = || told(Action::Ack, Reason::Acknowledged, "");
+    let trigger = |because| sent(Action::Trigger, because, "");
+    let ack = || sent(Action::Ack, Reason::Acknowledged, "");
     let mut acked_there = ack();
     acked_there.message.details.acknowledged_by = Some(actor("Jane", Some("pd")));
     let back = |by: &str| {
-        let mut n = told(Action::Update, Reason::Unacknowledged, "no longer acknowledged");
+        let mut n = sent(Action::Update, Reason::Unacknowledged, "no longer acknowledged");
         n.message.details.unacknowledged_by = Some(by.to_owned());
         n
     };
@@ -87,17 +87,18 @@ async fn what_somebody_had_and_has_no_more_rings_again() {
         ack(),
         trigger(Reason::AckExpired),
         acked_there.clone(),
-        // News of what somebody passed on call nobody; a call does: the fourth page.
-        told(Action::Update, Reason::News, ""),
+        // News of an acknowledged incident calls nobody; a call does: the fourth page.
+        sent(Action::Update, Reason::News, ""),
         trigger(Reason::Escalated),
         acked_there,
-        // Taken back there, it rings there by itself; the next call is the one after it.
+        // Taken back there, the service notifies people by itself; the next call is the one after
+        // it.
         back(&actor("Jane", Some("pd"))),
         trigger(Reason::StillFiring),
         ack(),
         // Taken back elsewhere: one more.
         back("api:ann"),
-        told(Action::Resolve, Reason::Resolved, ""),
+        sent(Action::Resolve, Reason::Resolved, ""),
     ];
     send_all(&to(&fake, &dir), &all).await;
     let id = page(Action::Trigger).incident;
@@ -107,25 +108,25 @@ async fn what_somebody_had_and_has_no_more_rings_again() {
         assert!(s.alerts.iter().all(|a| a.state == AlertState::Resolved), "{:?}", s.alerts);
         let log = |n: usize| s.alerts[n].log.iter().map(|l| l.what.as_str()).collect::<Vec<_>>();
         assert!(log(0).ends_with(&["acknowledged", "acknowledged", "resolved"]), "{:?}", log(0));
-        // What somebody had is closed before it rings again.
+        // The acknowledged alert is closed before the next call.
         let (closed, rang) = (s.alerts[1].log.last().map(|l| l.at), s.pages[2].at);
         assert!(closed.is_some_and(|closed| closed <= rang));
     });
 }
 
-/// A service that groups alerts rings for none of those that it adds to an incident; what somebody
-/// had and has no more it rings for.
+/// A service that groups alerts notifies nobody of those that it adds to an incident; it does of an
+/// incident that somebody had and nobody has any more.
 #[tokio::test]
 async fn a_service_that_groups_rings_again_for_what_nobody_has_any_more() {
     let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
     fake.change(|s| s.groups_alerts = true);
     let all = [Action::Trigger, Action::Trigger, Action::Ack, Action::Trigger];
-    send_all(&to(&fake, &dir), &all.map(|action| told_as((Severity::Page, action)))).await;
+    send_all(&to(&fake, &dir), &all.map(|action| notification((Severity::Page, action)))).await;
     let id = page(Action::Trigger).incident;
     fake.with(|s| assert_eq!(rung(s), [id.clone(), format!("{id}-3")]));
 }
 
-/// An acknowledged ticket that is told anew is one more ticket, and the page that it becomes has a
+/// An acknowledged ticket that is sent again is one more ticket, and the page that it becomes has a
 /// key of its own.
 #[tokio::test]
 async fn a_ticket_rings_again_too() {
@@ -137,7 +138,7 @@ async fn a_ticket_rings_again_too() {
         (Severity::Page, Action::Trigger),
         (Severity::Page, Action::Resolve),
     ];
-    let all = all.map(told_as);
+    let all = all.map(notification);
     send_all(&to(&fake, &dir), &all).await;
     let id = page(Action::Trigger).incident;
     fake.with(|s| {
@@ -146,17 +147,17 @@ async fn a_ticket_rings_again_too() {
     });
 }
 
-/// A call that waited until the incident was over rings nobody who was called before it; whoever
-/// was not is told both.
+/// A call that waited until the incident was over notifies nobody who was called before it; a
+/// receiver that was not called gets both in one.
 #[tokio::test]
 async fn nobody_is_called_again_for_what_is_over() {
     let id = page(Action::Trigger).incident;
     for called in [true, false] {
         let (fake, dir) = (FakePagerDuty::start().await, tempfile::tempdir().unwrap());
-        let mut late = told_as((Severity::Page, Action::Trigger));
+        let mut late = notification((Severity::Page, Action::Trigger));
         late.message.status = Status::Resolved;
-        let first = called.then(|| told_as((Severity::Page, Action::Trigger)));
-        let last = told_as((Severity::Page, Action::Resolve));
+        let first = called.then(|| notification((Severity::Page, Action::Trigger)));
+        let last = notification((Severity::Page, Action::Resolve));
         let all: Vec<_> = first.into_iter().chain([late, last]).collect();
         send_all(&to(&fake, &dir), &all).await;
         fake.with(|s| {

@@ -1,8 +1,8 @@
 //! What to do with a lane: a pure function of its rows.
 //!
-//! A lane is everything still to be told to one receiver about one incident, in order. Putting a
-//! message in already drops what it makes pointless (see the store); here is decided what can only
-//! be known at the moment of sending.
+//! A lane is everything still to be sent to one receiver about one incident, in order. The store
+//! already drops what a new message makes pointless when the message is put in; here is decided
+//! what is known only at the moment of sending.
 
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::incident::State;
@@ -27,12 +27,12 @@ pub(crate) struct LaneRow {
 pub(crate) struct Plan {
     /// How many rows from the front are pointless.
     pub superseded: usize,
-    /// The row after those is to be sent, as it stands or in these words.
+    /// The row after those is to be sent, with the stored text or with this one.
     pub words: Option<Message>,
 }
 
 impl LaneRow {
-    /// A call, or news, that nobody insists on: it waits while something hides the incident.
+    /// A call or news that was not asked for: it waits while something suppresses the incident.
     pub(crate) fn may_be_held(&self) -> bool {
         matches!(self.notification.action, Action::Trigger | Action::Update)
             && !self.notification.despite_quiet
@@ -43,22 +43,22 @@ impl LaneRow {
     }
 }
 
-/// Whether nothing of a lane is told for now: something hides its incident, which is not over.
-/// `heard`: the receiver has, or may have, heard of the incident; that somebody has taken it is
-/// then told at once.
+/// Whether nothing of a lane is sent for now: something suppresses its incident, which is not over.
+/// `heard`: the receiver has, or may have, a message of the incident; it is then notified at once
+/// when somebody takes the incident.
 pub(crate) fn is_held(rows: &[LaneRow], heard: bool) -> bool {
     let any = |of: fn(&LaneRow) -> bool| rows.iter().any(of);
     let answer = heard && any(|row| row.notification.action == Action::Ack);
     any(|row| row.held) && !any(LaneRow::is_asked_for) && !answer
 }
 
-/// `standing` is the state of the incident, `wakes` whether the receiver rouses a person, `heard`
-/// as in [`is_held`], which has been asked before.
+/// `standing` is the state of the incident, `wakes` whether the receiver wakes a person, `heard` as
+/// in [`is_held`], which was called before.
 pub(crate) fn plan(rows: &[LaneRow], standing: State, wakes: bool, heard: bool) -> Plan {
     let over = standing == State::Resolved;
     if over && !heard && rows.iter().any(|row| row.held) && !rows.iter().any(LaneRow::is_asked_for) {
-        // It ended before this receiver was told of it, and was hidden to its end: it need not be
-        // told of the end either.
+        // It ended before this receiver was notified of it, and was suppressed to its end: the
+        // receiver need not be notified of the end either.
         return Plan { superseded: rows.len(), words: None };
     }
     let pointless = |i: usize| {
@@ -66,9 +66,9 @@ pub(crate) fn plan(rows: &[LaneRow], standing: State, wakes: bool, heard: bool) 
         let trigger = row.notification.action == Action::Trigger;
         let ack = follows(rows, i, Action::Ack).is_some();
         // Somebody has it already: nobody is woken any more. If an earlier attempt did arrive, the
-        // Ack behind it quiets it.
+        // acknowledgement behind it ends the call.
         let answered = trigger && wakes && (standing == State::Acknowledged || ack);
-        // Hidden until something else was to be told. What may have arrived is repeated, so that a
+        // Suppressed until another message is due. What may have arrived is repeated, so that a
         // chat can find it.
         let asked = rows[i + 1..].iter().any(LaneRow::is_asked_for);
         answered || row.held && (over || ack || asked) && (!row.ambiguous || trigger && wakes)
@@ -88,11 +88,11 @@ fn follows(rows: &[LaneRow], i: usize, action: Action) -> Option<&LaneRow> {
     rows[i + 1..].iter().find(|row| row.notification.action == action)
 }
 
-/// The incident ended before its first message got out: one message tells both, so that nobody
-/// hunts a fire that is out and nobody misses that it burnt.
+/// The incident ended before its first message got out: one message reports both, so that nobody
+/// looks for a problem that is over and nobody misses that it happened.
 fn fired_and_resolved(fired: &Message, resolved: &Message, failed: bool) -> Message {
     let why =
-        if failed { "; both told now because this receiver could not be reached in between" } else { "" };
+        if failed { "; both sent now because this receiver could not be reached in between" } else { "" };
     let title = format!("Fired and resolved: {}", fired.title);
     Message {
         title: title.chars().take(TITLE_MAX).collect(),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trigger_that_missed_its_incident_tells_both() {
+    fn a_trigger_that_missed_its_incident_reports_both() {
         let rows = lane(&[Action::Trigger, Action::Resolve]);
         let plan = plan(&rows, State::Resolved, true, true);
         assert_eq!(plan.superseded, 0);
@@ -158,7 +158,7 @@ mod tests {
         let rows = lane(&[Action::Trigger, Action::Ack]);
         assert_eq!(plan(&rows, State::Acknowledged, true, true).superseded, 1);
         assert_eq!(plan(&rows[..1], State::Acknowledged, true, true).superseded, 1);
-        // Answered and since resolved: still nobody to wake.
+        // Answered and since resolved: there is still nobody to wake.
         let rows = lane(&[Action::Trigger, Action::Ack, Action::Resolve]);
         assert_eq!(plan(&rows, State::Resolved, true, true).superseded, 1);
         // A chat shows it all the same.
@@ -177,7 +177,7 @@ mod tests {
         use Action::{Ack, Trigger, Update};
         assert!(is_held(&hidden(&[Trigger], 1), true));
         assert!(is_held(&hidden(&[Update], 1), true), "news wait too");
-        // A reminder of the silence is nobody's first word.
+        // A reminder of the silence is not a first message.
         assert!(is_held(&hidden(&[Trigger, Update], 1), false));
         assert!(!is_held(&hidden(&[Update], 0), true));
         let asked = hidden(&[Trigger, Trigger], 1);
@@ -200,7 +200,7 @@ mod tests {
             // A person had called for it all the same.
             let rows = hidden(&[Trigger, Resolve], 0);
             assert!(plan(&rows, State::Resolved, wakes, false).words.is_some());
-            // Whoever knows of it hears the end, and is not called before.
+            // A receiver that has a message gets the end, and is not called before.
             let mut rows = hidden(&[Trigger, Resolve], 1);
             assert_eq!(plan(&rows, State::Resolved, wakes, true), Plan { superseded: 1, words: None });
             // A message in a chat that may have arrived is looked for.

@@ -51,7 +51,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// Without any, nobody is asked who they are.
+    /// Without any, requests need no token.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -60,8 +60,8 @@ impl Keyring {
         self.keys.iter().map(|key| &*key.grant)
     }
 
-    /// Whose token it is. Every key is compared, whole, so that the time it takes tells nothing of
-    /// them.
+    /// The grant of a token. Every key is compared in full, so that the time it takes reveals
+    /// nothing about the keys.
     pub fn find(&self, token: &str) -> Option<Arc<Grant>> {
         let given = digest(token);
         let (mut at, mut found) = (0u32, Choice::from(0));
@@ -81,8 +81,8 @@ fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// The token of a request: `Bearer TOKEN`, or, since browsers and old programs know nothing else,
-/// `Basic` with the token as the password of any user.
+/// The token of a request: `Bearer TOKEN`, or `Basic` with the token as the password of any user,
+/// since browsers and old programs support nothing else.
 pub(crate) fn presented(headers: &HeaderMap) -> Option<String> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
     // Two headers are two minds: a proxy and we could each believe another one.

@@ -1,4 +1,4 @@
-//! What the callbacks tell about themselves.
+//! Metrics of the callbacks.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -16,21 +16,21 @@ struct Labels {
 pub struct CallbackMetrics {
     callbacks: Family<Labels, Counter>,
     /// Sockets to Slack that have greeted us.
-    pub(super) sockets: Gauge,
-    pub(super) socket_failures: Counter,
+    pub(crate) sockets: Gauge,
+    pub(crate) socket_failures: Counter,
 }
 
 impl CallbackMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "callbacks",
-            "Words that came back from a service, by what came of them: acted, nothing (nothing to do), repeated, refused (no \
+            "Callbacks of services, by result: acted, nothing (nothing to do), repeated, refused (no \
              valid signature), stranger (signed, of somebody whose clicks do not count), malformed, busy, failed",
             self.callbacks.clone(),
         );
         registry.register(
             "slack_sockets",
-            "Socket Mode connections that Slack has greeted; 0 means that clicks are not heard",
+            "Socket Mode connections that Slack has confirmed; 0 means that clicks do not arrive",
             self.sockets.clone(),
         );
         registry.register(
@@ -40,7 +40,7 @@ impl CallbackMetrics {
         );
     }
 
-    pub(super) fn count(&self, service: &'static str, result: &'static str) {
+    pub(crate) fn count(&self, service: &'static str, result: &'static str) {
         self.callbacks.get_or_create(&Labels { service, result }).inc();
     }
 }

@@ -1,8 +1,8 @@
 //! What a token may do.
 //!
-//! `admin` may do everything. `ack` and `silence` may also read, because nobody answers what they
-//! cannot see; neither includes the other. `ingest` stands alone: a Prometheus brings alerts and
-//! has nothing to look at.
+//! `admin` may do everything. `ack` and `silence` include reading, because people cannot answer
+//! what they cannot see; neither includes the other. `ingest` includes nothing else: a Prometheus
+//! sends alerts and reads nothing.
 
 use core::fmt;
 
@@ -64,10 +64,10 @@ impl fmt::Display for Scope {
 
 impl Scopes {
     pub fn all() -> Self {
-        Self::of(&[Scope::Admin])
+        Self::from_granted(&[Scope::Admin])
     }
 
-    pub fn of(scopes: &[Scope]) -> Self {
+    pub fn from_granted(scopes: &[Scope]) -> Self {
         Self(scopes.iter().flat_map(|s| s.implied()).fold(0, |bits, s| bits | s.bit()))
     }
 
@@ -90,10 +90,11 @@ mod tests {
             (Silence, vec![Read, Silence]),
             (Admin, Scope::ALL.to_vec()),
         ] {
-            let has: Vec<_> = Scope::ALL.into_iter().filter(|s| Scopes::of(&[given]).has(*s)).collect();
+            let has: Vec<_> =
+                Scope::ALL.into_iter().filter(|s| Scopes::from_granted(&[given]).has(*s)).collect();
             assert_eq!(has, want, "{given}");
         }
         assert!(!Scope::ALL.into_iter().any(|s| Scopes::default().has(s)));
-        assert_eq!(Scopes::all(), Scopes::of(&Scope::ALL));
+        assert_eq!(Scopes::all(), Scopes::from_granted(&Scope::ALL));
     }
 }

@@ -133,8 +133,8 @@ impl TokenScope {
         pairs.map(|(name, value)| (Box::from(name), Box::from(value.as_str()))).collect()
     }
 
-    /// Whether nothing beyond it can match all of `matchers`; otherwise what they would have to
-    /// say.
+    /// Whether every match of `matchers` is within these limits; otherwise an error that lists the
+    /// matchers that are missing.
     pub fn holds(&self, matchers: &[Matcher]) -> Result<(), String> {
         for (label, globs) in self.limits() {
             if unlimited(globs) || matchers.iter().any(|m| m.label() == label && within(m, globs)) {
@@ -148,7 +148,8 @@ impl TokenScope {
         Ok(())
     }
 
-    /// What the name of every run within it begins with, one of them; nothing if that says nothing.
+    /// A prefix of the name of every run within these limits, one for each pattern; empty if a
+    /// pattern has none.
     pub fn run_prefixes(&self) -> Vec<String> {
         let prefixes: Vec<_> = self.runs.iter().map(|glob| glob.prefix().to_owned()).collect();
         if prefixes.iter().any(String::is_empty) { Vec::new() } else { prefixes }
@@ -328,8 +329,8 @@ mod tests {
         let team = token_scope(&["llama-*"], &["research", "infra"]);
         assert!(holds(&team, &["run=llama-1", "team=~\"research|infra\""]));
         assert!(!holds(&team, &["run=llama-1"]));
-        let told = token_scope(&["llama-*"], &[]).holds(&[]).unwrap_err();
-        assert!(told.contains("runs llama-*") && told.ends_with(r#"run=~"llama-.*""#), "{told}");
+        let refusal = token_scope(&["llama-*"], &[]).holds(&[]).unwrap_err();
+        assert!(refusal.contains("runs llama-*") && refusal.ends_with(r#"run=~"llama-.*""#), "{refusal}");
     }
 
     proptest! {

@@ -1,0 +1,55 @@
+//! One run as the API and the read model see it, copied from the engine.
+
+use stepwatch_detect::Run;
+use stepwatch_detect::run::RunState;
+use stepwatch_model::time::Ts;
+use stepwatch_respond::matcher::Labels;
+
+/// Times are of the alerter's clock.
+#[derive(Debug, Clone)]
+pub struct RunSnapshot {
+    pub run: String,
+    /// The labels that it declared.
+    pub labels: Labels,
+    pub attempt: u32,
+    pub last_step: Option<i64>,
+    /// When a step arrived last, by our clock.
+    pub last_step_at: Option<Ts>,
+    pub last_heard: Ts,
+    pub steps: u64,
+    pub world: Option<u32>,
+    pub ranks: usize,
+    /// Sources that feed it now, and those that did and are lost.
+    pub sources: Vec<String>,
+    pub lost_sources: Vec<String>,
+    pub last_checkpoint_step: Option<i64>,
+    /// Step records that repeated one of the same rank and attempt.
+    pub duplicates: u64,
+    /// Step records of ranks that have not followed a restart.
+    pub stale: u64,
+    /// Exit code, once it is over.
+    pub ended: Option<i64>,
+}
+
+impl RunSnapshot {
+    pub(crate) fn from_run(run: &Run) -> Self {
+        let f: &RunState = &run.state;
+        Self {
+            run: f.name.clone(),
+            labels: f.labels.clone(),
+            attempt: f.attempt,
+            last_step: f.last_step,
+            last_step_at: f.last_step.map(|_| f.last_progress),
+            last_heard: f.last_heard,
+            steps: f.total_steps,
+            world: f.world,
+            ranks: f.ranks.len(),
+            sources: f.live.keys().cloned().collect(),
+            lost_sources: f.lost.keys().cloned().collect(),
+            last_checkpoint_step: f.checkpoints.last_step,
+            duplicates: run.counters.duplicates,
+            stale: run.counters.stale,
+            ended: f.ended.as_ref().map(|e| e.code),
+        }
+    }
+}
