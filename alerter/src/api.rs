@@ -62,6 +62,8 @@ pub struct Api {
     pub started: Ts,
     /// Counts refused alerts, and limits their lines in the log.
     pub refused_alerts: Arc<LogThrottle>,
+    /// The same of alerts for which there was no room.
+    pub full_alerts: Arc<LogThrottle>,
 }
 
 impl Api {
@@ -73,6 +75,7 @@ impl Api {
             registry: Arc::new(registry),
             started: wall(),
             refused_alerts: Arc::new(LogThrottle::default()),
+            full_alerts: Arc::new(LogThrottle::default()),
         }
     }
 

@@ -487,6 +487,34 @@ async fn what_is_due_is_not_held() {
     }
 }
 
+/// Sources take turns, and within each its users: nobody waits behind the flood of another.
+#[tokio::test]
+async fn lanes_are_due_in_turn() {
+    let (_dir, store) = open().await;
+    let mut effects = Vec::new();
+    let mut add = |id: &str, source: &str, reporter: &str| {
+        let base = page("chat", 1, Action::Trigger);
+        let (source, reporter) = (source.to_owned(), reporter.to_owned());
+        effects.push(put(incident(id, State::Open)));
+        effects.push(post(Notification {
+            incident: id.to_owned(),
+            idem_key: format!("{id}/chat/1"),
+            source,
+            reporter,
+            ..base
+        }));
+    };
+    (0..5).for_each(|n| add(&format!("1{n}"), "evil", "user 1 of evil"));
+    (0..3).for_each(|n| add(&format!("2{n}"), "evil", "user 2 of evil"));
+    add("30", "node1", "user 3 of node1");
+    add("31", "node1", "user 4 of node1");
+    add("40", "", "");
+    store.commit(&Commit { effects, at: Ts(1000), ..Commit::default() }).await.unwrap();
+    let due = store.due_lanes("chat", Ts(2000), 1000).await.unwrap();
+    let due: Vec<String> = due.into_iter().map(|lane| lane.incident).collect();
+    assert_eq!(due, ["10", "30", "40", "20", "31", "11", "21", "12", "22", "13", "14"]);
+}
+
 /// Half of the mailboxes had the page when a silence began: they get the end.
 #[tokio::test]
 async fn whoever_has_a_part_of_it_hears_the_end() {

@@ -160,7 +160,8 @@ fn there_is_a_most_of_their_bytes() {
         Told { alert, ends_at: None }
     };
     let mut e = External::default();
-    e.configure(AlertsConfig { max_bytes: 10_000, ..AlertsConfig::default() });
+    // An eighth of it is for pages.
+    e.configure(AlertsConfig { max_bytes: 11_429, ..AlertsConfig::default() });
     assert_eq!(take(&mut e, 0, said("a", 4000)).0, Taken::Fires);
     assert_eq!(take(&mut e, 0, said("b", 4000)).0, Taken::Fires);
     assert_eq!(take(&mut e, 0, said("c", 4000)).0, Taken::Refused, "another one");

@@ -92,10 +92,17 @@ pub(super) async fn take(
         return Err(Refused::bad(mistakes));
     }
     if heard.refused > 0 {
+        let whose = match caller.limited_token() {
+            "" => String::new(),
+            token => format!(" of the share of token {token}"),
+        };
         let why = format!(
-            "{} alerts refused: alerts.max_alerts, or alerts.max_bytes of them, fire already",
+            "{} alerts refused: alerts.max_alerts, or alerts.max_bytes of them, fire already{whose}",
             heard.refused
         );
+        if let Some(refused) = api.full_alerts.count(heard.refused) {
+            tracing::warn!(refused, why, "alerts were refused: nobody is notified of them");
+        }
         return Err(Refused(StatusCode::TOO_MANY_REQUESTS, why));
     }
     Ok(StatusCode::OK)

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::Storm;
+use crate::external::{Alert, Limits, Told};
 use Action::{Resolve, Trigger, Update};
 use Change::Clear;
 use Severity::Page;
@@ -129,4 +130,71 @@ fn whoever_closes_a_storm_hears_no_more_of_what_is_in_it() {
         let state = w.records[&w.id(run, Kind::Hang)].state;
         assert_eq!(state, State::Acknowledged, "{run}: {:#?}", w.history);
     }
+}
+
+/// Has followed the run `genuine` for an hour.
+struct Followed;
+
+impl stepwatch_model::Directory for Followed {
+    fn knows_node(&self, _: &str) -> bool {
+        false
+    }
+
+    fn run_on(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn run_of_job(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn summary(&self, _: Ts, _: &str) -> Option<RunSummary> {
+        None
+    }
+
+    fn first_seen(&self, run: &str) -> Option<Ts> {
+        (run == "genuine").then_some(Ts(0))
+    }
+}
+
+/// A critical alert, posted with a token of this name if that is limited.
+fn posts(w: &mut World, token: &str, labels: &[(&str, &str)]) {
+    let labels = [labels, &[("severity", "critical")]].concat();
+    let labels = labels.into_iter().map(|(n, v)| (Box::from(n), Box::from(v))).collect();
+    let alert = Alert::new(labels, [].into_iter().collect(), w.now, "", &Limits::default()).unwrap();
+    let told = [Told { alert: alert.sent_by(token).into(), ends_at: None }];
+    let mut out = Vec::new();
+    w.engine.handle(w.now, Input::Alerts { told: &told }, &Followed, &mut out);
+    w.absorb(out);
+}
+
+/// Names of what rang.
+fn rang(w: &mut World) -> Vec<String> {
+    let triggers = core::mem::take(&mut w.sent).into_iter().filter(|n| n.action == Trigger);
+    triggers.map(|n| n.message.title).collect()
+}
+
+#[test]
+fn a_flood_of_one_limited_token_is_a_storm_of_its_own() {
+    let mut w = World::new(two_levels());
+    for n in 0..150 {
+        posts(&mut w, "llama", &[("alertname", &format!("X{n}")), ("run", "llama-7")]);
+    }
+    let flood = rang(&mut w);
+    assert_eq!((flood.len(), flood.last().map(String::as_str)), (11, Some("PAGE token llama: alert storm")));
+    posts(&mut w, "", &[("alertname", "CoolingFailed"), ("rack", "r7")]);
+    assert_eq!(rang(&mut w), ["PAGE: CoolingFailed"]);
+}
+
+#[test]
+fn an_alert_of_a_known_run_rings_by_its_name() {
+    let mut w = storms();
+    for n in 0..9 {
+        posts(&mut w, "", &[("alertname", &format!("X{n}"))]);
+    }
+    assert_eq!(rang(&mut w).len(), 3, "two, and their storm");
+    posts(&mut w, "", &[("alertname", "GPUTooHot"), ("run", "genuine")]);
+    posts(&mut w, "", &[("alertname", "GPUTooHot"), ("run", "new")]);
+    posts(&mut w, "llama", &[("alertname", "Other"), ("run", "genuine")]);
+    assert_eq!(rang(&mut w), ["PAGE genuine: GPUTooHot", "PAGE genuine: Other"], "a token has its own count");
 }
