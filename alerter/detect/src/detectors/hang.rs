@@ -16,6 +16,9 @@
 //! for a full disk, a slow upload, a machine that was taken away. There the page waits for
 //! `round_floor`.
 //!
+//! Timestamps of a resolution r, which many lines share, show each pause up to r too short or too
+//! long: the deadline is 2r later.
+//!
 //! Evidence of a hang shortens the wait: a report of NCCL that ranks wait, a dump of its flight
 //! recorder, or GPUs that all wait in a collective while none computes. An evaluation computes; a
 //! rank that saves or scores alone while the others wait for it is done within `waiting`. So a

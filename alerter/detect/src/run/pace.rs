@@ -106,6 +106,35 @@ impl Pace {
     }
 }
 
+/// How coarse the timestamps of a log are: many lines bear the same one, and the next is far away.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct TimeResolution {
+    /// Gaps between two lines, and those of them that are nothing.
+    gaps: u32,
+    ties: u32,
+    /// The smallest of the others, in seconds.
+    smallest: f32,
+}
+
+/// Gaps that show the resolution.
+const RESOLUTION_GAPS: u32 = 20;
+
+impl TimeResolution {
+    pub(crate) fn add(&mut self, secs: f64) {
+        self.gaps = self.gaps.saturating_add(1);
+        if secs == 0.0 {
+            self.ties = self.ties.saturating_add(1);
+        } else if self.smallest == 0.0 || secs < f64::from(self.smallest) {
+            self.smallest = secs as f32;
+        }
+    }
+
+    /// In seconds; 0 if the timestamps tell lines apart.
+    pub(crate) fn secs(self) -> f64 {
+        if self.gaps >= RESOLUTION_GAPS && self.ties > self.gaps / 2 { f64::from(self.smallest) } else { 0.0 }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +153,19 @@ mod tests {
         for (i, edge) in EDGES.iter().enumerate() {
             assert_eq!(*edge, SMALLEST * RATIO.powi(i as i32 + 1), "{i}");
         }
+    }
+
+    #[test]
+    fn timestamps_that_many_lines_share_are_coarse() {
+        let resolution = |gaps: &[f64]| {
+            let mut r = TimeResolution::default();
+            (0..30).for_each(|n| r.add(gaps[n % gaps.len()]));
+            r.secs()
+        };
+        assert_eq!(resolution(&[0.0, 0.0, 0.0, 1000.0]), 1000.0);
+        assert_eq!(resolution(&[0.0, 0.0, 2000.0, 0.0, 0.0, 1000.0]), 1000.0);
+        assert_eq!(resolution(&[4.0]), 0.0);
+        assert_eq!(resolution(&[0.0, 5.0]), 0.0, "as many lines differ");
     }
 
     proptest! {

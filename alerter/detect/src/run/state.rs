@@ -9,7 +9,7 @@ use stepwatch_wire::{Event, Kind, Value};
 use super::align::Arrival;
 use super::checkpoints::Checkpoints;
 use super::config_groups::{ConfigGroups, Setup};
-use super::pace::Pace;
+use super::pace::{Pace, TimeResolution};
 use super::rank_compute_time::RankComputeTimes;
 use super::rank_loss::{self, RankLosses};
 use super::reports::Reports;
@@ -70,6 +70,7 @@ pub struct RunState {
     pub pace: Pace,
     /// The longest pause that the run survived, in seconds: mostly an undeclared evaluation.
     pub longest_pause: f64,
+    pub time_resolution: TimeResolution,
     /// Seconds between the first two samples: compilation, and often the first evaluation.
     pub first_gap: f64,
     pub heartbeats: bool,
@@ -232,6 +233,7 @@ impl RunState {
             interval: 1,
             pace: Pace::default(),
             longest_pause: 0.0,
+            time_resolution: TimeResolution::default(),
             first_gap: 0.0,
             heartbeats: false,
             declares: false,
@@ -538,6 +540,7 @@ impl RunState {
     /// `usual`: the longest of a hundred gaps.
     fn paced(&mut self, secs: f64, usual: f64) {
         self.wants_look |= secs > PAUSE * usual;
+        self.time_resolution.add(secs);
         if secs > LONG * usual {
             self.longest_pause = self.longest_pause.max(secs);
         } else {
