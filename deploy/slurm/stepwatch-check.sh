@@ -18,7 +18,7 @@
 # queues the job again, which stays held without nohold_on_prolog_fail. Slurm asks for no scontrol in a Prolog, so nothing is counted
 # here: leave Prolog out while you try a new configuration or reference.
 #
-# Could not tell: logged, and nothing else, because a check that is slow today must not empty the cluster; STEPWATCH_DRAIN_UNKNOWN=1
+# Could not be determined: logged, and nothing else, because a check that is slow today must not empty the cluster; STEPWATCH_DRAIN_UNKNOWN=1
 # takes that for unhealthy too.
 #
 # Settings are read from /etc/default/stepwatch-check, a file of the variables above and below.
@@ -61,7 +61,7 @@ args=(check --quiet)
 [ -r "$config" ] && args+=(--config "$config")
 [ -r "$reference" ] && args+=(--reference "$reference")
 
-# Two looks, the pause between them and three words with Slurm are over before it loses patience.
+# Two looks, the pause between them and three calls of Slurm are over before Slurm's timeout.
 look() {
     # The check keeps its own time; this is for a node on which not even a program can be started.
     findings=$(timeout --signal=KILL 12 stepwatch-exporter "${args[@]}" ${more[@]+"${more[@]}"} 2>&1)
@@ -70,7 +70,7 @@ look() {
     case $status in
     0) verdict=healthy ;;
     1) verdict=unhealthy ;;
-    # Any other is no word about the node: a wrong configuration, no such program.
+    # Any other says nothing about the node: a wrong configuration, no such program.
     2 | 137) [ "$drain_unknown" = 1 ] && verdict=unhealthy ;;
     esac
 }
@@ -88,7 +88,7 @@ reason() {
     printf '%s %s\n' "$mark" "$(printf '%s\n' "$findings" | tail -n 1 | tr -s ' ' | tr -d "\"'\\\\" | cut -c 1-200)"
 }
 
-# What Slurm says of this node. A reason may be left of old, and somebody may have written one without a drain: the state counts.
+# The state of this node in Slurm. A reason may be left of old, and somebody may have written one without a drain: the state counts.
 ask() {
     local line
     line=$(slurm show node "$node" --oneliner)
@@ -106,17 +106,17 @@ drain() {
     ask
     case "$state" in
     '')
-        say "Slurm does not tell the state of $node, which is not drained"
+        say "the state of $node is unknown in Slurm, which is not drained"
         return
         ;;
     *DRAIN*)
-        # Somebody, or this script, has said why already.
+        # A reason is there already, from somebody or from this script.
         if failed_by_us; then slurm update nodename="$node" reason="$(reason)"; fi
         return
         ;;
     esac
     if ! nodes=$(slurm show node --oneliner); then
-        say "Slurm does not tell how many nodes are drained: $node is not"
+        say "the number of drained nodes is unknown in Slurm: $node is not"
         return
     fi
     count=$(grep -c " State=[^ ]*DRAIN.* Reason=$mark" <<<"$nodes")
@@ -136,7 +136,7 @@ if [ "$verdict" = unhealthy ]; then
 fi
 case $verdict in
 unhealthy) say "$node is unhealthy: $findings" ;;
-unknown) say "could not tell whether $node is healthy (exit $status): $findings" ;;
+unknown) say "could not determine whether $node is healthy (exit $status): $findings" ;;
 esac
 
 if [ -n "${SLURM_JOB_ID:-}" ]; then

@@ -159,7 +159,7 @@ class Upstream(unittest.TestCase):
             ('file = "train.py"', 'fiel = "train.py"', "line 5: expected [[grammar]] or one of commit, ended"),
             ("someone/tiny", "tiny", "line 2: repository: owner/name"),
             ('format = "tiny"', 'format = "last-words"', "line 2: words is missing"),
-            ('format = "tiny"', 'format = "tiny"\ntells = "step, stop"', "line 2: tells: stop is none of checkpoint, end"),
+            ('format = "tiny"', 'format = "tiny"\nkinds = "step, stop"', "line 2: kinds: stop is none of checkpoint, end"),
             ('file = "train.py"', 'file = [', "line 5: not a string: ["),
             ("none =", 'file = "train.py"\nunverified =', "line 12: unverified stands in place of a repository"),
             ("none =", 'none = "a"\nunverified =', "line 12: none stands in place of a repository"),

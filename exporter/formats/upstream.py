@@ -2,7 +2,7 @@
 """Reads again what the grammars follow, and reports where it changed.
 
 `upstream.toml` names for each grammar the file of a trainer's source that prints what it reads, the commit at which that was
-looked at, and the text that must stand there. This script looks for the same text in a checkout of today. What is told to be
+looked at, and the text that must stand there. This script looks for the same text in a checkout of today. What is marked as
 not verified has no place that could be looked at, and is counted. A repository is a
 work tree, a bare git directory or an unpacked package, below CHECKOUTS as `owner/name`, `owner+name`, `name`, or `repo` in one of these.
 
@@ -20,13 +20,13 @@ import subprocess
 import sys
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "upstream.toml")
-KEYS = {"format", "tells", "words", "repository", "file", "commit", "release", "text", "ended", "none", "unverified"}
+KEYS = {"format", "kinds", "words", "repository", "file", "commit", "release", "text", "ended", "none", "unverified"}
 #: Keys that hold strings, one or a list of them.
 LISTS = {"text", "words"}
 #: The format whose entries name rows of the table of last words.
 WORDS = "last-words"
-#: What a line of a grammar may tell.
-TELLS = {"step", "eval", "checkpoint", "end", "hello"}
+#: What a line of a grammar may be.
+KINDS = {"step", "eval", "checkpoint", "end", "hello"}
 #: Keys that stand in place of a repository.
 INSTEAD = ("none", "unverified")
 #: Below this likeness another line is another line, and not the same one after a change.
@@ -88,11 +88,11 @@ def check(entry):
     lacking = wanted - set(entry)
     if lacking:
         raise Wrong("line %d: %s is missing" % (entry["line"], ", ".join(sorted(lacking))))
-    if instead and len(entry) > len(wanted | {"line"} | ({"tells"} & set(entry))):
+    if instead and len(entry) > len(wanted | {"line"} | ({"kinds"} & set(entry))):
         raise Wrong("line %d: %s stands in place of a repository, and of all that is said of one" % (entry["line"], instead[0]))
-    unknown = {tells.strip() for tells in entry.get("tells", "step").split(",")} - TELLS
+    unknown = {kind.strip() for kind in entry.get("kinds", "step").split(",")} - KINDS
     if unknown:
-        raise Wrong("line %d: tells: %s is none of %s" % (entry["line"], ", ".join(sorted(unknown)), ", ".join(sorted(TELLS))))
+        raise Wrong("line %d: kinds: %s is none of %s" % (entry["line"], ", ".join(sorted(unknown)), ", ".join(sorted(KINDS))))
     if entry.get("words") == []:
         raise Wrong("line %d: words is empty" % entry["line"])
     if not instead:

@@ -9,7 +9,7 @@ so all get the same mapping, which is kinder to them than a page for every anoma
 * an anomalous sample opens an incident of the signal (a ticket), which ends 20 samples after the last anomalous one;
 * the incident is a page from the third anomalous sample among five on, as `for:` or "3 of 5" would have it; a detector of changes
   (Page-Hinkley, ADWIN), which speaks once a change, pages at once;
-* an anomaly is an upward one where the detector can tell (a loss that falls is no alarm), and a value that is not finite is seen by the static rules alone: the others cannot take one in and leave it out.
+* an anomaly is an upward one where the detector distinguishes the direction (a loss that falls is no alarm), and a value that is not finite is seen by the static rules alone: the others cannot take one in and leave it out.
 
 Parameters are those that a project publishes or defaults to where it does; the others are chosen here and stand beside each detector: the static thresholds, the weight of the EMA, the band without a margin, the times of fitting, and the
 size of the forest, cut for speed, with its threshold. None was searched for on the data.

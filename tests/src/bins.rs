@@ -34,8 +34,8 @@ pub fn path(program: &str) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The library that stands before the C library. Nothing links to it, so cargo does not
-/// build it with the tests.
+/// The library that is loaded before the C library. Nothing links to it, so cargo does not build it
+/// with the tests.
 pub fn fake_libc() -> anyhow::Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let build = || {

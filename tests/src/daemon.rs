@@ -54,7 +54,7 @@ impl Daemon {
         Ok(Self { name: name.to_owned(), child, log })
     }
 
-    /// Waits for the program's word on the address it listens on.
+    /// Waits for the log line with the address the program listens on.
     pub async fn listening(&mut self) -> anyhow::Result<SocketAddr> {
         let line = self.logged(|line| address(line).is_some()).await?;
         address(&line).context("the line has an address")
@@ -176,7 +176,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
             command.env_remove(&*name);
         }
     }
-    // Whose pages are to be read says where.
+    // The type whose pages are read gives the address.
     command.env("STEPWATCH_SHM", "");
     command
 }

@@ -47,11 +47,11 @@ impl FakeLibc {
     }
 
     fn put(&self, at: u64, number: i64) -> anyhow::Result<()> {
-        // One write of eight aligned bytes: whoever reads sees the old number or the new one.
+        // One write of eight aligned bytes: a reader sees the old number or the new one.
         Ok(self.file.write_all_at(&number.to_ne_bytes(), at)?)
     }
 
-    /// What makes a program live on this machine.
+    /// The environment that makes a program run on this machine.
     pub fn env(&self) -> anyhow::Result<Vec<(String, OsString)>> {
         let library = bins::fake_libc()?;
         Ok(vec![("LD_PRELOAD".into(), library.into()), (VARIABLE.into(), self.path.clone().into())])

@@ -2,28 +2,28 @@
 //! it known, who was woken for nothing?
 //!
 //! Seeded and in virtual time: the same options give the same events, byte for byte, and nothing
-//! depends on what the engine says. Nodes, runs, ranks and the words of exporters are modelled; the
+//! depends on the engine's output. Nodes, runs, ranks and the events of exporters are modelled; the
 //! engine is the real one. What happened in truth is written down for the scorer alone. It is a
-//! model: figures measured on it say how the engine does on faults of these shapes, not on your
+//! model: figures measured on it show how the engine does on faults of these shapes, not on your
 //! fleet.
 
-mod ears;
 mod job;
 mod kind;
 mod layout;
 mod live;
 mod noise;
+mod reports;
 mod score;
 mod script;
 mod table;
-mod telling;
 mod truth;
+mod watch;
 mod words;
 mod world;
 
-pub use ears::Watch;
 pub use kind::{Family, Kind, Mix};
 pub use live::{Live, live};
+pub use watch::Watch;
 
 pub use score::{Found, Score};
 pub use truth::{Culprit, Truth};
@@ -57,11 +57,11 @@ pub struct Volume {
     pub ranks: usize,
 }
 
-/// Lets a fleet run for as long as the options say, with `ears` listening; gives what happened in
-/// truth.
-pub fn simulate(options: &Options, ears: &mut dyn Listener) -> (Vec<Truth>, Volume) {
+/// Lets a fleet run for as long as the options require, and passes its events to `listener`;
+/// returns what happened in truth.
+pub fn simulate(options: &Options, listener: &mut dyn Listener) -> (Vec<Truth>, Volume) {
     let mut world = world::World::new(options.clone());
-    world.run(ears);
+    world.run(listener);
     let volume = Volume {
         events: world.said,
         run_hours: options.hours * world.jobs.len() as f64,
@@ -75,5 +75,5 @@ pub fn simulate(options: &Options, ears: &mut dyn Listener) -> (Vec<Truth>, Volu
 pub fn score(options: &Options) -> Score {
     let mut watch = Watch::new();
     let (truths, volume) = simulate(options, &mut watch);
-    Score::of(truths, watch, volume)
+    Score::from_watch(truths, watch, volume)
 }

@@ -11,7 +11,7 @@ static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     Client::builder().connect_timeout(Duration::from_secs(2)).no_proxy().build().unwrap_or_default()
 });
 
-/// Asks as a kubelet does: on a new connection each time, and for a second at most.
+/// Probes as a kubelet does: on a new connection each time, and for a second at most.
 static PROBE: LazyLock<Client> = LazyLock::new(|| {
     Client::builder()
         .timeout(Duration::from_secs(1))

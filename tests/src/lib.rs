@@ -1,9 +1,9 @@
 //! Running Stepwatch for real: the two programs as processes, the fakes they talk to, trainers that
 //! feed them, and real peers where the machine has them.
 //!
-//! Nothing here knows what a right answer is: that is in the tests. Nothing sleeps to synchronise:
-//! every wait has a condition and a deadline, and a failure shows the logs of the processes that
-//! took part.
+//! Nothing here contains a right answer: that is in the tests. Nothing sleeps to synchronise: every
+//! wait has a condition and a deadline, and a failure shows the logs of the processes that took
+//! part.
 
 pub mod bins;
 pub mod crowd;
@@ -26,4 +26,4 @@ pub use fake_libc::FakeLibc;
 pub use poll::poll_until;
 pub use programs::{Alerter, Exporter, Machine};
 pub use random::Random;
-pub use stack::{Hears, Stack, StackOptions};
+pub use stack::{Inbound, Stack, StackOptions};

@@ -1,4 +1,4 @@
-//! Programs of other projects that Stepwatch must work with. Tests that need one say so loudly
+//! Programs of other projects that Stepwatch must work with. Tests that need one report loudly
 //! where it is absent, and fail where `STEPWATCH_REQUIRE_PEERS=1` (as `cargo verify` sets it)
 //! promises that it is there.
 
@@ -54,7 +54,7 @@ pub struct PrometheusOptions {
     /// Evaluates the rules of this project.
     pub rules: bool,
     pub alertmanager: Option<SocketAddr>,
-    /// A file with the token that the Alertmanager asks for.
+    /// A file with the token that the Alertmanager requires.
     pub credentials: Option<PathBuf>,
     /// Appended to its configuration.
     pub more: String,
@@ -111,7 +111,7 @@ impl Prometheus {
             .arg(format!("--storage.tsdb.path={}", dir.join("tsdb").display()))
             .args(["--web.listen-address=127.0.0.1:0", "--log.format=json"]);
         if options.alertmanager.is_some() {
-            // A minute otherwise, and what is told again is worth a test.
+            // A minute otherwise, and repeated notifications are worth a test.
             prometheus.arg("--rules.alert.resend-delay=1s");
         }
         let mut daemon = Daemon::spawn("prometheus", &mut prometheus)?;
@@ -145,7 +145,7 @@ pub struct Alertmanager {
 }
 
 impl Alertmanager {
-    /// One that tells nobody.
+    /// One that notifies nobody.
     pub async fn start(program: &Path, dir: &Path) -> anyhow::Result<Self> {
         Self::start_with(program, dir, "route: {receiver: none}\nreceivers:\n  - name: none\n").await
     }

@@ -44,7 +44,7 @@ impl Exporter {
         Self::start_with(dir, "", extra).await
     }
 
-    /// The same; `ingest` is appended to what its configuration says of the ways in.
+    /// The same; `ingest` is appended to the configuration of the ways in.
     pub async fn start_with(dir: &Path, ingest: &str, extra: &str) -> anyhow::Result<Self> {
         Self::start_on(Machine::default(), dir, ingest, extra).await
     }
@@ -124,10 +124,10 @@ pub struct AlerterOptions {
     pub twin: bool,
     /// Whether PagerDuty is shown changes of runs.
     pub pagerduty_changes: bool,
-    /// More receivers, as lines of YAML, and their names: they are told at once.
+    /// More receivers, as lines of YAML, and their names: they are notified at once.
     pub receivers: String,
     pub also: Vec<String>,
-    /// Who is told after how long, as lines of YAML, instead of the sample's levels.
+    /// Who is notified after how long, as lines of YAML, instead of the sample's levels.
     pub levels: Option<String>,
     /// Appended to the configuration.
     pub extra: String,

@@ -1,4 +1,4 @@
-//! Words for the person who runs the tests, past the capture of the test runner.
+//! Output for the person who runs the tests, past the capture of the test runner.
 
 use std::io::Write as _;
 

@@ -1,4 +1,5 @@
-//! The whole path: an exporter, an alerter that reads it, and the services that the alerter tells.
+//! The whole path: an exporter, an alerter that reads it, and the services that the alerter
+//! notifies.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use crate::fake_libc::FakeLibc;
 use crate::programs::{Alerter, AlerterOptions, Exporter, Machine};
 use crate::trainer::{self, Rank};
 
-/// What ails the machine that the tests run on is not what they test.
+/// Faults of the machine that the tests run on are not what they test.
 const QUIET_MACHINE: &str = "detectors: {node_fault: {enabled: false}, link_fault: {enabled: false}}\n";
 
 /// Where a [`Stack`] differs from the smallest one.
@@ -27,7 +28,7 @@ pub struct StackOptions {
     pub crash_point: Option<String>,
     /// The alerter reads no exporter.
     pub blind: bool,
-    /// Also tell a webhook.
+    /// Also notify a webhook.
     pub webhook: bool,
     /// More keys of the Slack receiver, each after a comma.
     pub slack_keys: String,
@@ -35,14 +36,14 @@ pub struct StackOptions {
     /// `twin`.
     pub pagerduty_keys: String,
     pub twin: bool,
-    /// Hear clicks in Slack by HTTP, by a socket, and answers in PagerDuty.
-    pub hears: Vec<Hears>,
+    /// Receive clicks in Slack by HTTP, by a socket, and answers in PagerDuty.
+    pub inbound: Vec<Inbound>,
     /// More receivers, as lines of YAML, and their names.
     pub receivers: String,
     pub also: Vec<String>,
-    /// Who is told of a page after how long, as lines of YAML, instead of the sample's levels.
+    /// Who is notified of a page after how long, as lines of YAML, instead of the sample's levels.
     pub levels: Option<String>,
-    /// What the alerter lives on.
+    /// The stand-in of libc that the alerter runs with.
     pub libc: Option<FakeLibc>,
     /// What the exporter looks at.
     pub machine: Machine,
@@ -50,11 +51,11 @@ pub struct StackOptions {
 
 /// A way back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hears {
+pub enum Inbound {
     Slack,
     SlackSocket,
     PagerDuty,
-    /// Not heard, but shown: changes of runs.
+    /// Nothing is received, but changes of runs are shown.
     PagerDutyChanges,
 }
 
@@ -81,15 +82,15 @@ impl Stack {
             (FakeSlack::start().await, FakePagerDuty::start().await, FakeWebhook::start().await);
         let home = dir.path().join("exporter");
         let exporter = Exporter::start_on(options.machine, &home, "", &options.exporter).await?;
-        let keys = |wanted: Hears, key: &str, text: &str| {
-            options.hears.contains(&wanted).then(|| (key.to_owned(), text.to_owned()))
+        let keys = |wanted: Inbound, key: &str, text: &str| {
+            options.inbound.contains(&wanted).then(|| (key.to_owned(), text.to_owned()))
         };
         let slack_secrets = [
-            keys(Hears::Slack, "signing_secret_file", Slack::SIGNING_SECRET),
-            keys(Hears::SlackSocket, "app_token_file", Slack::APP_TOKEN),
+            keys(Inbound::Slack, "signing_secret_file", Slack::SIGNING_SECRET),
+            keys(Inbound::SlackSocket, "app_token_file", Slack::APP_TOKEN),
         ];
-        let pagerduty_secrets = [keys(Hears::PagerDuty, "webhook_secret_file", PagerDuty::WEBHOOK_SECRET)];
-        let sockets = if options.hears.contains(&Hears::SlackSocket) {
+        let pagerduty_secrets = [keys(Inbound::PagerDuty, "webhook_secret_file", PagerDuty::WEBHOOK_SECRET)];
+        let sockets = if options.inbound.contains(&Inbound::SlackSocket) {
             Some(SlackSocket::start(&slack).await)
         } else {
             None
@@ -100,7 +101,7 @@ impl Stack {
             pagerduty_secrets: pagerduty_secrets.into_iter().flatten().collect(),
             pagerduty_keys: options.pagerduty_keys,
             twin: options.twin,
-            pagerduty_changes: options.hears.contains(&Hears::PagerDutyChanges),
+            pagerduty_changes: options.inbound.contains(&Inbound::PagerDutyChanges),
             receivers: options.receivers,
             also: options.also,
             levels: options.levels,

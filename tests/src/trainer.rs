@@ -1,5 +1,5 @@
-//! Trainers: a fast one in Rust that speaks the ingest socket, and the real Python client in a real
-//! process.
+//! Trainers: a fast one in Rust that writes to the ingest socket, and the real Python client in a
+//! real process.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Connects and says hello.
+    /// Connects and sends a hello.
     pub fn join(ingest: &Path, run: &str, rank: u32, world: u32) -> anyhow::Result<Self> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(ingest)?).with_context(|| ingest.display().to_string())?;
@@ -90,8 +90,8 @@ pub fn python() -> PathBuf {
     std::env::var_os("STEPWATCH_PYTHON").map_or_else(|| "python3".into(), PathBuf::from)
 }
 
-/// The interpreter that can import PyTorch and what stands on it, where `cargo verify --full` has
-/// made one; else the same.
+/// The interpreter that can import PyTorch and the packages that need it, where `cargo verify
+/// --full` has made one; else the same.
 pub fn torch_python() -> PathBuf {
     std::env::var_os("STEPWATCH_TORCH_PYTHON").map_or_else(python, PathBuf::from)
 }

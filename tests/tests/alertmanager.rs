@@ -13,7 +13,7 @@ use stepwatch_tests::{Exporter, Stack, StackOptions, daemon, http, poll_until, t
 /// What amtool answers, as JSON where that is asked for.
 async fn amtool(program: &Path, url: &str, args: &[&str]) -> String {
     let mut amtool = daemon::command(program);
-    // Not the configuration of whoever runs this.
+    // Not the configuration of the user who runs this.
     amtool.env("HOME", "/nonexistent").arg(format!("--alertmanager.url={url}")).args(args).kill_on_drop(true);
     let out = tokio::time::timeout(PATIENCE, amtool.output()).await.unwrap().unwrap();
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -21,7 +21,7 @@ async fn amtool(program: &Path, url: &str, args: &[&str]) -> String {
     text
 }
 
-async fn tell(url: &str, alerts: &Value) {
+async fn post_alerts(url: &str, alerts: &Value) {
     let answer = http::client().post(format!("{url}/api/v2/alerts")).json(alerts).send().await.unwrap();
     assert_eq!(answer.status().as_u16(), 200);
 }
@@ -37,7 +37,7 @@ fn pages_about<'a>(pd: &'a PagerDuty, what: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn amtool_lists_silences_and_is_told_the_end() {
+async fn amtool_lists_silences_and_sets_their_end() {
     let Some(program) = peers::amtool() else { return };
     let stack = Stack::start().await.unwrap();
     let url = stack.alerter.url();
@@ -46,7 +46,7 @@ async fn amtool_lists_silences_and_is_told_the_end() {
                                      "annotations": {"summary": "90 % full"}}])
     };
 
-    // Silenced before it fires: kept, shown as such, told to nobody.
+    // Silenced before it fires: kept, shown as such, notified to nobody.
     let id = amtool(
         &program,
         &url,
@@ -65,8 +65,8 @@ async fn amtool_lists_silences_and_is_told_the_end() {
     )
     .await;
     let id = id.trim();
-    tell(&url, &alert("DiskFull")).await;
-    tell(&url, &alert("FanStopped")).await;
+    post_alerts(&url, &alert("DiskFull")).await;
+    post_alerts(&url, &alert("FanStopped")).await;
     stack.pagerduty.wait_for(|pd| !pages_about(pd, "FanStopped").is_empty(), PATIENCE).await.unwrap();
     let silences = amtool(&program, &url, &["silence", "query", "-o", "json"]).await;
     let silences: Value = serde_json::from_str(&silences).unwrap();
@@ -86,7 +86,7 @@ async fn amtool_lists_silences_and_is_told_the_end() {
     assert!(shown.contains(id) && shown.contains("1 open") && shown.contains("new disks"), "{shown}");
     assert_eq!(stack.pagerduty.with(|pd| pages_about(pd, "DiskFull").len()), 0);
 
-    // It ends while the alert fires: now it is told, once.
+    // It ends while the alert fires: now it is notified, once.
     amtool(&program, &url, &["silence", "expire", id]).await;
     stack.pagerduty.wait_for(|pd| !pages_about(pd, "DiskFull").is_empty(), PATIENCE).await.unwrap();
     let over = amtool(&program, &url, &["silence", "query", "--expired", "-o", "json"]).await;
@@ -106,7 +106,7 @@ teams:
     let options = StackOptions { alerter: alerter.into(), blind: true, ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     let url = stack.alerter.url();
-    // The policy of pages tells both at once, and the second again.
+    // The policy of pages notifies both at once, and the second again.
     for (labels, receivers) in [
         (&["severity=page"][..], "chat,primary"),
         (&["severity=page", "run=llama-1"], "chat,primary"),
@@ -120,7 +120,7 @@ teams:
         let args = [&["config", "routes", "test"], labels].concat();
         assert_eq!(amtool(&program, &url, &args).await.trim(), receivers, "{labels:?}");
     }
-    // What a route has taken is none of the rest, also if that route lets the next ones be asked.
+    // What a route has taken is not left to the rest, also if that route has `continue`.
     let config = stack.alerter.config_file();
     let text = std::fs::read_to_string(&config).unwrap();
     let log = "routes:\n  - {match: ['kind=\"hang\"', 'run!=\"toy\"'], notify: [chat], continue: true}";
@@ -172,13 +172,13 @@ async fn prometheus_fires_our_rules_through_our_escalation() {
     );
     let pd = stack.pagerduty.wait_for(|pd| !pages_about(pd, "busy").is_empty(), PATIENCE).await.unwrap();
     assert_eq!(pages_about(&pd, "busy").len(), 1, "{:?}", pd.pages);
-    // Prometheus tells it again and again; it stays one page. Each of these is a round of its own.
-    let told = async || {
+    // Prometheus sends it again and again; it stays one page. Each of these is a round of its own.
+    let received = async || {
         let page = stack.alerter.metrics().await.ok()?;
         stepwatch_tests::exposition::value(&page, "stepwatch_alerter_alerts_received_total", &[])
     };
-    let before = told().await.unwrap();
-    poll_until("Prometheus to tell it again", PATIENCE, async || told().await.filter(|n| *n > before))
+    let before = received().await.unwrap();
+    poll_until("Prometheus to send it again", PATIENCE, async || received().await.filter(|n| *n > before))
         .await
         .unwrap();
     assert_eq!(stack.pagerduty.with(|pd| pages_about(pd, "busy").len()), 1);
@@ -203,7 +203,7 @@ async fn ended(stack: &Stack) -> Value {
 
 /// How it ended, in every text: the list, the message, the history, the account.
 #[tokio::test(flavor = "multi_thread")]
-async fn whether_the_sender_said_so_or_fell_silent_is_told() {
+async fn whether_the_sender_ended_it_or_stopped_sending_is_shown() {
     for silent in [false, true] {
         let alerter = "resolve_after: 1s\nalerts: {resolve_timeout: 10s}\n".to_owned();
         let stack = Stack::start_with(StackOptions { blind: true, alerter, ..StackOptions::default() })
@@ -212,10 +212,10 @@ async fn whether_the_sender_said_so_or_fell_silent_is_told() {
         let url = stack.alerter.url();
         let day = json!({"endsAt": "2099-01-01T00:00:00Z"});
         let first = if silent { json!({}) } else { day };
-        tell(&url, &full("pay", &first)).await;
+        post_alerts(&url, &full("pay", &first)).await;
         stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
         if !silent {
-            tell(&url, &full("pay", &json!({"endsAt": "2020-01-01T00:00:00Z"}))).await;
+            post_alerts(&url, &full("pay", &json!({"endsAt": "2020-01-01T00:00:00Z"}))).await;
         }
         let incident = ended(&stack).await;
         let (word, title, said) = if silent {
@@ -225,8 +225,8 @@ async fn whether_the_sender_said_so_or_fell_silent_is_told() {
         };
         assert_eq!(incident["ended"], word, "{incident}");
         assert_eq!(incident["silent_since"].is_string(), silent, "{incident}");
-        let is_told = |s: &stepwatch_fakes::Slack| s.posts.iter().any(|p| p.visible_text().contains(title));
-        let slack = stack.slack.wait_for(is_told, PATIENCE).await.unwrap();
+        let is_posted = |s: &stepwatch_fakes::Slack| s.posts.iter().any(|p| p.visible_text().contains(title));
+        let slack = stack.slack.wait_for(is_posted, PATIENCE).await.unwrap();
         assert!(slack.posts.iter().any(|p| p.visible_text().contains(said)), "{:?}", slack.posts);
         let is_over = |pd: &PagerDuty| pd.requests.iter().any(|r| r.json()["event_action"] == "resolve");
         let pd = stack.pagerduty.wait_for(is_over, PATIENCE).await.unwrap();
@@ -243,17 +243,17 @@ async fn whether_the_sender_said_so_or_fell_silent_is_told() {
     }
 }
 
-/// Two services have the same trouble: whoever has the first in hand hears of the second.
+/// Two services have the same trouble: who acknowledged the first is notified of the second.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_outage_in_an_acknowledged_group_rings() {
     let stack = Stack::start_with(StackOptions { blind: true, ..StackOptions::default() }).await.unwrap();
     let (url, day) = (stack.alerter.url(), json!({"endsAt": "2099-01-01T00:00:00Z"}));
-    tell(&url, &full("checkout", &day)).await;
+    post_alerts(&url, &full("checkout", &day)).await;
     stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
     let id = stack.alerter.incidents().await.unwrap()[0]["id"].as_str().unwrap().to_owned();
     stack.alerter.cli(&["incidents", "ack", &id, "--by", "sam"]).await.unwrap();
-    tell(&url, &full("checkout", &day)).await;
-    tell(&url, &full("pay", &day)).await;
+    post_alerts(&url, &full("checkout", &day)).await;
+    post_alerts(&url, &full("pay", &day)).await;
     let pd = stack.pagerduty.wait_for(|pd| pd.pages.len() == 2, PATIENCE).await.unwrap();
     let summary = &pd.pages[1].summary;
     assert!(summary.contains("DiskFull +1 new"), "{summary}");

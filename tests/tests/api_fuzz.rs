@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::stack::Hears;
+use stepwatch_tests::stack::Inbound;
 use stepwatch_tests::trainer::healthy;
 use stepwatch_tests::{Stack, StackOptions, daemon, http, poll_until, say};
 use tempfile::NamedTempFile;
@@ -32,7 +32,7 @@ schedules:
     fallback: [chat]
 ";
 
-/// Of whoever may do everything: that it is asked for is one of the things that are checked.
+/// A token with every scope: that one is required is one of the things that are checked.
 const TOKEN: &str = "a-token-of-the-fuzzer-and-nobody-else";
 
 /// Ids of what there is.
@@ -55,16 +55,16 @@ async fn the_answers_are_those_of_the_document() {
             "{CONFIG}api: {{tokens: [{{name: fuzzer, token_file: {}, scopes: [admin]}}]}}\n",
             token.path().display()
         ),
-        hears: vec![Hears::Slack, Hears::PagerDuty],
+        inbound: vec![Inbound::Slack, Inbound::PagerDuty],
         webhook: true,
         ..StackOptions::default()
     })
     .await
     .unwrap();
     let known = populate(&stack).await;
-    let (passed, told) = fuzz(&program, &stack, &known).await;
-    assert!(passed, "{told}");
-    for line in told.lines().filter(|l| l.contains("generated,")) {
+    let (passed, output) = fuzz(&program, &stack, &known).await;
+    assert!(passed, "{output}");
+    for line in output.lines().filter(|l| l.contains("generated,")) {
         say::figure(&format!("api fuzz: {}", line.trim()));
     }
     // Whatever was asked: it still watches.
@@ -73,7 +73,7 @@ async fn the_answers_are_those_of_the_document() {
     incident(&stack, "after", "open").await;
 }
 
-/// What an answer says, or nothing of one without a body; it is a success.
+/// The body of an answer, or null without a body; it is a success.
 async fn ask(stack: &Stack, method: &str, path: &str, body: &Value) -> Option<Value> {
     let url = format!("{}{path}", stack.alerter.url());
     let request = http::client().request(method.parse().unwrap(), url).bearer_auth(TOKEN);
@@ -116,7 +116,7 @@ async fn populate(stack: &Stack) -> Known {
     Known { incidents, silences }
 }
 
-/// Waits until the incident of `run` stands so.
+/// Waits until the incident of `run` has this state.
 async fn incident(stack: &Stack, run: &str, state: &str) -> String {
     let found = async || {
         let list = ask(stack, "GET", "/api/v1/incidents", &Value::Null).await?;
@@ -126,7 +126,7 @@ async fn incident(stack: &Stack, run: &str, state: &str) -> String {
     incident["id"].as_str().unwrap().to_owned()
 }
 
-/// Whether it passed, and all that it said.
+/// Whether it passed, and its whole output.
 async fn fuzz(program: &Path, stack: &Stack, known: &Known) -> (bool, String) {
     let dir = stack.dir.path();
     let config = dir.join("schemathesis.toml");
@@ -147,14 +147,14 @@ async fn fuzz(program: &Path, stack: &Stack, known: &Known) -> (bool, String) {
         .args(["--generation-deterministic", "--continue-on-failure"])
         .kill_on_drop(true);
     let out = tokio::time::timeout(WITHIN, schemathesis.output()).await.expect("it never ends").unwrap();
-    let told = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    (out.status.success(), told)
+    let output = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    (out.status.success(), output)
 }
 
-/// Half the ids that are asked for are those that there are. Some requests that are right by the
-/// document are wrong all the same, for what no schema says: that a regular expression is one, that
-/// a time exists, that an end comes after its start, that a signature is right. And a silence that
-/// was ended is shown for some days.
+/// Half the ids in the requests exist. Some requests that are right by the document are wrong all
+/// the same, for rules that no schema expresses: that a regular expression is one, that a time
+/// exists, that an end comes after its start, that a signature is right. And a silence that was
+/// ended is shown for some days.
 fn settings(known: &Known) -> String {
     const BY_THE_DOCUMENT: &str = "
 [[operations]]

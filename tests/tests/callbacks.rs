@@ -1,5 +1,5 @@
 //! What people do in Slack and PagerDuty, through the real alerter: it stops escalation, reaches
-//! the other service, and a word that is repeated, replayed or forged changes nothing.
+//! the other service, and an answer that is repeated, replayed or forged changes nothing.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use stepwatch_fakes::{
 };
 use stepwatch_tests::http::{self, get_json};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Hears, Stack, StackOptions, poll_until};
+use stepwatch_tests::{Inbound, Stack, StackOptions, poll_until};
 
 /// What she calls herself there; the configuration has a name for her id.
 const ANN: (&str, &str) = ("U0ANN", "the boss");
@@ -22,14 +22,14 @@ const EVE: (&str, &str) = ("U0EVE", "eve");
 const SLACK_WAITS: Duration = Duration::from_secs(3);
 
 /// A page that both services have; its id and the message in Slack.
-async fn paged(hears: &[Hears]) -> (Stack, String, String) {
-    paged_with(hears, "").await
+async fn paged(inbound: &[Inbound]) -> (Stack, String, String) {
+    paged_with(inbound, "").await
 }
 
 /// With more keys of the Slack receiver.
-async fn paged_with(hears: &[Hears], keys: &str) -> (Stack, String, String) {
-    let (hears, slack_keys) = (hears.to_vec(), keys.to_owned());
-    let options = StackOptions { hears, slack_keys, alerter: USERS.into(), ..StackOptions::default() };
+async fn paged_with(inbound: &[Inbound], keys: &str) -> (Stack, String, String) {
+    let (inbound, slack_keys) = (inbound.to_vec(), keys.to_owned());
+    let options = StackOptions { inbound, slack_keys, alerter: USERS.into(), ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     let rank = stack.warm_run("clicked", 3).unwrap();
     rank.step(4, &[("loss", f64::NAN)]).unwrap();
@@ -99,14 +99,14 @@ fn top_text(s: &Slack) -> String {
     s.top().next().map(stepwatch_fakes::Post::visible_text).unwrap_or_default()
 }
 
-/// Everybody learns that ann has it: PagerDuty rings no more, and the message says so and has no
-/// such button any more.
+/// The acknowledgement by ann shows everywhere: PagerDuty does not notify any more, and the message
+/// names her and has no such button any more.
 async fn ann_has_it(stack: &Stack, key: &str) {
     assert_eq!(state(stack).await, "acknowledged", "durable before Slack is answered");
     let acked = |pd: &PagerDuty| pd.open(key).is_some_and(|a| a.state == AlertState::Acknowledged);
     stack.pagerduty.wait_for(acked, PATIENCE).await.unwrap();
-    let told = stack.slack.wait_for(|s| top_text(s).contains("ann"), PATIENCE).await.unwrap();
-    assert_eq!(told.top().count(), 1, "edited in place");
+    let slack = stack.slack.wait_for(|s| top_text(s).contains("ann"), PATIENCE).await.unwrap();
+    assert_eq!(slack.top().count(), 1, "edited in place");
     let incident = &stack.alerter.incidents().await.unwrap()[0];
     assert_eq!(incident["acked_by"], "slack:U0ANN (ann)");
     assert!(
@@ -117,7 +117,7 @@ async fn ann_has_it(stack: &Stack, key: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_click_takes_the_incident_everywhere_and_once() {
-    let (stack, key, ts) = paged(&[Hears::Slack]).await;
+    let (stack, key, ts) = paged(&[Inbound::Slack]).await;
     let ack = click(&stack, &ts, "stepwatch_ack", ANN).unwrap();
     for (at, secret) in
         [(now() - 400, Slack::SIGNING_SECRET), (now() + 4000, Slack::SIGNING_SECRET), (now(), "forged")]
@@ -145,11 +145,11 @@ async fn a_click_takes_the_incident_everywhere_and_once() {
     assert_eq!(post_slack(&stack, &escalate, now(), Slack::SIGNING_SECRET).await, 200);
     let incident = &stack.alerter.incidents().await.unwrap()[0];
     assert_eq!((incident["state"].as_str(), incident["level"].as_i64()), (Some("open"), Some(2)));
-    // Nobody has it any more: an alert that was acknowledged rings no more, and so there is another
-    // one in its place.
+    // It is unacknowledged again: an alert that was acknowledged does not notify any more, and so
+    // there is another one in its place.
     let again = format!("{key}-2");
-    let rung = |pd: &PagerDuty| pd.open(&again).is_some_and(|a| a.state == AlertState::Triggered);
-    let pd = stack.pagerduty.wait_for(rung, PATIENCE).await.unwrap();
+    let paged = |pd: &PagerDuty| pd.open(&again).is_some_and(|a| a.state == AlertState::Triggered);
+    let pd = stack.pagerduty.wait_for(paged, PATIENCE).await.unwrap();
     assert!(pd.open(&key).is_none() && pd.pages.len() == 2, "{:?}", pd.pages);
     // A replay of the first click does not take it again.
     assert_eq!(post_slack(&stack, &ack, now(), Slack::SIGNING_SECRET).await, 200);
@@ -198,7 +198,8 @@ async fn silences(stack: &Stack) -> usize {
     all["silences"].as_array().unwrap().len()
 }
 
-/// Eve's clicks change nothing and tell her why; the same bytes once more tell nothing new.
+/// Eve's clicks change nothing and are answered with the reason; the same bytes once more get the
+/// same answer.
 async fn eve_is_refused(stack: &Stack, words: &[&str]) {
     let slack = stack.slack.wait_for(|s| whispers(s, EVE).len() == words.len(), PATIENCE).await.unwrap();
     for whisper in whispers(&slack, EVE) {
@@ -212,7 +213,7 @@ async fn eve_is_refused(stack: &Stack, words: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_click_of_another_workspace_is_refused_aloud() {
-    let (stack, key, ts) = paged(&[Hears::Slack]).await;
+    let (stack, key, ts) = paged(&[Inbound::Slack]).await;
     eve_is_a_guest(&stack);
     for action in ["stepwatch_ack", "stepwatch_silence", "stepwatch_resolve"] {
         let clicked = click(&stack, &ts, action, EVE).unwrap();
@@ -232,15 +233,16 @@ async fn a_click_of_another_workspace_is_refused_aloud() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_asks_for_the_workspace_too_and_slack_need_not_be_well_for_our_people() {
-    let options = StackOptions { hears: vec![Hears::SlackSocket], blind: true, ..StackOptions::default() };
+    let options =
+        StackOptions { inbound: vec![Inbound::SlackSocket], blind: true, ..StackOptions::default() };
     let mut stack = Stack::start_with(options).await.unwrap();
-    // A life in which Slack never says which workspace is ours.
+    // A process in which Slack never answers which workspace is ours.
     stack.slack.script().always("auth.test", Fault::Status(503));
     stack.alerter.daemon.kill().await.unwrap();
     stack.alerter.restart(None).await.unwrap();
     stack.alerter.ready().await.unwrap();
     eve_is_a_guest(&stack);
-    tell_alerts(&stack, &[serde_json::json!({"alertname": "DiskFull", "severity": "critical"})]).await;
+    post_alerts(&stack, &[serde_json::json!({"alertname": "DiskFull", "severity": "critical"})]).await;
     let slack = stack.slack.wait_for(|s| s.top().count() == 1, PATIENCE).await.unwrap();
     let ts = slack.top().next().unwrap().ts.clone();
     let sockets = stack.sockets.as_ref().unwrap();
@@ -254,7 +256,7 @@ async fn a_socket_asks_for_the_workspace_too_and_slack_need_not_be_well_for_our_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_named_users_answer_where_that_is_asked_for_and_everybody_where_that_is() {
-    let (stack, key, ts) = paged_with(&[Hears::Slack], ", answers: known_users").await;
+    let (stack, key, ts) = paged_with(&[Inbound::Slack], ", answers: known_users").await;
     let bob = click(&stack, &ts, "stepwatch_ack", BOB).unwrap();
     assert_eq!(post_slack(&stack, &bob, now(), Slack::SIGNING_SECRET).await, 200);
     let slack = stack.slack.wait_for(|s| !whispers(s, BOB).is_empty(), PATIENCE).await.unwrap();
@@ -265,15 +267,15 @@ async fn only_named_users_answer_where_that_is_asked_for_and_everybody_where_tha
     assert_eq!(post_slack(&stack, &ann, now(), Slack::SIGNING_SECRET).await, 200);
     ann_has_it(&stack, &key).await;
 
-    let (stack, _, ts) = paged_with(&[Hears::Slack], ", answers: anyone").await;
+    let (stack, _, ts) = paged_with(&[Inbound::Slack], ", answers: anyone").await;
     eve_is_a_guest(&stack);
     let eve = click(&stack, &ts, "stepwatch_ack", EVE).unwrap();
     assert_eq!(post_slack(&stack, &eve, now(), Slack::SIGNING_SECRET).await, 200);
     assert_eq!(state(&stack).await, "acknowledged");
 }
 
-/// Alerts that other programs tell of, all of which page.
-async fn tell_alerts(stack: &Stack, labels: &[Value]) {
+/// Alerts that other programs send, all of which page.
+async fn post_alerts(stack: &Stack, labels: &[Value]) {
     let alerts: Vec<_> = labels.iter().map(|labels| serde_json::json!({ "labels": labels })).collect();
     let url = format!("{}/api/v2/alerts", stack.alerter.url());
     let answer = http::client().post(url).json(&alerts).send().await.unwrap();
@@ -282,11 +284,11 @@ async fn tell_alerts(stack: &Stack, labels: &[Value]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_click_on_an_alert_silences_that_alert_and_one_without_a_name_is_refused() {
-    let options = StackOptions { hears: vec![Hears::Slack], blind: true, ..StackOptions::default() };
+    let options = StackOptions { inbound: vec![Inbound::Slack], blind: true, ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     let alert = |name: &str| serde_json::json!({"alertname": name, "severity": "critical"});
     let posted = async |n: usize| stack.slack.wait_for(|s| s.top().count() == n, PATIENCE).await.unwrap();
-    tell_alerts(&stack, &[alert("DiskFull")]).await;
+    post_alerts(&stack, &[alert("DiskFull")]).await;
     let ts = posted(1).await.top().next().unwrap().ts.clone();
     let silence = click(&stack, &ts, "stepwatch_silence", ANN).unwrap();
     assert_eq!(post_slack(&stack, &silence, now(), Slack::SIGNING_SECRET).await, 200);
@@ -294,11 +296,11 @@ async fn a_click_on_an_alert_silences_that_alert_and_one_without_a_name_is_refus
     let whisper = &slack.whispers[0].text;
     assert!(whisper.contains(r#"`kind="prometheus_alert", alertname="DiskFull"`"#), "{whisper}");
 
-    // Another trouble, of no run either, is told as ever; and this one has nothing that it could be
-    // known by.
-    tell_alerts(&stack, &[alert("FanStopped")]).await;
+    // Another trouble, of no run either, is notified as usual; and this one has nothing that it
+    // could be identified by.
+    post_alerts(&stack, &[alert("FanStopped")]).await;
     posted(2).await;
-    tell_alerts(&stack, &[serde_json::json!({"severity": "critical"})]).await;
+    post_alerts(&stack, &[serde_json::json!({"severity": "critical"})]).await;
     let ts = posted(3).await.top().last().unwrap().ts.clone();
     let silence = click(&stack, &ts, "stepwatch_silence", ANN).unwrap();
     assert_eq!(post_slack(&stack, &silence, now(), Slack::SIGNING_SECRET).await, 200);
@@ -311,7 +313,7 @@ async fn a_click_on_an_alert_silences_that_alert_and_one_without_a_name_is_refus
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_click_that_finds_no_room_is_refused_and_not_swallowed() {
-    let (stack, _, ts) = paged(&[Hears::Slack]).await;
+    let (stack, _, ts) = paged(&[Inbound::Slack]).await;
     let ack = click(&stack, &ts, "stepwatch_ack", ANN).unwrap();
     let clicks: Vec<Value> = (0..250)
         .map(|n| {
@@ -327,13 +329,13 @@ async fn a_click_that_finds_no_room_is_refused_and_not_swallowed() {
     let page = stack.alerter.metrics().await.unwrap();
     let busy = [("service", "slack"), ("result", "busy")];
     let busy = stepwatch_tests::exposition::value(&page, "stepwatch_alerter_callbacks_total", &busy);
-    assert_eq!(busy.unwrap_or_default(), refused as f64, "whoever clicked is told");
+    assert_eq!(busy.unwrap_or_default(), refused as f64, "whoever clicked gets a reply");
     assert_eq!(state(&stack).await, "acknowledged");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_hears_the_same_and_is_replaced_when_slack_says_so() {
-    let (stack, key, ts) = paged(&[Hears::SlackSocket]).await;
+    let (stack, key, ts) = paged(&[Inbound::SlackSocket]).await;
     let sockets = stack.sockets.as_ref().unwrap();
     sockets.opened(1, PATIENCE).await.unwrap();
     sockets.disconnect();
@@ -352,7 +354,7 @@ async fn a_socket_hears_the_same_and_is_replaced_when_slack_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_in_pagerduty_counts_here_and_is_not_sent_back() {
-    let (stack, key, _) = paged(&[Hears::Slack, Hears::PagerDuty]).await;
+    let (stack, key, _) = paged(&[Inbound::Slack, Inbound::PagerDuty]).await;
     stack.pagerduty.change(|pd| pd.by_person(&key, "acknowledged", "Jane Doe")).unwrap();
     let hook = stack.pagerduty.with(|pd| pd.hooks.last().cloned()).unwrap();
     assert_eq!(post_pagerduty(&stack, &hook, &["wrong"]).await, 403);
@@ -372,7 +374,7 @@ async fn an_answer_in_pagerduty_counts_here_and_is_not_sent_back() {
     assert_eq!(pump(&stack, n).await, [200]);
     becomes(&stack, "open").await;
     // The first answer once more under another id, as a service that cannot count might send it: a
-    // later word stands.
+    // later answer counts.
     let mut late = hook.clone();
     late["event"]["id"] = "01FAKELATE".into();
     assert_eq!(post_pagerduty(&stack, &late, &[PagerDuty::WEBHOOK_SECRET]).await, 200);
@@ -407,7 +409,7 @@ async fn an_answer_in_pagerduty_counts_here_and_is_not_sent_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_resolved_in_pagerduty_and_still_fires_comes_back_and_rings() {
     let options = StackOptions {
-        hears: vec![Hears::PagerDuty],
+        inbound: vec![Inbound::PagerDuty],
         alerter: format!("{USERS}incidents: {{reopen_after: 10s}}\n"),
         ..StackOptions::default()
     };
@@ -442,8 +444,8 @@ async fn what_is_resolved_in_pagerduty_and_still_fires_comes_back_and_rings() {
     assert!(pd.pages[1].dedup_key.starts_with(&key), "{:?}", pd.pages);
     let back = stack.alerter.incidents().await.unwrap()[0].clone();
     assert_eq!((&back["id"], &back["state"]), (&closed["id"], &"open".into()), "{back}");
-    let told = stack.slack.wait_for(|s| top_text(s).contains("PAGE"), PATIENCE).await.unwrap();
-    assert_eq!(told.top().count(), 1, "the same message");
+    let slack = stack.slack.wait_for(|s| top_text(s).contains("PAGE"), PATIENCE).await.unwrap();
+    assert_eq!(slack.top().count(), 1, "the same message");
     let id = back["id"].as_str().unwrap();
     let story = stack.alerter.cli(&["explain", id]).await.unwrap();
     let story = String::from_utf8_lossy(&story.stdout).into_owned();
@@ -451,7 +453,7 @@ async fn what_is_resolved_in_pagerduty_and_still_fires_comes_back_and_rings() {
         story.contains("reopened: still firing 10s after pagerduty:Jane Doe (primary) resolved it"),
         "{story}"
     );
-    // By the command line: it says what becomes of it.
+    // By the command line: it prints what becomes of it.
     let said = stack.alerter.cli(&["incidents", "resolve", id, "--by", "sam"]).await.unwrap();
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(said.contains("still firing: comes back at") && said.contains("silence it"), "{said}");

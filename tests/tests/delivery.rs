@@ -1,4 +1,4 @@
-//! Receivers that are down, unwell or lying: a page is late, never lost and never doubled.
+//! Receivers that are down, faulty or lying: a page is late, never lost and never doubled.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ async fn stack(webhook: bool) -> Stack {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_receiver_is_told_the_whole_story() {
+async fn every_receiver_gets_the_whole_story() {
     let stack = stack(true).await;
     let rank = stack.warm_run("story", 3).unwrap();
     rank.step(4, &[("loss", f64::NAN)]).unwrap();
@@ -29,7 +29,7 @@ async fn every_receiver_is_told_the_whole_story() {
         stack.slack.wait_for(|s| s.top().any(|p| resolved(&p.visible_text())), PATIENCE).await.unwrap();
     assert_eq!(slack.top().count(), 1, "edited in place");
     let top = slack.top().next().unwrap();
-    // The thread tells what happened since, after the message was edited.
+    // The thread contains what happened since, after the message was edited.
     stack.slack.wait_for(|s| s.replies(&top.ts).count() >= 1, PATIENCE).await.unwrap();
     for part in ["story", "NaN", "step 4"] {
         assert!(top.visible_text().contains(part), "no {part:?} in {}", top.visible_text());
@@ -43,7 +43,7 @@ async fn every_receiver_is_told_the_whole_story() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_incident_that_ends_during_an_outage_is_still_told() {
+async fn an_incident_that_ends_during_an_outage_is_still_notified() {
     let stack = stack(false).await;
     stack.slack.script().always("chat.postMessage", Fault::Status(503));
     let rank = stack.warm_run("outage", 3).unwrap();
@@ -56,14 +56,14 @@ async fn an_incident_that_ends_during_an_outage_is_still_told() {
     stack.pagerduty.wait_for(|pd| pd.alerts[0].state == AlertState::Resolved, PATIENCE).await.unwrap();
     assert_eq!(stack.slack.with(|s| s.posts.len()), 0, "Slack is down");
     stack.slack.script().clear();
-    let told =
+    let notified =
         |s: &stepwatch_fakes::Slack| s.top().any(|p| p.visible_text().to_lowercase().contains("resolved"));
-    let slack = stack.slack.wait_for(told, Duration::from_mins(1)).await.unwrap();
+    let slack = stack.slack.wait_for(notified, Duration::from_mins(1)).await.unwrap();
     assert_eq!(slack.top().count(), 1, "{:#?}", slack.posts);
 }
 
-/// Behind a webhook may be anything that rings: once somebody has the page, it is told that and not
-/// the page.
+/// Behind a webhook may be anything that pages: once somebody has the page, the webhook gets that
+/// and not the page.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_called_by_webhook_after_the_answer() {
     let stack = stack(true).await;
@@ -76,21 +76,21 @@ async fn nobody_is_called_by_webhook_after_the_answer() {
     assert!(said.status.success(), "{said:?}");
     stack.webhook.script().clear();
     let hook = stack.webhook.wait_for(|w| !w.deliveries.is_empty(), PATIENCE).await.unwrap();
-    let told: Vec<_> = hook.deliveries.iter().map(|d| (&d.body["action"], &d.body["page"])).collect();
-    assert_eq!(told, [(&"ack".into(), &false.into())]);
+    let actions: Vec<_> = hook.deliveries.iter().map(|d| (&d.body["action"], &d.body["page"])).collect();
+    assert_eq!(actions, [(&"ack".into(), &false.into())]);
 }
 
-/// Quiet was promised while the page was waiting for its receiver: it goes on waiting, and is told
-/// when the promise ends.
+/// A silence was set while the page was waiting for its receiver: it goes on waiting, and is
+/// notified when the silence ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_waits_is_not_sent_in_a_silence_made_meanwhile() {
     let stack = stack(true).await;
     stack.webhook.script().always("hook", Fault::Status(500));
-    let rank = stack.warm_run("hushed", 3).unwrap();
+    let rank = stack.warm_run("quiet-run", 3).unwrap();
     rank.step(4, &[("loss", f64::NAN)]).unwrap();
     stack.webhook.wait_for(|w| !w.requests.is_empty(), PATIENCE).await.unwrap();
     let silences = format!("{}/api/v1/silences", stack.alerter.url());
-    let wish = serde_json::json!({"matchers": ["run=\"hushed\""], "duration": "1h", "created_by": "ann", "comment": "known"});
+    let wish = serde_json::json!({"matchers": ["run=\"quiet-run\""], "duration": "1h", "created_by": "ann", "comment": "known"});
     let said = http::client().post(&silences).json(&wish).send().await.unwrap();
     assert_eq!(said.status(), 200);
     let silence: serde_json::Value = said.json().await.unwrap();
@@ -103,12 +103,12 @@ async fn a_page_that_waits_is_not_sent_in_a_silence_made_meanwhile() {
         w.deliveries.iter().filter(|d| d.body.to_string().contains(run)).count()
     };
     let hook = stack.webhook.wait_for(|w| of(w, "loud") > 0, PATIENCE).await.unwrap();
-    assert_eq!(of(&hook, "hushed"), 0, "{:#?}", hook.deliveries);
+    assert_eq!(of(&hook, "quiet-run"), 0, "{:#?}", hook.deliveries);
     let id = silence["id"].as_str().unwrap();
     let said = http::client().delete(format!("{silences}/{id}")).send().await.unwrap();
     assert_eq!(said.status(), 200);
-    let hook = stack.webhook.wait_for(|w| of(w, "hushed") > 0, PATIENCE).await.unwrap();
-    assert_eq!(of(&hook, "hushed"), 1, "{:#?}", hook.deliveries);
+    let hook = stack.webhook.wait_for(|w| of(w, "quiet-run") > 0, PATIENCE).await.unwrap();
+    assert_eq!(of(&hook, "quiet-run"), 1, "{:#?}", hook.deliveries);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,7 +154,7 @@ async fn answers_that_never_came_do_not_double_a_message() {
     assert_eq!(stack.slack.with(|s| s.top().count()), 1);
 }
 
-/// What an alert of this severity tells, as Prometheus does.
+/// Posts an alert of this severity, as Prometheus does.
 async fn alert(stack: &Stack, name: &str, severity: &str) {
     let alert =
         serde_json::json!([{"labels": {"alertname": name, "severity": severity, "instance": "gpu-1:9100"}}]);
@@ -163,7 +163,7 @@ async fn alert(stack: &Stack, name: &str, severity: &str) {
     assert_eq!(said.status(), 200);
 }
 
-/// The history of the incident of the alert with this name, as `explain` tells it.
+/// The history of the incident of the alert with this name, as `explain` prints it.
 async fn explain(stack: &Stack, name: &str) -> Option<String> {
     let all = stack.alerter.incidents().await.ok()?;
     let about = |i: &&serde_json::Value| i["summary"].as_str().is_some_and(|s| s.contains(name));
@@ -186,21 +186,21 @@ async fn a_ticket_whose_chat_is_archived_rings_no_pager_and_waits_for_the_chat()
     let said = poll_until("where it waits", PATIENCE, waits).await.unwrap();
     assert!(said.contains("primary wakes somebody, which only a page may"), "{said}");
     assert_eq!(stack.pagerduty.with(|pd| pd.requests.len()), 0, "not a word to the pager");
-    // A page of the same alerter does ring.
+    // A page of the same alerter does notify.
     alert(&stack, "DeadDisk", "critical").await;
     stack.pagerduty.wait_for(|pd| pd.pages.len() == 1, PATIENCE).await.unwrap();
-    // The channel is back: a reload asks it at once.
+    // The channel is back: a reload tries it at once.
     archive(&stack, false);
     let reload = http::client().post(format!("{}/-/reload", stack.alerter.url())).send().await.unwrap();
     assert_eq!(reload.status(), 200);
-    let told = |s: &stepwatch_fakes::Slack| s.top().any(|p| p.visible_text().contains("SlowDisk"));
-    stack.slack.wait_for(told, PATIENCE).await.unwrap();
+    let notified = |s: &stepwatch_fakes::Slack| s.top().any(|p| p.visible_text().contains("SlowDisk"));
+    stack.slack.wait_for(notified, PATIENCE).await.unwrap();
     assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 1);
 }
 
 /// Its incident goes on in the channel that is configured now.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_is_given_another_channel_tells_open_incidents_there() {
+async fn a_receiver_that_is_given_another_channel_posts_open_incidents_there() {
     let options = StackOptions { blind: true, ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     alert(&stack, "DeadDisk", "critical").await;
@@ -215,14 +215,14 @@ async fn a_receiver_that_is_given_another_channel_tells_open_incidents_there() {
     assert!(
         stack.alerter.cli(&["incidents", "ack", &incident, "--by", "ann"]).await.unwrap().status.success()
     );
-    let told = |s: &stepwatch_fakes::Slack| s.top().any(|p| p.channel == "C0ONCALL00");
-    let slack = stack.slack.wait_for(told, PATIENCE).await.unwrap();
+    let notified = |s: &stepwatch_fakes::Slack| s.top().any(|p| p.channel == "C0ONCALL00");
+    let slack = stack.slack.wait_for(notified, PATIENCE).await.unwrap();
     let new: Vec<_> = slack.top().filter(|p| p.channel == "C0ONCALL00").collect();
     assert!(new.len() == 1 && new[0].visible_text().contains("ann"), "{new:#?}");
 }
 
-/// Two teams on one alerter: when nobody of one can be told, the other one is not woken with its
-/// data.
+/// Two teams on one alerter: when nobody of one can be notified, the other one is not woken with
+/// its data.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_outage_of_one_team_stays_within_it_and_then_goes_to_whom_the_operator_named() {
     use stepwatch_fakes::{FakeWebhook, WebhookSink};
@@ -250,7 +250,7 @@ async fn the_outage_of_one_team_stays_within_it_and_then_goes_to_whom_the_operat
     let rank = stack.warm_run("a-1", 3).unwrap();
     rank.step(4, &[("loss", f64::NAN)]).unwrap();
     lead.wait_for(|w| !w.deliveries.is_empty(), PATIENCE).await.unwrap();
-    assert_eq!(ops.with(|w| w.requests.len()), 0, "whoever is nearest was told");
+    assert_eq!(ops.with(|w| w.requests.len()), 0, "whoever is nearest was notified");
     // Neither is there anybody left in the team.
     lead.script().always("hook", Fault::NotOk("gone".into()));
     let rank = stack.warm_run("a-2", 3).unwrap();

@@ -13,9 +13,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Child;
 
 const RANKS: u32 = 8;
-/// Steps after which the detectors know the runs.
+/// Steps after which the detectors have learned the runs.
 const WARM_STEPS: f64 = 160.0;
-/// Steps from the order to the fault, so that all ranks have heard it: two seconds.
+/// Steps from the order to the fault, so that all ranks have received it: two seconds.
 const NOTICE: f64 = 40.0;
 const SCRAPE: &str = "15s";
 
@@ -86,7 +86,7 @@ async fn one_page_for_each_disaster_and_none_for_a_blip() {
     }
 
     // Everything has passed: the runs go on for as long as it takes to see that nothing else is
-    // said.
+    // sent.
     let passed = at + NOTICE;
     poll_until("the runs to go on", PATIENCE, async || step_of(&stack, "nan").await.filter(|s| *s >= passed))
         .await
@@ -106,7 +106,10 @@ async fn one_page_for_each_disaster_and_none_for_a_blip() {
     assert_eq!(pd.pages.len(), 2, "one page for each disaster: {:#?}", pd.pages);
     let slack = stack.slack.state();
     assert_eq!(slack.top().count(), 2, "{:#?}", slack.posts);
-    assert!(slack.posts.iter().all(|p| !p.visible_text().contains("benign")), "nobody is told of the blip");
+    assert!(
+        slack.posts.iter().all(|p| !p.visible_text().contains("benign")),
+        "nobody is notified of the blip"
+    );
 
     order(&mut ranks, "stop\n").await;
     for mut rank in ranks {

@@ -25,13 +25,13 @@ fn who_did_it_is_named_soon_and_nobody_is_woken_for_nothing() {
 #[test]
 fn the_same_seed_is_the_same_fleet_to_the_byte() {
     let options = Options { nodes: 24, hours: 0.75, fault_minutes: 6.0, mix: Mix::Even, ..small() };
-    let told = |seed| {
+    let run = |seed| {
         let score = fleet::score(&Options { seed, ..options.clone() });
         format!("{score}{}{:?}", score.mistakes(), score.found)
     };
-    let first = told(3);
-    assert_eq!(first, told(3));
-    assert_ne!(first, told(4));
+    let first = run(3);
+    assert_eq!(first, run(3));
+    assert_ne!(first, run(4));
 }
 
 #[test]
@@ -54,13 +54,13 @@ fn in_a_standstill_the_gpu_that_did_not_come_to_the_collective_is_named() {
     // A run's first evaluation may take half an hour: one that hangs is ended by NCCL's own timeout
     // before that.
     for (kind, least) in [(Kind::LoaderDeadlock, 0.9), (Kind::EvalDeadlock, 0.5)] {
-        let (first, told) = named_first(kind, 2.0);
-        assert!(first >= least, "{told}");
+        let (first, report) = named_first(kind, 2.0);
+        assert!(first >= least, "{report}");
     }
 }
 
 #[test]
 fn links_that_go_down_together_are_the_switch_and_one_alone_is_its_node() {
-    let (first, told) = named_first(Kind::Network, 2.0);
-    assert!(first >= 0.9, "{told}");
+    let (first, report) = named_first(Kind::Network, 2.0);
+    assert!(first >= 0.9, "{report}");
 }

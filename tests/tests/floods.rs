@@ -14,7 +14,7 @@ use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::trainer::Rank;
 use stepwatch_tests::{FakeLibc, Stack, StackOptions, bins, crowd, poll_until};
 
-/// Connections that say nothing, and as few as a machine with low limits may have.
+/// Connections that send nothing, and as few as a machine with low limits may have.
 const IDLE: usize = 5_000;
 const IDLE_AT_LEAST: usize = 2_000;
 /// Files that a test needs besides.
@@ -117,7 +117,7 @@ async fn a_flood_of_invented_runs_hides_no_page_of_a_known_one() {
     assert!(storms[0].summary.contains(&origin), "{} in {}", origin, storms[0].summary);
 }
 
-/// An exporter that tells of as many runs as it likes, and then stays.
+/// An exporter that reports as many runs as it likes, and then stays.
 fn hostile(listener: &TcpListener) -> std::io::Result<()> {
     let (mut stream, _) = listener.accept()?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();

@@ -1,5 +1,5 @@
-//! A disk that is full or hangs for a while: nothing is called done that is not, everybody is told
-//! that nothing is, and it heals by itself.
+//! A disk that is full or hangs for a while: nothing is reported as done that is not, everybody is
+//! notified that nothing is, and it heals by itself.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -14,11 +14,11 @@ use stepwatch_fakes::{Alert, AlertState, FakePulse, Page, PagerDuty, Pulse};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Alerter, FakeLibc, Stack, StackOptions, exposition, http, poll_until};
 
-/// Tells of an alert that pages, and returns the status of the answer; `None` if none came.
+/// Posts an alert that pages, and returns the status of the answer; `None` if none came.
 async fn fire(alertmanager: &str, name: &str) -> Option<u16> {
     let alert = json!([{"labels": {"alertname": name, "severity": "critical", "instance": "gpu-1:9100"}}]);
-    let told = http::client().post(format!("{alertmanager}/api/v2/alerts")).json(&alert).timeout(PATIENCE);
-    told.send().await.ok().map(|answer| answer.status().as_u16())
+    let request = http::client().post(format!("{alertmanager}/api/v2/alerts")).json(&alert).timeout(PATIENCE);
+    request.send().await.ok().map(|answer| answer.status().as_u16())
 }
 
 async fn readiness(alerter: &Alerter) -> (u16, String) {
@@ -64,7 +64,7 @@ async fn withheld(alerter: &Alerter) -> f64 {
     exposition::value(&page, name, &[("result", "withheld")]).unwrap_or_default()
 }
 
-/// The pages that speak of something.
+/// The pages whose summary contains something.
 fn pages<'a>(pd: &'a PagerDuty, what: &'a str) -> impl Iterator<Item = &'a Page> {
     pd.pages.iter().filter(move |page| page.summary.contains(what))
 }
@@ -78,14 +78,14 @@ async fn wait_sent(alerter: &Alerter) {
     poll_until("nothing to be left to send", PATIENCE, sent).await.unwrap();
 }
 
-/// Makes a file of the database shorter under whoever has it open.
+/// Makes a file of the database shorter while it is open.
 fn cut(stack: &Stack, end: &str, length: u64) {
     let file = stack.dir.path().join(format!("alerter/alerter.db{end}"));
     File::options().write(true).open(file).unwrap().set_len(length).unwrap();
 }
 
-/// Waits until nothing was written for longer than the alerter waits with what is in no hurry.
-/// Whoever uses SQLite at the moment when its index is cut short is killed.
+/// Waits until nothing was written for longer than the alerter waits with what is in no hurry. A
+/// process that uses SQLite at the moment when its index is cut short is killed.
 async fn wait_idle(stack: &Stack) {
     let log = stack.dir.path().join("alerter/alerter.db-wal");
     let idle = async || {
@@ -105,15 +105,15 @@ async fn start_idle() -> Stack {
     stack
 }
 
-/// What is told now is not recorded, and rings all the same after ten seconds; so does the fault of
-/// the database.
-async fn rings_unrecorded(stack: &Stack, since: Instant, why: &str) {
+/// A page that cannot be recorded is sent all the same after ten seconds; so is the fault of the
+/// database.
+async fn pages_unrecorded(stack: &Stack, since: Instant, why: &str) {
     assert_eq!(fire(&stack.alerter.url(), "LateAlert").await, Some(503));
     let said = wait_ready(&stack.alerter, 503).await;
     assert!(said.contains(why), "{said}");
     let both = ["LateAlert", "The database takes nothing"];
-    let rang = |pd: &PagerDuty| both.iter().all(|what| pages(pd, what).count() == 1);
-    let pd = stack.pagerduty.wait_for(rang, PATIENCE).await.unwrap();
+    let paged = |pd: &PagerDuty| both.iter().all(|what| pages(pd, what).count() == 1);
+    let pd = stack.pagerduty.wait_for(paged, PATIENCE).await.unwrap();
     for what in both {
         let page = pages(&pd, what).next().unwrap();
         let waited = page.at - since;
@@ -154,7 +154,7 @@ async fn what_a_full_disk_did_not_take_is_not_called_done_and_is_done_when_there
     let why = wait_ready(alerter, 503).await;
     assert!(why.contains("the store to take commits") && why.contains("disk I/O error"), "{why}");
     assert_eq!(state(alerter, "EarlyAlert").await.as_deref(), Some("open"));
-    // The heart stands still: of those that were on their way one may have arrived.
+    // The heartbeat stops: of those that were on their way one may have arrived.
     let beats = async |n: f64| (withheld(alerter).await >= n).then_some(());
     poll_until("a heartbeat to be withheld", PATIENCE, async || beats(1.0).await).await.unwrap();
     let before = switch.with(|s| s.beats.len());
@@ -169,8 +169,8 @@ async fn what_a_full_disk_did_not_take_is_not_called_done_and_is_done_when_there
     wait_ready(alerter, 200).await;
     stack.alerter.daemon.logged(|line| line.contains("takes commits again")).await.unwrap();
     let alerter = &stack.alerter;
-    // Everything that waited is committed, told and shown; where that took longer than ten seconds
-    // the disk has rung as well.
+    // Everything that waited is committed, notified and shown; where that took longer than ten
+    // seconds the fault of the disk has paged as well.
     let late = |pd: &PagerDuty| pages(pd, "LateAlert").next().map(|page| page.dedup_key.clone());
     stack.pagerduty.wait_for(|pd| late(pd).is_some(), PATIENCE).await.unwrap();
     assert_eq!(state(alerter, "EarlyAlert").await.as_deref(), Some("acknowledged"));
@@ -191,8 +191,8 @@ async fn what_a_full_disk_did_not_take_is_not_called_done_and_is_done_when_there
     }
     let kept = silences(&stack.alerter).await;
     assert!(kept.contains("EarlySilence") && kept.contains("LateSilence"), "{kept}");
-    let told = |name| stack.pagerduty.with(|pd| pages(pd, name).count());
-    assert_eq!((told("EarlyAlert"), told("LateAlert")), (1, 1), "each told once");
+    let count = |name| stack.pagerduty.with(|pd| pages(pd, name).count());
+    assert_eq!((count("EarlyAlert"), count("LateAlert")), (1, 1), "each notified once");
 }
 
 /// The disk is full for a moment, again and again, while alerts come in; the process is killed in
@@ -203,7 +203,7 @@ async fn what_is_answered_between_full_disks_survives_them() {
     let options = StackOptions { alerter, blind: true, ..StackOptions::default() };
     let mut stack = Stack::start_with(options).await.unwrap();
     let (answered, stop) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicBool::new(false)));
-    let tell = {
+    let post = {
         let (url, answered, stop) = (stack.alerter.url(), Arc::clone(&answered), Arc::clone(&stop));
         async move {
             for n in 0.. {
@@ -217,7 +217,7 @@ async fn what_is_answered_between_full_disks_survives_them() {
             }
         }
     };
-    let telling = tokio::spawn(tell);
+    let posting = tokio::spawn(post);
     let count = || answered.lock().unwrap().len();
     for _ in 0..4 {
         let before = count();
@@ -231,7 +231,7 @@ async fn what_is_answered_between_full_disks_survives_them() {
     wait_ready(&stack.alerter, 503).await;
     stop.store(true, Ordering::SeqCst);
     stack.alerter.daemon.kill().await.unwrap();
-    telling.await.unwrap();
+    posting.await.unwrap();
     stack.alerter.restart(None).await.unwrap();
     stack.alerter.ready().await.unwrap();
 
@@ -241,14 +241,14 @@ async fn what_is_answered_between_full_disks_survives_them() {
     let answered = answered.lock().unwrap().clone();
     let lost: Vec<&String> = answered.difference(&kept).collect();
     assert!(lost.is_empty(), "{lost:?} of {answered:?}");
-    let told = |pd: &PagerDuty| {
+    let paged = |pd: &PagerDuty| {
         answered.iter().all(|name| pd.pages.iter().any(|page| page.summary.contains(name.as_str())))
     };
-    stack.pagerduty.wait_for(told, PATIENCE).await.unwrap();
+    stack.pagerduty.wait_for(paged, PATIENCE).await.unwrap();
 }
 
-/// Nothing can be recorded, and somebody has to be woken all the same: from memory, once, in words
-/// that say so.
+/// Nothing can be recorded, and somebody has to be woken all the same: from memory, once, with a
+/// text that contains this.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_room() {
     let alerter = "resolve_after: 200ms\nalerts: {resolve_timeout: 5m}\n".into();
@@ -273,10 +273,10 @@ async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_ro
     let recorded = async || state(&stack.alerter, "LateAlert").await;
     let found = poll_until("the incident in the list", PATIENCE, recorded).await.unwrap();
     assert_eq!(found, "open");
-    let told = said(&stack.alerter.cli(&["explain", &id]).await.unwrap());
-    assert!(told.contains("sent from memory, not recorded"), "{told}");
+    let text = said(&stack.alerter.cli(&["explain", &id]).await.unwrap());
+    assert!(text.contains("sent from memory, not recorded"), "{text}");
 
-    // It is over, and so is the alert: under the key that rang.
+    // It is over, and so is the alert: under the key that paged.
     let over = json!([{"labels": {"alertname": "LateAlert", "severity": "critical", "instance": "gpu-1:9100"},
         "endsAt": "2020-01-01T00:00:00Z"}]);
     let sent = http::client().post(format!("{url}/api/v2/alerts")).json(&over).send().await.unwrap();
@@ -286,7 +286,7 @@ async fn a_page_rings_although_the_disk_is_full_and_is_recorded_when_there_is_ro
     let alerts: Vec<&Alert> = pd.alerts.iter().filter(|a| a.summary.contains("LateAlert")).collect();
     assert_eq!((pages(&pd, "LateAlert").count(), alerts.len()), (1, 1), "{:#?}", pd.alerts);
     let triggers = alerts[0].log.iter().filter(|l| l.what.contains("triggered")).count();
-    assert_eq!(triggers, 1, "told once, {:#?}", alerts[0].log);
+    assert_eq!(triggers, 1, "notified once, {:#?}", alerts[0].log);
     assert_eq!(stack.slack.with(|s| s.top().count()), 1);
 }
 
@@ -302,7 +302,7 @@ async fn a_page_rings_although_the_disk_hangs_and_is_recorded_when_it_does_not()
         StackOptions { alerter, blind: true, levels, libc: Some(machine.clone()), ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     let url = stack.alerter.url();
-    // Told before the disk hangs, and again by the policy while it does.
+    // Notified before the disk hangs, and again by the policy while it does.
     assert_eq!(fire(&url, "EarlyAlert").await, Some(200));
     stack.pagerduty.wait_for(|pd| pages(pd, "EarlyAlert").count() == 1, PATIENCE).await.unwrap();
     wait_sent(&stack.alerter).await;
@@ -340,23 +340,23 @@ async fn a_page_rings_although_the_disk_hangs_and_is_recorded_when_it_does_not()
         );
     }
     let id = page.dedup_key.clone();
-    let told = said(&stack.alerter.cli(&["explain", &id]).await.unwrap());
-    assert!(told.contains("sent from memory, not recorded"), "{told}");
-    // Everything that was sent is known to have been: each level rings once.
+    let text = said(&stack.alerter.cli(&["explain", &id]).await.unwrap());
+    assert!(text.contains("sent from memory, not recorded"), "{text}");
+    // Everything that was sent is known to have been: each level pages once.
     let names = ["EarlyAlert", "LateAlert", "LaterAlert"];
     let all = |pd: &PagerDuty| names.iter().all(|name| pages(pd, name).count() >= 2);
     stack.pagerduty.wait_for(all, PATIENCE).await.unwrap();
     wait_sent(&stack.alerter).await;
     stack.pagerduty.with(|pd| {
-        let rung = names.map(|name| pages(pd, name).count());
-        assert_eq!(rung, [2, 2, 2], "{:#?}", pd.alerts);
+        let paged = names.map(|name| pages(pd, name).count());
+        assert_eq!(paged, [2, 2, 2], "{:#?}", pd.alerts);
         let once = |key: &str| pd.alerts_of(key).all(|alert| alert.log.len() == 1);
         let keys = names.iter().flat_map(|name| pages(pd, name)).map(|page| page.dedup_key.as_str());
         assert!(keys.into_iter().all(once), "{:#?}", pd.alerts);
     });
 }
 
-/// What nobody can record may be forgotten: whoever can be woken is told so.
+/// What cannot be recorded may be lost: whoever can be woken is notified of that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_removed_rings_at_every_receiver_that_wakes() {
     let alerter = "resolve_after: 200ms\n".into();
@@ -386,7 +386,7 @@ async fn an_idle_alerter_misses_its_database_at_once_and_rings_after_ten_seconds
         StackOptions { alerter: "resolve_after: 200ms\n".into(), blind: true, ..StackOptions::default() };
     let stack = Stack::start_with(options).await.unwrap();
     assert_eq!(readiness(&stack.alerter).await.0, 200);
-    // A commit that is still to come would notice it first, and say so in other words.
+    // A commit that is still to come would notice it first, and report it in other words.
     wait_idle(&stack).await;
     let database = stack.dir.path().join("alerter/alerter.db");
     let removed = Instant::now();
@@ -405,13 +405,13 @@ async fn an_idle_alerter_misses_its_database_at_once_and_rings_after_ten_seconds
     stack.pagerduty.wait_for(over, PATIENCE).await.unwrap();
 }
 
-/// SQLite maps this file, and whoever touches what is mapped and not there is killed.
+/// SQLite maps this file, and a process that touches what is mapped and not there is killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_that_is_emptied_kills_nobody_and_rings() {
     let mut stack = start_idle().await;
     let since = Instant::now();
     cut(&stack, "-shm", 0);
-    rings_unrecorded(&stack, since, "the database's index was cut short").await;
+    pages_unrecorded(&stack, since, "the database's index was cut short").await;
     let ended = stack.alerter.daemon.terminate().await.unwrap();
     assert!(ended.success(), "{ended}");
     // Nothing was lost but what was never recorded.
@@ -420,7 +420,7 @@ async fn an_index_that_is_emptied_kills_nobody_and_rings() {
     assert_eq!(state(&stack.alerter, "EarlyAlert").await.as_deref(), Some("open"));
 }
 
-/// Everything is gone, for those who look and for the next start, which tells so before it ends.
+/// The disk is empty, for readers and for the next start, which reports it before it ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_emptied_rings_and_rings_once_more_where_the_next_start_refuses_it() {
     let mut stack = start_idle().await;
@@ -428,17 +428,17 @@ async fn a_database_that_is_emptied_rings_and_rings_once_more_where_the_next_sta
     for end in ["", "-wal", "-shm"] {
         cut(&stack, end, 0);
     }
-    rings_unrecorded(&stack, since, "the database was emptied").await;
-    // As by the signal that is the end of whoever uses SQLite at that very moment.
+    pages_unrecorded(&stack, since, "the database was emptied").await;
+    // As by the signal that ends a process that uses SQLite at that very moment.
     stack.alerter.daemon.kill().await.unwrap();
     for _ in 0..2 {
         let refused = format!("{:#}", stack.alerter.restart(None).await.unwrap_err());
         assert!(refused.contains("is empty") && refused.contains("--new-store"), "{refused}");
         stack.pagerduty.with(|pd| {
-            let told: Vec<&Page> = pages(pd, "does not start").collect();
-            assert!(told.len() == 1 && told[0].summary.contains("is empty"), "{told:#?}");
-            let alert = pd.alerts_of(&told[0].dedup_key).next().unwrap();
-            assert_eq!(alert.log.len(), 1, "told once, {:#?}", alert.log);
+            let found: Vec<&Page> = pages(pd, "does not start").collect();
+            assert!(found.len() == 1 && found[0].summary.contains("is empty"), "{found:#?}");
+            let alert = pd.alerts_of(&found[0].dedup_key).next().unwrap();
+            assert_eq!(alert.log.len(), 1, "notified once, {:#?}", alert.log);
         });
     }
 }
@@ -447,10 +447,10 @@ async fn a_database_that_is_emptied_rings_and_rings_once_more_where_the_next_sta
 /// receiver.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_that_is_refused_ends_although_a_receiver_hangs() {
-    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let receivers = format!(
-        "  - name: deaf\n    wakes: true\n    webhook: {{url: \"http://{}/\", secret_file: pd}}\n",
-        deaf.local_addr().unwrap()
+        "  - name: refusing\n    wakes: true\n    webhook: {{url: \"http://{}/\", secret_file: pd}}\n",
+        refusing.local_addr().unwrap()
     );
     let options = StackOptions { blind: true, receivers, ..StackOptions::default() };
     let mut stack = Stack::start_with(options).await.unwrap();
@@ -482,7 +482,7 @@ async fn a_log_that_is_cut_short_rings_after_ten_seconds() {
     let stack = start_idle().await;
     let since = Instant::now();
     cut(&stack, "-wal", 100);
-    rings_unrecorded(&stack, since, "the database's log was cut short").await;
+    pages_unrecorded(&stack, since, "the database's log was cut short").await;
 }
 
 /// Half of the database is gone: what is left of it is in its place.
@@ -503,13 +503,13 @@ async fn a_database_that_cannot_be_read_takes_nothing_and_rings() {
     let said = wait_ready(&stack.alerter, 503).await;
     assert!(said.contains("malformed"), "{said}");
     let before = switch.with(|s| s.beats.len());
-    rings_unrecorded(&stack, since, "malformed").await;
+    pages_unrecorded(&stack, since, "malformed").await;
     let beats = switch.with(|s| s.beats.len());
     assert!(beats <= before + 1, "of those that were on their way one may arrive: {before}, {beats}");
 }
 
 /// What was committed last is in SQLite's log until it is written back. Without the log an older
-/// database is left, which does not say so.
+/// database is left, which does not show that it is older.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_is_removed_after_a_kill_is_missed_at_the_start() {
     let options = StackOptions { blind: true, ..StackOptions::default() };

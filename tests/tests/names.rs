@@ -179,7 +179,7 @@ async fn the_documentation_names_metrics_that_exist() {
 }
 
 #[test]
-fn metrics_are_told_from_labels_and_values() {
+fn metrics_are_distinguished_from_labels_and_values() {
     let found = metrics_in(
         r#"sum by (run) (rate(train_steps_total{job_name="gpu_x"}[5m])) / job:train_steps:rate5m"#,
     );

@@ -85,7 +85,7 @@ async fn asked(dir: &Path, url: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_program_says_who_is_on_call_and_who_would_be_told() {
+async fn the_program_says_who_is_on_call_and_who_would_be_notified() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     std::fs::write(dir.join("alerter.yml"), CONFIG).unwrap();
@@ -134,7 +134,7 @@ async fn the_program_says_who_is_on_call_and_who_would_be_told() {
         "json",
     ];
     let story: Value = serde_json::from_str(&text(&alerter(dir, &words).await)).unwrap();
-    let told: Vec<(f64, &str, &str)> = story["entries"]
+    let notified: Vec<(f64, &str, &str)> = story["entries"]
         .as_array()
         .unwrap()
         .iter()
@@ -148,7 +148,7 @@ async fn the_program_says_who_is_on_call_and_who_would_be_told() {
         })
         .collect();
     assert_eq!(
-        told,
+        notified,
         [(0.0, "bob-phone", "stdout"), (300.0, "alice-phone", "stdout"), (300.0, "chat", "stdout")]
     );
 }

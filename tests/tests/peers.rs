@@ -1,4 +1,4 @@
-//! Other people's programs take what ours say.
+//! Other people's programs accept the output of ours.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;

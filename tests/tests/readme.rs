@@ -1,4 +1,4 @@
-//! What the README tells people to type works.
+//! The commands of the README work.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -64,7 +64,7 @@ async fn commands_exist() {
     let aliases = std::fs::read_to_string(bins::root().join(".cargo/config.toml")).unwrap();
     let commands = commands();
     for needed in ["cargo demo", "cargo verify"] {
-        assert!(commands.iter().any(|c| c.starts_with(needed)), "the README does not tell of `{needed}`");
+        assert!(commands.iter().any(|c| c.starts_with(needed)), "the README does not contain `{needed}`");
     }
     for command in &commands {
         let mut words = command.split_whitespace().skip_while(|w| *w == "sudo" || w.contains('='));
@@ -76,7 +76,7 @@ async fn commands_exist() {
                 assert!(known || aliases.contains(&format!("{sub} =")), "no such alias: {command}");
             }
             ours @ (bins::EXPORTER | bins::ALERTER) => {
-                // The subcommand must exist, and know every option that is written.
+                // The subcommand must exist, and have every option that is written.
                 let subcommand: Vec<_> =
                     args.iter().copied().take_while(|a| a.chars().all(|c| c.is_ascii_lowercase())).collect();
                 let help = [&subcommand[..subcommand.len().min(2)], &["--help"]].concat();

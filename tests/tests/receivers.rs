@@ -8,7 +8,7 @@ use stepwatch_fakes::{FakePulse, FakeSmtp, Fault, PagerDuty, Pulse, Slack};
 use stepwatch_tests::peers::{self, Alertmanager};
 use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::trainer::{Rank, healthy};
-use stepwatch_tests::{Hears, Stack, StackOptions, http, poll_until};
+use stepwatch_tests::{Inbound, Stack, StackOptions, http, poll_until};
 
 fn fire(stack: &Stack, run: &str) -> Rank {
     let rank = stack.warm_run(run, 3).unwrap();
@@ -72,8 +72,8 @@ async fn a_first_post_to_slack_whose_answer_is_lost_stands_once() {
     }
 }
 
-/// Words of the operator's own reach a chat and a mailbox, each escaped as it must be; one that
-/// fails is told in ours.
+/// Templates of the operator reach a chat and a mailbox, each escaped as it must be; for one that
+/// fails the built-in text is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn own_words_arrive_escaped_and_a_failing_template_silences_nobody() {
     let (relay, dir) = (FakeSmtp::start().await, tempfile::tempdir().unwrap());
@@ -127,7 +127,7 @@ async fn a_real_alertmanager_keeps_the_alert_for_as_long_as_it_stands() {
     let Some(program) = peers::alertmanager() else { return };
     let dir = tempfile::tempdir().unwrap();
     let am = Alertmanager::start(&program, dir.path()).await.unwrap();
-    // The second instance is down: the first is told all the same.
+    // The second instance is down: the first gets it all the same.
     let receivers = format!(
         "  - name: am\n    alertmanager: {{urls: [\"http://127.0.0.1:1\", \"http://{}\"], resend_every: 5s, labels: {{cluster: a}}}}\n",
         am.addr
@@ -145,7 +145,7 @@ async fn a_real_alertmanager_keeps_the_alert_for_as_long_as_it_stands() {
     assert_eq!(first["status"]["state"], "active");
     let longer =
         async || alert(&am, "forwarded").await.filter(|a| a["endsAt"].as_str() > first["endsAt"].as_str());
-    let again = poll_until("the alert told again", PATIENCE, longer).await.unwrap();
+    let again = poll_until("the alert sent again", PATIENCE, longer).await.unwrap();
     assert_eq!(again["startsAt"], first["startsAt"]);
     recover(&rank);
     let gone = async || alert(&am, "forwarded").await.is_none().then_some(());
@@ -171,15 +171,16 @@ async fn a_heart_beats_while_messages_can_be_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_that_is_not_taken_is_told_by_all_others_and_no_secret_is_seen() {
-    let hears = vec![Hears::Slack, Hears::PagerDuty];
+async fn a_page_that_is_not_taken_is_sent_by_all_others_and_no_secret_is_seen() {
+    let inbound = vec![Inbound::Slack, Inbound::PagerDuty];
     let alerter = "watchdog: {page_age: 10s}\n".into();
-    let stack = Stack::start_with(StackOptions { alerter, hears, ..StackOptions::default() }).await.unwrap();
+    let stack =
+        Stack::start_with(StackOptions { alerter, inbound, ..StackOptions::default() }).await.unwrap();
     stack.pagerduty.script().always("enqueue", Fault::Status(503));
     let _rank = fire(&stack, "stuck");
-    // An incident of the alerter itself, by those who can be told.
-    let told = |s: &Slack| s.posts.iter().any(|p| p.visible_text().contains("has not taken a page"));
-    let slack = stack.slack.wait_for(told, PATIENCE).await.unwrap();
+    // An incident of the alerter itself, by the receivers that work.
+    let notified = |s: &Slack| s.posts.iter().any(|p| p.visible_text().contains("has not taken a page"));
+    let slack = stack.slack.wait_for(notified, PATIENCE).await.unwrap();
     assert_eq!(slack.top().count(), 2, "the page itself, and that PagerDuty does not take it");
     stack.pagerduty.script().clear();
     stack
@@ -202,20 +203,22 @@ async fn a_page_that_is_not_taken_is_told_by_all_others_and_no_secret_is_seen() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_and_restarts_are_shown_beside_incidents_and_wake_nobody() {
-    let stack =
-        Stack::start_with(StackOptions { hears: vec![Hears::PagerDutyChanges], ..StackOptions::default() })
-            .await
-            .unwrap();
+    let stack = Stack::start_with(StackOptions {
+        inbound: vec![Inbound::PagerDutyChanges],
+        ..StackOptions::default()
+    })
+    .await
+    .unwrap();
     let rank = stack.warm_run("changed", 30).unwrap();
-    let told = |pd: &PagerDuty, text: &str| {
+    let notified = |pd: &PagerDuty, text: &str| {
         pd.changes.iter().any(|c| c["payload"]["summary"].as_str().is_some_and(|s| s.contains(text)))
     };
-    stack.pagerduty.wait_for(|pd| told(pd, "changed started at step"), PATIENCE).await.unwrap();
+    stack.pagerduty.wait_for(|pd| notified(pd, "changed started at step"), PATIENCE).await.unwrap();
     rank.send_raw(br#"{"v":1,"k":"step","run":"changed","rank":0,"attempt":1,"step":10,"m":{"loss":2.5}}"#)
         .unwrap();
     stack
         .pagerduty
-        .wait_for(|pd| told(pd, "changed restarted (attempt 1), back from step"), PATIENCE)
+        .wait_for(|pd| notified(pd, "changed restarted (attempt 1), back from step"), PATIENCE)
         .await
         .unwrap();
     assert_eq!(stack.pagerduty.with(|pd| pd.pages.len()), 0);

@@ -1,6 +1,6 @@
-//! Secrets are seen by nobody. Every secret that a configuration can name is a text of its own
+//! No secret is visible anywhere. Every secret that a configuration can name is a text of its own
 //! here, every service repeats what it is sent in whatever it answers, and everything goes wrong
-//! once. Then all that the real alerter has said, shown and stored is searched for each of them.
+//! once. Then all that the real alerter has sent, shown and stored is searched for each of them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::Write as _;
@@ -198,7 +198,7 @@ impl Rig {
         self.seen.push((what.into(), text.into()));
     }
 
-    /// Asks, and keeps what was answered: the status, every header and the body.
+    /// Sends a request, and keeps what was answered: the status, every header and the body.
     async fn ask(&mut self, request: reqwest::RequestBuilder) -> (u16, String) {
         let request = request.build().unwrap();
         let what = format!("{} {}", request.method(), request.url().path());
@@ -231,14 +231,14 @@ impl Rig {
         out.status.success()
     }
 
-    /// Every receiver is told of something new while every service answers with `status`.
+    /// Every receiver is notified of something new while every service answers with `status`.
     async fn go_wrong(&mut self, status: u16) {
         self.echo.change(|e| e.status = status);
         let before: Vec<usize> = self.echo.with(|e| RECEIVERS.iter().map(|r| e.count(r)).collect());
         let alert = json!([{"labels": {"alertname": format!("Broken{status}"), "severity": "critical", "run": "llama-1"}}]);
         assert_eq!(self.post("/api/v2/alerts", &alert).await, 200);
-        let told = |e: &Echo| RECEIVERS.iter().zip(&before).all(|(r, n)| e.count(r) > *n);
-        let waited = self.echo.wait_for(told, 2 * PATIENCE).await;
+        let notified = |e: &Echo| RECEIVERS.iter().zip(&before).all(|(r, n)| e.count(r) > *n);
+        let waited = self.echo.wait_for(notified, 2 * PATIENCE).await;
         let now = self.echo.with(|e| RECEIVERS.iter().map(|r| e.count(r)).collect::<Vec<_>>());
         assert!(waited.is_ok(), "{status}: {RECEIVERS:?} {before:?} {now:?}");
     }
@@ -281,7 +281,7 @@ impl Rig {
             let path = self.dir.path().join("alerter.yml").display().to_string();
             assert!(!self.cli(&["config", "check", &path], &[]).await, "{i}");
         }
-        // By signal, too: the log tells of it.
+        // By signal, too: the log reports it.
         let pid = Pid::from_raw(i32::try_from(self.daemon.pid().unwrap()).unwrap()).unwrap();
         let before = self.daemon.log().len();
         kill_process(pid, Signal::HUP).unwrap();
@@ -294,7 +294,7 @@ impl Rig {
         assert_eq!(self.reload().await, 200);
     }
 
-    /// Everything that can be read by HTTP, by whoever may and whoever may not.
+    /// Everything that can be read by HTTP, with permission and without.
     async fn browse(&mut self) {
         let (_, document) = self.get("/api/v1/openapi.json", &canary("admin")).await;
         let document: Value = serde_json::from_str(&document).unwrap();
@@ -394,15 +394,15 @@ impl Rig {
 
     fn leaks(&self) -> String {
         let canaries = canaries();
-        let mut told = String::new();
+        let mut report = String::new();
         for (what, text) in &self.seen {
             for secret in canaries.iter().filter(|c| text.contains(c.as_str())) {
                 let at = text.find(secret.as_str()).unwrap_or_default();
                 let from = text[..at].char_indices().rev().nth(300).map_or(0, |(i, _)| i);
-                let _ = writeln!(told, "{secret} in {what}: ...{}\n", &text[from..at + secret.len()]);
+                let _ = writeln!(report, "{secret} in {what}: ...{}\n", &text[from..at + secret.len()]);
             }
         }
-        told
+        report
     }
 }
 

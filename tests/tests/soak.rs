@@ -151,7 +151,7 @@ impl Log {
     }
 }
 
-/// Writes all logs until `stop`, and says how far each got and how often each thing was done to
+/// Writes all logs until `stop`, and returns how far each got and how often each thing was done to
 /// one.
 fn write_all(dir: &Path, rate: u64, seen: &Seen, stop: &AtomicBool, seed: u64) -> (Vec<Log>, [usize; 4]) {
     let mut random = Random::new(seed);
@@ -241,7 +241,7 @@ fn usage(pid: u32) -> Option<(f64, f64)> {
     Some((ticks / TICKS_PER_SECOND, resident.trim().parse::<f64>().ok()? / 1024.0))
 }
 
-/// What the exporter used over all its lives.
+/// What the exporter used over all its restarts.
 #[derive(Default)]
 struct Used {
     cpu: f64,
@@ -279,7 +279,7 @@ async fn torment(exporter: &mut Exporter, time: Duration, random: &mut Random, u
     used.cpu += usage(exporter.daemon.pid().unwrap()).unwrap().0;
 }
 
-/// What there is to know when something went wrong; the files are kept.
+/// The state when something went wrong; the files are kept.
 async fn state(exporter: &Exporter, dir: &Path) -> String {
     let page = exporter.metrics().await.unwrap_or_default();
     let dropped: Vec<_> =

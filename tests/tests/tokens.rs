@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const TOKENS: [(&str, &str); 4] =
     [("prometheus", "ingest"), ("amtool", "silence"), ("oncall", "ack"), ("ops", "admin")];
 
-/// A stack that asks for tokens, and the files that they are in.
+/// A stack that requires tokens, and the files that they are in.
 async fn start() -> (Stack, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let mut alerter = "api:\n  tokens:\n".to_owned();
@@ -69,7 +69,7 @@ async fn a_real_amtool_silences_with_its_token_and_without_it_does_not() {
     for table in [["alert", "query"], ["silence", "query"], ["config", "show"]] {
         amtool(&program, &stack, &config("amtool"), &table).await.unwrap();
     }
-    // It brings alerts, and nothing else; and somebody whom nobody knows does nothing at all.
+    // It brings alerts, and nothing else; and an unknown token permits nothing at all.
     std::fs::write(file(&dir, "nobody"), "a token of somebody").unwrap();
     for name in ["prometheus", "oncall", "nobody"] {
         assert!(amtool(&program, &stack, &config(name), &add).await.is_err(), "{name}");
@@ -77,13 +77,13 @@ async fn a_real_amtool_silences_with_its_token_and_without_it_does_not() {
     amtool(&program, &stack, &config("amtool"), &["silence", "expire", id.trim()]).await.unwrap();
     let log = ask(&stack, &dir, "ops", "/api/v1/audit?door=alertmanager").await;
     let rows: Vec<_> = log["entries"].as_array().unwrap().iter().rev().collect();
-    let told: Vec<_> =
+    let audit: Vec<_> =
         rows.iter().map(|e| ["actor", "action", "outcome"].map(|k| e[k].as_str().unwrap())).collect();
-    assert_eq!(told[0], ["api:amtool (alice)", "silence", "done"]);
-    assert_eq!(told[1], ["api:prometheus", "silence", "refused"]);
-    assert_eq!(told[2], ["api:oncall", "silence", "refused"]);
-    assert_eq!(told[3], ["", "silence", "refused"]);
-    assert_eq!(told[4], ["api:amtool", "expire", "done"]);
+    assert_eq!(audit[0], ["api:amtool (alice)", "silence", "done"]);
+    assert_eq!(audit[1], ["api:prometheus", "silence", "refused"]);
+    assert_eq!(audit[2], ["api:oncall", "silence", "refused"]);
+    assert_eq!(audit[3], ["", "silence", "refused"]);
+    assert_eq!(audit[4], ["api:amtool", "expire", "done"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,23 +122,23 @@ async fn a_real_prometheus_brings_alerts_with_its_token_and_a_person_takes_one_w
             format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         (out.status.success(), text)
     };
-    let (done, told) = ack("amtool").await;
+    let (done, text) = ack("amtool").await;
     assert!(
-        !done && told.contains("this needs a token with the scope ack, which api:amtool does not have"),
-        "{told}"
+        !done && text.contains("this needs a token with the scope ack, which api:amtool does not have"),
+        "{text}"
     );
     for _ in 0..2 {
-        let (done, told) = ack("oncall").await;
-        assert!(done && told.contains("acknowledged by alice") && !told.contains("already"), "{told}");
+        let (done, text) = ack("oncall").await;
+        assert!(done && text.contains("acknowledged by alice") && !text.contains("already"), "{text}");
     }
     let out = stack.alerter.cli(&["incidents", "list"]).await.unwrap();
-    let (done, told) = (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned());
-    assert!(!done && told.contains("give --token-file (or STEPWATCH_TOKEN_FILE)"), "{told}");
+    let (done, text) = (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned());
+    assert!(!done && text.contains("give --token-file (or STEPWATCH_TOKEN_FILE)"), "{text}");
     let shown = stack.alerter.cli(&["audit", "--target", &id, "--token-file", &with("ops")]).await.unwrap();
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     let row = shown.lines().find(|l| l.contains("api:oncall (alice)")).unwrap_or_default();
     assert!(row.contains("cli") && row.contains("127.0.0.1") && row.contains("done"), "{shown}");
-    // What is told again and again is written once.
+    // What is repeated is written once.
     let count = async || {
         let page = http::client().get(format!("{}/metrics", stack.alerter.url()));
         let token = std::fs::read_to_string(file(&dir, "ops")).unwrap();
@@ -146,7 +146,7 @@ async fn a_real_prometheus_brings_alerts_with_its_token_and_a_person_takes_one_w
         stepwatch_tests::exposition::value(&page, "stepwatch_alerter_alerts_received_total", &[])
     };
     let before = count().await.unwrap();
-    poll_until("Prometheus to tell it again", PATIENCE, async || count().await.filter(|n| *n > before))
+    poll_until("Prometheus to send it again", PATIENCE, async || count().await.filter(|n| *n > before))
         .await
         .unwrap();
     let log = ask(&stack, &dir, "ops", "/api/v1/audit?action=alerts").await;

@@ -1,8 +1,8 @@
 //! Four ways in which Alertmanager loses or doubles what people rely on, each done to a real one
 //! and to us: the same requests, the same receivers, the same moment of death. It fails, we do not.
 //!
-//! Both sides are asserted. An Alertmanager that does not fail any more fails the test, because
-//! what is said of it would be untrue.
+//! Both sides are asserted. An Alertmanager that does not fail any more fails the test, because the
+//! claim about it would be untrue.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -16,15 +16,15 @@ use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Stack, StackOptions, exposition, http, poll_until, say};
 use tempfile::TempDir;
 
-/// The shortest that Alertmanager can be told to wait; what it has told is not told again while the
-/// test runs.
+/// The shortest wait that Alertmanager can be configured to; what it has notified is not notified
+/// again while the test runs.
 const QUICK: &str = "group_wait: 0s, group_interval: 1s, repeat_interval: 1h";
 /// As it comes, but for the wait before the first message.
 const DEFAULT: &str = "group_wait: 0s, group_interval: 5m, repeat_interval: 4h";
 /// Slack's incoming webhook and PagerDuty, and nobody else.
 const LEVELS: &str = "      - {after: 0s, notify: [hook, primary]}\n";
 
-/// One of the two, and whom it tells.
+/// One of the two, and whom it notifies.
 struct Side {
     who: Who,
     slack: FakeSlack,
@@ -104,8 +104,8 @@ impl Side {
         serde_json::from_str(&answer.text().await.unwrap()).unwrap_or_default()
     }
 
-    /// As Prometheus says it.
-    async fn tell(&self, name: &str, fires: bool) {
+    /// As Prometheus posts it.
+    async fn post_alert(&self, name: &str, fires: bool) {
         let now = jiff::Timestamp::now();
         let minutes = |n: i64| now + jiff::SignedDuration::from_mins(n);
         let alert = json!({
@@ -133,9 +133,9 @@ impl Side {
         poll_until(what, PATIENCE, async || done(self).then_some(())).await.unwrap();
     }
 
-    /// Another alert gets through: whatever was due before it has been told, too.
+    /// Another alert gets through: whatever was due before it has been notified, too.
     async fn gets_through(&self, name: &str) {
-        self.tell(name, true).await;
+        self.post_alert(name, true).await;
         self.until(name, |s| s.messages(name) > 0 && s.pages(name) > 0).await;
     }
 }
@@ -151,7 +151,7 @@ async fn a_silence(mut side: Side) -> usize {
     assert_eq!(side.silences().await, 1);
     side.kill().await;
     let left = side.silences().await;
-    side.tell("Disk", true).await;
+    side.post_alert("Disk", true).await;
     side.gets_through("Other").await;
     if left == 0 {
         side.until("the page that nobody wanted", |s| s.pages("Disk") == 1).await;
@@ -161,11 +161,11 @@ async fn a_silence(mut side: Side) -> usize {
     left
 }
 
-/// A message that was delivered, a crash, and the alert told again.
+/// A message that was delivered, a crash, and the alert sent again.
 async fn a_message(mut side: Side) -> usize {
     side.gets_through("Fan").await;
     if let Who::Us(stack) = &side.who {
-        // It has to know that it arrived.
+        // It has to learn that it arrived.
         let delivered = async || {
             let incident = stack.alerter.incidents().await.ok()?.into_iter().next()?;
             let url = format!("{}/api/v1/incidents/{}", stack.alerter.url(), incident["id"].as_str()?);
@@ -175,7 +175,7 @@ async fn a_message(mut side: Side) -> usize {
         poll_until("the receipts", PATIENCE, delivered).await.unwrap();
     }
     side.kill().await;
-    side.tell("Fan", true).await;
+    side.post_alert("Fan", true).await;
     if matches!(side.who, Who::Alertmanager(_)) {
         let twice =
             poll_until("a second message", PATIENCE, async || (side.messages("Fan") == 2).then_some(()));
@@ -188,9 +188,9 @@ async fn a_message(mut side: Side) -> usize {
 /// A receiver that fails until the alert is over.
 async fn an_outage(side: Side) -> usize {
     side.pagerduty.script().always("enqueue", Fault::Status(500));
-    side.tell("Brief", true).await;
+    side.post_alert("Brief", true).await;
     side.until("attempts", |s| s.pagerduty.with(|pd| pd.requests.len()) >= 2).await;
-    side.tell("Brief", false).await;
+    side.post_alert("Brief", false).await;
     let over = async || match &side.who {
         Who::Alertmanager(am) => {
             let groups = http::get_json(&format!("{}/groups", am.alerts_url())).await.ok()?;
@@ -213,7 +213,7 @@ async fn an_outage(side: Side) -> usize {
 /// A receiver that asks for a pause of a second.
 async fn a_pause(side: Side) -> (usize, Option<f64>) {
     side.slack.script().push("webhook", Fault::TooMany(std::time::Duration::from_secs(1)));
-    side.tell("Hot", true).await;
+    side.post_alert("Hot", true).await;
     match &side.who {
         Who::Alertmanager(am) => {
             let failed = async || {
@@ -267,10 +267,14 @@ async fn where_alertmanager_fails_we_do_not() {
             tokio::join!(async { a_message(Side::alertmanager(&program, QUICK).await).await }, async {
                 a_message(Side::us().await).await
             });
-        assert_eq!(ours, 1, "we tell it twice");
-        assert_eq!(theirs, 2, "{}", mended("knows after a crash what it has told"));
-        let row = |n: usize| format!("told {n} times");
-        Row { failure: "E2 told, kill -9, told again by Prometheus", theirs: row(theirs), ours: row(ours) }
+        assert_eq!(ours, 1, "we notify it twice");
+        assert_eq!(theirs, 2, "{}", mended("remembers after a crash what it has notified"));
+        let row = |n: usize| format!("notified {n} times");
+        Row {
+            failure: "E2 notified, kill -9, sent again by Prometheus",
+            theirs: row(theirs),
+            ours: row(ours),
+        }
     };
     let outage = async {
         let (theirs, ours) =
@@ -278,7 +282,7 @@ async fn where_alertmanager_fails_we_do_not() {
                 an_outage(Side::us().await).await
             });
         assert_eq!(ours, 1, "we owe a page");
-        assert_eq!(theirs, 0, "{}", mended("tells what was over before the receiver was back"));
+        assert_eq!(theirs, 0, "{}", mended("notifies what was over before the receiver was back"));
         let row = |n: usize| format!("{n} of 1 pages delivered");
         Row { failure: "E3 receiver down until it is over", theirs: row(theirs), ours: row(ours) }
     };

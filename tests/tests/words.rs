@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use stepwatch_fakes::{FakeSmtp, PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Hears, Machine, Stack, StackOptions, bins, daemon, http, poll_until};
+use stepwatch_tests::{Inbound, Machine, Stack, StackOptions, bins, daemon, http, poll_until};
 use stepwatch_wire::words;
 use tokio::io::AsyncWriteExt as _;
 
@@ -221,7 +221,7 @@ async fn into_exporter(stack: &Stack, files: &Files) {
     }
     std::fs::write(files.path("draft"), tailed).unwrap();
     std::fs::rename(files.path("draft"), files.path("hostile.jsonl")).unwrap();
-    // Whoever is paged is told of a run with such a name.
+    // Whoever is paged reads the name of the run.
     let run = hostile("paged");
     let rank = stack.warm_run(&run, 3).unwrap();
     rank.step(4, &[("loss", f64::NAN)]).unwrap();
@@ -267,7 +267,7 @@ impl Files {
         let answer = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
         tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
-                // Whoever went away has heard enough.
+                // A client that went away has read enough.
                 let _ = client.write_all(answer.as_bytes()).await;
             }
         });
@@ -336,7 +336,7 @@ async fn post(stack: &Stack, (name, path, what): (&str, &str, &str), id: &str) {
     let again = request.try_clone().unwrap();
     let mut answer = request.body(filled(what, &hostile(name))).timeout(PATIENCE).send().await.unwrap();
     if path.starts_with("/api/v1/incidents/") {
-        // These are a line, and whoever breaks it is told so.
+        // These are a line, and whoever breaks it gets an error.
         assert_eq!(answer.status(), 400, "{name}");
         let line = hostile(name).replace(char::is_control, "");
         answer = again.body(filled(what, &line)).timeout(PATIENCE).send().await.unwrap();
@@ -387,8 +387,8 @@ async fn into_alerter(stack: &Stack) -> Vec<String> {
             pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], hook.to_string().as_bytes()),
         );
     assert!(request.body(hook.to_string()).timeout(PATIENCE).send().await.unwrap().status().is_success());
-    let told = async || stack.alerter.incidents().await.ok().filter(|all| all.len() > 2);
-    let all = poll_until("the alert", PATIENCE, told).await.unwrap();
+    let listed = async || stack.alerter.incidents().await.ok().filter(|all| all.len() > 2);
+    let all = poll_until("the alert", PATIENCE, listed).await.unwrap();
     all.iter().map(|incident| incident["id"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -509,7 +509,7 @@ async fn no_word_from_outside_steers_hides_or_is_markup_anywhere() {
         blind: true,
         alerter: files.of_alerter(),
         webhook: true,
-        hears: vec![Hears::PagerDuty, Hears::Slack],
+        inbound: vec![Inbound::PagerDuty, Inbound::Slack],
         receivers: mail,
         also: vec!["mail".into()],
         ..StackOptions::default()

@@ -6,7 +6,7 @@ apart by hashing a buffer. A tight loop would measure a warm cache and never let
 would measure how a core wakes up. Hashing does real work on the core and releases the interpreter lock meanwhile, as
 ``backward()`` does, so that the sending thread runs beside and between the calls and takes its share of the caches.
 
-Two peers are called with the same arguments in the same loop, a quarter as often. "empty" is an empty function: it tells what of the
+Two peers are called with the same arguments in the same loop, a quarter as often. "empty" is an empty function: it shows what of the
 tail is the machine's, which on a busy one is most of it. "peer" does the least that a client can: it takes the time and appends a tuple
 to a bounded deque. Three things are judged:
 

@@ -64,7 +64,7 @@ def wanted(env: Mapping[str, str]) -> bool:
 
 
 def metric(name: str) -> str:
-    """The name of a metric of a training step on the wire; one that nobody knows keeps its own."""
+    """The name of a metric of a training step on the wire; an unknown one keeps its own."""
     plain = _TRAIN.sub("", name.lower()).replace("-", "_").replace(" ", "_")
     return _KNOWN.get(plain, name)
 
@@ -76,7 +76,7 @@ def of_evaluation(name: str) -> Optional[Tuple[str, str]]:
 
 
 def dtype_of(precision: Any) -> Optional[str]:
-    """The type that matrices are multiplied in; None where the precision says nothing that the parameters do not say."""
+    """The type that matrices are multiplied in; None where the precision adds nothing to the parameters."""
     text = str(getattr(precision, "value", precision) or "").lower()
     return next((dtype for mark, dtype in _DTYPES if mark in text), None)
 
@@ -124,7 +124,7 @@ class Training:
         self._last = time.monotonic()
 
     def describe(self, **about: Any) -> None:
-        """As ``Run.describe``; what the user said is not overwritten."""
+        """As ``Run.describe``; values that the user gave are not overwritten."""
         if self.run is not None:
             self.run.describe(**{k: v for k, v in about.items() if v is not None and k not in self._about})
 
@@ -152,8 +152,8 @@ class Training:
         now = time.monotonic() if at is None else at
         before, self._last = self._last, now
         if before is not None and before >= now:
-            # It is said to have ended before the one before it (frameworks call back from threads):
-            # nobody knows how long it took.
+            # It is reported to have ended before the one before it (frameworks call back from threads):
+            # it is unknown how long it took.
             before, self._last = None, before
         phases = run.take_phases()
         run.mark(step)
@@ -195,7 +195,7 @@ class Training:
             self.run.leave(wait, timed=False)
 
     def pause(self, name: str) -> None:
-        """The loop does something else than training, until ``resume``; said now, the silence is explained while it lasts."""
+        """The loop does something else than training, until ``resume``; published now, it explains the silence while it lasts."""
         self.cancel()
         if self.run is not None and all(pause.name != name for pause in self._pauses):
             self._pauses.append(self.run.phase(name, announce=True).__enter__())

@@ -131,7 +131,7 @@ class Child:
         self._resized(signal.SIGWINCH, frame)
 
     def _resized(self, number: int, frame: Any) -> None:
-        # The command had this signal before the new size, so it is told again.
+        # The command had this signal before the new size, so the signal is sent again.
         if any([channel.resize() for channel in self._channels]):
             self._process.send_signal(number)
 
@@ -173,7 +173,7 @@ class Channel:
         try:
             self._copy(ended, tee)
         finally:
-            os.close(self._source)  # whoever still writes is told, as if our reader had gone away
+            os.close(self._source)  # whoever still writes gets an error, as if our reader had gone away
             self.done = True
             os.write(wake, b"\0")
 
@@ -232,7 +232,7 @@ def channels() -> List[Channel]:
 
 
 class Witness:
-    """Tells a signal that was sent to us alone, which the command must be given, from one that was sent to all of us, which it has.
+    """Distinguishes a signal that was sent to us alone, which is passed on to the command, from one that was sent to all of us.
 
     Terminals, shells, ``timeout``, Slurm and systemd signal whole groups, ``kill`` and container runtimes one process, and a signal does
     not say which it was. A command that is interrupted twice by one Ctrl-C breaks off the clean-up that it began at the first. So a
@@ -299,7 +299,7 @@ class Witness:
 
 
 def _testify(signals: Sequence[int], mask: Any, reports: int, asked: int) -> None:
-    """Reports the number of each signal, and an answer to each question, until the process that asks has ended."""
+    """Reports the number of each signal, and an answer to each question, until the process that sends them has ended."""
     for number in signals:
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(reports, warn_on_full_buffer=False)
@@ -316,7 +316,7 @@ def _drain(pipe: int) -> None:
 
 
 def die_of(number: int) -> NoReturn:
-    """Ends this process as the command ended: whoever waits for us sees the same signal."""
+    """Ends this process as the command ended: a process that waits for us sees the same signal."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # its core is the one of interest
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)

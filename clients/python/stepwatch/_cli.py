@@ -24,7 +24,7 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what was wrong and how to find out what is right, and exits with 64."""
+    """Prints what was wrong and how to get help, and exits with 64."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
@@ -50,7 +50,7 @@ def parser(first: List[str]) -> Parser:
     top = Parser(
         prog="stepwatch",
         description="Metrics of training runs: every step, from every framework.",
-        epilog="'stepwatch COMMAND --help' tells more about a command.",
+        epilog="'stepwatch COMMAND --help' describes a command.",
     )
     top.add_argument("--version", action="version", version="stepwatch " + __version__)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command")

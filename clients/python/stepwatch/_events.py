@@ -19,7 +19,7 @@ RESERVED = frozenset(
 
 
 class Builder:
-    """Builds the events of one run in the order in which they happened, so that it knows the step that each belongs to."""
+    """Builds the events of one run in the order in which they happened, so that it has the step that each belongs to."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Builder:
         self._open_phases = open_phases
         self._step: Optional[int] = None
         self._step_at = 0.0
-        self._told: Set[str] = set()
+        self._reported: Set[str] = set()
 
     def _event(self, kind: str, at: float) -> Dict[str, Any]:
         # The offset is taken now and not once: the wall clock of a node is stepped and slewed while
@@ -88,7 +88,7 @@ class Builder:
         return event
 
     def _build_more(self, at: float, step: Any, metrics: Dict[str, Any]) -> Dict[str, Any]:
-        """More about a step, sent as of the last one: with an earlier number it would tell of a run that went back."""
+        """More about a step, sent as of the last one: with an earlier number it would mean that the run went back."""
         known = self._step is not None
         event = self._event("step", self._step_at if known else at)
         event["step"] = self._step if known else integer(step)
@@ -103,14 +103,14 @@ class Builder:
             try:
                 m[text(name)] = number(value)
             except Exception as e:
-                self._tell_once(name, e)
+                self._report_once(name, e)
         return m
 
-    def _tell_once(self, name: Any, error: Exception) -> None:
+    def _report_once(self, name: Any, error: Exception) -> None:
         """A metric that cannot be read must not vanish in silence, and must not fill the log at every step."""
         name = text(name)
-        if name not in self._told and len(self._told) < MAX_METRICS:
-            self._told.add(name)
+        if name not in self._reported and len(self._reported) < MAX_METRICS:
+            self._reported.add(name)
             reason = str(error) if isinstance(error, Unreadable) else repr(error)
             log.warning("stepwatch: metric %r is left out: %s", name, reason)
 
@@ -129,7 +129,7 @@ class Builder:
         return event
 
     def heartbeat(self, dropped: int) -> Dict[str, Any]:
-        """That the process lives, which step was the last it reported, how long ago, and where it is now."""
+        """The last step of this process that is alive, how long ago it was, and where the process is now."""
         now = time.monotonic()
         event = self._event("hb", now)
         if self._step is not None:

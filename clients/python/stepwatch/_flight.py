@@ -13,8 +13,8 @@ log = logging.getLogger("stepwatch")
 #: Reports whose values may be on their way; the values of an older one are given up (the report
 #: itself is made).
 MAX_IN_FLIGHT = 64
-#: Metrics that cannot be read and are told of by name.
-MAX_TOLD = 32
+#: Metrics that cannot be read and are reported by name.
+MAX_REPORTED = 32
 
 
 class Value(Protocol):
@@ -49,7 +49,7 @@ class InFlight:
         self._waiting: Deque[Tuple[Dict[str, Value], Callable[[Dict[str, Any]], None]]] = collections.deque()
         #: Values that nobody will see.
         self.given_up = 0
-        self._told: Set[str] = set()
+        self._reported: Set[str] = set()
 
     def __getstate__(self) -> Dict[str, Any]:
         return dict(self.__dict__, _waiting=collections.deque())
@@ -61,8 +61,8 @@ class InFlight:
             try:
                 started[name] = self._start(value)
             except Exception as e:  # an array of more than one element, say
-                if name not in self._told and len(self._told) < MAX_TOLD:
-                    self._told.add(name)
+                if name not in self._reported and len(self._reported) < MAX_REPORTED:
+                    self._reported.add(name)
                     log.warning("stepwatch: metric %r is left out: %s", name, e)
         self._waiting.append((started, report))
         self.poll()

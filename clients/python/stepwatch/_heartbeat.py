@@ -1,4 +1,4 @@
-"""A page of shared memory that says where this process is: readable while it hangs, is stopped, or after it has died.
+"""A page of shared memory with the position of this process: readable while it hangs, is stopped, or after it has died.
 
 What goes over a connection needs this process' cooperation: a collective that never returns may hold the interpreter, and then the
 last heartbeat is all that anybody ever hears. The page needs none. The training loop writes its step and its phase there as it goes,
@@ -115,7 +115,7 @@ class Page:
         self._write_with(_Writers(mapped))
 
     def remove(self) -> None:
-        """The run has ended, and said so: there is nothing left to find out about it."""
+        """The run has ended with a goodbye: there is nothing left to find out about it."""
         global _owner
         with _lock:
             self._closed = True
@@ -141,7 +141,7 @@ class _Writers:
     """What writes into a page.
 
     Every field of eight bytes is one store; the name of the phase is longer, so it is written under the sequence number. ``step`` is in
-    the training loop, whose caches are cold, so it looks nothing up that is not its own and asks no clock: it is told the monotonic time,
+    the training loop, whose caches are cold, so it looks nothing up that is not its own and asks no clock: it is given the monotonic time,
     and how far that is from Unix time the sending thread finds out now and then. So it costs 0.25 us; as a method that asks took 0.6.
     """
 
@@ -199,7 +199,7 @@ class _NoWriters:
 
 
 class Beat(NamedTuple):
-    """What a page says."""
+    """The content of a page."""
 
     run: str
     rank: int
@@ -271,7 +271,7 @@ def read(path: str) -> Optional[Beat]:
 
 
 def namespace() -> int:
-    """The pid namespace of this process: the inode that the kernel knows it by; 0 when it does not tell."""
+    """The pid namespace of this process: its inode in the kernel; 0 where that is unknown."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

@@ -27,7 +27,7 @@ class Identity(NamedTuple):
     world: Optional[int]
     local_rank: Optional[int]
     job: Optional[str]
-    #: How often the launcher says it has restarted us; the exporter counts for itself and takes
+    #: How often the launcher has restarted us, by its environment; the exporter counts for itself and takes
     #: this as a hint.
     attempt: Optional[int]
 
@@ -44,7 +44,7 @@ def detect(env: Mapping[str, str]) -> Identity:
 
 
 def of_torch_distributed() -> Tuple[Optional[int], Optional[int]]:
-    """(rank, world) of an initialised process group. Never imports torch: whoever has a group has imported it."""
+    """(rank, world) of an initialised process group. Never imports torch: a program with a group has imported it."""
     dist = sys.modules.get("torch.distributed")
     try:
         if dist is not None and dist.is_available() and dist.is_initialized():

@@ -182,7 +182,7 @@ def name_of(env: Mapping[str, str], options: Any, command: List[str]) -> _run_na
 
 
 class _Report:
-    """What the exporter hears of a command."""
+    """The events of a command that the exporter gets."""
 
     def __init__(self, options: Any, env: Mapping[str, str], named: _run_name.Named, ways: Any) -> None:
         found = _identity.detect(env)
@@ -221,7 +221,7 @@ class _Report:
 
 
 def _not_run(program: str, error: Exception) -> int:
-    """As a shell says it."""
+    """As a shell prints it."""
     missing = isinstance(error, OSError) and error.errno == errno.ENOENT
     why = error.strerror if isinstance(error, OSError) else str(error)
     print("stepwatch run: %s: %s" % (program, why), file=sys.stderr)

@@ -70,7 +70,7 @@ class LayerStats:
         try:
             found = choose(model, layers)
             self._layers = thin_out(found, max(1, int(max_layers)))
-            self._tell(len(found))
+            self._publish(len(found))
             self._begin()
         except Exception as e:
             log.warning("stepwatch: no statistics of layers: %r", e)
@@ -97,7 +97,7 @@ class LayerStats:
         except Exception:
             pass
 
-    def _tell(self, found: int) -> None:
+    def _publish(self, found: int) -> None:
         kept, compiled = len(self._layers), sum(not layer.hooked for layer in self._layers)
         if found > kept:
             log.warning("stepwatch: statistics of %d of %d layers: choose with layers=, or raise max_layers", kept, found)
@@ -173,7 +173,7 @@ class LayerStats:
 
 
 class _Layer:
-    """A module by the name that the user knows it by."""
+    """A module by the name that the user gave it."""
 
     __slots__ = ("name", "module", "hooked", "gradient")
 

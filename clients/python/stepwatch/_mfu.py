@@ -10,7 +10,7 @@ a token, ``L`` layers, ``HQ`` width of the attention heads, ``T`` sequence lengt
 
 A layer with a sliding window of ``w`` attends to ``min(w, T)`` tokens (``full``), of which the causal mask leaves ``w - w w / 2T`` on
 average. Linear attention and Mamba 2 cost their weights, and per token what they do to their state, as Megatron counts it. A frozen weight
-costs 4 instead of 6, an expert that is not chosen nothing, and packed documents shorten ``T``. What is not told is not guessed: a convention
+costs 4 instead of 6, an expert that is not chosen nothing, and packed documents shorten ``T``. What is not given is not guessed: a convention
 that lacks a dimension has no figure, a model whose layers are not known is refused, and a device that is not in the table has no peak.
 """
 
@@ -49,7 +49,7 @@ _NAMES: Dict[str, List[str]] = {
     "nope_dim": ["qk_nope_head_dim", "qk_head_dim"],
     "rope_dim": ["qk_rope_head_dim", "qk_pos_emb_head_dim"],
     "v_dim": ["v_head_dim"],
-    # num_nextn_predict_layers of a config.json tells of layers that transformers neither builds nor
+    # num_nextn_predict_layers of a config.json counts layers that transformers neither builds nor
     # trains.
     "mtp_layers": ["mtp_layers", "mtp_num_layers"],
     "delta_key_heads": ["linear_num_key_heads"],
@@ -74,8 +74,8 @@ _SQUARES_WITH_GATES = ("bitnet",)
 _SQUARES_ALONE = ("nanochat", "persimmon", "fuyu", "arcee", "jais2", "cosmos3_edge_text")
 
 
-class _Untold(Exception):
-    """A dimension that the formula needs and nobody told."""
+class _Missing(Exception):
+    """A dimension that the formula needs and that is not given."""
 
 
 class Model:
@@ -85,7 +85,7 @@ class Model:
         fields, self.note = language(fields)
         self._values = {ours: _first(fields, names) for ours, names in _NAMES.items()}
         values = self._values
-        # GPT-2 and its kin say by null that it is the usual width.
+        # GPT-2 and its kin mean the usual width by null.
         if values["ffn"] is None and "n_inner" in fields and fields["n_inner"] is None:
             values["ffn"] = None if values["hidden"] is None else 4 * values["hidden"]
         if values["ffn"] is None or "multiple_of" in fields:
@@ -108,7 +108,7 @@ class Model:
         except Refused as why:
             self.refused = str(why)
         if self.refused is None and self._lacks_gates():
-            self.refused = _gates_untold(fields)
+            self.refused = _why_gates_are_unknown(fields)
 
     def _lacks_gates(self) -> bool:
         """Nothing can be counted, for want of nothing but whether there are gates."""
@@ -123,14 +123,14 @@ class Model:
     def _counts(self) -> bool:
         try:
             self._weights()
-        except (_Untold, ArithmeticError):
+        except (_Missing, ArithmeticError):
             return False
         return True
 
     def _need(self, name: str) -> float:
         value = self._values[name]
         if value is None:
-            raise _Untold(name)
+            raise _Missing(name)
         return value
 
     def _or(self, name: str, otherwise: float) -> float:
@@ -153,19 +153,19 @@ class Model:
         for convention, formula in formulas.items() if self.refused is None else ():
             try:
                 all[convention] = formula()
-            except (_Untold, ArithmeticError):
+            except (_Missing, ArithmeticError):
                 pass
         return {convention: flops for convention, flops in all.items() if 0 < flops < float("inf")}
 
-    def untold(self) -> List[str]:
-        """What would have to be told for every convention, in the words of ``--help``."""
+    def missing(self) -> List[str]:
+        """What would have to be given for every convention, by the options of ``--help``."""
         lacking = [n for n in ("layers", "hidden", "heads", "ffn", "vocab", "seq_len") if self._values[n] is None]
         return lacking + ([] if self.gated is not None else ["gated"])
 
     def _layers(self) -> Mix:
         self._need("layers")
         if self._mix is None:
-            raise _Untold("layers")
+            raise _Missing("layers")
         return self._mix
 
     def _cost(self, weights: float) -> float:
@@ -176,7 +176,7 @@ class Model:
             return self._need("active") - self._or("embedding", 0)
         try:
             return self._need("params") - self._or("embedding", 0) - self._idle_experts()
-        except _Untold:
+        except _Missing:
             return self._matrices()
 
     def _has_experts(self) -> bool:
@@ -275,7 +275,7 @@ class Model:
 
     def _feed_forward(self, width: float) -> float:
         if self.gated is None:
-            raise _Untold("gated")
+            raise _Missing("gated")
         return (3 if self.gated else 2) * self._need("hidden") * width
 
 
@@ -288,7 +288,7 @@ def _seen(kind: str, size: float, length: float, causal: bool) -> float:
 
 
 def _llama_width(hidden: Optional[float], fields: Mapping[str, Any]) -> Optional[float]:
-    """The width of the feed-forward part where it is told as in Llama's own code: two thirds of four times, rounded up."""
+    """The width of the feed-forward part where it is given as in Llama's own code: two thirds of four times, rounded up."""
     multiple, factor = _first(fields, ["multiple_of"]), _first(fields, ["ffn_dim_multiplier"])
     if hidden is None or multiple is None:
         return None
@@ -296,7 +296,7 @@ def _llama_width(hidden: Optional[float], fields: Mapping[str, Any]) -> Optional
     return multiple * ((width + multiple - 1) // multiple)
 
 
-def told(config: Any) -> Dict[str, Any]:
+def dimensions_of(config: Any) -> Dict[str, Any]:
     """What FLOPs depend on, of a configuration object such as that of a model of Hugging Face."""
     try:
         fields = dict(config) if isinstance(config, Mapping) else config.to_dict() if hasattr(config, "to_dict") else dict(vars(config))
@@ -360,8 +360,8 @@ def _activation(fields: Mapping[str, Any]) -> Optional[str]:
     return next((fields[name] for name in _ACTIVATIONS if isinstance(fields.get(name), str)), None)
 
 
-def _gates_untold(fields: Mapping[str, Any]) -> Optional[str]:
-    """Why nobody knows whether there are gates although an activation is told."""
+def _why_gates_are_unknown(fields: Mapping[str, Any]) -> Optional[str]:
+    """Why it is unknown whether there are gates although an activation is given."""
     activation, kind = _activation(fields), str(fields.get("model_type", ""))[:32]
     if activation is None:
         return None

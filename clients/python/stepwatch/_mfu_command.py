@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional
 from ._mfu import CONVENTIONS, DTYPES, Model, Peak, peak
 
 HELP = "FLOPs per token and MFU of a model by each published convention"
-#: Above this the model, the device or the number format is not what was said.
+#: Above this the model, the device or the number format is not what was given.
 IMPLAUSIBLE = 0.75
 
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
@@ -46,7 +46,7 @@ def number(text: str) -> float:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Prints FLOPs per token and, given a speed and a device, MFU by each convention. Dimensions come from --config (a Hugging Face "
-        "config.json or any JSON object with a framework's names), options beat it. What is not told is not guessed."
+        "config.json or any JSON object with a framework's names), options beat it. What is not given is not guessed."
     )
     parser.add_argument("--config", metavar="FILE", help="JSON with the model's dimensions; - reads it from standard input")
     model = parser.add_argument_group("model")
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if model.refused is not None:
         return _refuse("no formula for this model: " + model.refused)
     if not flops:
-        return _refuse("tell at least --params, or the dimensions: not told are " + ", ".join(_option(n) for n in model.untold()))
+        return _refuse("give at least --params, or the dimensions: missing are " + ", ".join(_option(n) for n in model.missing()))
     top = None
     if args.peak_tflops is not None:
         top = Peak(args.peak_tflops * 1e12, "--peak-tflops")
@@ -169,7 +169,7 @@ def _print_table(model: Model, flops: Dict[str, float], top: Optional[Peak], spe
         print("  ".join([row[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(row[1:], widths[1:])]))
     lacking = [c for c in CONVENTIONS if c not in flops]
     if lacking:
-        print("\nno figure for %s: not told are %s" % (", ".join(lacking), ", ".join(_option(n) for n in model.untold())))
+        print("\nno figure for %s: missing are %s" % (", ".join(lacking), ", ".join(_option(n) for n in model.missing())))
     if speed is not None and top is not None and max(flops.values()) * speed / top.flops > IMPLAUSIBLE:
         print("\nabove %.0f %%: nobody trains that fast; check the device, --dtype and the model" % (100 * IMPLAUSIBLE))
 

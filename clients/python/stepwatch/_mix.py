@@ -16,7 +16,7 @@ _BOTH_WAYS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "debert
 _NO_FORMULA = ("mamba", "falcon_mamba", "jamba", "rwkv", "rwkv5", "rwkv6", "rwkv7", "recurrent_gemma", "zamba", "zamba2", "falcon_h1", "minimax",
                "minimax_m1", "minimax_text_01", "kimi_linear", "lfm2", "lfm2_moe", "xlstm", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text",
                "deepseek_v32", "glm_moe_dsa", "retnet", "openelm", "deci", "nemotron-nas", "longformer", "big_bird", "mllama", "dbrx")  # fmt: skip
-#: Parts of keys that speak of layers which are not attention over everything.
+#: Parts of keys that describe layers which are not attention over everything.
 SIGNS = ("mamba", "ssm", "rwkv", "lightning", "recurrent", "linear_attn", "linear_num", "linear_attention", "conv_l", "attn_type", "block_type",
           "layer_pattern", "hybrid", "index_topk", "lru_width", "retention", "moe_latent", "moe_layer_start", "compress_ratio",
          "sliding_window_size", "sliding_window_indices", "zero_expert", "parallel_attn_mlp", "use_cla", "layers_enum", "layer_group",
@@ -27,7 +27,7 @@ _A_LAYER = ("num_attention_heads", "num_key_value_heads", "num_kv_heads", "head_
             "num_shared_expert")  # fmt: skip
 #: How many of the first layers have no experts.
 _FIRST_DENSE = ("dense_layers", "first_k_dense_replace", "n_dense_layers", "num_dense_layers", "moe_layer_num_skipped")
-#: Keys that tell how many experts there are.
+#: Keys that give how many experts there are.
 EXPERTS = ("experts", "num_experts", "n_experts", "num_local_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts", "n_expert")
 #: What is read here.
 KEYS = frozenset((
@@ -41,7 +41,7 @@ KEYS = frozenset((
 _NESTED = ("text_config", "llm_config", "language_config")
 _OTHER_PARTS = ("vision_config", "audio_config", "vision_tower", "visual")
 #: What the class of a model means where its ``config.json`` leaves a key out.
-_UNTOLD: Dict[str, Dict[str, Any]] = {
+_DEFAULTS: Dict[str, Dict[str, Any]] = {
     "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208, "sliding_window": 4096,
                     "hidden_activation": "gelu_pytorch_tanh"},
 }  # fmt: skip
@@ -71,7 +71,7 @@ def language(fields: Mapping[str, Any]) -> Tuple[Dict[str, Any], Optional[str]]:
     note = None
     if any(isinstance(fields.get(part), Mapping) for part in _OTHER_PARTS):
         note = "only the language part is counted: what a picture or a sound costs depends on its size"
-    for key, value in _UNTOLD.get(_kind(found), {}).items():
+    for key, value in _DEFAULTS.get(_kind(found), {}).items():
         found.setdefault(key, value)
     if _kind(found).startswith("llama4") and _count(found.get("intermediate_size_mlp")):
         width = found.get("intermediate_size")
@@ -169,16 +169,16 @@ def _of_pattern(pattern: str) -> Mix:
 
 
 def _kinds(fields: Mapping[str, Any], kind: str, layers: int) -> List[str]:
-    told = next((fields[k] for k in ("layer_types", "layers_block_type") if isinstance(fields.get(k), (list, tuple))), None)
-    if told is not None:
+    types = next((fields[k] for k in ("layer_types", "layers_block_type") if isinstance(fields.get(k), (list, tuple))), None)
+    if types is not None:
         names = {"full_attention": "full", "attention": "full", "sliding_attention": "window", "chunked_attention": "chunk",
                  "linear_attention": "linear", "mamba": "mamba", "mamba2": "mamba"}  # fmt: skip
-        odd = next((str(t) for t in told if t not in names), None)
+        odd = next((str(t) for t in types if t not in names), None)
         if odd is not None:
             raise Refused("layers of the type %s are not known" % odd[:32])
-        if len(told) != layers:
-            raise Refused("%d layers, and types of %d" % (layers, len(told)))
-        return [names[t] for t in told]
+        if len(types) != layers:
+            raise Refused("%d layers, and types of %d" % (layers, len(types)))
+        return [names[t] for t in types]
     if _is_shared_out(fields):
         return _of_ratios(fields, layers)
     if kind == "mamba2":

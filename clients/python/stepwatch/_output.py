@@ -1,4 +1,4 @@
-"""What a wrapped command prints, on its way to the exporter: lines in batches, and the words it died with.
+"""What a wrapped command prints, on its way to the exporter: lines in batches, and the last lines before its end.
 
 The copying of the output must not wait for this: it hands over blocks of bytes and goes on. What nobody takes is kept up to a limit,
 then the oldest gives way and is counted. Nothing is split into lines before somebody listens.
@@ -54,7 +54,7 @@ class Tee:
             self._streams.setdefault(stream, _Stream()).put(block, report)
 
     def close(self) -> None:
-        """Hands everything to the sender, whoever listens: the queue there is bounded, too."""
+        """Hands everything to the sender, whether it is connected or not: the queue there is bounded, too."""
         self._closing.set()
         self._something.set()
         self._thread.join(2 * TICK)

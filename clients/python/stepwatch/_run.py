@@ -29,7 +29,7 @@ IN_STEP = frozenset(
     "data data_wait data_time data_loading dataloader h2d fwd forward bwd backward fwd_bwd forward_backward loss comm allreduce all_reduce grad_sync"
     " clip grad_clip optim optimizer optimizer_step zero_grad log logging".split()
 )
-#: Seconds between two signs of life; a receiver calls a rank silent after several.
+#: Seconds between two heartbeats; a receiver calls a rank silent after several.
 HEARTBEAT = 5.0
 #: Phases in one step; more are not timed.
 MAX_PHASES = 64
@@ -160,7 +160,7 @@ class Run:
         job = about.get("job")
         named = _run_name.here(dict(env, STEPWATCH_JOB_ID=str(job)) if job is not None else env)
         self.name = str(name or named.run)
-        about.update(_run_name.told(named, name))
+        about.update(_run_name.describe(named, name))
         self.rank = int(_first_number(0, rank, group_rank, found.rank, 0))
         self.world = int(_first_number(1, world, group_world, found.world, 1))
         for key, value in (("local_rank", found.local_rank), ("job", found.job), ("attempt_hint", found.attempt)):
@@ -245,10 +245,10 @@ class Run:
 
     @_never_raises
     def maintenance(self, seconds: float = 1800, reason: Any = None) -> None:
-        """Says that the run is about to be restarted on purpose, and how long that may take.
+        """Announces that the run is about to be restarted on purpose, and how long that may take.
 
-        Until it is back, or the time is over, nobody is told that it hangs, that its ranks are gone or that its nodes are
-        silent. Anything else is told as ever, and ``maintenance(0)`` takes it back.
+        Until it is back, or the time is over, nobody is notified that it hangs, that its ranks are gone or that its nodes are
+        silent. Everything else is notified as usual, and ``maintenance(0)`` takes it back.
         """
         self.event("maintenance", reason, seconds=seconds)
 
@@ -283,12 +283,12 @@ class Run:
 
     @property
     def dropped(self) -> int:
-        """Events that nobody will see."""
+        """Events that are lost."""
         return self._sender.dropped
 
     @_never_raises
     def close(self, code: Optional[int] = 0, text: Any = None) -> None:
-        """Says goodbye and waits at most EXIT_WAIT for the last events to leave. Without it, the exporter reports a dead rank."""
+        """Sends the goodbye and waits at most EXIT_WAIT for the last events to leave. Without it, the exporter reports a dead rank."""
         self._finish(code, text)
         finish_all([self._sender])
 
@@ -344,7 +344,7 @@ def _exit_code(kind: Optional[Type[BaseException]], error: Optional[BaseExceptio
     return 130 if issubclass(kind, KeyboardInterrupt) else 1
 
 
-# Strong: a run that its owner dropped without a word still says goodbye at exit.
+# Strong: a run that its owner dropped without a goodbye still sends it at exit.
 _runs: Set[Run] = set()
 
 

@@ -26,12 +26,12 @@ _LOCAL_WORLDS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WOR
 _SLURM = ("SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID", "SLURM_JOBID")
 _SLURM_NAME = ("SLURM_JOB_NAME_HET_GROUP_0", "SLURM_JOB_NAME")
 _SHELLS = frozenset("sh bash dash zsh fish ksh tcsh csh ash".split())
-#: What starts whatever it is told to, or adopts it.
+#: Programs that start any command given to them, or adopt it.
 _HOSTS = frozenset("systemd init tini dumb-init docker-init catatonit sshd tmux screen xargs parallel".split())
 
 
 class Process(NamedTuple):
-    """A process, as far as the rule asks."""
+    """A process, as far as the rule needs it."""
 
     env: Mapping[str, str]
     argv: Sequence[str]
@@ -41,7 +41,7 @@ class Process(NamedTuple):
 
 
 class Job(NamedTuple):
-    #: As the scheduler says it, and as it stands behind the name of the run.
+    #: As the scheduler prints it, and as it follows the name of the run.
     id: str
     short: str
     name: Optional[str]
@@ -56,7 +56,7 @@ class Named(NamedTuple):
     #: its job.
     unnamed: str
     job: Optional[Job]
-    #: How often launchers and schedulers say that they restarted it.
+    #: How often launchers and schedulers report that they restarted it.
     restarts: Optional[int]
 
 
@@ -107,7 +107,7 @@ def _of_launch(env: Mapping[str, str], chain: Sequence[Process]) -> Optional[_An
 
 
 def _of_meeting(env: Mapping[str, str], chain: Sequence[Process]) -> Optional[_Answer]:
-    """Ranks of several nodes share no process, but all of them are told where to meet."""
+    """Ranks of several nodes share no process, but all of them are given the address where they meet."""
     world, here = _number(env, _WORLDS), _number(env, _LOCAL_WORLDS)
     address, port = _get(env, "MASTER_ADDR"), _get(env, "MASTER_PORT")
     if world is None or world <= (1 if here is None else here) or address is None or _is_loopback(address):
@@ -154,7 +154,7 @@ def _is_ranked(process: Process, parent: Process) -> bool:
 
 
 def job(env: Mapping[str, str]) -> Optional[Job]:
-    """The job that a scheduler says we are of."""
+    """The job that we are of, by the variables of a scheduler."""
     ours = _get(env, "STEPWATCH_JOB_ID")
     if ours:
         return Job(ours, _short(ours), _get(env, "STEPWATCH_JOB_NAME"), "STEPWATCH_JOB_ID")
@@ -254,8 +254,8 @@ def _stamp(unix: float) -> str:
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime(int(unix)))
 
 
-def told(named: Named, name: Any = None) -> Dict[str, Any]:
-    """What ``hello`` says of a run that has this name; ``name`` is one that the script gave it."""
+def describe(named: Named, name: Any = None) -> Dict[str, Any]:
+    """The fields of ``hello`` about a run that has this name; ``name`` is one that the script gave it."""
     if name:
         return {"run_by": "name", "run_why": "named by the script", "run_unnamed": named.unnamed}
     return {"run_by": named.by, "run_why": named.why, "run_unnamed": named.unnamed}
@@ -271,7 +271,7 @@ def here(env: Optional[Mapping[str, str]] = None, argv: Optional[Sequence[str]] 
 
 
 def _chain(env: Mapping[str, str]) -> List[Process]:
-    """This process and its ancestors. Where there is no ``/proc``, this process alone, by what it knows itself."""
+    """This process and its ancestors. Where there is no ``/proc``, this process alone, by its own data."""
     found: List[Process] = []
     try:
         boot, booted = _read("/proc/sys/kernel/random/boot_id").strip(), _booted()

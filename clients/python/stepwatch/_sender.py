@@ -5,7 +5,7 @@ The training loop appends a tuple to ``Sender.queue`` and goes on: no lock, no s
 training loop (measured: 12 us where a plain append costs 3 us with equally cold caches), and a poll costs the process less than a
 thousandth of one core.
 
-When the queue is full its oldest entry gives way; sequence numbers in the entries tell how many did. What has been taken out but not
+When the queue is full its oldest entry gives way; sequence numbers in the entries show how many did. What has been taken out but not
 yet accepted by the receiver is at most one batch.
 """
 
@@ -26,7 +26,7 @@ from ._wire import encode
 
 log = logging.getLogger("stepwatch")
 
-#: Events kept while nobody takes them: at 20 steps a second a restart of the exporter of 50 s loses
+#: Events kept while no receiver takes them: at 20 steps a second a restart of the exporter of 50 s loses
 #: nothing.
 QUEUE_LIMIT = 1024
 #: Events kept apart until they are complete (a checkpoint whose size is being measured).
@@ -39,7 +39,7 @@ EXIT_WAIT = 0.03
 #: Seconds that it may wait instead while nothing but a busy machine holds them up: a lost goodbye
 #: is a false alarm of a dead rank.
 EXIT_WAIT_FLOWING = 0.25
-#: Seconds that the thread itself goes on trying after that, while the process lives.
+#: Seconds that the thread itself goes on trying after that, while the process is alive.
 LINGER = 2.0
 #: Seconds before each further attempt to connect; the last repeats.
 BACKOFF = (0.2, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -69,7 +69,7 @@ class NotYet(Exception):
 
 
 class Builder(Protocol):
-    """Turns items into events; it knows what an event looks like, the sender only when one is wanted."""
+    """Turns items into events; it has the layout of an event, the sender only the time at which one is wanted."""
 
     def build(self, item: Item, closing: bool) -> Optional[Dict[str, Any]]:
         """None leaves the item out. Raises NotYet, or anything when the item is unusable."""
@@ -142,7 +142,7 @@ class Sender:
 
     @property
     def dropped(self) -> int:
-        """Events of this process that nobody will see: pushed out of the full queue, or impossible to encode."""
+        """Events of this process that are lost: pushed out of the full queue, or impossible to encode."""
         try:
             queued = len(self.queue)
             newest = max(self._newest, int(self.queue[-1][0]) + 1)
@@ -151,7 +151,7 @@ class Sender:
         return max(0, newest - self._taken - queued) + self._unusable + sum(way.refused for way in self._ways)
 
     def greet(self) -> None:
-        """Sends ``hello`` again: what it says has changed."""
+        """Sends ``hello`` again: its content has changed."""
         self._greet, self._quiet_until = True, 0.0
 
     @property
@@ -160,7 +160,7 @@ class Sender:
         return self._thread is not None
 
     def finish(self) -> None:
-        """Asks the thread to send what is there and end; returns at once."""
+        """Makes the thread send what is there and end; returns at once."""
         if self._thread is not None and self._deadline is None:
             self._deadline = time.monotonic() + LINGER
             self._rouse()
@@ -214,7 +214,7 @@ class Sender:
                 log.debug("stepwatch: the sending thread goes on after", exc_info=True)
                 pause = 1.0
             if pause is None:
-                self.queue = collections.deque(maxlen=0)  # what a closed run is told goes nowhere
+                self.queue = collections.deque(maxlen=0)  # what a closed run is given is discarded
                 return
             self._wake.acquire(timeout=pause)
             # Nearly every look finds nothing, as a step takes seconds: such a look must cost next

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, Callable
 
-#: What a shell says of a process that died of SIGTERM.
+#: The exit status that a shell gives for a process that died of SIGTERM.
 CODE = 128 + int(signal.SIGTERM)
 TEXT = "SIGTERM"
 #: Seconds for the main thread to notice the signal.
@@ -51,7 +51,7 @@ def _goodbye() -> None:
     try:
         _say_goodbye()
     except Exception:
-        pass  # whatever went wrong, the process was told to die
+        pass  # whatever went wrong, the signal must end the process
 
 
 def _watch() -> None:
@@ -109,7 +109,7 @@ def _after_fork() -> None:
 
 
 def _in_child() -> None:
-    """A forked child has no goodbye to say."""
+    """A forked child sends no goodbye."""
     try:
         if signal.getsignal(signal.SIGTERM) is _on_signal:
             signal.set_wakeup_fd(-1)

@@ -22,7 +22,7 @@ _RIGHT = frozenset(("RANK", "PID", "STEP", "LAST STEP", "FOR", "LAST BEAT"))
 
 DESCRIPTION = """\
 Shows every training process of this node that uses the client: its last step and the phase it is in, each with its age.
-It needs no help from the process, so it tells as much of one that hangs, is stopped, or was killed.
+It needs no help from the process, so it shows as much of one that hangs, is stopped, or was killed.
 
   STATE      running, blocked (in the kernel, on a device or a file system), stopped, zombie, or dead (it was killed)
   LAST STEP  how long ago the last step ended
@@ -107,7 +107,7 @@ def _note(state: str, silent: float) -> str:
 
 
 def age(seconds: Optional[float]) -> str:
-    """``seconds`` in two units at most, so that 3 h and 3 min are told apart at a glance."""
+    """``seconds`` in two units at most, so that 3 h and 3 min are distinguished at a glance."""
     if seconds is None:
         return "-"
     if not math.isfinite(seconds):
@@ -123,5 +123,5 @@ def age(seconds: Optional[float]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Whoever may write to shared memory must not write to our terminal."""
+    """A process that may write to shared memory must not write to our terminal."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -30,7 +30,7 @@ class Transport:
     #: Lines handed to one ``send``; the rest stays in the bounded queue, where the oldest gives
     #: way.
     batch = 1
-    #: Whether the other side wants to hear that we are alive.
+    #: Whether the other side wants heartbeats.
     live = True
     #: Whether ``send`` answers without waiting for anybody.
     prompt = True
@@ -49,7 +49,7 @@ class Transport:
 
 
 class SeqPacket(Transport):
-    """One packet, one event. The kernel keeps the boundaries, tells the exporter our pid, and its end-of-file says that we died."""
+    """One packet, one event. The kernel keeps the boundaries, gives the exporter our pid, and closes the connection when we die."""
 
     name = "seqpacket"
 
@@ -139,7 +139,7 @@ class Http(Transport):
 
 
 class JsonLines(Transport):
-    """A file for an exporter to tail, or for nobody: the last resort on a node without one."""
+    """A file for an exporter to tail, or for none: the last resort on a node without one."""
 
     name = "jsonl"
     batch = 256

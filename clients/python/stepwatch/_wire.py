@@ -1,4 +1,4 @@
-"""One event as one line of JSON, from values nobody has checked.
+"""One event as one line of JSON, from unchecked values.
 
 Runs in the sending thread only, so it may be thorough: it takes what a training loop can hand over (tensors, NumPy scalars,
 decimals, objects whose ``__float__`` raises) and produces a line that the exporter accepts, or nothing. NaN and the infinities
@@ -117,7 +117,7 @@ def _dump(event: Dict[str, Any]) -> bytes:
 
 
 def _halve_metrics(event: Dict[str, Any]) -> bool:
-    """Drops half of the metrics that no detector knows by name; False when none is left."""
+    """Drops half of the metrics that no detector uses; False when none is left."""
     for key in ("t", "m"):
         metrics = event.get(key)
         if metrics:

@@ -27,9 +27,9 @@ _NAMES = {
     "l2_norm/grad/global": "grad_norm",
     "throughput/device/mfu": "mfu",
 }
-#: Counters that the step itself tells.
+#: Counters that are in the step itself.
 _LEFT_OUT = "time/"
-#: Metrics of one step that no detector knows by name; more are left out. A monitor of the optimizer
+#: Metrics of one step that no detector uses; more are left out. A monitor of the optimizer
 #: logs several for each layer.
 MAX_LOGGED = 128
 
@@ -80,7 +80,7 @@ class StepwatchLogger(LoggerDestination):  # type: ignore[misc]
 
     @quiet
     def close(self, state: Any, logger: Any) -> None:
-        """Called when the process ends, too: where training has not, the end of the process knows why."""
+        """Called when the process ends, too: where training has not, the end of the process has the reason."""
         if self._fitted:
             self._end()
 

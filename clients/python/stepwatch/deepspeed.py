@@ -27,7 +27,7 @@ except Exception:  # not installed, or it does not import: the class still can, 
     Monitor = object
 
 _PREFIX = "Train/Samples/"
-#: What the engine tells by itself and we know better.
+#: Values of the engine that we measure better.
 _LEFT_OUT = ("lr", "loss_scale", "train_loss")
 _TIMER = "elapsed_time_ms_"
 _PARTS = {"forward": "forward", "backward": "backward", "step": "optim"}
@@ -243,7 +243,7 @@ def attach(
 
 
 def install(**options: Any) -> bool:
-    """Attaches to every engine that ``deepspeed.initialize`` makes from now on. Says whether it could."""
+    """Attaches to every engine that ``deepspeed.initialize`` makes from now on. Returns whether it could."""
     try:
         deepspeed: Any = importlib.import_module("deepspeed")
         if not hasattr(deepspeed.initialize, "stepwatch"):
@@ -264,7 +264,7 @@ def _attaching(inner: Callable[..., Any], options: Dict[str, Any]) -> Callable[.
 
 
 def _ask(engine: Any, question: str) -> Any:
-    """What the engine answers; None where this kind of engine does not know."""
+    """What the engine answers; None where this kind of engine has none."""
     try:
         return getattr(engine, question)()
     except Exception:

@@ -49,8 +49,8 @@ class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         about = describe_model(model) if model is not None else {}
         if getattr(args, "packing", False) and isinstance(about.get("model"), dict):
-            # Sequences are filled up to this length; else they are as long as their texts, and
-            # nobody tells.
+            # Sequences are filled up to this length; else they are as long as their texts, and the
+            # length is unknown.
             length = getattr(args, "max_length", None) or getattr(args, "max_seq_length", None)
             if length:
                 about["model"]["seq_len"] = int(length)
@@ -151,7 +151,7 @@ class StepwatchCallback(TrainerCallback):  # type: ignore[misc]
         return seen - before if before is not None and seen > before else None
 
     def _go_on(self, args: Any, state: Any, control: Any) -> None:
-        """The Trainer has decided already what it does before the next step; said now, the silence is explained while it lasts."""
+        """The Trainer has decided already what it does before the next step; published now, it explains the silence while it lasts."""
         if control.should_evaluate:
             self._training.pause("eval")
         elif control.should_save:

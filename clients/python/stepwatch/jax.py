@@ -21,7 +21,7 @@ from ._run import Run
 
 
 def run(name: Optional[str] = None, **about: Any) -> Run:
-    """A ``Run`` that knows its place among JAX's processes. It starts the backend: call it after ``jax.distributed.initialize()``."""
+    """A ``Run`` with its place among JAX's processes. It starts the backend: call it after ``jax.distributed.initialize()``."""
     found: Dict[str, Any] = {}
     try:
         jax: Any = _jax()
@@ -35,7 +35,7 @@ def run(name: Optional[str] = None, **about: Any) -> Run:
 
 
 class StepReporter:
-    """Fills in what it is told of once: ``tokens`` of the whole job in a step, the learning rate by an Optax ``schedule``, parameter
+    """Fills in what it is given once: ``tokens`` of the whole job in a step, the learning rate by an Optax ``schedule``, parameter
     count and dtype of ``params``."""
 
     def __init__(
@@ -137,7 +137,7 @@ def _hyperparams(state: Any, depth: int) -> Any:
 
 
 def describe_params(params: Any) -> Dict[str, Any]:
-    """Parameter count and dtype of a pytree. A sharded array knows its whole size."""
+    """Parameter count and dtype of a pytree. A sharded array has its whole size."""
     leaves = [leaf for leaf in _jax().tree_util.tree_leaves(params) if hasattr(leaf, "size") and hasattr(leaf, "dtype")]
     if not leaves:
         return {}
@@ -145,5 +145,5 @@ def describe_params(params: Any) -> Dict[str, Any]:
 
 
 def _jax() -> Any:
-    """Whoever has arrays has imported it."""
+    """A program with arrays has imported it."""
     return sys.modules["jax"]

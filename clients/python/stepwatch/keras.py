@@ -1,6 +1,6 @@
 """For Keras 3 on any backend: ``model.fit(..., callbacks=[StepwatchCallback()])``.
 
-A step is a batch, numbered as ``optimizer.iterations``. Keras tells callbacks the mean since the epoch began; the loss of each batch is
+A step is a batch, numbered as ``optimizer.iterations``. Keras gives callbacks the mean since the epoch began; the loss of each batch is
 worked out from it. That takes batches to be of one size, so the last, smaller one of an epoch is a little off, and it inherits the
 rounding of a sum over the epoch so far (a thousandth of the loss after 10,000 batches). Evaluations and saves are announced while
 they last. Keras fetches data within the step: there is no separate time for it.
@@ -21,16 +21,16 @@ except Exception:  # not installed, or it does not import: the class still can, 
     Callback = object
 
 
-#: Batches that may have begun before the end of an earlier one was told of; what a later one
-#: overtakes by more is told together with it.
+#: Batches that may have begun before the end of an earlier one was reported; what a later one
+#: overtakes by more is published together with it.
 MAX_AHEAD = 1024
 
 
 class StepwatchCallback(Callback):  # type: ignore[misc]
     """Reports to ``run``, or to a run of its own that ends with ``fit``. ``tokens_per_step`` is the whole job's."""
 
-    #: Keras may tell of the end of a batch in other threads, where nobody waits, and then in any
-    #: order. A callback that does not say this makes it wait for the device after every batch.
+    #: Keras may report the end of a batch in other threads, which block nothing, and then in any
+    #: order. For a callback that does not declare this it waits for the device after every batch.
     async_safe = True
 
     def __init__(
@@ -50,8 +50,8 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
         self._fitting = False
         self._step = self._first = 0
         self._mean = Mean()
-        #: Batches that have begun, and those of them that have ended too early to be told of, with
-        #: the time and what is known.
+        #: Batches that have begun, and those of them that ended too early to be published, with the
+        #: time and what is known.
         self._begun: Deque[int] = collections.deque(maxlen=MAX_AHEAD)
         self._ended: Dict[int, Tuple[float, Dict[str, Any]]] = {}
         self._lr: Optional[float] = None
@@ -110,9 +110,9 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
                     break  # an earlier one has not ended
                 if self._begun:
                     self._begun.popleft()
-                self._tell(batch, *self._ended.pop(batch))
+                self._publish(batch, *self._ended.pop(batch))
 
-    def _tell(self, batch: int, at: float, logs: Dict[str, Any]) -> None:
+    def _publish(self, batch: int, at: float, logs: Dict[str, Any]) -> None:
         steps = (self.params or {}).get("steps")
         done = batch + 1 if steps is None else min(batch + 1, steps)  # with several at once, the last may be fewer
         metrics = {metric(name): value for name, value in logs.items()}
@@ -172,7 +172,7 @@ def _constant_rate(optimizer: Any) -> Optional[float]:
 
 
 def _place(keras: Any) -> Dict[str, Any]:
-    """JAX knows its processes without a launcher; the other backends have one, and its environment says it."""
+    """JAX finds its processes without a launcher; the other backends have one, which sets the environment."""
     jax = sys.modules.get("jax")
     if keras.backend.backend() == "jax" and jax is not None and jax.process_count() > 1:
         return {"rank": jax.process_index(), "world": jax.process_count()}

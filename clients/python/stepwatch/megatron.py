@@ -212,7 +212,7 @@ _installed: List[_Installed] = []
 
 
 def install(run: Optional[Run] = None, name: Optional[str] = None, **about: Any) -> bool:
-    """Reports what Megatron-LM's training loop does from now on. Says whether it is there."""
+    """Reports what Megatron-LM's training loop does from now on. Returns whether it is there."""
     if name is not None:
         about["name"] = name
     try:

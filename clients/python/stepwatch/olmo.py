@@ -33,11 +33,11 @@ _NAMES = {
     "throughput/device/MFU": ("mfu_reported", 100.0),
     "throughput/device/TFLOPs_per_GPU": ("tflops_reported", 1.0),
 }
-#: Means over the whole run, clocks and counters, which the steps themselves tell.
+#: Means over the whole run, clocks and counters, which are in the steps themselves.
 _LEFT_OUT = re.compile(r"^throughput/|^checkpoint/|^gpu_memory/.*total|\(actual avg\)$")
 _EVAL = re.compile(r"^eval/(?:(?:lm|downstream)/)?(.+?)/([^/]+)$")
 _NOT_FINITE = re.compile(r"^(-?(?:nan|inf)) loss encountered at step (\d+)")
-#: Metrics of one step that no detector knows by name; more are left out.
+#: Metrics of one step that no detector uses; more are left out.
 MAX_CUSTOM = 96
 
 
@@ -84,13 +84,13 @@ class StepwatchCallback(Callback):  # type: ignore[misc]
     @quiet
     def on_error(self, exc: BaseException) -> None:
         loss = _NOT_FINITE.match(str(exc))
-        if loss is not None:  # it stops before it tells
+        if loss is not None:  # it stops before it logs it
             self._training.add(int(loss.group(2)), {"loss": float(loss.group(1))})
         self._end(_exit_code(type(exc), exc), _describe(type(exc), exc))
 
     @quiet
     def close(self) -> None:
-        """The last of all, when what was still being reduced and written has been told."""
+        """The last of all, when what was still being reduced and written has been published."""
         canceled = getattr(self.trainer, "is_canceled", False)
         self._end(0, getattr(self.trainer, "_cancel_reason", None) if canceled else None)
 

@@ -9,7 +9,7 @@ of the controller's node.
 
 ``StepwatchWorkerCallback`` lives in the workers and reports to the exporter of their own node: the same, and the time that every call of
 ``ray.train.report`` kept the worker waiting (the part ``report`` of the next step), checkpoint uploads from their start, and a worker that
-dies without a word. It uses an interface that Ray keeps for developers. Where both are given, the one in the controller tells of
+dies without a word. It uses an interface that Ray keeps for developers. Where both are given, the one in the controller reports
 exceptions only.
 
 A report whose metrics have a ``step`` (or ``global_step``) is that step; others are counted. ``val_loss``, ``eval/...`` are evaluations.
@@ -83,7 +83,7 @@ class StepwatchCallback(UserCallback):  # type: ignore[misc]
         super().__init__()
         self._name, self._per_rank, self._about = name, per_rank, about
         self._ranks: Dict[int, _Reports] = {}
-        self._told = False
+        self._reported = False
 
     def __getstate__(self) -> Dict[str, Any]:
         """It is made in the driver and sent to the controller."""
@@ -95,8 +95,8 @@ class StepwatchCallback(UserCallback):  # type: ignore[misc]
             training = Training(None, dict(self._about, **({"name": self._name} if self._name else {})))
             training.begin(name=_name_of(context), rank=rank, world=world, local_rank=None, signals=False, **_about())
             found = self._ranks[rank] = _Reports(training)
-        elif found is None and not self._told:
-            self._told = True
+        elif found is None and not self._reported:
+            self._reported = True
             logging.getLogger("stepwatch").warning("stepwatch: the controller reports for %d ranks; the others are left out", MAX_RANKS)
         return found
 

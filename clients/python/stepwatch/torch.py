@@ -23,12 +23,12 @@ from ._device import DeviceValue
 from ._flight import MAX_IN_FLIGHT as MAX_IN_FLIGHT
 from ._flight import InFlight
 from ._layers import LayerStats as LayerStats
-from ._mfu import told
+from ._mfu import dimensions_of
 from ._run import Run
 
 
 class StepReporter:
-    """Fills in what the model and the optimizer know: learning rate, parameter count and dtype, and the gradient norm on request."""
+    """Fills in what the model and the optimizer have: learning rate, parameter count and dtype, and the gradient norm on request."""
 
     def __init__(
         self, run: Run, model: Any = None, optimizer: Any = None, tokens: Optional[float] = None, norm: bool = False
@@ -120,7 +120,7 @@ def describe_model(model: Any) -> Dict[str, Any]:
     parameters = list(model.parameters())
     holder = next((m for m in [model, *model.children()] if hasattr(m, "config")), None)
     config = getattr(holder, "config", None)
-    about: Dict[str, Any] = told(config) if config is not None else {}
+    about: Dict[str, Any] = dimensions_of(config) if config is not None else {}
     if not any("FullyShardedDataParallel" in type(module).__name__ for module in model.modules()):
         about["n_params"] = sum(_count(p) for p in parameters)
         trainable = sum(_count(p) for p in parameters if p.requires_grad)

@@ -47,7 +47,7 @@ _NAMES = {
     "memory/max_reserved(GiB)": ("memory_max_reserved_bytes", 1 / 2.0**30),
     "memory/max_active(GiB)": ("memory_max_active_bytes", 1 / 2.0**30),
 }
-#: Told by the step itself, or by a number that is there already.
+#: In the step itself, or in a number that is there already.
 _LEFT_OUT = ("time_metrics/", "memory/", "validation_metrics/")
 _LR = re.compile(r"^(?:lr|learning_rate)\b")
 _EVAL_LOSS = "validation_metrics/loss"
@@ -60,7 +60,7 @@ _CHECKPOINT = "checkpoint_save"
 #: Seconds: the span of a checkpoint is there at every step, and where nothing was saved it takes
 #: less.
 _CHECKPOINT_SECONDS = 1.0
-#: How torchtitan says that the data is over, which is no failure.
+#: The text with which torchtitan logs that the data is over, which is no failure.
 _EXHAUSTED = "DataloaderExhausted"
 #: It stops at a loss that is not finite, before it logs it.
 _NOT_FINITE = re.compile(r"global_avg_loss=(-?(?:nan|inf))", re.IGNORECASE)
@@ -133,7 +133,7 @@ class _Spans(logging.Handler):
         self.metrics: Dict[str, Any] = {}
         self._training = training
         self._names: List[str] = []
-        #: The part of the step that goes on: also what a heartbeat tells while it hangs.
+        #: The part of the step that goes on: also what a heartbeat contains while it hangs.
         self._part: Optional[Phase] = None
         self._reset()
 
@@ -208,7 +208,7 @@ class _Spans(logging.Handler):
             run.checkpoint(getattr(record, "step", None), seconds=round(seconds, 6))
 
     def _error(self, name: str, record: logging.LogRecord) -> None:
-        """An exception passes through every span that is open; it is told once."""
+        """An exception passes through every span that is open; it is published once."""
         if self._failed:
             return
         self._failed, run = True, self._training.run
@@ -243,7 +243,7 @@ def register(structured_logger: Any = None, rank: Optional[int] = None, source: 
 
 
 def _keep_theirs(structured_logger: Any, rank: Any, source: str, output_dir: str, more: Dict[str, Any]) -> None:
-    """The variable replaces torchtitan's own handler. Whoever names several says exactly what they want."""
+    """The variable replaces torchtitan's own handler. Several names are taken exactly as they are."""
     named = [name.strip() for name in os.environ.get("TITAN_STRUCT_LOGGER_HANDLERS", "").split(",") if name.strip()]
     if named == [_OURS]:
         module, factory = _THEIRS.rsplit(".", 1)
@@ -261,7 +261,7 @@ def _register(structured_logger: Any, rank: Optional[int]) -> None:
 
 
 def install() -> bool:
-    """Has every ``MetricsProcessor`` that is made from now on log to us, too, on the rank that logs. Says whether it could."""
+    """Has every ``MetricsProcessor`` that is made from now on log to us, too, on the rank that logs. Returns whether it could."""
     try:
         module = importlib.import_module(_METRICS)
         processor = module.MetricsProcessor
@@ -295,7 +295,7 @@ def _with_logger(module: Any, inner: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _logs_here(module: Any, options: Dict[str, Any]) -> bool:
-    """Whether this rank knows the loss: with pipeline parallelism most others do not."""
+    """Whether this rank has the loss: with pipeline parallelism most others do not."""
     dist: Any = sys.modules.get("torch.distributed")
     rank = dist.get_rank() if dist is not None and dist.is_initialized() else 0
     here = module._get_metrics_rank(parallel_dims=options["parallel_dims"], pp_schedule=options.get("pp_schedule", "1F1B"))

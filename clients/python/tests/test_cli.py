@@ -15,7 +15,7 @@ class Help(Case):
         self.assertEqual("Traceback" in out + err, False, err)
         return code, out, err
 
-    def test_the_commands_are_told(self):
+    def test_the_commands_are_listed(self):
         for arguments in (["--help"], ["-h"]):
             code, out, err = self.command(*arguments)
             self.assertEqual((code, err), (0, ""))

@@ -4,7 +4,7 @@ import unittest
 
 from support import ROOT  # noqa: F401
 
-from stepwatch._flight import MAX_IN_FLIGHT, MAX_TOLD, InFlight
+from stepwatch._flight import MAX_IN_FLIGHT, MAX_REPORTED, InFlight
 
 
 class Value:
@@ -63,14 +63,14 @@ class Flight(unittest.TestCase):
         self.put(loss=Value(1.0, error=RuntimeError("CUDA error: an illegal memory access")), lr=0.5)
         self.assertEqual(self.seen, [{"lr": 0.5}])
 
-    def test_what_is_no_number_is_left_out_and_told_of_once(self):
+    def test_what_is_no_number_is_left_out_and_reported_once(self):
         with self.assertLogs("stepwatch", "WARNING") as logs:
             for _ in range(3):
                 self.put(loss=ValueError("it has 3 elements"), lr=0.5)
-            for i in range(2 * MAX_TOLD):
+            for i in range(2 * MAX_REPORTED):
                 self.put(**{"m%d" % i: ValueError("no")})
         self.assertEqual(self.seen[:3], [{"lr": 0.5}] * 3)
-        self.assertEqual(len(logs.output), MAX_TOLD)
+        self.assertEqual(len(logs.output), MAX_REPORTED)
         self.assertIn("'loss' is left out: it has 3 elements", logs.output[0])
 
 

@@ -142,7 +142,7 @@ class WithAStandIn(Case):
         hello = receiver.events("hello")[0]
         self.assertEqual((hello["run"], hello["world"], hello["framework"], hello["git"]), ("hf", 2, "transformers", "abc"))
 
-    def test_packing_tells_how_long_the_sequences_are(self):
+    def test_packing_gives_the_length_of_the_sequences(self):
         class Model:
             config = types.SimpleNamespace(num_hidden_layers=2, hidden_size=64)
 

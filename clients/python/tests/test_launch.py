@@ -364,7 +364,7 @@ COUNTS = """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, take)
     print("ready", os.getpid(), flush=True)
-    # A signal that comes just before a system call does not interrupt it: Python would tell of it
+    # A signal that comes just before a system call does not interrupt it: Python would report it
     # when the next one comes.
     while not select.select([0], [], [], 0.05)[0]:
         pass

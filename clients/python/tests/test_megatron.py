@@ -115,7 +115,7 @@ class Megatron(Case):
         self.assertEqual([e["step"] for e in self.steps(2)], [1, 2])
         self.assertEqual(stream.waits, 0)
 
-    def test_an_exception_is_the_last_word_and_a_checkpoint_that_failed_is_told(self):
+    def test_an_exception_is_the_last_word_and_a_checkpoint_that_failed_is_published(self):
         self.module.losses[:] = [3.0, 2.0]
         self.module.saved.append(2)
         adapter.install()

@@ -48,14 +48,14 @@ class Flops(unittest.TestCase):
                 self.assertRegex(derivation, r"^[-+*/() 0-9]+$")  # plain arithmetic
                 self.assertEqual(eval(derivation), case["flops_per_token_want"][convention], (case["name"], derivation))
 
-    def test_what_a_configuration_tells_is_enough(self):
-        """An adapter sends what ``told`` keeps of a configuration: the figures must not depend on the rest."""
+    def test_what_is_kept_of_a_configuration_is_enough(self):
+        """An adapter sends what ``dimensions_of`` keeps of a configuration: the figures must not depend on the rest."""
         with open(os.path.join(TRAINING, "mfu", "cases.json")) as f:
             cases = json.load(f)
         for case in cases:
-            whole, kept = _mfu.Model(case["model"]), _mfu.Model(_mfu.told(dict(case["model"], id2label={"0": "x"})))
+            whole, kept = _mfu.Model(case["model"]), _mfu.Model(_mfu.dimensions_of(dict(case["model"], id2label={"0": "x"})))
             self.assertEqual((whole.flops_per_token(), whole.refused), (kept.flops_per_token(), kept.refused), case["name"])
-        self.assertNotIn("id2label", _mfu.told({"id2label": {}, "hidden_size": 1}))
+        self.assertNotIn("id2label", _mfu.dimensions_of({"id2label": {}, "hidden_size": 1}))
 
     def test_the_table_is_the_exporters(self):
         with open(os.path.join(TRAINING, "peaks.csv")) as theirs:
@@ -92,7 +92,7 @@ class Command(unittest.TestCase):
         self.assertEqual(set(mfu), {"full", "causal", "6n"})
         for convention, percent in [("6n", 43.3), ("causal", 49.4), ("full", 55.6)]:
             self.assertAlmostEqual(mfu[convention], percent, delta=0.1)
-        self.assertIn("no figure for exact: not told are --hidden, --ffn, --vocab, --gated or --not-gated", out)
+        self.assertIn("no figure for exact: missing are --hidden, --ffn, --vocab, --gated or --not-gated", out)
 
     def test_a_config_json_and_the_speed_of_the_whole_job(self):
         config = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,

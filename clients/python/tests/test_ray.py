@@ -74,7 +74,7 @@ class Callbacks(Case):
         until(lambda: len(self.sink.events("step")) == 4)
         self.assertEqual({e["rank"] for e in self.sink.events("step")}, {0, 1})
 
-    def test_beside_the_workers_it_tells_of_exceptions_only(self):
+    def test_beside_the_workers_it_reports_exceptions_only(self):
         callback = self.controller(per_rank=False)
         callback.after_report(self.context, [{"loss": 1.0}], None)
         callback.after_exception(self.context, {0: ValueError("x")})
@@ -99,7 +99,7 @@ class Callbacks(Case):
             pass
         worker.before_worker_shutdown()
 
-    def test_a_worker_tells_how_long_it_waited_and_what_it_uploaded(self):
+    def test_a_worker_publishes_how_long_it_waited_and_what_it_uploaded(self):
         class Context:
             storage_context = Space(experiment_fs_path="/store")
             execution_context = Space(training_thread_runner=Space(get_error=lambda: None))

@@ -79,17 +79,17 @@ class Titan(Case):
 
     @contextlib.contextmanager
     def span(self, name, step, ms=10.0, task=None):
-        def tell(kind, message="", value=None):
+        def log(kind, message="", value=None):
             self.logger.info(message, extra={"log_type_name": name + kind, "step": step, "value": value, "task_name": task})
 
-        tell("_start")
+        log("_start")
         try:
             yield
         except Exception as e:
-            tell("_error", "[step %s] %s_error: %s: %s" % (step, name, type(e).__name__, e))
+            log("_error", "[step %s] %s_error: %s: %s" % (step, name, type(e).__name__, e))
             raise
         finally:
-            tell("_end", value=ms)
+            log("_end", value=ms)
 
     def step(self, step, *parts, **logged):
         with self.span("step", step, 100.0):
@@ -134,7 +134,7 @@ class Titan(Case):
         events = [(e["name"], e["level"], e["step"], e["text"]) for e in self.sink.events("event")]
         self.assertEqual(events[0], ("fwd_bwd_error", "error", 7, "RuntimeError: CUDA error: device-side assert"))
         self.assertEqual(events[1][:2], ("dataloader_exhausted", "info"))
-        self.assertEqual((len(events), self.sink.events("step")), (2, []), "it passes through every span and is told once")
+        self.assertEqual((len(events), self.sink.events("step")), (2, []), "it passes through every span and is published once")
 
     def test_checkpoints_are_those_that_are_marked_or_took_long(self):
         processor = self.start()

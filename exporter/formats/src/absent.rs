@@ -1,18 +1,19 @@
 //! A number that a line should carry and does not: one rule for every format.
 //!
-//! Few writers print `nan`. orjson, and any strict JSON, writes `null`; a text says `None`; others
-//! leave the field out. So a loss or a gradient norm that the run told on lines of the same kind,
-//! and that is nothing or is not there on this one, is not finite: it goes into [`Event::missing`].
+//! Few writers print `nan`. orjson, and any strict JSON, writes `null`; text contains `None`;
+//! others leave the field out. So a loss or a gradient norm that the run logged on lines of the
+//! same kind, and that is null or absent on this one, is not finite: it goes into
+//! [`Event::missing`].
 //!
-//! * Nothing (`null`, `None`) counts once two such lines in a row had the number, and then on lines
-//!   of every kind until it is there again. After a single number it counts once more such lines
-//!   in a row had nothing than any loop leaves out between two reports. Where it is certain what
-//!   the name means (the configuration tells it, or the line says `loss None`) one line of any kind
-//!   is enough. Of every other metric that has a meaning here, `null` counts by the first rule too;
-//!   nobody is woken for it.
-//! * Not there counts once the last twenty such lines had it, and only if the rest of the line is
-//!   as it was: many loops log their first ten steps in full and then the loss of every tenth. A
-//!   number that was away and comes back must be there twenty times again.
+//! * Null (`null`, `None`) counts once two such lines in a row had the number, and then on lines of
+//!   every kind until the number is there again. After a single number it counts once more such
+//!   lines in a row were null than any loop leaves out between two reports. Where it is certain
+//!   what the name means (the configuration maps it, or the line reads `loss None`) one line of any
+//!   kind is enough. Of every other metric that has a meaning here, `null` counts by the first rule
+//!   too; it does not raise an alert.
+//! * Absent counts once the last twenty such lines had it, and only if the rest of the line is as
+//!   it was: many loops log their first ten steps in full and then the loss of every tenth. A
+//!   number that was absent and comes back must be there twenty times again.
 //!
 //! Lines are of one kind if they have the same names apart from these two, so evaluations and
 //! summaries are of another. Where steps were skipped, nothing counts. After steps fell back, a
@@ -31,7 +32,7 @@ use stepwatch_wire::{Event, Kind};
 
 use bare::Bare;
 
-/// The numbers that are missed, which are those that say that a run is lost.
+/// The numbers that are watched: a run without them is lost.
 const WATCHED: [&str; 2] = [metric::LOSS, metric::GRAD_NORM];
 /// Lines in a row that had the number, after which `null` means something.
 const KNOWN: u32 = 2;
@@ -40,7 +41,7 @@ const USUAL: u32 = 20;
 /// Lines in a row with `null` after which one number before them is enough: loops report every
 /// hundredth step at the rarest.
 const PATIENT: u32 = 128;
-/// Kinds of lines that are told apart; the one that was seen longest ago makes room.
+/// Kinds of lines that are kept apart; the one that was seen longest ago makes room.
 const MAX_KINDS: usize = 16;
 
 /// What is printed where there is no number.
@@ -66,16 +67,16 @@ pub enum Nothing {
 pub struct Absent {
     kinds: Vec<LineKind>,
     /// Numbers of any line so far, of each that is watched.
-    told: [bool; WATCHED.len()],
+    reported: [bool; WATCHED.len()],
     /// Missing since the last of them.
     lost: [bool; WATCHED.len()],
     last_step: Option<i64>,
     /// The largest stride of the steps.
     stride: i64,
     lines: u64,
-    /// A record holds whatever was logged at the time, so that only `null` says something.
+    /// A record holds whatever was logged at the time, so that only `null` counts.
     only_nulls: bool,
-    /// A row has a cell for each number, so that one in which all are empty says something.
+    /// A row has a cell for each number, so that one in which all are empty counts.
     rows: bool,
     /// Of the step that is judged more may come.
     part: bool,
@@ -117,7 +118,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// After a restart, which may log something else: only what is said to be nothing still counts.
+    /// After a restart, which may log something else: only what is logged as null still counts.
     fn begin_anew(&mut self) {
         (self.there, self.lost) = (self.there.min(KNOWN), false);
     }
@@ -134,7 +135,7 @@ impl Absent {
         Self { rows: true, ..Self::default() }
     }
 
-    /// Says what is missing from a step, of which `nothing` had no value.
+    /// Sets what is missing from a step, of which `nothing` had no value.
     pub fn judge(&mut self, e: &mut Event, nothing: &[(String, Nothing)]) {
         let Some(step) = e.step.filter(|_| e.kind == Kind::Step) else { return };
         // A second row of a step is of something else, unless it is another rank's.
@@ -145,8 +146,7 @@ impl Absent {
         self.judge_as(e, step, nothing, self.rows);
     }
 
-    /// As [`Self::judge`], of a step of which more may come: only what it says to be nothing is
-    /// missing.
+    /// As [`Self::judge`], of a step of which more may come: only what it has as null is missing.
     pub(crate) fn judge_part(&mut self, e: &mut Event, nothing: &[(String, Nothing)]) {
         let says = !nothing.is_empty() || WATCHED.iter().any(|name| e.m.get(name).is_some());
         let Some(step) = e.step.filter(|_| says && e.kind == Kind::Step) else { return };
@@ -164,13 +164,13 @@ impl Absent {
         Some(held)
     }
 
-    /// Something other than a step was told.
+    /// The log reported something other than a step.
     pub(crate) fn interrupt(&mut self) {
         self.bare.interrupt();
     }
 
-    /// What a line says that has a step and nothing else. `None` if it is not known to be one;
-    /// nothing while the next line must prove it.
+    /// The event of a line that has a step and nothing else. `None` if it is not known to be one;
+    /// empty while the next line must prove it.
     pub(crate) fn bare(&mut self, mut e: Event) -> Option<Vec<Event>> {
         let step = e.step?;
         if self.bare.is_held() {
@@ -214,7 +214,7 @@ impl Absent {
             }
         }
         for (i, name) in WATCHED.iter().enumerate() {
-            self.told[i] |= e.m.get(name).is_some();
+            self.reported[i] |= e.m.get(name).is_some();
             self.lost[i] = e.m.get(name).is_none() && (self.lost[i] || found.contains(name));
         }
         let others = self.kind(rest).others(nothing);
@@ -230,22 +230,22 @@ impl Absent {
         self.find(e, nothing, rest(e, nothing), false)
     }
 
-    /// `bare` says that a line with nothing else on it counts.
+    /// `bare`: a line with nothing else on it counts.
     fn find(&self, e: &Event, nothing: &[(String, Nothing)], rest: u64, bare: bool) -> Vec<&'static str> {
-        let told_of = !e.m.is_empty() || bare && is_bare(e, nothing);
+        let is_reported = !e.m.is_empty() || bare && is_bare(e, nothing);
         if e.m.get(metric::SKIPPED).is_some_and(|n| n > 0.0) {
             return Vec::new();
         }
         let kind = self.kinds.iter().find(|k| k.rest == rest);
-        let told = |i: usize| self.told[i];
+        let reported = |i: usize| self.reported[i];
         let missed = |i: usize| {
             let w = kind.map(|k| k.watched[i]).unwrap_or_default();
             match nothing.iter().find(|(n, _)| n == WATCHED[i]) {
-                Some((_, Nothing::Certain)) => told(i),
+                Some((_, Nothing::Certain)) => reported(i),
                 Some((_, Nothing::Null)) => {
-                    self.lost[i] || w.nulled || w.there >= KNOWN || told(i) && w.nulls >= PATIENT
+                    self.lost[i] || w.nulled || w.there >= KNOWN || reported(i) && w.nulls >= PATIENT
                 }
-                None if self.only_nulls || !told_of => false,
+                None if self.only_nulls || !is_reported => false,
                 None => w.lost || w.there >= USUAL,
             }
         };
@@ -261,8 +261,8 @@ impl Absent {
         if by < 0 && by.unsigned_abs() > self.stride.unsigned_abs().saturating_mul(4) {
             let mut kinds = std::mem::take(&mut self.kinds);
             kinds.iter_mut().flat_map(|k| &mut k.watched).for_each(Watched::begin_anew);
-            let Self { told, lines, only_nulls, rows, .. } = *self;
-            *self = Self { kinds, told, lines, only_nulls, rows, ..Self::default() };
+            let Self { reported, lines, only_nulls, rows, .. } = *self;
+            *self = Self { kinds, reported, lines, only_nulls, rows, ..Self::default() };
         }
         self.stride = self.stride.max(by);
         self.last_step = Some(step);

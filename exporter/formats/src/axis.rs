@@ -1,6 +1,6 @@
 //! Which steps are training steps.
 //!
-//! Whoever logs a scalar chooses its step. Beside the loss of every iteration stand scalars by
+//! The writer of a scalar chooses its step. Beside the loss of every iteration are scalars by
 //! epoch, by sample or by token, and a step that falls back means that the job went back to a
 //! checkpoint. So a record that is behind the training is believed only if a name in it went back
 //! itself, or if nothing else comes any more.

@@ -2,7 +2,7 @@
 //! tok/sec: 1588123.45`, and the `log.txt` beside it, `10 train 6.512345`, `250 val 5.8431`, `250
 //! hella 0.2463`.
 //!
-//! The console tells an evaluation without its step (`validation loss: 5.8431`): it is run before
+//! The console prints an evaluation without its step (`validation loss: 5.8431`): it is run before
 //! the step that is printed next.
 
 use stepwatch_wire::names::metric;
@@ -33,7 +33,7 @@ impl Format for BuildNanoGpt {
 
 impl BuildNanoGpt {
     fn evaluation(&self, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
-        // Before the first step nobody knows whose evaluation it is.
+        // Before the first step it is unknown which step the evaluation is of.
         let step = self.last_step? + 1;
         if let Some(value) = line.text.strip_prefix("validation loss: ") {
             let mut e = line.eval(Some(step), "val");
@@ -65,7 +65,7 @@ fn console(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         };
     }
     let whole = [metric::STEP_TIME, metric::TOKENS_PER_SECOND].iter().all(|m| e.m.get(m).is_some());
-    (whole && out.tells_of_loss(&e)).then_some(e)
+    (whole && out.reports_loss(&e)).then_some(e)
 }
 
 /// A line of `log.txt`: three words and nothing else.

@@ -18,8 +18,8 @@ pub(crate) use logger::behind_logger;
 
 /// Bytes of a line that a container runtime cut into pieces, put together again at most.
 pub const MAX_JOINED_BYTES: usize = 256 * 1024;
-/// What is kept of an unfinished line that is given up for want of room: its beginning may say
-/// enough.
+/// What is kept of an unfinished line that is given up for want of room: its beginning may be
+/// enough to read it.
 pub const KEPT_BYTES: usize = 2048;
 /// Prefixes on one line: more is not a launcher but a log of numbers.
 const MAX_PREFIXES: usize = 6;
@@ -35,20 +35,20 @@ pub(crate) struct Cleaned<'a> {
     pub(crate) text: &'a str,
     /// The stamp nearest to the text: the trainer's own where there are several.
     pub(crate) stamp: Option<Stamp>,
-    pub(crate) speaker: Speaker,
+    pub(crate) origin: Origin,
 }
 
-/// Whose words a line is, as far as the launcher tells.
+/// Which process wrote a line, as far as the launcher marks it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Speaker {
+pub(crate) struct Origin {
     /// Of all processes of the job: `srun --label`, `mpirun --tag-output`, PyTorch's own
     /// `[rank3]:`.
     pub(crate) rank: Option<u32>,
-    /// The node, if it is told, and the process on it: torchrun's `[default3]:`.
+    /// The node, if it is given, and the process on it: torchrun's `[default3]:`.
     pub(crate) process: Option<(u32, u32)>,
 }
 
-impl Speaker {
+impl Origin {
     const NOBODY: Self = Self { rank: None, process: None };
 
     fn rank(rank: u32) -> Self {
@@ -73,14 +73,14 @@ pub(crate) fn segments(line: &str) -> impl Iterator<Item = &str> {
 
 /// Takes off prefixes of every kind.
 pub(crate) fn strip(text: &str) -> Cleaned<'_> {
-    let mut c = Cleaned { text: text.trim(), stamp: None, speaker: Speaker::default() };
+    let mut c = Cleaned { text: text.trim(), stamp: None, origin: Origin::default() };
     for _ in 0..MAX_PREFIXES {
         if let Some((stamp, rest, _)) = container(c.text) {
             (c.stamp, c.text) = (Some(stamp), rest.trim());
         } else if let Some((stamp, rest)) = stamped(c.text) {
             (c.stamp, c.text) = (Some(stamp), rest.trim());
-        } else if let Some((speaker, rest)) = launcher(c.text) {
-            (c.speaker, c.text) = (speaker.within(c.speaker), rest.trim());
+        } else if let Some((origin, rest)) = launcher(c.text) {
+            (c.origin, c.text) = (origin.within(c.origin), rest.trim());
         } else {
             break;
         }
@@ -88,8 +88,8 @@ pub(crate) fn strip(text: &str) -> Cleaned<'_> {
     c
 }
 
-/// Kubernetes CRI: `2026-05-29T03:52:45.118201123Z stdout F text`. True where a `P` says that this
-/// is a piece of a line and the rest comes next.
+/// Kubernetes CRI: `2026-05-29T03:52:45.118201123Z stdout F text`. True where a `P` marks a piece
+/// of a line whose rest comes next.
 pub(crate) fn container(text: &str) -> Option<(Stamp, &str, bool)> {
     let (stamp @ Stamp::Exact(_), rest) = time::lead(text)? else { return None };
     let rest = rest.strip_prefix(" stdout ").or_else(|| rest.strip_prefix(" stderr "))?;
@@ -110,7 +110,7 @@ fn stamped(text: &str) -> Option<(Stamp, &str)> {
     Some((stamp, rest.trim_start_matches([' ', '-', '|', ':'])))
 }
 
-fn launcher(text: &str) -> Option<(Speaker, &str)> {
+fn launcher(text: &str) -> Option<(Origin, &str)> {
     match text.as_bytes().first()? {
         b'[' => role(text).or_else(|| tagged(text)).or_else(|| pod(text)),
         b'(' => ray(text),
@@ -121,35 +121,35 @@ fn launcher(text: &str) -> Option<(Speaker, &str)> {
 /// torchrun: `[default7]:`, `[<role><n>]:`, where the number counts the processes of the node.
 /// PyTorch itself writes `[rank7]:` before its warnings and tracebacks and means the rank in the
 /// job.
-fn role(text: &str) -> Option<(Speaker, &str)> {
+fn role(text: &str) -> Option<(Origin, &str)> {
     let (name, rest) = split_once(text.strip_prefix('[')?, "]:")?;
     let word = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = small(&name[word.len()..])?;
     let fits = word.starts_with(|c: char| c.is_ascii_alphabetic())
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'));
-    let process = Speaker { rank: None, process: Some((0, number)) };
-    fits.then_some((if word == "rank" { Speaker::rank(number) } else { process }, rest))
+    let process = Origin { rank: None, process: Some((0, number)) };
+    fits.then_some((if word == "rank" { Origin::rank(number) } else { process }, rest))
 }
 
 /// `mpirun --tag-output`: `[1,3]<stdout>:`, since Open MPI 5 `[prterun-host-1@1,3]<stdout>: `; the
 /// second number is the rank.
-fn tagged(text: &str) -> Option<(Speaker, &str)> {
+fn tagged(text: &str) -> Option<(Origin, &str)> {
     let (who, rest) = split_once(text.strip_prefix('[')?, "]<")?;
     let rest = rest.strip_prefix("stdout>:").or_else(|| rest.strip_prefix("stderr>:"))?;
-    Some((Speaker::rank(small(who.rsplit_once(',')?.1)?), rest))
+    Some((Origin::rank(small(who.rsplit_once(',')?.1)?), rest))
 }
 
 /// `kubectl logs --prefix`: `[pod/trainer-0/main] `.
-fn pod(text: &str) -> Option<(Speaker, &str)> {
+fn pod(text: &str) -> Option<(Origin, &str)> {
     let (_, rest) = split_once(text.strip_prefix("[pod/")?, "] ")?;
-    Some((Speaker::NOBODY, rest))
+    Some((Origin::NOBODY, rest))
 }
 
 /// `srun --label` (`3: `), and launchers that prefix the host (`worker-0: `, `node017: `).
-fn label(text: &str) -> Option<(Speaker, &str)> {
+fn label(text: &str) -> Option<(Origin, &str)> {
     let (name, rest) = split_once(text, ": ")?;
     if let Some(rank) = small(name) {
-        return (!is_step_of(rest)).then(|| (Speaker::rank(rank), rest));
+        return (!is_step_of(rest)).then(|| (Origin::rank(rank), rest));
     }
     if let Some(logged) = python_logger(text) {
         return Some(logged);
@@ -160,11 +160,11 @@ fn label(text: &str) -> Option<(Speaker, &str)> {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'));
     let word = name.trim_end_matches(|c: char| !c.is_ascii_alphabetic());
     let counter = COUNTERS.iter().any(|c| c.eq_ignore_ascii_case(word));
-    (host && name.len() <= 64 && !counter).then_some((Speaker::NOBODY, rest))
+    (host && name.len() <= 64 && !counter).then_some((Origin::NOBODY, rest))
 }
 
 /// Whether the number before a text is a step and no rank: `12: Loss 10.94 | LR 8.4e-07`, where
-/// nothing else tells one. If the loss is left out, the norm of the gradients may come first.
+/// nothing else gives a step. If the loss is left out, the norm of the gradients may come first.
 fn is_step_of(rest: &str) -> bool {
     // `Train loss/train/total: 7.9` is a line of Composer's record, which has its step elsewhere.
     let starts = |word: &str| {
@@ -180,20 +180,20 @@ fn is_step_of(rest: &str) -> bool {
 
 /// levanter, behind the time: `0 - levanter.json_logger - json_logger.py:82 - INFO :: text`. The
 /// number is that of the process.
-fn python_logger(text: &str) -> Option<(Speaker, &str)> {
+fn python_logger(text: &str) -> Option<(Origin, &str)> {
     let (head, rest) = split_once(text, " :: ")?;
     let mut parts = head.split(" - ");
     let process = small(parts.next()?)?;
     let (_, place, level) = (parts.next()?, parts.next()?, parts.next()?);
     let levels = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
     let fits = place.contains(".py:") && levels.contains(&level) && parts.next().is_none();
-    fits.then_some((Speaker::rank(process), rest))
+    fits.then_some((Origin::rank(process), rest))
 }
 
 /// Ray: `(TaskRunner pid=123, ip=10.0.0.1) `.
-fn ray(text: &str) -> Option<(Speaker, &str)> {
+fn ray(text: &str) -> Option<(Origin, &str)> {
     let (who, rest) = split_once(text.strip_prefix('(')?, ") ")?;
-    who.contains(" pid=").then_some((Speaker::NOBODY, rest))
+    who.contains(" pid=").then_some((Origin::NOBODY, rest))
 }
 
 /// A number of at most six digits and nothing else: there is no job with more ranks.

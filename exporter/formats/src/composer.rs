@@ -2,8 +2,8 @@
 //! loss/train/total: 10.9736`, …; evaluations `[Eval batch=10/10] Eval on eval data:` and then
 //! `Eval metrics/eval/LanguageCrossEntropy: 2.3`.
 //!
-//! Nothing marks the end of a record: it is given out when something else is printed, or when the
-//! log rests. A run whose length is told in tokens or samples numbers its records by them, and its
+//! Nothing marks the end of a record: it is published when something else is printed, or when the
+//! log rests. A run whose length is given in tokens or samples numbers its records by them, and its
 //! steps are taken from `time/batch`, or counted.
 
 #[cfg(test)]
@@ -36,9 +36,9 @@ struct Record {
     event: Event,
     /// What its lines begin with.
     prefix: &'static str,
-    /// Its step is not told but counted.
+    /// Its step is not in the log but counted.
     counted: bool,
-    /// It was given out already: then only what came after is told.
+    /// It was published already: then only what came after is published.
     given: bool,
     /// Names whose value is `None`.
     nothing: Vec<&'static str>,
@@ -50,7 +50,7 @@ impl Record {
     }
 }
 
-/// What the header of a record says of its place.
+/// The position of a record, from its header.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Place {
     Step(i64),
@@ -144,7 +144,7 @@ impl Composer {
         }
     }
 
-    /// Gives out the record that was being read; false if there was nothing to give.
+    /// Publishes the record that was being read; false if there was none.
     fn close(&mut self, out: &mut Out<'_>) -> bool {
         let Some(Record { event: mut e, given, prefix, nothing, .. }) = self.open.take() else {
             return false;

@@ -3,9 +3,9 @@
 //! overflows of fp16, and its pipeline's `steps: 2 loss: 12.8004 iter time (s): 145.206
 //! samples/sec: 7.052`.
 //!
-//! An engine and no trainer: it prints beside whatever uses it and, but for the pipeline, knows no
-//! loss. So it reads a log only while no trainer's own lines are found in it. Since late 2025 it
-//! prints nothing of this unless it is configured to.
+//! It is an engine and not a trainer: it prints beside the trainer that uses it and, but for the
+//! pipeline, has no loss. So it reads a log only while no trainer's own lines are found in it.
+//! Since late 2025 it prints nothing of this unless it is configured to.
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use crate::pause::Saving;
 #[derive(Debug, Default)]
 pub(crate) struct DeepSpeed {
     last_step: Option<i64>,
-    /// Steps skipped since the engine started, as of the last line that told.
+    /// Steps skipped since the engine started, as of the last line that had the number.
     skipped: Option<f64>,
     /// What the loss scale was reduced to since then.
     loss_scale: Option<f64>,
@@ -48,7 +48,7 @@ impl Format for DeepSpeed {
                 self.saving.step(step, line, out);
                 self.last_step = Some(step);
             }
-            (Kind::Ckpt, _) => self.saving.heard(&event),
+            (Kind::Ckpt, _) => self.saving.seen(&event),
             _ => {}
         }
         out.push(event);
@@ -103,7 +103,7 @@ pub(crate) fn is_ours(text: &str) -> bool {
     (logged && text.contains(".py:")) || text.starts_with("[deepspeed]") || text.starts_with("steps: ")
 }
 
-/// What stands behind `[INFO] [logging.py:96:log_dist] [Rank 0] rank=0 `.
+/// The text after `[INFO] [logging.py:96:log_dist] [Rank 0] rank=0 `.
 pub(crate) fn message(text: &str) -> &str {
     let mut rest = text;
     while let Some((_, behind)) = rest.strip_prefix('[').and_then(|t| t.split_once(']')) {
@@ -147,7 +147,7 @@ fn pipeline(text: &str, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
     let seconds = after(rest, "iter time (s):")?;
     let mut e = line.step(step);
     out.metric(&mut e, metric::LOSS, loss, 1.0);
-    if !out.tells_of_loss(&e) {
+    if !out.reports_loss(&e) {
         return None;
     }
     out.metric(&mut e, metric::STEP_TIME, seconds, 1.0);

@@ -1,8 +1,8 @@
 //! `error.json` of torchelastic: why a rank died, written by
 //! `torch.distributed.elastic.multiprocessing.errors.record`.
 //!
-//! It stands at `<log_dir>/<run>/attempt_<k>/<local_rank>/error.json`. The path tells the rank on
-//! its node only, and which restart it was; the rank in the job it does not tell.
+//! It is at `<log_dir>/<run>/attempt_<k>/<local_rank>/error.json`. The path gives the rank on its
+//! node, and which restart it was; it does not give the rank in the job.
 
 use std::path::Path;
 
@@ -21,8 +21,8 @@ const MAX_STACK_BYTES: usize = 2048;
 pub(crate) struct ErrorJson {
     local_rank: Option<i64>,
     attempt: Option<i64>,
-    /// Time of the error told last, in Unix seconds; 0 where the file does not tell.
-    told: Option<u64>,
+    /// Time of the error published last, in Unix seconds; 0 where the file has none.
+    last_reported: Option<u64>,
 }
 
 impl ErrorJson {
@@ -30,7 +30,7 @@ impl ErrorJson {
         let mut above = path.ancestors().skip(1).map(|p| p.file_name().and_then(|n| n.to_str()));
         let local_rank = above.next().flatten().and_then(whole);
         let attempt = above.next().flatten().and_then(|n| n.strip_prefix("attempt_")).and_then(whole);
-        Self { local_rank: local_rank.filter(|_| attempt.is_some()), attempt, told: None }
+        Self { local_rank: local_rank.filter(|_| attempt.is_some()), attempt, last_reported: None }
     }
 }
 
@@ -52,10 +52,10 @@ impl FileFormat for ErrorJson {
         let info = |key: &str| outer.get("extraInfo")?.get(key);
         let ts = info("timestamp").and_then(Value::as_f64).filter(|t| t.is_finite() && *t > 0.0);
         let stamp = ts.map_or(0, |t| t as u64);
-        if self.told.is_some_and(|told| stamp <= told) {
+        if self.last_reported.is_some_and(|last_reported| stamp <= last_reported) {
             return done;
         }
-        self.told = Some(stamp);
+        self.last_reported = Some(stamp);
         let mut e = Event { ts, ..Event::new(Kind::Event) };
         e.name = Some(NAME.into());
         e.level = Some("error".into());
@@ -71,11 +71,11 @@ impl FileFormat for ErrorJson {
     }
 
     fn position(&self) -> u64 {
-        self.told.map_or(0, |t| t.saturating_add(1))
+        self.last_reported.map_or(0, |t| t.saturating_add(1))
     }
 
     fn resume(&mut self, position: u64, _last_step: Option<i64>) {
-        self.told = position.checked_sub(1);
+        self.last_reported = position.checked_sub(1);
     }
 }
 

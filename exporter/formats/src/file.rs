@@ -6,8 +6,9 @@
 //!   every byte once, in order. What `push` does not consume (the beginning of a record, never more
 //!   than [`MAX_PENDING_BYTES`]) is offered again with more behind it.
 //! * [`FileKind::Whole`] are rewritten: offer the entire content each time it changed, by
-//!   [`FileReader::read`], which takes a part a turn; what was told before is not told again.
-//!   Nothing is consumed of one that was caught half written: offer it again when it changed, or as
+//!   [`FileReader::read`], which takes a part a turn; what was published before is not published
+//!   again. Nothing is consumed of one that was caught half written: offer it again when it
+//!   changed, or as `at_rest` once it stays so.
 //!   `at_rest` once it stays so.
 //!
 //! Two positions are kept apart. `consumed` is what the caller may forget, [`FileReader::position`]
@@ -37,13 +38,13 @@ use crate::wandb::{self, WandbLog};
 /// With this much offered, `push` consumes something: the most that a caller of `Records` must
 /// hold.
 pub const MAX_PENDING_BYTES: usize = MAX_RECORD_BYTES + 64 * 1024;
-/// How much of the beginning of a file tells what it is.
+/// How much of the beginning of a file is needed to recognise what it is.
 pub const HEAD_BYTES: usize = 256 * 1024;
 /// The largest file that is read anew when it changed: a caller leaves a larger one alone and
 /// counts it.
 pub const MAX_WHOLE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// How a file is written, told by its name and first bytes.
+/// How a file is written, recognised by its name and first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// Text that grows by lines.
@@ -61,7 +62,7 @@ pub struct FileReader {
     format: Box<dyn FileFormat>,
     resolution: Resolution,
     absent: Absent,
-    /// The goodbye, once the file has said it and no step came after it.
+    /// The goodbye, once the file has one and no step came after it.
     ended: Option<Event>,
 }
 
@@ -122,8 +123,8 @@ fn recognise(path: &Path, head: &[u8]) -> Option<Known> {
 
 impl FileReader {
     /// `None` for a file of lines. `head` is the beginning of the file, [`HEAD_BYTES`] of it if
-    /// there are so many: whose run it is may stand there, and a reader that goes on in the
-    /// middle must know.
+    /// there are so many: it may contain the name of the run, which a reader that goes on in the
+    /// middle needs.
     pub fn new(path: &Path, head: &[u8]) -> Option<Self> {
         let known = recognise(path, head)?;
         let format = (known.new)(path, head);
@@ -144,28 +145,28 @@ impl FileReader {
         self.format.name()
     }
 
-    /// Reads bytes and appends what they say to `out`. `at_rest` says that nothing was appended for
-    /// a while: what was being gathered is given out.
+    /// Reads bytes and appends their events to `out`. `at_rest` means that nothing was appended for
+    /// a while: what was being gathered is published.
     pub fn push(&mut self, bytes: &[u8], at_rest: bool, out: &mut Vec<Event>) -> Pushed {
         let first = out.len();
-        let mut told = Out::new(out, &mut self.resolution, Some(&mut self.absent));
-        let pushed = self.format.push(Chunk { bytes, at_rest }, &mut told);
+        let mut collected = Out::new(out, &mut self.resolution, Some(&mut self.absent));
+        let pushed = self.format.push(Chunk { bytes, at_rest }, &mut collected);
         self.keep_ended(first, out);
         pushed
     }
 
     /// Reads a file that is written as a whole, or as much of it as is enough for one turn: ask
-    /// again while there is `more`. Neither the file nor all that it tells is held at once.
+    /// again while there is `more`. Neither the file nor all its events are held at once.
     pub fn read(&mut self, whole: &Whole<'_>, out: &mut Vec<Event>) -> io::Result<Pushed> {
         let first = out.len();
-        let mut told = Out::new(out, &mut self.resolution, Some(&mut self.absent));
-        let pushed = self.format.read(whole, &mut told);
+        let mut collected = Out::new(out, &mut self.resolution, Some(&mut self.absent));
+        let pushed = self.format.read(whole, &mut collected);
         self.keep_ended(first, out);
         pushed
     }
 
-    /// A trainer may evaluate once more after it said that training is done. The last word about a
-    /// run must stay the goodbye, or its silence would look like a hang.
+    /// A trainer may evaluate once more after it logged that training is done. The last event of a
+    /// run must stay the goodbye, or the silence after it would look like a hang.
     fn keep_ended(&mut self, first: usize, out: &mut Vec<Event>) {
         for e in &out[first..] {
             match e.kind {
@@ -196,14 +197,14 @@ impl FileReader {
         self.format.give_up_pending();
     }
 
-    /// What to save once the events given out so far were published.
+    /// The position to save once the events so far were published.
     pub fn position(&self) -> u64 {
         self.format.position()
     }
 
-    /// Goes on where an earlier life stopped, before anything is pushed. `last_step` is the last
+    /// Goes on where an earlier process stopped, before anything is pushed. `last_step` is the last
     /// step that is known of the run: a file that repeats the whole history, as
-    /// `trainer_state.json` does, tells only what came after it.
+    /// `trainer_state.json` does, yields only what came after it.
     pub fn resume(&mut self, position: u64, last_step: Option<i64>) {
         self.format.resume(position, last_step);
     }

@@ -1,5 +1,4 @@
-//! The extension point of files that are not lines: what a reader of one is given, and what it
-//! answers.
+//! The extension point of files that are not lines: the input of a reader and its result.
 
 use core::fmt;
 use std::io;
@@ -18,7 +17,7 @@ pub struct Pushed {
     pub consumed: usize,
     /// Records whose checksum or structure is wrong; they were passed over.
     pub bad_records: u64,
-    /// Records and values that were read and say nothing about training.
+    /// Records and values that were read and are not about training.
     pub unmatched: u64,
     /// Records longer than [`MAX_RECORD_BYTES`].
     pub oversized: u64,
@@ -30,7 +29,7 @@ pub struct Pushed {
 
 /// Bytes of a file that is written as a whole which are looked at in one turn.
 const TURN_BYTES: usize = 4 * 1024 * 1024;
-/// Events of such a file that are told in one turn, and those of one more entry.
+/// Events of such a file that are published in one turn, and those of one more entry.
 pub const TURN_EVENTS: usize = 1024;
 /// The largest of these files that is read into memory: a format that may be longer is read part by
 /// part.
@@ -60,8 +59,8 @@ impl fmt::Debug for Whole<'_> {
 }
 
 impl Whole<'_> {
-    /// Hands on bytes from `offset`. True where there are no more; false where `each` says that it
-    /// is enough, or where it is enough for one turn.
+    /// Hands on bytes from `offset`. True where there are no more; false where `each` returns false
+    /// because it has enough, or where it is enough for one turn.
     pub(crate) fn bytes(&self, offset: &mut u64, mut each: impl FnMut(u8) -> bool) -> io::Result<bool> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut left = TURN_BYTES;
@@ -108,7 +107,7 @@ impl Whole<'_> {
     }
 }
 
-/// Some bytes of a file, and where they stand.
+/// Some bytes of a file, and their offset.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunk<'a> {
     pub(crate) bytes: &'a [u8],

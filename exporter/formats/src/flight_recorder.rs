@@ -42,23 +42,23 @@ pub fn dump_event(path: &Path, rank: Option<u32>) -> Event {
 #[derive(Debug)]
 pub(crate) struct FlightRecorder {
     event: Event,
-    /// Bytes of the dump told of last; another dump replaces it.
-    told: u64,
+    /// Bytes of the dump reported last; another dump replaces it.
+    reported_bytes: u64,
 }
 
 impl FlightRecorder {
     pub(crate) fn new(path: &Path) -> Self {
-        Self { event: dump_event(path, rank_of(path)), told: 0 }
+        Self { event: dump_event(path, rank_of(path)), reported_bytes: 0 }
     }
 }
 
 impl FlightRecorder {
     fn saw(&mut self, bytes: u64, at_rest: bool, out: &mut Out<'_>) -> Pushed {
-        // While it is being written it is told of once.
-        if bytes > 0 && (self.told == 0 || at_rest && self.told > bytes) {
+        // While it is being written it is reported once.
+        if bytes > 0 && (self.reported_bytes == 0 || at_rest && self.reported_bytes > bytes) {
             out.push(self.event.clone());
         }
-        self.told = bytes;
+        self.reported_bytes = bytes;
         Pushed { consumed: bytes as usize, ..Pushed::default() }
     }
 }
@@ -78,11 +78,11 @@ impl FileFormat for FlightRecorder {
     }
 
     fn position(&self) -> u64 {
-        self.told
+        self.reported_bytes
     }
 
     fn resume(&mut self, position: u64, _last_step: Option<i64>) {
-        self.told = position;
+        self.reported_bytes = position;
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
     use crate::{FileKind, FileReader, kind_of};
 
     #[test]
-    fn a_dump_is_told_of_once() {
+    fn a_dump_is_reported_once() {
         let path = Path::new("/tmp/nccl_trace_rank_7");
         assert_eq!(kind_of(path, b"\x80\x04"), FileKind::Whole);
         let mut reader = FileReader::new(path, b"").unwrap();

@@ -1,4 +1,4 @@
-//! The extension point: what a format is, and what it is given.
+//! The extension point: a format and its input.
 
 use core::cell::Cell;
 use core::fmt;
@@ -13,9 +13,9 @@ use crate::time::Stamp;
 /// One framework's way of printing steps.
 ///
 /// A format keeps O(1) state, reads any text without panicking, and would rather miss a line than
-/// read a number into the wrong place: what it does not know for certain is [`Outcome::Unmatched`].
+/// read a number into the wrong place: an uncertain line is [`Outcome::Unmatched`].
 pub trait Format: fmt::Debug + Send {
-    /// Reads one line and pushes what it says.
+    /// Reads one line and pushes its events.
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome;
 
     /// The last step read in an earlier life of the reader: formats that must count steps go on
@@ -24,7 +24,7 @@ pub trait Format: fmt::Debug + Send {
         let _ = last_step;
     }
 
-    /// Nothing more has come for a while: gives out what was gathered of a record of several lines.
+    /// Nothing more has come for a while: publishes what was gathered of a record of several lines.
     fn rest(&mut self, out: &mut Out<'_>) {
         let _ = out;
     }
@@ -35,14 +35,14 @@ pub trait Format: fmt::Debug + Send {
 pub enum Outcome {
     /// It was a record of this format.
     Matched,
-    /// It belongs to this framework and says nothing about steps: timers, banners, progress bars.
+    /// It belongs to this framework and has no step: timers, banners, progress bars.
     Ignored,
     /// It means nothing to this format.
     Unmatched,
 }
 
 impl Outcome {
-    /// What is said of two records on one line.
+    /// The outcome of two records on one line.
     pub(crate) fn better(self, other: Self) -> Self {
         match (self, other) {
             (Self::Matched, _) | (_, Self::Matched) => Self::Matched,
@@ -57,14 +57,14 @@ impl Outcome {
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     pub text: &'a str,
-    /// The line with the prefixes that were taken off, as it stands in the file.
+    /// The line with the prefixes that were taken off, as it is in the file.
     pub raw: &'a str,
     /// Unix seconds of the time stamp that stood before the text.
     pub ts: Option<f64>,
     /// Seconds that local time stamps of this log are ahead of UTC.
     pub(crate) utc_offset: f64,
     /// A stamp without a zone that a format found inside the line, as if it were UTC: the zone can
-    /// be told from it.
+    /// be derived from it.
     pub(crate) inner: &'a Cell<Option<f64>>,
 }
 
@@ -106,14 +106,14 @@ pub struct Out<'a> {
     events: &'a mut Vec<Event>,
     resolution: &'a mut Resolution,
     absent: Option<&'a mut Absent>,
-    /// More may come of the steps that are given out.
+    /// More may come of the steps that are published.
     part: bool,
     /// Names of the step that is being read whose value is nothing.
     nothing: Vec<(String, Nothing)>,
 }
 
 impl<'a> Out<'a> {
-    /// Without `absent`, nothing is missed: what is given out is a part of a record, or is read
+    /// Without `absent`, nothing counts as missing: the events are a part of a record, or are read
     /// again.
     pub(crate) fn new(
         events: &'a mut Vec<Event>,
@@ -132,25 +132,25 @@ impl<'a> Out<'a> {
         Self { part: true, ..Self::new(events, resolution, Some(absent)) }
     }
 
-    /// Events that were given out.
+    /// Events that were published.
     pub(crate) fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Takes note that the step which is being read has a name whose value is nothing.
+    /// Notes that the step which is being read has a name without a value.
     pub(crate) fn nothing(&mut self, name: &str, how: Nothing) {
         self.nothing.push((name.to_owned(), how));
     }
 
-    /// Takes note of a text that is no number, if it says that there is none.
+    /// Notes a text in place of a number, if it means that there is none.
     pub(crate) fn no_number(&mut self, name: &str, text: &str) {
         if absent::is_nothing(text) {
             self.nothing(name, Nothing::Null);
         }
     }
 
-    /// Whether an event has a loss, or says of a step that there is none.
-    pub(crate) fn tells_of_loss(&self, event: &Event) -> bool {
+    /// Whether an event has a loss, or is a step whose loss is none.
+    pub(crate) fn reports_loss(&self, event: &Event) -> bool {
         let none = event.kind == Kind::Step && self.has_nothing(Some(metric::LOSS));
         none || event.m.get(metric::LOSS).is_some()
     }
@@ -165,7 +165,7 @@ impl<'a> Out<'a> {
         self.absent.as_ref().is_some_and(|a| !a.missing(event, &self.nothing).is_empty())
     }
 
-    /// Gives an event out, with the resolution of what it carries, and with what it misses.
+    /// Publishes an event, with the resolution of what it carries, and with what it misses.
     pub fn push(&mut self, mut event: Event) {
         let mut before = None;
         match (event.kind, &mut self.absent) {
@@ -185,7 +185,7 @@ impl<'a> Out<'a> {
         self.as_it_is(event);
     }
 
-    /// Gives out a step, or what came late of one that was `given` out before.
+    /// Publishes a step, or what came late of one that was published (`given`) before.
     pub(crate) fn record(&mut self, event: Event, given: bool) {
         let part = self.part;
         self.part |= given;
@@ -196,13 +196,15 @@ impl<'a> Out<'a> {
     /// Takes a line that has a step and nothing else, which may be one whose loss was left out.
     pub(crate) fn bare(&mut self, event: Event) -> Outcome {
         self.nothing.clear();
-        let Some(told) = self.absent.as_mut().and_then(|a| a.bare(event)) else { return Outcome::Unmatched };
-        let outcome = if told.is_empty() { Outcome::Ignored } else { Outcome::Matched };
-        told.into_iter().for_each(|e| self.as_it_is(e));
+        let Some(events) = self.absent.as_mut().and_then(|a| a.bare(event)) else {
+            return Outcome::Unmatched;
+        };
+        let outcome = if events.is_empty() { Outcome::Ignored } else { Outcome::Matched };
+        events.into_iter().for_each(|e| self.as_it_is(e));
         outcome
     }
 
-    /// Gives an event out that says itself what is missing. No step is below 0: a trainer that
+    /// Publishes an event that already has what is missing. No step is below 0: a trainer that
     /// counts one so has not begun.
     pub(crate) fn as_it_is(&mut self, mut event: Event) {
         if event.step.is_some_and(|step| step < 0) {
@@ -248,7 +250,7 @@ impl<'a> Out<'a> {
         Some(value)
     }
 
-    /// Tells the resolution of a number that was read elsewhere, from its shortest decimal form.
+    /// Notes the resolution of a number that was read elsewhere, from its shortest decimal form.
     pub fn resolution(&mut self, name: &str, value: f64) {
         if let Some(quantum) = number::quantum_of(value) {
             self.resolution.saw(name, quantum);

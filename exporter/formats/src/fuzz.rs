@@ -67,7 +67,7 @@ pub fn dicts(data: &[u8]) {
     }
 }
 
-/// JSON lines by every way to read them: our events, the frameworks', and keys that are told.
+/// JSON lines by every way to read them: our events, the frameworks', and keys that are given.
 pub fn json(data: &[u8]) {
     if let Ok(v) = Value::parse(data) {
         let mut text = String::new();

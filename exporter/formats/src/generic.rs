@@ -7,9 +7,9 @@
 //! `grad-norm` and `train/grad_norm` are one; any other named number becomes a custom metric.
 //! Seconds, ratios and counts come out, whichever of `ms`, `%` or `K` they were printed in.
 //!
-//! A step that starts again with each epoch is counted on, as far as the lines tell of epochs. One
-//! that is printed in thousands (LeRobot's `step:12K`) is only about right: of several lines that
-//! tell the same one, the first counts, and behind it those that have lost a number.
+//! A step that starts again with each epoch is counted on, as far as the lines contain epochs. One
+//! that is printed in thousands (LeRobot's `step:12K`) is only about right: of several lines with
+//! the same one, the first counts, and behind it those that have lost a number.
 
 mod fields;
 mod names;
@@ -33,7 +33,7 @@ const MAX_LINE: usize = 8 * 1024;
 const MAX_STEP: i64 = 1 << 53;
 /// A ratio above this was printed in percent.
 const MAX_RATIO: f64 = 1.5;
-/// What may stand between two fields.
+/// Characters that may separate two fields.
 const SEPARATORS: [char; 6] = [' ', ',', ';', '|', '-', ':'];
 
 #[derive(Debug, Default)]
@@ -42,9 +42,9 @@ pub(crate) struct Generic {
     before: Option<Position>,
     /// Steps of the epochs before this one, if each starts at 0.
     offset: i64,
-    /// The highest step given out.
+    /// The highest step published.
     last_step: Option<i64>,
-    /// Total of the fractions that stand alone.
+    /// Total of the fractions that have no name.
     total: Option<i64>,
     /// The loss was there before: its absence means something.
     has_loss: bool,
@@ -63,7 +63,7 @@ struct Position {
     epoch: Option<f64>,
 }
 
-/// What a line tells, before it is known which step it is of.
+/// What a line contains, before it is known which step it is of.
 #[derive(Debug, Default)]
 struct LineValues {
     /// How good the best name of a step is, and the step.
@@ -89,7 +89,7 @@ impl Format for Generic {
         if line.text.len() > MAX_LINE || !line.text.bytes().any(|b| b.is_ascii_digit()) {
             return Outcome::Unmatched;
         }
-        let mut told = LineValues::default();
+        let mut values = LineValues::default();
         let evaluates = if let Some(bar) = tqdm::bar(line.text).or_else(|| tqdm::endless(line.text)) {
             let total = Some(bar.total).filter(|t| *t > 0);
             let seen = |n: i64| self.before.is_some_and(|b| b.step == n && b.of == total);
@@ -99,20 +99,20 @@ impl Format for Generic {
             if again && !lost {
                 return Outcome::Ignored;
             }
-            told.step = Some((0, bar.n.saturating_add(i64::from(lost)), total));
-            told.bar = true;
+            values.step = Some((0, bar.n.saturating_add(i64::from(lost)), total));
+            values.bar = true;
             for text in [bar.description, bar.postfix, bar.rest] {
-                told.read(fields::scan(text).unwrap_or_default().iter());
+                values.read(fields::scan(text).unwrap_or_default().iter());
             }
             names::evaluates(bar.description)
         } else {
             let (text, logged) = without_logger(line.text);
             let Some(fields) = fields::scan(text) else { return Outcome::Unmatched };
-            told.read(fields.iter());
-            self.alone(&fields, text, logged, &mut told);
+            values.read(fields.iter());
+            self.alone(&fields, text, logged, &mut values);
             names::evaluates(line.text)
         };
-        self.give(told, evaluates, line, out)
+        self.give(values, evaluates, line, out)
     }
 
     fn resume(&mut self, last_step: i64) {
@@ -128,21 +128,21 @@ impl Format for Generic {
 
 impl Generic {
     /// A step without a name: `[12/100]`, `12/100` at the start, `[2, 12000]` for epoch and step.
-    fn alone(&mut self, fields: &[Field<'_>], text: &str, logged: bool, told: &mut LineValues) {
-        let has_loss = told.train.iter().any(|(n, ..)| n == metric::LOSS);
-        if told.step.is_some() {
+    fn alone(&mut self, fields: &[Field<'_>], text: &str, logged: bool, values: &mut LineValues) {
+        let has_loss = values.train.iter().any(|(n, ..)| n == metric::LOSS);
+        if values.step.is_some() {
             self.nameless &= !has_loss;
             return;
         }
-        if let Some(step) = self.leading(fields, text, logged, told) {
-            told.step = Some((0, step, None));
+        if let Some(step) = self.leading(fields, text, logged, values) {
+            values.step = Some((0, step, None));
             return;
         }
         if let [first, second, ..] = fields {
             let pair = first.leads && first.name.is_empty() && second.name.is_empty();
             if let (true, None, None) = (pair, first.of, second.of) {
                 if let Some(step) = number::whole(second.number.value) {
-                    (told.epoch, told.step) = (Some(first.number.value), Some((0, step, None)));
+                    (values.epoch, values.step) = (Some(first.number.value), Some((0, step, None)));
                     return;
                 }
             }
@@ -151,9 +151,9 @@ impl Generic {
         let found =
             fraction.and_then(|at| Some((at, number::whole(fields[at].number.value)?, fields[at].of?)));
         let Some((at, step, total)) = found else { return };
-        told.epoch_before(&fields[..at], text);
+        values.epoch_before(&fields[..at], text);
         if *self.total.get_or_insert(total) == total && step <= total {
-            told.step = Some((0, step, Some(total)));
+            values.step = Some((0, step, Some(total)));
         } else {
             self.total = None;
         }
@@ -161,7 +161,13 @@ impl Generic {
 
     /// `12: Loss 10.94 | Grad Norm 16.8`, `[12] loss 2.5, lr 0.1`; and where the lines before were
     /// such, one that goes on and lacks the loss.
-    fn leading(&mut self, fields: &[Field<'_>], text: &str, logged: bool, told: &LineValues) -> Option<i64> {
+    fn leading(
+        &mut self,
+        fields: &[Field<'_>],
+        text: &str,
+        logged: bool,
+        values: &LineValues,
+    ) -> Option<i64> {
         let first = fields.first()?;
         let ends = first.number.rest.trim_start().starts_with([':', ']', '|', ')']);
         let counts = first.leads && first.name.is_empty() && first.of.is_none() && ends;
@@ -169,33 +175,39 @@ impl Generic {
             return None;
         }
         let step = number::whole(first.number.value)?;
-        let has_loss = told.train.iter().any(|(n, ..)| n == metric::LOSS);
+        let has_loss = values.train.iter().any(|(n, ..)| n == metric::LOSS);
         let goes_on = !has_loss && self.nameless && self.before.is_some_and(|b| step > b.step);
         let nothings = if goes_on { names::nothings(text) } else { Vec::new() };
-        let trains = told.norm.is_some() || told.train.iter().any(|(n, ..)| names::is_of_training(n));
+        let trains = values.norm.is_some() || values.train.iter().any(|(n, ..)| names::is_of_training(n));
         let enough = fields.len() + nothings.len() >= if logged { 2 } else { 3 };
         self.nameless |= has_loss && enough;
         let known = has_loss || goes_on && (trains || nothings.contains(&metric::LOSS));
         (enough && known).then_some(step)
     }
 
-    fn give(&mut self, mut told: LineValues, evaluates: bool, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
-        let Some((_, step, of)) = told.step.filter(|(_, step, _)| *step >= 0) else {
+    fn give(
+        &mut self,
+        mut values: LineValues,
+        evaluates: bool,
+        line: &Line<'_>,
+        out: &mut Out<'_>,
+    ) -> Outcome {
+        let Some((_, step, of)) = values.step.filter(|(_, step, _)| *step >= 0) else {
             return Outcome::Unmatched;
         };
-        told.settle();
+        values.settle();
         if evaluates {
-            told.eval.append(&mut told.train);
+            values.eval.append(&mut values.train);
         }
-        let loss = told.train.iter().find(|(name, ..)| name == metric::LOSS).map(|(_, value, _)| *value);
+        let loss = values.train.iter().find(|(name, ..)| name == metric::LOSS).map(|(_, value, _)| *value);
         let nothings = if evaluates { Vec::new() } else { names::nothings(line.text) };
         nothings.iter().for_each(|name| out.nothing(name, Nothing::Certain));
         let trains = self.has_loss && nothings.contains(&metric::LOSS)
-            || told.train.iter().any(|(name, ..)| names::is_of_training(name))
-            || !evaluates && told.lacks(line, out);
-        if !trains && !told.eval.iter().any(|(name, ..)| names::is_of_training(name)) {
-            let bare = told.train.is_empty() && told.eval.is_empty() && nothings.is_empty();
-            return if bare && !evaluates { self.bare(&told, step, line, out) } else { Outcome::Unmatched };
+            || values.train.iter().any(|(name, ..)| names::is_of_training(name))
+            || !evaluates && values.lacks(line, out);
+        if !trains && !values.eval.iter().any(|(name, ..)| names::is_of_training(name)) {
+            let bare = values.train.is_empty() && values.eval.is_empty() && nothings.is_empty();
+            return if bare && !evaluates { self.bare(&values, step, line, out) } else { Outcome::Unmatched };
         }
         let step = match self.before.filter(|_| evaluates) {
             // The batches of an evaluation are counted from 0 again.
@@ -203,52 +215,52 @@ impl Generic {
             Some(_) => self.offset.saturating_add(step).min(MAX_STEP),
             None if evaluates => step,
             None => {
-                // The numbers of a step that was told stay as they are.
-                let again = told.rounded && self.before.is_some_and(|b| b.step == step);
-                if again && !told.is_lost(line, out) {
+                // The numbers of a step that was published stay as they are.
+                let again = values.rounded && self.before.is_some_and(|b| b.step == step);
+                if again && !values.is_lost(line, out) {
                     return Outcome::Ignored;
                 }
-                let step = self.counted(Position { step, of, epoch: told.epoch }, told.rounded);
+                let step = self.counted(Position { step, of, epoch: values.epoch }, values.rounded);
                 step.saturating_add(i64::from(again))
             }
         };
         self.has_loss |= loss.is_some() && !evaluates;
-        if loss.is_some() && !evaluates && !told.bar {
+        if loss.is_some() && !evaluates && !values.bar {
             self.shape = shape(line.text);
         }
         if trains && !evaluates {
             self.lost = loss.is_some_and(|v| !v.is_finite());
         }
         let push = |mut e: Event, numbers: Numbers, out: &mut Out<'_>| {
-            e.rank = told.rank;
+            e.rank = values.rank;
             for (name, value, quantum) in numbers {
                 out.number(&mut e, &name, value, quantum);
             }
             out.push(e);
         };
         if trains {
-            told.train.extend(told.epoch.map(|epoch| (metric::EPOCH.to_owned(), epoch, None)));
-            push(line.step(step), told.train, out);
+            values.train.extend(values.epoch.map(|epoch| (metric::EPOCH.to_owned(), epoch, None)));
+            push(line.step(step), values.train, out);
         }
-        if !told.eval.is_empty() {
-            push(line.eval(Some(step), told.eval_name.as_deref().unwrap_or("eval")), told.eval, out);
+        if !values.eval.is_empty() {
+            push(line.eval(Some(step), values.eval_name.as_deref().unwrap_or("eval")), values.eval, out);
         }
         Outcome::Matched
     }
 
     /// A line that is as the others were, and ends where their numbers began: `step: 41`.
-    fn bare(&mut self, told: &LineValues, step: i64, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
-        let same_epoch = self.before.is_some_and(|before| before.epoch == told.epoch);
+    fn bare(&mut self, values: &LineValues, step: i64, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
+        let same_epoch = self.before.is_some_and(|before| before.epoch == values.epoch);
         let shape = shape(line.text);
         let behind = self.shape.strip_prefix(shape.trim_end_matches(SEPARATORS));
         let cut = behind.is_some_and(|b| b.trim_start_matches(SEPARATORS).starts_with(char::is_alphabetic))
             && behind.is_some_and(|b| b.starts_with(SEPARATORS));
-        if told.bar || !same_epoch || !cut {
+        if values.bar || !same_epoch || !cut {
             return Outcome::Unmatched;
         }
         let mut e = line.step(self.offset.saturating_add(step).min(MAX_STEP));
-        e.rank = told.rank;
-        if let Some(epoch) = told.epoch {
+        e.rank = values.rank;
+        if let Some(epoch) = values.epoch {
             e.m.set(metric::EPOCH, epoch);
         }
         out.bare(e)
@@ -300,7 +312,7 @@ impl LineValues {
         self.train.len() >= 2 && out.misses(&e)
     }
 
-    /// Whether the line tells that a number of training is none.
+    /// Whether a number of training is none on the line.
     fn is_lost(&self, line: &Line<'_>, out: &Out<'_>) -> bool {
         let watched = |name: &str| matches!(name, metric::LOSS | metric::GRAD_NORM);
         self.train.iter().any(|(name, value, _)| watched(name) && !value.is_finite()) || self.lacks(line, out)
@@ -371,14 +383,14 @@ impl LineValues {
     fn number(&mut self, eval: bool, name: String, divisor: f64, f: &Field<'_>) {
         let Some(divisor) = scaled(&name, divisor, f) else { return };
         let numbers = if eval { &mut self.eval } else { &mut self.train };
-        // Where two names mean the same, the first stands.
+        // Where two names mean the same, the first counts.
         if f.of.is_none() && numbers.iter().all(|(n, ..)| *n != name) {
             numbers.push((name, f.number.value / divisor, f.number.quantum.map(|q| q / divisor)));
         }
     }
 }
 
-/// The step that a counter tells, and whether it is rounded. Of a batch, thousands are its size.
+/// The step that a counter gives, and whether it is rounded. Of a batch, thousands are its size.
 fn step_of(f: &Field<'_>, quality: u8) -> Option<(i64, bool)> {
     match f.unit {
         Unit::None => number::whole(f.number.value).map(|step| (step, false)),
@@ -420,14 +432,14 @@ fn without_logger(text: &str) -> (&str, bool) {
     })
 }
 
-/// Whether a word says what a line tells of: a counter, an evaluation, a metric.
-pub(crate) fn tells(word: &str) -> bool {
+/// Whether a word has a known meaning: a counter, an evaluation, a metric.
+pub(crate) fn has_meaning(word: &str) -> bool {
     let word = word.trim_end_matches(|c: char| c.is_ascii_digit());
     let named = names::meaning(word, true);
     names::evaluates(word) || !matches!(named, Meaning::Custom(_) | Meaning::Unnamed | Meaning::Nothing)
 }
 
-/// Whether a bar of training tells a loss that is no number.
+/// Whether a bar of training has a loss that is no number.
 pub(crate) fn loss_is_lost(bar: &tqdm::Bar<'_>) -> bool {
     if names::evaluates(bar.description) {
         return false;
@@ -443,8 +455,8 @@ pub(crate) fn loss_is_lost(bar: &tqdm::Bar<'_>) -> bool {
     [bar.description, bar.postfix, bar.rest].into_iter().filter_map(fields::scan).flatten().any(|f| lost(&f))
 }
 
-/// What a number is divided by for the unit that is printed behind it, if that says more than its
-/// name.
+/// What a number is divided by for the unit that is printed behind it, if that is more specific
+/// than its name.
 pub(crate) fn unit_behind(rest: &str, name: &str) -> Option<f64> {
     let word =
         &rest[..rest.find(|c: char| !(c.is_alphabetic() || c == '%' || c == '/')).unwrap_or(rest.len())];

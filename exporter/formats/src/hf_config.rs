@@ -1,8 +1,8 @@
 //! `config.json` of Hugging Face, which lies in every checkpoint: the dimensions of the model, and
 //! not what it is trained on.
 //!
-//! The number format that it names is that of the weights on disk, which says nothing of the matrix
-//! products.
+//! The number format that it names is that of the weights on disk, which need not be that of the
+//! matrix products.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ const LANGUAGE: &[&str] = &["text_config", "llm_config", "language_config"];
 
 #[derive(Debug, Default)]
 pub(crate) struct HfConfig {
-    told: Option<BTreeMap<String, Value>>,
+    published: Option<BTreeMap<String, Value>>,
 }
 
 /// Whether the file of this name is one, by its first bytes, or where it was not read yet by its
@@ -49,7 +49,9 @@ impl FileFormat for HfConfig {
             return if chunk.at_rest { Pushed { bad_records: 1, ..done } } else { Pushed::default() };
         };
         let model = describe(&config);
-        if config.get("model_type").and_then(Value::as_str).is_none() || self.told.as_ref() == Some(&model) {
+        if config.get("model_type").and_then(Value::as_str).is_none()
+            || self.published.as_ref() == Some(&model)
+        {
             return done;
         }
         let mut e = Event::new(Kind::Hello);
@@ -60,7 +62,7 @@ impl FileFormat for HfConfig {
             e.extra.insert("version".into(), text(&clip(version)));
         }
         e.extra.insert("model".into(), Value::Map(model.clone()));
-        self.told = Some(model);
+        self.published = Some(model);
         out.push(e);
         done
     }
@@ -80,7 +82,7 @@ fn describe(config: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
             Value::Map(inner) if LANGUAGE.contains(&key.as_str()) => {
                 model.insert(key.clone(), Value::Map(describe(inner)));
             }
-            // That it sees or hears is all that counts.
+            // All that counts is that there is such a part.
             Value::Map(_) if key.starts_with("vision") || key.starts_with("audio") => {
                 model.insert(key.clone(), Value::Map(BTreeMap::new()));
             }
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_is_told_once() {
+    fn the_model_is_published_once() {
         let (events, _) = read(CONFIG, false);
         assert_eq!(events.len(), 1);
         let model = &events[0].extra["model"];

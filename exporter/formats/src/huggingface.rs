@@ -1,13 +1,13 @@
 //! Hugging Face `Trainer` and what is built on it (TRL, Axolotl, LLaMA-Factory, ms-swift): one
 //! Python dict a log.
 //!
-//! Unless it is told otherwise it replaces a loss that is no number by the mean of the others; its
-//! gradient norm is what it is.
+//! By default it replaces a loss that is no number by the mean of the others; its gradient norm is
+//! what it is.
 //!
-//! The dict carries no step. It is taken, in this order, from a key that tells it
-//! (`global_step/max_steps`, …), from the progress bar, from `epoch` once the banner told how many
-//! steps an epoch has, and otherwise counted: every dict is `logging_steps` (or, where nothing told
-//! that, one) further than the last. Since version 5 numbers are strings of four significant
+//! The dict carries no step. It is taken, in this order, from a key that contains it
+//! (`global_step/max_steps`, …), from the progress bar, from `epoch` once the banner gave how many
+//! steps an epoch has, and otherwise counted: every dict is `logging_steps` (or, where that was not
+//! given, one) further than the last. Since version 5 numbers are strings of four significant
 //! digits.
 
 use std::collections::BTreeMap;
@@ -20,11 +20,11 @@ use crate::format::{Format, Line, Out, Outcome};
 use crate::pause::{Evaluation, Saving};
 use crate::{number, python, tags, tqdm};
 
-/// Keys that tell the step itself, some of them as `N/TOTAL`.
+/// Keys that contain the step itself, some of them as `N/TOTAL`.
 const STEP_KEYS: &[&str] = &["global_step/max_steps", "global_step", "current_steps", "step", "iteration"];
 /// Counters of all tokens so far.
 const TOKEN_KEYS: &[&str] = &["num_tokens", "num_input_tokens_seen", "total_tokens", "tokens/total"];
-/// What PPO of TRL tells in place of a loss.
+/// What PPO of TRL logs in place of a loss.
 const POLICY_LOSS: &str = "loss/policy_avg";
 /// More steps between two dicts than any run logs.
 const MAX_INTERVAL: f64 = 1e9;
@@ -38,7 +38,7 @@ pub(crate) struct HuggingFace {
     /// bars of its own.
     training_total: Option<i64>,
     last_step: Option<i64>,
-    /// Steps between two dicts, as last observed or as the banner told.
+    /// Steps between two dicts, as last observed or as the banner gave it.
     interval: Option<i64>,
     total_steps: Option<f64>,
     epochs: Option<f64>,
@@ -93,8 +93,8 @@ impl Format for HuggingFace {
 }
 
 impl HuggingFace {
-    /// A drawing of a bar without a description: remembers where it stands, and beats once a second
-    /// while training.
+    /// A drawing of a bar without a description: remembers its position, and publishes a heartbeat
+    /// once a second while training.
     fn progress(&mut self, bar: &tqdm::Bar<'_>, line: &Line<'_>, out: &mut Out<'_>) {
         let training = self.training_total.is_none_or(|t| t == bar.total);
         if !training {
@@ -111,21 +111,21 @@ impl HuggingFace {
         }
     }
 
-    /// What `***** Running training *****` and the printed arguments tell; true if the line was of
+    /// What `***** Running training *****` and the printed arguments give; true if the line was of
     /// them.
     fn banner(&mut self, text: &str) -> bool {
-        let told = |name: &str| {
+        let given = |name: &str| {
             let (_, value) = text.split_once(name)?;
             number::lex(value.trim_start().strip_prefix('=')?).map(|n| n.value)
         };
         if text.contains("***** Running") {
             return true;
         }
-        if let Some(n) = told("Total optimization steps") {
+        if let Some(n) = given("Total optimization steps") {
             self.total_steps = Some(n);
-        } else if let Some(n) = told("Num Epochs") {
+        } else if let Some(n) = given("Num Epochs") {
             self.epochs = Some(n);
-        } else if let Some(n) = told("logging_steps").filter(|n| (1.0..MAX_INTERVAL).contains(n)) {
+        } else if let Some(n) = given("logging_steps").filter(|n| (1.0..MAX_INTERVAL).contains(n)) {
             self.interval = Some(n as i64);
         } else {
             return false;
@@ -157,7 +157,7 @@ impl HuggingFace {
         eval.then(|| self.eval(d, line, out))
     }
 
-    /// The closing record tells the mean of all losses. One that is no number says that a loss was
+    /// The closing record has the mean of all losses. One that is no number means that a loss was
     /// none, which no step may have shown: the step is the last.
     fn lost_mean(&self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) {
         let mean = d.get("train_loss").and_then(Value::as_f64);
@@ -191,7 +191,7 @@ impl HuggingFace {
     }
 
     fn which_step(&mut self, d: &BTreeMap<String, Value>) -> i64 {
-        if let Some(step) = STEP_KEYS.iter().find_map(|k| told(d.get(*k)?)) {
+        if let Some(step) = STEP_KEYS.iter().find_map(|k| step_value(d.get(*k)?)) {
             return step;
         }
         let next = self.last_step.unwrap_or(0) + self.interval.unwrap_or(1).max(1);
@@ -212,7 +212,7 @@ impl HuggingFace {
 
     /// `eval_loss` is the loss of the evaluation; `eval_<set>_loss` of a named set.
     fn eval(&self, d: &BTreeMap<String, Value>, line: &Line<'_>, out: &mut Out<'_>) -> Event {
-        let step = STEP_KEYS.iter().find_map(|k| told(d.get(*k)?)).or(self.last_step);
+        let step = STEP_KEYS.iter().find_map(|k| step_value(d.get(*k)?)).or(self.last_step);
         let set = d.keys().find_map(|k| k.strip_prefix("eval_")?.strip_suffix("_runtime"));
         let prefix = set.map_or("eval_".to_owned(), |s| format!("eval_{s}_"));
         let name = set.unwrap_or("eval").to_owned();
@@ -240,8 +240,8 @@ fn with_policy_loss(d: &BTreeMap<String, Value>) -> Option<BTreeMap<String, Valu
     })
 }
 
-/// Whether it is the record of the whole run. With `include_num_input_tokens_seen` every step tells
-/// `train_runtime` too, so what is told of the run alone must stand beside it.
+/// Whether it is the record of the whole run. With `include_num_input_tokens_seen` every step has
+/// `train_runtime` too, so a key that only the whole run has must be beside it.
 fn is_end(d: &BTreeMap<String, Value>) -> bool {
     let of_the_run = ["train_loss", "train_samples_per_second"].iter().any(|k| d.contains_key(*k));
     d.contains_key("train_runtime") && of_the_run && !d.contains_key("loss")
@@ -255,7 +255,7 @@ fn saved(text: &str) -> Option<i64> {
 }
 
 /// `12`, `"12"`, `"12/500"`.
-fn told(v: &Value) -> Option<i64> {
+fn step_value(v: &Value) -> Option<i64> {
     match v {
         Value::Number(n) => number::whole(*n),
         Value::Text(t) => {
@@ -277,7 +277,7 @@ fn numbers(d: &BTreeMap<String, Value>, e: &mut Event, out: &mut Out<'_>) {
             Value::Text(t) => {
                 let Some(n) = number::lex(t).filter(|n| n.rest.trim().is_empty()) else { continue };
                 // A whole number is printed whole, or it is a float that lost its zeros; only the
-                // digits tell.
+                // digits distinguish the two.
                 let quantum = number::quantum_of_digits(n.value, DIGITS).or(n.quantum);
                 let quantum = quantum.zip(n.quantum).map(|(digits, printed)| digits.min(printed) / divisor);
                 out.number(e, name, n.value / divisor, quantum);
@@ -415,7 +415,7 @@ mod tests {
             assert!(!e[1].m.get("loss").unwrap().is_finite() && e[2].m.get("train_loss").is_none());
         }
         let e = read(&["{'loss': nan, 'epoch': 0.1, 'step': 10}", &end("nan")]);
-        assert_eq!(e.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Step, Kind::Bye], "told before");
+        assert_eq!(e.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Step, Kind::Bye], "published before");
         let e = read(&["100%|██| 40/40 [00:10<00:00,  1.00s/it]", &end("nan")]);
         assert_eq!((e[0].kind, e[0].step), (Kind::Step, Some(40)), "nothing was logged before the end");
         let e = read(&[step, &end("1.5")]);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_tells_the_time_since_the_start_is_no_end() {
+    fn a_step_with_the_time_since_the_start_is_no_end() {
         let log = |step: i64, loss: &str, norm: &str| {
             format!(
                 "{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 4.9e-05, 'epoch': 0.02, 'num_input_tokens_seen': {}, 'train_runtime': 12.3, 'train_tokens_per_second': 456.7, 'step': {step}}}",
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_stands_for_the_loss_where_ppo_tells_none() {
+    fn the_policy_loss_is_the_loss_where_ppo_logs_none() {
         let log = |policy: &str, then: &str| {
             format!(
                 "{{'eps': 3, 'objective/kl': 0.5, 'objective/rlhf_reward': -0.25, 'policy/approxkl_avg': 0.01, 'loss/policy_avg': {policy}, 'loss/value_avg': 0.75, 'val/ratio': 1.0, 'lr': 2.9e-06, 'episode': 64{then}}}"

@@ -3,15 +3,15 @@
 //!
 //! It holds every step of the run, and is written anew with each checkpoint. Reading it into a tree
 //! takes many times its size of memory; what is new in it are a few entries at the end. It is taken
-//! byte by byte, so that of a long one no more than an entry is held. It also tells a text that is
-//! still being written.
+//! byte by byte, so that of a long one no more than an entry is held. It also recognises a text
+//! that is still being written.
 
 /// The longest entry that is looked into.
 pub(crate) const MAX_ENTRY_BYTES: usize = 64 * 1024;
 /// Longer than any key or number that is looked for.
 const MAX_WORD_BYTES: usize = 32;
 
-/// Where in the text a byte stands.
+/// The position of a byte in the text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HistoryScan {
     /// Bytes that were taken.

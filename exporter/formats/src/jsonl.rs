@@ -1,9 +1,9 @@
 //! JSON lines: our own events, the files that trainers write beside their checkpoints, and any
 //! object with a step in it.
 //!
-//! Numbers are lenient: bare `NaN` and `Infinity` as Python writes them. Which key is what is told
-//! by the configuration, or by a built-in map that recognises its framework by the keys it always
-//! writes, or by the usual names. torchtitan's structured log, which tells of spans and not of
+//! Numbers are lenient: bare `NaN` and `Infinity` as Python writes them. The meaning of the keys is
+//! given by the configuration, or by a built-in map that recognises its framework by the keys it
+//! always writes, or by the usual names. torchtitan's structured log, which has spans and not
 //! steps, is put together in `titan.rs`.
 
 mod maps;
@@ -31,7 +31,7 @@ pub(crate) struct Jsonl {
     keys: BTreeMap<String, String>,
     titan: Titan,
     tokens: Option<(i64, f64)>,
-    /// All tokens so far and seconds since the start, where a record tells their mean.
+    /// All tokens so far and seconds since the start, where a record has their mean.
     mean: Option<(f64, f64)>,
 }
 
@@ -54,7 +54,7 @@ impl Format for Jsonl {
         }
         let Ok(v @ Value::Map(_)) = Value::parse(line.text.as_bytes()) else { return Outcome::Unmatched };
         if !self.keys.is_empty() {
-            let Some(step) = self.told(&v, line, out) else {
+            let Some(step) = self.configured(&v, line, out) else {
                 return self.give(&v, Found::default(), line, out);
             };
             if step.m.is_empty() && !out.has_nothing(None) && self.knows_all(&v) {
@@ -66,7 +66,7 @@ impl Format for Jsonl {
             let says = !step.m.is_empty() || step.ts.is_some() || out.has_nothing(Some(metric::LOSS));
             return self.give(&v, Found { step: says.then_some(step), ..Found::default() }, line, out);
         }
-        if let Some(record) = titan::Record::of(&v) {
+        if let Some(record) = titan::Record::from_value(&v) {
             return self.titan.read(&record, out);
         }
         let mut found = maps::found(&v, line, out);
@@ -95,8 +95,8 @@ impl Jsonl {
         if matched { Outcome::Matched } else { Outcome::Unmatched }
     }
 
-    /// A record whose keys the configuration tells.
-    fn told(&self, v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
+    /// A record whose keys the configuration gives.
+    fn configured(&self, v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         let step = integer(at(v, self.keys.get("step")?)?)?;
         let mut e = line.step(step);
         for (ours, theirs) in &self.keys {
@@ -119,12 +119,12 @@ impl Jsonl {
         Some(e)
     }
 
-    /// Whether a record has only what the configuration tells of.
+    /// Whether a record has only keys that the configuration gives.
     fn knows_all(&self, v: &Value) -> bool {
         let Value::Map(top) = v else { return false };
-        let told =
+        let configured =
             |key: &String| self.keys.values().any(|path| path == key || path.split('.').next() == Some(key));
-        top.keys().all(told)
+        top.keys().all(configured)
     }
 
     /// What depends on the records before: tokens of one step, and per second.
@@ -143,9 +143,9 @@ impl Jsonl {
         }
     }
 
-    /// LLaMA-Factory tells the mean since its process started, in which a slow hour of a long run
-    /// does not show. The tokens so far divided by it are the time, and two records tell the
-    /// rate between them. What the first of a process tells is its own.
+    /// LLaMA-Factory logs the mean since its process started, in which a slow hour of a long run
+    /// does not show. The tokens so far divided by it are the time, and two records give the rate
+    /// between them. The first of a process keeps its own.
     fn rate(&self, (tokens, at): (f64, f64), e: &mut Event) {
         match self.mean {
             None => {}
@@ -167,7 +167,7 @@ const MAX_PREFIX: usize = 160;
 fn record(text: &str) -> Option<&str> {
     let at = text.find('{').filter(|at| *at <= MAX_PREFIX)?;
     let record = &text[at..];
-    // A dict of Python has single quotes, and a bar stands before it.
+    // A dict of Python has single quotes, and follows a bar.
     let json = at == 0 || record.starts_with("{\"") && record.ends_with('}') && !text[..at].contains('|');
     json.then_some(record)
 }

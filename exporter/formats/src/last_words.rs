@@ -1,13 +1,13 @@
-//! Lines that say that a value is not finite, in place of the step that would have shown it: one
+//! Lines that report a value that is not finite, in place of the step that would have shown it: one
 //! table for every framework.
 //!
 //! Many trainers check the loss before they log it, and stop: torchtitan by an assertion on the
 //! device, Megatron in its backward pass, MaxText and the recipes of vision by an exit. The log
-//! then ends with a finite loss and a sentence. Some say no more of it than a progress bar. What
-//! such a line says becomes a step of its own: the one it names, or the one after the last.
+//! then ends with a finite loss and a sentence, some only with a progress bar. Such a line becomes
+//! a step of its own: the one it names, or the one after the last.
 //!
-//! A sentence that could stand in any text counts only behind a step of training, and not where it
-//! speaks of what may be, or of a batch that was skipped: the run goes on with the next one.
+//! A sentence that could be in any text counts only behind a step of training, and not where it is
+//! about what may be, or about a batch that was skipped: the run goes on with the next one.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ use crate::{generic, number, tags, tqdm};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Loss,
-    /// Or its scale, which says so: the step has no loss that counts.
+    /// Or its scale, which shows it: the step has no loss that counts.
     Gradient,
     /// The loss of an evaluation.
     Evaluation,
@@ -31,9 +31,9 @@ enum What {
 /// A sentence in lower case.
 struct Words {
     text: &'static str,
-    /// `None`: the name in it says so.
+    /// `None`: the name in it decides.
     what: Option<What>,
-    /// Nobody else says so: it counts without a step before it.
+    /// No other program prints it: it counts without a step before it.
     certain: bool,
 }
 
@@ -53,7 +53,8 @@ const fn certain(words: Words) -> Words {
     Words { certain: true, ..words }
 }
 
-/// Who says so is named before each; `upstream.toml` has repository, file, commit and text.
+/// The program that prints it is named before each; `upstream.toml` has repository, file, commit
+/// and text.
 const TABLE: &[Words] = &[
     // torchtitan, trainer.py: an assertion on the device, and the exception that follows from it on
     // a CPU.
@@ -116,7 +117,7 @@ const TABLE: &[Words] = &[
     loss("floatingpointerror: (*'inf')"),
     loss("invalid nan value encountered in the output of a"),
     gradient("invalid nan value encountered in the backward pass of a"),
-    // Exceptions of loops that people write. As a warning it tells of an update that was skipped,
+    // Exceptions of loops that people write. As a warning it means that an update was skipped,
     // which is no end.
     gradient("valueerror: gradient norm is not finite"),
     gradient("runtimeerror: gradient norm is not finite"),
@@ -144,7 +145,7 @@ const MAYBE: &[&str] = &[
 const CONDITIONS: &[&str] = &["if", "when", "whenever", "unless"];
 /// Words of a batch that the run goes on without.
 const SKIPS: &[&str] = &["skip", "skips", "skipped", "skipping", "ignore", "ignores", "ignored", "ignoring"];
-/// And of those, the ones that say so even of an exception: somebody caught it.
+/// And of those, the ones that mean it even of an exception: it was caught.
 const SKIPPING: &[&str] = &["skipping", "ignoring"];
 /// Words of a run that stops, whatever it skipped before.
 const STOPS: &[&str] = &["stopping", "aborting", "exiting", "ending", "terminating"];
@@ -155,32 +156,32 @@ const STEPS: &[&str] = &["step", "iteration", "iter", "update"];
 /// Longer lines are none of these.
 const MAX_LINE: usize = 4096;
 
-/// What was said of the steps of a log so far.
+/// What was reported of the steps of a log so far.
 #[derive(Debug, Default)]
 pub(crate) struct LastWords {
     last_step: Option<i64>,
-    /// The last step was told to be lost: further words add nothing.
+    /// The last step was reported to be lost: further lines add nothing.
     lost: bool,
-    /// The step whose evaluation was told to be lost.
+    /// The step whose evaluation was reported to be lost.
     evaluation: Option<i64>,
 }
 
 impl LastWords {
-    /// Takes note of what formats made of a line.
-    pub(crate) fn heard(&mut self, events: &[Event]) {
+    /// Notes the events that formats read from a line.
+    pub(crate) fn seen(&mut self, events: &[Event]) {
         for e in events.iter().filter(|e| e.kind == Kind::Step) {
             self.last_step = e.step.or(self.last_step);
             let of = |name: &str| {
                 e.m.get(name).is_some_and(|v| !v.is_finite()) || e.missing.iter().any(|m| m == name)
             };
-            // Beside the loss stand parts of a step in events of their own.
+            // Beside the loss there are parts of a step in events of their own.
             if e.m.get(metric::LOSS).is_some() || !e.missing.is_empty() {
                 self.lost = of(metric::LOSS);
             }
         }
     }
 
-    /// The step that a line says is lost, which no format read.
+    /// The step that is lost by this line, which no format read.
     pub(crate) fn read(&mut self, line: &Line<'_>) -> Option<Event> {
         if self.lost || line.text.len() > MAX_LINE {
             return None;
@@ -203,7 +204,7 @@ impl LastWords {
         Some(e)
     }
 
-    /// The evaluation behind the last step, which each rank may tell of.
+    /// The evaluation behind the last step, which each rank may report.
     fn evaluation(&mut self, line: &Line<'_>) -> Option<Event> {
         if self.evaluation == self.last_step {
             return None;
@@ -234,7 +235,7 @@ fn words(text: &str, training: bool) -> Option<(What, Option<i64>)> {
 /// A sentence in a text.
 struct Found<'a> {
     before: &'a str,
-    /// What stands for its `*`.
+    /// The name in place of its `*`.
     name: &'a str,
     behind: &'a str,
 }
@@ -254,13 +255,12 @@ impl Found<'_> {
     }
 }
 
-/// Whether one of some words stands in a text.
+/// Whether one of some words is in a text.
 fn has(text: &str, list: &[&str]) -> bool {
     text.split(|c: char| !c.is_alphanumeric()).any(|w| list.contains(&w))
 }
 
-/// Whether the name of an exception stands in a text: `RuntimeError:`, and not the level of a
-/// logger.
+/// Whether the name of an exception is in a text: `RuntimeError:`, and not the level of a logger.
 fn raises(lower: &str) -> bool {
     lower.split_whitespace().filter_map(|w| w.strip_suffix(':')).any(|w| {
         let error = w.strip_suffix("error").is_some_and(|kind| kind.ends_with(|c: char| c.is_alphabetic()));
@@ -268,7 +268,7 @@ fn raises(lower: &str) -> bool {
     })
 }
 
-/// Where a sentence stands in a text, if it ends with a word there. A `*` stands for a name.
+/// Where a sentence is in a text, if it ends with a word there. A `*` stands for a name.
 fn found<'a>(lower: &'a str, words: &str) -> Option<Found<'a>> {
     let (words, then) = words.split_once('*').unwrap_or((words, ""));
     let (before, rest) = number::split_once(lower, words)?;
@@ -280,7 +280,7 @@ fn found<'a>(lower: &'a str, words: &str) -> Option<Found<'a>> {
         let (name, behind) = number::split_once(rest, then)?;
         return Some(Found { before, name, behind });
     }
-    // `loss is inf` is also said of `infinite`.
+    // `loss is inf` is also the beginning of `loss is infinite`.
     let behind = rest.trim_start_matches("inite").trim_start_matches("inity");
     (!behind.starts_with(goes_on)).then_some(Found { before, name: "", behind })
 }

@@ -9,20 +9,20 @@ use crate::file_format::{Chunk, FileFormat, Pushed};
 use crate::format::Out;
 use crate::number;
 
-/// What stands there instead of a number when the weights were converted from elsewhere.
+/// The content in place of a number when the weights were converted from elsewhere.
 const RELEASE: &str = "release";
 
 #[derive(Debug)]
 pub(crate) struct Latest {
     /// Directory that holds the checkpoints.
     dir: String,
-    /// Iteration told last.
-    told: Option<i64>,
+    /// Iteration published last.
+    last_published: Option<i64>,
 }
 
 impl Latest {
     pub(crate) fn new(path: &Path) -> Self {
-        Self { dir: path.parent().map(|p| p.display().to_string()).unwrap_or_default(), told: None }
+        Self { dir: path.parent().map(|p| p.display().to_string()).unwrap_or_default(), last_published: None }
     }
 }
 
@@ -43,7 +43,7 @@ impl FileFormat for Latest {
         let Some((step, "")) = number::integer(text).filter(|(step, _)| *step >= 0) else {
             return Pushed { bad_records: 1, ..done };
         };
-        if self.told.replace(step) != Some(step) {
+        if self.last_published.replace(step) != Some(step) {
             let mut e = Event { step: Some(step), ckpt: Some(CkptPhase::End), ..Event::new(Kind::Ckpt) };
             let path = format!("{}/iter_{step:07}", self.dir);
             e.extra.insert("path".into(), Value::Text(path.chars().take(stepwatch_wire::MAX_TEXT).collect()));
@@ -52,13 +52,13 @@ impl FileFormat for Latest {
         done
     }
 
-    /// The iteration told last, plus one; 0 before any.
+    /// The iteration published last, plus one; 0 before any.
     fn position(&self) -> u64 {
-        self.told.map_or(0, |step| step.unsigned_abs() + 1)
+        self.last_published.map_or(0, |step| step.unsigned_abs() + 1)
     }
 
     fn resume(&mut self, position: u64, _last_step: Option<i64>) {
-        self.told = position.checked_sub(1).and_then(|step| i64::try_from(step).ok());
+        self.last_published = position.checked_sub(1).and_then(|step| i64::try_from(step).ok());
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_each_checkpoint_once() {
+    fn publishes_each_checkpoint_once() {
         let mut r = reader();
         let mut out = Vec::new();
         for text in ["", "1000", "1000\n", "release", "2000\n"] {
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_not_told_again() {
+    fn a_published_checkpoint_is_not_published_again() {
         let (mut first, mut out) = (reader(), Vec::new());
         first.push(b"1000", false, &mut out);
         let mut second = reader();

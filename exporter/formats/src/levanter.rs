@@ -2,8 +2,8 @@
 //! Progress on:train 1.14kit/10.0kit rate:1.1it/s remaining:2:25:00 elapsed:17:00
 //! postfix:loss=7.5`, once a minute.
 //!
-//! What stands before `::` is taken off before. Thousands of steps are printed with three digits,
-//! so that such a step is only about right, and two bars may tell the same one. Its `json_logger`
+//! What precedes `::` is taken off before. Thousands of steps are printed with three digits, so
+//! that such a step is only about right, and two bars may have the same one. Its `json_logger`
 //! writes exact records, which `jsonl` reads.
 
 use stepwatch_wire::names::metric;
@@ -29,8 +29,8 @@ impl Format for Levanter {
         let checkpoint =
             [("Saving checkpoint to ", CkptPhase::Start), ("Saved checkpoint to ", CkptPhase::End)];
         for (words, phase) in checkpoint {
-            let told = line.text.strip_prefix(words).and_then(|rest| rest.rsplit_once(" for step "));
-            let Some((path, step)) = told else { continue };
+            let saved = line.text.strip_prefix(words).and_then(|rest| rest.rsplit_once(" for step "));
+            let Some((path, step)) = saved else { continue };
             let Some((step, "")) = number::integer(step) else { continue };
             let mut e = line.checkpoint(phase, Some(step));
             e.extra.insert("path".into(), Value::Text(path.chars().take(MAX_TEXT).collect()));
@@ -46,7 +46,7 @@ impl Format for Levanter {
 }
 
 impl Levanter {
-    /// A drawing of the bar of training; false if it tells nothing new.
+    /// A drawing of the bar of training; false if it has nothing new.
     fn progress(&mut self, bar: &str, line: &Line<'_>, out: &mut Out<'_>) -> bool {
         let Some(n) =
             number::human(&bar.replacen("kit/", "K/", 1).replacen("Mit/", "M/", 1)).map(|n| n.value)
@@ -70,7 +70,7 @@ impl Levanter {
         if e.m.is_empty() && !missed || !(new || lost) {
             return false;
         }
-        // The numbers of a step that was told stay as they are.
+        // The numbers of a step that was published stay as they are.
         e.step = Some(step + i64::from(!new));
         self.last_step = Some(step);
         out.push(e);

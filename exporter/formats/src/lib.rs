@@ -5,8 +5,9 @@
 //! sees one complete line at a time with everything stripped that launchers put round it (ranks,
 //! ANSI colours, container runtimes, time stamps, progress bars that redraw themselves), and may
 //! remember what a few numbers of earlier lines were. [`LogReader`] holds them together: it strips
-//! the line, asks the format it was told to use or finds out which one the file is written in, and
-//! counts. What loggers put before a message is taken off where nobody reads the line with it.
+//! the line, asks the format that the configuration names or finds out which one the file is
+//! written in, and counts. What loggers put before a message is taken off where no format reads the
+//! line with it.
 //!
 //! Pure: no file, clock, thread or socket. The exporter's tails and the alerter's `backtest` read
 //! the same logs through the same code.

@@ -18,13 +18,13 @@ const MAX_COLUMNS: usize = 2048;
 #[derive(Debug, Default)]
 pub(crate) struct LightningCsv {
     scalars: Scalars,
-    /// Rows that were told.
-    told: usize,
+    /// Rows that were published.
+    published: usize,
     /// Where the last turn stopped.
     going: Going,
 }
 
-/// The file is gone through twice, so that nothing is told of one that is written anew just now.
+/// The file is gone through twice, so that nothing is published of one that is being rewritten.
 #[derive(Debug, Default)]
 struct Going {
     rows: Rows,
@@ -59,7 +59,7 @@ impl Rows {
     fn byte(&mut self, byte: u8) -> bool {
         self.offset += 1;
         if byte != b'\n' {
-            // Nobody writes one within a line.
+            // No writer has one within a line.
             self.filled |= byte != b'\r';
             self.cut |= self.line.len() >= self.keeps;
             if !self.cut {
@@ -89,7 +89,7 @@ impl Rows {
     }
 }
 
-/// What the header says of each column.
+/// The meaning of each column, by the header.
 #[derive(Debug)]
 struct Columns {
     step: usize,
@@ -127,8 +127,8 @@ impl LightningCsv {
                 columns.is_some()
             }
             Some(columns) => {
-                if rows.lines > self.told + 1 {
-                    self.told = rows.lines - 1;
+                if rows.lines > self.published + 1 {
+                    self.published = rows.lines - 1;
                     if rows.cut {
                         pushed.oversized += 1;
                     } else {
@@ -185,11 +185,11 @@ impl FileFormat for LightningCsv {
             if ended {
                 // What has no end yet is being written.
                 let Some(found) = rows.lines.checked_sub(1) else { return Ok(Pushed::default()) };
-                if found < self.told {
+                if found < self.published {
                     if !whole.at_rest {
                         return Ok(Pushed::default()); // caught while it is written anew
                     }
-                    self.told = 0; // another run began in the same directory
+                    self.published = 0; // another run began in the same directory
                 }
                 self.going = Going { found: Some(found), ..Going::default() };
             }
@@ -214,13 +214,13 @@ impl FileFormat for LightningCsv {
         Ok(pushed)
     }
 
-    /// Rows that were told.
+    /// Rows that were published.
     fn position(&self) -> u64 {
-        self.told as u64
+        self.published as u64
     }
 
     fn resume(&mut self, position: u64, last_step: Option<i64>) {
-        self.told = usize::try_from(position).unwrap_or(0);
+        self.published = usize::try_from(position).unwrap_or(0);
         if let Some(step) = last_step.filter(|_| position > 0) {
             self.scalars.axis.resume(step);
         }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_header_tells_nothing_twice() {
+    fn a_new_header_publishes_nothing_twice() {
         let mut r = reader();
         assert_eq!(push(&mut r, SHORT).len(), 3);
         assert_eq!(push(&mut r, &LONG[..70]).len(), 0, "while it is written");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_table_is_told_part_by_part() {
+    fn a_long_table_is_published_part_by_part() {
         let rows: Vec<String> = (0..5000).map(|n| format!("{n},2.5\n")).collect();
         let text = format!("step,loss\n{}", rows.concat());
         let bytes = |buffer: &mut [u8], at: u64| {
@@ -319,19 +319,19 @@ mod tests {
             buffer[..n].copy_from_slice(&rest[..n]);
             Ok(n)
         };
-        let (mut r, mut begins, mut told) = (reader(), true, Vec::new());
+        let (mut r, mut begins, mut published) = (reader(), true, Vec::new());
         loop {
             let mut out = Vec::new();
             let whole = Whole { read: &bytes, len: text.len() as u64, at_rest: false, begins };
             let more = r.read(&whole, &mut out).unwrap().more;
             assert!(out.len() <= TURN_EVENTS + 1, "{} events", out.len());
-            told.extend(out.iter().map(|e| e.step.unwrap()));
+            published.extend(out.iter().map(|e| e.step.unwrap()));
             begins = false;
             if !more {
                 break;
             }
         }
-        assert_eq!((told, r.position()), ((0..5000).collect(), 5000));
+        assert_eq!((published, r.position()), ((0..5000).collect(), 5000));
     }
 
     #[test]

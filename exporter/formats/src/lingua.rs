@@ -1,8 +1,8 @@
 //! Meta Lingua: `0: INFO    24-10-21 10:00:00.123456 - 0:00:10 - step: 10  acc: 0  loss:  9.1234
 //! grad: 1.23e+00  flops: 4.0e+14  …`.
 //!
-//! `wps` is per GPU of a tensor-parallel group of one; a gradient norm of -1 says that no optimizer
-//! step was taken.
+//! `wps` is per GPU of a tensor-parallel group of one; a gradient norm of -1 means that no
+//! optimizer step was taken.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event};

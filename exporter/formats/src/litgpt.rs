@@ -110,7 +110,7 @@ fn head(text: &str) -> Option<Head<'_>> {
     (rest.contains("iter time:") && step >= 0).then_some(Head { iteration, step, rest })
 }
 
-/// What stands behind `loss`, `loss train:`, `loss train (curr):`.
+/// The text after `loss`, `loss train:`, `loss train (curr):`.
 fn value<'t>(rest: &'t str, name: &str) -> Option<&'t str> {
     let (_, rest) = rest.split_once(name)?;
     let rest = rest.trim_start().strip_prefix("train").unwrap_or(rest).trim_start();

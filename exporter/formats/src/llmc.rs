@@ -84,7 +84,7 @@ fn main_log(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
                     _ => None,
                 };
             }
-            out.tells_of_loss(&e).then_some(e)
+            out.reports_loss(&e).then_some(e)
         }
         _ => None,
     }
@@ -115,7 +115,7 @@ fn console(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         e.m.remove(metric::MFU_REPORTED);
     }
     e.m.get(metric::STEP_TIME)?;
-    out.tells_of_loss(&e).then_some(e)
+    out.reports_loss(&e).then_some(e)
 }
 
 #[cfg(test)]

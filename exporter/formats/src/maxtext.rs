@@ -19,7 +19,7 @@ pub(crate) struct MaxText {
 impl Format for MaxText {
     fn line(&mut self, line: &Line<'_>, out: &mut Out<'_>) -> Outcome {
         let behind = |words: &str| line.text.split_once(words).map(|(_, rest)| rest);
-        // Around a profile it names the step and tells no times.
+        // Around a profile the line has the step and no times.
         let step = behind("completed step: ")
             .or_else(|| behind("completed profiler activation/deactivation step: "));
         if let Some(rest) = step {
@@ -31,7 +31,7 @@ impl Format for MaxText {
             return read(rest, "=", line.eval(None, "eval"), out);
         }
         if let Some(event) = checkpoint(line) {
-            // Orbax begins no save before the last one is done, also where nothing said so.
+            // Orbax begins no save before the last one is done, also where no line shows its end.
             let before = self.saving.take().filter(|_| event.ckpt == Some(CkptPhase::Start));
             before.into_iter().for_each(|step| out.push(line.checkpoint(CkptPhase::End, Some(step))));
             self.saving = event.step.filter(|_| event.ckpt == Some(CkptPhase::Start));
@@ -45,8 +45,8 @@ impl Format for MaxText {
 }
 
 /// `Saved a checkpoint at step 2.`, in small letters until 2024; or `Started an asynchronous
-/// checkpoint save for step 2`, which Orbax says to be done: `Finished async_save (blocking +
-/// background). Time taken: 12.3s. directory=gs://bucket/run/checkpoints/2`.
+/// checkpoint save for step 2`, whose end Orbax logs: `Finished async_save (blocking + background).
+/// Time taken: 12.3s. directory=gs://bucket/run/checkpoints/2`.
 fn checkpoint(line: &Line<'_>) -> Option<Event> {
     let behind = |words: &str| line.text.split_once(words).map(|(_, rest)| rest);
     if let Some(rest) = behind("aved a checkpoint at step ") {
@@ -78,7 +78,7 @@ fn read(text: &str, separator: &str, mut e: Event, out: &mut Out<'_>) -> Outcome
         };
         out.metric(&mut e, name, value, 1.0);
     }
-    if !out.tells_of_loss(&e) {
+    if !out.reports_loss(&e) {
         return Outcome::Unmatched;
     }
     out.push(e);

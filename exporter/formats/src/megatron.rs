@@ -36,7 +36,7 @@ pub(crate) struct Megatron {
     main_loss: Option<String>,
     /// TFLOP/s that were printed for the next step line.
     tflops: Option<f64>,
-    /// It tells of its checkpoints itself, so what its engine tells of them is the same again.
+    /// It prints its checkpoints itself, so what its engine prints of them is a duplicate.
     own_checkpoints: bool,
     /// What its engine is saving.
     saving: Saving,
@@ -108,7 +108,7 @@ fn step_line(text: &str) -> Option<(i64, core::str::Split<'_, char>)> {
 }
 
 impl Megatron {
-    /// A line that tells of something else than a step.
+    /// A line about something else than a step.
     fn beside(&mut self, last_step: Option<i64>, line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
         if let Some(event) = side::validation(line, out) {
             self.pause.end(last_step, line, out);
@@ -119,7 +119,7 @@ impl Megatron {
             return Some(event);
         }
         if let Some(event) = side::engine_checkpoint(line).filter(|_| !self.own_checkpoints) {
-            self.saving.heard(&event);
+            self.saving.seen(&event);
             return Some(event);
         }
         side::end(line, last_step)
@@ -185,7 +185,7 @@ impl Megatron {
         }
     }
 
-    /// Says which losses the line should have carried.
+    /// Sets which losses the line should have had.
     fn settle_losses(&self, step: i64, e: &mut Event) {
         let skipped = e.m.get(metric::SKIPPED).unwrap_or(0.0);
         let window = self.before.map(|b| step - b.step).filter(|w| *w > 0);
@@ -211,7 +211,7 @@ impl Megatron {
         }
     }
 
-    /// Tokens of one step, from what the line tells of them.
+    /// Tokens of one step, from the numbers of the line.
     fn tokens(&self, step: i64, e: &mut Event) {
         let by_counter = self.before.and_then(|b| {
             let (now, then) = (e.m.get("consumed_tokens")?, b.consumed_tokens?);
@@ -313,7 +313,7 @@ fn auxiliary(key: &str) -> bool {
         .any(|part| key.contains(part))
 }
 
-/// Lines that only this family prints and that say nothing about a step.
+/// Lines that only this family prints and that have no step.
 fn noise(text: &str) -> bool {
     const PREFIXES: &[&str] = &[
         "[Rank ",

@@ -98,8 +98,8 @@ fn evaluation(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
 
 /// `Saved model parameters to: /base_checkpoints/d20/model_021400.pt`, behind a logger's prefix.
 fn checkpoint(line: &Line<'_>) -> Option<Event> {
-    let told = |words: &str| line.text.split_once(words).map(|(_, path)| path.trim());
-    let path = told("Saved model parameters to: ").or_else(|| told("Saved parameters to: "))?;
+    let after = |words: &str| line.text.split_once(words).map(|(_, path)| path.trim());
+    let path = after("Saved model parameters to: ").or_else(|| after("Saved parameters to: "))?;
     let (_, name) = path.rsplit_once("model_")?;
     let (step, ".pt") = number::integer(name)? else { return None };
     let mut e = line.checkpoint(CkptPhase::End, Some(step));

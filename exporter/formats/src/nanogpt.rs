@@ -23,8 +23,8 @@ impl Format for NanoGpt {
             Some(("iter", rest)) => (Kind::Step, rest),
             Some(("step", rest)) => (Kind::Eval, rest),
             Some(("saving", rest)) if rest.starts_with("checkpoint to ") => {
-                let told = self.saving.begin(self.evaluated, line, out);
-                return if told { Outcome::Matched } else { Outcome::Unmatched };
+                let published = self.saving.begin(self.evaluated, line, out);
+                return if published { Outcome::Matched } else { Outcome::Unmatched };
             }
             _ => return Outcome::Unmatched,
         };
@@ -55,7 +55,7 @@ impl Format for NanoGpt {
         if e.m.get(metric::MFU_REPORTED).is_some_and(|v| v < 0.0) {
             e.m.remove(metric::MFU_REPORTED);
         }
-        if !out.tells_of_loss(&e) {
+        if !out.reports_loss(&e) {
             return Outcome::Unmatched;
         }
         match kind {

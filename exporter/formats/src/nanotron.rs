@@ -37,7 +37,7 @@ impl Format for Nanotron {
     }
 }
 
-/// What stands behind `10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: `, and when it was written.
+/// The text after `10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: `, and when it was written.
 fn message<'a>(line: &Line<'a>) -> Option<(&'a str, Option<f64>)> {
     if line.text.starts_with("iteration: ") {
         return Some((line.text, line.ts));
@@ -85,14 +85,14 @@ fn set(e: &mut Event, name: &str, text: &str, divisor: f64, out: &mut Out<'_>) {
     }
 }
 
-/// A number and its quantum. Infinity is told to be larger than the largest suffix: `infE`.
+/// A number and its quantum. Infinity is printed as larger than the largest suffix: `infE`.
 fn read(text: &str) -> Option<(f64, Option<f64>)> {
     let text = text.trim();
     let text = text.strip_suffix('E').filter(|t| t.ends_with("inf")).unwrap_or(text);
     let n = number::human(text)?;
     let mantissa = text.split(['e', 'E']).next().unwrap_or(text).trim_start_matches(['-', '0', '.']);
     let digits = mantissa.bytes().filter(u8::is_ascii_digit).count();
-    // Forks that print more digits tell their own resolution.
+    // Forks that print more digits have their own resolution.
     let quantum = if digits as i32 > DIGITS { n.quantum } else { number::quantum_of_digits(n.value, DIGITS) };
     Some((n.value, quantum))
 }

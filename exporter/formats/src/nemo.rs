@@ -54,8 +54,8 @@ impl Nemo {
         let (iteration, total) = number::integer(iteration)?;
         number::integer(total.strip_prefix('/')?)?;
         let fields = || rest.split(" | ").filter_map(|f| f.split_once(": "));
-        let told = fields().find(|(k, _)| *k == "global_step").and_then(|(_, v)| number::integer(v));
-        let step = told.map_or(iteration, |(n, _)| n);
+        let global_step = fields().find(|(k, _)| *k == "global_step").and_then(|(_, v)| number::integer(v));
+        let step = global_step.map_or(iteration, |(n, _)| n);
         let mut e = line.step(step);
         out.metric(&mut e, metric::EPOCH, epoch, 1.0);
         let mut val_loss = None;
@@ -116,7 +116,7 @@ fn automodel(line: &Line<'_>, out: &mut Out<'_>) -> Option<Event> {
             _ => out.metric(&mut e, key, value, 1.0),
         };
     }
-    out.tells_of_loss(&e).then_some(e)
+    out.reports_loss(&e).then_some(e)
 }
 
 /// A number with four significant digits, or a whole one with all of its digits.
@@ -127,9 +127,9 @@ fn printed(e: &mut Event, name: &str, text: &str, divisor: f64, out: &mut Out<'_
     out.number(e, name, n.value / divisor, quantum.map(|q| q / divisor));
 }
 
-/// `Global Checkpoint Save : Rank: 0 : Iteration: 24 : … : Save duration: 25.537s` tells of the
-/// synchronous part of a save that may still go on, `Successfully saved checkpoint from iteration
-/// 24 to /ckpt/step=24.ckpt` of its end.
+/// `Global Checkpoint Save : Rank: 0 : Iteration: 24 : … : Save duration: 25.537s` is the end of
+/// the synchronous part of a save that may still go on, `Successfully saved checkpoint from
+/// iteration 24 to /ckpt/step=24.ckpt` is the end of the save.
 fn checkpoint(line: &Line<'_>) -> Option<Event> {
     if let Some((_, rest)) = line.text.split_once("Global Checkpoint Save : Rank: 0 : Iteration: ") {
         return Some(line.checkpoint(CkptPhase::Start, Some(number::integer(rest)?.0)));

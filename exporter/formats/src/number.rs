@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_told_how_finely_it_was_printed() {
+    fn an_event_keeps_how_finely_it_was_printed() {
         let mut r = Resolution::default();
         for (name, text) in
             [("loss", "2.34"), ("lr", "0.000123456789"), ("mine", "0.5"), ("grad_norm", "1.2")]

@@ -2,7 +2,7 @@
 //! `train/CE loss=2.345`, `optim/total grad norm=0.4312`, … on lines of their own. Steps that
 //! collect no metrics are headers alone.
 //!
-//! Nothing marks the end of a record: it is given out when something else is printed, or when the
+//! Nothing marks the end of a record: it is published when something else is printed, or when the
 //! log rests. Numbers have four decimals below one and fewer above; no step of theirs is hidden by
 //! dropped zeros.
 
@@ -20,8 +20,8 @@ use crate::tags;
 
 /// Evaluation sets in one record.
 const MAX_SETS: usize = 64;
-/// A rate printed more coarsely than this tells less of the time of a step than the stamps of the
-/// lines do.
+/// A rate printed more coarsely than this gives the time of a step less exactly than the stamps of
+/// the lines do.
 const COARSE: f64 = 0.01;
 
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ struct Step {
     event: Event,
     /// Names whose value is `None`.
     nothing: Vec<&'static str>,
-    /// It was given out already: then only what came after is told.
+    /// It was published already: then only what came after is published.
     given: bool,
 }
 
@@ -148,7 +148,7 @@ impl Olmo {
         true
     }
 
-    /// Gives out the record that was being read; false if there was none.
+    /// Publishes the record that was being read; false if there was none.
     fn close(&mut self, out: &mut Out<'_>) -> bool {
         match self.open.take() {
             Some(Record::Step(step)) => {
@@ -208,8 +208,8 @@ impl Olmo {
     }
 }
 
-/// What the logger's prefix (`HOST:0\tolmo_core.train.trainer:62\tINFO\t`, `INFO
-/// [olmo.train:816, rank=0] `) stands before.
+/// The text after the logger's prefix (`HOST:0\tolmo_core.train.trainer:62\tINFO\t`, `INFO
+/// [olmo.train:816, rank=0] `).
 fn message(text: &str) -> &str {
     if let Some((_, message)) = text.split_once("\tINFO\t") {
         return message;
@@ -258,7 +258,7 @@ fn of_step(key: &str, n: Number<'_>, e: &mut Event, out: &mut Out<'_>) {
             out.number(e, "memory_gib", n.value, n.quantum);
         }
         _ => {
-            // Every parameter group has its rate; the first stands for all.
+            // Every parameter group has its rate; the first one is taken.
             let tag = tags::canonical(key).filter(|(name, _)| e.m.get(name).is_none());
             let (name, divisor) = tag.unwrap_or((key, 1.0));
             out.number(e, name, n.value / divisor, n.quantum.map(|q| q / divisor));

@@ -5,8 +5,8 @@
 //! 3.50it/s, gpt_loss=2.34, lr=1e-5, grad_norm=0.5]`. Its steps are micro-batches, and are counted
 //! on over the epochs. It is drawn with the numbers of a batch before that is counted. The
 //! evaluation behind it has a bar with the mean so far. At its end it may be drawn full with the
-//! mean of the batches before the last, then with the whole mean: it is told when something else is
-//! printed, or nothing for a while.
+//! mean of the batches before the last, then with the whole mean: it is published when something
+//! else is printed, or nothing for a while.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Value};
@@ -45,7 +45,7 @@ struct Evaluated {
     /// The step that its description names.
     at: i64,
     postfix: String,
-    /// What it says, until it is given out.
+    /// Its event, until it is published.
     event: Option<Event>,
 }
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_evaluation_is_told_when_the_log_rests() {
+    fn the_last_evaluation_is_published_when_the_log_rests() {
         let mut r = LogReader::new(None).unwrap();
         let mut e = Vec::new();
         for line in [&sft(12), FULL[0], FULL[1]] {

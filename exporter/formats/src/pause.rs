@@ -1,7 +1,7 @@
-//! Pauses between two steps that a log announces: they are no hang, however long they are silent.
+//! Pauses between two steps that a log announces: they are no hang, however long they are.
 //!
-//! A pause is only told where the same log tells steps too: whoever says that it began must be able
-//! to say that it ended.
+//! A pause is only published where the same log has steps too: a log that shows its beginning must
+//! be able to show its end.
 
 use stepwatch_wire::{CkptPhase, Edge, Event, Kind};
 
@@ -14,7 +14,7 @@ pub(crate) struct Evaluation {
 }
 
 impl Evaluation {
-    /// Telling it again while it lasts changes nothing.
+    /// Repeating it while it lasts changes nothing.
     pub(crate) fn begin(&mut self, last_step: Option<i64>, line: &Line<'_>, out: &mut Out<'_>) {
         if last_step.is_some() && !self.open {
             self.open = true;
@@ -59,8 +59,8 @@ impl Saving {
         step.is_some()
     }
 
-    /// The log told of a checkpoint by itself: of its beginning, or of its end.
-    pub(crate) fn heard(&mut self, checkpoint: &Event) {
+    /// The log reported a checkpoint by itself: its beginning, or its end.
+    pub(crate) fn seen(&mut self, checkpoint: &Event) {
         self.open = checkpoint.step.filter(|_| checkpoint.ckpt == Some(CkptPhase::Start));
     }
 

@@ -13,7 +13,7 @@ use crate::number;
 #[derive(Debug, Default)]
 pub(crate) struct Progress;
 
-/// What a line tells of a checkpoint's numbers: key, our name, divisor.
+/// What a line contains of a checkpoint's numbers: key, our name, divisor.
 const NUMBERS: &[(&str, &str, f64)] = &[
     ("Job throughput", metric::TFLOPS_REPORTED, 1.0),
     ("Cumulative throughput", "cumulative_tflops_reported", 1.0),

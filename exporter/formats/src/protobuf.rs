@@ -8,7 +8,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
-/// What a field holds; what it means depends on the message.
+/// The content of a field; its meaning depends on the message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value<'a> {
     Varint(u64),

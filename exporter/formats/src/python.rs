@@ -133,7 +133,7 @@ impl<'a> PythonReader<'a> {
         }
     }
 
-    /// The first argument of a call stands for it; the others (`device='cuda:0'`) are stepped over.
+    /// The first argument of a call is its value; the others (`device='cuda:0'`) are stepped over.
     fn call(&mut self) -> Option<Value> {
         self.eat('(');
         let v = self.value()?;

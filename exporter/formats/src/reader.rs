@@ -1,9 +1,9 @@
 //! A log as a whole: strips each line, finds out which format it is written in, and counts.
 
+mod origins;
 mod rival;
 #[cfg(test)]
 mod tests;
-mod voice;
 
 use core::cell::Cell;
 use core::fmt;
@@ -11,7 +11,7 @@ use core::fmt;
 use stepwatch_wire::{Event, Kind};
 
 use crate::absent::Absent;
-use crate::clean::{self, Cleaned, KEPT_BYTES, MAX_JOINED_BYTES, Speaker};
+use crate::clean::{self, Cleaned, KEPT_BYTES, MAX_JOINED_BYTES, Origin};
 use crate::format::{Format, Line, Out, Outcome};
 use crate::jsonl::Jsonl;
 use crate::last_words::LastWords;
@@ -19,20 +19,20 @@ use crate::number::Resolution;
 use crate::registry::{self, Belief, FORMATS};
 use crate::rule::{self, Rule, RuleError, Rules};
 use crate::time::Stamp;
+use origins::{Origins, is_foreign};
 use rival::Rival;
-use voice::{Voice, is_foreign};
 
 /// Entries of a key map.
 pub const MAX_KEYS: usize = 64;
 
 /// Reads the lines of one log.
 ///
-/// With no format given, every format looks at every line until one reads a record. That one is
-/// trusted from then on, but not for ever: when another reads several lines in a row of which the
-/// trusted one knew nothing (a new job of another framework in the same file, or a first guess gone
-/// wrong), it takes over and loses none of them. An engine, which prints beside whatever uses it,
-/// gives way to the first record of a trainer; the last resort, which reads any line with a step
-/// and a loss in it, is asked after all others even when it is trusted.
+/// With no format given, every format is tried on every line until one reads a record. That one is
+/// trusted from then on, but not for ever: when another reads several lines in a row that the
+/// trusted one did not match (a new job of another framework in the same file, or a wrong first
+/// guess), it takes over and loses none of them. An engine, which prints beside the trainer that
+/// uses it, gives way to the first record of a trainer; the last resort, which reads any line with
+/// a step and a loss in it, is tried after all others even when it is trusted.
 #[derive(Debug)]
 pub struct LogReader {
     candidates: Vec<Candidate>,
@@ -41,7 +41,7 @@ pub struct LogReader {
     /// It has read a record of training, and not only of a checkpoint or an end.
     proven: bool,
     rival: Option<Rival>,
-    voice: Voice,
+    origins: Origins,
     resolution: Resolution,
     /// The pieces of a line that a container runtime cut, so far.
     joined: String,
@@ -49,9 +49,9 @@ pub struct LogReader {
     joined_is_cut: bool,
     utc_offset: f64,
     local_stamp: Option<f64>,
-    /// The goodbye, once the log has said it and no step came after it.
+    /// The goodbye, once the log has one and no step came after it.
     ended: Option<Event>,
-    /// A candidate read the line that is looked at, believed or not.
+    /// A candidate read the line that is looked at, trusted or not.
     read: bool,
     last_words: LastWords,
     counters: Counters,
@@ -80,8 +80,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// One that the configuration asks for.
-    fn told(name: &'static str, format: Box<dyn Format>) -> Self {
+    /// One that the configuration names.
+    fn configured(name: &'static str, format: Box<dyn Format>) -> Self {
         Self { name, format, belief: Belief::Trainer, absent: Absent::default() }
     }
 }
@@ -104,7 +104,7 @@ impl LogReader {
             .map(|f| Candidate {
                 name: f.name,
                 format: (f.new)(),
-                belief: if wanted.is_none() { Belief::of(f.name) } else { Belief::Trainer },
+                belief: if wanted.is_none() { Belief::for_format(f.name) } else { Belief::Trainer },
                 absent: Absent::default(),
             })
             .collect();
@@ -114,14 +114,14 @@ impl LogReader {
         }
     }
 
-    /// JSON lines whose keys are told: ours (`step`, `ts`, `loss`, `grad_norm`, any metric) to
+    /// JSON lines whose keys are given: ours (`step`, `ts`, `loss`, `grad_norm`, any metric) to
     /// theirs, dotted for nested objects.
     pub fn with_keys<'a>(keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let format = Box::new(Jsonl::with_keys(keys.into_iter().take(MAX_KEYS)));
-        Self::over(vec![Candidate::told("jsonl", format)], true)
+        Self::over(vec![Candidate::configured("jsonl", format)], true)
     }
 
-    /// Lines that a rule of the configuration tells how to read.
+    /// Lines that are read by a rule of the configuration.
     pub fn with_rule(rule: &Rule) -> Result<Self, RuleError> {
         Self::with_rules(core::slice::from_ref(rule))
     }
@@ -129,7 +129,7 @@ impl LogReader {
     /// Lines of several kinds, each with its own rule; the first that reads a line has it.
     pub fn with_rules(rules: &[Rule]) -> Result<Self, RuleError> {
         let format = Box::new(Rules::new(rules)?);
-        Ok(Self::over(vec![Candidate::told(rule::NAME, format)], true))
+        Ok(Self::over(vec![Candidate::configured(rule::NAME, format)], true))
     }
 
     fn over(candidates: Vec<Candidate>, settled: bool) -> Self {
@@ -138,7 +138,7 @@ impl LogReader {
             current: settled.then_some(0),
             proven: false,
             rival: None,
-            voice: Voice::default(),
+            origins: Origins::default(),
             resolution: Resolution::default(),
             joined: String::new(),
             joined_is_cut: false,
@@ -165,14 +165,13 @@ impl LogReader {
         &self.resolution
     }
 
-    /// Tells by how many seconds local time stamps of this log are ahead of UTC (0 if it is not
-    /// told).
+    /// Sets by how many seconds local time stamps of this log are ahead of UTC (0 by default).
     pub fn set_utc_offset(&mut self, seconds: f64) {
         self.utc_offset = seconds;
     }
 
-    /// The last time stamp without a zone that stood before a line, as if it were UTC. Whoever
-    /// knows when that line was written can tell the zone from it.
+    /// The last time stamp without a zone that preceded a line, as if it were UTC. The zone follows
+    /// from it and the time at which that line was written.
     pub fn local_stamp(&self) -> Option<f64> {
         self.local_stamp
     }
@@ -198,15 +197,15 @@ impl LogReader {
         self.joined.shrink_to(KEPT_BYTES);
     }
 
-    /// Reads one line without its line ending, and appends what it says to `out`. A progress bar
-    /// that redraws itself with `\r` may be one line or many. Of several records on one line
-    /// the best outcome is returned.
+    /// Reads one line without its line ending, and appends its events to `out`. A progress bar that
+    /// redraws itself with `\r` may be one line or many. Of several records on one line the best
+    /// outcome is returned.
     pub fn line(&mut self, line: &str, out: &mut Vec<Event>) -> Outcome {
         let plain = clean::strip_ansi(line);
-        let mut speaker = Speaker::default();
+        let mut origin = Origin::default();
         let mut best = None;
         for segment in clean::segments(&plain) {
-            let outcome = self.segment(segment, &mut speaker, out);
+            let outcome = self.segment(segment, &mut origin, out);
             best = Some(best.map_or(outcome, |b: Outcome| b.better(outcome)));
         }
         best.unwrap_or(Outcome::Ignored)
@@ -219,25 +218,25 @@ impl LogReader {
             c.format.rest(&mut Out::of_part(out, &mut self.resolution, &mut c.absent));
         }
         self.keep_ended(first, out);
-        self.voice.name(Speaker::default(), &mut out[first..]);
+        self.origins.name(Origin::default(), &mut out[first..]);
     }
 
-    fn segment(&mut self, segment: &str, speaker: &mut Speaker, out: &mut Vec<Event>) -> Outcome {
+    fn segment(&mut self, segment: &str, origin: &mut Origin, out: &mut Vec<Event>) -> Outcome {
         if let Some(record) = clean::docker(segment) {
             if record.partial {
                 return self.piece(&record.text);
             }
             let whole = self.whole(&record.text);
-            let outcomes = clean::segments(&whole).map(|s| self.words(s, record.stamp, speaker, out));
+            let outcomes = clean::segments(&whole).map(|s| self.words(s, record.stamp, origin, out));
             return outcomes.reduce(Outcome::better).unwrap_or(Outcome::Ignored);
         }
         match clean::container(segment.trim_start()) {
             Some((_, piece, true)) => self.piece(piece),
             Some((stamp, rest, false)) if !self.joined.is_empty() => {
                 let whole = self.whole(rest);
-                self.words(&whole, Some(stamp), speaker, out)
+                self.words(&whole, Some(stamp), origin, out)
             }
-            _ => self.words(segment, None, speaker, out),
+            _ => self.words(segment, None, origin, out),
         }
     }
 
@@ -264,14 +263,14 @@ impl LogReader {
         &mut self,
         raw: &str,
         outer: Option<Stamp>,
-        speaker: &mut Speaker,
+        origin: &mut Origin,
         out: &mut Vec<Event>,
     ) -> Outcome {
         let c = clean::strip(raw);
         if c.text.is_empty() {
             return Outcome::Ignored;
         }
-        *speaker = c.speaker.within(*speaker);
+        *origin = c.origin.within(*origin);
         let stamp = c.stamp.or(outer);
         if let Some(Stamp::Local(s)) = stamp {
             self.local_stamp = Some(s);
@@ -281,23 +280,23 @@ impl LogReader {
         let inner = Cell::new(None);
         let line = Line { text: c.text, raw: raw.trim(), ts, utc_offset: self.utc_offset, inner: &inner };
         self.read = false;
-        let mut outcome = self.probe(&line, *speaker, out);
+        let mut outcome = self.probe(&line, *origin, out);
         let unread = outcome == Outcome::Unmatched && !self.read;
         if let Some(inner) = unread.then(|| clean::behind_logger(c.text)).flatten() {
-            *speaker = inner.speaker.within(*speaker);
-            outcome = self.message(&inner, &line, *speaker, out);
+            *origin = inner.origin.within(*origin);
+            outcome = self.message(&inner, &line, *origin, out);
         }
         self.local_stamp = inner.get().or(self.local_stamp);
         self.keep_ended(first, out);
-        self.voice.heard(*speaker, out, first);
-        self.last_words.heard(&out[first..]);
+        self.origins.seen(*origin, out, first);
+        self.last_words.seen(&out[first..]);
         let lost = if outcome == Outcome::Matched { None } else { self.last_words.read(&line) };
         if let Some(event) = lost {
             let said = out.len();
             out.push(event);
             self.keep_ended(said, out);
-            // It is told of the run, by whichever process found it.
-            self.voice.name(Speaker::default(), &mut out[first..]);
+            // It is published for the run, by whichever process found it.
+            self.origins.name(Origin::default(), &mut out[first..]);
             outcome = Outcome::Matched;
         }
         self.counters.lines += 1;
@@ -309,23 +308,23 @@ impl LogReader {
         outcome
     }
 
-    /// Asks once more, of what stands behind a logger's prefix.
+    /// Tries once more, with what is behind a logger's prefix.
     fn message(
         &mut self,
         inner: &Cleaned<'_>,
         line: &Line<'_>,
-        speaker: Speaker,
+        origin: Origin,
         out: &mut Vec<Event>,
     ) -> Outcome {
         if let Some(Stamp::Local(s)) = inner.stamp {
             self.local_stamp = Some(s);
         }
         let ts = inner.stamp.map(|s| s.unix(self.utc_offset)).or(line.ts);
-        self.probe(&Line { text: inner.text, ts, ..*line }, speaker, out)
+        self.probe(&Line { text: inner.text, ts, ..*line }, origin, out)
     }
 
-    /// Frameworks evaluate and save once more after they said that training is done. The last word
-    /// about a run must stay the goodbye, or its silence would look like a hang.
+    /// Frameworks evaluate and save once more after they logged that training is done. The last
+    /// event of a run must stay the goodbye, or the silence after it would look like a hang.
     fn keep_ended(&mut self, first: usize, out: &mut Vec<Event>) {
         for e in &out[first..] {
             match e.kind {
@@ -340,13 +339,13 @@ impl LogReader {
         }
     }
 
-    /// Asks the current format, and the others if it does not know.
-    fn probe(&mut self, line: &Line<'_>, speaker: Speaker, out: &mut Vec<Event>) -> Outcome {
+    /// Tries the current format, and the others if it does not match.
+    fn probe(&mut self, line: &Line<'_>, origin: Origin, out: &mut Vec<Event>) -> Outcome {
         let mut verdict = Outcome::Unmatched;
         let trusted = self.current.filter(|i| self.belief(*i) == Belief::Trainer);
         if let Some(i) = trusted {
             let first = out.len();
-            verdict = self.ask(i, line, speaker, out);
+            verdict = self.ask(i, line, origin, out);
             if verdict == Outcome::Matched {
                 self.rival = None;
                 self.proven |= trains(&out[first..]);
@@ -357,7 +356,7 @@ impl LogReader {
         }
         for i in (0..self.candidates.len()).filter(|i| Some(*i) != trusted) {
             let mut events = Vec::new();
-            match self.ask(i, line, speaker, &mut events) {
+            match self.ask(i, line, origin, &mut events) {
                 Outcome::Matched => {
                     self.read = true;
                     return self.read_by(i, events, out);
@@ -370,20 +369,20 @@ impl LogReader {
     }
 
     /// What candidate `i` makes of a line.
-    fn ask(&mut self, i: usize, line: &Line<'_>, speaker: Speaker, out: &mut Vec<Event>) -> Outcome {
+    fn ask(&mut self, i: usize, line: &Line<'_>, origin: Origin, out: &mut Vec<Event>) -> Outcome {
         let Some(candidate) = self.candidates.get_mut(i) else { return Outcome::Unmatched };
-        // Only whoever reads the log tells its resolution; while nobody does, a framework's own
-        // grammar may.
-        let tells = match self.current {
+        // Only the format that reads the log sets its resolution; while there is none, a
+        // framework's own grammar may.
+        let sets_resolution = match self.current {
             Some(current) => current == i,
             None => candidate.belief != Belief::LastResort,
         };
         let mut unused = Resolution::default();
-        let resolution = if tells { &mut self.resolution } else { &mut unused };
+        let resolution = if sets_resolution { &mut self.resolution } else { &mut unused };
         let first = out.len();
-        let mut told = Out::new(out, resolution, Some(&mut candidate.absent));
-        let outcome = candidate.format.line(line, &mut told);
-        self.voice.name(speaker, &mut out[first..]);
+        let mut collected = Out::new(out, resolution, Some(&mut candidate.absent));
+        let outcome = candidate.format.line(line, &mut collected);
+        self.origins.name(origin, &mut out[first..]);
         outcome
     }
 
@@ -404,8 +403,8 @@ impl LogReader {
             return Outcome::Matched;
         }
         if believed {
-            // A goodbye or a checkpoint is believed; but it takes a record of training to know a
-            // log by.
+            // A goodbye or a checkpoint is believed; but a log is recognised only by a record of
+            // training.
             if self.current.is_none() || (belief == Belief::Trainer && trains(&events)) {
                 self.trust(i, trains(&events));
             }

@@ -5,17 +5,17 @@ use crate::format::Format;
 /// How much it takes to believe that a log is written in a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Belief {
-    /// The grammar of a trainer, which no other lines look like: believed at the first record.
+    /// The grammar of a trainer, which no other lines look like: trusted at the first record.
     Trainer,
-    /// Of what prints beside the trainer that uses it: believed until a trainer's own record is
+    /// Of what prints beside the trainer that uses it: trusted until a trainer's own record is
     /// read.
     Engine,
-    /// Any line with a step in it: asked last and believed least, see `generic.rs`.
+    /// Any line with a step in it: tried last and trusted least, see `generic.rs`.
     LastResort,
 }
 
 impl Belief {
-    pub(crate) fn of(name: &str) -> Self {
+    pub(crate) fn for_format(name: &str) -> Self {
         match name {
             "deepspeed" => Self::Engine,
             "generic" => Self::LastResort,
@@ -33,7 +33,7 @@ pub(crate) struct Entry {
 
 macro_rules! formats {
     ($($name:literal: $ty:path,)*) => {
-        /// Every format. Where two could read a line the earlier wins, so the more particular stand
+        /// Every format. Where two could read a line the earlier wins, so the more particular come
         /// first.
         pub(crate) const FORMATS: &[Entry] = &[$(Entry { name: $name, new: || Box::new(<$ty>::default()) },)*];
     };

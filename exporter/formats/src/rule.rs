@@ -1,4 +1,4 @@
-//! A rule of the configuration for lines that no format knows: a regular expression with named
+//! A rule of the configuration for lines that no format reads: a regular expression with named
 //! groups, or the keys of logfmt.
 //!
 //! ```yaml
@@ -9,10 +9,9 @@
 //! ```
 //!
 //! Groups and keys have our names (`step`, `ts`, `rank`, `run`, `loss`, `grad_norm`, `lr`, …) or a
-//! framework's that `tags.rs` knows; any other name is a custom metric. The expression is searched
-//! for in the line as it stands in the file, colours aside, and then in what is left without the
-//! prefixes of launchers. It runs in linear time and its size is limited, so that no rule can hold
-//! up a tail.
+//! framework's from `tags.rs`; any other name is a custom metric. The expression is searched for in
+//! the line as it is in the file, colours aside, and then in what is left without the prefixes of
+//! launchers. It runs in linear time and its size is limited, so that no rule can hold up a tail.
 
 mod logfmt;
 #[cfg(test)]
@@ -50,7 +49,7 @@ const RESERVED: &[&str] = &["step", "ts", "rank", "run", "name", "phase", "path"
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// A regular expression whose named groups are what the line tells: `(?P<loss>\S+)`.
+    /// A regular expression whose named groups are the values of the line: `(?P<loss>\S+)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regex: Option<String>,
     /// Or, for `key=value` lines, our names to their keys.
@@ -59,7 +58,7 @@ pub struct Rule {
     /// What such a line is.
     #[serde(default)]
     pub kind: RuleKind,
-    /// The name of an evaluation, if the line does not tell it.
+    /// The name of an evaluation, if the line does not contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Units of numbers that are not printed in seconds, ratios and ones.
@@ -103,7 +102,7 @@ pub enum Unit {
     Billions,
 }
 
-/// What is wrong with a rule: which field, and what it accepts.
+/// A mistake in a rule: the field, and what it accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleError {
     pub field: String,
@@ -224,12 +223,12 @@ impl Compiled {
             return wrong(format!("needs 1 to {MAX_NAMES} names, each {what}; it has {}", names.len()));
         }
         if self.kind == RuleKind::Step && !names.contains(&"step") {
-            return wrong(format!("must tell the step by {what} with the name step; it has {has}"));
+            return wrong(format!("must give the step by {what} with the name step; it has {has}"));
         }
         let metrics: Vec<_> = names.iter().copied().filter(|n| !RESERVED.contains(n)).collect();
         if self.kind != RuleKind::Ckpt && metrics.is_empty() {
             return wrong(format!(
-                "must tell a metric by {what}: loss, grad_norm, lr, step_time, ...; it has {has}"
+                "must give a metric by {what}: loss, grad_norm, lr, step_time, ...; it has {has}"
             ));
         }
         for name in self.units.keys() {
@@ -285,18 +284,18 @@ impl Compiled {
                 self.metric(name, &text, &mut e, out);
             }
         }
-        let tells = !e.m.is_empty() || !e.missing.is_empty() || e.kind == Kind::Ckpt;
-        tells.then_some(e)
+        let has_content = !e.m.is_empty() || !e.missing.is_empty() || e.kind == Kind::Ckpt;
+        has_content.then_some(e)
     }
 
     fn metric(&self, name: &str, text: &str, e: &mut Event, out: &mut Out<'_>) {
         let (ours, divisor) = tags::canonical(name).unwrap_or((name, 1.0));
         let Some(n) = number::human(text) else {
-            // How a NaN is printed by what has no word for it.
+            // How a NaN is printed by a program without a spelling for it.
             let nothing =
                 ["null", "none", "n/a", "-", ""].iter().any(|w| text.trim().eq_ignore_ascii_case(w));
             if nothing && ours == metric::LOSS && e.kind == Kind::Step {
-                // The rule says that it is the loss, so that even the first line should have it.
+                // The rule declares it as the loss, so that even the first line should have it.
                 e.missing.push(metric::LOSS.to_owned());
             } else if nothing && e.kind == Kind::Step {
                 out.nothing(ours, Nothing::Certain);
@@ -348,7 +347,7 @@ fn phase(word: Option<&str>) -> Option<CkptPhase> {
     }
 }
 
-/// Unix seconds, milliseconds or finer as their size tells, or a date.
+/// Unix seconds, milliseconds or finer, recognised by their size, or a date.
 fn instant(text: &str, line: &Line<'_>) -> Option<f64> {
     match time::lead(text.trim()) {
         Some((stamp, _)) => Some(line.unix(stamp)),

@@ -23,7 +23,7 @@ const MAX_CUSTOM_BYTES: usize = 5 * 1024;
 /// What a number takes of it beside its name, at most.
 const NUMBER_BYTES: usize = 28;
 
-/// Where an evaluation is told from training by the beginning of the tag, and what it is called.
+/// Beginnings of tags that distinguish an evaluation from training, and what it is called.
 const EVAL_PREFIXES: &[(&str, &str)] = &[
     ("validation_metrics/", "validation"),
     ("metrics/eval/", "eval"),
@@ -62,13 +62,13 @@ const TIMERS_MS: &[(&str, &str)] = &[
 /// Names that are plain words, and a metric of ours only beside Megatron's loss.
 const MEGATRON: &[(&str, &str)] = &[("throughput", metric::TFLOPS_REPORTED), ("batch-size", metric::SAMPLES)];
 
-/// Ends of tags that tell the unit, our ends, and the divisor to base units.
+/// Ends of tags that give the unit, our ends, and the divisor to base units.
 const UNITS: &[(&str, &str, f64)] =
     &[("(%)", "_ratio", 100.0), ("(GiB)", "_bytes", 1.0 / 1_073_741_824.0), ("(s)", "_seconds", 1.0)];
 
 /// The tags that Hugging Face ends with: seconds of the run, its speed, and a mean that is no
 /// step's loss. Where it is no number, a loss was none. With `include_num_input_tokens_seen` every
-/// step tells the seconds too, so they end a run only beside one of the others.
+/// step has the seconds too, so they end a run only beside one of the others.
 const ENDS: &[&str] = &["train/train_runtime", "train_runtime"];
 const SPEEDS: &[&str] = &["train/train_samples_per_second", "train_samples_per_second"];
 const MEANS: &[&str] = &["train/train_loss", "train_loss"];
@@ -93,12 +93,12 @@ enum Class {
 pub(crate) struct Scalars {
     ids: BTreeMap<Box<str>, Option<Id>>,
     tags: Vec<Tag>,
-    /// Numbers under tags beyond [`MAX_TAGS`] that were not told of yet.
+    /// Numbers under tags beyond [`MAX_TAGS`] that were not reported yet.
     lost: u64,
     pub(crate) axis: Axis,
-    /// A name that every trainer knows is among them.
+    /// A name that every trainer uses is among them.
     has_loss: bool,
-    /// The tag that stands for the loss where there is none.
+    /// The tag that is taken for the loss where there is none.
     own_loss: Option<usize>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Gathered {
     pub(crate) values: Vec<(Id, f64)>,
 }
 
-/// How the numbers stand in the file.
+/// How the numbers are written in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Printed {
     /// As their bits: finer than any noise of training.
@@ -181,8 +181,7 @@ impl Scalars {
         }
     }
 
-    /// Where no tag has a name of the loss that is known, the one that looks most like it stands
-    /// for it.
+    /// Where no tag has a known name of the loss, the one that looks most like it is taken for it.
     fn find_loss(&mut self, values: &[(Id, f64)]) {
         if self.has_loss || self.own_loss.is_some() {
             return;
@@ -210,7 +209,7 @@ impl Scalars {
         tags.clone().any(|t| t.class == Class::End) && tags.any(of_the_run)
     }
 
-    /// Gives out what was gathered. Returns how many numbers were not, because their step
+    /// Publishes what was gathered. Returns how many numbers were not published, because their step
     /// is no training step or there are too many tags.
     pub(crate) fn give(&mut self, gathered: &Gathered, printed: Printed, out: &mut Out<'_>) -> u64 {
         let Gathered { step, ts, values } = gathered;
@@ -240,7 +239,7 @@ impl Scalars {
                         out.resolution(name, value / divisor);
                     }
                 }
-                // Where two tags mean the same, the first stands.
+                // Where two tags mean the same, the first counts.
                 Class::Metric(..) => customs.push((&tag.name, *value)),
                 Class::Custom(name, divisor) => match MEGATRON.iter().find(|(n, _)| megatron && n == name) {
                     Some((_, ours)) => drop(e.m.set(ours, *value)),
@@ -249,7 +248,7 @@ impl Scalars {
             }
         }
         add_customs(&customs, &mut e);
-        // What every record carries says nothing beside an evaluation.
+        // What every record carries means nothing beside an evaluation.
         if e.m.len() == 1 && !evals.is_empty() {
             e.m.remove(metric::EPOCH);
         }

@@ -184,7 +184,7 @@ const TAGS: &[(Tag, &[&str])] = &[
 ];
 
 /// Beginnings of keys that mean the learning rate of one of several groups; the first group of a
-/// record stands for it.
+/// record is taken.
 const LR_GROUPS: &[&str] = &["lr-", "optim/lr", "optim/learning_rate"];
 
 /// Seconds of a step spent in a part of it: keys in their normal form, and the part.
@@ -205,12 +205,12 @@ static BY_KEY: LazyLock<HashMap<&str, Tag>> =
 /// Our metric for a framework's key.
 pub fn canonical(key: &str) -> Option<Tag> {
     let bare = bare(key);
-    // OLMo-core prints percent where Composer and Lightning print a ratio, and only the case tells
-    // them apart.
+    // OLMo-core prints percent where Composer and Lightning print a ratio, and only the case
+    // distinguishes them.
     if bare == "throughput/device/MFU" {
         return Some((metric::MFU_REPORTED, 100.0));
     }
-    let key = Key::of(bare)?;
+    let key = Key::normalize(bare)?;
     let group = || LR_GROUPS.iter().any(|g| bare.get(..g.len()).is_some_and(|b| b.eq_ignore_ascii_case(g)));
     BY_KEY.get(key.as_str()).copied().or_else(|| group().then_some((metric::LR, 1.0)))
 }
@@ -274,7 +274,7 @@ const NO_LOSS: &[&str] = &[
     "dev",
 ];
 
-/// How much a framework's key looks like the loss of a run that tells none under a usual name: the
+/// How much a framework's key looks like the loss of a run that has none under a usual name: the
 /// more the higher.
 pub fn own_loss(key: &str) -> Option<u8> {
     let lower = key.to_ascii_lowercase();
@@ -290,13 +290,13 @@ pub fn own_loss(key: &str) -> Option<u8> {
     })
 }
 
-/// The part of a step whose seconds a key tells.
+/// The part of a step whose seconds are under a key.
 pub(crate) fn part(key: &str) -> Option<&str> {
     let bare = bare(key);
     if let Some(timer) = bare.strip_prefix(TIMERS) {
         return (timer != "step").then_some(timer);
     }
-    let key = Key::of(bare)?;
+    let key = Key::normalize(bare)?;
     PARTS.iter().find(|(tag, _)| *tag == key.as_str()).map(|(_, part)| *part)
 }
 
@@ -317,7 +317,7 @@ struct Key([u8; MAX_KEY], usize);
 
 impl Key {
     /// `None` of a key that is too long, or not ASCII, and so in no table.
-    fn of(key: &str) -> Option<Self> {
+    fn normalize(key: &str) -> Option<Self> {
         let mut normal = [0; MAX_KEY];
         for (to, from) in normal.get_mut(..key.len())?.iter_mut().zip(key.bytes()) {
             *to = match from {

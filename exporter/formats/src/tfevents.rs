@@ -1,19 +1,19 @@
 //! TensorBoard event files: `events.out.tfevents.*`, by whichever library they were written.
 //!
 //! A record is a length and bytes, each with a masked CRC-32C. A wrong checksum of the bytes costs
-//! that record; a wrong one of the length ends the file, because nothing tells where the next
-//! record begins. A record that is not all there yet is waited for, so is a hole of zeros, which
+//! that record; a wrong one of the length ends the file, because then the start of the next record
+//! is unknown. A record that is not all there yet is waited for, so is a hole of zeros, which
 //! network file systems show before the bytes arrive.
 //!
 //! A step is spread over as many records as it has tags. They are gathered until a record of
 //! another step comes or the file is at rest; [`FileFormat::position`] stays before the first of
 //! them. A file belongs to one writer, and a job that goes on from a checkpoint writes a new one,
-//! whose first step is lower than the run's last: that, and not a mark in the file, is what tells
-//! of a new attempt. `SessionLog` START (TensorFlow, `purge_step` of PyTorch) says so as well: it
-//! is given out as a hello with `resumed`, which makes the next step the first of a new attempt,
-//! and from then on the steps may begin anywhere.
+//! whose first step is lower than the run's last: that, and not a mark in the file, is how a new
+//! attempt is recognised. `SessionLog` START (TensorFlow, `purge_step` of PyTorch) marks it as
+//! well: it is published as a hello with `resumed`, which makes the next step the first of a new
+//! attempt, and from then on the steps may begin anywhere.
 //!
-//! Values are 32-bit floats in most files. They are given out as the shortest decimal that is the
+//! Values are 32-bit floats in most files. They are published as the shortest decimal that is the
 //! same float, which is what the trainer logged and prints elsewhere, and carry no resolution: it
 //! is finer than any noise of training.
 
@@ -41,7 +41,7 @@ use samples::Samples;
 const HEADER_BYTES: usize = 12;
 /// Behind them: their checksum.
 const FOOTER_BYTES: usize = 4;
-/// Numbers of one step that are held; a step with more is given out in pieces.
+/// Numbers of one step that are held; a step with more is published in pieces.
 const MAX_GATHERED: usize = 4096;
 /// Tags remembered as not scalar.
 const MAX_PLUGIN_TAGS: usize = 4096;
@@ -53,7 +53,7 @@ const DAMAGED: &str = "the length of a record has a wrong checksum";
 pub(crate) struct TfEvents {
     /// Bytes consumed since the beginning of the file.
     offset: u64,
-    /// The beginning of the first record whose numbers were not given out.
+    /// The beginning of the first record whose numbers were not published.
     position: u64,
     /// Bytes to come of a record that is too long to be looked into.
     passing: u64,
@@ -61,15 +61,14 @@ pub(crate) struct TfEvents {
     group: Group,
     samples: Samples,
     scalars: Scalars,
-    /// Tags that the first record of said they are of another plugin: the later ones do not repeat
-    /// it.
+    /// Tags whose first record was of another plugin: the later ones do not repeat it.
     not_scalar: BTreeSet<Box<str>>,
     /// A set of hyperparameters was logged: its results are scalars at step 0, of no training.
     hparams: bool,
     damaged: bool,
 }
 
-/// What stands at the beginning of some bytes.
+/// What is at the beginning of some bytes.
 #[derive(Debug)]
 enum Frame<'a> {
     /// Not all of it is there.
@@ -87,7 +86,7 @@ enum Frame<'a> {
 
 impl TfEvents {
     pub(crate) fn new(path: &Path) -> Self {
-        Self { group: Group::of(path), ..Self::default() }
+        Self { group: Group::from_path(path), ..Self::default() }
     }
 }
 
@@ -138,7 +137,7 @@ impl FileFormat for TfEvents {
             Some((len, crc)) if is_checksum(crc, len) => {
                 framed(len.first_chunk().map_or(0, |b| u64::from_le_bytes(*b)))
             }
-            // A hole: nobody says how long it is, so it is looked at when it is longer by a part.
+            // A hole of unknown length, so it is looked at when it is longer by a part.
             Some(_) => (rest.len() + rest.len() / 8 + 1) as u64,
         }
     }
@@ -247,7 +246,7 @@ impl TfEvents {
         self.gathered.values.push((id, v.value));
     }
 
-    /// Gives out what was gathered. The record being read, if there is one, is not consumed yet, so
+    /// Publishes what was gathered. The record being read, if there is one, is not consumed yet, so
     /// the position ends before it.
     fn flush(&mut self, pushed: &mut Pushed, out: &mut Out<'_>) {
         let gathered = &mut self.gathered;

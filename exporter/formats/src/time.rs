@@ -6,7 +6,7 @@
 pub(crate) enum Stamp {
     /// With its zone: Unix seconds.
     Exact(f64),
-    /// Local time of a machine whose zone the text does not tell, as if it were UTC.
+    /// Local time of a machine whose zone the text does not contain, as if it were UTC.
     Local(f64),
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn lead(text: &str) -> Option<(Stamp, &str)> {
     Some((Stamp::Local(seconds), &text[at..]))
 }
 
-/// Reads `10/17/2025 16:31:56`, month first, as some loggers are told to print it.
+/// Reads `10/17/2025 16:31:56`, month first, as some loggers are configured to print it.
 pub(crate) fn american(text: &str) -> Option<Stamp> {
     let (date, clock) = text.get(..10).zip(text.get(11..19))?;
     let iso = format!("{}-{}-{} {clock}", &date.get(6..)?, &date.get(..2)?, &date.get(3..5)?);
@@ -71,7 +71,7 @@ pub(crate) fn american(text: &str) -> Option<Stamp> {
     lead(&iso).map(|(stamp, _)| stamp).filter(|_| separated)
 }
 
-/// Unix seconds; milli-, micro- and nanoseconds are told by their size.
+/// Unix seconds; milli-, micro- and nanoseconds are recognised by their size.
 pub(crate) fn epoch(n: f64) -> Option<f64> {
     let n = [1.0, 1e3, 1e6, 1e9].iter().map(|d| n / d).find(|s| *s < 1e11)?;
     (n > 1e8).then_some(n)

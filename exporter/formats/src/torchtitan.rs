@@ -2,7 +2,7 @@
 //! memory: … tps: 4,376  …`.
 //!
 //! `tps` (`wps` in 2024) is per device. `mfu: N/A` (FP8) is absent. Of an asynchronous checkpoint
-//! only the staging is told, so it counts as saved once it is staged.
+//! only the staging is logged, so it counts as saved once it is staged.
 
 mod model;
 

@@ -1,8 +1,8 @@
 //! torchtune: its loggers write `Step 1 | loss:1.23 lr:2e-05 tokens_per_second_per_gpu:1234.5 …` to
-//! a file or the console, and its progress bar says `1|12|Loss: 1.23: 2%|▏| 12/600 [00:10<08:10]`
+//! a file or the console, and its progress bar reads `1|12|Loss: 1.23: 2%|▏| 12/600 [00:10<08:10]`
 //! beside it.
 //!
-//! A step that only the bar tells of has a loss and nothing else.
+//! A step that only the bar shows has a loss and nothing else.
 
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{CkptPhase, Event};
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(seen, [(Some(1), Some(1.51)), (Some(2), Some(1.52))]);
         assert_eq!((r.counters().ignored, r.counters().unmatched), (1, 1));
         let (e, _) = read(&["Step 1 | loss:1.51 lr:2e-05 ", &bar(1, 1), &bar(2, 2)]);
-        assert_eq!(e.len(), 1, "the lines tell more");
+        assert_eq!(e.len(), 1, "the lines contain more");
     }
 
     #[test]

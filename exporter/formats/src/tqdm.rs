@@ -3,8 +3,7 @@
 /// One drawing of a bar whose total is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Bar<'a> {
-    /// What stands before the percentage: `Loading checkpoint shards`, `Epoch 0`; empty of a bare
-    /// bar.
+    /// The text before the percentage: `Loading checkpoint shards`, `Epoch 0`; empty of a bare bar.
     pub(crate) description: &'a str,
     pub(crate) n: i64,
     pub(crate) total: i64,
@@ -52,8 +51,8 @@ fn count(text: &str) -> Option<(i64, &str)> {
     Some((n.round() as i64, &rest[usize::from(power.is_some())..]))
 }
 
-/// One drawing of a bar whose total nobody knows: `train: 12it [00:10,  1.15it/s, loss=2.34]`. Its
-/// total is 0.
+/// One drawing of a bar without a total: `train: 12it [00:10,  1.15it/s, loss=2.34]`. Its total is
+/// 0.
 pub(crate) fn endless(text: &str) -> Option<Bar<'_>> {
     let (head, rest) = text.split_once("it [")?;
     let digits = head.bytes().rev().take_while(u8::is_ascii_digit).count();

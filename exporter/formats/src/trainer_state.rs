@@ -1,8 +1,8 @@
 //! `trainer_state.json` of Hugging Face `Trainer`: every log of the run, written anew into each
 //! checkpoint.
 //!
-//! It is no live source, since it appears at saves only. It fills in what was logged while nobody
-//! looked, and says that a checkpoint is complete: it is written after the weights.
+//! It is no live source, since it appears at saves only. It fills in what was logged while the
+//! exporter was away, and shows that a checkpoint is complete: it is written after the weights.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
@@ -22,11 +22,11 @@ pub(crate) struct TrainerState {
     /// The checkpoint's directory, if the file is in one.
     checkpoint: Option<String>,
     scalars: Scalars,
-    /// Entries of the history that were told.
-    told: usize,
+    /// Entries of the history that were published.
+    published: usize,
     /// A sum of the first of them: another one is another run's.
     first: Option<u64>,
-    /// The checkpoint was told.
+    /// The checkpoint was published.
     saved: bool,
     /// Steps up to this one are known from elsewhere.
     known: Option<i64>,
@@ -34,12 +34,12 @@ pub(crate) struct TrainerState {
     going: Going,
 }
 
-/// The file is gone through twice, so that nothing is told of one that is half written.
+/// The file is gone through twice, so that nothing is published of one that is half written.
 #[derive(Debug, Default)]
 struct Going {
     scan: HistoryScan,
-    /// Where the entries begin that were not told.
-    untold: Option<HistoryScan>,
+    /// Where the entries begin that were not published.
+    unpublished: Option<HistoryScan>,
     first: Option<u64>,
     /// What was found the first time.
     found: Option<Found>,
@@ -66,7 +66,7 @@ impl TrainerState {
         Self {
             checkpoint: dir.filter(|_| is_checkpoint).map(|d| d.display().to_string()),
             scalars: Scalars::default(),
-            told: 0,
+            published: 0,
             first: None,
             saved: false,
             known: None,
@@ -98,9 +98,9 @@ impl TrainerState {
 
     /// Goes through the file for the first time; `None` until it came to the end.
     fn look(&mut self, whole: &Whole<'_>) -> io::Result<Option<Found>> {
-        let Going { scan, untold, first, .. } = &mut self.going;
+        let Going { scan, unpublished, first, .. } = &mut self.going;
         let mut at = scan.offset;
-        let told = self.told;
+        let published = self.published;
         let ended = whole.bytes(&mut at, |byte| {
             if scan.byte(byte) {
                 if scan.entries == 1 {
@@ -109,8 +109,8 @@ impl TrainerState {
                     *first = Some(sum.finish());
                 }
                 scan.next();
-                if scan.entries == told {
-                    *untold = Some(scan.clone());
+                if scan.entries == published {
+                    *unpublished = Some(scan.clone());
                 }
             }
             false
@@ -122,15 +122,15 @@ impl TrainerState {
         }))
     }
 
-    /// Makes ready to tell what is new in a file that was gone through.
+    /// Makes ready to publish what is new in a file that was gone through.
     fn begin(&mut self, found: Found) {
-        let Going { untold, first, .. } = core::mem::take(&mut self.going);
+        let Going { unpublished, first, .. } = core::mem::take(&mut self.going);
         let other_run = first.is_some() && self.first.is_some() && self.first != first;
-        // A run that went on from an earlier checkpoint has the same beginning, and tells what
-        // comes from here on.
-        self.told = if other_run { 0 } else { self.told.min(found.entries) };
+        // A run that went on from an earlier checkpoint has the same beginning, and yields the
+        // entries from here on.
+        self.published = if other_run { 0 } else { self.published.min(found.entries) };
         self.first = self.first.filter(|_| !other_run).or(first);
-        let scan = untold.filter(|scan| scan.entries == self.told).unwrap_or_default();
+        let scan = unpublished.filter(|scan| scan.entries == self.published).unwrap_or_default();
         self.going = Going { scan, found: Some(found), ..Going::default() };
     }
 
@@ -169,12 +169,12 @@ impl FileFormat for TrainerState {
         };
         let mut scan = core::mem::take(&mut self.going.scan);
         let (mut at, full) = (scan.offset, out.len() + TURN_EVENTS);
-        let mut enough = found.entries <= self.told;
+        let mut enough = found.entries <= self.published;
         let ended = enough
             || whole.bytes(&mut at, |byte| {
                 if scan.byte(byte) {
-                    if scan.entries > self.told {
-                        self.told = scan.entries;
+                    if scan.entries > self.published {
+                        self.published = scan.entries;
                         if scan.is_oversized() {
                             pushed.oversized += 1;
                         } else {
@@ -187,7 +187,7 @@ impl FileFormat for TrainerState {
                 enough || out.len() >= full
             })?;
         if ended || enough {
-            self.told = found.entries;
+            self.published = found.entries;
             if found.whole {
                 self.checkpoint(found.global_step, out);
             }
@@ -199,15 +199,15 @@ impl FileFormat for TrainerState {
         Ok(pushed)
     }
 
-    /// Twice the entries that were told, and one if the checkpoint was.
+    /// Twice the entries that were published, and one if the checkpoint was.
     fn position(&self) -> u64 {
-        (self.told as u64) << 1 | u64::from(self.saved)
+        (self.published as u64) << 1 | u64::from(self.saved)
     }
 
     fn resume(&mut self, position: u64, last_step: Option<i64>) {
         self.saved = position & 1 == 1;
-        self.told = usize::try_from(position >> 1).unwrap_or(0);
-        // Of a file that was read before, the position says it better.
+        self.published = usize::try_from(position >> 1).unwrap_or(0);
+        // For a file that was read before, the position is more exact.
         self.known = last_step.filter(|_| position == 0);
     }
 }
@@ -299,7 +299,7 @@ mod tests {
 
     /// However long it is, neither it nor its events are held at once.
     #[test]
-    fn a_long_history_is_told_part_by_part() {
+    fn a_long_history_is_published_part_by_part() {
         let entries = 20_000;
         let entry = |n: usize| format!("{{\"step\":{n},\"loss\":2}}");
         let list: Vec<String> = (0..entries).map(entry).collect();
@@ -339,8 +339,8 @@ mod tests {
             "{{\"log_history\":[{{\"step\":1,\"loss\":2,\"x\":\"{}\"}},{{\"step\":2,\"loss\":2}}]}}",
             "x".repeat(MAX_ENTRY_BYTES)
         );
-        let (told, pushed) = push(&mut reader("/out/trainer_state.json"), &text, false);
-        assert_eq!((told, pushed.oversized), (vec![(Kind::Step, Some(2))], 1));
+        let (published, pushed) = push(&mut reader("/out/trainer_state.json"), &text, false);
+        assert_eq!((published, pushed.oversized), (vec![(Kind::Step, Some(2))], 1));
     }
 
     #[test]
@@ -350,8 +350,8 @@ mod tests {
             assert_eq!(push(&mut r, &STATE[..cut], false), (vec![], Pushed::default()), "{cut}");
             assert_eq!(push(&mut r, STATE, false).0.len(), 4);
         }
-        let (told, pushed) = push(&mut reader("/out/trainer_state.json"), &STATE[..270], true);
-        assert_eq!((told.len(), pushed.bad_records), (2, 1), "what is there of one that stays as it is");
+        let (published, pushed) = push(&mut reader("/out/trainer_state.json"), &STATE[..270], true);
+        assert_eq!((published.len(), pushed.bad_records), (2, 1), "what is there of one that stays as it is");
     }
 
     proptest! {

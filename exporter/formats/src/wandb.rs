@@ -20,7 +20,7 @@ use crate::format::Out;
 use crate::number::Resolution;
 use record::Records;
 
-/// At the beginning of the file: `:W&B`, a number to tell the byte order, the version.
+/// At the beginning of the file: `:W&B`, a number that gives the byte order, the version.
 const HEADER: &[u8] = b":W&B\xe1\xbe\x00";
 const BLOCK_BYTES: u64 = 32 * 1024;
 /// Before the bytes of a piece: checksum, length, type.
@@ -38,7 +38,7 @@ pub(crate) fn is_one(head: &[u8]) -> bool {
 pub(crate) struct WandbLog {
     /// Bytes consumed since the beginning of the file.
     offset: u64,
-    /// The beginning of the first piece whose record was not given out.
+    /// The beginning of the first piece whose record was not published.
     position: u64,
     record: Assembly,
     records: Records,
@@ -56,7 +56,7 @@ enum Assembly {
     Dropping,
 }
 
-/// What stands at the beginning of some bytes inside a block.
+/// What is at the beginning of some bytes inside a block.
 #[derive(Debug)]
 enum Piece<'a> {
     /// Not all of it is there.
@@ -76,8 +76,7 @@ struct Part<'a> {
 }
 
 impl WandbLog {
-    /// `head` is the beginning of the file, as much as there is of it: whose run it is stands
-    /// there.
+    /// `head` is the beginning of the file, as much as there is of it: it contains the run.
     pub(crate) fn new(head: &[u8]) -> Self {
         let mut first = Self::default();
         let mut unused = Vec::new();

@@ -10,7 +10,7 @@ use crate::synthetic::Traits;
 /// Rows of a series, at most.
 pub const ROWS: usize = 2500;
 
-/// Stretches of real runs in which nobody saw anything, not even something benign.
+/// Stretches of real runs without any label, not even a benign one.
 #[derive(Debug)]
 pub struct Clean {
     stretches: Vec<(String, Recording)>,

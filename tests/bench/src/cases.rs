@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use crate::base::Clean;
-use crate::faults::{self, Fault, Make, Told};
+use crate::faults::{self, EventLines, Fault, Make};
 use crate::label::{self, Injected, Label, Truth, Truths};
 use crate::random::Random;
 
@@ -36,7 +36,7 @@ fn one(dir: &Path, clean: &Clean, fault: &Fault, size: f64, seed: u64) -> anyhow
     let name = format!("{}-{size}-{seed:02}", fault.name);
     // The clean series of a seed is the same at every size: what differs along a curve is the size
     // alone.
-    let random = &mut Random::of(fault.name, seed);
+    let random = &mut Random::for_name(fault.name, seed);
     let label = |start, end| Label { class: fault.class.into(), start, end, severity: fault.urgency(size) };
     let injected = |base| Some(Injected { fault: fault.name.into(), size, seed, base });
     match fault.make {
@@ -52,7 +52,7 @@ fn one(dir: &Path, clean: &Clean, fault: &Fault, size: f64, seed: u64) -> anyhow
             Ok((path, Truth { events: vec![event], injected: injected(base.name) }))
         }
         Make::Events(make) => {
-            let Told { lines, start, end } = make(size, random);
+            let EventLines { lines, start, end } = make(size, random);
             let path = dir.join(format!("{name}.jsonl"));
             fs::write(&path, lines.join("\n") + "\n")
                 .with_context(|| format!("cannot write {}", path.display()))?;

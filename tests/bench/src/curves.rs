@@ -17,13 +17,14 @@ pub struct Point {
     pub size: f64,
     pub urgency: Urgency,
     pub runs: usize,
-    /// Runs in which a page or ticket, or a page, told of the fault.
+    /// Runs in which a page or ticket, or a page, reported the fault.
     pub noticed: usize,
     pub paged: usize,
-    /// Median and 90th percentile of the samples from the onset to the first word.
+    /// Median and 90th percentile of the samples from the onset to the first notification.
     pub delay: Option<f64>,
     pub delay_p90: Option<f64>,
-    /// Incidents that people were told of, within the label, for each run in which it was noticed.
+    /// Incidents that people were notified of, within the label, for each run in which it was
+    /// noticed.
     pub incidents_each: f64,
     pub samples: usize,
     pub false_pages: usize,
@@ -57,7 +58,7 @@ impl Runs {
         Ok(Self { steps, truths })
     }
 
-    /// What was said of those that were heard, counted.
+    /// The tally of the incidents of the recordings that were replayed.
     pub fn judge(&self, found: &Incidents) -> Tally {
         let mut all = Tally::default();
         for run in self.steps.keys().filter(|run| found.contains_key(*run)) {
@@ -97,7 +98,7 @@ impl Runs {
             false_tickets: 0,
             tally: Tally::default(),
         };
-        let (mut told, mut heard) = (0, Tally::default());
+        let (mut notified, mut heard) = (0, Tally::default());
         for (run, truth) in &self.truths {
             let of = truth.injected.as_ref().is_some_and(|i| i.fault == fault.name && i.size == size);
             let (Some(steps), Some(incidents)) = (self.steps.get(run).filter(|_| of), found.get(run)) else {
@@ -112,7 +113,7 @@ impl Runs {
             point.runs += 1;
             point.noticed += seen.noticed;
             point.paged += score::judge(run, steps, &wanted, &paging).paged;
-            told += seen.pages + seen.tickets - seen.false_pages - seen.false_tickets;
+            notified += seen.pages + seen.tickets - seen.false_pages - seen.false_tickets;
             heard.add(seen);
             point.tally.add(self.one(run, found));
         }
@@ -120,7 +121,7 @@ impl Runs {
         (point.samples, point.false_pages, point.false_tickets) = (t.samples, t.false_pages, t.false_tickets);
         point.delay = heard.delay(None, 0.5);
         point.delay_p90 = heard.delay(None, 0.9);
-        point.incidents_each = share(told, point.noticed);
+        point.incidents_each = share(notified, point.noticed);
         point
     }
 }

@@ -1,9 +1,10 @@
 //! What is injected: one kind of fault a line, with the sizes it is tried at and what a person
 //! would have wanted of each.
 //!
-//! Sizes run from what nobody should be told of to what nobody could miss; the urgency of a size
-//! follows the same policy as the labels of the real runs (`tests/data/runs/SOURCES.md`). A size
-//! that nobody should be told of has a label too, of urgency `info`: a page for it is false.
+//! Sizes run from what nobody should be notified of to what nobody could miss; the urgency of a
+//! size follows the same policy as the labels of the real runs (`tests/data/runs/SOURCES.md`). A
+//! size that nobody should be notified of has a label too, of urgency `info`: a page for it is
+//! false.
 
 mod events;
 mod grads;
@@ -37,16 +38,16 @@ pub struct Fault {
 pub enum Make {
     /// By changing a clean series that has these signals and so many rows.
     Table { signals: &'static [&'static str], rows: usize, inject: Inject },
-    /// As lines of events, where a row of numbers cannot tell it.
-    Events(fn(f64, &mut Random) -> Told),
+    /// As lines of events, where a row of numbers cannot express it.
+    Events(fn(f64, &mut Random) -> EventLines),
 }
 
-/// Changes the series from a row on, at a size; tells which rows are wrong.
+/// Changes the series from a row on, at a size; returns which rows are wrong.
 pub type Inject = fn(&mut Recording, usize, f64, &mut Random) -> Range<usize>;
 
 /// Lines of events, and the steps of them that are wrong, both inclusive.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct EventLines {
     pub lines: Vec<String>,
     pub start: i64,
     pub end: i64,

@@ -1,4 +1,4 @@
-//! What is known of a recording: which steps are wrong, how, and who would have wanted to know.
+//! What is known of a recording: which steps are wrong, how, and who should have been notified.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,14 +52,14 @@ pub struct Truth {
 /// By the name of the recording, without its extension.
 pub type Truths = BTreeMap<String, Truth>;
 
-/// Which alarms tell of a label: the right people would have looked at the right signal.
+/// Which alarms match a label: the right people would have looked at the right signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
     Nonfinite,
     Grad,
     Loss,
-    /// Gradients and loss go together: whoever is told of either looks at both.
+    /// Gradients and loss go together: whoever is notified of either looks at both.
     Numerics,
     Speed,
     Progress,
@@ -68,7 +68,7 @@ pub enum Family {
 }
 
 impl Family {
-    pub fn of(class: &str) -> Self {
+    pub fn from_class(class: &str) -> Self {
         match class {
             "nan" => Self::Nonfinite,
             "grad_inf" | "grad_explosion" | "grad_spike" | "grad_regime" => Self::Grad,
@@ -83,7 +83,7 @@ impl Family {
         }
     }
 
-    /// Whether an incident of this kind tells of a label of the family.
+    /// Whether an incident of this kind matches a label of the family.
     pub fn covers(self, kind: &str) -> bool {
         match self {
             Self::Nonfinite => kind == "nonfinite",
@@ -168,9 +168,9 @@ mod tests {
 
     #[test]
     fn a_gradient_explosion_is_no_matter_of_speed() {
-        assert!(Family::of("grad_explosion").covers("grad_spike"));
-        assert!(!Family::of("grad_explosion").covers("mfu_droop"));
-        assert!(!Family::of("droop").covers("loss_spike"));
-        assert!(Family::of("resume").covers("anything"));
+        assert!(Family::from_class("grad_explosion").covers("grad_spike"));
+        assert!(!Family::from_class("grad_explosion").covers("mfu_droop"));
+        assert!(!Family::from_class("droop").covers("loss_spike"));
+        assert!(Family::from_class("resume").covers("anything"));
     }
 }

@@ -1,4 +1,4 @@
-//! `bench-detection`: writes recordings with injected faults, scores what was said of recordings,
+//! `bench-detection`: writes recordings with injected faults, scores the incidents of recordings,
 //! and writes the report.
 
 use std::fs;
@@ -17,7 +17,7 @@ use stepwatch_bench::{cases, label, plots, real_runs, replay, tables, variants, 
 /// What our own row is called.
 const OURS: &str = "Stepwatch";
 /// Of a directory of another detector's incidents: those on the real runs, and those on the
-/// injected faults. What it has not heard is not counted.
+/// injected faults. A recording that it has not replayed is not counted.
 const REAL: &str = "runs.jsonl";
 const INJECTED: &str = "cases.jsonl";
 

@@ -11,7 +11,7 @@ impl Random {
 
     /// A generator of its own for a named purpose, so that one more draw here changes nothing
     /// there.
-    pub fn of(name: &str, seed: u64) -> Self {
+    pub fn for_name(name: &str, seed: u64) -> Self {
         // FNV-1a.
         let hash = name
             .bytes()
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn noise_has_unit_variance_and_memory() {
-        let mut random = Random::of("noise", 1);
+        let mut random = Random::for_name("noise", 1);
         let mut ar = Ar1::new(0.6, &mut random);
         let x: Vec<f64> = (0..20_000).map(|_| ar.next(&mut random)).collect();
         let n = x.len() as f64;
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn names_and_seeds_part_streams() {
-        let first = |name, seed| Random::of(name, seed).unit();
+        let first = |name, seed| Random::for_name(name, seed).unit();
         assert_ne!(first("a", 1), first("b", 1));
         assert_ne!(first("a", 1), first("a", 2));
         assert_eq!(first("a", 1), first("a", 1));

@@ -84,7 +84,7 @@ impl Recording {
         self.steps.partition_point(|s| *s < step)
     }
 
-    /// Changes what was logged of a signal in these rows; the function is told how far into them it
+    /// Changes what was logged of a signal in these rows; the function gets how far into them it
     /// is.
     pub fn change(&mut self, name: &str, rows: Range<usize>, mut f: impl FnMut(usize, f64) -> f64) {
         let Some(column) = self.columns.iter_mut().find(|c| c.name == name) else { return };
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_only_the_rows_that_it_is_told() {
+    fn changes_only_the_given_rows() {
         let cells = vec![Some(1.0), None, Some(1.0), Some(1.0)];
         let mut r = Recording { steps: vec![1, 2, 3, 4], columns: vec![Column { name: LOSS.into(), cells }] };
         r.change(LOSS, 1..3, |i, v| v + i as f64);

@@ -1,4 +1,4 @@
-//! From recordings to incidents: what the shipped program says of them.
+//! From recordings to incidents, by the shipped program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,14 +35,14 @@ pub struct Incident {
 }
 
 impl Incident {
-    /// Somebody was told.
+    /// Somebody was notified.
     pub fn is_loud(&self) -> bool {
         self.severity > Severity::Info
     }
 }
 
-/// By the name of the recording; one of which nothing was said is there too, and one that was not
-/// heard is not.
+/// By the name of the recording; one without incidents is there too, and one that was not replayed
+/// is not.
 pub type Incidents = BTreeMap<String, Vec<Incident>>;
 
 /// The command line of `backtest`, so that what runs here is what a person would have typed.
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn incidents_go_to_their_run_and_summaries_tell_of_quiet_ones() {
+    fn incidents_go_to_their_run_and_summaries_contain_quiet_ones() {
         let lines = r#"{"file":"/x/a.csv","kind":"loss_spike","severity":"page","signal":"loss","start_step":1,"opened_step":2,"detected_step":3,"end_step":null,"value":1.0}
 {"summary":{"file":"/x/a.csv","samples":9}}
 {"summary":{"file":"/x/quiet.csv","samples":9}}

@@ -37,8 +37,8 @@ pub struct Tally {
     pub false_pages: usize,
     pub tickets: usize,
     pub false_tickets: usize,
-    /// Samples at which somebody has been told and not yet been told that it is over: during
-    /// labels, and outside of them.
+    /// Samples between the notification of an incident and that of its end: during labels, and
+    /// outside of them.
     pub alarmed_within: usize,
     pub alarmed_outside: usize,
     /// Samples within labels that anybody would have looked at.
@@ -73,13 +73,13 @@ struct Alarm<'a> {
     step: i64,
 }
 
-/// Judges what was said of one run.
+/// Judges the incidents of one run.
 pub fn judge(run: &str, steps: &[i64], labels: &[Label], incidents: &[Incident]) -> Tally {
     let mut tally = Tally { samples: steps.len(), ..Tally::default() };
-    let mut spans: Vec<Span<'_>> = labels.iter().map(|l| Span::of(l, steps)).collect();
+    let mut spans: Vec<Span<'_>> = labels.iter().map(|l| Span::from_label(l, steps)).collect();
     spans.sort_by_key(|s| s.from);
     let alarms: Vec<Alarm<'_>> =
-        incidents.iter().filter(|i| i.is_loud()).map(|i| Alarm::of(i, steps)).collect();
+        incidents.iter().filter(|i| i.is_loud()).map(|i| Alarm::from_incident(i, steps)).collect();
     let mut right = BTreeSet::new();
     for span in spans.iter().filter(|s| s.label.severity != Urgency::Info) {
         tally.label(run, span, &alarms, &mut right);
@@ -96,7 +96,7 @@ fn row(steps: &[i64], step: i64) -> usize {
 }
 
 impl<'a> Span<'a> {
-    fn of(label: &'a Label, steps: &[i64]) -> Self {
+    fn from_label(label: &'a Label, steps: &[i64]) -> Self {
         let (start, end) = (row(steps, label.start), row(steps, label.end));
         let late = LATE.max(end.saturating_sub(start) / 10);
         Self { label, start, from: start.saturating_sub(EARLY), to: end + late }
@@ -108,7 +108,7 @@ impl<'a> Span<'a> {
 }
 
 impl<'a> Alarm<'a> {
-    fn of(incident: &'a Incident, steps: &[i64]) -> Self {
+    fn from_incident(incident: &'a Incident, steps: &[i64]) -> Self {
         let detected = row(steps, incident.detected_step);
         let opened = incident.opened_step.map_or(detected, |s| row(steps, s).min(detected));
         let end = incident.end_step.map_or(steps.len().saturating_sub(1), |s| row(steps, s).max(detected));
@@ -118,8 +118,8 @@ impl<'a> Alarm<'a> {
 }
 
 impl Tally {
-    /// Looks for the alarms that tell of a label; `right` are those that were right about an
-    /// earlier one of a family.
+    /// Looks for the alarms that match a label; `right` are those that were right about an earlier
+    /// one of a family.
     fn label(
         &mut self,
         run: &str,
@@ -127,7 +127,7 @@ impl Tally {
         alarms: &[Alarm<'_>],
         right: &mut BTreeSet<(usize, Family)>,
     ) {
-        let (family, urgent) = (Family::of(&span.label.class), span.label.severity == Urgency::Page);
+        let (family, urgent) = (Family::from_class(&span.label.class), span.label.severity == Urgency::Page);
         let (mut first, mut paged) = (None, false);
         for (i, a) in alarms.iter().enumerate().filter(|(_, a)| family.covers(a.kind)) {
             let there_already = right.contains(&(i, family)) && a.detected < span.from && span.from <= a.end;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_that_was_right_and_stays_open_tells_of_the_next_one_too() {
+    fn an_alarm_that_was_right_and_stays_open_matches_the_next_one_too() {
         let labels = [label("stall", 2000, 2000, Urgency::Warn), label("stall", 6000, 6000, Urgency::Warn)];
         let right = incident("stall", Severity::Ticket, 2000, 2000, None);
         let wrong = incident("stall", Severity::Ticket, 1000, 1000, None);

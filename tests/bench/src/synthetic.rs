@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn the_same_seed_makes_the_same_run_and_it_is_healthy() {
         let make = |seed| {
-            let mut random = Random::of("synthetic", seed);
+            let mut random = Random::for_name("synthetic", seed);
             Traits::draw(&mut random).record(2000, &mut random)
         };
         assert_eq!(make(3), make(3));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 
-/// The columns that tell how fast a run is.
+/// The columns that give how fast a run is.
 pub const SPEEDS: [&str; 3] = ["step_time_seconds", "tokens_per_second", "mfu"];
 pub const TIMESTAMP: &str = "timestamp";
 /// Steps of this many times the usual length are pauses.
@@ -80,7 +80,7 @@ impl Table {
 
     /// Gives every line a time, worked out of the step times where there is none; false if that
     /// cannot be.
-    pub fn tell_time(&mut self) -> bool {
+    pub fn add_time(&mut self) -> bool {
         if self.column(TIMESTAMP).is_some() {
             return true;
         }
@@ -88,7 +88,7 @@ impl Table {
         let mut known: Vec<f64> = self.rows.iter().filter_map(|r| number(&r[at])).collect();
         known.sort_by(f64::total_cmp);
         let Some(median) = known.get(known.len() / 2).copied() else { return false };
-        // Where most lines tell no step time, that of one says little of the next.
+        // Where most lines have no step time, that of one does not predict the next.
         let dense = 2 * known.len() > self.rows.len();
         let (mut now, mut usual, mut last) = (1.7e9, median, None);
         for row in 0..self.rows.len() {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_printed_as_finely_as_they_are_told() {
+    fn numbers_are_printed_as_finely_as_they_were_logged() {
         assert_eq!([digits("0.0518"), digits("2.340"), digits("1.50e-7"), digits("0")], [3, 4, 3, 1]);
         let printed =
             [(2.345678, 3), (0.012345, 2), (123_456.0, 2), (0.0, 4), (9.99, 2)].map(|(v, d)| print(v, d));
@@ -145,7 +145,7 @@ mod tests {
         let rows = [["1", "2.0"], ["2", ""], ["5", "90"], ["10", "2.0"]];
         let rows = rows.map(|r| r.map(str::to_owned).to_vec()).to_vec();
         let mut table = Table { header: vec!["step".into(), SPEEDS[0].into()], rows };
-        assert!(table.tell_time());
+        assert!(table.add_time());
         let at: Vec<f64> = table.rows.iter().map(|r| r[2].parse::<f64>().unwrap() - 1.7e9).collect();
         assert_eq!(at, [2.0, 4.0, 98.0, 108.0]);
     }

@@ -52,8 +52,8 @@ pub fn faults(curves: &[Curve]) -> String {
             sizes.join(", "),
             curve.unit,
             curve.resolution().map_or_else(|| "-".into(), |r| r.to_string()),
-            of(t.noticed, t.labels),
-            of(t.paged, t.page_labels),
+            part_of(t.noticed, t.labels),
+            part_of(t.paged, t.page_labels),
             t.precision(),
             delay(0.5),
             delay(0.9),
@@ -77,13 +77,14 @@ pub fn matrix(detectors: &[(String, Vec<Curve>)]) -> String {
             .iter()
             .map(|(_, curves)| {
                 let t = curves[i].tally();
-                // Of what nobody should be told of, how often somebody was is what counts.
+                // Of faults that nobody should be notified of, the count of notifications is what
+                // matters.
                 if t.samples == 0 {
                     "-".into()
                 } else if t.labels == 0 {
-                    let told: usize = curves[i].points.iter().map(|p| p.paged).sum();
+                    let paged: usize = curves[i].points.iter().map(|p| p.paged).sum();
                     let runs: usize = curves[i].points.iter().map(|p| p.runs).sum();
-                    format!("{} paged", percent(told, runs))
+                    format!("{} paged", percent(paged, runs))
                 } else {
                     percent(t.noticed, t.labels)
                 }
@@ -94,7 +95,7 @@ pub fn matrix(detectors: &[(String, Vec<Curve>)]) -> String {
     out
 }
 
-fn of(part: usize, all: usize) -> String {
+fn part_of(part: usize, all: usize) -> String {
     if all == 0 { "none due".into() } else { format!("{part} of {all}") }
 }
 

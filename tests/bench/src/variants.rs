@@ -29,7 +29,7 @@ pub struct Variant {
 pub struct Varied {
     pub table: Table,
     pub labels: Vec<Label>,
-    /// What had begun before the first line: nobody has to notice it, and nobody is wrong who does.
+    /// Faults that had begun before the first line: to notice them is not required, and not wrong.
     pub under_way: Vec<Label>,
     /// Labels that cannot be seen any more.
     pub out_of_sight: usize,
@@ -37,9 +37,9 @@ pub struct Varied {
 
 impl Variant {
     /// `None` where the run cannot be recorded that way.
-    pub fn of(&self, run: &str, table: &Table, labels: &[Label]) -> Option<Varied> {
+    pub fn record(&self, run: &str, table: &Table, labels: &[Label]) -> Option<Varied> {
         let (mut table, mut labels) = (table.clone(), labels.to_vec());
-        let made = (self.make)(&mut table, &mut labels, &mut Random::of(run, 0));
+        let made = (self.make)(&mut table, &mut labels, &mut Random::for_name(run, 0));
         if !made || table.rows.len() < SHORTEST {
             return None;
         }
@@ -57,7 +57,7 @@ impl Varied {
     fn judge_sight(&mut self, thinned: bool) -> usize {
         let mut out_of_sight = 0;
         for label in self.labels.iter_mut().filter(|l| l.severity > Urgency::Info) {
-            let family = Family::of(&label.class);
+            let family = Family::from_class(&label.class);
             let lines = lines(&self.table, label);
             if lines == 0 || !shows(&self.table, family) {
                 label.severity = Urgency::Info;
@@ -70,11 +70,11 @@ impl Varied {
     }
 }
 
-/// Lines of the label that tell anything.
+/// Lines of the label that contain a value.
 fn lines(table: &Table, label: &Label) -> usize {
     let of = |row: &usize| (label.start..=label.end).contains(&table.step(*row));
-    let told = |row: &usize| table.rows[*row][1..].iter().any(|cell| !cell.is_empty());
-    (0..table.rows.len()).filter(of).filter(told).count()
+    let has_value = |row: &usize| table.rows[*row][1..].iter().any(|cell| !cell.is_empty());
+    (0..table.rows.len()).filter(of).filter(has_value).count()
 }
 
 /// Whether a signal is there that labels of the family are seen in.
@@ -117,7 +117,7 @@ pub const ALL: &[Variant] = &[
     variant("time by timestamps only", |t, _, _| clock(t, |at| format!("{at:.3}"))),
     variant("time by timestamps of whole seconds", |t, _, _| clock(t, |at| format!("{at:.0}"))),
     variant("late timestamps beside step times", |t, _, random| {
-        let timed = t.tell_time();
+        let timed = t.add_time();
         t.change(TIMESTAMP, |_, at| format!("{:.3}", at + random.between(0.0, 2.0)));
         timed
     }),
@@ -193,7 +193,7 @@ fn slower(t: &mut Table, times: f64) -> bool {
 }
 
 fn clock(t: &mut Table, print: impl Fn(f64) -> String) -> bool {
-    let timed = t.tell_time();
+    let timed = t.add_time();
     t.change(TIMESTAMP, |_, at| print(at));
     timed && t.keep(|c| !SPEEDS.contains(&c))
 }
@@ -235,11 +235,11 @@ fn restarts(t: &mut Table) -> bool {
     if let Some(at) = t.column(TIMESTAMP) {
         let (mut ahead, mut last) = (0.0, f64::NEG_INFINITY);
         for row in &mut rows {
-            let Some(told) = number(&row[at]) else { continue };
-            if told + ahead < last {
-                ahead = last - told + 60.0;
+            let Some(logged) = number(&row[at]) else { continue };
+            if logged + ahead < last {
+                ahead = last - logged + 60.0;
             }
-            last = told + ahead;
+            last = logged + ahead;
             row[at] = format!("{last:.3}");
         }
     }
@@ -249,7 +249,7 @@ fn restarts(t: &mut Table) -> bool {
 
 /// Half way, in the night; the run goes on so many lines before where it stood.
 fn pause(t: &mut Table, labels: &mut Vec<Label>, back: usize) -> bool {
-    if !t.tell_time() {
+    if !t.add_time() {
         return false;
     }
     let (half, at) = (t.rows.len() / 2, t.header.len() - 1);
@@ -295,7 +295,7 @@ mod tests {
 
     fn of(name: &str, labels: &[Label]) -> Varied {
         let variant = ALL.iter().find(|v| v.name == name).unwrap();
-        variant.of("r", &table(), labels).unwrap()
+        variant.record("r", &table(), labels).unwrap()
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn every_variant_leaves_lines_that_are_whole() {
         for variant in ALL {
-            let Some(v) = variant.of("r", &table(), &[label("loss_spike", 50, 80)]) else { continue };
+            let Some(v) = variant.record("r", &table(), &[label("loss_spike", 50, 80)]) else { continue };
             assert!(v.table.rows.iter().all(|r| r.len() == v.table.header.len()), "{}", variant.name);
             assert!(v.labels.iter().chain(&v.under_way).all(|l| l.start <= l.end), "{}", variant.name);
         }

@@ -37,7 +37,7 @@ pub fn judge(variant: &Variant, runs: &[(String, Table, Vec<Label>)]) -> anyhow:
     let dir = tempfile::tempdir().context("no temporary directory")?;
     let (mut varied, mut files): (Vec<(&str, Varied)>, Vec<PathBuf>) = (Vec::new(), Vec::new());
     for (run, table, labels) in runs {
-        let Some(v) = variant.of(run, table, labels) else { continue };
+        let Some(v) = variant.record(run, table, labels) else { continue };
         let file = dir.path().join(format!("{run}.csv"));
         v.table.write(&file)?;
         files.push(file);
@@ -87,7 +87,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
     out
 }
 
-/// What was missed, and what was paged for nothing, in words.
+/// What was missed, and the false pages, as text.
 pub fn details(outcomes: &[Outcome]) -> String {
     let mut out = String::new();
     for o in outcomes {

@@ -1,7 +1,7 @@
 //! The budget: what was reached on the labelled real runs with default settings must not get worse.
 //!
-//! Where the data come from is told in `tests/data/runs/SOURCES.md`. A figure that got better
-//! belongs in here.
+//! The origin of the data is in `tests/data/runs/SOURCES.md`. A figure that got better belongs in
+//! here.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stepwatch_bench::curves::Runs;

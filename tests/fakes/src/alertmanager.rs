@@ -1,5 +1,5 @@
-//! Alertmanager's API v2, as far as alerts are told to it: each is known by its labels, and told
-//! again it is the same.
+//! Alertmanager's API v2, as far as alerts are posted to it: each is identified by its labels, and
+//! posted again it is the same.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use crate::server::{Received, Reply, Service};
 
 #[derive(Debug, Clone, Default)]
 pub struct AlertmanagerApi {
-    /// By their labels, as they were told last.
+    /// By their labels, as they were posted last.
     pub alerts: BTreeMap<String, Value>,
     pub requests: Vec<Received>,
 }
 
 impl AlertmanagerApi {
-    /// Whoever has it may tell.
+    /// The token that posting requires.
     pub const TOKEN: &str = "canary-of-the-fake-alertmanager";
     pub const PATH: &str = "/api/v2/alerts";
 

@@ -40,8 +40,8 @@ impl Service for Echo {
         let heard = format!("{line} {} {body} {} {line}", headers.join(" "), headers.join(" "));
         let mut reply = Reply::text(self.status, &heard);
         if (300..400).contains(&self.status) {
-            let told: String = url::form_urlencoded::byte_serialize(heard.as_bytes()).take(2000).collect();
-            reply.headers.push(("location", format!("{}?{told}", Self::ELSEWHERE)));
+            let query: String = url::form_urlencoded::byte_serialize(heard.as_bytes()).take(2000).collect();
+            reply.headers.push(("location", format!("{}?{query}", Self::ELSEWHERE)));
         }
         reply
     }

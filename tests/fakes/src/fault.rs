@@ -15,11 +15,12 @@ pub enum Fault {
     TakenThenStatus(u16),
     /// The request is read and never answered; nothing is taken.
     Hang,
-    /// The message is taken and never answered: the sender cannot know.
+    /// The message is taken and never answered: for the sender the outcome is unknown.
     TakenThenHang,
     /// The connection is reset after the request was read; nothing is taken.
     Reset,
-    /// The message is taken and the connection reset before the answer: the sender cannot know.
+    /// The message is taken and the connection reset before the answer: for the sender the outcome
+    /// is unknown.
     TakenThenReset,
     /// The service's own way of saying no: 200 with `ok: false` and this error at Slack, 400
     /// elsewhere.

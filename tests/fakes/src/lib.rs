@@ -7,7 +7,7 @@
 //! delivery hard: the message was taken and the connection died before the answer. Slack and
 //! PagerDuty show themselves to people at `/`.
 //!
-//! Not a mock library: nothing here is told what to expect.
+//! Not a mock library: nothing here is given expectations.
 
 mod alertmanager;
 mod echo;

@@ -5,8 +5,8 @@
 //! that a trigger that arrives late is a false page. All integration keys are of one integration;
 //! the real service has a set of deduplication keys for each. A service that groups alerts takes
 //! each further alert into the incident that is open, and pages nobody for it. A person may merge
-//! an incident into another one: its alerts keep their keys and move there, and it is resolved,
-//! which subscribers are told as of any other, with a reason. An incident is resolved by events
+//! an incident into another one: its alerts keep their keys and move there, and it is resolved, of
+//! which subscribers are notified as of any other, with a reason. An incident is resolved by events
 //! when all of its alerts are.
 
 mod page;
@@ -82,7 +82,7 @@ pub struct PagerDuty {
     pub alerts: Vec<Alert>,
     pub pages: Vec<Page>,
     pub changes: Vec<Value>,
-    /// What subscribers are to be told, in order.
+    /// Webhooks to be delivered to subscribers, in order.
     pub hooks: Vec<Value>,
     /// Whether all that is open is one incident, with a key of its own, so that webhooks do not
     /// show the alert's.
@@ -112,8 +112,7 @@ impl PagerDuty {
         self.alerts.iter().filter(move |a| a.dedup_key == dedup_key)
     }
 
-    /// The alerts of an incident: under its id, and under what follows when it rings anew
-    /// (`<id>-2`).
+    /// The alerts of an incident: under its id, and under the keys of its further pages (`<id>-2`).
     pub fn alerts_about<'a>(&'a self, incident: &'a str) -> impl Iterator<Item = &'a Alert> {
         self.alerts.iter().filter(move |a| is_about(&a.dedup_key, incident))
     }
@@ -195,9 +194,9 @@ impl PagerDuty {
         self.alerts.iter().all(|a| a.head != head || a.state == AlertState::Resolved)
     }
 
-    /// The alerts that go on ringing: nobody has them, and the service's own escalation policy
-    /// climbs.
-    pub fn ringing(&self) -> impl Iterator<Item = &Alert> {
+    /// The alerts that go on notifying: nobody has acknowledged them, and the service's own
+    /// escalation policy continues.
+    pub fn triggered(&self) -> impl Iterator<Item = &Alert> {
         self.alerts.iter().filter(|a| a.state == AlertState::Triggered)
     }
 

@@ -32,7 +32,7 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// What a stand-in is: its state, and how a request changes it. No clock and no socket: the server
 /// brings both.
 pub trait Service: Clone + Default + Send + Sync + 'static {
-    /// The name under which a [`Script`] knows this request; none for pages that people look at.
+    /// The name of this request in a [`Script`]; none for pages that people look at.
     fn endpoint(request: &Received) -> Option<String>;
 
     /// Acts on the request.
@@ -212,7 +212,7 @@ async fn handle<S: Service>(
     let endpoint = S::endpoint(&received);
     let fault = endpoint.as_deref().and_then(|e| core.script.take(e));
     let taken = fault.as_ref().is_none_or(Fault::taken);
-    // One change of state for the act and its record, so that whoever waits sees both or neither.
+    // One change of state for the act and its record, so that a waiting test sees both or neither.
     let mut reply = None;
     let act = |state: &mut S| {
         let real = taken.then(|| state.serve(&received));
@@ -242,7 +242,7 @@ async fn handle<S: Service>(
     }
 }
 
-/// What the fault makes the service say; none when it says nothing.
+/// The service's answer under a fault; none when it does not answer.
 fn answer_of<S: Service>(fault: &Fault) -> Option<Reply> {
     match fault {
         Fault::TooMany(after) => {

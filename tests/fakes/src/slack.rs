@@ -50,7 +50,7 @@ pub struct Post {
 }
 
 impl Post {
-    /// Whether it stands in the channel itself and not in a thread.
+    /// Whether it is in the channel itself and not in a thread.
     pub fn is_top(&self) -> bool {
         self.thread_ts.is_none()
     }
@@ -75,7 +75,7 @@ pub struct RateLimit {
 #[derive(Debug, Clone)]
 pub struct Slack {
     pub token: String,
-    /// What the token may do: what `docs/receivers.md` asks for where the channel is public.
+    /// What the token may do: what `docs/receivers.md` requires where the channel is public.
     pub scopes: BTreeSet<String>,
     pub channels: Vec<Channel>,
     /// Path of each incoming webhook, and the channel it posts to.
@@ -122,7 +122,7 @@ impl Default for Slack {
     }
 }
 
-/// A refusal: Slack's error name and what is told beside it.
+/// A refusal: Slack's error name and the fields beside it.
 struct No {
     error: &'static str,
     messages: Vec<String>,
@@ -139,7 +139,7 @@ impl From<&'static str> for No {
 impl Slack {
     /// The one bot token that is accepted.
     pub const TOKEN: &str = "xoxb-stepwatch-fake-token";
-    /// The scopes that it has unless a test says otherwise.
+    /// The scopes that it has by default.
     pub const SCOPES: [&str; 3] = ["chat:write", "channels:history", "channels:read"];
     /// The workspace that the app is installed in.
     pub const TEAM: &str = "T0FAKE";
@@ -149,7 +149,7 @@ impl Slack {
     /// Path of the incoming webhook that posts to `#training`.
     pub const WEBHOOK: &str = "/services/T0FAKE/B0FAKE/stepwatchfakewebhook";
 
-    /// The messages that stand in the channels themselves.
+    /// The messages in the channels themselves.
     pub fn top(&self) -> impl Iterator<Item = &Post> {
         self.posts.iter().filter(|p| p.is_top())
     }
@@ -257,7 +257,7 @@ impl Slack {
         let in_channel = |p: &&Post| p.channel == channel && (p.is_top() || p.broadcast);
         let mut found: Vec<_> =
             self.posts.iter().filter(in_channel).filter(|p| in_window(&p.ts, args)).collect();
-        // As the reference of the method that came before this one says: with `oldest` alone the
+        // As in the reference of the method that came before this one: with `oldest` alone the
         // pages begin there and go forward. Within a page the newest is always first.
         let forward = args.contains_key("oldest") && !args.contains_key("latest");
         if !forward {

@@ -2,9 +2,9 @@
 //! conversation.
 //!
 //! It refuses bare line feeds, long lines, headers that occur twice or not at all, and replies to
-//! messages it has never seen; a message whose id it knows is counted, and shown to nobody again.
-//! It encrypts from the first byte, when asked to, or not at all, and may have somebody in between
-//! who takes the offer away.
+//! messages it has never seen; a message whose id it has seen is counted, and not shown again. It
+//! encrypts from the first byte, when asked to, or not at all, and may have somebody in between who
+//! takes the offer away.
 
 mod mail;
 
@@ -26,7 +26,7 @@ use crate::server::TimedOut;
 
 pub use mail::Mail;
 
-/// What goes wrong once, at `DATA`'s end unless it says otherwise.
+/// What goes wrong once, at `DATA`'s end by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SmtpFault {
     /// This reply to `MAIL`.
@@ -37,7 +37,7 @@ pub enum SmtpFault {
     Reset,
     /// The message is taken and the connection breaks before the reply.
     TakenThenReset,
-    /// The message is read and nothing is said any more.
+    /// The message is read and nothing more is answered.
     Hang,
 }
 
@@ -48,7 +48,7 @@ pub enum Encryption {
     Never,
     /// From the first byte.
     Always(Arc<ServerConfig>),
-    /// When it is asked to, which it says that it can be.
+    /// When it is asked to, which it offers.
     OnRequest(Arc<ServerConfig>),
     /// It could, but somebody in between takes the offer out of its greeting.
     Stripped,
@@ -74,7 +74,7 @@ pub struct Smtp {
     /// What was refused, and why.
     pub refused: Vec<String>,
     pub connections: usize,
-    /// What was said in the clear: the first word of each line.
+    /// What was sent in the clear: the first word of each line.
     pub in_the_clear: Vec<String>,
     pub faults: VecDeque<SmtpFault>,
 }

@@ -1,4 +1,4 @@
-//! What an attack is, and what it is told of its target.
+//! What an attack is, and what it is given of its target.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -26,8 +26,8 @@ pub(crate) struct Attack {
     pub(crate) exporter: fn(&Path) -> String,
     /// Goes on until its process is killed, or returns.
     pub(crate) act: fn(&Target) -> anyhow::Result<()>,
-    /// How many incidents may ring besides the genuine one.
-    pub(crate) rings: usize,
+    /// How many incidents may page besides the genuine one.
+    pub(crate) pages: usize,
     /// Nothing can be recorded while it lasts, so that pages wait ten seconds before they go out
     /// from memory.
     pub(crate) unrecorded: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Attack {
 
 impl Attack {
     pub(crate) const fn new(name: &'static str, act: fn(&Target) -> anyhow::Result<()>) -> Self {
-        Self { name, neighbour: true, exporter: |_| String::new(), act, rings: 0, unrecorded: false }
+        Self { name, neighbour: true, exporter: |_| String::new(), act, pages: 0, unrecorded: false }
     }
 }
 

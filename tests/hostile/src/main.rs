@@ -1,6 +1,6 @@
 //! Attacks the two real programs, one attack after another, and measures what each costs: the
-//! memory of both programs, how old a genuine step is when it is on the page, and how long a
-//! genuine NaN takes to ring.
+//! memory of both programs, how old a genuine step is when it is on the page, and how long it takes
+//! until a genuine NaN pages.
 //!
 //! `cargo run --release -p stepwatch-hostile [ATTACK...]`; `cargo verify --full` runs all of them.
 //! As root, what a neighbour on the node does is done by another user. It ends with 1 if a bound of

@@ -20,10 +20,10 @@ pub(crate) const GENUINE: &str = "genuine";
 const EXPORTER_MAX_KIB: u64 = 64 << 10;
 const ALERTER_MAX_KIB: u64 = 128 << 10;
 const AGE_MAX: Duration = Duration::from_secs(2);
-const RING_MAX: Duration = Duration::from_secs(2);
+const PAGE_MAX: Duration = Duration::from_secs(2);
 /// Where nothing can be recorded: ten seconds are waited for the store, and the loop looks each
 /// second.
-const UNRECORDED_RING_MAX: Duration = Duration::from_secs(14);
+const UNRECORDED_PAGE_MAX: Duration = Duration::from_secs(14);
 
 /// Steps before the attack, and seconds by which the alerter's clock is put forward after them: a
 /// run that has been known for longer than ten minutes.
@@ -45,8 +45,8 @@ pub(crate) struct Measured {
     /// Of a genuine step when it was on the page, at worst.
     age: Duration,
     /// From the genuine NaN to the page that names its run.
-    ring: Duration,
-    /// Incidents that rang besides.
+    page_after: Duration,
+    /// Incidents that paged besides.
     others: usize,
     probes: u32,
     probes_failed: u32,
@@ -64,7 +64,7 @@ impl Measured {
             self.exporter_cpu * 100.0,
             self.alerter_kib as f64 / 1024.0,
             self.age.as_secs_f64(),
-            self.ring.as_secs_f64(),
+            self.page_after.as_secs_f64(),
             self.others,
             self.probes_failed,
             self.probes
@@ -73,7 +73,7 @@ impl Measured {
 
     /// Which bounds do not hold.
     pub(crate) fn wrong(&self, attack: &Attack) -> Vec<String> {
-        let ring_max = if attack.unrecorded { UNRECORDED_RING_MAX } else { RING_MAX };
+        let page_max = if attack.unrecorded { UNRECORDED_PAGE_MAX } else { PAGE_MAX };
         let bounds = [
             (
                 self.exporter_kib > EXPORTER_MAX_KIB,
@@ -84,10 +84,13 @@ impl Measured {
                 format!("the alerter took {} KiB of {ALERTER_MAX_KIB}", self.alerter_kib),
             ),
             (self.age > AGE_MAX, format!("a genuine step was {:?} old, {AGE_MAX:?} at most", self.age)),
-            (self.ring > ring_max, format!("a genuine page took {:?}, {ring_max:?} at most", self.ring)),
             (
-                self.others > attack.rings,
-                format!("{} other incidents rang, {} at most", self.others, attack.rings),
+                self.page_after > page_max,
+                format!("a genuine page took {:?}, {page_max:?} at most", self.page_after),
+            ),
+            (
+                self.others > attack.pages,
+                format!("{} other incidents paged, {} at most", self.others, attack.pages),
             ),
             (self.probes_failed > 0, format!("{} of {} probes failed", self.probes_failed, self.probes)),
         ];
@@ -159,8 +162,8 @@ pub(crate) async fn measure(attack: &Attack) -> anyhow::Result<Measured> {
     }
     let used = processor_time(&stage.stack.exporter.daemon)?.saturating_sub(used);
     let exporter_cpu = used.as_secs_f64() / began.elapsed().as_secs_f64();
-    let ring = stage.break_genuine().await?;
-    let measured = stage.measured(exporter_cpu, ring)?;
+    let page_after = stage.break_genuine().await?;
+    let measured = stage.measured(exporter_cpu, page_after)?;
     if let Some(status) = attacker.ended().filter(|status| !status.success()) {
         anyhow::bail!("{} did not attack: {status}\n{}", attack.name, attacker.log().join("\n"));
     }
@@ -198,7 +201,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Whoever supervises the processes asks as well.
+    /// A supervisor of the processes probes them as well.
     async fn probe(&mut self) {
         for url in [self.stack.exporter.url(), self.stack.alerter.url()] {
             self.probes += 1;
@@ -224,7 +227,7 @@ impl Stage {
         Ok(sent.elapsed())
     }
 
-    fn measured(&self, exporter_cpu: f64, ring: Duration) -> anyhow::Result<Measured> {
+    fn measured(&self, exporter_cpu: f64, page_after: Duration) -> anyhow::Result<Measured> {
         let Stack { exporter, alerter, pagerduty, .. } = &self.stack;
         let others = pagerduty.with(|pd| pd.pages.iter().filter(|p| !p.summary.contains(GENUINE)).count());
         Ok(Measured {
@@ -232,7 +235,7 @@ impl Stage {
             exporter_cpu,
             alerter_kib: peak_kib(&alerter.daemon)?,
             age: self.age,
-            ring,
+            page_after,
             others,
             probes: self.probes,
             probes_failed: self.probes_failed,

@@ -22,7 +22,7 @@ use libc::{c_int, c_long, clockid_t, time_t, timespec, timeval};
 
 /// Names the file. Without it everything is as it is.
 const FILE: &str = "STEPWATCH_FAKE_LIBC";
-/// Between two looks of whoever waits for a disk that hangs.
+/// Between two looks of a thread that waits for a disk that hangs.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What the file holds.
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn fdatasync(file: c_int) -> c_int {
     unsafe { libc::syscall(libc::SYS_fdatasync, c_long::from(file)) as c_int }
 }
 
-/// The kernel's word, with the wall shifted.
+/// The kernel's time, with the wall clock shifted.
 ///
 /// # Safety
 /// As `clock_gettime(2)`: `at` is null or may be written to.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn time(at: *mut time_t) -> time_t {
     // SAFETY: `now` is ours.
     unsafe { clock_gettime(libc::CLOCK_REALTIME, &raw mut now) };
     if !at.is_null() {
-        // SAFETY: the caller says that it may be written to.
+        // SAFETY: the caller guarantees that it may be written to.
         unsafe { *at = now.tv_sec };
     }
     now.tv_sec

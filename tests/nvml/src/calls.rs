@@ -51,7 +51,7 @@ impl Calls {
         Ok(Self(read.collect()))
     }
 
-    pub fn of(&self, name: &str) -> u64 {
+    pub fn count(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
@@ -121,7 +121,7 @@ impl Counters {
         unsafe { AtomicU64::from_ptr(self.slots.add(at).cast()) }
     }
 
-    /// Counts one and tells how many that makes.
+    /// Counts one and returns how many that makes.
     pub(crate) fn one(&mut self, name: &'static str) -> u64 {
         self.count(name).fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -192,7 +192,10 @@ mod tests {
         assert_eq!(counters.one("nvmlA"), 3);
         assert_eq!(counters.epoch, began);
         let calls = Calls::read(&script).unwrap();
-        assert_eq!((calls.of("nvmlA"), calls.of("nvmlAB"), calls.of("nvmlC"), calls.of(OPEN)), (3, 1, 0, 0));
+        assert_eq!(
+            (calls.count("nvmlA"), calls.count("nvmlAB"), calls.count("nvmlC"), calls.count(OPEN)),
+            (3, 1, 0, 0)
+        );
         assert_eq!(calls.functions().collect::<Vec<_>>(), [("nvmlA", 3), ("nvmlAB", 1)]);
     }
 }

@@ -1,4 +1,4 @@
-//! The machines that there are: what a healthy GPU of each kind says under a training job.
+//! The kinds of machines: the values of a healthy GPU of each under a training job.
 //!
 //! Values differ from GPU to GPU where they may, so that a test sees when two were mixed up.
 //! Counters grow with time at a rate that fits the gauges.

@@ -1,4 +1,4 @@
-//! What crosses the border: numbers that stand for devices, and places to write answers to.
+//! The values that cross the border: numbers in place of devices, and places to write answers to.
 
 use std::ffi::c_char;
 
@@ -7,7 +7,7 @@ use crate::script::Code;
 /// What a function came to.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
-/// A device: an opaque pointer to the program, here a number that says which, and since which
+/// A device: an opaque pointer to the program, here a number that identifies it, and since which
 /// initialisation it is good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
@@ -86,7 +86,8 @@ impl<T: Copy> Out<T> {
         if self.is_null() {
             return Err(Code::InvalidArgument);
         }
-        // SAFETY: the program says that there is room for so many, and that the array is its own.
+        // SAFETY: the program guarantees that there is room for so many, and that the array is its
+        // own.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.0, len) })
     }
 }

@@ -1,4 +1,4 @@
-//! A stand-in for `libnvidia-ml.so.1`: GPUs that are not there, told what to say by a file.
+//! A stand-in for `libnvidia-ml.so.1`: GPUs that are not there, whose values a file gives.
 //!
 //! As a shared library it is loaded through the same door as the driver's own and answers the same
 //! calls with the same structures, codes and quirks. The file that [`SCRIPT`] names is read again

@@ -4,8 +4,8 @@ use rustc_hash::FxHashMap;
 
 use crate::script::{ALL, Quantity, Script};
 
-/// Quantities by name; `None` where the script says that it is not supported. What finding one
-/// takes is counted as the program's that is measured, so it is to be little.
+/// Quantities by name; `None` where the script has it as not supported. What finding one takes is
+/// counted as the program's that is measured, so it is to be little.
 pub(crate) type Table = FxHashMap<String, Option<Quantity>>;
 
 #[derive(Debug, Clone, Default)]
@@ -52,7 +52,7 @@ impl Gpu {
     }
 }
 
-/// The GPUs of a script: those of its fleet, with what it says of them.
+/// The GPUs of a script: those of its fleet, with the script's own values.
 pub(crate) fn gpus(script: &Script) -> Vec<Gpu> {
     let count = script.count.unwrap_or(script.fleet.count());
     let mut gpus: Vec<Gpu> = (0..count).map(|index| script.fleet.gpu(index)).collect();
@@ -64,8 +64,10 @@ pub(crate) fn gpus(script: &Script) -> Vec<Gpu> {
         }
         // `0/1`: of the first GPU the second MIG device.
         for (mig, instance) in gpu.instances.iter_mut().enumerate() {
-            let told = script.gpus.get(&format!("{index}/{mig}"));
-            instance.values.extend(told.into_iter().flatten().map(|(name, q)| (name.clone(), q.clone())));
+            let overrides = script.gpus.get(&format!("{index}/{mig}"));
+            instance
+                .values
+                .extend(overrides.into_iter().flatten().map(|(name, q)| (name.clone(), q.clone())));
         }
     }
     gpus

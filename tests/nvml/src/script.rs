@@ -14,15 +14,15 @@ pub const ALL: &str = "*";
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
     pub fleet: Fleet,
-    /// The file will not change: nobody looks at it before each call, which costs more than most of
-    /// the calls.
+    /// The file will not change: it is not looked at before each call, which costs more than most
+    /// of the calls.
     #[serde(rename = "final")]
     pub is_final: bool,
     /// How many GPUs, where not as many as the fleet has.
     pub count: Option<usize>,
     /// Version of the driver, where not the fleet's.
     pub driver: Option<String>,
-    /// Seconds since the beginning, where time is to stand still.
+    /// Seconds since the beginning, where the time is fixed.
     pub time: Option<f64>,
     /// By index or [`ALL`], then by name, what is different; `None` is what the GPU does not
     /// support.
@@ -39,7 +39,7 @@ pub struct Script {
     pub events: Vec<NvmlEvent>,
 }
 
-/// What one GPU says when asked for one thing.
+/// The answer of one GPU to one query.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Quantity {
@@ -78,7 +78,7 @@ pub struct Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// The call does not come back while the file says so.
+    /// The call does not return while this is in the file.
     Hang,
     /// It takes this long, as a call does that waits for a lock of the driver.
     DelayMs(u64),
@@ -142,11 +142,11 @@ codes! {
 }
 
 impl Script {
-    pub fn of(fleet: Fleet) -> Self {
+    pub fn for_fleet(fleet: Fleet) -> Self {
         Self { fleet, ..Self::default() }
     }
 
-    /// Time stands still at this second, so that every counter is known.
+    /// Fixes the time at this second, so that every counter is known.
     pub fn at(mut self, seconds: f64) -> Self {
         self.time = Some(seconds);
         self
@@ -154,25 +154,25 @@ impl Script {
 
     /// On all GPUs, `name` is this.
     pub fn all(self, name: &str, quantity: impl Into<Quantity>) -> Self {
-        self.told(ALL, name, Some(quantity.into()))
+        self.with(ALL, name, Some(quantity.into()))
     }
 
     /// On one GPU, `name` is this.
     pub fn one(self, gpu: usize, name: &str, quantity: impl Into<Quantity>) -> Self {
-        self.told(&gpu.to_string(), name, Some(quantity.into()))
+        self.with(&gpu.to_string(), name, Some(quantity.into()))
     }
 
     /// One GPU does not support `name`.
     pub fn absent(self, gpu: usize, name: &str) -> Self {
-        self.told(&gpu.to_string(), name, None)
+        self.with(&gpu.to_string(), name, None)
     }
 
     /// No GPU supports `name`.
     pub fn without(self, name: &str) -> Self {
-        self.told(ALL, name, None)
+        self.with(ALL, name, None)
     }
 
-    fn told(mut self, gpu: &str, name: &str, quantity: Option<Quantity>) -> Self {
+    fn with(mut self, gpu: &str, name: &str, quantity: Option<Quantity>) -> Self {
         self.gpus.entry(gpu.to_owned()).or_default().insert(name.to_owned(), quantity);
         self
     }

@@ -23,7 +23,7 @@ pub fn library() -> Result<PathBuf> {
 pub fn library_without(dir: &Path, functions: &[&str]) -> Result<PathBuf> {
     let mut image = std::fs::read(library()?)?;
     for function in functions {
-        // Its name in the table of symbols; under another name nobody finds it.
+        // Its name in the table of symbols; under another name it is not found.
         let name: Vec<u8> = [&[0], function.as_bytes(), &[0]].concat();
         let places: Vec<usize> = (0..image.len().saturating_sub(name.len()))
             .filter(|at| image[*at..].starts_with(&name))
@@ -52,7 +52,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// From now on the world is so: at once for whoever calls next, and never half.
+    /// Replaces the world: at once for the next caller, and never half.
     pub fn set(&self, script: &Script) -> Result<()> {
         let new = self.path.with_extension("new");
         std::fs::write(&new, serde_json::to_vec_pretty(script)?)?;

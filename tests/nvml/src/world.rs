@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(1);
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
 
-/// As the driver's own lock: whoever is in a call has it, and others wait.
+/// As the driver's own lock: one call has it, and others wait.
 pub(crate) struct World {
     path: PathBuf,
     stamp: Option<Stamp>,
@@ -64,8 +64,8 @@ impl Entered {
         self.0.as_mut().ok_or(Code::DriverNotLoaded)
     }
 
-    /// Lets go of everything once nobody uses the library: it may be unloaded next, and what it
-    /// holds then is lost for good.
+    /// Closes everything once the library is not in use any more: it may be unloaded next, and what
+    /// it holds then is lost for good.
     pub(crate) fn forget(&mut self) {
         if self.0.as_ref().is_some_and(|world| world.open == 0) {
             *self.0 = None;
@@ -327,7 +327,7 @@ impl View<'_> {
         }
     }
 
-    /// What one NVLink says: its own where the script tells links apart.
+    /// The value of one NVLink: its own where the script has one for it.
     pub(crate) fn link(&mut self, name: &str, link: u32) -> Answer<Number> {
         if u64::from(link) >= self.u64("nvlink.links")? {
             return Err(Code::InvalidArgument);

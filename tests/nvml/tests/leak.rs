@@ -20,7 +20,7 @@ use stepwatch_fake_nvml::{Code, Effect, Fault, Fleet, Quantity, SCRIPT, Script, 
 /// A collection a second for twelve days, where there is time for it; else for a working day.
 const LONG: usize = 1_000_000;
 const ORDINARY: usize = 16_000;
-/// Until caches, the ring of the stream and the allocator have what they want.
+/// Until caches, the ring buffer of the stream and the allocator have reached their size.
 const WARM_UP: usize = 4_000;
 /// How often the world changes.
 const CHANGE: usize = 500;
@@ -64,7 +64,7 @@ fn hub() -> Hub {
 
 /// The worlds that take turns.
 fn worlds() -> Vec<Script> {
-    let healthy = || Script { count: Some(1), ..Script::of(Fleet::H100) };
+    let healthy = || Script { count: Some(1), ..Script::for_fleet(Fleet::H100) };
     let mut failing = healthy();
     failing.faults.push(Fault::new("nvmlDeviceGetPowerUsage", Effect::Fail(Code::Unknown)));
     failing.faults.push(Fault::field(186, Effect::Fail(Code::Timeout)));
@@ -77,7 +77,7 @@ fn worlds() -> Vec<Script> {
             .all("throttle.reasons", 0x48u64),
         failing,
         healthy().all("remapped.pending", 1u64).all("recovery_action", 1u64),
-        Script { count: Some(1), ..Script::of(Fleet::H200Mig) },
+        Script { count: Some(1), ..Script::for_fleet(Fleet::H200Mig) },
     ]
 }
 
@@ -138,7 +138,10 @@ impl Day {
 fn memory_is_flat() {
     let dir = tempfile::tempdir().unwrap();
     let stage = Stage::new(dir.path(), &Script::default()).unwrap();
-    #[expect(clippy::disallowed_methods, reason = "the library is told by its environment, as in a program")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the library is configured by its environment, as in a program"
+    )]
     // SAFETY: this is the one test of its process, and nothing else runs yet.
     unsafe {
         std::env::set_var(SCRIPT, stage.path());
@@ -171,13 +174,13 @@ fn memory_is_flat() {
         began.elapsed(),
         first / 1024,
         quarters.iter().map(|q| q / 1024).collect::<Vec<_>>(),
-        calls.of(calls::ALL),
+        calls.count(calls::ALL),
     );
     writeln!(std::io::stderr().lock(), "{figure}").unwrap();
     assert!(quarters[3] < first + SLACK, "{first} {quarters:?}");
-    assert!(calls.of("nvmlInit_v2") >= REOPEN as u64, "it was let go of");
-    assert!(calls.of(calls::ALL) > 10 * passes as u64, "it was asked");
-    assert_eq!(calls.of(calls::MISUSE), 0);
-    assert!(calls.of(calls::SAMPLES) <= 8 && calls.of(calls::SETS) <= 1, "{calls:?}");
+    assert!(calls.count("nvmlInit_v2") >= REOPEN as u64, "it was let go of");
+    assert!(calls.count(calls::ALL) > 10 * passes as u64, "it was asked");
+    assert_eq!(calls.count(calls::MISUSE), 0);
+    assert!(calls.count(calls::SAMPLES) <= 8 && calls.count(calls::SETS) <= 1, "{calls:?}");
     drop(day);
 }

@@ -1,5 +1,5 @@
-//! The library as a program meets it: loaded at run time, asked through a wrapper that knows
-//! nothing of it.
+//! The library as a program meets it: loaded at run time, called through a wrapper that is not
+//! written for it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -38,7 +38,7 @@ impl Alone {
         let stage = Stage::new(dir.path(), script).unwrap();
         #[expect(
             clippy::disallowed_methods,
-            reason = "the library is told by its environment, as in a program"
+            reason = "the library is configured by its environment, as in a program"
         )]
         // SAFETY: the lock keeps the other tests away, and nothing else in this process changes or
         // reads the environment.
@@ -53,7 +53,7 @@ impl Alone {
     }
 
     fn count(&self, name: &str) -> u64 {
-        self.stage.calls().unwrap().of(name)
+        self.stage.calls().unwrap().count(name)
     }
 
     /// Nothing was done that no program should do.
@@ -76,7 +76,7 @@ fn wait_for(what: &str, mut is: impl FnMut() -> bool) {
 
 #[test]
 fn eight_h100() {
-    let alone = Alone::with(&Script::of(Fleet::H100).at(100.0));
+    let alone = Alone::with(&Script::for_fleet(Fleet::H100).at(100.0));
     let nvml = alone.open();
     assert_eq!(
         (nvml.device_count().unwrap(), nvml.sys_driver_version().unwrap().as_str()),
@@ -112,8 +112,9 @@ fn eight_h100() {
 
 #[test]
 fn fields_have_types_and_fates_of_their_own() {
-    let script =
-        Script::of(Fleet::H100).without("temperature.memory").all("power.instant", u64::from(u32::MAX));
+    let script = Script::for_fleet(Fleet::H100)
+        .without("temperature.memory")
+        .all("power.instant", u64::from(u32::MAX));
     let mut script = script.one(1, "energy", u64::MAX);
     script.faults.push(Fault::field(230, Effect::Fail(Code::Unknown)));
     let alone = Alone::with(&script);
@@ -133,7 +134,7 @@ fn fields_have_types_and_fates_of_their_own() {
 fn a_field_keeps_its_meaning_when_its_number_changes() {
     // Before 575 it means something else.
     for (driver, throttling) in [("570.172.08", false), ("575.57.08", true), ("580.95.05", true)] {
-        let script = Script { driver: Some(driver.to_owned()), ..Script::of(Fleet::H100) };
+        let script = Script { driver: Some(driver.to_owned()), ..Script::for_fleet(Fleet::H100) };
         let alone = Alone::with(&script.all("throttled.sw_thermal", 7u64));
         let nvml = alone.open();
         let values = nvml.device_by_index(0).unwrap().field_values_for(&[FieldId(251)]).unwrap();
@@ -144,7 +145,7 @@ fn a_field_keeps_its_meaning_when_its_number_changes() {
 
 #[test]
 fn profiling_takes_two_samples_with_time_between() {
-    let alone = Alone::with(&Script::of(Fleet::H200Mig));
+    let alone = Alone::with(&Script::for_fleet(Fleet::H200Mig));
     let nvml = alone.open();
     let metrics = [GpmMetricId::SmUtil, GpmMetricId::AnyTensorUtil, GpmMetricId::Nvdec0Util];
     let gpu = nvml.device_by_index(2).unwrap();
@@ -165,7 +166,7 @@ fn profiling_takes_two_samples_with_time_between() {
 
 #[test]
 fn parts_of_a_gpu() {
-    let alone = Alone::with(&Script::of(Fleet::H200Mig));
+    let alone = Alone::with(&Script::for_fleet(Fleet::H200Mig));
     let nvml = alone.open();
     let whole = nvml.device_by_index(0).unwrap();
     assert_eq!((whole.mig_mode().unwrap().current, whole.mig_device_count().unwrap()), (1, 7));
@@ -183,7 +184,7 @@ fn parts_of_a_gpu() {
 
 #[test]
 fn an_xid_reaches_who_waits() {
-    let mut script = Script::of(Fleet::H100);
+    let mut script = Script::for_fleet(Fleet::H100);
     script.events.push(NvmlEvent::xid(2, 13));
     let alone = Alone::with(&script);
     let nvml = alone.open();
@@ -196,7 +197,7 @@ fn an_xid_reaches_who_waits() {
             let event = set.wait(10_000).unwrap();
             assert_eq!(event.device.index().unwrap(), 2);
             assert!(format!("{:?}", event.event_data).contains("48"), "{event:?}");
-            // Two came at once: each is told.
+            // Two came at once: each is reported.
             let event = set.wait(0).unwrap();
             assert!(format!("{:?}", event.event_data).contains("79"), "{event:?}");
             set
@@ -211,10 +212,10 @@ fn an_xid_reaches_who_waits() {
 
 #[test]
 fn a_gpu_that_is_lost_and_one_that_fell_off_the_bus() {
-    let alone = Alone::with(&Script::of(Fleet::H100));
+    let alone = Alone::with(&Script::for_fleet(Fleet::H100));
     let nvml = alone.open();
     let (third, fourth) = (nvml.device_by_index(3).unwrap(), nvml.device_by_index(4).unwrap());
-    let bad = Script { lost: vec![3], fallen: vec![4], ..Script::of(Fleet::H100) };
+    let bad = Script { lost: vec![3], fallen: vec![4], ..Script::for_fleet(Fleet::H100) };
     alone.stage.set(&bad).unwrap();
     assert!(matches!(third.temperature(TemperatureSensor::Gpu), Err(NvmlError::GpuLost)));
     assert!(matches!(fourth.name(), Err(NvmlError::GpuLost)));
@@ -229,19 +230,19 @@ fn a_gpu_that_is_lost_and_one_that_fell_off_the_bus() {
 
 #[test]
 fn a_call_hangs_until_the_file_says_otherwise() {
-    let alone = Alone::with(&Script::of(Fleet::H100));
+    let alone = Alone::with(&Script::for_fleet(Fleet::H100));
     let nvml = alone.open();
     let gpu = nvml.device_by_index(0).unwrap();
     assert!(gpu.power_usage().is_ok());
     let stuck = Fault::new("nvmlDeviceGetPowerUsage", Effect::Hang).on(0).from(3);
-    alone.stage.set(&Script { faults: vec![stuck], ..Script::of(Fleet::H100) }).unwrap();
+    alone.stage.set(&Script { faults: vec![stuck], ..Script::for_fleet(Fleet::H100) }).unwrap();
     assert!(gpu.power_usage().is_ok(), "only the second");
     std::thread::scope(|scope| {
         let caller = scope.spawn(|| gpu.power_usage());
         wait_for("the call hangs", || alone.count(calls::HANGING) == 1);
         assert!(gpu.temperature(TemperatureSensor::Gpu).is_ok(), "others come through");
         assert!(!caller.is_finished());
-        alone.stage.set(&Script::of(Fleet::H100)).unwrap();
+        alone.stage.set(&Script::for_fleet(Fleet::H100)).unwrap();
         assert_eq!(caller.join().unwrap().unwrap(), 500_000);
     });
     assert_eq!(alone.count(calls::HANGING), 0);
@@ -249,11 +250,11 @@ fn a_call_hangs_until_the_file_says_otherwise() {
 
 #[test]
 fn a_driver_that_is_unloaded_and_another_that_comes() {
-    let gone = Script::of(Fleet::H100).fault("nvmlInit*", Effect::Fail(Code::DriverNotLoaded));
+    let gone = Script::for_fleet(Fleet::H100).fault("nvmlInit*", Effect::Fail(Code::DriverNotLoaded));
     let alone = Alone::with(&gone);
     let library = library().unwrap();
     assert!(matches!(open_as(&library), Err(NvmlError::DriverNotLoaded)));
-    alone.stage.set(&Script { driver: Some("580.95.05".into()), ..Script::of(Fleet::H100) }).unwrap();
+    alone.stage.set(&Script { driver: Some("580.95.05".into()), ..Script::for_fleet(Fleet::H100) }).unwrap();
     let nvml = open_as(&library).unwrap();
     assert_eq!(nvml.sys_driver_version().unwrap(), "580.95.05");
     let held = || {
@@ -270,7 +271,7 @@ fn a_driver_that_is_unloaded_and_another_that_comes() {
 #[test]
 fn counters_that_grow_with_each_look_and_with_time() {
     let look = Quantity::Growing { at: 5.0, per_second: 0.0, per_read: 2.0 };
-    let script = Script::of(Fleet::H100)
+    let script = Script::for_fleet(Fleet::H100)
         .all("pcie.replay", look)
         .all("energy", Quantity::growing(10.0, 5000.0))
         .at(2.0);
@@ -283,7 +284,7 @@ fn counters_that_grow_with_each_look_and_with_time() {
 
 #[test]
 fn a_function_that_an_older_driver_lacks() {
-    let alone = Alone::with(&Script::of(Fleet::A100));
+    let alone = Alone::with(&Script::for_fleet(Fleet::A100));
     let old = library_without(alone.dir.path(), &["nvmlDeviceGetMemoryInfo_v2", "nvmlGpmQueryDeviceSupport"])
         .unwrap();
     let nvml = open_as(&old).unwrap();
@@ -296,7 +297,7 @@ fn a_function_that_an_older_driver_lacks() {
 
 #[test]
 fn what_no_program_should_do_is_counted() {
-    let alone = Alone::with(&Script::of(Fleet::H100));
+    let alone = Alone::with(&Script::for_fleet(Fleet::H100));
     let first = alone.open();
     // SAFETY: the number is only compared.
     let stale = unsafe { first.device_by_index(0).unwrap().handle() };

@@ -56,11 +56,11 @@ enum Faults {
     Quiet,
 }
 
-/// Hears nothing.
-struct Deaf;
+/// Ignores every event.
+struct Discard;
 
-impl Listener for Deaf {
-    fn hear(&mut self, _: Ts, _: &str, _: &Event) {}
+impl Listener for Discard {
+    fn receive(&mut self, _: Ts, _: &str, _: &Event) {}
     fn lost(&mut self, _: Ts, _: &str, _: &str) {}
     fn found(&mut self, _: Ts, _: &str) {}
     fn mended(&mut self, _: Ts, _: &str) {}
@@ -97,7 +97,7 @@ fn run(args: &Args) -> std::io::Result<()> {
     }
     let seeds = args.seed..args.seed + args.fleets.max(1);
     if args.deaf {
-        let events: u64 = seeds.map(|seed| fleet::simulate(&options(seed), &mut Deaf).1.events).sum();
+        let events: u64 = seeds.map(|seed| fleet::simulate(&options(seed), &mut Discard).1.events).sum();
         return pace(events, args.hours * args.fleets as f64);
     }
     let Some(score) = seeds.map(|seed| fleet::score(&options(seed))).reduce(fleet::Score::merge) else {
@@ -124,7 +124,7 @@ fn pace(events: u64, hours: f64) -> std::io::Result<()> {
     )
 }
 
-/// A machine that is shared says nothing by its clock.
+/// On a shared machine the wall clock measures nothing.
 fn processor_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let mut fields = stat.rsplit(") ").next()?.split(' ').skip(11);

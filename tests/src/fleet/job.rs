@@ -1,8 +1,8 @@
 //! One training run: how long its steps take on every rank, and why.
 //!
 //! Steps are synchronous. A rank reads its batch and computes; then all wait for the slowest,
-//! exchange gradients and update. So the step time is everyone's, and what tells ranks apart is
-//! what they did before they waited.
+//! exchange gradients and update. So the step time is everyone's, and ranks differ only in what
+//! they did before they waited.
 
 use std::ops::Range;
 
@@ -34,9 +34,9 @@ const CORRUPTS: f64 = 0.4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Running,
-    /// It stands: ranks that live wait in a collective.
+    /// It hangs: ranks that are alive wait in a collective.
     Stuck,
-    /// Nobody is there.
+    /// No process is there.
     Down,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum Style {
     Coarse,
 }
 
-/// How the model is spread over the ranks, and so which rank knows what of the loss.
+/// How the model is spread over the ranks, and so which rank has what of the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spread {
     /// Every rank has a batch of its own, and reports the loss of that; gradients are one only
@@ -84,7 +84,7 @@ pub(super) enum Numeric {
     Diverge,
     /// One rank computes nonsense now and then, and it spreads with the gradients.
     Corrupt { rank: usize },
-    /// One rank computes something that is no number, once: from the next step on nobody has any.
+    /// One rank computes something that is no number, once: from the next step on no rank has any.
     Poison { rank: usize },
 }
 
@@ -111,8 +111,8 @@ pub(super) struct Job {
     pub(super) blip: f64,
     pub(super) hiccup: f64,
     /// Something is wrong with it: nothing else befalls it meanwhile.
-    pub(super) sick: bool,
-    /// Rank that hangs elsewhere than in a collective, and where it says that it is.
+    pub(super) faulty: bool,
+    /// Rank that hangs elsewhere than in a collective, and the phase that it reports.
     pub(super) apart: Option<(usize, &'static str)>,
     /// Whose own loss is off in this step, and by how much.
     struck: Option<(usize, f64)>,
@@ -154,7 +154,7 @@ impl Job {
             numeric: None,
             blip: 1.0,
             hiccup: 0.0,
-            sick: false,
+            faulty: false,
             apart: None,
             struck: None,
             data: vec![0.0; ranks],
@@ -197,7 +197,7 @@ impl Job {
         self.alive.len()
     }
 
-    /// The first rank of the last stage: it knows the loss.
+    /// The first rank of the last stage, which has the loss.
     pub(super) fn leader(&self) -> usize {
         self.ranks() / self.stages * (self.stages - 1)
     }
@@ -307,7 +307,7 @@ impl Job {
         }
     }
 
-    /// The loss of a rank's own batch, where the ranks have one each and tell it.
+    /// The loss of a rank's own batch, where the ranks have one each and log it.
     pub(super) fn own_loss(&self, rank: usize, loss: f64, noise: &mut Noise) -> Option<f64> {
         let off = self.struck.filter(|(struck, _)| *struck == rank).map_or(0.0, |(_, off)| off);
         (self.spread == Spread::Data).then(|| loss + OWN_BATCH * noise.normal() + off)

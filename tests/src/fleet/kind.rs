@@ -1,4 +1,4 @@
-//! What can befall a run, how often, and what a person must be told to look at.
+//! What can befall a run, how often, and what a person must be pointed to.
 
 use super::noise::Noise;
 

@@ -60,7 +60,7 @@ pub(super) struct Health {
     pub(super) warmth: [f64; GPUS],
     pub(super) watts: [f64; GPUS],
     pub(super) corrected: [f64; GPUS],
-    /// What the driver says holds a GPU down.
+    /// What holds a GPU down, by the driver.
     pub(super) reason: Option<(usize, &'static str)>,
     /// Errors a second of each network device.
     pub(super) errors: [f64; GPUS],
@@ -88,7 +88,7 @@ impl Health {
         }
     }
 
-    /// The sick part is replaced.
+    /// The faulty part is replaced.
     pub(super) fn mend(&mut self, noise: &mut Noise) {
         *self = Self {
             errors_seen: self.errors_seen,

@@ -34,16 +34,16 @@ pub struct Live {
     pub bytes: u64,
     pub virtual_secs: f64,
     pub wall_secs: f64,
-    /// The furthest that the streams were behind because nobody read them.
+    /// The furthest that the streams were behind because they were not read.
     pub behind: f64,
     /// Seconds of processor of the alerter, and its peak of memory in bytes.
     pub cpu_secs: f64,
     pub memory: u64,
-    /// Records that it says it has fed to its engine.
+    /// Records that it reports as fed to its engine.
     pub fed: u64,
 }
 
-/// Sends to whoever connected, at the pace of the clock.
+/// Sends to whoever is connected, at the pace of the clock.
 struct Wire {
     streams: Vec<(TcpStream, String)>,
     began: Instant,
@@ -81,7 +81,7 @@ impl Wire {
 }
 
 impl Listener for Wire {
-    fn hear(&mut self, at: Ts, source: &str, event: &Event) {
+    fn receive(&mut self, at: Ts, source: &str, event: &Event) {
         self.pace(at);
         // All events of a node take one way.
         let digits = source.bytes().filter(u8::is_ascii_digit).take(5);

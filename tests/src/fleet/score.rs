@@ -1,8 +1,8 @@
-//! Which incident is of which fault, and what that says of the engine.
+//! Which incident is of which fault, and how good the engine is by that.
 //!
 //! An incident that was announced (as a ticket, or as a page) while a fault of its run lasted, or
-//! its node's, is of that fault; what was told as a ticket before and becomes a page then is
-//! announced twice. Of several, the first counts for time, and the first page, or else the first
+//! its node's, is of that fault; one that was notified as a ticket before and becomes a page then
+//! is announced twice. Of several, the first counts for time, and the first page, or else the first
 //! ticket, for the culprit, as it read half a minute after it was announced: by then somebody has
 //! opened it. A page that is of no fault is false.
 
@@ -11,16 +11,16 @@ use stepwatch_model::{Severity, Suspect};
 use stepwatch_respond::incident::IncidentRecord;
 
 use super::Volume;
-use super::ears::{Course, Watch};
 use super::kind::Kind;
 use super::truth::{Culprit, Truth};
+use super::watch::{Course, Watch};
 
-/// What comes of a fault may still be told so long after it is over.
+/// What comes of a fault may still be notified so long after it is over.
 const AFTER: Span = Span::secs(120);
 /// How long it takes a person to open a message.
 const OPENED: Span = Span::secs(30);
 
-/// A fault, and what was told of it.
+/// A fault, and what was notified of it.
 #[derive(Debug, Clone)]
 pub struct Found {
     pub truth: Truth,
@@ -34,9 +34,9 @@ pub struct Found {
     pub place_at_last: Option<usize>,
     pub pages: usize,
     pub tickets: usize,
-    /// Of one that was missed: what had been told of the run before, and was still open.
+    /// Of one that was missed: what had been notified of the run before, and was still open.
     pub before: Vec<String>,
-    /// What the message said.
+    /// The content of the message.
     pub says: Option<(&'static str, Vec<Suspect>)>,
 }
 
@@ -68,7 +68,7 @@ impl Truth {
 }
 
 impl Score {
-    pub fn of(truths: Vec<Truth>, watch: Watch, volume: Volume) -> Self {
+    pub fn from_watch(truths: Vec<Truth>, watch: Watch, volume: Volume) -> Self {
         let announced: Vec<(Ts, &Course)> =
             watch.incidents.values().flat_map(Course::announcements).collect();
         let mut taken = vec![false; announced.len()];
@@ -111,8 +111,8 @@ impl Score {
     /// first, is a miss.
     pub fn precision_and_recall(&self) -> (f64, f64) {
         let right = self.found.iter().filter(|f| f.place == Some(1)).count() as f64;
-        let told = self.found.iter().filter(|f| f.noticed.is_some()).count() + self.false_pages.len();
-        (right / (told as f64).max(1.0), right / (self.found.len() as f64).max(1.0))
+        let announced = self.found.iter().filter(|f| f.noticed.is_some()).count() + self.false_pages.len();
+        (right / (announced as f64).max(1.0), right / (self.found.len() as f64).max(1.0))
     }
 
     /// A quantile of the seconds to the first ticket or page.

@@ -53,14 +53,14 @@ impl World {
         if self.now as f64 / 1000.0 > 3600.0 * self.options.hours - LAST {
             return;
         }
-        let busy = self.jobs[job].state != State::Running || self.jobs[job].sick;
+        let busy = self.jobs[job].state != State::Running || self.jobs[job].faulty;
         if busy {
             return;
         }
         let slot = self.noise.index(self.jobs[job].slots.len());
         let gpu = self.noise.index(GPUS);
         let victim = Victim { job, slot, gpu, node: self.jobs[job].slots[slot] };
-        self.jobs[job].sick = true;
+        self.jobs[job].faulty = true;
         if self.noise.chance(DECOY) {
             self.decoy(victim);
         }
@@ -102,7 +102,7 @@ impl World {
         self.node_of(victim, victim.ranks())
     }
 
-    /// The run stands from now on.
+    /// The run hangs from now on.
     fn freeze(&mut self, job: usize) {
         self.jobs[job].epoch += 1;
         self.jobs[job].state = State::Stuck;

@@ -92,7 +92,7 @@ impl Score {
         Ok(())
     }
 
-    /// What went wrong, a few of each kind, for whoever wants to mend it.
+    /// What went wrong, a few of each kind.
     pub fn mistakes(&self) -> String {
         let mut out = String::new();
         for kind in Kind::ALL {

@@ -8,7 +8,7 @@ use super::kind::Kind;
 /// Who did it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Culprit {
-    /// One node, with the ranks of the run that are on the sick part of it.
+    /// One node, with the ranks of the run that are on the faulty part of it.
     Node { node: String, ranks: Vec<u32> },
     /// What these nodes share.
     Switch { nodes: Vec<String> },
@@ -35,7 +35,7 @@ pub struct Truth {
 
 impl Culprit {
     /// Whether a suspect is the culprit. A node counts when it is named, or a rank of the run on
-    /// the sick part of it.
+    /// the faulty part of it.
     pub fn is(&self, s: &Suspect) -> bool {
         let target = &s.target;
         match self {

@@ -46,7 +46,7 @@ pub(super) fn once(mut e: Event) -> Event {
     e
 }
 
-/// Whether it tells of a condition that lasts until it is told to be over.
+/// Whether it reports a condition that lasts until its end is reported.
 pub(super) fn holds(e: &Event) -> bool {
     e.kind == Kind::Hw && e.code == Some(1) && !e.extra.contains_key("once")
 }
@@ -95,7 +95,7 @@ pub(super) fn rank_dead(run: &str, rank: u32, attempt: u32, step: i64, pid: u32)
 
 pub(super) const STUCK: &str = "ras_stuck";
 
-/// NCCL's own word on who did not come.
+/// NCCL's own report of the ranks that did not join.
 pub(super) fn ras_stuck(rank: u32, host: &str, size: usize, operation: i64, seconds: i64) -> Event {
     let words = format!(
         "NCCL hangs: nothing moved for {seconds} s, and 1 rank has not joined AllReduce {operation} of a communicator of {size} (rank {rank} on {host})"

@@ -1,4 +1,4 @@
-//! Time passes: what is due in what order, and what every exporter says when.
+//! Time passes: what is due in what order, and what every exporter sends when.
 //!
 //! The order of arrival is not that of events: exporters are near and far, clocks are a few
 //! milliseconds off, and some events are late. The world never looks at what the engine makes of
@@ -17,10 +17,10 @@ use super::noise::Noise;
 use super::truth::Truth;
 use super::words;
 
-/// Whoever listens.
+/// The receiver of the fleet's events.
 pub trait Listener {
     /// `at` never goes back.
-    fn hear(&mut self, at: Ts, source: &str, event: &Event);
+    fn receive(&mut self, at: Ts, source: &str, event: &Event);
     fn lost(&mut self, at: Ts, source: &str, reason: &str);
     fn found(&mut self, at: Ts, source: &str);
     /// People have repaired what was wrong with a run, and start it again: they close what they had
@@ -90,7 +90,7 @@ pub(super) struct World {
     seq: u64,
     /// Milliseconds since the start.
     pub(super) now: i64,
-    heard: i64,
+    last_arrival: i64,
     pub(super) second: u64,
     pub(super) said: u64,
     pub(super) step: Event,
@@ -116,7 +116,7 @@ impl World {
             due: BinaryHeap::new(),
             seq: 0,
             now: 0,
-            heard: 0,
+            last_arrival: 0,
             second: 0,
             said: 0,
             step: Event::new(EventKind::Step),
@@ -134,9 +134,9 @@ impl World {
     }
 
     /// Lets the fleet run.
-    pub(super) fn run(&mut self, ears: &mut dyn Listener) {
+    pub(super) fn run(&mut self, listener: &mut dyn Listener) {
         for job in 0..self.jobs.len() {
-            self.begin(job, ears);
+            self.begin(job, listener);
         }
         let end = (self.options.hours * 3_600_000.0) as i64;
         while let Some(Reverse(due)) = self.due.pop() {
@@ -144,10 +144,10 @@ impl World {
                 break;
             }
             self.now = due.at.max(self.now);
-            self.act(due.what, ears);
+            self.act(due.what, listener);
         }
         self.now = end;
-        ears.pass(Ts(START.0 + end));
+        listener.pass(Ts(START.0 + end));
     }
 
     /// Plans something for `ms` from now.
@@ -184,34 +184,34 @@ impl World {
         Ts(START.0 + self.now + (secs * 1000.0) as i64)
     }
 
-    fn act(&mut self, what: Do, ears: &mut dyn Listener) {
+    fn act(&mut self, what: Do, listener: &mut dyn Listener) {
         match what {
-            Do::Pulse => self.pulse(ears),
-            Do::Step { job, epoch } if self.jobs[job].epoch == epoch => self.step(job, ears),
-            Do::Say { node, event } => self.tell(node, &event, ears),
-            // Nobody dies twice.
+            Do::Pulse => self.pulse(listener),
+            Do::Step { job, epoch } if self.jobs[job].epoch == epoch => self.step(job, listener),
+            Do::Say { node, event } => self.pass_on(node, &event, listener),
+            // No process dies twice.
             Do::Die { job, rank, .. } if !self.jobs[job].alive[rank] => {}
             Do::Die { job, rank, event } => {
                 self.jobs[job].alive[rank] = false;
                 let node = self.jobs[job].slots[rank / GPUS];
-                event.iter().for_each(|e| self.tell(node, e, ears));
+                event.iter().for_each(|e| self.pass_on(node, e, listener));
             }
             Do::Teardown { job, epoch } if self.jobs[job].epoch == epoch => self.teardown(job),
             Do::Fault { job, attempt } if self.jobs[job].attempt == attempt => self.fault(job),
             Do::Unbalance { job, stage, factor } => self.jobs[job].balance(Some((stage, factor))),
             Do::Benign { job } => self.benign(job),
             Do::Stop { job, seconds, swap } => self.stop_by_hand(job, seconds, swap),
-            Do::Restart { job, swap } => self.restart(job, swap, ears),
+            Do::Restart { job, swap } => self.restart(job, swap, listener),
             Do::Resume { job, epoch } if self.jobs[job].epoch == epoch => self.next(job, 0.0),
             Do::Lose { node, reason } => {
                 self.nodes[node].up = false;
                 let at = self.arrives(0);
-                ears.lost(at, &self.nodes[node].source, reason);
+                listener.lost(at, &self.nodes[node].source, reason);
             }
             Do::Return { node } => {
                 self.nodes[node].up = true;
                 let at = self.arrives(0);
-                ears.found(at, &self.nodes[node].source);
+                listener.found(at, &self.nodes[node].source);
             }
             Do::Heal { node } => self.heal(node),
             Do::Blink { job, attempt, node, device, seconds } if self.jobs[job].attempt == attempt => {
@@ -225,14 +225,14 @@ impl World {
         }
     }
 
-    /// When what is sent now and takes `way` is heard.
+    /// When what is sent now and takes `way` arrives.
     pub(super) fn arrives(&mut self, way: i64) -> Ts {
-        self.heard = self.heard.max(self.now + way);
-        Ts(START.0 + self.heard)
+        self.last_arrival = self.last_arrival.max(self.now + way);
+        Ts(START.0 + self.last_arrival)
     }
 
     /// An exporter passes an event on, if there is one.
-    pub(super) fn tell(&mut self, node: usize, event: &Event, ears: &mut dyn Listener) {
+    pub(super) fn pass_on(&mut self, node: usize, event: &Event, listener: &mut dyn Listener) {
         if !self.nodes[node].up {
             return;
         }
@@ -241,11 +241,11 @@ impl World {
         self.said += 1;
         let mut event = event.clone();
         event.node = Some(n.name.clone());
-        ears.hear(at, &n.source, &event);
+        listener.receive(at, &n.source, &event);
     }
 
-    /// All ranks of a run greet, and it goes on.
-    fn begin(&mut self, job: usize, ears: &mut dyn Listener) {
+    /// All ranks of a run send their hello, and it goes on.
+    fn begin(&mut self, job: usize, listener: &mut dyn Listener) {
         let ts = self.clock();
         for rank in 0..self.jobs[job].ranks() {
             let j = &self.jobs[job];
@@ -260,7 +260,7 @@ impl World {
             }
             e.extra.insert("framework".into(), words::text(framework));
             let node = j.slots[rank / GPUS];
-            self.tell(node, &e, ears);
+            self.pass_on(node, &e, listener);
         }
         self.next(job, 0.0);
     }
@@ -274,10 +274,10 @@ impl World {
     }
 
     /// A step ends on every rank.
-    fn step(&mut self, job: usize, ears: &mut dyn Listener) {
+    fn step(&mut self, job: usize, listener: &mut dyn Listener) {
         self.jobs[job].step += 1;
         let learned = self.jobs[job].learn();
-        self.report(job, learned, None, ears);
+        self.report(job, learned, None, listener);
         let step = self.jobs[job].step;
         let mut pause = 0.0;
         if step % CKPT_EVERY == 0 {
@@ -321,16 +321,16 @@ impl World {
         self.in_secs(seconds, Do::Resume { job, epoch });
     }
 
-    /// The run starts again from its last checkpoint, with another node where one is sick.
-    fn restart(&mut self, job: usize, swap: Option<usize>, ears: &mut dyn Listener) {
+    /// The run starts again from its last checkpoint, with another node where one is faulty.
+    fn restart(&mut self, job: usize, swap: Option<usize>, listener: &mut dyn Listener) {
         if let Some(slot) = swap {
             self.swap(job, slot);
         }
         let at = self.arrives(0);
-        ears.mended(at, self.jobs[job].name);
+        listener.mended(at, self.jobs[job].name);
         let j = &mut self.jobs[job];
         j.alive.fill(true);
-        (j.state, j.apart, j.numeric, j.sick) = (State::Running, None, None, false);
+        (j.state, j.apart, j.numeric, j.faulty) = (State::Running, None, None, false);
         j.effects.clear();
         j.balance(None);
         j.attempt += 1;
@@ -339,11 +339,11 @@ impl World {
         for slot in 0..self.jobs[job].slots.len() {
             let node = self.jobs[job].slots[slot];
             if !self.nodes[node].up {
-                self.act(Do::Return { node }, ears);
+                self.act(Do::Return { node }, listener);
             }
             self.unstick(node);
         }
-        self.begin(job, ears);
+        self.begin(job, listener);
         self.plan_fault(job);
     }
 
@@ -372,20 +372,20 @@ impl World {
     }
 
     fn swap(&mut self, job: usize, slot: usize) {
-        let sick = self.jobs[job].slots[slot];
+        let faulty = self.jobs[job].slots[slot];
         let spare = (0..self.nodes.len())
             .find(|n| self.nodes[*n].at.is_none() && self.nodes[*n].up && self.nodes[*n].fit);
         let back = self.noise.between(1800.0, 5400.0);
         let Some(spare) = spare else {
-            // None left: the sick one was repaired in place.
-            return self.at(0, Do::Heal { node: sick });
+            // None left: the faulty one was repaired in place.
+            return self.at(0, Do::Heal { node: faulty });
         };
-        (self.nodes[sick].at, self.nodes[sick].fit) = (None, false);
+        (self.nodes[faulty].at, self.nodes[faulty].fit) = (None, false);
         self.nodes[spare].at = Some((job, slot));
         self.jobs[job].seat(slot, spare);
-        self.in_secs(back, Do::Heal { node: sick });
-        if !self.nodes[sick].up {
-            self.in_secs(back, Do::Return { node: sick });
+        self.in_secs(back, Do::Heal { node: faulty });
+        if !self.nodes[faulty].up {
+            self.in_secs(back, Do::Return { node: faulty });
         }
     }
 }

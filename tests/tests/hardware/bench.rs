@@ -24,15 +24,14 @@ const TARGET_RATIO: f64 = 0.2;
 const TARGET_RSS: u64 = 20 << 20;
 /// Of one core, collecting once a second and scraped once a second.
 const TARGET_CPU: f64 = 0.003;
-/// As often as a Prometheus scrapes that is told nothing else: its own default is a minute, that of
-/// most setups this.
+/// As often as most setups of a Prometheus scrape; its own default is a minute.
 const USUAL_SECONDS: i64 = 15;
 
 /// How much is measured. A debug build proves that it works, a release build what it costs.
 struct Plan {
     scrapes: usize,
     seconds: u64,
-    /// Until the exporter knows that it is asked less often: after three scrapes.
+    /// Until the exporter has learned that it is scraped less often: after three scrapes.
     learning: u64,
 }
 
@@ -45,7 +44,7 @@ const PLAN: Plan = if cfg!(debug_assertions) {
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq)]
 enum Ask {
-    /// As Prometheus 3 asks.
+    /// With the headers of Prometheus 3.
     Prometheus,
     /// As `curl` does.
     Plain,
@@ -266,7 +265,7 @@ async fn what_watching_a_node_costs() {
     // The kernel's files lie in memory.
     let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let tree = Tree::new(&memory.path().join("tree"));
-    let stage = Stage::new(dir.path(), &Script { is_final: true, ..Script::of(FLEET) }).unwrap();
+    let stage = Stage::new(dir.path(), &Script { is_final: true, ..Script::for_fleet(FLEET) }).unwrap();
     let machine = with_gpus(tree.machine(), &stage);
     let there = Exporter::start_on(machine, &dir.path().join("there"), "", "").await.unwrap();
     let job = Job::join(&there.ingest());
@@ -298,7 +297,7 @@ async fn measure(subjects: &mut [Subject], job: &Job, tree: &Tree) {
     for (subject, cpu) in run(subjects, job, tree, 3..3 + lasting, 1).await {
         subject.cpu = cpu;
     }
-    // Who has learned how often it is asked learns it anew.
+    // An exporter that has learned how often it is scraped learns it anew.
     let usual = 3 + lasting + PLAN.learning.cast_signed();
     run(subjects, job, tree, 3 + lasting..usual, USUAL_SECONDS).await;
     for (subject, cpu) in run(subjects, job, tree, usual..usual + lasting, USUAL_SECONDS).await {
@@ -350,7 +349,7 @@ async fn run<'a>(
 fn judge(subjects: &[Subject; 3]) {
     let [theirs, here, there] = subjects;
     assert!(there.series > 500, "{} series", there.series);
-    // A debug build and a busy machine prove no more than that nobody waits for a source, which
+    // A debug build and a busy machine prove no more than that no scrape waits for a source, which
     // every scrape would show.
     let (slack, of) = if cfg!(debug_assertions) { (20, 0.5) } else { (1, 0.99) };
     for (ours, ask) in

@@ -22,7 +22,7 @@ const PATIENT: &str = "--timeout=20s";
 
 impl Node {
     fn new() -> Self {
-        Self::with(&Script::of(Fleet::H100))
+        Self::with(&Script::for_fleet(Fleet::H100))
     }
 
     fn with(script: &Script) -> Self {
@@ -107,7 +107,7 @@ async fn it_is_over_before_a_prolog_would_mind() {
 
 #[tokio::test]
 async fn a_driver_that_hangs_is_not_waited_for_and_hides_nothing_else() {
-    let node = Node::with(&Script::of(Fleet::H100).fault("nvmlInit*", Effect::Hang));
+    let node = Node::with(&Script::for_fleet(Fleet::H100).fault("nvmlInit*", Effect::Hang));
     // Where it must be built first, that is not what takes its time.
     bins::path(bins::EXPORTER).unwrap();
     node.tree.write("sys/class/net/eth1/operstate", "down");
@@ -134,7 +134,7 @@ async fn a_driver_that_hangs_is_not_waited_for_and_hides_nothing_else() {
 
 #[tokio::test]
 async fn one_thing_wrong_at_a_time() {
-    let h100 = || Script::of(Fleet::H100);
+    let h100 = || Script::for_fleet(Fleet::H100);
     for (what, script, wanted) in [
         ("a GPU that is lost", Script { lost: vec![3], ..h100() }, "gpus"),
         ("a GPU that fell off", Script { fallen: vec![3], ..h100() }, "gpus"),
@@ -154,7 +154,7 @@ async fn one_thing_wrong_at_a_time() {
 /// As a pod or a Slurm job with four of them sees it: the list of the kernel driver is the host's.
 #[tokio::test]
 async fn some_of_the_gpus_of_a_node() {
-    let h100 = || Script::of(Fleet::H100);
+    let h100 = || Script::for_fleet(Fleet::H100);
     let refused = |code: Code| Script { unusable: (4..8).map(|gpu| (gpu, code)).collect(), ..h100() };
     for (what, script) in [
         ("not counted", Script { count: Some(4), ..h100() }),
@@ -179,12 +179,12 @@ async fn some_of_the_gpus_of_a_node() {
 
 #[tokio::test]
 async fn a_gpu_that_needs_a_reset_is_reset_and_not_power_cycled() {
-    let h100 = || Script::of(Fleet::H100);
-    let mut sick = h100();
-    sick.faults.push(Fault::new("nvmlDeviceGetTemperature", Effect::Fail(Code::ResetRequired)).on(3));
-    sick.faults.push(Fault::new("nvmlDeviceGetFieldValues", Effect::Fail(Code::ResetRequired)).on(3));
+    let h100 = || Script::for_fleet(Fleet::H100);
+    let mut faulty = h100();
+    faulty.faults.push(Fault::new("nvmlDeviceGetTemperature", Effect::Fail(Code::ResetRequired)).on(3));
+    faulty.faults.push(Fault::new("nvmlDeviceGetFieldValues", Effect::Fail(Code::ResetRequired)).on(3));
     let without_handle = Script { unusable: [(3, Code::ResetRequired)].into(), ..h100() };
-    for script in [sick, without_handle] {
+    for script in [faulty, without_handle] {
         let (status, said) = Node::with(&script).wrong().await;
         assert_eq!(status, 1, "{said}");
         let lines = |check: &str| {
@@ -198,9 +198,9 @@ async fn a_gpu_that_needs_a_reset_is_reset_and_not_power_cycled() {
 }
 
 #[tokio::test]
-async fn what_only_root_is_told() {
+async fn what_only_root_may_read() {
     let refused = Effect::Fail(Code::NoPermission);
-    let node = Node::with(&Script::of(Fleet::H100).fault("nvmlDeviceGetSramEccErrorStatus", refused));
+    let node = Node::with(&Script::for_fleet(Fleet::H100).fault("nvmlDeviceGetSramEccErrorStatus", refused));
     let (status, said) = node.wrong().await;
     assert_eq!(status, 0, "{said}");
     assert!(
@@ -211,7 +211,7 @@ async fn what_only_root_is_told() {
 
 #[tokio::test]
 async fn gpus_on_switches_that_have_no_fabric() {
-    let none = Script::of(Fleet::H100).all("fabric.state", 0u64);
+    let none = Script::for_fleet(Fleet::H100).all("fabric.state", 0u64);
     let (status, said) = Node::with(&none).wrong().await;
     assert!(status == 0 && said.starts_with("warning   fabric 8 GPUs have NVLinks to NVSwitches"), "{said}");
     // Joined by bridges.
@@ -221,7 +221,7 @@ async fn gpus_on_switches_that_have_no_fabric() {
 #[tokio::test]
 async fn a_slow_gpu_is_named_and_one_that_answers_with_errors_is_no_answer() {
     for delay in [8000, 600] {
-        let mut script = Script::of(Fleet::H100);
+        let mut script = Script::for_fleet(Fleet::H100);
         script.faults.push(Fault::new("nvmlDevice*", Effect::DelayMs(delay)).on(2));
         let node = Node::with(&script);
         bins::path(bins::EXPORTER).unwrap();
@@ -235,7 +235,7 @@ async fn a_slow_gpu_is_named_and_one_that_answers_with_errors_is_no_answer() {
             assert!(said.lines().any(|l| l.starts_with("unhealthy") && l.contains("GPU 2")), "{said}");
         }
     }
-    let mut script = Script::of(Fleet::H100);
+    let mut script = Script::for_fleet(Fleet::H100);
     for known in ["nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetPciInfo_v3"] {
         script.faults.push(Fault::new(known, Effect::DelayMs(0)));
     }
@@ -247,7 +247,7 @@ async fn a_slow_gpu_is_named_and_one_that_answers_with_errors_is_no_answer() {
 
 #[tokio::test]
 async fn a_driver_of_another_version_than_its_library_eats_no_queue() {
-    let script = Script::of(Fleet::H100).fault("nvmlInit*", Effect::Fail(Code::LibRmVersionMismatch));
+    let script = Script::for_fleet(Fleet::H100).fault("nvmlInit*", Effect::Fail(Code::LibRmVersionMismatch));
     let node = Node::with(&script);
     let output = node.check(&["--skip=clock", "--lenient", PATIENT]).await;
     let said = text(&output);
@@ -272,14 +272,14 @@ async fn a_reference_from_one_node_judges_another() {
     let compare = format!("--reference={}", file.display());
     let same = node.check(&[&compare, "--only=reference", PATIENT]).await;
     assert!(same.status.success() && text(&same).contains("facts are as on gpu-042"), "{}", text(&same));
-    let other = Node::with(&Script { driver: Some("535.10.01".into()), ..Script::of(Fleet::H100) });
+    let other = Node::with(&Script { driver: Some("535.10.01".into()), ..Script::for_fleet(Fleet::H100) });
     let output = other.check(&[&compare, "--only=reference", "--quiet", PATIENT]).await;
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).contains("535.10.01"), "{}", text(&output));
 }
 
 #[tokio::test]
-async fn mistakes_are_told_apart_from_findings() {
+async fn mistakes_are_distinguished_from_findings() {
     let node = Node::new();
     let unknown = node.check(&["--only=gpu_count"]).await;
     assert_eq!(unknown.status.code(), Some(64));

@@ -8,8 +8,8 @@ use stepwatch_tests::{Exporter, exposition, trainer};
 
 use crate::tree::{FLEET, Tree};
 
-/// What the node of this test has not: a mounted file system of the network, a job with RAS, a disk
-/// of checkpoints, and what NVML tells only after a second look.
+/// What the node of this test does not have: a mounted file system of the network, a job with RAS,
+/// a disk of checkpoints, and what NVML gives only after a second look.
 const ABSENT: &[&str] = &["mount_", "nccl_ras_", "disk_", "gpu_nvml_call_running_seconds"];
 
 /// A panel may show nothing because nothing is wrong.
@@ -26,14 +26,14 @@ fn labels(legend: &str) -> impl Iterator<Item = &str> {
 async fn every_panel_has_something_to_show() {
     let Some(program) = peers::prometheus() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let stage = Stage::new(dir.path(), &Script::of(FLEET)).unwrap();
+    let stage = Stage::new(dir.path(), &Script::for_fleet(FLEET)).unwrap();
     let mut machine = Tree::new(&dir.path().join("tree")).machine();
     machine.args.extend(["--nvml-library".into(), library().unwrap().into()]);
     machine.env.push((stepwatch_fake_nvml::SCRIPT.to_owned(), stage.path().into()));
     let exporter = Exporter::start_on(machine, &dir.path().join("exporter"), "", "").await.unwrap();
     let rank = trainer::warm_run(&exporter.ingest(), "busy", 50).unwrap();
     let prometheus = Prometheus::start(&program, dir.path(), &[exporter.addr], "1s").await.unwrap();
-    // A rate needs two scrapes of what the slow cadence tells.
+    // A rate needs two scrapes of what the slow cadence publishes.
     prometheus.wait_for("count_over_time(gpu_ecc_errors_total[1m]) >= 3").await.unwrap();
 
     let page = exporter.metrics().await.unwrap();

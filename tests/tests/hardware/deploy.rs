@@ -1,4 +1,4 @@
-//! The recipes in `deploy/`: what they name exists, and what they say they do they do.
+//! The recipes in `deploy/`: what they name exists, and they do what they promise.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -38,20 +38,20 @@ async fn scripts_are_sound() {
     assert!(checked.status.success(), "{}", text(&checked));
 }
 
-/// Knows one node by `state` and `reason`, and all by `nodes`; says nothing at all where there is a
-/// file `deaf`.
+/// Has one node, by `state` and `reason`, and all by `nodes`; fails without output where there is a
+/// file `unreachable`.
 const SCONTROL: &str = r#"cd "$(dirname "$0")/.."
-if [ -e deaf ]; then exit 1; fi
+if [ -e unreachable ]; then exit 1; fi
 case "$*" in
 "show node --oneliner") cat nodes 2>/dev/null || true ;;
 show*)
     reason=$(cat reason 2>/dev/null)
     echo "NodeName=$3 Arch=x86_64 State=$(cat state 2>/dev/null || echo IDLE) ThreadsPerCore=2${reason:+ Reason=$reason}"
     ;;
-*) echo "$*" >>told ;;
+*) echo "$*" >>commands ;;
 esac"#;
 
-/// A Slurm that remembers what it was told.
+/// A Slurm that remembers the commands that it got.
 struct Slurm {
     dir: tempfile::TempDir,
     tree: Tree,
@@ -89,7 +89,7 @@ impl Slurm {
         std::fs::read_to_string(self.dir.path().join(file)).unwrap_or_default()
     }
 
-    /// What Slurm says of the node from now on.
+    /// The state of the node in Slurm from now on.
     fn is(&self, state: &str, reason: &str) {
         self.write("state", state);
         self.write("reason", reason);
@@ -105,15 +105,15 @@ impl Slurm {
         );
     }
 
-    /// Exit status of the script, and what it told Slurm.
+    /// Exit status of the script, and what it passed to Slurm.
     async fn run(&self, env: &[(&str, &str)]) -> (i32, String) {
-        let (status, told, _) = self.run_and_hear(env).await;
-        (status, told)
+        let (status, commands, _) = self.run_with_output(env).await;
+        (status, commands)
     }
 
     /// And what it printed.
-    async fn run_and_hear(&self, env: &[(&str, &str)]) -> (i32, String, String) {
-        let _ = std::fs::remove_file(self.dir.path().join("told"));
+    async fn run_with_output(&self, env: &[(&str, &str)]) -> (i32, String, String) {
+        let _ = std::fs::remove_file(self.dir.path().join("commands"));
         let path = format!("{}:/usr/bin:/bin", self.dir.path().join("bin").display());
         let mut script = daemon::command(deploy(SCRIPT));
         script.env("STEPWATCH_PATH", path).env("SLURMD_NODENAME", "gpu-042");
@@ -123,7 +123,7 @@ impl Slurm {
             .env("STEPWATCH_CHECK_ARGS", "--only nic,memory --timeout 20s");
         script.env("STEPWATCH_FAILED", self.dir.path().join("failed"));
         let output = script.envs(env.iter().copied()).output().await.unwrap();
-        (output.status.code().unwrap(), self.read("told"), text(&output))
+        (output.status.code().unwrap(), self.read("commands"), text(&output))
     }
 }
 
@@ -138,7 +138,7 @@ async fn slurm_keeps_jobs_off_a_node_that_is_unhealthy() {
     assert_eq!(slurm.run(&[JOB]).await, (0, String::new()));
     slurm.tree.write("sys/devices/system/edac/mc/mc0/ue_count", "2");
     let before_a_job = (1, String::new(), FINDING.to_owned());
-    assert_eq!(slurm.run_and_hear(&[JOB]).await, before_a_job, "Slurm drains it by itself");
+    assert_eq!(slurm.run_with_output(&[JOB]).await, before_a_job, "Slurm drains it by itself");
     let drained = format!("update nodename=gpu-042 state=drain reason={FINDING}");
     assert_eq!(slurm.run(&[]).await, (0, drained.clone()), "as a health check");
     slurm.is("IDLE", "looked at its fans [alice@2026-11-21T10:00:00]");
@@ -160,8 +160,8 @@ async fn one_bad_look_drains_nothing() {
     }
     assert_eq!(slurm.read("slept"), "15\n".repeat(6));
     slurm.looks(&[1, 1]);
-    let (status, told) = slurm.run(&[("STEPWATCH_AGAIN", "3600")]).await;
-    assert_eq!((status, told.contains("state=drain")), (0, true));
+    let (status, commands) = slurm.run(&[("STEPWATCH_AGAIN", "3600")]).await;
+    assert_eq!((status, commands.contains("state=drain")), (0, true));
     assert!(slurm.read("slept").ends_with("15\n20\n"), "Slurm would kill it");
     assert_eq!(slurm.read("statuses"), "");
 }
@@ -182,26 +182,26 @@ async fn no_more_nodes_are_drained_than_one_can_spare() {
     assert!(log.contains("does not drain gpu-042: 2 nodes are drained by this check"), "{log}");
     slurm.looks(&[1, 1]);
     assert!(slurm.run(&[("STEPWATCH_MAX_DRAINED", "3")]).await.1.contains("state=drain"));
-    // Nobody knows how many there are.
+    // The number of drained nodes is unknown.
     slurm.looks(&[1, 1]);
-    slurm.write("deaf", "");
+    slurm.write("unreachable", "");
     assert_eq!(slurm.run(&[]).await, (0, String::new()));
 }
 
 #[tokio::test]
-async fn what_could_not_be_told_drains_where_wanted_only() {
+async fn an_unknown_state_drains_where_wanted_only() {
     let slurm = Slurm::new();
     std::fs::remove_dir_all(slurm.dir.path().join("node/sys/class/net")).unwrap();
     slurm.tree.write("sys/class/net", "");
     assert_eq!(slurm.run(&[JOB]).await, (0, String::new()));
     let wanted = ("STEPWATCH_DRAIN_UNKNOWN", "1");
-    let (status, told, said) = slurm.run_and_hear(&[JOB, wanted]).await;
-    assert_eq!((status, told.as_str()), (1, ""));
+    let (status, commands, said) = slurm.run_with_output(&[JOB, wanted]).await;
+    assert_eq!((status, commands.as_str()), (1, ""));
     assert!(said.starts_with("stepwatch: unknown collectors nic failed"), "{said}");
-    let (status, told) = slurm.run(&[wanted]).await;
+    let (status, commands) = slurm.run(&[wanted]).await;
     assert_eq!(status, 0);
     assert!(
-        told.starts_with(
+        commands.starts_with(
             "update nodename=gpu-042 state=drain reason=stepwatch: unknown collectors nic failed"
         )
     );
@@ -224,7 +224,7 @@ async fn a_drain_is_taken_back_by_who_made_it() {
 }
 
 #[tokio::test]
-async fn a_prolog_that_failed_by_the_check_is_told_from_another_that_did() {
+async fn a_prolog_that_failed_by_the_check_is_distinguished_from_another_that_did() {
     let slurm = Slurm::new();
     let resume = ("STEPWATCH_RESUME", "1");
     slurm.is("IDLE+DRAIN", "Prolog error [slurm@2026-11-21T10:00:00]");
@@ -316,7 +316,7 @@ async fn the_configuration_in_the_manifest_is_right() {
     let map = &documents(DAEMON_SET)[0];
     let config = map["data"]["exporter.yml"].as_str().unwrap();
     std::fs::write(&file, config).unwrap();
-    // It asks for all GPUs of the node, and misses those that it is not given.
+    // It requests all GPUs of the node, and misses those that it is not given.
     let set = documents(DAEMON_SET).pop().unwrap();
     let env = pod(&set)["containers"][0]["env"].as_array().unwrap();
     assert!(env.iter().any(|e| e["name"] == "NVIDIA_VISIBLE_DEVICES" && e["value"] == "all"));
@@ -339,7 +339,7 @@ impl PodOnNode {
     async fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("stepwatch").tempdir().unwrap();
         let tree = Tree::new(&dir.path().join("node"));
-        let stage = Stage::new(dir.path(), &Script::of(Fleet::H100)).unwrap();
+        let stage = Stage::new(dir.path(), &Script::for_fleet(Fleet::H100)).unwrap();
         let rhythm = "collectors: {rdma: {interval: 100ms}}\n";
         let exporter =
             Exporter::start_on(tree.machine(), &dir.path().join("exporter"), "", rhythm).await.unwrap();
@@ -408,7 +408,7 @@ async fn units_start_what_exists() {
         let args: Vec<&str> = args.split(' ').chain(["--help"]).collect();
         let output = runs(&bins::path(program).unwrap(), &args).await;
         assert!(output.status.success(), "{}", text(&output));
-        // Knows every directive, where there is one that does.
+        // Checks every directive, where there is a systemd that supports them.
         let analyze = Path::new("/usr/bin/systemd-analyze");
         if analyze.exists() {
             let output = runs(analyze, &["verify", path.to_str().unwrap()]).await;

@@ -71,14 +71,14 @@ fn step(ranks: &[Rank], step: i64) {
     }
 }
 
-/// The incidents that somebody is told of.
+/// The incidents that somebody is notified of.
 async fn loud(stack: &Stack) -> Vec<Value> {
     let all = stack.alerter.incidents().await.unwrap_or_default();
     all.into_iter().filter(|i| i["severity"] != "info").collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_falls_off_the_bus_and_the_phone_rings_once() {
+async fn a_gpu_falls_off_the_bus_and_pages_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kmsg");
     let mut log = KernelLog::new(&path);
@@ -122,11 +122,11 @@ async fn a_gpu_falls_off_the_bus_and_the_phone_rings_once() {
     let url = format!("{}/api/v1/incidents/{id}", stack.alerter.url());
     poll_until("the dead ranks to be part of it", PATIENCE, async || {
         let detail = stepwatch_tests::http::get_json(&url).await.ok()?;
-        let told = detail["timeline"]
+        let notified = detail["timeline"]
             .as_array()?
             .iter()
             .filter_map(|t| t["what"].as_str()?.split_once("also dead rank"));
-        (told.count() > 0).then_some(())
+        (notified.count() > 0).then_some(())
     })
     .await
     .unwrap();

@@ -27,8 +27,8 @@ const QUICK: &str = "collectors: {gpu: {enabled: false}, job: {interval: 50ms, k
 struct Node {
     dir: TempDir,
     exporter: Exporter,
-    /// Whatever the stream said.
-    told: Arc<Mutex<Vec<Value>>>,
+    /// All events of the stream.
+    events: Arc<Mutex<Vec<Value>>>,
 }
 
 fn uuid(n: u32) -> String {
@@ -69,9 +69,9 @@ impl Node {
         let extra = QUICK.replace("KUBELET", &root.join("kubelet.sock").display().to_string());
         let machine = Machine { args, env: Vec::new() };
         let exporter = Exporter::start_on(machine, &root.join("exporter"), "", &extra).await.unwrap();
-        let told = Arc::default();
-        tokio::spawn(listen(format!("{}/v1/stream", exporter.url()), Arc::clone(&told)));
-        Self { dir, exporter, told }
+        let events = Arc::default();
+        tokio::spawn(listen(format!("{}/v1/stream", exporter.url()), Arc::clone(&events)));
+        Self { dir, exporter, events }
     }
 
     async fn page_where(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
@@ -84,12 +84,12 @@ impl Node {
         found.unwrap_or_else(|error| panic!("{error}; the page is\n{last}"))
     }
 
-    async fn told(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let find = async || self.told.lock().unwrap().iter().find(|e| is(e)).cloned();
+    async fn event(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let find = async || self.events.lock().unwrap().iter().find(|e| is(e)).cloned();
         poll_until(what, PATIENCE, find).await.unwrap()
     }
 
-    /// This process, as the tree shows it: whoever speaks through the socket is known by its pid.
+    /// This process, as the tree shows it: the sender on the socket is identified by its pid.
     fn process(root: &Path, group: &str, environ: &[&str]) {
         let pid = std::process::id();
         let stat = format!("{pid} (python3) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 50000 1 1 0");
@@ -101,14 +101,14 @@ impl Node {
     }
 }
 
-async fn listen(url: String, told: Arc<Mutex<Vec<Value>>>) {
+async fn listen(url: String, events: Arc<Mutex<Vec<Value>>>) {
     let mut answer = http::client().get(url).send().await.unwrap();
     let mut text = Vec::new();
     while let Ok(Some(chunk)) = answer.chunk().await {
         text.extend_from_slice(&chunk);
         while let Some(end) = text.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = text.drain(..=end).collect();
-            told.lock().unwrap().extend(serde_json::from_slice::<Value>(&line).ok());
+            events.lock().unwrap().extend(serde_json::from_slice::<Value>(&line).ok());
         }
     }
 }
@@ -150,14 +150,14 @@ async fn a_job_of_slurm() {
         Some(1.0)
     );
 
-    let job = node.told("the job in the stream", |e| e["name"] == "job" && !e["runs"].is_null()).await;
+    let job = node.event("the job in the stream", |e| e["name"] == "job" && !e["runs"].is_null()).await;
     assert_eq!(
         (&job["job"], &job["user"], &job["gpus"][1]),
         (&"1207".into(), &"ada".into(), &uuid(1).into())
     );
-    let setup = node.told("the node's setup", |e| e["name"] == "config" && e["run"].is_null()).await;
+    let setup = node.event("the node's setup", |e| e["name"] == "config" && e["run"].is_null()).await;
     assert_eq!((&setup["kernel"], &setup["driver"]), (&"6.8.0-51-generic".into(), &"570.133.20".into()));
-    let setup = node.told("the run's setup", |e| e["name"] == "config" && e["run"] == RUN).await;
+    let setup = node.event("the run's setup", |e| e["name"] == "config" && e["run"] == RUN).await;
     assert_eq!((&setup["env.NCCL_DEBUG"], &setup["rank"]), (&"WARN".into(), &0.into()));
 
     // The job ends.
@@ -166,9 +166,9 @@ async fn a_job_of_slurm() {
     rank.bye().unwrap();
     let page = node.page_where("no job", |page| value(page, "gpu_job_info", &[]).is_none()).await;
     assert_eq!(value(&page, "job_info", &[]), None);
-    node.told("the end of the job", |e| e["name"] == "job" && e["code"] == 0).await;
-    let told = format!("{page} {:?}", node.told.lock().unwrap());
-    assert!(!told.contains(CANARY), "a secret went out");
+    node.event("the end of the job", |e| e["name"] == "job" && e["code"] == 0).await;
+    let text = format!("{page} {:?}", node.events.lock().unwrap());
+    assert!(!text.contains(CANARY), "a secret went out");
 }
 
 /// A kubelet that keeps its callers waiting while it is `slow`.
@@ -246,7 +246,7 @@ async fn a_job_on_a_part_of_a_gpu() {
     // A directory of a prolog makes it look from the beginning: on a node without a scheduler it
     // tries again only after a minute.
     let quick = "collectors: {job: {interval: 50ms, prolog_dir: /nonexistent/prolog}}\n";
-    let script = Script::of(Fleet::H200Mig);
+    let script = Script::for_fleet(Fleet::H200Mig);
     let node = crate::node::Node::start_with(&script, &library().unwrap(), quick).await;
     let mig = "MIG-00000000-0000-5000-8000-000000000002";
     let info = [("gi", "2"), ("mig_uuid", mig)];

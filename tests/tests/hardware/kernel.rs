@@ -1,5 +1,5 @@
-//! The kernel's log, read by the real exporter: what is told, counted and remembered when it is
-//! killed.
+//! The kernel's log, read by the real exporter: what is published, counted and remembered when it
+//! is killed.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -78,11 +78,11 @@ impl Node {
         self.value("gpu_xid_errors_total", &[("gpu", UUID), ("xid", code)], count).await;
     }
 
-    /// All that the stream tells of the kernel's log, up to an event that is the last.
-    async fn told(&self, last: impl Fn(&Value) -> bool) -> Vec<Value> {
+    /// All that the stream contains of the kernel's log, up to an event that is the last.
+    async fn events(&self, last: impl Fn(&Value) -> bool) -> Vec<Value> {
         let url = format!("{}/v1/stream", self.exporter.url());
         let mut answer = http::client().get(url).send().await.unwrap().error_for_status().unwrap();
-        let (mut text, mut told) = (Vec::new(), Vec::new());
+        let (mut text, mut events) = (Vec::new(), Vec::new());
         let read = async {
             while let Some(chunk) = answer.chunk().await.unwrap() {
                 text.extend_from_slice(&chunk);
@@ -91,7 +91,7 @@ impl Node {
                     text.drain(..=end);
                     let is_last = last(&event);
                     if ["xid", "hw", "link"].iter().any(|kind| event["k"] == *kind) {
-                        told.push(event);
+                        events.push(event);
                     }
                     if is_last {
                         return;
@@ -100,13 +100,13 @@ impl Node {
             }
         };
         let done = tokio::time::timeout(PATIENCE, read).await;
-        assert!(done.is_ok(), "{told:#?}");
-        told
+        assert!(done.is_ok(), "{events:#?}");
+        events
     }
 }
 
-fn codes(told: &[Value]) -> Vec<i64> {
-    told.iter().filter(|e| e["k"] == "xid").map(|e| e["code"].as_i64().unwrap()).collect()
+fn codes(events: &[Value]) -> Vec<i64> {
+    events.iter().filter(|e| e["k"] == "xid").map(|e| e["code"].as_i64().unwrap()).collect()
 }
 
 fn is_xid(code: i64) -> impl Fn(&Value) -> bool {
@@ -123,9 +123,9 @@ async fn a_line_becomes_a_count_and_an_event_that_names_the_gpu() {
     node.xids("79", 1.0).await;
     let mig = [("gpu", UUID), ("gi", "5"), ("ci", "0"), ("xid", "45")];
     node.value("gpu_mig_xid_errors_total", &mig, 1.0).await;
-    let told = node.told(is_xid(45)).await;
-    assert_eq!(codes(&told), [79, 45], "what was there before the first start is no news");
-    let (off, echo) = (&told[0], &told[1]);
+    let events = node.events(is_xid(45)).await;
+    assert_eq!(codes(&events), [79, 45], "what was there before the first start is no news");
+    let (off, echo) = (&events[0], &events[1]);
     for event in [off, echo] {
         assert_eq!((&event["gpu"], &event["pci"]), (&UUID.into(), &PCI.into()), "{event}");
     }
@@ -142,7 +142,7 @@ async fn a_restart_neither_loses_nor_doubles() {
     node.xids("13", 1.0).await;
     for (life, code) in [(1.0, 43), (2.0, 94), (3.0, 95)] {
         node.exporter.daemon.kill().await.unwrap();
-        // While nobody listens.
+        // While no exporter runs.
         node.log.xid(&format!("): {code}, pid=7, name=python3, unheard"));
         node.log.xid("): 13, pid=7, name=python3, again");
         node.exporter.restart().await.unwrap();
@@ -158,15 +158,15 @@ async fn a_restart_neither_loses_nor_doubles() {
     node.xids("13", 4.0).await;
     node.value("kernel_log_lost_records_total", &[], 0.0).await;
     node.value("kernel_log_records_total", &[], node.log.sequence as f64).await;
-    let told = node.told(is_xid(48)).await;
-    assert_eq!(codes(&told), [13, 43, 13, 94, 13, 95, 13, 48]);
-    // It holds, says one that read of it anew.
+    let events = node.events(is_xid(48)).await;
+    assert_eq!(codes(&events), [13, 43, 13, 94, 13, 95, 13, 48]);
+    // It holds, by a reader that read of it anew.
     let change = |e: &&Value| e["name"] == "nfs_stall" && e["again"].is_null();
-    let stall: Vec<_> = told.iter().filter(change).map(|e| &e["code"]).collect();
+    let stall: Vec<_> = events.iter().filter(change).map(|e| &e["code"]).collect();
     assert_eq!(stall, [1, 0]);
-    // With the time at which the kernel said it, not that at which it was read.
+    // With the time at which the kernel logged it, not that at which it was read.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
-    let unheard = told.iter().find(|e| e["code"] == 94).unwrap();
+    let unheard = events.iter().find(|e| e["code"] == 94).unwrap();
     let age = now - unheard["ts"].as_f64().unwrap();
     let written = UPTIME - 6.0;
     assert!((written - 1.0..written + 2.0 * PATIENCE.as_secs_f64()).contains(&age), "{age}");
@@ -199,6 +199,6 @@ async fn a_pipe_serves_as_well() {
     node.xids("79", 0.0).await;
     let mut log = node.log.file.try_clone().unwrap();
     writeln!(log, "4,1,1,-;NVRM: Xid (PCI:{}): 79, x", PCI.trim_end_matches(".0")).unwrap();
-    let told = node.told(is_xid(79)).await;
-    assert_eq!(codes(&told), [79]);
+    let events = node.events(is_xid(79)).await;
+    assert_eq!(codes(&events), [79]);
 }

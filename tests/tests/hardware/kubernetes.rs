@@ -47,7 +47,7 @@ fn what_is_left_out_of_the_daemon_set_fits_in() {
     assert_eq!(devices, kmsg);
 }
 
-/// A pod as Prometheus knows it before it relabels.
+/// A pod as Prometheus discovers it before it relabels.
 fn discovered(addr: &str, port: &str, phase: &str) -> Value {
     let of = |name: &str| format!("__meta_kubernetes_pod_{name}");
     let labels = [

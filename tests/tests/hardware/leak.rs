@@ -16,7 +16,7 @@ use crate::tree::{FLEET, Tree};
 /// Collections: more than a node makes in eleven hours, where there is time for it.
 const LONG: f64 = 1e6;
 const ORDINARY: f64 = 16_000.0;
-/// Until caches, the ring of the stream and the allocator have what they want.
+/// Until caches, the ring buffer of the stream and the allocator have reached their size.
 const WARM_UP: f64 = 4_000.0;
 const PATIENCE: Duration = Duration::from_hours(1);
 /// Pages of the allocator come and go; a leak of a hundred bytes a collection is more than this,
@@ -52,7 +52,7 @@ struct Day {
 impl Day {
     async fn start(dir: &std::path::Path) -> Self {
         let tree = Tree::new(&dir.join("tree"));
-        let stage = Stage::new(dir, &Script::of(FLEET)).unwrap();
+        let stage = Stage::new(dir, &Script::for_fleet(FLEET)).unwrap();
         let log = File::options().append(true).create(true).open(dir.join("tree/kmsg")).unwrap();
         let machine = crate::bench::with_gpus(tree.machine(), &stage);
         let exporter = Exporter::start_on(machine, &dir.join("exporter"), "", &config()).await.unwrap();
@@ -81,7 +81,7 @@ impl Day {
         {
             writeln!(self.log, "4,{},{micros},-;{line} {round:x}", round * 3 + number as i64).unwrap();
         }
-        let mut script = Script::of(FLEET);
+        let mut script = Script::for_fleet(FLEET);
         if round % 20 < 3 {
             script.faults.push(Fault::new("nvmlDeviceGetPowerUsage", Effect::Fail(Code::Unknown)));
         }

@@ -46,7 +46,7 @@ impl Job {
         sh.stdout(File::create(work.join("train.log")).unwrap());
         let mut process = sh.spawn().unwrap();
         keep(&work);
-        let script = Script::of(Fleet::H100).all("processes", 0u64).one(0, "processes", 1u64).one(
+        let script = Script::for_fleet(Fleet::H100).all("processes", 0u64).one(0, "processes", 1u64).one(
             0,
             "processes.pid",
             u64::from(process.id().unwrap()),
@@ -140,7 +140,7 @@ async fn a_log_of_megatron() {
     assert_eq!(job.value("train_world_size", &[("run", "llama-8b")]).await, 16.0);
     // The same by what Megatron itself counted: 481.9 TFLOP/s.
     near(job.mfu("llama-8b", "exact").await, 481.9e12 / PEAK);
-    // The arguments stand at the beginning of the log, which nobody reads twice.
+    // The arguments are at the beginning of the log, which is not read twice.
     job.exporter.daemon.kill().await.unwrap();
     let log = std::fs::OpenOptions::new().append(true).open(job.dir.path().join("work/train.log"));
     let later = megatron(&[]).lines().last().unwrap().replace("  20/", "  30/");
@@ -181,7 +181,7 @@ async fn a_log_of_torchtitan() {
     let job = Job::start("titan", &log, |_| ()).await;
     near(job.mfu("titan", "torchtitan").await, 434.53e12 / PEAK);
     near(job.mfu("titan", "full").await, 7503.0 * FULL / PEAK);
-    // As it says itself, by a peak of 989 TFLOP/s.
+    // By its own figure, with a peak of 989 TFLOP/s.
     near(job.mfu("titan", "full").await, 0.4394);
 }
 

@@ -121,7 +121,7 @@ impl Node {
 
     /// Nothing was done to NVML that no program should do.
     pub(crate) fn decent(&self) {
-        assert_eq!(self.calls().of(calls::MISUSE), 0);
+        assert_eq!(self.calls().count(calls::MISUSE), 0);
     }
 }
 

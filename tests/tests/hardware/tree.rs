@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use stepwatch_fake_nvml::Fleet;
 use stepwatch_tests::programs::Machine;
 
-/// Whose GPUs these are: what is found here has the names and the places that the library tells.
+/// Whose GPUs these are: they have the names and the places that the library gives.
 pub(crate) const FLEET: Fleet = Fleet::H100;
 
 /// Files of `counters` of an InfiniBand port.

@@ -15,8 +15,8 @@ const MAX_PASSES: u32 = 12;
 /// Incidents, and kills, of the random test.
 const INCIDENTS: usize = 16;
 const KILLS: usize = 12;
-/// Incidents resolve soon, so that a test sees the whole life of one; and each is told for itself,
-/// however many there are.
+/// Incidents resolve soon, so that a test sees the whole life of one; and each is notified by
+/// itself, however many there are.
 const QUICK: &str = "resolve_after: 200ms\nstorm: {enabled: false}\n";
 
 /// Restarts the alerter, unarmed, whenever it is found dead.
@@ -56,7 +56,7 @@ fn top_of(slack: &Slack, run: &str) -> Vec<String> {
 }
 
 /// What must hold of a run's incident whenever the dust has settled.
-fn told_once(stack: &Stack, run: &str) {
+fn notified_once(stack: &Stack, run: &str) {
     stack.pagerduty.with(|pd| {
         assert_eq!(pd.alerts.iter().filter(|a| a.source == run).count(), 1, "{run}: {:#?}", pd.alerts);
     });
@@ -84,7 +84,7 @@ async fn life_of_an_incident(stack: &mut Stack, run: &str) -> bool {
         slack && s.pagerduty.with(|pd| state_of(pd, run) == Some(AlertState::Resolved))
     })
     .await;
-    told_once(stack, run);
+    notified_once(stack, run);
     rank.bye().unwrap();
     died
 }
@@ -123,7 +123,7 @@ async fn at_any_moment() {
     // So many pages of one exporter would be a storm.
     let alerter = "storm: {enabled: false}\n".into();
     let mut stack = Stack::start_with(StackOptions { alerter, ..StackOptions::default() }).await.unwrap();
-    // Receivers are unwell as well, in the ways in which nobody can know whether a message arrived.
+    // Receivers fail as well, in the ways in which it is unknown whether a message arrived.
     for endpoint in ["chat.postMessage", "chat.update"] {
         stack.slack.script().push(endpoint, Fault::TakenThenReset).push(endpoint, Fault::Status(500));
     }
@@ -154,12 +154,12 @@ async fn at_any_moment() {
     }
     survive(&mut stack, "every page and message", async |s| {
         let paged = |run: &str| s.pagerduty.with(|pd| state_of(pd, run).is_some());
-        let told = |run: &str| s.slack.with(|s| !top_of(s, run).is_empty());
-        ranks.iter().all(|(run, _)| paged(run) && told(run))
+        let notified = |run: &str| s.slack.with(|s| !top_of(s, run).is_empty());
+        ranks.iter().all(|(run, _)| paged(run) && notified(run))
     })
     .await;
     for (run, _) in &ranks {
-        told_once(&stack, run);
+        notified_once(&stack, run);
     }
     say::figure(&format!(
         "killed {kills} times at random: {INCIDENTS} incidents, one page and one message each"

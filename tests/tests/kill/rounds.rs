@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use stepwatch_tests::{FakeLibc, Hears, Random, Stack, StackOptions, say};
+use stepwatch_tests::{FakeLibc, Inbound, Random, Stack, StackOptions, say};
 use tempfile::TempDir;
 
 use self::blows::Blow;
@@ -36,11 +36,11 @@ const WORLDS: usize = 4;
 const CASES: usize = 6;
 /// Lines of the story that are shown when something is wrong.
 const SHOWN: usize = 80;
-/// How long a start, or what everybody repeats until it is heard, may take.
+/// How long a start, or what everybody repeats until it is taken, may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Deadlines within seconds, and each trouble told for itself. What a machine under load looks like
-/// is not what is tested.
+/// Deadlines within seconds, and each trouble notified by itself. What a machine under load looks
+/// like is not what is tested.
 const ALERTER: &str = "resolve_after: 200ms\nremind_every: 1m\nstorm: {enabled: false}\nupdate_min_interval: 1s\n\
      detectors: {node_fault: {enabled: false}, link_fault: {enabled: false}, hang: {enabled: false}, stall: {enabled: false}, \
      rank_dead: {enabled: false}, source_lost: {enabled: false}, ckpt_stale: {enabled: false}}\n";
@@ -156,7 +156,7 @@ impl World {
             alerter: ALERTER.into(),
             levels: Some(LEVELS.into()),
             libc: Some(machine.clone()),
-            hears: vec![Hears::Slack, Hears::PagerDuty],
+            inbound: vec![Inbound::Slack, Inbound::PagerDuty],
             ..StackOptions::default()
         };
         let stack = Stack::start_with(options).await.unwrap();
@@ -219,29 +219,29 @@ impl World {
         }
     }
 
-    /// Says again what services and programs say until they are heard.
+    /// Sends again what services and programs send until it is taken.
     async fn repeat(&mut self) {
         let started = Instant::now();
         loop {
             self.revive().await;
-            let mut heard = self.people.pump(&self.stack.pagerduty).await;
+            let mut delivered = self.people.pump(&self.stack.pagerduty).await;
             let firing = self.cases.iter().filter(|c| c.is_alert() && c.holds);
             for run in firing.map(|c| &c.run) {
-                heard &= matches!(self.people.alert(run, true).await, Some((200, _)));
+                delivered &= matches!(self.people.alert(run, true).await, Some((200, _)));
             }
-            if heard {
+            if delivered {
                 return self.confirm_pagerduty();
             }
             assert!(started.elapsed() < PATIENCE, "nobody hears what is said");
         }
     }
 
-    /// What was said in PagerDuty has been heard by now.
+    /// What was done in PagerDuty has been delivered by now.
     fn confirm_pagerduty(&mut self) {
         for case in &mut self.cases {
             if core::mem::take(&mut case.by_phone) {
-                // Whoever passed it on may have been heard before or after.
-                (case.unsure, case.heard) = (case.acked.is_none(), !case.passed_on);
+                // Who passed it on may have been taken into account before or after.
+                (case.unsure, case.delivered) = (case.acked.is_none(), !case.passed_on);
                 self.story.push(format!("   {}: PagerDuty was heard", case.run));
             }
         }
@@ -250,9 +250,9 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        static TOLD: AtomicBool = AtomicBool::new(false);
+        static REPORTED: AtomicBool = AtomicBool::new(false);
         // Of several worlds, the one that something is wrong with falls first.
-        if std::thread::panicking() && !TOLD.swap(true, Ordering::SeqCst) {
+        if std::thread::panicking() && !REPORTED.swap(true, Ordering::SeqCst) {
             let from = self.story.len().saturating_sub(SHOWN);
             say::line(&format!("---- the story ----\n{}\n{}", self.story[0], self.story[from..].join("\n")));
             say::line(&format!("---- what is wrong ----\n{:#?}", self.cases));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stepwatch_fakes::{PagerDuty, Slack, interaction_body, pagerduty_signature, slack_signature};
 use stepwatch_tests::poll::PATIENCE;
-use stepwatch_tests::{Crowd, Hears, Stack, StackOptions, crowd, http, poll_until, say};
+use stepwatch_tests::{Crowd, Inbound, Stack, StackOptions, crowd, http, poll_until, say};
 
 use crate::client::{Client, Tally};
 use crate::ingest::{BATCH, bodies};
@@ -18,7 +18,7 @@ use crate::{in_full, one_at_a_time};
 /// The limit of a full measurement. A short one proves that every answer is taken while the flood
 /// goes on, and no time.
 const P99: Duration = Duration::from_millis(250);
-/// Prometheus servers that tell as fast as they are answered.
+/// Prometheus servers that send as fast as they are answered.
 const SENDERS: usize = 8;
 /// A machine that is busy with something else gets another chance; every round is printed.
 const ROUNDS: usize = 3;
@@ -26,7 +26,7 @@ const ROUNDS: usize = 3;
 struct Plan {
     /// Answers by each way.
     answers: usize,
-    /// Machines of which each of the rules tells.
+    /// Machines for which each of the rules fires.
     machines: usize,
     /// That stream meanwhile, each a step a second.
     ranks: u32,
@@ -52,8 +52,8 @@ fn plan() -> Plan {
     }
 }
 
-/// Tells of alerts that fire, fire still, are over and fire again, until told to stop.
-fn flood(addr: SocketAddr, stop: &AtomicBool, told: &AtomicU64, sender: usize) {
+/// Sends alerts that fire, fire still, are over and fire again, until stopped.
+fn flood(addr: SocketAddr, stop: &AtomicBool, sent: &AtomicU64, sender: usize) {
     let mut client = Client::connect(addr);
     for round in 0.. {
         for body in bodies(100 + sender, plan().machines, round, round % 3 == 2) {
@@ -62,12 +62,12 @@ fn flood(addr: SocketAddr, stop: &AtomicBool, told: &AtomicU64, sender: usize) {
             }
             let status = client.post("/api/v2/alerts", &body);
             if status == 503 {
-                // A program may be told to come again; a person may not.
+                // A program may be asked to come again; a person may not.
                 client = Client::connect(addr);
                 continue;
             }
             assert_eq!(status, 200, "{}", String::from_utf8_lossy(&client.body));
-            told.fetch_add(BATCH as u64, Ordering::Relaxed);
+            sent.fetch_add(BATCH as u64, Ordering::Relaxed);
         }
     }
 }
@@ -93,7 +93,7 @@ async fn pages(stack: &Stack, round: usize) -> Vec<String> {
     ids
 }
 
-/// A click as Slack tells of it, to be made one on any incident.
+/// A click as Slack sends it, to be made one on any incident.
 async fn click(stack: &Stack) -> Value {
     let shown = stack.slack.wait_for(|s| s.top().next().is_some(), PATIENCE).await.unwrap();
     let ts = shown.top().next().unwrap().ts.clone();
@@ -146,26 +146,26 @@ async fn answer(stack: &Stack, way: Way, id: &str, click: &Value) -> Duration {
 async fn round(stack: &Stack, round: usize) -> ([Tally; 4], f64) {
     let ids = pages(stack, round).await;
     let click = click(stack).await;
-    let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let floods: Vec<_> = (0..SENDERS)
         .map(|sender| {
-            let (addr, stop, told) = (stack.alerter.addr, Arc::clone(&stop), Arc::clone(&told));
-            std::thread::spawn(move || flood(addr, &stop, &told, sender))
+            let (addr, stop, sent) = (stack.alerter.addr, Arc::clone(&stop), Arc::clone(&sent));
+            std::thread::spawn(move || flood(addr, &stop, &sent, sender))
         })
         .collect();
-    poll_until("the flood", PATIENCE, async || (told.load(Ordering::Relaxed) > 0).then_some(()))
+    poll_until("the flood", PATIENCE, async || (sent.load(Ordering::Relaxed) > 0).then_some(()))
         .await
         .unwrap();
-    let (began, before) = (Instant::now(), told.load(Ordering::Relaxed));
+    let (began, before) = (Instant::now(), sent.load(Ordering::Relaxed));
     let mut took: [Vec<Duration>; 4] = Default::default();
     for (n, id) in ids.iter().enumerate() {
         let way = WAYS[n % WAYS.len()];
         took[way as usize].push(answer(stack, way, id, &click).await);
     }
-    let rate = (told.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64();
+    let rate = (sent.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     floods.into_iter().for_each(|f| f.join().unwrap());
-    (took.map(|took| Tally::of(took.iter().sum(), took)), rate)
+    (took.map(|took| Tally::from_times(took.iter().sum(), took)), rate)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,7 +176,7 @@ async fn acknowledgements_while_everything_comes_in() {
         exporter: "runs: {max_runs: 1000}\n".into(),
         // Each page is answered for itself.
         alerter: "storm: {enabled: false}\n".into(),
-        hears: vec![Hears::Slack, Hears::PagerDuty],
+        inbound: vec![Inbound::Slack, Inbound::PagerDuty],
         ..StackOptions::default()
     };
     let stack = Stack::start_with(options).await.unwrap();

@@ -1,4 +1,4 @@
-//! Whoever takes all the room there is for alerts takes none from people.
+//! Senders that take all the room there is for alerts take none from people.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use crate::one_at_a_time;
 /// More than the alerter has places for, and fewer than it takes connections.
 const STUCK: usize = 300;
 
-/// A sender of alerts that stops half way through its first word.
+/// A sender of alerts that stops half way through its request.
 fn stuck(addr: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(addr).unwrap();
     let head = "POST /api/v2/alerts HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 4000\r\n\r\n[{";
@@ -27,8 +27,8 @@ async fn an_acknowledgement_passes_bodies_that_do_not_arrive() {
     let stack = Stack::start_with(StackOptions { blind: true, ..StackOptions::default() }).await.unwrap();
     let (url, addr) = (stack.alerter.url(), stack.alerter.addr);
     let alert = json!([{"labels": {"alertname": "Down", "severity": "critical"}, "annotations": {"summary": "down"}}]);
-    let told = http::client().post(format!("{url}/api/v2/alerts")).json(&alert).send().await.unwrap();
-    assert_eq!(told.status().as_u16(), 200);
+    let answer = http::client().post(format!("{url}/api/v2/alerts")).json(&alert).send().await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
     let id = stack.alerter.incidents().await.unwrap()[0]["id"].as_str().unwrap().to_owned();
 
     let mut senders: Vec<TcpStream> = (0..STUCK).map(|_| stuck(addr)).collect();
@@ -44,7 +44,7 @@ async fn an_acknowledgement_passes_bodies_that_do_not_arrive() {
     assert_eq!(ack.timeout(PATIENCE).send().await.unwrap().status().as_u16(), 200);
     assert_eq!(stack.alerter.incidents().await.unwrap()[0]["state"], "acknowledged");
 
-    // Each is told to come again, at once or when its body has not come for long enough.
+    // Each is asked to come again, at once or when its body has not come for long enough.
     let answers = tokio::task::spawn_blocking(move || {
         let mut read = |sender: &mut TcpStream| {
             let mut text = String::new();

@@ -92,7 +92,7 @@ impl Client {
 }
 
 impl Tally {
-    pub(crate) fn of(lasted: Duration, mut took: Vec<Duration>) -> Self {
+    pub(crate) fn from_times(lasted: Duration, mut took: Vec<Duration>) -> Self {
         took.sort();
         Self { lasted, took }
     }
@@ -123,5 +123,5 @@ pub(crate) fn flood(addr: SocketAddr, path: &str, bodies: &[Vec<u8>], senders: u
         let threads: Vec<_> = (0..senders).map(each).collect();
         threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
     });
-    Tally::of(began.elapsed(), took)
+    Tally::from_times(began.elapsed(), took)
 }

@@ -1,5 +1,5 @@
-//! Tens of thousands of incidents open at once: what one more costs, who is told, what is shown,
-//! and how soon they are all back after `kill -9`.
+//! Tens of thousands of incidents open at once: what one more costs, who is notified, what is
+//! shown, and how soon they are all back after `kill -9`.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,12 @@ use crate::ingest::BATCH;
 use crate::memory::resident;
 use crate::{in_full, one_at_a_time};
 
-/// Prometheus servers that tell of them.
+/// Prometheus servers that send them.
 const SENDERS: usize = 4;
 /// Answers given while all are open.
 const ANSWERS: usize = 50;
-/// A storm is told as one; before it is one (`storm.incidents`), some are told for themselves.
+/// A storm is notified as one; before it is one (`storm.incidents`), some are notified by
+/// themselves.
 const PAGES_MAX: usize = 100 + 1;
 /// From the kill until it serves again, all incidents known: the limit of a full measurement.
 const BACK_WITHIN: Duration = Duration::from_secs(5);
@@ -74,7 +75,7 @@ fn answers(stack: &Stack, ids: &[String]) -> Tally {
         began.elapsed()
     };
     let took: Vec<Duration> = ids.iter().map(answer).collect();
-    Tally::of(took.iter().sum(), took)
+    Tally::from_times(took.iter().sum(), took)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,9 +84,9 @@ async fn many_incidents_open() {
     let mut stack = Stack::start_with(StackOptions { blind: true, ..StackOptions::default() }).await.unwrap();
     let count = plan();
     let bodies = alerts(count);
-    let (addr, told) = (stack.alerter.addr, bodies.clone());
+    let (addr, sent) = (stack.alerter.addr, bodies.clone());
     let opened =
-        tokio::task::spawn_blocking(move || flood(addr, "/api/v2/alerts", &told, SENDERS)).await.unwrap();
+        tokio::task::spawn_blocking(move || flood(addr, "/api/v2/alerts", &sent, SENDERS)).await.unwrap();
     all_open(&stack, count).await;
     let mib = resident(stack.alerter.daemon.pid().unwrap());
     say::figure(&format!(
@@ -119,7 +120,7 @@ async fn many_incidents_open() {
     let paged = stack.pagerduty.wait_for(|pd| !pd.pages.is_empty(), PATIENCE).await.unwrap();
     let pages = paged.pages.len();
     assert!((1..=PAGES_MAX).contains(&pages), "{pages} pages");
-    // Whoever answered is not asked again.
+    // A person who answered is not asked again.
     let url = format!("{}/api/v1/incidents?state=acknowledged&limit=1000", stack.alerter.url());
     let answered = http::get_json(&url).await.unwrap();
     assert_eq!(answered["incidents"].as_array().unwrap().len(), ANSWERS);

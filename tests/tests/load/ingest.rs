@@ -20,7 +20,7 @@ const PATH: &str = "/api/v2/alerts";
 pub(crate) const BATCH: usize = 64;
 /// Rules that fire, each for so many machines.
 const RULES: usize = 40;
-/// The limits of a full measurement: alerts told again, in theirs; and with 20,000 alerts. A short
+/// The limits of a full measurement: alerts sent again, in theirs; and with 20,000 alerts. A short
 /// one proves that all are taken and shown.
 const TARGET_RATIO: f64 = 3.0;
 const TARGET_MIB: f64 = 136.0;
@@ -45,7 +45,7 @@ struct Subject {
     addr: SocketAddr,
     pid: u32,
     /// In the order of [`Phase::ALL`], for one sender and for many.
-    told: [[Tally; 3]; 2],
+    tallies: [[Tally; 3]; 2],
     shown: [Tally; 2],
     bytes: [usize; 2],
     mib: [f64; 2],
@@ -58,7 +58,7 @@ enum Phase {
     Over,
 }
 
-/// Prometheus servers that tell at the same time.
+/// Prometheus servers that send at the same time.
 const SENDERS: [usize; 2] = [1, 8];
 
 impl Phase {
@@ -67,22 +67,22 @@ impl Phase {
 
 impl Subject {
     fn new(name: &'static str, addr: SocketAddr, pid: Option<u32>) -> Self {
-        let (told, shown, bytes, mib) = Default::default();
-        Self { name, addr, pid: pid.unwrap(), told, shown, bytes, mib }
+        let (tallies, shown, bytes, mib) = Default::default();
+        Self { name, addr, pid: pid.unwrap(), tallies, shown, bytes, mib }
     }
 
     /// Alerts a second.
     fn rate(&self, senders: usize, phase: Phase) -> f64 {
-        let tally = &self.told[senders][phase as usize];
+        let tally = &self.tallies[senders][phase as usize];
         (tally.took.len() * BATCH) as f64 / tally.lasted.as_secs_f64()
     }
 
-    fn tell(&mut self, senders: usize, phase: Phase, bodies: &[Vec<u8>]) {
+    fn send(&mut self, senders: usize, phase: Phase, bodies: &[Vec<u8>]) {
         let tally = flood(self.addr, PATH, bodies, SENDERS[senders]);
-        let kept = &mut self.told[senders][phase as usize];
+        let kept = &mut self.tallies[senders][phase as usize];
         let lasted = kept.lasted + tally.lasted;
         let took = core::mem::take(&mut kept.took).into_iter().chain(tally.took).collect();
-        *kept = Tally::of(lasted, took);
+        *kept = Tally::from_times(lasted, took);
     }
 
     fn show(&mut self) {
@@ -94,13 +94,13 @@ impl Subject {
                 took.push(began.elapsed());
             }
             self.bytes[n] = client.body.len();
-            self.shown[n] = Tally::of(took.iter().sum(), took);
+            self.shown[n] = Tally::from_times(took.iter().sum(), took);
         }
     }
 
     fn row(&self, senders: usize) -> String {
         let each = |phase: Phase| {
-            let tally = &self.told[senders][phase as usize];
+            let tally = &self.tallies[senders][phase as usize];
             format!(" {:>8.0} {:>6.2} {:>6.2}", self.rate(senders, phase), tally.ms(0.5), tally.ms(0.99))
         };
         let shown = |n: usize| format!(" {:>6.0} {:>5.1}", self.shown[n].ms(0.5), self.bytes[n] as f64 / 1e6);
@@ -116,7 +116,7 @@ impl Subject {
     }
 }
 
-/// What the rules of a training cluster say of its machines, told `minutes` after they began to
+/// The alerts of a training cluster's rules about its machines, sent `minutes` after they began to
 /// fire.
 pub(crate) fn alert(set: usize, rule: usize, machine: usize, minutes: i64, over: bool) -> Value {
     let began = jiff::Timestamp::now();
@@ -173,11 +173,11 @@ async fn alerts_beside_alertmanager() {
 fn measure(subjects: &mut [Subject; 2], senders: usize) {
     let fires = bodies(senders, plan().machines, 0, false);
     for subject in subjects.iter_mut() {
-        subject.tell(senders, Phase::Fires, &fires);
+        subject.send(senders, Phase::Fires, &fires);
     }
     for n in 1..=plan().again {
         let again = bodies(senders, plan().machines, n as i64, false);
-        subjects.iter_mut().for_each(|subject| subject.tell(senders, Phase::Again, &again));
+        subjects.iter_mut().for_each(|subject| subject.send(senders, Phase::Again, &again));
     }
     for subject in subjects.iter_mut() {
         subject.mib[senders] = resident(subject.pid);
@@ -186,17 +186,17 @@ fn measure(subjects: &mut [Subject; 2], senders: usize) {
         }
     }
     let over = bodies(senders, plan().machines, 0, true);
-    subjects.iter_mut().for_each(|subject| subject.tell(senders, Phase::Over, &over));
+    subjects.iter_mut().for_each(|subject| subject.send(senders, Phase::Over, &over));
 }
 
 fn report(subjects: &[Subject; 2]) {
-    let told = "alerts/s    p50    p99";
+    let columns = "alerts/s    p50    p99";
     say::figure(&format!(
-        "{} alerts, {BATCH} a request: fire, told again, over; senders, milliseconds of a request, of showing all and in groups \
+        "{} alerts, {BATCH} a request: fire, sent again, over; senders, milliseconds of a request, of showing all and in groups \
          (MB), MiB",
         RULES * plan().machines
     ));
-    say::figure(&format!("{:<15}  {told}  {told}  {told}   show    MB groups   MB    MiB", ""));
+    say::figure(&format!("{:<15}  {columns}  {columns}  {columns}   show    MB groups   MB    MiB", ""));
     for (n, senders) in SENDERS.into_iter().enumerate() {
         subjects.iter().for_each(|s| say::figure(&s.row(n)));
         let ratio =

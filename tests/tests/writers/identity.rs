@@ -1,5 +1,5 @@
-//! A run is one run: which processes, files and telemetry come to it, told by the real exporter of
-//! real processes, in the environments that schedulers and launchers make for them.
+//! A run is one run: which processes, files and telemetry come to it, published by the real
+//! exporter from real processes, in the environments that schedulers and launchers make for them.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -64,7 +64,7 @@ fn tail(dir: &Path, more: &str) -> String {
     format!("sources:\n  - tail: {{path: \"{}\", poll_interval: 10ms{more}}}\n", log(dir).display())
 }
 
-/// What `stepwatch-exporter runs` says.
+/// The output of `stepwatch-exporter runs`.
 async fn runs(exporter: &Exporter, format: &str) -> String {
     let mut asked = command(bins::path(bins::EXPORTER).unwrap());
     let asked = asked.args(["runs", "--format", format, "--url", &exporter.url()]).output().await.unwrap();
@@ -100,7 +100,7 @@ async fn rows(exporter: &Exporter) -> Vec<Row> {
     answer["runs"].as_array().unwrap().iter().map(row).collect()
 }
 
-/// Waits until what is said of the runs is as wanted.
+/// Waits until the list of runs is as wanted.
 async fn until(exporter: &Exporter, what: &str, wanted: impl Fn(&[Row]) -> bool) -> Vec<Row> {
     let found = async || Some(rows(exporter).await).filter(|rows| wanted(rows));
     match poll_until(what, PATIENCE, found).await {
@@ -124,8 +124,8 @@ async fn two_scripts_at_one_time_are_two_runs() {
     let (mut one, mut other) =
         (start(train(&exporter, &a, &[])).await, start(train(&exporter, &b, &[])).await);
     for step in 1..=5 {
-        one.tell(&format!("client {step} {step}")).await.unwrap();
-        other.tell(&format!("client {} {}", 10 * step, 10 * step)).await.unwrap();
+        one.send(&format!("client {step} {step}")).await.unwrap();
+        other.send(&format!("client {} {}", 10 * step, 10 * step)).await.unwrap();
     }
     let rows = until(&exporter, "two runs", |rows| {
         rows.len() == 2 && rows.iter().all(|r| r.step == 5 || r.step == 50)
@@ -145,8 +145,8 @@ async fn two_jobs_of_one_name_are_two_runs() {
     for job in ["101", "102"] {
         let variables = [("SLURM_JOB_ID", job), ("SLURM_JOB_NAME", "pretrain")];
         let mut writer = start(train(&exporter, &dir.path().join(job), &variables)).await;
-        writer.tell("client 1 5").await.unwrap();
-        writer.tell("log 1 6").await.unwrap();
+        writer.send("client 1 5").await.unwrap();
+        writer.send("log 1 6").await.unwrap();
         writers.push(writer);
     }
     let rows = until(&exporter, "two runs", |rows| rows.len() == 2 && rows.iter().all(|r| r.step == 6)).await;
@@ -165,7 +165,7 @@ async fn one_job_seen_by_four_sources_is_one_run() {
     seen.follow(&exporter);
     let mut writer = start(launched(&exporter, dir.path(), SLURM)).await;
     for way in ["log", "otlp", "client"] {
-        writer.tell(&format!("{way} 1 5")).await.unwrap();
+        writer.send(&format!("{way} 1 5")).await.unwrap();
     }
     let all = ["client", "launcher", "otlp", "tail"];
     let rows = until(&exporter, "four sources", |rows| rows.iter().any(|r| r.kinds == all)).await;
@@ -196,8 +196,8 @@ async fn a_log_behind_tee_is_of_the_script_before_it() {
         let dir = tempfile::tempdir().unwrap();
         let exporter = exporter(dir.path(), &tail(dir.path(), "")).await;
         let mut writer = start(piped(&train(&exporter, dir.path(), &[]), dir.path(), shell)).await;
-        writer.tell("log 1 6").await.unwrap();
-        writer.tell("client 1 5").await.unwrap();
+        writer.send("log 1 6").await.unwrap();
+        writer.send("client 1 5").await.unwrap();
         let rows = until(&exporter, "both sources", |rows| {
             rows.iter().any(|r| r.kinds == ["client", "tail"] && r.step == 6)
         })
@@ -215,8 +215,8 @@ async fn an_event_file_is_of_the_process_in_its_name() {
     let sources = format!("sources:\n  - tail: {{path: \"{}/logs/*tfevents*\"}}\n", dir.path().display());
     let exporter = exporter(dir.path(), &sources).await;
     let mut writer = start(train(&exporter, dir.path(), &[])).await;
-    writer.tell("events 1 6").await.unwrap();
-    writer.tell("client 1 5").await.unwrap();
+    writer.send("events 1 6").await.unwrap();
+    writer.send("client 1 5").await.unwrap();
     let rows = until(&exporter, "both sources", |rows| {
         rows.iter().any(|r| r.kinds == ["client", "tail"] && r.step == 6)
     })
@@ -229,11 +229,11 @@ async fn a_log_whose_writer_ended_while_the_exporter_was_away_stays_of_its_run()
     let dir = tempfile::tempdir().unwrap();
     let mut exporter = exporter(dir.path(), &tail(dir.path(), "")).await;
     let mut writer = start(train(&exporter, dir.path(), &[])).await;
-    writer.tell("log 1 5").await.unwrap();
+    writer.send("log 1 5").await.unwrap();
     let before = until(&exporter, "the log", |rows| rows.iter().any(|r| r.step == 5)).await;
     assert!(is_unnamed(&before[0].run), "{before:#?}");
     exporter.daemon.kill().await.unwrap();
-    writer.tell("log 6 9").await.unwrap();
+    writer.send("log 6 9").await.unwrap();
     writer.end().await.unwrap();
     exporter.restart().await.unwrap();
     let after = until(&exporter, "the rest", |rows| rows.iter().any(|r| r.step == 9)).await;
@@ -247,7 +247,7 @@ async fn one_process_without_a_job_seen_by_four_sources_is_one_run() {
     let exporter = exporter(dir.path(), &tail(dir.path(), "")).await;
     let mut writer = start(launched(&exporter, dir.path(), &[])).await;
     for way in ["otlp", "log", "client"] {
-        writer.tell(&format!("{way} 1 5")).await.unwrap();
+        writer.send(&format!("{way} 1 5")).await.unwrap();
     }
     let all = ["client", "launcher", "otlp", "tail"];
     let rows = until(&exporter, "four sources", |rows| rows.iter().any(|r| r.kinds == all)).await;
@@ -260,10 +260,10 @@ async fn a_name_that_one_source_was_given_is_that_of_its_job() {
     let dir = tempfile::tempdir().unwrap();
     let exporter = exporter(dir.path(), &tail(dir.path(), ", run: llama")).await;
     let mut writer = start(launched(&exporter, dir.path(), SLURM)).await;
-    writer.tell("client 1 5").await.unwrap();
+    writer.send("client 1 5").await.unwrap();
     until(&exporter, "the job", |rows| rows.iter().any(|r| r.run == "pretrain-101" && r.step == 5)).await;
-    writer.tell("log 1 6").await.unwrap();
-    writer.tell("client 6 7").await.unwrap();
+    writer.send("log 1 6").await.unwrap();
+    writer.send("client 6 7").await.unwrap();
     let all = ["client", "launcher", "tail"];
     let rows = until(&exporter, "one run", |rows| {
         rows.len() == 1 && rows[0].run == "llama" && rows[0].kinds == all && rows[0].step == 7
@@ -278,8 +278,8 @@ async fn a_name_that_one_node_alone_knows_does_not_tear_a_job_apart() {
     let exporter = exporter(dir.path(), &tail(dir.path(), ", run: llama")).await;
     let variables = [SLURM, &[("SLURM_JOB_NUM_NODES", "2")]].concat();
     let mut writer = start(train(&exporter, dir.path(), &variables)).await;
-    writer.tell("client 1 5").await.unwrap();
-    writer.tell("log 1 6").await.unwrap();
+    writer.send("client 1 5").await.unwrap();
+    writer.send("log 1 6").await.unwrap();
     until(&exporter, "two runs", |rows| {
         rows.iter().map(|r| (r.run.as_str(), r.step)).eq([("llama", 6), ("pretrain-101", 5)])
     })
@@ -296,7 +296,7 @@ async fn two_names_in_one_job_are_two_runs() {
     for name in ["student", "teacher"] {
         let variables = [SLURM, &[("RUN_NAME", name)]].concat();
         let mut writer = start(train(&exporter, &dir.path().join(name), &variables)).await;
-        writer.tell("client 1 5").await.unwrap();
+        writer.send("client 1 5").await.unwrap();
         writers.push(writer);
     }
     until(&exporter, "two runs", |rows| {
@@ -333,19 +333,19 @@ async fn are_a_run_each(variables: &[(&str, &str)], run: &str) {
     let mut writers = Vec::new();
     for name in ["a", "b", "c"] {
         let mut writer = start(train(&exporter, &dir.path().join(name), variables)).await;
-        // Its log is found before it says hello.
-        writer.tell("log 1 1").await.unwrap();
+        // Its log is found before its hello arrives.
+        writer.send("log 1 1").await.unwrap();
         writers.push(writer);
     }
     until(&exporter, "the logs", |rows| rows.iter().any(|r| r.step == 1)).await;
     for (i, writer) in writers.iter_mut().enumerate() {
-        writer.tell("client 1 1").await.unwrap();
+        writer.send("client 1 1").await.unwrap();
         until(&exporter, "its run", |rows| rows.len() == i + 1).await;
     }
     for step in 2..=30 {
         for (i, writer) in writers.iter_mut().enumerate() {
             let step = 100 * i + step;
-            writer.tell(&format!("client {step} {step}")).await.unwrap();
+            writer.send(&format!("client {step} {step}")).await.unwrap();
         }
     }
     let apart = |rows: &[Row]| {
@@ -361,7 +361,7 @@ async fn are_a_run_each(variables: &[(&str, &str)], run: &str) {
     let text = runs(&exporter, "text").await;
     assert!(text.contains(&format!("is rank 0 of {run} while pid ")), "{text}");
     for run in &found {
-        let events = seen.of(Kind::Event, run);
+        let events = seen.events(Kind::Event, run);
         assert!(events.iter().all(|e| e.name.as_deref() != Some("restart")), "{events:?}");
     }
     // They connect again, in whatever order, and stay what they were.
@@ -369,7 +369,7 @@ async fn are_a_run_each(variables: &[(&str, &str)], run: &str) {
     exporter.restart().await.unwrap();
     for (i, writer) in writers.iter_mut().enumerate().rev() {
         let step = 100 * i + 31;
-        writer.tell(&format!("client {step} {step}")).await.unwrap();
+        writer.send(&format!("client {step} {step}")).await.unwrap();
     }
     let again = until(&exporter, "the same runs", |rows| {
         let mut steps: Vec<_> = rows.iter().map(|r| (r.step, r.attempt)).collect();
@@ -385,15 +385,15 @@ async fn a_rank_is_taken_over_from_a_process_that_has_ended() {
     let dir = tempfile::tempdir().unwrap();
     let exporter = exporter(dir.path(), "").await;
     let mut first = start(train(&exporter, &dir.path().join("a"), PACKED)).await;
-    first.tell("client 1 10").await.unwrap();
+    first.send("client 1 10").await.unwrap();
     until(&exporter, "the first", |rows| rows.len() == 1 && rows[0].step == 10).await;
     let mut other = start(launched(&exporter, &dir.path().join("b"), PACKED)).await;
-    other.tell("client 1 20").await.unwrap();
+    other.send("client 1 20").await.unwrap();
     let rows = until(&exporter, "the other", |rows| rows.len() == 2 && rows[1].step == 20).await;
     assert_eq!(rows[1].kinds, ["client", "launcher"], "a launcher and its child are one run: {rows:#?}");
     drop(first);
     let mut second = start(train(&exporter, &dir.path().join("a"), PACKED)).await;
-    second.tell("client 6 12").await.unwrap();
+    second.send("client 6 12").await.unwrap();
     let rows = until(&exporter, "the second attempt", |rows| rows[0].step == 12).await;
     assert_eq!((rows.len(), rows[0].run.as_str(), rows[0].attempt), (2, "sweep-101", 2), "{rows:#?}");
 }
@@ -404,19 +404,19 @@ async fn a_requeued_job_is_a_new_attempt_of_its_run() {
     let (one, other) =
         (exporter(&dir.path().join("n1"), "").await, exporter(&dir.path().join("n2"), "").await);
     let mut first = start(train(&one, &dir.path().join("a"), SLURM)).await;
-    first.tell("client 1 10").await.unwrap();
+    first.send("client 1 10").await.unwrap();
     until(&one, "the job", |rows| rows.len() == 1 && rows[0].step == 10).await;
     drop(first);
     let requeued = [SLURM, &[("SLURM_RESTART_COUNT", "1")]].concat();
     // It goes on behind its last step, as it does from a checkpoint that the signal before the
     // requeue made it write.
     let mut second = start(train(&one, &dir.path().join("a"), &requeued)).await;
-    second.tell("client 11 12").await.unwrap();
+    second.send("client 11 12").await.unwrap();
     let rows = until(&one, "the attempt", |rows| rows.iter().any(|r| r.step == 12)).await;
     assert_eq!((rows.len(), rows[0].run.as_str(), rows[0].attempt), (1, "pretrain-101", 2), "{rows:#?}");
     // A node that was not in the job before counts as the scheduler does.
     let mut there = start(train(&other, &dir.path().join("b"), &requeued)).await;
-    there.tell("client 11 12").await.unwrap();
+    there.send("client 11 12").await.unwrap();
     let rows = until(&other, "the attempt", |rows| rows.iter().any(|r| r.step == 12)).await;
     assert_eq!((rows.len(), rows[0].run.as_str(), rows[0].attempt), (1, "pretrain-101", 2), "{rows:#?}");
 }

@@ -1,4 +1,4 @@
-"""A training script that tells of its steps by as many ways as it is told to: the client, a log, telemetry."""
+"""A training script that publishes its steps in each way that it is given: the client, a log, telemetry."""
 
 import json
 import os

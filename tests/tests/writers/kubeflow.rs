@@ -28,15 +28,15 @@ async fn a_training_reports_by_itself() {
         .env("KUBEFLOW_TRAINER_SERVER_TOKEN", &token);
     let mut writer = Writer::start(script).unwrap();
     for line in ["begin 100", "log 10 2.5", "step 15", "log 20 nan", "log 100 1.5", "end"] {
-        writer.tell(line).await.unwrap();
+        writer.send(line).await.unwrap();
     }
     assert_eq!(writer.end().await.unwrap(), Some(0));
     let bye = seen.event(Kind::Bye, "qwen sft", |_| true).await;
     assert_eq!(bye.rank, Some(0));
-    let told = seen.column("qwen sft", "loss");
-    assert_eq!(told.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [10, 20, 100], "{told:?}");
-    assert!(told[0].1 == 2.5 && told[1].1.is_nan() && told[2].1 == 1.5, "{told:?}");
-    let steps: Vec<_> = seen.of(Kind::Step, "qwen sft").iter().filter_map(|e| e.step).collect();
+    let losses = seen.column("qwen sft", "loss");
+    assert_eq!(losses.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [10, 20, 100], "{losses:?}");
+    assert!(losses[0].1 == 2.5 && losses[1].1.is_nan() && losses[2].1 == 1.5, "{losses:?}");
+    let steps: Vec<_> = seen.events(Kind::Step, "qwen sft").iter().filter_map(|e| e.step).collect();
     assert_eq!(steps, [10, 15, 20, 100]);
     // What was passed on is what was sent.
     passed.event(Kind::Bye, "passed-qwen sft", |_| true).await;

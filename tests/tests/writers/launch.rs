@@ -1,4 +1,5 @@
-//! `stepwatch run` around a command that knows nothing of it: its output, its end, and its death.
+//! `stepwatch run` around a command that does not use Stepwatch: its output, its end, and its
+//! death.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -37,11 +38,11 @@ async fn launch(exporter: &Exporter, dir: &Path, run: &str, argument: &str) -> C
 
 /// Loss by rank and step.
 fn losses(seen: &Seen, run: &str) -> Vec<(Option<u32>, Option<i64>, Option<f64>)> {
-    seen.of(Kind::Step, run).iter().map(|e| (e.rank, e.step, e.m.get("loss"))).collect()
+    seen.events(Kind::Step, run).iter().map(|e| (e.rank, e.step, e.m.get("loss"))).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_is_read_and_its_end_is_told() {
+async fn a_command_is_read_and_its_end_is_published() {
     let dir = tempfile::tempdir().unwrap();
     let exporter = Exporter::start(&dir.path().join("exporter"), "").await.unwrap();
     let seen = Seen::default();
@@ -53,12 +54,12 @@ async fn a_command_is_read_and_its_end_is_told() {
         let bye = seen.event(Kind::Bye, "launched", of_rank(rank)).await;
         assert_eq!((bye.code, bye.text.as_deref()), (Some(1), Some("ValueError: no such token")));
     }
-    let told = losses(&seen, "launched");
+    let published = losses(&seen, "launched");
     for rank in [0, 1] {
         let want: Vec<_> = (1..6).map(|s| (Some(rank), Some(s), Some(s as f64 + 0.5))).collect();
-        assert_eq!(told.iter().filter(|t| t.0 == Some(rank)).copied().collect::<Vec<_>>(), want);
+        assert_eq!(published.iter().filter(|t| t.0 == Some(rank)).copied().collect::<Vec<_>>(), want);
     }
-    assert!(seen.of(Kind::Event, "launched").is_empty(), "the lines themselves go no further");
+    assert!(seen.events(Kind::Event, "launched").is_empty(), "the lines themselves go no further");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,6 +73,6 @@ async fn a_launcher_that_is_killed_is_missed() {
     launcher.kill().await.unwrap();
     let dead = seen.event(Kind::Event, "killed", |e| e.name.as_deref() == Some("launcher_dead")).await;
     assert_eq!(dead.rank, Some(0));
-    assert!(seen.of(Kind::Bye, "killed").is_empty());
-    assert!(seen.of(Kind::Event, "killed").iter().all(|e| e.name.as_deref() != Some("rank_dead")));
+    assert!(seen.events(Kind::Bye, "killed").is_empty());
+    assert!(seen.events(Kind::Event, "killed").iter().all(|e| e.name.as_deref() != Some("rank_dead")));
 }

@@ -1,9 +1,9 @@
-//! Training loops of the frameworks themselves, on the processor, which know nothing of Stepwatch:
-//! the exporter finds the process by `discover`, and what it streams is what the trainer remembers
-//! of its steps.
+//! Training loops of the frameworks themselves, on the processor, which do not use Stepwatch: the
+//! exporter finds the process by `discover`, and what it streams is what the trainer remembers of
+//! its steps.
 //!
 //! A loop is a script in `loops/`. Its output goes to a file, as under Slurm; what else it writes
-//! is up to the framework. `sick` gives it a learning rate that no model survives: that must be
+//! is up to the framework. `broken` gives it a learning rate that no model survives: that must be
 //! seen as a number that is not finite.
 
 use std::fs::File;
@@ -83,17 +83,17 @@ struct Followed {
 
 impl Followed {
     /// Every number under our name at the step at which the trainer had it, each once and in order.
-    fn is_told(&self, l: &Loop) {
+    fn is_published(&self, l: &Loop) {
         assert_eq!(self.truth.len(), STEPS, "{:?}", self.truth);
         for (ours, theirs) in l.metrics {
-            let told: Vec<_> = self.column(ours);
+            let published: Vec<_> = self.column(ours);
             let expected: Vec<_> =
                 self.truth.iter().map(|row| (row["step"].as_i64().unwrap(), number(&row[*theirs]))).collect();
-            assert_eq!(told.len(), expected.len(), "{ours}: {told:?} and not {expected:?}");
-            for (a, b) in told.iter().zip(&expected) {
+            assert_eq!(published.len(), expected.len(), "{ours}: {published:?} and not {expected:?}");
+            for (a, b) in published.iter().zip(&expected) {
                 let same =
                     a.1 == b.1 || a.1.is_nan() && b.1.is_nan() || (a.1 - b.1).abs() <= PRINTED * b.1.abs();
-                assert!(a.0 == b.0 && same, "{ours}: {told:?} and not {expected:?}");
+                assert!(a.0 == b.0 && same, "{ours}: {published:?} and not {expected:?}");
             }
         }
     }
@@ -117,9 +117,9 @@ fn truth(path: &Path) -> Vec<Value> {
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-/// Runs a loop below an exporter that is told of nothing but the control group in which jobs are.
+/// Runs a loop below an exporter that is given nothing but the control group in which jobs are.
 /// `None` where a package is absent.
-async fn follow(l: &Loop, sick: bool) -> Option<Followed> {
+async fn follow(l: &Loop, broken: bool) -> Option<Followed> {
     if !has_torch(l.needs).await {
         return None;
     }
@@ -131,7 +131,7 @@ async fn follow(l: &Loop, sick: bool) -> Option<Followed> {
     let exporter = Exporter::start(&dir.path().join("exporter"), &source).await.unwrap();
     let seen = Seen::default();
     seen.follow(&exporter);
-    let mut child = start(l, sick, &work);
+    let mut child = start(l, broken, &work);
     std::fs::write(group.join("cgroup.procs"), format!("{}\n", child.id().unwrap())).unwrap();
     let status = tokio::time::timeout(WITHIN, child.wait()).await.expect("the loop ends").unwrap();
     let log = std::fs::read_to_string(work.join("train.log")).unwrap();
@@ -139,25 +139,25 @@ async fn follow(l: &Loop, sick: bool) -> Option<Followed> {
     assert!(status.success(), "{}: {status}\n{tail}", l.script);
     let truth = truth(&dir.path().join("truth.json"));
     let names = l.metrics.iter().map(|(ours, _)| *ours);
-    let told = |steps: &[Event], name| steps.iter().filter(|e| e.m.get(name).is_some()).count() >= STEPS;
-    let whole = |steps: &[Event]| names.clone().all(|name| told(steps, name));
+    let published = |steps: &[Event], name| steps.iter().filter(|e| e.m.get(name).is_some()).count() >= STEPS;
+    let whole = |steps: &[Event]| names.clone().all(|name| published(steps, name));
     seen.all_steps("every step with its numbers", whole).await;
     // The exporter has looked again since the end: what other files repeat has come as well, and
-    // must not be told twice.
+    // must not be published twice.
     let gone =
         async || exporter.metrics().await.ok().filter(|page| !page.contains("\njob_discovered_processes{"));
     poll_until("the process to be gone from the page", PATIENCE, gone).await.unwrap();
     Some(Followed { steps: seen.all_steps("them", |_| true).await, truth })
 }
 
-fn start(l: &Loop, sick: bool, work: &Path) -> Child {
+fn start(l: &Loop, broken: bool, work: &Path) -> Child {
     let log = File::create(work.join("train.log")).unwrap();
     let mut python = command(trainer::torch_python());
     python
         .arg(script("loops").join(l.script))
         .arg(work)
         .args(l.args)
-        .args(sick.then_some("sick"))
+        .args(broken.then_some("broken"))
         .current_dir(work);
     python.env("PYTHONDONTWRITEBYTECODE", "1").env("CUDA_VISIBLE_DEVICES", "");
     python.stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true).spawn().unwrap()
@@ -165,21 +165,21 @@ fn start(l: &Loop, sick: bool, work: &Path) -> Child {
 
 async fn healthy(l: &Loop) {
     if let Some(followed) = follow(l, false).await {
-        followed.is_told(l);
+        followed.is_published(l);
     }
 }
 
-/// The same with a model that breaks: nothing finite is made up for it, and somebody hears of it.
-async fn sick(l: &Loop) {
+/// The same with a model that breaks: no finite value is made up for it, and somebody is notified.
+async fn broken(l: &Loop) {
     let Some(followed) = follow(l, true).await else { return };
-    followed.is_told(l);
+    followed.is_published(l);
     let bad = |name: &str| followed.column(name).iter().filter(|(_, n)| !n.is_finite()).count();
     let worst = l.metrics.iter().map(|(ours, _)| bad(ours)).max().unwrap();
     assert!(worst >= l.bad, "{:?}", followed.steps);
 }
 
 macro_rules! loops {
-    ($($name:ident, $sick:ident: $l:ident;)*) => {
+    ($($name:ident, $broken:ident: $l:ident;)*) => {
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $name() {
@@ -187,8 +187,8 @@ macro_rules! loops {
             }
 
             #[tokio::test(flavor = "multi_thread")]
-            async fn $sick() {
-                sick(&$l).await;
+            async fn $broken() {
+                broken(&$l).await;
             }
         )*
     };

@@ -2,8 +2,8 @@
 //! doubled.
 //!
 //! A module is one package. Its writer is a script beside it that does in Python what a trainer
-//! does, told by lines on its standard input when to go on. Where a package is not installed the
-//! test says so loudly; `cargo verify` installs it and then insists.
+//! does, and goes on at each line on its standard input. Where a package is not installed the test
+//! reports it loudly; `cargo verify` installs it and then insists.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod seen;

@@ -83,16 +83,16 @@ async fn metrics_arrive_by_every_way() {
     seen.follow(&exporter);
     for way in WAYS {
         let mut writer = start(way, dir.path(), if way.own_port { exporter.addr } else { otlp });
-        writer.tell("log 2.5 4.0").await.unwrap();
-        writer.tell("log 2.25 6.0").await.unwrap();
-        // The SDK drops what is not a number: the gauge says nothing, or its last value again.
-        writer.tell("log nan 5.0").await.unwrap();
+        writer.send("log 2.5 4.0").await.unwrap();
+        writer.send("log 2.25 6.0").await.unwrap();
+        // The SDK drops what is not a number: the gauge has no value, or its last one again.
+        writer.send("log nan 5.0").await.unwrap();
         assert_eq!(writer.end().await.unwrap(), Some(0));
         let times = seen.steps(way.run, "step_time", 3).await;
         assert_eq!(times, [(1, 4.0), (2, 6.0), (3, 5.0)], "{}", way.run);
         assert_eq!(seen.column(way.run, "loss"), [(1, 2.5), (2, 2.25)], "{}", way.run);
         assert_eq!(seen.column(way.run, "skipped"), [(1, 1.0), (2, 1.0), (3, 1.0)], "{}", way.run);
-        let steps = seen.of(Kind::Step, way.run);
+        let steps = seen.events(Kind::Step, way.run);
         assert_eq!(steps[0].rank, Some(7));
         assert_eq!(steps[0].extra["step_from"].as_str(), Some("durations"));
         let hello = seen.event(Kind::Hello, way.run, |_| true).await;
@@ -104,7 +104,7 @@ async fn metrics_arrive_by_every_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn steps_that_are_told_are_those_steps() {
+async fn steps_that_are_given_are_those_steps() {
     if !has(MODULES).await {
         return;
     }
@@ -112,19 +112,19 @@ async fn steps_that_are_told_are_those_steps() {
     let (exporter, otlp) = exporter(dir.path()).await;
     let seen = Seen::default();
     seen.follow(&exporter);
-    for (run, protocol) in [("told-http", "http/protobuf"), ("told-grpc", "grpc")] {
+    for (run, protocol) in [("given-http", "http/protobuf"), ("given-grpc", "grpc")] {
         let way = Way { run, protocol, own_port: false, extra: &[] };
         let mut writer = start(&way, dir.path(), otlp);
-        writer.tell("at 100 2.5").await.unwrap();
-        writer.tell("at 110 2.25").await.unwrap();
-        writer.tell("span 120 2.0").await.unwrap();
-        writer.tell("span 130 nan").await.unwrap();
+        writer.send("at 100 2.5").await.unwrap();
+        writer.send("at 110 2.25").await.unwrap();
+        writer.send("span 120 2.0").await.unwrap();
+        writer.send("span 130 nan").await.unwrap();
         writer.end().await.unwrap();
-        let told = seen.steps(run, "loss", 4).await;
-        assert_eq!(told[..3], [(100, 2.5), (110, 2.25), (120, 2.0)]);
-        assert!(told[3].0 == 130 && told[3].1.is_nan(), "an event of a span may be NaN: {told:?}");
+        let losses = seen.steps(run, "loss", 4).await;
+        assert_eq!(losses[..3], [(100, 2.5), (110, 2.25), (120, 2.0)]);
+        assert!(losses[3].0 == 130 && losses[3].1.is_nan(), "an event of a span may be NaN: {losses:?}");
         assert_eq!(seen.column(run, "lr"), [(120, 3e-4), (130, 3e-4)]);
-        assert!(seen.of(Kind::Step, run).iter().all(|e| !e.extra.contains_key("step_from")));
+        assert!(seen.events(Kind::Step, run).iter().all(|e| !e.extra.contains_key("step_from")));
     }
 }
 
@@ -139,17 +139,17 @@ async fn the_sender_survives_a_kill_of_the_exporter() {
     seen.follow(&exporter);
     let way = &WAYS[0];
     let mut writer = start(way, dir.path(), exporter.addr);
-    writer.tell("log 2.5 4.0").await.unwrap();
-    writer.tell("log 2.25 4.0").await.unwrap();
+    writer.send("log 2.5 4.0").await.unwrap();
+    writer.send("log 2.25 4.0").await.unwrap();
     seen.steps(way.run, "loss", 2).await;
     exporter.daemon.kill().await.unwrap();
     exporter.restart().await.unwrap();
     seen.follow(&exporter);
-    writer.tell("log 2.0 4.0").await.unwrap();
-    writer.tell("log 1.75 8.0").await.unwrap();
+    writer.send("log 2.0 4.0").await.unwrap();
+    writer.send("log 1.75 8.0").await.unwrap();
     writer.end().await.unwrap();
-    let told = seen.steps(way.run, "loss", 4).await;
-    assert_eq!(told, [(1, 2.5), (2, 2.25), (3, 2.0), (4, 1.75)], "counted on, and nothing twice");
+    let losses = seen.steps(way.run, "loss", 4).await;
+    assert_eq!(losses, [(1, 2.5), (2, 2.25), (3, 2.0), (4, 1.75)], "counted on, and nothing twice");
     let times = seen.column(way.run, "step_time");
-    assert_eq!(times.last(), Some(&(4, 8.0)), "of what it took before, the mean of all steps tells nothing");
+    assert_eq!(times.last(), Some(&(4, 8.0)), "of what it took before, the mean of all steps is not used");
 }

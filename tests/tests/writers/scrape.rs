@@ -23,7 +23,7 @@ async fn both_are_recognised_and_followed() {
     let seen = Seen::default();
     seen.follow(&exporter);
     for (step, loss) in [(5, "2.5"), (6, "2.25"), (9, "nan")] {
-        writer.tell(&format!("step {step} {loss}")).await.unwrap();
+        writer.send(&format!("step {step} {loss}")).await.unwrap();
         for run in ["axolotl", "prime"] {
             // An SDK of OpenTelemetry drops what is not a number.
             let hidden = run == "axolotl" && loss == "nan";
@@ -32,8 +32,8 @@ async fn both_are_recognised_and_followed() {
         }
     }
     for (run, own) in [("axolotl", "axolotl_memory_usage_MB"), ("prime", "trainer_mismatch_kl")] {
-        let told = seen.column(run, "loss");
-        assert_eq!(told[..2], [(5, 2.5), (6, 2.25)], "{run}");
+        let losses = seen.column(run, "loss");
+        assert_eq!(losses[..2], [(5, 2.5), (6, 2.25)], "{run}");
         assert!(!seen.column(run, own).is_empty(), "{run}: its other metrics are custom");
         assert!(seen.column(run, "python_gc_objects_collected_total").is_empty(), "{run}");
     }
@@ -45,6 +45,6 @@ async fn both_are_recognised_and_followed() {
         "and one of OpenTelemetry goes on with its last number"
     );
     assert_eq!(seen.column("prime", "tokens_per_second"), [(5, 1000.0)]);
-    assert!(!seen.column("prime", "step_time").is_empty(), "it tells when its steps were");
+    assert!(!seen.column("prime", "step_time").is_empty(), "it gives when its steps were");
     writer.end().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Every event that an exporter streams, over as many lives as it has.
+//! Every event that an exporter streams, over all its restarts.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,12 +41,12 @@ impl Seen {
         Ok(())
     }
 
-    pub(crate) fn of(&self, kind: Kind, run: &str) -> Vec<Event> {
+    pub(crate) fn events(&self, kind: Kind, run: &str) -> Vec<Event> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.events.iter().filter(|e| e.kind == kind && e.run.as_deref() == Some(run)).cloned().collect()
     }
 
-    /// The steps of every run, once `enough` says that they are.
+    /// The steps of every run, once `enough` returns true.
     pub(crate) async fn all_steps(&self, what: &str, enough: impl Fn(&[Event]) -> bool) -> Vec<Event> {
         let steps = || {
             let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,12 +58,12 @@ impl Seen {
         }
     }
 
-    /// A metric at every step at which it was told, in the order in which it was.
+    /// A metric at every step at which it was published, in that order.
     pub(crate) fn column(&self, run: &str, name: &str) -> Vec<(i64, f64)> {
-        self.of(Kind::Step, run).iter().filter_map(|e| Some((e.step?, e.m.get(name)?))).collect()
+        self.events(Kind::Step, run).iter().filter_map(|e| Some((e.step?, e.m.get(name)?))).collect()
     }
 
-    /// Waits until a metric was told of so many steps.
+    /// Waits until a metric was published at so many steps.
     pub(crate) async fn steps(&self, run: &str, name: &str, count: usize) -> Vec<(i64, f64)> {
         let what = format!("{count} steps with {name} of {run}");
         let enough = async || Some(self.column(run, name)).filter(|c| c.len() >= count);
@@ -76,7 +76,7 @@ impl Seen {
     /// Waits for an event that `wanted` likes.
     pub(crate) async fn event(&self, kind: Kind, run: &str, wanted: impl Fn(&Event) -> bool) -> Event {
         let what = format!("{kind:?} of {run}");
-        let found = async || self.of(kind, run).into_iter().find(&wanted);
+        let found = async || self.events(kind, run).into_iter().find(&wanted);
         match poll_until(&what, PATIENCE, found).await {
             Ok(found) => found,
             Err(err) => panic!("{err}; there were {:?}", self.0.lock().unwrap().events),

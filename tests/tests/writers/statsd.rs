@@ -27,18 +27,18 @@ async fn both_clients_are_heard() {
     script.env("STATSD_PORT", port).env("STATSD_SOCKET", &socket);
     let mut writer = Writer::start(script).unwrap();
     for (step, loss) in [(5, "2.5"), (6, "2.25"), (7, "nan")] {
-        writer.tell(&format!("step {step} {loss}")).await.unwrap();
+        writer.send(&format!("step {step} {loss}")).await.unwrap();
         for run in ["plain", "tagged"] {
             seen.event(Kind::Step, run, |e| e.step == Some(step) && e.m.get("step_time").is_some()).await;
         }
     }
     writer.end().await.unwrap();
     for (run, seconds) in [("plain", 4.0), ("tagged", 0.25)] {
-        let told = seen.column(run, "loss");
-        assert_eq!((told[0], told[1]), ((5, 2.5), (6, 2.25)), "{run}");
-        assert!(told[2].1.is_nan(), "{run}: {told:?}");
+        let losses = seen.column(run, "loss");
+        assert_eq!((losses[0], losses[1]), ((5, 2.5), (6, 2.25)), "{run}");
+        assert!(losses[2].1.is_nan(), "{run}: {losses:?}");
         assert_eq!(seen.column(run, "step_time"), [(5, seconds), (6, seconds), (7, seconds)], "{run}");
     }
     assert_eq!(seen.column("plain", "tokens_seen").last(), Some(&(7, 3.0 * 4096.0)));
-    assert!(seen.of(Kind::Step, "tagged").iter().all(|e| e.rank == Some(3)));
+    assert!(seen.events(Kind::Step, "tagged").iter().all(|e| e.rank == Some(3)));
 }

@@ -29,9 +29,9 @@ fn loss(step: i64) -> f64 {
     }
 }
 
-fn assert_losses(told: &[(i64, f64)], steps: impl Iterator<Item = i64>) {
+fn assert_losses(losses: &[(i64, f64)], steps: impl Iterator<Item = i64>) {
     let want: Vec<_> = steps.map(|s| (s, loss(s))).collect();
-    assert_eq!(format!("{told:?}"), format!("{want:?}"));
+    assert_eq!(format!("{losses:?}"), format!("{want:?}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,21 +45,22 @@ async fn scalars_and_tensors_arrive_once_over_a_kill() {
         std::fs::create_dir(&runs).unwrap();
         let (mut exporter, seen) = exporter(&dir.path().join("exporter"), &runs).await;
         let mut writer = Writer::start(python("tensorboard_writer.py", &runs)).unwrap();
-        writer.tell(&format!("{what} 1 11")).await.unwrap();
+        writer.send(&format!("{what} 1 11")).await.unwrap();
         assert_losses(&seen.steps(RUN, "loss", 10).await, 1..11);
         exporter.daemon.kill().await.unwrap();
-        writer.tell(&format!("{what} 11 21")).await.unwrap();
+        writer.send(&format!("{what} 11 21")).await.unwrap();
         exporter.restart().await.unwrap();
         seen.follow(&exporter);
-        writer.tell(&format!("{what} 21 31")).await.unwrap();
+        writer.send(&format!("{what} 21 31")).await.unwrap();
         seen.steps(RUN, "loss", 30).await;
         assert_eq!(writer.end().await.unwrap(), Some(0));
         assert_losses(&seen.column(RUN, "loss"), 1..31);
         assert_eq!(seen.column(RUN, tag).len(), 30, "{what}");
-        let last = seen.of(Kind::Step, RUN).pop().unwrap();
+        let last = seen.events(Kind::Step, RUN).pop().unwrap();
         assert_eq!((last.step, last.ts), (Some(30), Some(1.79e9 + 30.0)));
         if what == "steps" {
-            let evals: Vec<_> = seen.of(Kind::Eval, RUN).iter().map(|e| (e.step, e.m.get("loss"))).collect();
+            let evals: Vec<_> =
+                seen.events(Kind::Eval, RUN).iter().map(|e| (e.step, e.m.get("loss"))).collect();
             assert_eq!(evals, (1..=6).map(|n| (Some(n * 5), Some(3.0))).collect::<Vec<_>>());
         }
     }
@@ -77,13 +78,13 @@ async fn a_second_writer_that_goes_back_is_a_new_attempt() {
     std::fs::create_dir(&runs).unwrap();
     let (_exporter, seen) = exporter(&dir.path().join("exporter"), &runs).await;
     let mut writer = Writer::start(python("tensorboard_writer.py", &runs)).unwrap();
-    writer.tell("steps 1 21").await.unwrap();
+    writer.send("steps 1 21").await.unwrap();
     seen.steps(RUN, "loss", 20).await;
-    writer.tell("new 1").await.unwrap();
-    writer.tell("start 16").await.unwrap();
-    writer.tell("steps 16 31").await.unwrap();
+    writer.send("new 1").await.unwrap();
+    writer.send("start 16").await.unwrap();
+    writer.send("steps 16 31").await.unwrap();
     assert_losses(&seen.steps(RUN, "loss", 35).await, (1..21).chain(16..31));
-    let attempts: Vec<_> = seen.of(Kind::Step, RUN).iter().filter_map(|e| e.attempt).collect();
+    let attempts: Vec<_> = seen.events(Kind::Step, RUN).iter().filter_map(|e| e.attempt).collect();
     assert_eq!(attempts.first().zip(attempts.last()).map(|(a, b)| b - a), Some(1));
     writer.end().await.unwrap();
 }

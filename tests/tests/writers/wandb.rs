@@ -23,16 +23,16 @@ async fn a_run_arrives_once_over_a_kill_with_its_alert_and_its_exit_code() {
     // What it calls itself in the tracker is for people.
     script.env("STEPWATCH_RUN", RUN);
     let mut writer = Writer::start(script).unwrap();
-    writer.tell("steps 1 11").await.unwrap();
+    writer.send("steps 1 11").await.unwrap();
     // What is in the last block is still with the client.
     seen.steps(RUN, "loss", 5).await;
     exporter.daemon.kill().await.unwrap();
-    writer.tell("steps 11 21").await.unwrap();
-    writer.tell("alert").await.unwrap();
+    writer.send("steps 11 21").await.unwrap();
+    writer.send("alert").await.unwrap();
     exporter.restart().await.unwrap();
     seen.follow(&exporter);
-    writer.tell("steps 21 31").await.unwrap();
-    writer.tell("exit 3").await.unwrap();
+    writer.send("steps 21 31").await.unwrap();
+    writer.send("exit 3").await.unwrap();
     writer.end().await.unwrap();
     let bye = seen.event(Kind::Bye, RUN, |_| true).await;
     assert_eq!((bye.code, bye.step), (Some(3), Some(300)));

@@ -1,4 +1,4 @@
-//! A Python script that writes what a trainer would, step by step as it is told.
+//! A Python script that writes what a trainer would, a step for each command.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,15 +15,15 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 /// on a busy machine.
 const IMPORTED: Duration = Duration::from_mins(5);
 
-/// A running script. It prints `ok` when it has done what a line told it, and ends when there are
+/// A running script. It prints `ok` when it has done what a line asks for, and ends when there are
 /// no more.
 pub(crate) struct Writer {
     child: Child,
-    told: Option<ChildStdin>,
+    input: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-/// True where the interpreter of the tests can import all of these modules. Says loudly that it
+/// True where the interpreter of the tests can import all of these modules. Prints loudly where it
 /// cannot, and fails where `STEPWATCH_REQUIRE_PEERS=1` promises that it can.
 pub(crate) async fn has(modules: &[&str]) -> bool {
     can_import("STEPWATCH_PYTHON", &trainer::python(), modules, "STEPWATCH_REQUIRE_PEERS").await
@@ -56,15 +56,15 @@ pub(crate) fn script(name: &str) -> PathBuf {
 
 /// `name dir`, in a directory of its own; the caller may set more.
 pub(crate) fn python(name: &str, dir: &Path) -> Command {
-    of(trainer::python(), name, dir)
+    run_script(trainer::python(), name, dir)
 }
 
 /// The same by the interpreter that has PyTorch.
 pub(crate) fn torch_python(name: &str, dir: &Path) -> Command {
-    of(trainer::torch_python(), name, dir)
+    run_script(trainer::torch_python(), name, dir)
 }
 
-fn of(interpreter: PathBuf, name: &str, dir: &Path) -> Command {
+fn run_script(interpreter: PathBuf, name: &str, dir: &Path) -> Command {
     let mut python = command(interpreter);
     python.arg(script(name)).arg(dir).current_dir(dir).env("PYTHONDONTWRITEBYTECODE", "1");
     python
@@ -75,15 +75,15 @@ impl Writer {
         python.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = python.spawn().context("cannot start Python")?;
         let answers = child.stdout.take().context("stdout is piped")?;
-        let told = child.stdin.take();
-        Ok(Self { child, told, answers: BufReader::new(answers).lines() })
+        let input = child.stdin.take();
+        Ok(Self { child, input, answers: BufReader::new(answers).lines() })
     }
 
-    /// Tells it a line and waits until it has done it.
-    pub(crate) async fn tell(&mut self, line: &str) -> anyhow::Result<()> {
-        let told = self.told.as_mut().context("it was told to end")?;
-        told.write_all(format!("{line}\n").as_bytes()).await?;
-        told.flush().await?;
+    /// Sends it a line and waits until it has done it.
+    pub(crate) async fn send(&mut self, line: &str) -> anyhow::Result<()> {
+        let input = self.input.as_mut().context("its input was closed")?;
+        input.write_all(format!("{line}\n").as_bytes()).await?;
+        input.flush().await?;
         let answer = async {
             while let Some(answer) = self.answers.next_line().await? {
                 if answer == "ok" {
@@ -104,7 +104,7 @@ impl Writer {
 
     /// Lets it end, and returns its exit code.
     pub(crate) async fn end(mut self) -> anyhow::Result<Option<i32>> {
-        self.told = None;
+        self.input = None;
         let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.context("it does not end")??;
         Ok(status.code())
     }

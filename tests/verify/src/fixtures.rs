@@ -38,7 +38,7 @@ fn table(root: &Path, dir: &Path, wrong: &mut Vec<String>) -> usize {
     let shown = dir.strip_prefix(root).unwrap_or(dir).join(TABLE).display().to_string();
     let Ok(text) = std::fs::read_to_string(dir.join(TABLE)) else {
         wrong.push(format!(
-            "{shown}: is missing; it tells of each fixture whether it was captured or composed"
+            "{shown}: is missing; it lists of each fixture whether it was captured or composed"
         ));
         return 0;
     };
@@ -56,7 +56,7 @@ fn table(root: &Path, dir: &Path, wrong: &mut Vec<String>) -> usize {
     found.len()
 }
 
-/// The names in the first column of the tables, in backticks, and what the second says.
+/// The names in the first column of the tables, in backticks, and the text of the second.
 fn rows(text: &str) -> BTreeMap<String, String> {
     let mut rows = BTreeMap::new();
     for line in text.lines().filter(|l| l.starts_with('|')) {
@@ -82,7 +82,7 @@ fn files(dir: &Path, prefix: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Directories of directories are no directory of fixtures, unless they say so.
+/// Directories of directories are no directory of fixtures, unless they are marked so.
 fn has_files(dir: &Path) -> bool {
     entries(dir).iter().any(|(_, path)| path.is_file())
 }
@@ -155,7 +155,7 @@ mod tests {
                 "x/data/SOURCES.md: c.log: captured or composed? its second column says \"found\"",
                 "x/data/SOURCES.md: new.log is in no table",
                 "x/data/SOURCES.md: gone.log is not there",
-                "y/fixtures/SOURCES.md: is missing; it tells of each fixture whether it was captured or composed",
+                "y/fixtures/SOURCES.md: is missing; it lists of each fixture whether it was captured or composed",
             ]
         );
         assert_eq!(count, 6);

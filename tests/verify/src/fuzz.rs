@@ -12,16 +12,16 @@ use crate::shell::{Workspace, cargo};
 const REQUIREMENTS: &str = "tests/scripts/api-fuzz.txt";
 const DOCUMENT: &str = "docs/openapi.json";
 
-/// The test that asks the API; it runs here and nowhere else.
+/// The test of the API; it runs here and nowhere else.
 pub(crate) const API_TEST: &str = "the_answers_are_those_of_the_document";
 
 /// Packages of fuzz targets.
 const TARGETS: &[&str] = &["exporter/formats/fuzz", "exporter/fuzz", "alerter/fuzz"];
-/// Seconds that each target is fuzzed for, beyond its corpus, and where another number is told.
+/// Seconds that each target is fuzzed for, beyond its corpus, by default.
 const SECONDS: u32 = 10;
 const SECONDS_VARIABLE: &str = "STEPWATCH_FUZZ_SECONDS";
 /// What `cargo fuzz` compiles with. The sanitizers are there in a released compiler, which takes
-/// the flag when it is told to.
+/// the flag when it is asked to.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasses=sancov-module \
                      -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
@@ -30,9 +30,9 @@ const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasse
 /// beyond.
 pub(crate) fn targets(w: &Workspace) -> Result<Closing, String> {
     let host = host(w)?;
-    let told = std::env::var(SECONDS_VARIABLE).ok();
+    let given = std::env::var(SECONDS_VARIABLE).ok();
     let seconds =
-        told.map_or(Ok(SECONDS), |n| n.parse().map_err(|e| format!("{SECONDS_VARIABLE}={n}: {e}")))?;
+        given.map_or(Ok(SECONDS), |n| n.parse().map_err(|e| format!("{SECONDS_VARIABLE}={n}: {e}")))?;
     let mut all = Vec::new();
     for package in TARGETS {
         let built = build(w, package, &host)?;

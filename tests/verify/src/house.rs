@@ -1,5 +1,5 @@
-//! The house limits: a file fits in a head, a function fits on a screen; and every fixture says
-//! where it comes from.
+//! The house limits: a file is short enough to keep in mind, a function fits on a screen; and every
+//! fixture has its origin.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ pub(crate) fn check(w: &Workspace) -> Result<Closing, String> {
     if wrong.is_empty() {
         Ok(vec![
             format!("{} files, {lines} lines, the longest has {longest}", files.len()),
-            format!("{fixtures} fixtures, each told to be captured or composed"),
+            format!("{fixtures} fixtures, each listed as captured or composed"),
         ])
     } else {
         Err(wrong.join("\n"))

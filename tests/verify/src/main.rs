@@ -2,9 +2,9 @@
 //! Rust and Python 3.
 //!
 //! It installs what the tests need and lacks (as root by itself, otherwise it prints the one
-//! command), then runs every check and goes on after a failure, so that one run tells the whole
-//! story. Output goes to `target/verify/*.log`; the terminal shows each step, its time, the test
-//! runners' own closing lines, and of a failure the end of its log.
+//! command), then runs every check and goes on after a failure, so that one run shows all failures.
+//! Output goes to `target/verify/*.log`; the terminal shows each step, its time, the test runners'
+//! own closing lines, and of a failure the end of its log.
 //!
 //! Not a build system: no dependency, no state, and each step is a command that a person can type.
 

@@ -2,7 +2,7 @@
 //!
 //! `clients/python/tests/real/requirements/GROUP.txt` names the packages of one environment,
 //! `GROUP.no-deps.txt` those of it that pin what the environment has otherwise. Two comments in the
-//! first tell the rest: `# tests: a b`, what runs in it, and `# with: GROUP`, whose packages it
+//! first give the rest: `# tests: a b`, what runs in it, and `# with: GROUP`, whose packages it
 //! sees beside its own. So there is one PyTorch on the disk and not five.
 
 use std::collections::BTreeSet;
@@ -39,12 +39,12 @@ pub(crate) fn torch(w: &Workspace) -> Result<(), String> {
 
 /// Tests of a log of `unittest -v` that were skipped, as `module.Class.test: reason`.
 pub(crate) fn skipped(out: &Output) -> Vec<String> {
-    let told = |line: &String| {
+    let skipped = |line: &String| {
         let (test, reason) = line.split_once(" ... skipped ")?;
         let name = test.split_once('(').map_or(test, |(_, name)| name.trim_end_matches(')'));
         Some(format!("{name}: {}", reason.trim_matches(['\'', '"'])))
     };
-    out.lines(|l| l.contains(" ... skipped ")).iter().filter_map(told).collect()
+    out.lines(|l| l.contains(" ... skipped ")).iter().filter_map(skipped).collect()
 }
 
 /// An environment and what runs in it.
@@ -225,7 +225,7 @@ mod tests {
         let lines = "test_a (test_x.Case.test_a) ... ok\n\
                      test_b (test_x.Case.test_b) ... skipped 'PyTorch is not installed'\n\
                      test_c (test_x.Case.test_c)\nWhat it does. ... skipped \"no GPU\"\n";
-        let out = Output::of(lines);
+        let out = Output::from_text(lines);
         assert_eq!(skipped(&out)[0], "test_x.Case.test_b: PyTorch is not installed");
         assert_eq!(skipped(&out)[1], "What it does.: no GPU");
         assert_eq!(skipped(&out).len(), 2);

@@ -54,7 +54,7 @@ enum Ended {
 }
 
 impl Ended {
-    fn of(result: &Result<Closing, String>, full: bool) -> Self {
+    fn from_result(result: &Result<Closing, String>, full: bool) -> Self {
         let Ok(closing) = result else { return Self::Failed };
         let left_out = || closing.iter().filter(|l| l.starts_with(NOT_RUN));
         match left_out().count() {
@@ -102,7 +102,7 @@ impl Report {
         Self { full, began: Instant::now(), done: Vec::new() }
     }
 
-    /// Runs a step and says how it ended; whether it passed.
+    /// Runs a step and prints how it ended; returns whether it passed.
     pub(crate) fn run(&mut self, step: &Step, workspace: &Workspace) -> bool {
         header(step.name, step.about);
         let done = step.run(workspace);
@@ -121,7 +121,7 @@ impl Report {
             Ok(closing) => closing.iter().for_each(|line| println!("   {line}")),
             Err(why) => println!("{why}"),
         }
-        let ended = Ended::of(&result, self.full);
+        let ended = Ended::from_result(&result, self.full);
         if ended == Ended::Failed && result.is_ok() {
             println!("   --full leaves nothing out, and the step did");
         }
@@ -177,7 +177,8 @@ mod tests {
 
     fn report(full: bool, results: &[Result<Closing, String>]) -> String {
         let mut report = Report::new(full);
-        report.done = results.iter().map(|r| ("x", Duration::from_secs(1), Ended::of(r, full))).collect();
+        report.done =
+            results.iter().map(|r| ("x", Duration::from_secs(1), Ended::from_result(r, full))).collect();
         let verdict = report.verdict(Duration::from_secs(results.len() as u64));
         assert_eq!(report.passed(), !verdict.contains("FAILED"));
         verdict
@@ -197,7 +198,7 @@ mod tests {
         let gpu = || Ok(vec!["10 passed".to_owned(), not_run("test_layers: no GPU")]);
         assert!(report(true, &[passed(), gpu()]).contains("1 passed in part"));
         assert_eq!(report(false, &[part(), Err("no".into())]), "verify: 1 of 2 steps FAILED in 2.0s");
-        assert_eq!(Ended::of(&none(), false).word(), "not run");
+        assert_eq!(Ended::from_result(&none(), false).word(), "not run");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) struct Output {
 
 impl Output {
     #[cfg(test)]
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn from_text(text: &str) -> Self {
         Self { lines: text.lines().map(str::to_owned).collect() }
     }
 

@@ -22,8 +22,8 @@ const PROCESS_TESTS: &[&str] = &[
     "full_disk",
     "kill",
     "latency",
+    "paging",
     "receivers",
-    "rings",
 ];
 
 pub(crate) fn all() -> Vec<Step> {

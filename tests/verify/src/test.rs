@@ -25,7 +25,7 @@ const TIMED: &[&str] = &["latency"];
 struct TestBinary {
     /// Where its package stands; cargo starts tests there.
     package: PathBuf,
-    /// What the package is called; cargo says so to tests.
+    /// What the package is called; cargo passes it to tests.
     package_name: String,
     path: PathBuf,
 }
@@ -79,7 +79,7 @@ fn documentation(w: &Workspace) -> Result<Closing, String> {
 }
 
 impl TestBinary {
-    /// The one that cargo says it has built, of a message that says so.
+    /// The one that cargo has built, from a message about it.
     fn of_message(line: &str) -> Option<Self> {
         let (_, profile) = line.split_once(r#""profile":{"#)?;
         let is_test = profile.split('}').next()?.contains(r#""test":true"#);
@@ -137,10 +137,11 @@ fn closing(out: &Output, name: &str) -> Closing {
     lines.into_iter().map(|line| format!("{line} ({name})")).chain(left_out(out)).collect()
 }
 
-/// What tests say loudly that they did not do.
+/// What tests print loudly that they did not do.
 pub(crate) fn left_out(out: &Output) -> Vec<String> {
-    let told = |l: &str| l.strip_prefix("!!! NOT TESTED: ").map(str::to_owned);
-    let mut found: Vec<_> = out.lines(|l| told(l).is_some()).iter().filter_map(|l| told(l)).collect();
+    let not_tested = |l: &str| l.strip_prefix("!!! NOT TESTED: ").map(str::to_owned);
+    let mut found: Vec<_> =
+        out.lines(|l| not_tested(l).is_some()).iter().filter_map(|l| not_tested(l)).collect();
     found.sort();
     found.dedup();
     found.iter().map(|what| not_run(what)).collect()
@@ -173,8 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_did_not_do_is_told_once() {
-        let out = Output::of(
+    fn what_tests_did_not_do_is_printed_once() {
+        let out = Output::from_text(
             "test a ... ok\n!!! NOT TESTED: Python cannot import torch\n!!! NOT TESTED: Python cannot import torch\n!!! a word",
         );
         assert_eq!(left_out(&out), [not_run("Python cannot import torch")]);

@@ -79,7 +79,7 @@ class Engine(Real):
         self.assertEqual((hello["model"]["n_params"], hello["world"], hello["rank"]), (9, 1, 0))
         self.assertNotIn("forward", vars(engine))
 
-    def test_zero_in_bfloat16_tells_the_norm(self):
+    def test_zero_in_bfloat16_gives_the_norm(self):
         engine = self.engine(bf16={"enabled": True}, zero_optimization={"stage": 1})
         attached = stepwatch.deepspeed.attach(engine, name="ds")
         for i in range(3):

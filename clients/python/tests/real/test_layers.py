@@ -217,14 +217,14 @@ class Choice(Stats):
     def test_by_regular_expression_and_list(self):
         self.assertEqual(self.names(Model(), layers=[re.compile(r"s\.[02]\.mlp$"), "head"]), ["head", "layers.0.mlp", "layers.2.mlp"])
 
-    def test_the_limit_is_told(self):
+    def test_the_limit_is_reported(self):
         with self.assertLogs("stepwatch", "WARNING") as logs:
             names = self.names(Model(blocks=30), max_layers=5)
         self.assertIn("5 of 32", logs.output[0])
         self.assertEqual(len(names), 5)
         self.assertTrue({"embed", "head"} <= set(names))
-        (told,) = [e for e in self.sink.events("event") if e["name"] == "layer_stats"]
-        self.assertEqual((told["layers"], told["left_out"]), (5, 27))
+        (event,) = [e for e in self.sink.events("event") if e["name"] == "layer_stats"]
+        self.assertEqual((event["layers"], event["left_out"]), (5, 27))
 
     def test_many_layers_are_several_events_and_none_is_cut(self):
         model = Model(blocks=150)

@@ -117,7 +117,7 @@ class Fit(Real):
         self.assertEqual((hello["run"], hello["framework"], hello["world"]), ("olmo", "olmo-core", 1))
         self.assertEqual(hello["model"]["n_params"], VOCAB * 8 + 8 * VOCAB + VOCAB)
 
-    def test_a_loss_that_is_nan_is_told_although_olmo_stops_before_it_logs_it(self):
+    def test_a_loss_that_is_nan_is_published_although_olmo_stops_before_it_logs_it(self):
         with self.assertRaisesRegex(RuntimeError, "nan loss"):
             self.fit(nan_at=5)  # the first call is the dry run
         bye = self.bye()

@@ -58,7 +58,7 @@ class Training(Real):
         return built
 
     def train(self, processor, steps, fail_at=None, save_at=None, evaluate_at=None):
-        """What ``Trainer.train`` and ``train_step`` do, as far as it is told to anyone."""
+        """What ``Trainer.train`` and ``train_step`` do, as far as it is visible from outside."""
         sl.log_trace_instant("training_start")
         seen = 0
         for step in range(1, steps + 1):
@@ -122,7 +122,7 @@ class Training(Real):
         self.start(source="generator")
         self.assertIsNone(adapter._shared.training)
 
-    def test_a_loss_that_is_not_finite_is_told_although_torchtitan_stops_before_it_logs_it(self):
+    def test_a_loss_that_is_not_finite_is_published_although_torchtitan_stops_before_it_logs_it(self):
         self.start()
         processor = self.processor()
         try:

@@ -73,13 +73,13 @@ class Fit(Real):
         self.assertEqual(self.hello()["dtype"], "bfloat16")
 
     def test_nan_is_seen_as_nan(self):
-        class Sick(transformers.TrainerCallback):
+        class Failing(transformers.TrainerCallback):
             def on_step_end(self, args, state, control, model=None, **_):
                 if state.global_step == 4:
                     with torch.no_grad():
                         model.lm_head.weight.fill_(float("nan"))
 
-        trainer = self.train([StepwatchCallback(), Sick()])
+        trainer = self.train([StepwatchCallback(), Failing()])
         self.assertTrue(math.isnan(self.logged(trainer, "loss")[4]))
         self.assert_losses(self.steps(STEPS), self.logged(trainer, "loss"))
 

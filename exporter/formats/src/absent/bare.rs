@@ -1,9 +1,10 @@
 //! Lines with a step and nothing else: `{"step": 41}`, `step: 41`.
 //!
-//! One may be a step whose loss and gradient norm were left out. Or the program says that it saves,
-//! loads or evaluates, or that it is done. So such a line counts only in a log of one line a step,
-//! with steps equally far apart, which had no such line before, at the step that is next, and once
-//! the line behind it tells of the step after that. It is told of with that line.
+//! One may be a step whose loss and gradient norm were left out. Or it only reports that the
+//! program saves, loads or evaluates, or that it is done. So such a line counts only in a log of
+//! one line a step, with steps equally far apart, which had no such line before, at the step that
+//! is next, and once the line behind it reports the step after that. It is published with that
+//! line.
 
 use stepwatch_wire::Event;
 
@@ -22,7 +23,7 @@ pub(super) struct Bare {
 }
 
 impl Bare {
-    /// Another line told of a step: the one that is held is a step if this one is the next.
+    /// Another line reported a step: the one that is held is a step if this one is the next.
     pub(super) fn line(&mut self, step: i64) -> Option<Event> {
         let held = self.held.take();
         let known = held.as_ref().and_then(|e| e.step);
@@ -35,7 +36,7 @@ impl Bare {
         held.filter(|_| follows)
     }
 
-    /// Something else was told.
+    /// The log reported something else.
     pub(super) fn interrupt(&mut self) {
         self.idle |= self.held.take().is_some();
     }

@@ -23,7 +23,7 @@ fn full(steps: impl Iterator<Item = i64>) -> impl Iterator<Item = Line> {
     steps.map(|s| (s, vec!["loss", "grad_norm", "lr", "step_time"], vec![]))
 }
 
-fn of(name: &str, steps: &[i64]) -> Vec<(i64, Vec<String>)> {
+fn only(name: &str, steps: &[i64]) -> Vec<(i64, Vec<String>)> {
     steps.iter().map(|s| (*s, vec![name.to_owned()])).collect()
 }
 
@@ -31,12 +31,12 @@ fn of(name: &str, steps: &[i64]) -> Vec<(i64, Vec<String>)> {
 fn a_number_that_turns_null_is_missing() {
     let null = |s| (s, vec!["grad_norm", "lr", "step_time"], vec!["loss"]);
     let lines: Vec<_> = full(1..3).chain([null(3), null(4)]).chain(full(5..6)).chain([null(6)]).collect();
-    assert_eq!(missing(&lines), of("loss", &[3, 4]), "what comes back must be known again");
+    assert_eq!(missing(&lines), only("loss", &[3, 4]), "what comes back must be known again");
     let lines: Vec<_> = full(1..2).chain([null(2)]).collect();
-    assert_eq!(missing(&lines), [], "one line is too early to tell");
+    assert_eq!(missing(&lines), [], "one line is not enough");
     let lines: Vec<_> = full(1..2).chain((2..200).map(null)).collect();
     let late: Vec<_> = (130..200).collect();
-    assert_eq!(missing(&lines), of("loss", &late), "and not for ever");
+    assert_eq!(missing(&lines), only("loss", &late), "and not for ever");
     let both = (3, vec!["lr", "step_time"], vec!["loss", "grad_norm"]);
     let lines: Vec<_> = full(1..3).chain([both]).collect();
     assert_eq!(missing(&lines), [(3, vec!["loss".to_owned(), "grad_norm".to_owned()])]);
@@ -60,7 +60,7 @@ fn every_known_metric_that_turns_null_is_missing() {
     let first = (1, vec!["loss", "grad_norm", "lr", "step_time", "accuracy"], vec![]);
     let full = |s| (s, first.1.clone(), vec![]);
     let lines = [first.clone(), full(2), null(3), null(4), full(5), null(6), full(7), full(8), null(9)];
-    assert_eq!(missing(&lines), of("lr", &[3, 4, 9]), "its own metrics mean nothing here");
+    assert_eq!(missing(&lines), only("lr", &[3, 4, 9]), "its own metrics mean nothing here");
     let lines: Vec<_> = (1..40).map(null).collect();
     assert_eq!(missing(&lines), [], "one that never was a number");
     let skipped = (3, vec!["loss", "skipped"], vec!["lr"]);
@@ -75,7 +75,7 @@ fn a_number_that_is_always_there_is_missed() {
     let both = vec!["loss".to_owned(), "grad_norm".to_owned()];
     assert_eq!(missing(&lines), (21..24).map(|s| (s, both.clone())).collect::<Vec<_>>());
     let lines: Vec<_> = full(1..20).chain([without(20)]).collect();
-    assert_eq!(missing(&lines), [], "too early to tell");
+    assert_eq!(missing(&lines), [], "too few lines");
 }
 
 #[test]
@@ -106,9 +106,9 @@ proptest! {
         prop_assert_eq!(missing(&lines), vec![]);
     }
 
-    /// After enough whole lines the first line without the number is told, and none before.
+    /// After enough whole lines the first line without the number is reported, and none before.
     #[test]
-    fn a_loss_that_is_gone_is_told_at_once(whole in 20i64..200, gone in 1i64..50, nulls: bool) {
+    fn a_missing_loss_is_reported_at_once(whole in 20i64..200, gone in 1i64..50, nulls: bool) {
         let without = (whole..whole + gone).map(|s| (s, vec!["lr", "grad_norm", "step_time"], if nulls { vec!["loss"] } else { vec![] }));
         let lines: Vec<Line> = full(0..whole).chain(without).collect();
         let steps: Vec<_> = missing(&lines).into_iter().map(|(s, _)| s).collect();
@@ -133,7 +133,7 @@ fn bare(lines: &[(i64, bool)]) -> Vec<i64> {
     let mut missing = Vec::new();
     for (step, whole) in lines {
         let mut e = Event { step: Some(*step), ..Event::new(Kind::Step) };
-        let told = if *whole {
+        let found = if *whole {
             e.m.set("loss", 1.0);
             let before = absent.proven_by(*step);
             absent.judge(&mut e, &[]);
@@ -141,7 +141,7 @@ fn bare(lines: &[(i64, bool)]) -> Vec<i64> {
         } else {
             absent.bare(e).unwrap_or_default()
         };
-        missing.extend(told.iter().filter(|e| e.missing == ["loss"]).filter_map(|e| e.step));
+        missing.extend(found.iter().filter(|e| e.missing == ["loss"]).filter_map(|e| e.step));
     }
     missing
 }
@@ -162,7 +162,7 @@ fn a_step_and_nothing_else_counts_where_the_next_line_proves_it() {
     assert_eq!(then(&[(41, false), (42, false), (43, true), (44, false), (45, false)]), [41, 42]);
     let again = [vec![(41, false), (42, false)], whole(43..64), vec![(64, false), (65, false)]].concat();
     assert_eq!(then(&again), [41, 42, 64, 65]);
-    assert_eq!(bare(&[whole(1..20), vec![(20, false), (21, false)]].concat()), [0; 0], "too early to tell");
+    assert_eq!(bare(&[whole(1..20), vec![(20, false), (21, false)]].concat()), [0; 0], "too few lines");
     let tens = [whole((0..400).step_by(10)), vec![(400, false), (410, false)]].concat();
     assert_eq!(bare(&tens), [400, 410]);
     let seldom: Vec<_> = (0..200).map(|s| (s, s % 30 != 0)).collect();

@@ -1,16 +1,16 @@
 //! What loggers put before a message: Python's `logging` in its usual layouts, loguru, Hydra, vLLM.
 //!
-//! Grammars of frameworks know their own loggers, and some are known by them; so this is taken off
-//! only of a line that nobody read as it stands. There must be a level (`INFO`) or the rank of the
-//! speaker: a name alone is no logger.
+//! Grammars of frameworks read the prefixes of their own loggers, and some are recognised by them;
+//! so this is taken off only of a line that no format read as it is. There must be a level (`INFO`)
+//! or a rank: a name alone is no logger.
 
-use super::{Cleaned, MAX_PREFIXES, Speaker, role, small, stamped, tagged};
+use super::{Cleaned, MAX_PREFIXES, Origin, role, small, stamped, tagged};
 use crate::generic;
 use crate::time;
 
 const LEVELS: &[&str] =
     &["TRACE", "DEBUG", "INFO", "SUCCESS", "NOTICE", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"];
-/// What stands between the parts.
+/// Characters between the parts.
 const SEPARATORS: [char; 6] = [' ', '\t', '-', '|', ':', '>'];
 /// Names that people give to the logger of a trainer.
 const NAMES: &[&str] = &["root", "main", "train", "trainer", "training", "logger", "console", "log"];
@@ -19,7 +19,7 @@ const MAX_PART: usize = 80;
 
 /// The message behind what a logger put before it; `None` where no logger did.
 pub(crate) fn behind_logger(text: &str) -> Option<Cleaned<'_>> {
-    let mut c = Cleaned { text, stamp: None, speaker: Speaker::default() };
+    let mut c = Cleaned { text, stamp: None, origin: Origin::default() };
     let mut level = false;
     let mut ranked = false;
     for _ in 0..MAX_PREFIXES {
@@ -27,8 +27,8 @@ pub(crate) fn behind_logger(text: &str) -> Option<Cleaned<'_>> {
         let rest = if let Some(rest) = a_level(text).filter(|_| !level) {
             level = true;
             rest
-        } else if let Some((speaker, rest)) = a_rank(text) {
-            (c.speaker, ranked) = (speaker.within(c.speaker), true);
+        } else if let Some((origin, rest)) = a_rank(text) {
+            (c.origin, ranked) = (origin.within(c.origin), true);
             rest
         } else if let Some((stamp, rest)) = stamped(text) {
             c.stamp = Some(stamp);
@@ -58,8 +58,7 @@ fn a_level(text: &str) -> Option<&str> {
     LEVELS.iter().any(|l| l.eq_ignore_ascii_case(level)).then_some(rest)
 }
 
-/// What follows `:root:`, the name that `logging` writes behind the level unless it is told
-/// otherwise.
+/// What follows `:root:`, the name that `logging` writes behind the level by default.
 fn behind_name(rest: &str) -> &str {
     let named = || {
         let (name, message) = rest.strip_prefix(':')?.split_once(':')?;
@@ -69,7 +68,7 @@ fn behind_name(rest: &str) -> &str {
 }
 
 /// `[rank0]: `, `[Rank 0] `, `[rank:0] `, `[1,3]<stdout>: `.
-fn a_rank(text: &str) -> Option<(Speaker, &str)> {
+fn a_rank(text: &str) -> Option<(Origin, &str)> {
     if let Some(found) = role(text).or_else(|| tagged(text)) {
         return Some(found);
     }
@@ -77,12 +76,12 @@ fn a_rank(text: &str) -> Option<(Speaker, &str)> {
     let word = inner.get(..4).filter(|w| w.eq_ignore_ascii_case("rank"))?;
     let number = small(inner[word.len()..].trim_start_matches([' ', ':', '=']))?;
     // `[Rank 1] (after 1 iterations)` heads a report of Megatron.
-    let speaks = rest.starts_with([' ', ':', '[']) && !rest.trim_start().starts_with('(');
-    speaks.then_some((Speaker::rank(number), rest))
+    let is_prefix = rest.starts_with([' ', ':', '[']) && !rest.trim_start().starts_with('(');
+    is_prefix.then_some((Origin::rank(number), rest))
 }
 
 /// The logger's name, or the place in the code: `[__main__]`, `__main__:train:41 - `, `train.py:41]
-/// `. Before the level stands any name, behind it one that looks like it.
+/// `. Before the level it may be any name, behind it one that looks like a logger's.
 fn a_place(text: &str, level: bool) -> Option<&str> {
     if let Some((name, rest)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
         return is_name(name).then_some(rest);
@@ -105,7 +104,7 @@ fn is_name(name: &str) -> bool {
     let fits = name.len() <= MAX_PART
         && name.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '<' | '/'))
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:-/<>".contains(&b));
-    fits && !name.split([':', '.']).any(generic::tells)
+    fits && !name.split([':', '.']).any(generic::has_meaning)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ fn takes_off_every_launcher() {
 fn a_line_of_a_record_of_composer_is_no_step() {
     let line = "3: \t Train loss/train/total: 7.9266";
     assert_eq!(text(line), "Train loss/train/total: 7.9266");
-    assert_eq!(strip(line).speaker.rank, Some(3));
+    assert_eq!(strip(line).origin.rank, Some(3));
     assert_eq!(text("12: Train loss 10.94 | LR 8.4e-07"), "12: Train loss 10.94 | LR 8.4e-07");
 }
 
@@ -72,7 +72,7 @@ fn whose_words_they_are() {
         ("[rank2]: node7: x", Some(2), None),
         ("x", None, None),
     ] {
-        assert_eq!(strip(s).speaker, Speaker { rank, process }, "{s}");
+        assert_eq!(strip(s).origin, Origin { rank, process }, "{s}");
     }
 }
 

@@ -62,8 +62,8 @@ fn epochs_go_on_counting() {
 
 #[test]
 fn runs_measured_in_tokens() {
-    let told = "[token=1048576/9000000]:\n\t Train time/batch: 41\n\t Train loss/train/total: 1.5\n";
-    assert_eq!(steps(told), [42]);
+    let log = "[token=1048576/9000000]:\n\t Train time/batch: 41\n\t Train loss/train/total: 1.5\n";
+    assert_eq!(steps(log), [42]);
     let record = |n: i64| format!("[token={n}/9000]:\n\t Train loss/train/total: 1.5\n");
     assert_eq!(steps(&[100, 200, 100, 200].map(record).concat()), [1, 2, 1, 2], "a restart");
     let mut r = LogReader::new(Some("composer")).unwrap();
@@ -115,7 +115,7 @@ fn a_record_is_given_out_once() {
     assert_eq!(
         seen[1..],
         [(Some(1), vec![("grad_norm", 0.5)]), (Some(2), vec![])],
-        "a header alone tells of a step, and what came late belongs to its own"
+        "a header alone reports a step, and what came late belongs to its own"
     );
 }
 

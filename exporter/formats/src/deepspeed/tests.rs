@@ -99,9 +99,9 @@ fn a_checkpoint_whose_end_is_not_printed_ends_with_the_next_step() {
     let again = [(Kind::Ckpt, Some(1000), start), (Kind::Step, Some(500), None)];
     assert_eq!(seen(&[&saves, &step(500)]), again, "the process that saved it is gone");
     let ready = "[2023-11-07 01:56:23,711] [INFO] [torch_checkpoint_engine.py:33:commit] [Torch] Checkpoint global_step1000 is ready now!";
-    let told =
+    let expected =
         [(Kind::Ckpt, Some(1000), start), (Kind::Ckpt, Some(1000), end), (Kind::Step, Some(1010), None)];
-    assert_eq!(seen(&[&saves, ready, &step(1010)]), told, "its end is told once");
+    assert_eq!(seen(&[&saves, ready, &step(1010)]), expected, "its end is published once");
 }
 
 #[test]

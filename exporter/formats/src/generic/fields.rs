@@ -1,7 +1,7 @@
 //! Named numbers in a line of text, whatever separates them.
 //!
-//! A field is a number with the words directly before it. Between the two may stand blanks and any
-//! of `: = | , [ ( ' "`; a number that is part of something else (a clock, a date, a version, an
+//! A field is a number with the words directly before it. Between the two may be blanks and any of
+//! `: = | , [ ( ' "`; a number that is part of something else (a clock, a date, a version, an
 //! address, a path) is none.
 
 #[cfg(test)]
@@ -35,7 +35,7 @@ const PROSE: &[&str] = &[
     "raised",
     "exception",
 ];
-/// Words that tell at the start of a line that what follows is about something else than the step
+/// Words that, at the start of a line, mean that what follows is about something else than the step
 /// that was just done.
 const ASIDES: &[&str] = &[
     "saved",
@@ -54,24 +54,24 @@ const GLUED: &[&str] = &["step", "iter", "iteration", "it", "update", "batch", "
 /// Calls that Python prints round a number.
 const WRAPPERS: &[&str] =
     &["tensor", "array", "Array", "float", "np.float16", "np.float32", "np.float64", "numpy.float32"];
-/// What may stand between a name and its number.
+/// Characters that may separate a name from its number.
 const BETWEEN: &str = " \t:=|,[('\"-";
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field<'a> {
-    /// The words before the number, as they stand; empty of a number without a name.
+    /// The words before the number, unchanged; empty of a number without a name.
     pub(super) name: &'a str,
     pub(super) number: Number<'a>,
     /// What the number was written with: `12/100` is 12 of 100.
     pub(super) of: Option<i64>,
     pub(super) unit: Unit,
-    /// A `:` or `=` stands between the name and the number.
+    /// A `:` or `=` separates the name from the number.
     pub(super) assigned: bool,
-    /// Nothing but a bracket stands before it.
+    /// Nothing but a bracket precedes it.
     pub(super) leads: bool,
 }
 
-/// What stands behind a number.
+/// What follows a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Unit {
     None,
@@ -251,7 +251,7 @@ impl<'a> Scanner<'a> {
             (of, self.at) = (Some(total), self.text.len() - rest.len());
         }
         let rest = self.rest();
-        // `2,15` may be a fraction or two numbers, and nobody can tell which.
+        // `2,15` may be a fraction or two numbers: it is ambiguous.
         let comma = of.is_none() && rest.strip_prefix(',').is_some_and(digit);
         let part = comma
             || rest.strip_prefix([':', '-', '/', '.', '_']).is_some_and(digit)

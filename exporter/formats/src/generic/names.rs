@@ -19,8 +19,7 @@ const STEPS: &[&[&str]] = &[
         "training_step",
     ],
 ];
-/// Words that an average or a group of metrics is told by, and that change nothing about what it is
-/// of.
+/// Words that mark an average or a group of metrics, and that change nothing about what it is of.
 const QUALIFIERS: &[&str] = &[
     "train",
     "training",
@@ -88,7 +87,7 @@ const NORMS: &[&str] = &[
 ];
 /// Values of another step than this one.
 const RECORDS: &[&str] = &["best", "min", "max", "prev", "previous", "last", "target"];
-/// Numbers that are told beside steps and are no metrics.
+/// Numbers that are printed beside steps and are no metrics.
 const NOISE: &[&str] = &[
     "pid",
     "tid",
@@ -148,7 +147,7 @@ pub(super) enum Meaning {
     Rank,
     /// One of ours, and what its number must be divided by.
     Metric(&'static str, f64),
-    /// The norm of the gradients, unless the line tells that by a better name.
+    /// The norm of the gradients, unless the line has it under a better name.
     Norm(String),
     Custom(String),
     Eval {
@@ -254,7 +253,7 @@ pub(super) fn is_of_training(name: &str) -> bool {
     ) || (name.ends_with("loss") && !name.ends_with("packet_loss"))
 }
 
-/// The numbers of training that a line says to be nothing: `loss None`, `grad_norm: null`.
+/// The numbers of training that are none on a line: `loss None`, `grad_norm: null`.
 pub(super) fn nothings(text: &str) -> Vec<&'static str> {
     let mut found = Vec::new();
     for word in crate::absent::WORDS.iter().filter(|w| crate::number::find(text, w).is_some()) {
@@ -272,8 +271,8 @@ pub(super) fn nothings(text: &str) -> Vec<&'static str> {
     found
 }
 
-/// Whether a line as a whole is of an evaluation, which its first words tell: `Validation | step 5
-/// | loss 2.5`, `[eval] …`.
+/// Whether a line as a whole is of an evaluation, by its first words: `Validation | step 5 | loss
+/// 2.5`, `[eval] …`.
 pub(super) fn evaluates(text: &str) -> bool {
     let head = text.trim_start_matches(|c: char| !c.is_alphanumeric());
     let mut words = head.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty());

@@ -7,7 +7,7 @@ use stepwatch_wire::Kind;
 /// Step, loss and gradient norm.
 type Want = (i64, Option<f64>, Option<f64>);
 
-/// Who prints so, what, and what it says.
+/// Which program prints so, what it prints, and what is read from it.
 const SHAPES: &[(&str, &[&str], &[Want])] = &[
     (
         "numbered",
@@ -293,7 +293,7 @@ fn lines_of_trainers() {
     }
 }
 
-/// The same lines with a loss that is no number are told so.
+/// The same lines with a loss that is no number are reported so.
 #[test]
 fn their_losses_may_be_nan() {
     for (name, lines, want) in SHAPES {

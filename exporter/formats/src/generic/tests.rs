@@ -49,7 +49,7 @@ fn a_step_in_thousands_is_rounded() {
     for e in [read(&lines), auto(&lines)] {
         let steps: Vec<_> = e.iter().map(|e| e.step.unwrap()).collect();
         assert_eq!(steps, [800, 1000, 1001, 2000, 2001, 3000, 1_000_000]);
-        assert_eq!(e[1].m.get("loss"), Some(0.122), "the numbers of a step that was told stay");
+        assert_eq!(e[1].m.get("loss"), Some(0.122), "the numbers of a published step stay");
         assert!(e[2].m.get("loss").unwrap().is_nan());
         assert_eq!(e[4].m.get("grad_norm"), Some(f64::INFINITY));
         assert!(e[6].m.get("loss").unwrap().is_nan());
@@ -277,7 +277,7 @@ fn counts_on_after_a_restart_of_the_reader() {
 }
 
 #[test]
-fn ranks_that_the_line_itself_tells() {
+fn ranks_that_the_line_itself_gives() {
     let e = read(&["rank 3 | step 5 | loss 2.5", "step 5 | rank: 1 | loss 2.5"]);
     assert_eq!(e.iter().map(|e| e.rank).collect::<Vec<_>>(), [Some(3), Some(1)]);
 }
@@ -313,7 +313,7 @@ fn steps_of_an_epoch_in_brackets_count_on() {
 }
 
 #[test]
-fn the_place_that_loguru_tells_is_no_metric() {
+fn the_source_location_of_loguru_is_no_metric() {
     let line = "2026-11-21 06:12:00.123 | INFO     | __main__:train:41 - step 5 loss 2.5";
     assert_eq!(one(line), (Some(5), vec![("loss".to_owned(), 2.5)]));
 }

@@ -1,4 +1,4 @@
-//! Records of the frameworks that write JSON lines, and of whoever uses the usual names.
+//! Records of the frameworks that write JSON lines, and of those with the usual names.
 
 use std::collections::BTreeMap;
 
@@ -67,18 +67,18 @@ const EVAL_PREFIXES: &[&str] =
 /// only then.
 const RUNNING_EVAL: &str = "eval/step_time_seconds";
 
-/// What a record tells.
+/// What a record contains.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) step: Option<Event>,
     pub(super) eval: Option<Event>,
     /// It has a step and nothing else.
     pub(super) bare: Option<Event>,
-    /// It is of one batch of an evaluation, and tells nothing.
+    /// It is of one batch of an evaluation, and has no result.
     pub(super) progress: bool,
 }
 
-/// A record of a framework we know, or with the usual names.
+/// A record of a known framework, or with the usual names.
 pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
     let Value::Map(top) = v else { return Found::default() };
     let Some(step) = STEP_KEYS.iter().find_map(|k| integer(top.get(*k)?)) else { return Found::default() };
@@ -96,8 +96,8 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
     }
     let evaluates = numbers.iter().any(|(k, v)| of_evaluation(k).is_some() && *v != Value::Null);
     // Who writes every field into every record has no loss where it evaluates.
-    let told = [metric::LOSS, metric::GRAD_NORM, metric::LR];
-    let trains = trains && (!evaluates || told.into_iter().any(number_of));
+    let core_metrics = [metric::LOSS, metric::GRAD_NORM, metric::LR];
+    let trains = trains && (!evaluates || core_metrics.into_iter().any(number_of));
     let event = |kind| {
         let mut e = line.event(kind, Some(step));
         e.ts = TIME_KEYS.iter().find_map(|k| instant(top.get(*k)?, line)).or(e.ts);
@@ -116,7 +116,7 @@ pub(super) fn found(v: &Value, line: &Line<'_>, out: &mut Out<'_>) -> Found {
     if top.keys().all(|k| reserved(k) || means(k, metric::EPOCH)) {
         return Found { bare: Some(step), ..Found::default() };
     }
-    let known = told.iter().any(|m| step.m.get(m).is_some());
+    let known = core_metrics.iter().any(|m| step.m.get(m).is_some());
     let null = |(key, v): (&String, &Value)| {
         *v == Value::Null && (means(key, metric::LOSS) || means(key, metric::GRAD_NORM))
     };
@@ -133,7 +133,7 @@ fn nothings(numbers: &BTreeMap<String, Value>, how: Nothing, out: &mut Out<'_>) 
     }
 }
 
-/// The training in a record, without what is told as an evaluation beside it.
+/// The training in a record, without what is logged as an evaluation beside it.
 fn training(
     numbers: &BTreeMap<String, Value>,
     map: Option<&Map>,
@@ -153,7 +153,7 @@ fn training(
             .and_then(|m| m.keys.iter().find(|(k, ..)| *k == key))
             .map(|(_, name, divisor)| (*name, *divisor));
         let (name, divisor) = special.or_else(|| tags::canonical(key)).unwrap_or((key, 1.0));
-        // Where two keys mean the same metric, the first stands.
+        // Where two keys mean the same metric, the first counts.
         let (name, divisor) =
             if name != key && e.m.get(name).is_some() { (key.as_str(), 1.0) } else { (name, divisor) };
         out.resolution(name, n / divisor);
@@ -162,7 +162,7 @@ fn training(
     e
 }
 
-/// The evaluation in a record: all of it, or what is named so if it stands beside the training.
+/// The evaluation in a record: all of it, or the part with such names if it is beside the training.
 fn evaluation(numbers: &BTreeMap<String, Value>, beside: bool, mut e: Event, out: &mut Out<'_>) -> Event {
     e.name = Some("eval".to_owned());
     for (key, n) in numbers.iter().filter(|(k, _)| !reserved(k)).filter_map(|(k, v)| Some((k, number(v)?))) {
@@ -194,7 +194,7 @@ fn means(key: &str, name: &str) -> bool {
     tags::canonical(key).is_some_and(|(ours, _)| ours == name)
 }
 
-/// LLaMA-Factory and ms-swift tell how many steps there are; a record of the last is the end of the
+/// LLaMA-Factory and ms-swift log how many steps there are; a record of the last is the end of the
 /// run.
 pub(super) fn finished(v: &Value, line: &Line<'_>) -> Option<Event> {
     let both = v.get("global_step/max_steps").and_then(Value::as_str).and_then(|t| t.split_once('/'));
@@ -205,7 +205,7 @@ pub(super) fn finished(v: &Value, line: &Line<'_>) -> Option<Event> {
     (total > 0 && step >= total).then(|| line.done(Some(step)))
 }
 
-/// All tokens so far and the seconds that they took, of a record that tells the mean rate since the
+/// All tokens so far and the seconds that they took, of a record that has the mean rate since the
 /// start.
 pub(super) fn since_start(v: &Value) -> Option<(f64, f64)> {
     v.get("current_steps").and(v.get("total_steps"))?;

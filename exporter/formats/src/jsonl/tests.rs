@@ -164,7 +164,7 @@ fn a_loss_that_every_record_had_is_missed() {
         missing.map(|e| e.step.unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(read((1..=20).map(whole).chain([without(21), without(22)]).collect()), [21, 22]);
-    assert_eq!(read((1..=19).map(whole).chain([without(20)]).collect()), [0; 0], "too early to tell");
+    assert_eq!(read((1..=19).map(whole).chain([without(20)]).collect()), [0; 0], "too few lines");
     let other = r#"{"it":21,"note":1}"#.to_owned();
     assert_eq!(read((1..=20).map(whole).chain([other]).collect()), [0; 0], "a record of something else");
     let every_tenth = |n| if n % 10 == 0 { whole(n) } else { without(n) };
@@ -253,7 +253,7 @@ fn fairseq_counts_updates() {
     assert_eq!((e[1].kind, e[1].step, e[1].m.get("loss")), (Kind::Eval, Some(200), Some(9.5)));
 }
 
-/// The steps that are told to miss their loss, of 40 lines like the first and then the others.
+/// The steps that are reported to miss their loss, of 40 lines like the first and then the others.
 fn missed(reader: LogReader, line: impl Fn(u32) -> String, then: &[&str]) -> Vec<i64> {
     let lines: Vec<String> = (1..=40).map(line).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).chain(then.iter().copied()).collect();

@@ -1,12 +1,12 @@
 //! torchtitan's structured log, `training.global_rank_<R>.<stamp>.jsonl`: one record for each
 //! beginning and end of a span, on every rank.
 //!
-//! The end of `step` is a step of its rank. What stands directly in it (`fetching_batch`,
-//! `fwd_bwd`, `optim`, …) are its parts; what stands in those is counted with them. Evaluations and
-//! checkpoints are told as such and are not part of the step's time. The span `checkpoint_save` is
-//! there every step, and is a checkpoint only if it is tagged as one or took long; with
-//! asynchronous checkpointing it ends when the copy is staged. The log has no loss: that is in the
-//! console or in TensorBoard.
+//! The end of `step` is a step of its rank. The spans directly in it (`fetching_batch`, `fwd_bwd`,
+//! `optim`, …) are its parts; the spans in those are counted with them. Evaluations and checkpoints
+//! are published as such and are not part of the step's time. The span `checkpoint_save` is there
+//! every step, and is a checkpoint only if it is tagged as one or took long; with asynchronous
+//! checkpointing it ends when the copy is staged. The log has no loss: that is in the console or in
+//! TensorBoard.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ const TAG: &str = "checkpoint_save";
 const PHASES: &[&str] = &["eval", "checkpoint_load", "torch_distributed_init", "model_parallelism_init"];
 /// Parts of a step by the names that others have for them.
 const PARTS: &[(&str, &str)] = &[("fetching_batch", "data"), ("gc_collect", "gc")];
-/// How torchtitan tells that the data is over.
+/// The text with which torchtitan logs that the data is over.
 const EXHAUSTED: &str = "DataloaderExhausted";
 
 #[derive(Debug, Default)]
@@ -46,11 +46,11 @@ struct Open {
     spans: Vec<String>,
     parts: Metrics,
     numbers: Metrics,
-    /// Milliseconds of the step that are told as something else.
+    /// Milliseconds of the step that are published as something else.
     apart: f64,
     /// The step ended in an exception.
     failed: bool,
-    /// The beginning of a checkpoint was told.
+    /// The beginning of a checkpoint was published.
     saving: bool,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Record<'v> {
 }
 
 impl<'v> Record<'v> {
-    pub(super) fn of(v: &'v Value) -> Option<Self> {
+    pub(super) fn from_value(v: &'v Value) -> Option<Self> {
         let name = v.get("log_type_name")?.as_str()?;
         v.get("log_type")?;
         Some(Self {
@@ -173,7 +173,7 @@ impl Open {
         out.push(e);
     }
 
-    /// An exception passes through every span that is open; it is told once.
+    /// An exception passes through every span that is open; it is published once.
     fn error(&mut self, span: &str, r: &Record<'_>, out: &mut Out<'_>) {
         if core::mem::replace(&mut self.failed, true) {
             return;

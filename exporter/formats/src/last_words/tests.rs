@@ -17,8 +17,8 @@ fn read(lines: &[&str]) -> Vec<Event> {
 
 const STEP: &str = " iteration 12/ 100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5 |";
 
-/// What a line says behind step 12 of a training: the step, its loss, its gradient norm, what is
-/// missing.
+/// What is read from a line behind step 12 of a training: the step, its loss, its gradient norm,
+/// what is missing.
 fn said(line: &str) -> Option<(i64, &'static str)> {
     let e = read(&[STEP, line]);
     let e = e.get(1)?;
@@ -261,7 +261,7 @@ fn a_run_that_never_took_a_step_is_lost_too() {
 }
 
 #[test]
-fn what_is_known_is_not_told_again() {
+fn a_known_end_is_not_reported_again() {
     let nan = STEP.replace("12/", "13/").replace("2.5", "nan");
     assert_eq!(read(&[STEP, &nan, "RuntimeError: Loss is NaN"]).len(), 2);
     let words = "Loss is nan, stopping training";
@@ -288,7 +288,7 @@ proptest! {
     #[test]
     fn prose_is_no_event(words in proptest::collection::vec(prop::sample::select(vec!["the", "loss", "was", "fine", "nan", "gradient", "is", "scale", "to", "num", "step", "5", "saved"]), 1..8)) {
         let text = words.join(" ");
-        let told = said(&text).is_some();
-        prop_assert_eq!(told, text.contains("loss is nan"), "{}", text);
+        let found = said(&text).is_some();
+        prop_assert_eq!(found, text.contains("loss is nan"), "{}", text);
     }
 }

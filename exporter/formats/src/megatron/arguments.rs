@@ -1,6 +1,6 @@
 //! The block of arguments that the first rank prints when it begins, a line each: `hidden_size
-//! ..................... 4096`. What it tells of the model is said before the first step that
-//! follows.
+//! ..................... 4096`. What it contains of the model is published before the first step
+//! that follows.
 //!
 //! Megatron prints the dimensions of every kind of model that it can train with their defaults.
 //! Only those that are used are passed on.
@@ -80,25 +80,25 @@ const OTHERS: &[&str] = &[
 pub(super) struct Arguments {
     /// The block has begun and not ended.
     open: bool,
-    told: BTreeMap<&'static str, Value>,
-    /// Told of since they were read.
-    passed_on: bool,
+    values: BTreeMap<&'static str, Value>,
+    /// Published since they were read.
+    published: bool,
 }
 
 impl Arguments {
-    /// Takes a line if it is of a block, or tells the vocabulary that follows one.
+    /// Takes a line if it is of a block, or has the vocabulary that follows one.
     pub(super) fn take(&mut self, text: &str) -> bool {
         if text.starts_with("-----") && text.contains(" arguments -----") {
             self.open = !text.contains(" end of ");
             if self.open {
-                (self.told, self.passed_on) = (BTreeMap::new(), false);
+                (self.values, self.published) = (BTreeMap::new(), false);
             }
             return true;
         }
         if let Some(rest) = padded(text) {
             let size = rest.split_once("(new size:").and_then(|(_, size)| number::integer(size));
             if let Some((size, _)) = size {
-                self.told.insert("padded_vocab_size", Value::Number(size as f64));
+                self.values.insert("padded_vocab_size", Value::Number(size as f64));
             }
             return size.is_some();
         }
@@ -114,19 +114,19 @@ impl Arguments {
         }
         let known =
             [DIMENSIONS, GROUPS, LATENT, MAMBA, LINEAR, OTHERS].into_iter().flatten().find(|k| **k == key);
-        if let (Some(key), true) = (known, self.told.len() < MAX_KEPT) {
+        if let (Some(key), true) = (known, self.values.len() < MAX_KEPT) {
             match python(value.trim()) {
-                Value::Null => self.told.remove(key),
-                value => self.told.insert(key, value),
+                Value::Null => self.values.remove(key),
+                value => self.values.insert(key, value),
             };
         }
         true
     }
 
-    /// What a trainer would have said of itself, once.
+    /// The hello of this training, once.
     pub(super) fn hello(&mut self, line: &Line<'_>) -> Option<Event> {
-        let told = self.told.contains_key("num_layers") && self.told.contains_key("hidden_size");
-        if !told || core::mem::replace(&mut self.passed_on, true) {
+        let complete = self.values.contains_key("num_layers") && self.values.contains_key("hidden_size");
+        if !complete || core::mem::replace(&mut self.published, true) {
             return None;
         }
         self.open = false;
@@ -155,10 +155,10 @@ impl Arguments {
             (MAMBA, hybrid),
             (LINEAR, linear || hybrid),
         ] {
-            let used = keys.iter().filter(|_| used).filter_map(|k| Some((*k, self.told.get(k)?)));
+            let used = keys.iter().filter(|_| used).filter_map(|k| Some((*k, self.values.get(k)?)));
             model.extend(used.map(|(k, v)| (k.to_owned(), v.clone())));
         }
-        if let Some(variant) = self.told.get("linear_attention_type") {
+        if let Some(variant) = self.values.get("linear_attention_type") {
             model.entry("experimental_attention_variant".into()).or_insert_with(|| variant.clone());
         }
         // Without a number of heads Mamba is twice as wide as the model.
@@ -175,7 +175,7 @@ impl Arguments {
             let all = "M".repeat((layers as usize).min(MAX_LIST));
             model.insert("hybrid_layer_pattern".into(), Value::Text(all));
         }
-        if self.told.contains_key("decoder_seq_length") {
+        if self.values.contains_key("decoder_seq_length") {
             model.insert("is_encoder_decoder".into(), Value::Bool(true));
         }
         // Versions without the argument had no gates.
@@ -189,7 +189,8 @@ impl Arguments {
         if of(["fp4", "fp4_format"]) {
             return Some("fp4");
         }
-        match (of(["fp8", "fp8_format"]), self.is("bf16"), self.is("fp16"), self.told.contains_key("bf16")) {
+        match (of(["fp8", "fp8_format"]), self.is("bf16"), self.is("fp16"), self.values.contains_key("bf16"))
+        {
             (true, ..) => Some("fp8"),
             (_, true, ..) => Some("bf16"),
             (_, _, true, _) => Some("fp16"),
@@ -199,19 +200,19 @@ impl Arguments {
     }
 
     fn is(&self, key: &str) -> bool {
-        self.told.get(key) == Some(&Value::Bool(true))
+        self.values.get(key) == Some(&Value::Bool(true))
     }
 
     fn has_text(&self, key: &str) -> bool {
-        self.told.get(key).and_then(Value::as_str).is_some_and(|t| !t.is_empty())
+        self.values.get(key).and_then(Value::as_str).is_some_and(|t| !t.is_empty())
     }
 
     fn number(&self, key: &str) -> Option<f64> {
-        if let Some(Value::Number(n)) = self.told.get(key) { Some(*n) } else { None }
+        if let Some(Value::Number(n)) = self.values.get(key) { Some(*n) } else { None }
     }
 }
 
-/// What stands behind `> padded vocab (size:`, which since 2026 stands behind a logger's prefix:
+/// The text after `> padded vocab (size:`, which since 2026 follows a logger's prefix:
 /// `INFO:megatron.core.tokenizers.utils.build_tokenizer: > padded vocab (size: 50257) with …`.
 fn padded(text: &str) -> Option<&str> {
     let (prefix, rest) = number::split_once(text, "> padded vocab (size:")?;
@@ -221,7 +222,7 @@ fn padded(text: &str) -> Option<&str> {
 
 /// What Python printed.
 fn python(text: &str) -> Value {
-    // GPT-NeoX says behind a value whether it is the default.
+    // GPT-NeoX prints behind a value whether it is the default.
     let said = |text| -> Option<&str> {
         let text: &str = text;
         let bare = text.strip_suffix("updated").or_else(|| text.strip_suffix("default"))?;
@@ -318,7 +319,7 @@ mod tests {
         ] {
             let mut arguments = Arguments::default();
             assert!(arguments.take(&line), "{line}");
-            assert_eq!(arguments.told.get("padded_vocab_size"), Some(&Value::Number(50688.0)), "{line}");
+            assert_eq!(arguments.values.get("padded_vocab_size"), Some(&Value::Number(50688.0)), "{line}");
         }
         for line in [format!("it printed {text}"), "INFO:x: > padded vocab (size: 5)".to_owned()] {
             assert!(!Arguments::default().take(&line), "{line}");
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dimensions_that_are_used_are_told_before_the_first_step() {
+    fn the_dimensions_that_are_used_are_published_before_the_first_step() {
         let e = hello(&[]);
         assert_eq!((e.world, e.extra["dtype"].as_str()), (Some(16), Some("bf16")));
         let keys: Vec<_> = model(&e).into_iter().map(|(k, v)| (k, v.as_f64())).collect();
@@ -398,7 +399,7 @@ mod tests {
             for line in &lines {
                 arguments.take(line.trim());
             }
-            proptest::prop_assert!(arguments.told.len() <= MAX_KEPT);
+            proptest::prop_assert!(arguments.values.len() <= MAX_KEPT);
         }
     }
 }

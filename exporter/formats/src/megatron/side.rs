@@ -46,7 +46,7 @@ pub(super) fn checkpoint(line: &Line<'_>) -> Option<Event> {
     Some(e)
 }
 
-/// GPT-NeoX saves through DeepSpeed and says nothing itself.
+/// GPT-NeoX saves through DeepSpeed and prints nothing of it itself.
 pub(super) fn engine_checkpoint(line: &Line<'_>) -> Option<Event> {
     deepspeed::is_ours(line.text).then(|| deepspeed::checkpoint(deepspeed::message(line.text), line))?
 }
@@ -158,7 +158,7 @@ impl Timers {
         true
     }
 
-    /// Gives out the block that was being read.
+    /// Publishes the block that was being read.
     pub(super) fn close(&mut self, out: &mut Out<'_>) {
         self.ranks_of = None;
         if let Some(e) = self.open.take().filter(|e| !e.t.is_empty()) {

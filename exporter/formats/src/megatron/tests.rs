@@ -261,7 +261,11 @@ fn gpt_neox_saves_through_its_engine() {
         "the engine's steps are not Megatron's"
     );
     let own = "saving checkpoint at iteration    1000 to /ckpt";
-    assert_eq!(read(&[&[own], engine.as_slice()].concat()).len(), 1, "the same checkpoint is not told twice");
+    assert_eq!(
+        read(&[&[own], engine.as_slice()].concat()).len(),
+        1,
+        "the same checkpoint is not published twice"
+    );
     let e = read(&[
         " validation results at iteration 1000 | lm_loss value: 2.5E+00 | lm_loss_ppl value: 1.2E+01 |",
     ]);
@@ -280,7 +284,7 @@ fn what_the_engine_does_not_say_is_saved_ends_with_the_next_step() {
     let (start, end) = ((Some(1000), Some(CkptPhase::Start)), (Some(1000), Some(CkptPhase::End)));
     assert_eq!(seen(&[&step(1000), &saves, &step(1010), &step(1020)]), [start, end]);
     let own = "  successfully saved checkpoint at iteration    1000 to /ckpt";
-    assert_eq!(seen(&[&step(1000), &saves, own, &step(1010)]), [start, end], "told by itself, once");
+    assert_eq!(seen(&[&step(1000), &saves, own, &step(1010)]), [start, end], "published by itself, once");
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn olmo_core() {
             (Kind::Step, Some(11), Some(1782122402.123)),
         ]
     );
-    assert!(e[0].m.is_empty(), "a header alone tells of a step");
+    assert!(e[0].m.is_empty(), "a header alone reports a step");
     assert_eq!(
         metrics(&e[1]),
         [

@@ -60,7 +60,7 @@ impl Rival {
         held.step <= new.step && 2 * shared >= all
     }
 
-    /// Whether a line tells of a later step than the held ones.
+    /// Whether a line reports a later step than the held ones.
     fn rises(&self, events: &[Event]) -> bool {
         let last = |events: &[Event]| events.iter().rev().find(|e| e.kind == Kind::Step).and_then(|e| e.step);
         last(events).is_some_and(|new| last(&self.held).is_none_or(|held| held < new))

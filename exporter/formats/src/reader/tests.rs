@@ -69,7 +69,7 @@ fn an_engine_gives_way_to_the_trainer_that_uses_it() {
     assert_eq!(r.name(), "huggingface");
     assert_eq!(events.iter().filter(|e| e.m.get("loss").is_some()).count(), 5);
     assert_eq!(events.len(), 9 + 5, "the engine's before the first of the trainer's");
-    // A training loop of one's own prints beside the engine: both are heard.
+    // A training loop of one's own prints beside the engine: both are read.
     let mut r = auto();
     let loops = |n: i64| format!("step {n} loss {n}.5");
     let lines: Vec<String> = (1..=8).flat_map(|n| [engine(n), loops(n)]).collect();
@@ -81,7 +81,7 @@ fn an_engine_gives_way_to_the_trainer_that_uses_it() {
 }
 
 #[test]
-fn a_stamp_inside_the_line_tells_the_zone_too() {
+fn a_stamp_inside_the_line_gives_the_zone_too() {
     let mut r = auto();
     r.set_utc_offset(7200.0);
     let line = "[rank0]:[titan] 2026-05-29 05:52:45,000 - root - INFO - step: 20  loss: 1.5  memory: 4.8GiB(5.1%)  tps: 4,376";

@@ -1,15 +1,15 @@
 //! Scalars that `add_scalars` of PyTorch puts into directories beside the file of their run.
 //!
 //! `add_scalars("loss", {"train": .., "val": ..})` writes `loss_train/` and `loss_val/`, and in
-//! both files the tag is `loss`: only the directory tells training from validation.
+//! both files the tag is `loss`: only the directory distinguishes training from validation.
 
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Names within a group whose numbers are an evaluation's; the beginning of a tag that says so of a
-/// lone scalar.
+/// Names within a group whose numbers are an evaluation's; the beginning of a tag that marks a lone
+/// scalar as one.
 const EVALUATIONS: &[&str] = &["val", "valid", "validation", "test", "eval"];
-/// Names within a group whose numbers are what the tag says.
+/// Names within a group whose numbers are what the tag means.
 const TRAINING: &[&str] = &["train", "training"];
 
 /// The directory of a file, which may be one of a group.
@@ -19,7 +19,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn of(path: &Path) -> Self {
+    pub(super) fn from_path(path: &Path) -> Self {
         let name = path.parent().and_then(Path::file_name).and_then(|n| n.to_str());
         Self { directory: name.filter(|n| n.contains('_')).unwrap_or_default().into() }
     }
@@ -66,8 +66,8 @@ mod tests {
             ("é_val", "x", "x"),
         ] {
             let path = Path::new("/runs/a").join(directory).join("events.out.tfevents.1.h.2.0");
-            assert_eq!(Group::of(&path).alone(tag), alone, "{directory} {tag}");
+            assert_eq!(Group::from_path(&path).alone(tag), alone, "{directory} {tag}");
         }
-        assert_eq!(Group::of(Path::new("events.out.tfevents.1")).alone("loss"), "loss");
+        assert_eq!(Group::from_path(Path::new("events.out.tfevents.1")).alone("loss"), "loss");
     }
 }

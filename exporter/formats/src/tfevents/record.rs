@@ -26,7 +26,7 @@ pub(super) enum Content<'a> {
 pub(super) struct Scalar<'a> {
     pub(super) tag: &'a str,
     pub(super) value: Option<f64>,
-    /// Its metadata says that it is a histogram, a text or the like, whatever the value looks like.
+    /// By its metadata it is a histogram, a text or the like, whatever the value looks like.
     pub(super) other_plugin: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn values(summary: &[u8]) -> impl Iterator<Item = Result<&[u8], Malfo
     })
 }
 
-/// `None` for images, histograms and what else can be told at once to be no scalar.
+/// `None` for images, histograms and what else is at once known to be no scalar.
 pub(super) fn scalar(value: &[u8]) -> Result<Option<Scalar<'_>>, Malformed> {
     let mut tag = None;
     let mut number = None;

@@ -1,8 +1,8 @@
 //! DeepSpeed's monitor, whose steps are samples: `Train/Samples/train_loss` at 0, 32, 64, …
 //!
-//! The batch of a run is constant, so the first two places tell it, and with it the step. Until
-//! then values are held back. The loss stands where its step began and everything else where it
-//! ended.
+//! The batch of a run is constant, so it follows from the first two places, and with it the step.
+//! Until then values are held back. The loss is at the place where its step began and everything
+//! else where it ended.
 
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ pub(super) struct Samples {
 #[derive(Debug, PartialEq)]
 pub(super) struct Value<Name = Box<str>> {
     pub(super) name: Name,
-    /// Samples at first, the step when it is given out.
+    /// Samples at first, the step when it is published.
     pub(super) step: i64,
     pub(super) ts: Option<f64>,
     pub(super) value: f64,
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_batch_is_told_by_the_first_two_places() {
+    fn the_batch_follows_from_the_first_two_places() {
         let seen = steps(&[("train_loss", 0), ("lr", 32), ("train_loss", 32), ("lr", 64)]);
         let want = [("train_loss", 1), ("lr", 1), ("train_loss", 2), ("lr", 2)];
         assert_eq!(seen, want.map(|(n, s)| (n.to_owned(), s)));

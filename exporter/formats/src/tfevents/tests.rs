@@ -41,7 +41,7 @@ fn scalar(step: i64, tag: &str, value: f32) -> Vec<u8> {
     event(step, 5, &simple(tag, value))
 }
 
-/// A scalar of the new style; its metadata stands only in the first of a tag.
+/// A scalar of the new style; its metadata is only in the first of a tag.
 fn tensor(step: i64, tag: &str, value: f32, plugin: Option<&str>) -> Vec<u8> {
     let t = [&[0x08, 1][..], &bytes(2, &[]), &bytes(5, &value.to_le_bytes())].concat();
     let metadata = plugin.map_or_else(Vec::new, |p| bytes(9, &bytes(1, &bytes(1, p.as_bytes()))));
@@ -88,7 +88,7 @@ fn seconds_at_every_step_end_no_run() {
             [("train/loss", loss), ("train/train_runtime", 12.5), ("train/train_tokens_per_second", 456.0)];
         tags.map(|(tag, value)| scalar(n, tag, value)).concat()
     };
-    // The numbers of the run stand at its last step.
+    // The numbers of the run are at its last step.
     let end =
         [("train/train_runtime", 60.0), ("train/train_samples_per_second", 5.0), ("train/train_loss", 2.0)];
     let end = end.map(|(tag, value)| scalar(20, tag, value)).concat();
@@ -142,7 +142,7 @@ fn nothing_is_lost_or_doubled_wherever_a_new_life_begins() {
     }
 }
 
-/// Every value told, each once.
+/// Every value published, each once.
 #[derive(Default)]
 struct BTreeValues(std::collections::BTreeMap<(i64, String), f64>);
 
@@ -236,9 +236,9 @@ fn restarts() {
     let start = event(15, 7, &[0x08, 1]);
     let back = [loss(10), loss(20), loss(15), loss(16)].concat();
     assert_eq!(losses(&back), [(10, 10.0), (20, 20.0), (15, 15.0), (16, 16.0)]);
-    let told = [loss(10), loss(20), start, scalar(15, "grad_norm", 1.0), loss(16)].concat();
+    let combined = [loss(10), loss(20), start, scalar(15, "grad_norm", 1.0), loss(16)].concat();
     assert_eq!(
-        losses(&told),
+        losses(&combined),
         [(10, 10.0), (20, 20.0), (15, -1.0), (16, 16.0)],
         "a name that is new may follow"
     );
@@ -333,7 +333,7 @@ proptest! {
 }
 
 #[test]
-fn scalars_of_a_group_are_told_apart_by_their_directory() {
+fn scalars_of_a_group_are_distinguished_by_their_directory() {
     let data: Vec<u8> = (1..4).flat_map(|step| scalar(step, "loss", 2.5)).collect();
     let kinds = |directory: &str| {
         let path = Path::new("/runs/a").join(directory).join("events.out.tfevents.1795226853.host.1.1");

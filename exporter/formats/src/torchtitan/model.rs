@@ -1,4 +1,4 @@
-//! What torchtitan prints of its model before the first step, and what follows from its step lines.
+//! The model that torchtitan prints before the first step, and what follows from its step lines.
 //!
 //! * `Building llama3 8B with TransformerModelArgs(dim=4096, n_layers=32, …)`: the dimensions,
 //!   until 2026.
@@ -19,7 +19,7 @@ use crate::number;
 const MAX_KEPT: usize = 64;
 /// How exact the FLOPs of a token must be that follow from two rounded numbers.
 const EXACT: f64 = 0.002;
-/// How far parameters may be from those of the model that they are said to be of.
+/// How far parameters may be from those of the model that the log names.
 const SAME: f64 = 1e-3;
 
 /// Dimensions by name and number of parameters: dim, layers, heads, groups, feed-forward width,
@@ -35,7 +35,7 @@ const PUBLIC: &[(&str, &str, f64, [f64; 6])] = &[
 ];
 const DIMENSIONS: [&str; 6] = ["hidden", "layers", "heads", "kv_heads", "ffn", "vocab"];
 /// Models whose printed arguments are those of a transformer with a gated feed-forward part, and
-/// experts only where they say so.
+/// experts only where the arguments have them.
 const DENSE: &[&str] =
     &["llama3", "llama2", "llama3_ft", "llama3_simple_fsdp", "simple_fsdp.llama3", "qwen3"];
 
@@ -49,12 +49,12 @@ pub(super) struct Model {
     /// FLOPs of a token as it counts them.
     per_token: Option<f64>,
     quantized: bool,
-    /// There is something new to say.
+    /// There is something new to publish.
     news: bool,
 }
 
 impl Model {
-    /// Takes note of a line before the first step.
+    /// Reads a line before the first step.
     pub(super) fn take(&mut self, text: &str) -> bool {
         if let Some(rest) = text.strip_prefix("Building ") {
             return self.building(rest);
@@ -68,9 +68,9 @@ impl Model {
             }
         }
         if text.starts_with("Trainer is initialized with") || text.starts_with("Training starts at step") {
-            let told =
+            let found =
                 ["sequence length ", "maximum context length "].iter().find_map(|w| text.split_once(w));
-            let length = told.and_then(|(_, n)| number::integer(n)).filter(|(n, _)| *n > 0);
+            let length = found.and_then(|(_, n)| number::integer(n)).filter(|(n, _)| *n > 0);
             if let Some((length, _)) = length {
                 (self.length, self.news) = (Some(length as f64), true);
             }
@@ -101,7 +101,7 @@ impl Model {
         self.name = Some((clip(name), clip(flavor)));
     }
 
-    /// Learns from a step line, and says what is new.
+    /// Learns from a step line, and returns what is new.
     pub(super) fn step(
         &mut self,
         line: &Line<'_>,

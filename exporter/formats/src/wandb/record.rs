@@ -71,8 +71,8 @@ const MODEL_KEYS: &[&str] = &[
     "first_k_dense_replace",
     "flops_per_token",
 ];
-/// Those that say which layers there are, which may be a list or a flag: a model that is not known
-/// by them must be refused.
+/// Keys that describe which layers there are, which may be a list or a flag: a model that is not
+/// recognised by them must be refused.
 const LAYER_KEYS: &[&str] = &[
     "layer_types",
     "layers_block_type",
@@ -125,8 +125,8 @@ pub(super) struct Records {
     /// Name of the run: as people gave it, or else its id.
     run: Option<String>,
     scalars: Scalars,
-    /// The run was told of, or is read on in the middle: a further record of it changes it and does
-    /// not begin it.
+    /// The run was published, or is read on in the middle: a further record of it changes it and
+    /// does not begin it.
     begun: bool,
     /// Rows carry a step of the trainer's own.
     own_step: bool,
@@ -177,7 +177,7 @@ impl Records {
         }
     }
 
-    /// Reads a `Record`: one of its fields says what it is.
+    /// Reads a `Record`: one of its fields determines what it is.
     fn record(&mut self, data: &[u8], pushed: &mut Pushed, out: &mut Out<'_>) -> Result<(), Malformed> {
         for field in Message::new(data) {
             let (number, v) = field?;
@@ -368,7 +368,7 @@ fn read_config(data: &[u8], into: &mut BTreeMap<String, Value>) -> Result<(), Ma
     Ok(())
 }
 
-/// Puts on a hello what the configuration tells of the model.
+/// Puts on a hello what the configuration contains of the model.
 fn describe(config: &BTreeMap<String, Value>, e: &mut Event) {
     let nested: Vec<_> =
         config.values().filter_map(|v| if let Value::Map(m) = v { Some(m) } else { None }).collect();

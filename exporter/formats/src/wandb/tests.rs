@@ -118,7 +118,7 @@ fn a_run_from_hello_to_goodbye() {
 }
 
 #[test]
-fn a_configuration_tells_of_the_model() {
+fn a_configuration_describes_the_model() {
     let config = [
         ("transformers_version", "\"5.23.0\""),
         ("model/num_parameters", "8030261248"),
@@ -143,7 +143,7 @@ fn a_configuration_tells_of_the_model() {
 }
 
 #[test]
-fn a_resumed_run_is_told_once_however_often_it_is_described() {
+fn a_resumed_run_is_published_once_however_often_it_is_described() {
     let resumed = bytes(17, &[bytes(1, b"abc"), vec![0x90, 0x01, 0x01]].concat());
     let last = 7 + resumed.len();
     let data = log(&[resumed.clone(), resumed.clone(), step(5, "1.5"), resumed]);
@@ -226,8 +226,11 @@ fn damage_costs_the_rest_of_a_block() {
     bad[2 * BLOCK + 5000] ^= 1;
     let (events, pushed) = read(&bad);
     assert!(pushed.bad_records >= 1 && pushed.stop.is_none());
-    let told = losses(&events);
-    assert!(told.len() > 20 && told.len() < 31 && told.last() == Some(&(31, 31.5)), "{told:?}");
+    let published = losses(&events);
+    assert!(
+        published.len() > 20 && published.len() < 31 && published.last() == Some(&(31, 31.5)),
+        "{published:?}"
+    );
 }
 
 #[test]

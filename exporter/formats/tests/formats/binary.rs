@@ -143,14 +143,14 @@ fn names() {
 #[test]
 fn corpus() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/files");
-    let mut told = vec![0; input::NAMES.len()];
+    let mut counts = vec![0; input::NAMES.len()];
     for entry in std::fs::read_dir(&dir).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
         let (kind, events) = input::read(&bytes);
-        told[kind] += events.len();
+        counts[kind] += events.len();
         for name in input::NAMES {
             input::in_pieces(name, &bytes, bytes.len());
         }
     }
-    assert!(told.iter().all(|n| *n > 0), "the corpus says something of every kind: {told:?}");
+    assert!(counts.iter().all(|n| *n > 0), "the corpus has events of every kind: {counts:?}");
 }

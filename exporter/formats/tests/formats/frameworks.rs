@@ -79,16 +79,16 @@ fn read(text: &str, format: Option<&str>) -> Log {
 }
 
 impl Log {
-    fn of(&self, kind: Kind) -> Vec<&Event> {
+    fn of_kind(&self, kind: Kind) -> Vec<&Event> {
         self.events.iter().filter(|e| e.kind == kind).collect()
     }
 
     fn steps(&self) -> Vec<i64> {
-        self.of(Kind::Step).iter().map(|e| e.step.unwrap()).collect()
+        self.of_kind(Kind::Step).iter().map(|e| e.step.unwrap()).collect()
     }
 
     fn column(&self, name: &str) -> Vec<f64> {
-        self.of(Kind::Step).iter().map(|e| e.m.get(name).unwrap()).collect()
+        self.of_kind(Kind::Step).iter().map(|e| e.m.get(name).unwrap()).collect()
     }
 
     /// Whether a column is this but for what dividing by a unit costs.
@@ -119,8 +119,8 @@ fn no_log_is_read_by_another_format() {
     for (format, text) in LOGS {
         for other in names().into_iter().filter(|o| *o != "auto" && o != format && !shared(format, o)) {
             let log = read(text, Some(other));
-            let told = log.events.iter().find(|e| matches!(e.kind, Kind::Step | Kind::Eval));
-            assert!(told.is_none(), "{other} reads {format}: {told:?}");
+            let trained = log.events.iter().find(|e| matches!(e.kind, Kind::Step | Kind::Eval));
+            assert!(trained.is_none(), "{other} reads {format}: {trained:?}");
         }
     }
 }
@@ -141,7 +141,7 @@ fn nemo() {
     assert_eq!(log.column("step_time"), [0.03146, 0.03163, 0.03215, 0.03157]);
     assert_eq!((log.column("lr"), log.column("samples")), (vec![3e-5; 4], vec![1.0; 4]));
     assert_eq!(log.column("consumed_samples"), [121.0, 122.0, 123.0, 124.0]);
-    let evals = log.of(Kind::Eval);
+    let evals = log.of_kind(Kind::Eval);
     assert_eq!(
         (evals.len(), evals[0].m.get("loss")),
         (1, Some(4.106)),
@@ -226,7 +226,7 @@ fn losses_that_became_nan() {
     assert_eq!(losses[..3], [3.8983, 3.8853, 4.249]);
     assert!(losses[3].is_nan() && losses[4].is_nan());
     assert!(log.reads("step_time", &[1.09918, 1.09665, 35.39233, 1.01995, 1.01595]));
-    let (eval, saves) = (log.of(Kind::Eval), log.of(Kind::Ckpt));
+    let (eval, saves) = (log.of_kind(Kind::Eval), log.of_kind(Kind::Ckpt));
     assert_eq!(
         (eval[0].step, eval[0].m.get("loss"), eval[0].m.get("train_loss")),
         (Some(3000), Some(4.0427), Some(4.039))
@@ -237,14 +237,15 @@ fn losses_that_became_nan() {
     assert_eq!(log.steps(), [10, 11, 20]);
     assert!(log.column("loss").iter().chain(&log.column("grad_norm")).all(|v| v.is_nan()));
     assert_eq!(log.column("step_time"), [0.03658, 0.03651, 0.03674]);
-    let eval = log.of(Kind::Eval);
+    let eval = log.of_kind(Kind::Eval);
     assert!(eval[0].step == Some(20) && eval[0].m.get("loss").unwrap().is_nan());
 }
 
 #[test]
 fn deepspeed() {
     let log = read(include_str!("../data/deepspeed_2020_cifar.log"), Some("deepspeed"));
-    let rates: Vec<_> = log.of(Kind::Hb).iter().map(|e| e.m.get("samples_per_second").unwrap()).collect();
+    let rates: Vec<_> =
+        log.of_kind(Kind::Hb).iter().map(|e| e.m.get("samples_per_second").unwrap()).collect();
     assert_eq!((rates.len(), rates[0], rates[12]), (13, 1292.6411179579866, 1284.5698818883018));
     assert!(log.steps().is_empty(), "micro-steps of an epoch number no step");
     let log = read(include_str!("../data/deepspeed_neox_timers.log"), Some("deepspeed"));
@@ -254,7 +255,7 @@ fn deepspeed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Lines of any logs in any order, cut and spliced: no format panics, and what it says can be
+    /// Lines of any logs in any order, cut and spliced: no format panics, and its events can be
     /// written and read again.
     #[test]
     fn mixed_and_broken_logs_stay_valid_events(

@@ -57,13 +57,13 @@ fn read_with(mut reader: LogReader, text: &str) -> Log {
 }
 
 impl Log {
-    fn of(&self, kind: Kind) -> impl Iterator<Item = &Event> {
+    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Event> {
         self.events.iter().filter(move |e| e.kind == kind)
     }
 
-    /// Steps with a metric: timers are told of the same step again, without one.
+    /// Steps with a metric: timers are events of the same step again, without one.
     fn trained(&self) -> impl Iterator<Item = &Event> {
-        self.of(Kind::Step).filter(|e| !e.m.is_empty())
+        self.of_kind(Kind::Step).filter(|e| !e.m.is_empty())
     }
 
     fn steps(&self) -> Vec<i64> {
@@ -134,7 +134,7 @@ fn bloom_evaluation() {
         (log.steps(), log.column("loss"), log.column("grad_norm")),
         (vec![45000], vec![2.113567], vec![0.139])
     );
-    let eval = log.of(Kind::Eval).next().unwrap();
+    let eval = log.of_kind(Kind::Eval).next().unwrap();
     assert_eq!(
         (eval.step, eval.name.as_deref(), eval.m.get("loss")),
         (Some(45000), Some("valid"), Some(2.327091))
@@ -151,12 +151,12 @@ fn tr8_divergence_with_a_loss_that_is_nan() {
     assert_eq!((steps.len(), steps[0], steps.last().copied()), (19, 7000, Some(9027)));
     assert_eq!(log.column("grad_norm")[..3], [98258.265, 219645.978, 16921.991]);
     assert_eq!(log.column("loss")[10], 7.71234);
-    let last: Vec<_> = log.of(Kind::Step).skip(17).collect();
+    let last: Vec<_> = log.of_kind(Kind::Step).skip(17).collect();
     assert_eq!((last[0].step, last[0].m.get("loss"), last[0].missing.len()), (Some(9026), Some(7.02458), 0));
     assert_eq!((last[1].m.get("loss"), last[1].missing.as_slice()), (None, ["loss".to_owned()].as_slice()));
     assert_eq!((last[1].m.get("loss_scale"), last[1].m.get("skipped")), (Some(8192.0), Some(0.0)));
     assert_eq!(log.events.iter().filter(|e| !e.missing.is_empty()).count(), 1);
-    let eval = log.of(Kind::Eval).next().unwrap();
+    let eval = log.of_kind(Kind::Eval).next().unwrap();
     assert_eq!(
         (eval.step, eval.m.get("loss"), eval.m.get("lm_loss_ppl")),
         (Some(7000), Some(7.1742), Some(1305.315))
@@ -171,7 +171,7 @@ fn skipped_iterations_miss_no_loss() {
     assert_eq!(log.column("loss_scale"), [4294967296.0, 2147483648.0, 1073741824.0]);
     assert_eq!(log.column("step_time"), [155.4838, 129.0288, 128.8915]);
     assert!(log.events.iter().all(|e| e.missing.is_empty()));
-    let forward: Vec<_> = log.of(Kind::Step).filter_map(|e| e.t.get("forward")).collect();
+    let forward: Vec<_> = log.of_kind(Kind::Step).filter_map(|e| e.t.get("forward")).collect();
     assert!(forward.iter().zip([32.05416, 31.74974, 31.88801]).all(|(a, b)| close(*a, b)), "{forward:?}");
     assert_eq!((log.counters.lines, log.counters.matched), (20, 6));
 }
@@ -258,7 +258,7 @@ fn maxtext() {
     assert_eq!(log.quantum("loss"), 1e-3);
     assert!(close(log.sum("loss"), 63.892) && close(log.sum("step_time"), 54.24));
     assert!(close(log.sum("tokens_per_second_per_gpu"), 1892354.139));
-    let eval = log.of(Kind::Eval).next().unwrap();
+    let eval = log.of_kind(Kind::Eval).next().unwrap();
     assert_eq!((eval.step, eval.m.get("loss"), eval.m.get("perplexity")), (Some(0), Some(0.693), Some(2.0)));
 }
 
@@ -284,7 +284,7 @@ fn small_trainers() {
     assert_eq!((log.reader.name(), log.steps()), ("modded-nanogpt", (1..=119).collect()));
     assert_eq!(log.column("step_time")[..5], [0.073, 0.021, 0.018, 0.035, 0.033]);
     assert!(close(log.sum("step_time"), 4.118), "the last total");
-    assert_eq!(log.of(Kind::Eval).map(|e| e.m.get("loss")).collect::<Vec<_>>(), [Some(10.8289)]);
+    assert_eq!(log.of_kind(Kind::Eval).map(|e| e.m.get("loss")).collect::<Vec<_>>(), [Some(10.8289)]);
     let log = read(LLMC);
     assert_eq!((log.reader.name(), log.steps()), ("llmc", (0..119).collect()));
     assert_eq!(log.column("loss")[..3], [11.0091, 10.9598, 10.8556]);
@@ -294,7 +294,7 @@ fn small_trainers() {
             && close(log.sum("grad_norm"), 268.25)
             && close(log.sum("lr"), 0.00612)
     );
-    assert_eq!(log.of(Kind::Eval).map(|e| e.m.get("loss")).collect::<Vec<_>>(), [Some(11.0092)]);
+    assert_eq!(log.of_kind(Kind::Eval).map(|e| e.m.get("loss")).collect::<Vec<_>>(), [Some(11.0092)]);
     let log = read(LLMC_OLD);
     assert_eq!((log.reader.name(), log.steps()), ("llmc", (0..79).collect()));
     assert_eq!(log.column("loss")[..4], [10.965596, 10.814037, 10.543272, 10.260427]);

@@ -1,4 +1,4 @@
-//! Every grammar says whom it follows: `upstream.toml` has it, and `upstream.py` reads it again in
+//! Every grammar names what it follows: `upstream.toml` has it, and `upstream.py` reads it again in
 //! a checkout.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside the test functions")]
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// that `backtest` reads.
 const WORDS: &str = "last-words";
 const OTHERS: &[&str] = &[WORDS, "bar", "wandb-csv"];
-/// What a line tells, and how the code of a grammar says so.
+/// A kind of line, and the text of a grammar's code that emits it.
 const KINDS: &[(&str, &[&str])] = &[
     ("step", &[".step(", "Kind::Step"]),
     ("eval", &[".eval(", "Kind::Eval"]),
@@ -30,7 +30,7 @@ fn read(path: &Path) -> String {
 /// An entry of the table: what stands behind its keys, a list one by one.
 type Entry = BTreeMap<String, Vec<String>>;
 
-/// The entries of the table. `upstream.py` reads the same, and says where it is not written so.
+/// The entries of the table. `upstream.py` reads the same, and reports mistakes in it.
 fn entries() -> Vec<Entry> {
     let text = read(&crate_dir().join("upstream.toml"));
     let mut found: Vec<Entry> = Vec::new();
@@ -60,7 +60,7 @@ fn unquoted(value: &str) -> String {
 }
 
 /// What all entries of a format have behind a key.
-fn told<'a>(entries: &'a [Entry], format: &str, key: &str) -> BTreeSet<&'a str> {
+fn named<'a>(entries: &'a [Entry], format: &str, key: &str) -> BTreeSet<&'a str> {
     let of = entries.iter().filter(|e| e["format"] == [format]);
     of.filter_map(|e| e.get(key)).flatten().map(String::as_str).collect()
 }
@@ -128,7 +128,7 @@ fn last_words() -> BTreeSet<String> {
 #[test]
 fn every_grammar_names_whom_it_follows() {
     let entries = entries();
-    let told: BTreeSet<_> = entries.iter().flat_map(|e| &e["format"]).map(String::as_str).collect();
+    let named: BTreeSet<_> = entries.iter().flat_map(|e| &e["format"]).map(String::as_str).collect();
     let files = file_formats();
     assert!(files.len() >= 7 && files.contains("wandb"), "{files:?}");
     let known: BTreeSet<_> = stepwatch_formats::names()
@@ -137,9 +137,9 @@ fn every_grammar_names_whom_it_follows() {
         .chain(files.iter().map(String::as_str))
         .chain(OTHERS.iter().copied())
         .collect();
-    let without: Vec<_> = known.difference(&told).collect();
+    let without: Vec<_> = known.difference(&named).collect();
     assert!(without.is_empty(), "upstream.toml has no entry of the formats {without:?}");
-    let unknown: Vec<_> = told.difference(&known).collect();
+    let unknown: Vec<_> = named.difference(&known).collect();
     assert!(unknown.is_empty(), "upstream.toml has entries of {unknown:?}, which nothing reads");
 }
 
@@ -150,26 +150,26 @@ fn every_kind_of_line_names_whom_it_follows() {
     let names: Vec<_> = stepwatch_formats::names().into_iter().filter(|n| *n != "auto").collect();
     assert_eq!(formats.len(), names.len(), "the list in registry.rs is read whole");
     for (name, module) in &formats {
-        if !told(&entries, name, "none").is_empty() {
+        if !named(&entries, name, "none").is_empty() {
             continue;
         }
         let code = code(module);
         let reads = |marks: &[&str]| marks.iter().any(|m| code.contains(m));
         let reads: BTreeSet<_> = KINDS.iter().filter(|(_, marks)| reads(marks)).map(|(k, _)| *k).collect();
-        let tells: BTreeSet<_> =
-            told(&entries, name, "tells").into_iter().flat_map(|t| t.split(',')).map(str::trim).collect();
-        assert_eq!(reads, tells, "{name}: what {module}.rs reads, and what upstream.toml tells of");
+        let listed: BTreeSet<_> =
+            named(&entries, name, "kinds").into_iter().flat_map(|t| t.split(',')).map(str::trim).collect();
+        assert_eq!(reads, listed, "{name}: what {module}.rs reads, and what upstream.toml lists");
     }
 }
 
 #[test]
 fn every_last_word_names_who_says_it() {
     let entries = entries();
-    let told = told(&entries, WORDS, "words");
+    let named = named(&entries, WORDS, "words");
     let rows = last_words();
     let rows: BTreeSet<_> = rows.iter().map(String::as_str).collect();
-    let without: Vec<_> = rows.difference(&told).collect();
+    let without: Vec<_> = rows.difference(&named).collect();
     assert!(without.is_empty(), "no entry of upstream.toml is behind {without:?}");
-    let unknown: Vec<_> = told.difference(&rows).collect();
+    let unknown: Vec<_> = named.difference(&rows).collect();
     assert!(unknown.is_empty(), "upstream.toml has words that are no row of last_words.rs: {unknown:?}");
 }

@@ -1,11 +1,11 @@
-//! Faults that a row of numbers cannot tell: of single ranks, of phases of a step, of evaluations
-//! and checkpoints.
+//! Faults that a row of numbers cannot express: of single ranks, of phases of a step, of
+//! evaluations and checkpoints.
 //!
 //! The healthy part is made up; it is what the client sends, in the shape that `backtest` reads.
 
 use serde_json::{Value, json};
 
-use super::{Fault, Make, NEVER, Told};
+use super::{EventLines, Fault, Make, NEVER};
 use crate::random::Random;
 use crate::synthetic::Traits;
 
@@ -123,14 +123,14 @@ fn ranks(random: &mut Random, mut slow: impl FnMut(i64, usize, &mut Random) -> f
     lines
 }
 
-fn one_rank(size: f64, random: &mut Random) -> Told {
+fn one_rank(size: f64, random: &mut Random) -> EventLines {
     let which = random.below(RANKS);
     let lines =
         ranks(random, |step, rank, _| if rank == which && step >= ONSET { 1.0 + size / 100.0 } else { 1.0 });
-    Told { lines, start: ONSET, end: SHORT }
+    EventLines { lines, start: ONSET, end: SHORT }
 }
 
-fn rotating(size: f64, random: &mut Random) -> Told {
+fn rotating(size: f64, random: &mut Random) -> EventLines {
     let mut slowest = 0;
     let lines = ranks(random, |step, rank, random| {
         if rank == 0 {
@@ -138,12 +138,12 @@ fn rotating(size: f64, random: &mut Random) -> Told {
         }
         if rank == slowest && step >= ONSET { 1.0 + size / 100.0 } else { 1.0 }
     });
-    Told { lines, start: ONSET, end: SHORT }
+    EventLines { lines, start: ONSET, end: SHORT }
 }
 
-fn stage(size: f64, random: &mut Random) -> Told {
+fn stage(size: f64, random: &mut Random) -> EventLines {
     let lines = ranks(random, |_, rank, _| if rank * 2 / RANKS == 1 { 1.0 + size / 100.0 } else { 1.0 });
-    Told { lines, start: 1, end: SHORT }
+    EventLines { lines, start: 1, end: SHORT }
 }
 
 /// A run of one rank. `at` is called before each step with its loss: it may write lines of its own,
@@ -170,15 +170,15 @@ fn single(
     lines
 }
 
-fn data_wait(size: f64, random: &mut Random) -> Told {
+fn data_wait(size: f64, random: &mut Random) -> EventLines {
     let lines = single(random, |step, _, _, _, random| {
         let more = if step >= LATE_ONSET { size / 100.0 } else { 0.0 };
         (0.01 + more) * random.between(0.7, 1.3)
     });
-    Told { lines, start: LATE_ONSET, end: LONG }
+    EventLines { lines, start: LATE_ONSET, end: LONG }
 }
 
-fn eval_gap(size: f64, random: &mut Random) -> Told {
+fn eval_gap(size: f64, random: &mut Random) -> EventLines {
     let noise = random.between(0.003, 0.01);
     let lines = single(random, |step, loss, now, lines, random| {
         if step % EVAL_EVERY == 0 {
@@ -191,10 +191,10 @@ fn eval_gap(size: f64, random: &mut Random) -> Told {
         }
         0.01
     });
-    Told { lines, start: LATE_ONSET, end: LONG }
+    EventLines { lines, start: LATE_ONSET, end: LONG }
 }
 
-fn slow_checkpoint(size: f64, random: &mut Random) -> Told {
+fn slow_checkpoint(size: f64, random: &mut Random) -> EventLines {
     let usual = random.between(40.0, 90.0);
     let lines = single(random, |step, _, now, lines, random| {
         if step % SAVE_EVERY == 0 {
@@ -207,7 +207,7 @@ fn slow_checkpoint(size: f64, random: &mut Random) -> Told {
         }
         0.01
     });
-    Told { lines, start: LATE_ONSET, end: LATE_ONSET + 1 }
+    EventLines { lines, start: LATE_ONSET, end: LATE_ONSET + 1 }
 }
 
 fn line(mut event: Value) -> String {

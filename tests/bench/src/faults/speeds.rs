@@ -60,7 +60,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         name: "jitter",
         // Not in multiples of the usual noise: a step that is steady to 0.3 % loses 1 % of the time
-        // at ten times that, and nobody should hear of it.
+        // at ten times that, and nobody should be notified of it.
         about: "step times swing so much that this share of the time is lost, for 400 samples",
         unit: "%",
         sizes: &[1.0, 2.0, 5.0, 10.0, 20.0],

@@ -1,4 +1,4 @@
-//! People in PagerDuty, and the webhooks (v3) that tell subscribers what was done.
+//! People in PagerDuty, and the webhooks (v3) that notify subscribers of what was done.
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
@@ -26,11 +26,11 @@ impl PagerDuty {
         };
         self.becomes(self.alerts[i].head, to);
         self.log(i, format!("{what} by {person}"));
-        self.tell(i, what, agent(person), Value::Null);
+        self.notify(i, what, agent(person), Value::Null);
         Ok(())
     }
 
-    /// An incident that is resolved is open again, with its alerts, and nobody has it.
+    /// An incident that is resolved is open again, with its alerts, and acknowledged by nobody.
     fn reopen(&mut self, dedup_key: &str, person: &str) -> Result<(), String> {
         if self.index(dedup_key).is_some() {
             return Err("another incident has this key".into());
@@ -40,12 +40,12 @@ impl PagerDuty {
         let head = self.alerts[i].head;
         self.alerts.iter_mut().filter(|a| a.head == head).for_each(|a| a.state = AlertState::Triggered);
         self.log(i, format!("reopened by {person}"));
-        self.tell(i, "reopened", agent(person), Value::Null);
+        self.notify(i, "reopened", agent(person), Value::Null);
         Ok(())
     }
 
     /// Somebody merges the incident of one alert into that of another. Its alerts move there with
-    /// their keys; it is resolved, and what is said of that names the person and the other
+    /// their keys; it is resolved, and the webhook about it names the person and the other
     /// incident.
     pub fn merge(&mut self, source: &str, target: &str, person: &str) -> Result<(), String> {
         let open = |key: &str| self.index(key).ok_or(format!("{key} has no open alert"));
@@ -62,7 +62,7 @@ impl PagerDuty {
             "summary": format!("[#{}] {}", to + 1, self.alerts[to].summary),
             "html_url": format!("https://fake.pagerduty.com/incidents/{}", incident_id(to))});
         let reason = json!({"type": "merge_resolve_reason", "incident": into});
-        self.tell_of(from, AlertState::Resolved, "resolved", (agent(person), reason));
+        self.notify_of(from, AlertState::Resolved, "resolved", (agent(person), reason));
         Ok(())
     }
 
@@ -81,8 +81,8 @@ impl PagerDuty {
         });
     }
 
-    /// The service resolves by itself what has been open for too long, as its setting
-    /// `auto_resolve_timeout` says: 4 hours unless switched off. No person did it.
+    /// The service resolves by itself what has been open for too long, by its setting
+    /// `auto_resolve_timeout`: 4 hours unless switched off. No person did it.
     pub fn auto_resolve(&mut self) {
         for i in 0..self.alerts.len() {
             if self.alerts[i].state == AlertState::Resolved {
@@ -90,7 +90,7 @@ impl PagerDuty {
             }
             self.becomes(self.alerts[i].head, AlertState::Resolved);
             self.log(i, "resolved automatically".into());
-            self.tell(i, "resolved", Value::Null, Value::Null);
+            self.notify(i, "resolved", Value::Null, Value::Null);
         }
     }
 
@@ -99,7 +99,7 @@ impl PagerDuty {
         let found = self.alerts.iter().rposition(|a| a.dedup_key == dedup_key);
         let agent = json!({"id": "PINTEG", "type": "events_api_v2_inbound_integration_reference", "summary": "Stepwatch"});
         if let Some(i) = found {
-            self.tell(i, what, agent, Value::Null);
+            self.notify(i, what, agent, Value::Null);
         }
     }
 
@@ -119,13 +119,13 @@ impl PagerDuty {
         self.alerts.iter().position(|a| a.dedup_key == dedup_key && a.state != AlertState::Resolved)
     }
 
-    /// Tells subscribers what became of the incident of an alert.
-    fn tell(&mut self, i: usize, what: &str, agent: Value, reason: Value) {
+    /// Notifies subscribers of what became of the incident of an alert.
+    fn notify(&mut self, i: usize, what: &str, agent: Value, reason: Value) {
         let head = self.alerts[i].head;
-        self.tell_of(head, self.state_of(head), what, (agent, reason));
+        self.notify_of(head, self.state_of(head), what, (agent, reason));
     }
 
-    fn tell_of(&mut self, head: usize, state: AlertState, what: &str, (agent, reason): (Value, Value)) {
+    fn notify_of(&mut self, head: usize, state: AlertState, what: &str, (agent, reason): (Value, Value)) {
         let (n, first) = (self.hooks.len(), &self.alerts[head]);
         // The key of an incident is that of the alert that opened it.
         let key = if self.groups_alerts { Value::Null } else { first.dedup_key.as_str().into() };

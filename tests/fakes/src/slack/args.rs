@@ -1,4 +1,5 @@
-//! What a request says: a JSON body for methods that write, a query or a form for those that read.
+//! The arguments of a request: a JSON body for methods that write, a query or a form for those that
+//! read.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use crate::server::Received;
 const MAX_HISTORY: usize = 999;
 const DEFAULT_HISTORY: usize = 100;
 
-/// What a message says; absent parts are none.
+/// The content of a message; absent parts are none.
 pub(super) struct Content {
     pub(super) text: Option<String>,
     pub(super) blocks: Option<Vec<Value>>,

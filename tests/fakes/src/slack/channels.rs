@@ -1,4 +1,4 @@
-//! Channels: who is in them, and which scope asks about them.
+//! Channels: who is in them, and which scope reading them requires.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ const LISTED: [(&str, &str); 4] = [
 /// Any of these opens the methods that read messages; which messages is another matter.
 const HISTORY: [&str; 4] = ["channels:history", "groups:history", "mpim:history", "im:history"];
 
-/// What there is unless a test says otherwise.
+/// The channels that there are by default.
 pub(super) fn all() -> Vec<Channel> {
     let channel = |id: &str, name: &str| Channel {
         id: id.into(),
@@ -86,7 +86,7 @@ impl Slack {
         self.at_work(&channel.id)
     }
 
-    /// The channel of a webhook, whoever is in it.
+    /// The channel of a webhook, whatever its members.
     pub(super) fn at_work(&self, id: &str) -> Result<String, No> {
         match self.channels.iter().find(|c| c.id == id) {
             None => Err("channel_not_found".into()),

@@ -154,7 +154,7 @@ fn inline(s: &str) -> String {
     out
 }
 
-/// Replaces pairs of `mark` that stand at word edges; others are literal, as in `grad_norm`.
+/// Replaces pairs of `mark` at word edges; others are literal, as in `grad_norm`.
 fn wrap(s: &str, mark: char, open: &str, close: &str) -> String {
     let mut out = String::with_capacity(s.len());
     let mut rest = s;

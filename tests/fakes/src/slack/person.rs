@@ -25,8 +25,8 @@ pub(super) struct ResponseUrl {
 }
 
 impl Slack {
-    /// What Slack tells the app when `user` clicks the button `action_id` of the message `ts`; an
-    /// error if a person could not. `base` is the address of this fake.
+    /// What Slack sends to the app when `user` clicks the button `action_id` of the message `ts`;
+    /// an error if a person could not. `base` is the address of this fake.
     pub fn click(
         &mut self,
         base: &str,

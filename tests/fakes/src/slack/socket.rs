@@ -1,4 +1,4 @@
-//! Socket Mode: WebSockets that an app opens with a ticket, through which it hears of clicks.
+//! Socket Mode: WebSockets that an app opens with a ticket, through which it receives clicks.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -83,7 +83,7 @@ impl SlackSocket {
         self.wait(|s| s.acked.contains(&id), patience).await
     }
 
-    /// Tells the newest connection that it will be closed.
+    /// Warns the newest connection that it will be closed.
     pub fn disconnect(&self) {
         let word = json!({"type": "disconnect", "reason": "warning", "debug_info": {"host": "fake"}});
         if let Some((_, live)) = self.state.borrow().live.last() {
@@ -91,7 +91,7 @@ impl SlackSocket {
         }
     }
 
-    /// Drops all connections without a word.
+    /// Drops all connections without notice.
     pub fn hang_up(&self) {
         for (_, live) in &self.state.borrow().live {
             let _ = live.send(Out::HangUp);

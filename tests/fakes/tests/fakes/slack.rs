@@ -13,7 +13,7 @@ struct Caller {
 }
 
 impl Caller {
-    fn of(fake: &FakeSlack) -> Self {
+    fn for_fake(fake: &FakeSlack) -> Self {
         Self { http: Client::new(), base: fake.url() }
     }
 
@@ -44,7 +44,7 @@ impl Caller {
 #[tokio::test]
 async fn a_thread_is_posted_edited_and_read_back() {
     let fake = FakeSlack::start().await;
-    let slack = Caller::of(&fake);
+    let slack = Caller::for_fake(&fake);
     let meta = json!({"event_type": "stepwatch", "event_payload": {"key": "inc/chat/1"}});
     let top =
         slack.ok("chat.postMessage", json!({"channel": "#training", "text": "a", "metadata": meta})).await;
@@ -70,7 +70,7 @@ async fn a_thread_is_posted_edited_and_read_back() {
 #[tokio::test]
 async fn refusals_carry_slacks_own_error_names() {
     let fake = FakeSlack::start().await;
-    let slack = Caller::of(&fake);
+    let slack = Caller::for_fake(&fake);
     let post = |channel: &str, text: &str| json!({"channel": channel, "text": text});
     assert_eq!(slack.error("chat.postMessage", post("#nowhere", "x")).await, "channel_not_found");
     assert_eq!(slack.error("chat.postMessage", post("#archived", "x")).await, "is_archived");
@@ -113,7 +113,7 @@ fn needed(reply: &Value) -> &str {
 #[tokio::test]
 async fn every_method_asks_for_the_scope_of_its_reference() {
     let fake = FakeSlack::start().await;
-    let slack = Caller::of(&fake);
+    let slack = Caller::for_fake(&fake);
     let grant = |scopes: &[&str]| {
         fake.change(|s| s.scopes = scopes.iter().map(|&scope| scope.to_owned()).collect());
     };
@@ -152,7 +152,7 @@ async fn every_method_asks_for_the_scope_of_its_reference() {
 #[tokio::test]
 async fn a_list_of_channels_takes_a_scope_for_each_kind() {
     let fake = FakeSlack::start().await;
-    let slack = Caller::of(&fake);
+    let slack = Caller::for_fake(&fake);
     let names = |reply: &Value| {
         let names =
             reply["channels"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap().to_owned());
@@ -190,7 +190,7 @@ async fn incoming_webhooks_answer_in_plain_text() {
 #[tokio::test]
 async fn faults_come_in_order_and_say_whether_the_message_was_taken() {
     let fake = FakeSlack::start().await;
-    let slack = Caller::of(&fake);
+    let slack = Caller::for_fake(&fake);
     let body = json!({"channel": "#training", "text": "x"});
     let after = Duration::from_secs(7);
     fake.script()
@@ -221,7 +221,7 @@ async fn faults_come_in_order_and_say_whether_the_message_was_taken() {
 async fn a_hanging_answer_can_have_been_taken() {
     let fake = FakeSlack::start().await;
     fake.script().push("chat.postMessage", Fault::TakenThenHang);
-    let slack = Caller::of(&fake);
+    let slack = Caller::for_fake(&fake);
     let sending = slack.send("chat.postMessage", json!({"channel": "#training", "text": "x"}));
     tokio::select! {
         reply = sending => panic!("answered: {reply:?}"),
@@ -235,7 +235,7 @@ async fn a_hanging_answer_can_have_been_taken() {
 async fn the_rate_limit_is_per_channel() {
     let fake = FakeSlack::start().await;
     fake.change(|s| s.rate = Some(RateLimit { per_second: 0.001, burst: 2.0 }));
-    let slack = Caller::of(&fake);
+    let slack = Caller::for_fake(&fake);
     let post = |channel: &str| json!({"channel": channel, "text": "x"});
     slack.ok("chat.postMessage", post("#training")).await;
     slack.ok("chat.postMessage", post("C0TRAINING")).await;
@@ -246,7 +246,7 @@ async fn the_rate_limit_is_per_channel() {
 #[tokio::test]
 async fn the_page_shows_what_was_said_and_escapes_it() {
     let fake = FakeSlack::start().await;
-    let slack = Caller::of(&fake);
+    let slack = Caller::for_fake(&fake);
     let top =
         slack.ok("chat.postMessage", json!({"channel": "#training", "text": "<b>loud</b> & *clear*"})).await;
     slack

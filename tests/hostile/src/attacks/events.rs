@@ -4,10 +4,10 @@ use crate::attack::{Attack, Packets, Target};
 
 pub(crate) const MODELS: Attack = Attack::new("model-hellos", |target| repeat(target, model));
 pub(crate) const RESTARTS: Attack = Attack::new("planned-restarts", |target| repeat(target, restart));
-pub(crate) const FLAPS: Attack = Attack { rings: RINGS, ..Attack::new("flapping", |t| repeat(t, flap)) };
+pub(crate) const FLAPS: Attack = Attack { pages: PAGES, ..Attack::new("flapping", |t| repeat(t, flap)) };
 
 /// Of one user, of runs that are new: docs/incidents.md.
-const RINGS: usize = 15;
+const PAGES: usize = 15;
 const RUNS: usize = 12;
 /// Bytes of a packet.
 const PACKET: usize = 8192;

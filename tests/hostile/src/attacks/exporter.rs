@@ -11,11 +11,11 @@ use crate::attack::{Attack, Target};
 use crate::stage::GENUINE;
 
 pub(crate) const ATTACK: Attack =
-    Attack { rings: RINGS, ..Attack::new("lying-exporter", |target| act(target, lies)) };
+    Attack { pages: PAGES, ..Attack::new("lying-exporter", |target| act(target, lies)) };
 pub(crate) const NESTED: Attack = Attack::new("nested-records", |target| act(target, nested));
 
 /// Of one origin, of runs that are new: docs/incidents.md.
-const RINGS: usize = 15;
+const PAGES: usize = 15;
 const RUNS: u64 = 1_000_000;
 const BATCH: u64 = 500;
 /// Bytes of a record.
@@ -29,10 +29,10 @@ fn act(target: &Target, batch: fn(&Target, u64) -> String) -> anyhow::Result<()>
     let draft = target.dir.join("lying.draft");
     std::fs::write(&draft, list.to_string())?;
     std::fs::rename(draft, target.targets.join("lying.json"))?;
-    let mut told = 0;
+    let mut sent = 0;
     for stream in listener.incoming() {
-        // Whoever is cut off comes again, and hears the rest.
-        let _ = answer(stream?, target, batch, &mut told);
+        // A reader that is cut off connects again, and gets the rest.
+        let _ = answer(stream?, target, batch, &mut sent);
     }
     Ok(())
 }
@@ -41,7 +41,7 @@ fn answer(
     mut stream: TcpStream,
     target: &Target,
     batch: fn(&Target, u64) -> String,
-    told: &mut u64,
+    sent: &mut u64,
 ) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut head = [0; 4096];
@@ -54,12 +54,12 @@ fn answer(
     stream
         .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n")?;
     loop {
-        let lines = batch(target, *told);
+        let lines = batch(target, *sent);
         if lines.is_empty() {
             break;
         }
         stream.write_all(lines.as_bytes())?;
-        *told += BATCH;
+        *sent += BATCH;
     }
     // Until the reader gives it up.
     stream.set_read_timeout(None)?;

@@ -1,4 +1,4 @@
-//! One process says hello for many runs and falls silent.
+//! One process sends a hello for many runs and then nothing more.
 
 use crate::attack::{Attack, Target, hold};
 

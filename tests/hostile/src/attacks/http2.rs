@@ -10,7 +10,7 @@ pub(crate) const HEADS: Attack = Attack::new("http2-heads", |target| hold(target
 pub(crate) const BODIES: Attack = Attack::new("http2-bodies", |target| hold(target.exporter, bodies));
 
 const CONNECTIONS: usize = 500;
-/// The preface of a client, and settings that say nothing.
+/// The preface of a client, and empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const HEADERS: u8 = 1;
 const DATA: u8 = 0;

@@ -1,14 +1,14 @@
-//! NaN and a goodbye for runs that nobody knows.
+//! NaN and a goodbye for runs that do not exist.
 
 use crate::attack::{Attack, Target};
 
 pub(crate) const ATTACK: Attack =
-    Attack { rings: RINGS, ..Attack::new("invented-runs", |target| invent(target, 120)) };
+    Attack { pages: PAGES, ..Attack::new("invented-runs", |target| invent(target, 120)) };
 pub(crate) const MANY: Attack =
-    Attack { rings: RINGS, ..Attack::new("million-runs", |target| invent(target, 1_000_000)) };
+    Attack { pages: PAGES, ..Attack::new("million-runs", |target| invent(target, 1_000_000)) };
 
 /// Of one user, of runs that are new: docs/incidents.md.
-const RINGS: usize = 15;
+const PAGES: usize = 15;
 
 fn invent(target: &Target, runs: usize) -> anyhow::Result<()> {
     let packets = target.packets()?;

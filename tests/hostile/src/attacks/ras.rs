@@ -8,7 +8,7 @@ use crate::attack::{Attack, Target};
 
 pub(crate) const ATTACK: Attack = Attack { exporter, ..Attack::new("ras-server", act) };
 
-/// Where it says on which port it is looked for.
+/// The file with the port on which it listens.
 const PORT: &str = "port";
 /// Of an answer.
 const BYTES: usize = 64 << 20;
@@ -18,7 +18,7 @@ const BYTES: usize = 64 << 20;
 fn exporter(dir: &Path) -> String {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = free.map_or(0, |addr| addr.port());
-    // An attacker that finds no port says so.
+    // An attacker that finds no port reports it.
     let _ = std::fs::write(dir.join(PORT), port.to_string());
     format!("collectors: {{ras: {{addresses: ['127.0.0.1:{port}'], interval: 1s, stuck_after: 1s}}}}\n")
 }
@@ -29,7 +29,7 @@ fn act(target: &Target) -> anyhow::Result<()> {
     let answers = [collectives, long_text, ranks, communicators];
     for (turn, stream) in listener.incoming().enumerate() {
         let kind = turn % answers.len();
-        // Whoever has heard enough hangs up. Only the first kind is text.
+        // The client hangs up when it has enough. Only the first kind is text.
         let _ = serve(stream?, kind > 0, &answers[kind](turn));
     }
     Ok(())

@@ -2,9 +2,9 @@
 
 use crate::attack::{Attack, Target};
 
-/// The alerter itself is what rings besides.
+/// The page besides is the alerter's own.
 pub(crate) const ATTACK: Attack =
-    Attack { neighbour: false, rings: 1, unrecorded: true, ..Attack::new("store-removed", act) };
+    Attack { neighbour: false, pages: 1, unrecorded: true, ..Attack::new("store-removed", act) };
 
 fn act(target: &Target) -> anyhow::Result<()> {
     for suffix in ["", "-wal", "-shm"] {

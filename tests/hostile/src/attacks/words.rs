@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::attack::{Attack, Target, get, post};
 
-pub(crate) const ATTACK: Attack = Attack { rings: 1, ..Attack::new("steering-words", act) };
+pub(crate) const ATTACK: Attack = Attack { pages: 1, ..Attack::new("steering-words", act) };
 
 const STEERING: [char; 4] = ['\u{1b}', '\r', '\u{202e}', '\u{200b}'];
 const JSON: &str = "content-type: application/json\r\n";

@@ -23,7 +23,7 @@ fn domain(kind: c_uint) -> Answer<&'static str> {
 
 fn memory_v1(view: &mut View<'_>) -> Answer<sys::nvmlMemory_t> {
     let reserved = view.u64("memory.reserved").unwrap_or(0);
-    // The first version knows nothing of what the driver keeps, and calls it used.
+    // The first version does not distinguish what the driver keeps, and counts it as used.
     let used = view.u64("memory.used")?.saturating_add(reserved);
     Ok(sys::nvmlMemory_t { total: view.u64("memory.total")?, free: view.u64("memory.free")?, used })
 }
@@ -44,7 +44,7 @@ fn processes(
     let used = view.u64("memory.used").unwrap_or(0) / u64::from(there.max(1));
     let ids = view.instance.map(|i| &view.world.gpus[view.gpu].instances[i]).map(|i| (i.gi, i.ci));
     let (gi, ci) = ids.unwrap_or((u32::MAX, u32::MAX));
-    // A test may say who it is, to be found among the processes that there are.
+    // A test may set who it is, to be found among the processes that there are.
     let first = view.u32("processes.pid").unwrap_or(4200 + 100 * view.gpu as u32);
     if there > 0 {
         for (place, pid) in list.slice(there as usize)?.iter_mut().zip(first..) {

@@ -1,4 +1,4 @@
-//! Event sets: what the driver tells of its own accord, to whoever waits.
+//! Event sets: what the driver reports of its own accord, to whoever waits.
 
 use std::ffi::c_uint;
 use std::sync::atomic::Ordering;
@@ -48,11 +48,11 @@ device_calls! {
 
     fn nvmlDeviceRegisterEvents(view, kinds: u64, set: usize) {
         view.whole()?;
-        let (gpu, told) = (view.gpu, view.world.script.events.len());
+        let (gpu, reported) = (view.gpu, view.world.script.events.len());
         match view.world.sets.get_mut(&set) {
             Some(set) => {
                 set.wanted.push((gpu, kinds));
-                set.seen = told;
+                set.seen = reported;
                 Ok(())
             }
             None => view.world.misuse(Code::InvalidArgument),
@@ -78,7 +78,7 @@ fn wait(set: usize, out: Out<sys::nvmlEventData_t>, timeout: Duration) -> Answer
         if let Some(event) = next(world, set)? {
             return out.set(event);
         }
-        // Whichever GPU it is of: nobody is told of the others any more.
+        // Whichever GPU it is of: nobody is notified of the others any more.
         if world.sets.get(&set).is_some_and(|set| set.wanted.iter().any(|(gpu, _)| world.is_lost(*gpu))) {
             return Err(Code::GpuIsLost);
         }
@@ -94,13 +94,13 @@ fn wait(set: usize, out: Out<sys::nvmlEventData_t>, timeout: Duration) -> Answer
 
 /// One after the other, as on Linux.
 fn next(world: &mut World, set: usize) -> Answer<Option<sys::nvmlEventData_t>> {
-    let told = world.script.events.clone();
+    let reported = world.script.events.clone();
     let Some(set) = world.sets.get_mut(&set) else { return world.misuse(Code::InvalidArgument) };
-    let seen = set.seen.min(told.len());
+    let seen = set.seen.min(reported.len());
     let wanted = |gpu: usize, kind: u64| set.wanted.iter().any(|(g, kinds)| *g == gpu && kinds & kind != 0);
-    let event = told[seen..].iter().position(|event| wanted(event.gpu, event.kind));
-    set.seen = event.map_or(told.len(), |at| seen + at + 1);
-    let event = event.map(|at| &told[seen + at]);
+    let event = reported[seen..].iter().position(|event| wanted(event.gpu, event.kind));
+    set.seen = event.map_or(reported.len(), |at| seen + at + 1);
+    let event = event.map(|at| &reported[seen + at]);
     let generation = world.generation;
     Ok(event.map(|event| {
         let (gi, ci) = event.instance.unwrap_or((u32::MAX, u32::MAX));

@@ -24,7 +24,7 @@ const POWER_SMOOTHING_ENABLED: u32 = 256;
 const POWER_SMOOTHING_PRIV_LVL: u32 = 257;
 const POWER_SMOOTHING_IMM_RAMP_DOWN_ENABLED: u32 = 258;
 
-/// How a value is told.
+/// How a value is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Type {
     Uint,
@@ -151,7 +151,7 @@ device_calls! {
             match read(&mut view, value.fieldId, value.scopeId) {
                 Ok((number, kind)) => {
                     value.nvmlReturn = sys::nvmlReturn_enum_NVML_SUCCESS;
-                    tell(value, number, kind);
+                    write(value, number, kind);
                 }
                 Err(code) => value.nvmlReturn = code.value(),
             }
@@ -183,7 +183,7 @@ fn read(view: &mut View<'_>, field: u32, scope: u32) -> Answer<(Number, Type)> {
     Err(Code::NotSupported)
 }
 
-/// The number that a field of this driver has in those of 575; [`None`] of what it does not know.
+/// The number that a field of this driver has in those of 575; [`None`] where there is none.
 fn as_in_575(field: u32, driver: &str) -> Option<u32> {
     let mut parts = driver.split('.').map(|part| part.parse().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
@@ -197,7 +197,7 @@ fn as_in_575(field: u32, driver: &str) -> Option<u32> {
     }
 }
 
-fn tell(value: &mut sys::nvmlFieldValue_t, number: Number, kind: Type) {
+fn write(value: &mut sys::nvmlFieldValue_t, number: Number, kind: Type) {
     // What the value does not fill keeps what the program left there.
     match kind {
         Uint => {

@@ -13,7 +13,7 @@ use crate::handles::{Answer, Device, Out, version};
 use crate::script::Code;
 use crate::world::{View, World};
 
-/// Samples that are closer together say nothing.
+/// Samples that are closer together have no result.
 const APART: Duration = Duration::from_millis(100);
 
 /// A sample that the program has allocated.

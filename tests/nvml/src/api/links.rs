@@ -11,7 +11,7 @@ use crate::world::View;
 
 const ERRORS: [&str; 5] = ["replay", "recovery", "crc_flit", "crc_data", "ecc_data"];
 
-/// The switch at the other end, where nothing else is told.
+/// The switch at the other end, by default.
 const SWITCH: c_uint = 2;
 
 fn cluster(view: &View<'_>) -> Answer<[u8; 16]> {

@@ -16,7 +16,7 @@ fn part<'v>(view: &'v View<'_>) -> Answer<&'v Instance> {
     Ok(&view.world.gpus[view.gpu].instances[instance])
 }
 
-/// What a handle of a GPU instance stands for.
+/// The GPU instance of a handle.
 fn gpu_instance(world: &mut World, instance: Device) -> Answer<(usize, u32)> {
     let view = world.view(instance)?;
     let id = part(&view)?.gi;

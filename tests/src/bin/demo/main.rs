@@ -1,15 +1,15 @@
 //! `cargo demo`: the main job, on this machine, in a minute. A trainer really trains, really blows
-//! up, and the right people hear of it.
+//! up, and the right people are notified.
 //!
 //! Everything is real but Slack and PagerDuty, which are stand-ins with a page to look at. Works
 //! without GPU, without Slack and without internet.
 
+mod feed;
 mod python;
 mod replay;
 mod screen;
 mod steps;
 mod story;
-mod told;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use stepwatch_tests::{Stack, StackOptions, bins};
 use crate::screen::Screen;
 use crate::steps::Steps;
 
-/// A training run blows up; see who is told what, and how soon.
+/// A training run blows up; see who is notified of what, and how soon.
 #[derive(Debug, Parser)]
 #[command(name = "cargo demo")]
 struct Options {
@@ -97,7 +97,7 @@ async fn run(options: &Options) -> anyhow::Result<()> {
             None
         }
         (None, Some(python)) => {
-            Some(story::tell(&mut screen, &stack, &steps, &python, options.blow_up_after).await?)
+            Some(story::play(&mut screen, &stack, &steps, &python, options.blow_up_after).await?)
         }
         (None, None) => None,
     };

@@ -60,7 +60,7 @@ pub(crate) async fn prepare(screen: &mut Screen, pure: bool) -> anyhow::Result<P
     Ok(Python { program: private, numpy: true })
 }
 
-/// Ctrl-C, unless it has given up by itself, and waits for its last words.
+/// Ctrl-C, unless it has given up by itself, and waits for its last output.
 pub(crate) async fn interrupt(trainer: &mut Child) -> anyhow::Result<()> {
     let pid = trainer.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     if let Some(pid) = pid {

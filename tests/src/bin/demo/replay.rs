@@ -9,11 +9,11 @@ use anyhow::{Context, ensure};
 use stepwatch_tests::Stack;
 use tempfile::NamedTempFile;
 
+use crate::feed::{Feed, delivered};
 use crate::screen::{Colour, Screen};
 use crate::steps::Steps;
-use crate::told::{Told, delivered};
 
-/// How long the end of the log may take to be judged and told.
+/// How long the end of the log may take to be judged and notified.
 const SETTLE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -30,7 +30,7 @@ impl Replay {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let lines = bytes.split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
         let run = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        // The suffix tells the exporter what a tool that goes by names would see.
+        // The suffix is what a tool that goes by names would see.
         let suffix = path.extension().map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
         let log = tempfile::Builder::new().prefix("replay-").suffix(&suffix).tempfile()?;
         Ok(Self { lines, run, log })
@@ -51,7 +51,7 @@ impl Replay {
     ) -> anyhow::Result<()> {
         screen.progress(&format!("replaying {} lines of {}\n", self.lines.len(), self.run));
         screen.start_clock();
-        let mut told = Told::default();
+        let mut feed = Feed::default();
         let started = tokio::time::Instant::now();
         let mut written = 0;
         while written < self.lines.len() {
@@ -60,11 +60,11 @@ impl Replay {
                 self.log.write_all(line)?;
             }
             written = due.min(self.lines.len());
-            told.until(screen, (stack, steps), LOOK_EVERY, |_| false).await;
+            feed.until(screen, (stack, steps), LOOK_EVERY, |_| false).await;
         }
-        let arrived = |t: &Told| delivered(t, stack, None);
-        let delivered = told.until(screen, (stack, steps), SETTLE, arrived).await;
-        let count = |severity: &str| told.known.iter().filter(|i| i["severity"] == severity).count();
+        let arrived = |t: &Feed| delivered(t, stack, None);
+        let delivered = feed.until(screen, (stack, steps), SETTLE, arrived).await;
+        let count = |severity: &str| feed.known.iter().filter(|i| i["severity"] == severity).count();
         let (pages, tickets, notes) = (count("page"), count("ticket"), count("info"));
         let summary =
             format!("{} steps read: {pages} pages, {tickets} tickets, {notes} notes", steps.count());

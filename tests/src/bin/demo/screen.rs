@@ -1,4 +1,4 @@
-//! The terminal: a time line of what happened, and one line that lives while nothing does.
+//! The terminal: a time line of what happened, and one line that changes while nothing does.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -91,7 +91,7 @@ impl Screen {
         self.print(&out);
     }
 
-    /// The line that lives: rewritten on a terminal, printed now and then elsewhere.
+    /// The line that changes: rewritten on a terminal, printed now and then elsewhere.
     pub(crate) fn live(&mut self, text: &str) {
         let at = format!("{:>7.2}s", self.started.elapsed().as_secs_f64());
         let line = self.paint(Colour::Dim, &format!("{at}             {text}"));

@@ -12,7 +12,7 @@ use tokio::io::AsyncBufReadExt as _;
 use tokio::sync::watch;
 use tokio_util::io::StreamReader;
 
-/// Steps remembered, to tell how long ago one was.
+/// Steps remembered, to find out how long ago one was.
 const REMEMBERED: usize = 5000;
 const RECONNECT: Duration = Duration::from_millis(200);
 

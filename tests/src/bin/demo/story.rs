@@ -1,5 +1,5 @@
-//! The story that the demo tells: a run goes wrong, somebody is woken, takes it, restarts from the
-//! last good checkpoint, and it is over.
+//! The story of the demo: a run goes wrong, somebody is woken, takes it, restarts from the last
+//! good checkpoint, and it is over.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use stepwatch_fakes::AlertState;
 use stepwatch_tests::Stack;
 use tokio::process::Child;
 
+use crate::feed::{Feed, delivered};
 use crate::python::{self, Python};
 use crate::screen::{Colour, Screen};
 use crate::steps::Steps;
-use crate::told::{Told, delivered};
 
 const RUN: &str = "tiny-lm";
 const STEPS_PER_SECOND: u32 = 15;
@@ -26,7 +26,7 @@ const WAKING_UP: Duration = Duration::from_secs(4);
 const WHO: &str = "you";
 
 /// The story, and the trainer that goes on in good health.
-pub(crate) async fn tell(
+pub(crate) async fn play(
     screen: &mut Screen,
     stack: &Stack,
     steps: &Steps,
@@ -40,30 +40,30 @@ pub(crate) async fn tell(
         "training a tiny language model for real ({with}); from step {blow_up}, in {blow_up_after} s, its learning rate runs away\n"
     ));
     screen.start_clock();
-    let mut told = Told::default();
+    let mut feed = Feed::default();
     let mut trainer = start(python, stack, &checkpoints, &["--blow-up-at", &blow_up.to_string()])?;
 
     let healthy = Duration::from_secs(u64::from(blow_up_after) * 2) + PAGE_DEADLINE;
-    let everywhere = |t: &Told| delivered(t, stack, Some(AlertState::Triggered));
-    let paged = told.until(screen, (stack, steps), healthy, everywhere).await;
+    let everywhere = |t: &Feed| delivered(t, stack, Some(AlertState::Triggered));
+    let paged = feed.until(screen, (stack, steps), healthy, everywhere).await;
     ensure!(paged, "nobody was paged; {}", state_of(&mut trainer));
 
-    told.until(screen, (stack, steps), WAKING_UP, |_| false).await;
+    feed.until(screen, (stack, steps), WAKING_UP, |_| false).await;
     let ids: Vec<_> =
-        told.known.iter().filter(|i| i["severity"] == "page").map(|i| i["id"].clone()).collect();
+        feed.known.iter().filter(|i| i["severity"] == "page").map(|i| i["id"].clone()).collect();
     for id in ids.iter().filter_map(|id| id.as_str()) {
         screen.event(Colour::Plain, "YOU", &format!("stepwatch-alerter incidents ack {id}"));
         let out = stack.alerter.ack(id, WHO).await?;
         ensure!(out.status.success(), "ack: {}", String::from_utf8_lossy(&out.stderr));
     }
-    let acked = |t: &Told| delivered(t, stack, Some(AlertState::Acknowledged));
+    let acked = |t: &Feed| delivered(t, stack, Some(AlertState::Acknowledged));
     ensure!(
-        told.until(screen, (stack, steps), WORD_DEADLINE, acked).await,
+        feed.until(screen, (stack, steps), WORD_DEADLINE, acked).await,
         "the acknowledgement did not arrive"
     );
 
     python::interrupt(&mut trainer).await?;
-    told.until(screen, (stack, steps), WAKING_UP / 4, |_| false).await;
+    feed.until(screen, (stack, steps), WAKING_UP / 4, |_| false).await;
     let checkpoint = newest(&checkpoints)?;
     let name = checkpoint.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     screen.event(
@@ -72,13 +72,13 @@ pub(crate) async fn tell(
         &format!("restart with the old learning rate, from the last good checkpoint ({name})"),
     );
     let mut trainer = start(python, stack, &checkpoints, &["--resume", &checkpoint.display().to_string()])?;
-    let over = |t: &Told| delivered(t, stack, Some(AlertState::Resolved));
-    let resolved = told.until(screen, (stack, steps), RESOLVE_DEADLINE, over).await;
+    let over = |t: &Feed| delivered(t, stack, Some(AlertState::Resolved));
+    let resolved = feed.until(screen, (stack, steps), RESOLVE_DEADLINE, over).await;
     ensure!(resolved, "the incident did not resolve; {}", state_of(&mut trainer));
-    // The last words: Slack's message is edited after PagerDuty is told.
-    told.until(screen, (stack, steps), Duration::from_secs(3), |_| false).await;
+    // The end: Slack's message is edited after PagerDuty is notified.
+    feed.until(screen, (stack, steps), Duration::from_secs(3), |_| false).await;
     ensure!(stack.pagerduty.with(|pd| pd.pages.len()) == 1, "one disaster, one page");
-    let within = told
+    let within = feed
         .delay
         .map_or_else(String::new, |s| format!(", {:.0} ms after the step that gave it away", s * 1e3));
     let messages = stack.slack.with(|s| s.top().count());

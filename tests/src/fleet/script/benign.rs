@@ -1,4 +1,4 @@
-//! What happens in any fleet and is nobody's emergency.
+//! What happens in any fleet and is no emergency.
 
 use super::{Do, State, Victim, World, words};
 use crate::fleet::layout::GPUS;
@@ -17,10 +17,10 @@ impl World {
         self.plan_benign(job);
         let (slot, gpu) = (self.noise.index(self.jobs[job].slots.len()), self.noise.index(GPUS));
         let victim = Victim { job, slot, gpu, node: self.jobs[job].slots[slot] };
-        let well = self.jobs[job].state == State::Running && !self.jobs[job].sick;
+        let well = self.jobs[job].state == State::Running && !self.jobs[job].faulty;
         match self.noise.index(6) {
             0 if well && self.noise.chance(0.5) => {
-                self.jobs[job].sick = true;
+                self.jobs[job].faulty = true;
                 self.stop_by_hand(job, 45.0, None);
             }
             1 => self.jobs[job].hiccup = self.noise.between(2.0, 8.0),

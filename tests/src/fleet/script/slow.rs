@@ -94,7 +94,7 @@ impl World {
         true
     }
 
-    /// A link is away for a moment. Exporters look once a second: what is shorter they know from
+    /// A link is away for a moment. Exporters look once a second: a shorter outage shows only in
     /// the counter, at its next reading.
     pub(in crate::fleet) fn blink(&mut self, job: usize, node: usize, device: usize, seconds: f64) {
         let more = self.noise.between(0.5, 2.0) * self.options.step_seconds;

@@ -1,4 +1,4 @@
-//! Interruptions: the run stops, and somebody died, or nobody did.
+//! Interruptions: the run stops, with a process that died or without.
 
 use super::{Culprit, Do, Kind, State, Victim, World, words};
 use crate::fleet::layout::GPUS;
@@ -72,7 +72,7 @@ impl World {
         self.say(after + late, v.node, e);
     }
 
-    /// A rank dies, with last words or without.
+    /// A rank dies, with an error message or without.
     pub(super) fn die(&mut self, job: usize, rank: usize, after: f64, last_words: Option<&str>) {
         let j = &self.jobs[job];
         let (name, attempt, step, node) = (j.name, j.attempt, j.step, j.slots[rank / GPUS]);
@@ -95,8 +95,8 @@ impl World {
         self.in_secs(down, Do::Restart { job: v.job, swap: swap.then_some(v.slot) });
     }
 
-    /// Whoever still lives is ended, or ends by an error of the collective; all within a second or
-    /// two.
+    /// The ranks that are still alive are ended, or end by an error of the collective; all within a
+    /// second or two.
     pub(in crate::fleet) fn teardown(&mut self, job: usize) {
         let killed = self.noise.chance(0.5);
         let alive: Vec<usize> = (0..self.jobs[job].ranks()).filter(|r| self.jobs[job].alive[*r]).collect();
@@ -150,7 +150,7 @@ impl World {
         self.aftermath(v, down, true);
     }
 
-    /// The GPU's own processor hangs: calls into the driver do not return, and nobody dies.
+    /// The GPU's own processor hangs: calls into the driver do not return, and no process dies.
     fn gsp(&mut self, v: Victim, down: f64) {
         self.note(Kind::Gsp, v, self.this_gpu(v), down);
         self.freeze(v.job);
@@ -220,8 +220,8 @@ impl World {
         self.aftermath(v, down, true);
     }
 
-    /// Power, chassis, board, CPU or memory: the node is gone at once, or its kernel has a word to
-    /// say.
+    /// Power, chassis, board, CPU or memory: the node is gone at once, or its kernel logs something
+    /// first.
     fn host(&mut self, v: Victim, down: f64) {
         self.note(Kind::Host, v, self.this_node(v), down);
         self.freeze(v.job);
@@ -229,7 +229,7 @@ impl World {
             for rank in v.ranks() {
                 self.at(0, Do::Die { job: v.job, rank, event: None });
             }
-            // Nobody closes a connection when the power is gone: we notice by the silence.
+            // A power failure closes no connection: it is noticed by the silence.
             let silence = self.noise.between(12.0, 16.0);
             self.nodes[v.node].up = false;
             self.in_secs(silence, Do::Lose { node: v.node, reason: "silent for 15 s" });
@@ -305,7 +305,7 @@ impl World {
         self.aftermath(v, down, true);
     }
 
-    /// A collective that does not end; NCCL may know who did not join.
+    /// A collective that does not end; NCCL may report who did not join.
     fn watchdog(&mut self, v: Victim) {
         let down = self.noise.between(420.0, 700.0);
         let known = self.noise.chance(0.5);
@@ -320,10 +320,10 @@ impl World {
     }
 
     fn ras(&mut self, v: Victim) {
-        let (host, teller) = (self.nodes[v.node].name.clone(), self.jobs[v.job].slots[0]);
+        let (host, reporter) = (self.nodes[v.node].name.clone(), self.jobs[v.job].slots[0]);
         let (size, step) = (self.jobs[v.job].ranks(), self.jobs[v.job].step);
         let after = self.noise.between(120.0, 150.0);
-        self.say(after, teller, words::ras_stuck(v.rank() as u32, &host, size, step * 40, 120));
+        self.say(after, reporter, words::ras_stuck(v.rank() as u32, &host, size, step * 40, 120));
     }
 
     fn aftermath_of_hang(&mut self, v: Victim, down: f64) {

@@ -1,5 +1,4 @@
-//! Processes that train, found by what NVML says of the GPUs: none is lost with the GPU that it is
-//! on.
+//! Processes that train, found through NVML: none is lost with the GPU that it is on.
 
 use std::os::unix::fs::symlink;
 
@@ -11,12 +10,12 @@ use crate::node::Node;
 
 const PROCESSES: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 const WITH_PASSES: &str = "collectors:\n  gpu: {interval: 100ms, slow_interval: 500ms}\nsources:\n  - discover: {interval: 100ms}\n";
-/// Nobody reads the GPUs but whoever looks for processes.
+/// The GPUs are read only by the search for processes.
 const WITHOUT_PASSES: &str =
     "collectors:\n  gpu: {enabled: false}\nsources:\n  - discover: {interval: 100ms}\n";
 
 fn script(gpus: usize) -> Script {
-    Script { count: Some(gpus), ..Script::of(Fleet::H100) }
+    Script { count: Some(gpus), ..Script::for_fleet(Fleet::H100) }
 }
 
 /// A rank on each GPU, which holds these devices beside the GPU's own.
@@ -52,10 +51,10 @@ fn found(page: &str) -> Option<f64> {
 
 /// Watches the page until NVML was asked for processes so many times more; every page must be so.
 async fn all_pages(node: &Node, asked: u64, so: impl Fn(&str)) {
-    let enough = node.calls().of(PROCESSES) + asked;
+    let enough = node.calls().count(PROCESSES) + asked;
     let watched = poll_until("NVML is asked again", PATIENCE, async || {
         so(&node.page().await);
-        (node.calls().of(PROCESSES) >= enough).then_some(())
+        (node.calls().count(PROCESSES) >= enough).then_some(())
     });
     watched.await.unwrap();
 }

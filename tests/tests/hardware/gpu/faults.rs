@@ -1,5 +1,5 @@
-//! GPUs and drivers that fail: told at once and once, without harm to the rest, and over when it is
-//! over.
+//! GPUs and drivers that fail: reported at once and once, without harm to the rest, and over when
+//! the fault is over.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ async fn start(script: &Script) -> Node {
 }
 
 fn script() -> Script {
-    Script { count: Some(4), ..Script::of(FLEET) }
+    Script { count: Some(4), ..Script::for_fleet(FLEET) }
 }
 
-/// How many GPUs tell their power.
+/// How many GPUs publish their power.
 fn powered(page: &str) -> usize {
     of_gpus(page).lines().filter(|l| l.starts_with("gpu_power_watts{")).count()
 }
@@ -59,8 +59,8 @@ async fn a_gpu_that_is_lost() {
     node.stage.set(&script()).unwrap();
     node.event("the GPU is back", |e| is(e, "gpu_lost", 0, Some(&gpu))).await;
     node.page_where("all are on the page", |page| powered(page) == 4).await;
-    let told = node.events().await;
-    assert_eq!(told.iter().filter(|e| is(e, "gpu_lost", 1, None)).count(), 1, "{told:#?}");
+    let events = node.events().await;
+    assert_eq!(events.iter().filter(|e| is(e, "gpu_lost", 1, None)).count(), 1, "{events:#?}");
     node.decent();
 }
 
@@ -104,7 +104,7 @@ async fn a_gpu_that_does_not_come_back_from_a_restart() {
     node.decent();
 }
 
-/// Nothing but the counter of energy says so.
+/// Only the counter of energy shows it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_that_is_reset_is_well_again() {
     let node = start(&script()).await;
@@ -116,7 +116,7 @@ async fn a_gpu_that_is_reset_is_well_again() {
         line(2 * i, &format!("GPU at PCI:{place}: {}", FLEET.uuid(i)))
             + &line(2 * i + 1, &format!("Xid (PCI:{place}): 95, Uncontained: FBHUB"))
     });
-    // The check reads the log by itself, and has to know that it is not from just now.
+    // The check reads the log by itself, and has to recognise that it is not from just now.
     std::fs::write(node.dir.path().join("proc/uptime"), "86400.00 1.00\n").unwrap();
     std::fs::write(node.dir.path().join("kmsg"), lines.concat()).unwrap();
     let counted = |page: &str, gpu: &str| {
@@ -135,7 +135,7 @@ async fn a_gpu_that_is_reset_is_well_again() {
     let (status, said) = check().await;
     assert!(status == Some(1) && said.matches("unhealthy kernel").count() == 2, "{said}");
     // It is seen to be as it was for as long as the errors are old.
-    let asked = || node.calls().of("nvmlDeviceGetTotalEnergyConsumption");
+    let asked = || node.calls().count("nvmlDeviceGetTotalEnergyConsumption");
     let before = asked();
     poll_until("all are read twice more", PATIENCE, async || (asked() >= before + 12).then_some(()))
         .await
@@ -161,9 +161,9 @@ async fn a_gpu_that_is_reset_is_well_again() {
 
 /// A driver refuses the fields of a link that is down, and answers when it is up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_that_comes_up_tells_everything() {
+async fn a_link_that_comes_up_publishes_everything() {
     let gpu = FLEET.uuid(0);
-    let told = |page: &str| {
+    let published = |page: &str| {
         let counter = |family: &str| {
             let kind = ("kind", "replay");
             let labels = [("gpu", gpu.as_str()), ("link", "7"), kind];
@@ -181,17 +181,19 @@ async fn a_link_that_comes_up_tells_everything() {
     let node = start(&down).await;
     let up = |page: &str| exposition::value(page, "gpu_nvlink_up", &[("gpu", &gpu), ("link", "7")]);
     let page = node.page_where("the link is down", |page| up(page) == Some(0.0)).await;
-    assert_eq!(told(&page)[..3], [false; 3]);
+    assert_eq!(published(&page)[..3], [false; 3]);
     for _ in 0..2 {
         node.stage.set(&script()).unwrap();
-        node.page_where("it is up and tells all", |page| up(page) == Some(1.0) && told(page) == [true; 4])
-            .await;
+        node.page_where("it is up and publishes all", |page| {
+            up(page) == Some(1.0) && published(page) == [true; 4]
+        })
+        .await;
         node.stage.set(&down).unwrap();
         node.page_where("it is down again", |page| up(page) == Some(0.0)).await;
     }
 }
 
-/// What a GPU says of itself, the name of the event, and what ends it.
+/// What a GPU reports of itself, the name of the event, and what ends it.
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_begin_and_end() {
     let node = start(&script()).await;
@@ -211,8 +213,8 @@ async fn conditions_begin_and_end() {
         node.event(&format!("{name} is over"), |e| is(e, name, 0, Some(&uuid))).await;
     }
     for (_, _, name) in cases {
-        let told = node.events().await;
-        assert_eq!(told.iter().filter(|e| is(e, name, 1, None)).count(), 1, "{name}: {told:#?}");
+        let events = node.events().await;
+        assert_eq!(events.iter().filter(|e| is(e, name, 1, None)).count(), 1, "{name}: {events:#?}");
     }
     node.decent();
 }
@@ -281,11 +283,11 @@ async fn released_nothing_of_the_driver_is_held() {
     // When the answer comes it is so already: a reset may follow at once.
     let counts = node.calls();
     assert_eq!(
-        (counts.of(calls::OPEN), counts.of(calls::SAMPLES), counts.of(calls::SETS)),
+        (counts.count(calls::OPEN), counts.count(calls::SAMPLES), counts.count(calls::SETS)),
         (0, 0, 0),
         "{counts:?}"
     );
-    assert_eq!(counts.of("nvmlShutdown"), counts.of("nvmlInit_v2") + counts.of("nvmlInitWithFlags"));
+    assert_eq!(counts.count("nvmlShutdown"), counts.count("nvmlInit_v2") + counts.count("nvmlInitWithFlags"));
     assert!(!holds(&node));
     let page = node.page_where("the GPUs leave the page", |page| powered(page) == 0).await;
     assert_eq!(exposition::value(&page, "stepwatch_exporter_nvml_released", &[]), Some(1.0));
@@ -332,7 +334,7 @@ async fn another_driver_is_loaded() {
     assert_eq!(exposition::value(&page, "gpu_throttled_seconds_total", &reason), Some(0.0));
     node.decent();
     assert!(node.exporter.daemon.terminate().await.unwrap().success());
-    assert_eq!(node.calls().of(calls::OPEN), 0, "it was closed before the end");
+    assert_eq!(node.calls().count(calls::OPEN), 0, "it was closed before the end");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -348,7 +350,7 @@ async fn a_driver_that_comes_late() {
     node.state("gpu", "healthy").await;
 }
 
-/// The health of every GPU is told for its peers to be compared with.
+/// The health of every GPU is published for its peers to be compared with.
 #[tokio::test(flavor = "multi_thread")]
 async fn samples_of_health() {
     let node = start(&script().at(100.0)).await;
@@ -389,7 +391,7 @@ async fn samples_of_health() {
 /// Watches the page until it has seen `passes` more calls of a function that is asked of every GPU;
 /// every page must be so.
 async fn all_pages(node: &Node, passes: u64, so: impl Fn(&str)) {
-    let made = || node.calls().of("nvmlDeviceGetPowerUsage");
+    let made = || node.calls().count("nvmlDeviceGetPowerUsage");
     let enough = made() + passes;
     let watched = poll_until("passes go by", PATIENCE, async || {
         so(&node.page().await);
@@ -410,7 +412,7 @@ async fn a_slow_gpu_is_set_aside_and_the_others_stay() {
         let mut slow = script();
         slow.faults.push(Fault::new("nvmlDevice*", Effect::DelayMs(delay)).on(2));
         node.stage.set(&slow).unwrap();
-        let event = node.event("it is told", |e| is(e, "nvml_stuck", 1, Some(&gpu))).await;
+        let event = node.event("it is reported", |e| is(e, "nvml_stuck", 1, Some(&gpu))).await;
         assert!(event["text"].as_str().is_some_and(|t| t.starts_with("GPU 2 (")), "{event}");
         let page = node.page_where("it is set aside", |page| unresponsive(page) == Some(1.0)).await;
         assert_eq!((powered(&page), exposition::value(&page, "gpu_count", &[])), (3, Some(3.0)), "{page}");
@@ -428,9 +430,9 @@ async fn a_slow_gpu_is_set_aside_and_the_others_stay() {
             powered(page) == 4 && unresponsive(page) == Some(0.0)
         })
         .await;
-        let told = node.events().await;
-        let stuck = |code| told.iter().filter(|e| is(e, "nvml_stuck", code, None)).count();
-        assert_eq!((stuck(1), stuck(0)), (1, 1), "told once: {told:#?}");
+        let events = node.events().await;
+        let stuck = |code| events.iter().filter(|e| is(e, "nvml_stuck", code, None)).count();
+        assert_eq!((stuck(1), stuck(0)), (1, 1), "reported once: {events:#?}");
         node.decent();
     }
 }

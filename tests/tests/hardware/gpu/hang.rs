@@ -34,12 +34,12 @@ fn hangs() -> Duration {
     if std::env::var_os("STEPWATCH_LONG").is_some() { LONG_HANG } else { HANG }
 }
 
-fn told(page: &str) -> Vec<String> {
+fn published(page: &str) -> Vec<String> {
     let stays = |line: &str| STAYS.iter().any(|s| line.starts_with(s));
     of_gpus(page).lines().filter(|l| !stays(l)).map(str::to_owned).collect()
 }
 
-/// A training run that makes a step every so often until it is told to stop.
+/// A training run that makes a step every so often until it is stopped.
 struct Training {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<i64>,
@@ -79,7 +79,7 @@ impl Training {
 struct Scraper<'n> {
     node: &'n Node,
     took: Vec<Duration>,
-    /// The last step that the page knew, and since when.
+    /// The last step on the page, and since when.
     step: (f64, Instant),
     /// The age of the run on the page at its worst.
     stalest: Duration,
@@ -172,21 +172,21 @@ fn stuck_event(event: &Value, code: i64) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_hangs_costs_the_gpus_and_nothing_else() {
-    let script = Script::of(Fleet::H100);
+    let script = Script::for_fleet(Fleet::H100);
     let node = Node::start_with(&script, &library().unwrap(), CONFIG).await;
     let training = Training::start(&node);
     node.page_where("the run is on the page", |page| page.contains("train_step{")).await;
     let patience = Duration::from_secs(20);
     let mut scraper = Scraper::new(&node);
     scraper.until("GPUs and port", patience, |page| page.contains("gpu_sm_active_ratio{")).await;
-    scraper.all(Duration::from_secs(2), |page| assert!(!told(page).is_empty())).await;
+    scraper.all(Duration::from_secs(2), |page| assert!(!published(page).is_empty())).await;
     scraper.figures("while NVML answers");
 
     let mut hang = script.clone();
     hang.faults.push(Fault::new("nvmlDeviceGetPowerUsage", Effect::Hang).on(5));
     node.stage.set(&hang).unwrap();
     let began = Instant::now();
-    let gone = scraper.until("the GPUs leave the page", patience, |page| told(page).is_empty()).await;
+    let gone = scraper.until("the GPUs leave the page", patience, |page| published(page).is_empty()).await;
     scraper.until("the collector is stuck", patience, is_stuck).await;
     let event = node.event("stuck", |e| stuck_event(e, 1)).await;
     assert!(event["text"].as_str().is_some_and(|t| t.contains("nvmlDeviceGetPowerUsage")), "{event}");
@@ -194,7 +194,7 @@ async fn a_call_that_hangs_costs_the_gpus_and_nothing_else() {
     let rest = hangs().saturating_sub(began.elapsed()).max(Duration::from_secs(2));
     scraper
         .all(rest, |page| {
-            assert_eq!(told(page), Vec::<String>::new());
+            assert_eq!(published(page), Vec::<String>::new());
             assert!(is_stuck(page));
             let running = exposition::value(
                 page,
@@ -204,7 +204,7 @@ async fn a_call_that_hangs_costs_the_gpus_and_nothing_else() {
             assert!(running.is_some(), "which call it is");
         })
         .await;
-    assert_eq!(node.calls().of(calls::HANGING), 1, "nobody joined it");
+    assert_eq!(node.calls().count(calls::HANGING), 1, "nobody joined it");
     let max = scraper.figures(&format!("while a call hangs for {:.0?}", began.elapsed()));
 
     node.stage.set(&script).unwrap();
@@ -216,7 +216,7 @@ async fn a_call_that_hangs_costs_the_gpus_and_nothing_else() {
     ));
     scraper
         .until("all of them", patience, |page| {
-            told(page).iter().filter(|l| l.starts_with("gpu_power_limit_watts{")).count() == 8
+            published(page).iter().filter(|l| l.starts_with("gpu_power_limit_watts{")).count() == 8
         })
         .await;
     node.event("not stuck any more", |e| stuck_event(e, 0)).await;
@@ -224,17 +224,17 @@ async fn a_call_that_hangs_costs_the_gpus_and_nothing_else() {
     node.state("gpu", "healthy").await;
     assert!(max < LIMIT, "a scrape took {max:?}");
     assert!(scraper.stalest < FRESH, "the run stood still on the page for {:?}", scraper.stalest);
-    let told = node.events().await;
-    assert_eq!(told.iter().filter(|e| stuck_event(e, 1) && e["again"] != true).count(), 1, "{told:#?}");
+    let events = node.events().await;
+    assert_eq!(events.iter().filter(|e| stuck_event(e, 1) && e["again"] != true).count(), 1, "{events:#?}");
     let last = training.end();
-    let steps = told.iter().filter(|e| e["k"] == "step").count() as i64;
+    let steps = events.iter().filter(|e| e["k"] == "step").count() as i64;
     assert!(steps > 0 && steps <= last);
     node.decent();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_call_may_hang() {
-    let script = Script { count: Some(2), ..Script::of(Fleet::H100) };
+    let script = Script { count: Some(2), ..Script::for_fleet(Fleet::H100) };
     let node = Node::start_with(&script, &library().unwrap(), CONFIG).await;
     for call in [
         "nvmlDeviceGetFieldValues",
@@ -254,13 +254,13 @@ async fn every_kind_of_call_may_hang() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_hangs_from_the_start_and_an_end_while_it_does() {
-    let script = Script::of(Fleet::H100).fault("nvmlInit*", Effect::Hang);
+    let script = Script::for_fleet(Fleet::H100).fault("nvmlInit*", Effect::Hang);
     let began = Instant::now();
     let mut node = Node::start_with(&script, &library().unwrap(), CONFIG).await;
     // Starting does not wait for the driver.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_eq!(node.value("nic_up", &[("device", "eth0")]).await, Some(1.0));
-    assert_eq!(node.calls().of(calls::HANGING), 1);
+    assert_eq!(node.calls().count(calls::HANGING), 1);
     assert_ne!(node.post("/-/nvml/release").await.0, 200, "what hangs is not released, and it is said");
     let began = Instant::now();
     let status = node.exporter.daemon.terminate().await.unwrap();

@@ -36,7 +36,7 @@ fn page(text: &str) -> Page {
 /// GPUs of which each lacks the quantity of its number.
 async fn node(fleet: Fleet, lacking: &[String]) -> Node {
     // A share beyond the whole is none, and the stand-in's grow with the number of the GPU.
-    let mut script = Script { count: Some(GPUS), ..Script::of(fleet).at(NOW) };
+    let mut script = Script { count: Some(GPUS), ..Script::for_fleet(fleet).at(NOW) };
     script = script.all("utilization.gpu", 90u64).all("gpm.2", 88.25).all("nvlink.links", 2u64);
     for (gpu, name) in lacking.iter().enumerate() {
         script = script.absent(gpu, name);
@@ -44,8 +44,8 @@ async fn node(fleet: Fleet, lacking: &[String]) -> Node {
     Node::start_with(&script, &library().unwrap(), QUICK).await
 }
 
-/// Waits until all GPUs say what they have to: slow things, and of each at its own time what it is
-/// profiled for.
+/// Waits until all GPUs have published what they have to: slow things, and of each at its own time
+/// what it is profiled for.
 async fn read(node: &Node, fleet: Fleet, lacking: &[String]) -> Page {
     let lacks = |gpu: usize, name: &str| lacking.get(gpu).is_some_and(|lacks| lacks == name);
     let whole = |page: &Page| {
@@ -64,8 +64,8 @@ fn families(series: &BTreeSet<&String>) -> String {
     names.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-/// What is not the same of a GPU: families that are gone, `+` that are new, `~` that say another
-/// thing.
+/// What is not the same of a GPU: families that are gone, `+` that are new, `~` that have another
+/// value.
 fn cost(was: &BTreeMap<String, String>, is: &BTreeMap<String, String>) -> String {
     let (before, after): (BTreeSet<_>, BTreeSet<_>) = (was.keys().collect(), is.keys().collect());
     let changed = before.intersection(&after).filter(|s| was[**s] != is[**s]).copied().collect();
@@ -83,22 +83,22 @@ async fn costs(fleet: Fleet, names: &[String]) -> String {
     let cost = async |lacking: &[String]| {
         let node = node(fleet, lacking).await;
         let page = read(&node, fleet, lacking).await;
-        let mut told = String::new();
+        let mut lines = String::new();
         for (gpu, uuid) in (0..GPUS).map(|gpu| (gpu, fleet.uuid(gpu))) {
             let (was, is) = (&healthy[&uuid], page.get(&uuid).unwrap_or_else(|| panic!("{uuid} is gone")));
             match lacking.get(gpu) {
-                Some(name) => writeln!(told, "{name}: {}", cost(was, is)).unwrap(),
+                Some(name) => writeln!(lines, "{name}: {}", cost(was, is)).unwrap(),
                 None => assert_eq!(is, was, "{uuid} lacks nothing"),
             }
         }
         assert_eq!(page.get(""), healthy.get(""), "of the node, when GPUs lack {lacking:?}");
         node.decent();
-        told
+        lines
     };
     stream::iter(names.chunks(GPUS - 1)).map(cost).buffered(NODES).collect::<Vec<_>>().await.concat()
 }
 
-/// By whom the others are told apart: without it a GPU is another one, or none.
+/// The calls that identify the others: without it a GPU is another one, or none.
 const IDENTITY: &[&str] = &["pci", "uuid"];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,5 @@
-//! What the page says of a healthy node of each kind: every number that the driver gave, in base
-//! units, under its name.
+//! The page of a healthy node of each kind: every number that the driver gave, in base units, under
+//! its name.
 
 use stepwatch_fake_nvml::{Fault, Fleet, Quantity, Script, library};
 use stepwatch_tests::exposition;
@@ -83,8 +83,10 @@ const COMMON: &[Row] = &[
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_h100() {
     // This driver has power smoothing where later ones count throttling.
-    let smoothing =
-        Script::of(Fleet::H100).at(NOW).all("smoothing.enabled", 1u64).all("smoothing.privilege", 2u64);
+    let smoothing = Script::for_fleet(Fleet::H100)
+        .at(NOW)
+        .all("smoothing.enabled", 1u64)
+        .all("smoothing.privilege", 2u64);
     let node = Node::start(&smoothing).await;
     let page = settled(&node, true, 8).await;
     let gpu = Fleet::H100.uuid(3);
@@ -147,17 +149,17 @@ async fn eight_h100() {
     assert_eq!((gpus("gpu_power_watts"), gpus("gpu_nvlink_up")), (8, 144));
     // Two calls that must never be made of a GPU under load.
     for dear in ["nvmlDeviceGetPcieThroughput", "nvmlDeviceGetGraphicsRunningProcesses_v3"] {
-        assert_eq!(node.calls().of(dear), 0, "{dear}");
+        assert_eq!(node.calls().count(dear), 0, "{dear}");
     }
     node.decent();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_b200_count_nvlink_otherwise() {
-    let mut script = Script::of(Fleet::B200).at(NOW);
+    let mut script = Script::for_fleet(Fleet::B200).at(NOW);
     // 3e-12 on one link, which has also lost symbols.
     script = script.one(2, "nvlink.symbol_ber.5", 0x30c_u64).one(2, "nvlink.symbol_errors.5", 77u64);
-    // It may answer to the counters of the generation before, and say nothing by it.
+    // It may answer to the counters of the generation before, and have no value in them.
     script = script.all("nvlink.transmit_kib", 0u64).all("nvlink.receive_kib", 0u64);
     let node = Node::start(&script).await;
     let page = settled(&node, true, 8).await;
@@ -186,22 +188,23 @@ async fn eight_b200_count_nvlink_otherwise() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn histories_of_error_correction_are_told_to_who_asks() {
-    let script = Script::of(Fleet::B200).at(NOW).one(2, "nvlink.fec.3.17", 44u64);
+async fn histories_of_error_correction_are_published_on_request() {
+    let script = Script::for_fleet(Fleet::B200).at(NOW).one(2, "nvlink.fec.3.17", 44u64);
     let node =
         Node::start_with(&script, &library().unwrap(), "collectors:\n  gpu: {fec_history: true}\n").await;
     let page = settled(&node, false, 8).await;
     let rows: &[Row] = &[("gpu_nvlink_fec_history_total", &[("link", "17"), ("errors", "3")], 44.0)];
     check(&page, &Fleet::B200.uuid(2), rows);
-    let told = |page: &str| page.lines().filter(|l| l.starts_with("gpu_nvlink_fec_history_total")).count();
-    assert_eq!(told(&page), 8 * 18 * 16);
+    let published =
+        |page: &str| page.lines().filter(|l| l.starts_with("gpu_nvlink_fec_history_total")).count();
+    assert_eq!(published(&page), 8 * 18 * 16);
     let reserved = Node::start(&script).await;
-    assert_eq!(told(&settled(&reserved, false, 8).await), 0, "too many to be told unasked");
+    assert_eq!(published(&settled(&reserved, false, 8).await), 0, "too many to be published unasked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_of_an_h200() {
-    let node = Node::start(&Script::of(Fleet::H200Mig).at(NOW)).await;
+    let node = Node::start(&Script::for_fleet(Fleet::H200Mig).at(NOW)).await;
     let sampled = |page: &str| {
         let of = |family: &str| page.lines().filter(|l| l.starts_with(family)).count();
         of("gpu_sm_active_ratio{") == 6 && of("gpu_mig_sm_active_ratio{") == 5
@@ -226,7 +229,7 @@ async fn parts_of_an_h200() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_a100_lacks_what_came_later() {
-    let node = Node::start(&Script::of(Fleet::A100).at(NOW)).await;
+    let node = Node::start(&Script::for_fleet(Fleet::A100).at(NOW)).await;
     let page = settled(&node, false, 8).await;
     let gpu = Fleet::A100.uuid(7);
     let rows: &[Row] = &[
@@ -250,7 +253,7 @@ async fn an_a100_lacks_what_came_later() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_that_older_gpus_retired() {
-    let script = Script { count: Some(1), ..Script::of(Fleet::A100) };
+    let script = Script { count: Some(1), ..Script::for_fleet(Fleet::A100) };
     let script = script.all("retired.single", 3u64).all("retired.double", 1u64).all("retired.pending", 1u64);
     let node = Node::start_with(&script, &library().unwrap(), "").await;
     let page = settled(&node, false, 1).await;
@@ -273,14 +276,14 @@ async fn a_driver_without_a_gpu_and_a_node_without_a_driver() {
     assert!(other.value("nic_up", &[("device", "eth0")]).await.is_some());
 }
 
-/// Everything that a GPU may say, of one GPU of each kind: look at it when it changes.
+/// Everything that a GPU may publish, of one GPU of each kind: look at it when it changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn golden_pages() {
     let fleets =
         [(Fleet::A100, "a100"), (Fleet::H100, "h100"), (Fleet::H200Mig, "h200_mig"), (Fleet::B200, "b200")];
     for (fleet, name) in fleets {
         // All links are alike.
-        let script = Script { count: Some(1), ..Script::of(fleet).at(NOW) }.all("nvlink.links", 2u64);
+        let script = Script { count: Some(1), ..Script::for_fleet(fleet).at(NOW) }.all("nvlink.links", 2u64);
         let node = Node::start(&script).await;
         let family = match fleet {
             Fleet::A100 => "gpu_power_limit_watts{",
@@ -292,13 +295,13 @@ async fn golden_pages() {
     }
 }
 
-/// Ways to say that one does not know.
+/// Values with which a driver answers that a number is unknown.
 const SENTINELS: &[u64] = &[0xFFFF_FFFF, u64::MAX, i64::MAX as u64, 0x7FFF_FFFF_FFFF_FFF0];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_known_is_absent() {
-    // One GPU for each way; the numbers are of 32 bits or of 64, and are cut to what they are told
-    // in.
+    // One GPU for each way; the numbers are of 32 bits or of 64, and are cut to the type in which
+    // they are given.
     let names = [
         "power.usage",
         "power.instant",
@@ -334,7 +337,7 @@ async fn what_is_not_known_is_absent() {
     let mut script = Script {
         count: Some(SENTINELS.len() + 1),
         driver: Some("575.57.08".into()),
-        ..Script::of(Fleet::H100).at(NOW)
+        ..Script::for_fleet(Fleet::H100).at(NOW)
     };
     for (gpu, sentinel) in SENTINELS.iter().enumerate() {
         for name in names {
@@ -379,7 +382,7 @@ async fn what_is_not_known_is_absent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_field_that_fails_costs_itself() {
     use stepwatch_fake_nvml::{Code, Effect};
-    let mut script = Script { count: Some(1), ..Script::of(Fleet::H100).at(NOW) };
+    let mut script = Script { count: Some(1), ..Script::for_fleet(Fleet::H100).at(NOW) };
     script.faults.push(Fault::field(186, Effect::Fail(Code::Unknown)));
     script.faults.push(Fault::new("nvmlDeviceGetFabric*", Effect::Fail(Code::NoPermission)));
     script.faults.push(Fault::new("nvmlDeviceGetGpuFabric*", Effect::Fail(Code::NoPermission)));
@@ -407,7 +410,8 @@ async fn an_older_driver_lacks_functions() {
     ];
     let old = stepwatch_fake_nvml::library_without(dir.path(), &lacks).unwrap();
     let node =
-        Node::start_with(&Script { count: Some(1), ..Script::of(Fleet::H100).at(NOW) }, &old, "").await;
+        Node::start_with(&Script { count: Some(1), ..Script::for_fleet(Fleet::H100).at(NOW) }, &old, "")
+            .await;
     let page = settled(&node, true, 1).await;
     let gpu = Fleet::H100.uuid(0);
     absent(&page, &gpu, &["gpu_temperature_margin_celsius"]);

@@ -8,7 +8,7 @@ use stepwatch_tests::{Random, Stack};
 
 use super::World;
 use super::blows::{Blow, begin_life};
-use super::case::{Acked, Case, Hush, Source};
+use super::case::{Acked, Case, Silence, Source};
 use super::people::{ANN, JANE, People, Said};
 
 /// Seconds of a silence that outlasts everything here, whatever is done to the clocks; and of one
@@ -19,7 +19,7 @@ const SHORT: u32 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     Fire,
-    /// Of what is going to be wrong nobody wants to hear; for long or not.
+    /// What is going to be wrong is silenced; for long or not.
     FireSilenced(bool),
     AckByApi,
     AckInSlack,
@@ -146,7 +146,7 @@ impl Hands<'_> {
         some.get(n).copied()
     }
 
-    fn tell(&mut self, what: &str, said: &Said) {
+    fn note(&mut self, what: &str, said: &Said) {
         let said = said.as_ref().map_or("no answer".to_owned(), |(status, _)| status.to_string());
         let life = self.life.load(Ordering::SeqCst);
         self.story.push(format!("   {what}: {said} (life {life}, {})", self.requests()));
@@ -167,7 +167,7 @@ impl Hands<'_> {
         let mut case = Case::new(run.clone(), source);
         if let Some(long) = silenced {
             let said = self.silence(&mut case, long, true).await;
-            self.tell(&format!("{run} silenced before it begins (long: {long})"), &said);
+            self.note(&format!("{run} silenced before it begins (long: {long})"), &said);
         }
         case.holds = true;
         let said = if let Source::Rank(rank) = &case.source {
@@ -177,7 +177,7 @@ impl Hands<'_> {
         } else {
             self.people.alert(&run, true).await
         };
-        self.tell(&format!("{run} begins (alert: {})", case.is_alert()), &said);
+        self.note(&format!("{run} begins (alert: {})", case.is_alert()), &said);
         self.cases.push(case);
     }
 
@@ -190,7 +190,7 @@ impl Hands<'_> {
             Some((200, view)) => {
                 let id = view["id"].as_str().unwrap().to_owned();
                 let (life, requests) = (self.life.load(Ordering::SeqCst), self.requests());
-                case.silences.push(Hush { id, short: !long, first, life, requests });
+                case.silences.push(Silence { id, short: !long, first, life, requests });
             }
             Some((503, _)) | None => case.maybe_silenced = true,
             Some((status, why)) => panic!("{}: a silence is refused with {status}: {why}", case.run),
@@ -261,16 +261,16 @@ impl Hands<'_> {
             Act::Lift => self.lift(i).await,
             Act::Fire | Act::FireSilenced(_) | Act::Reload => None,
         };
-        self.tell(&format!("{act:?} {run}"), &said);
+        self.note(&format!("{act:?} {run}"), &said);
     }
 
     /// Ends one of its silences.
     async fn lift(&mut self, i: usize) -> Said {
         let at = self.cases[i].silences.iter().position(|s| !s.short)?;
-        let hush = self.cases[i].silences.remove(at);
-        // Heard or not, nobody counts on it any more.
+        let silence = self.cases[i].silences.remove(at);
+        // Delivered or not, it is not relied on any more.
         self.cases[i].maybe_silenced = true;
-        let said = self.people.delete(&format!("/api/v1/silences/{}", hush.id)).await;
+        let said = self.people.delete(&format!("/api/v1/silences/{}", silence.id)).await;
         if matches!(said, Some((200, _))) && !self.cases[i].silences.iter().any(|s| !s.short) {
             self.cases[i].maybe_silenced = false;
         }
@@ -288,6 +288,6 @@ impl Hands<'_> {
         std::fs::rename(new, &self.config).unwrap();
         let said = self.people.post("/-/reload", &serde_json::Value::Null).await;
         assert!(said.as_ref().is_none_or(|(status, _)| *status == 200), "a reload is refused: {said:?}");
-        self.tell("reload", &said);
+        self.note("reload", &said);
     }
 }

@@ -13,7 +13,7 @@ use crate::crash_points;
 const HOUR: i64 = 3600;
 /// Longer than the wait for the next level.
 const PAUSE: Duration = Duration::from_millis(1500);
-/// Longer than the alerter believes that a silence of the runs is theirs.
+/// Longer than the alerter attributes a silence of the runs to them.
 const LONG_PAUSE: Duration = Duration::from_millis(10_500);
 
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +21,7 @@ pub(super) enum Blow {
     None,
     /// After so many milliseconds.
     Kill(u64),
-    /// By itself, at the so-manieth pass of a place; killed before to be told so.
+    /// By itself, at the so-manieth pass of a place; killed before so that it can be configured.
     Point(String),
     Freeze(u64, Duration),
     /// The disk is full from then on, for so long.
@@ -101,7 +101,7 @@ impl Blow {
 }
 
 impl World {
-    /// For a death at a crash point it is started anew, and told where to die.
+    /// For a death at a crash point it is started anew, with that point set.
     pub(super) async fn arm(&mut self, blow: &Blow) {
         match blow {
             Blow::Point(point) => {
@@ -152,8 +152,8 @@ impl World {
         self.stack.pagerduty.script().clear();
     }
 
-    /// Slack and PagerDuty misbehave in some rounds, also in the ways in which nobody can know
-    /// whether a message arrived.
+    /// Slack and PagerDuty fail in some rounds, also in the ways in which it is unknown whether a
+    /// message arrived.
     pub(super) fn make_unwell(&mut self) -> String {
         if self.random.unit() > 0.3 {
             return String::new();

@@ -6,12 +6,12 @@ use stepwatch_tests::trainer::{Rank, healthy};
 
 use super::people::Said;
 
-/// Whom it is heard from.
+/// Which program reports it.
 #[derive(Debug)]
 pub(super) enum Source {
     /// A rank whose loss is no number.
     Rank(Rank),
-    /// A Prometheus, which tells it again and again.
+    /// A Prometheus, which sends it again and again.
     Alert,
 }
 
@@ -29,11 +29,11 @@ pub(super) struct Acked {
 
 /// A silence that was confirmed.
 #[derive(Debug, Clone)]
-pub(super) struct Hush {
+pub(super) struct Silence {
     pub(super) id: String,
     /// It ends by itself within seconds.
     pub(super) short: bool,
-    /// PagerDuty and Slack had been told nothing, and nothing was wrong yet.
+    /// PagerDuty and Slack had received nothing, and nothing was wrong yet.
     pub(super) first: bool,
     /// The life of the alerter in which it was confirmed.
     pub(super) life: u32,
@@ -47,25 +47,26 @@ pub(super) struct Case {
     pub(super) source: Source,
     /// What is wrong is wrong still.
     pub(super) holds: bool,
-    /// A person closed it, or nothing is wrong any more: it may be over before anybody was told.
+    /// A person closed it, or nothing is wrong any more: it may be over before anybody was
+    /// notified.
     pub(super) closed: bool,
     pub(super) ended: bool,
     pub(super) id: Option<String>,
     pub(super) acked: Option<Acked>,
-    /// Somebody answered, and nobody knows whether that was heard.
+    /// Somebody answered, and it is unknown whether that was taken.
     pub(super) unsure: bool,
-    /// Somebody answered in PagerDuty, which has yet to be heard here.
+    /// Somebody answered in PagerDuty, which has yet to be delivered here.
     pub(super) by_phone: bool,
-    /// That was heard: it must be taken.
-    pub(super) heard: bool,
+    /// That was delivered: it must be taken.
+    pub(super) delivered: bool,
     /// Somebody once answered, or may have.
     pub(super) ever_answered: bool,
-    /// Whoever had it passed it on, and it may have been called for again.
+    /// The person who had it passed it on, and it may have been called for again.
     pub(super) passed_on: bool,
-    pub(super) silences: Vec<Hush>,
+    pub(super) silences: Vec<Silence>,
     /// Somebody once asked for quiet.
     pub(super) ever_silenced: bool,
-    /// Nobody knows whether a silence is in force.
+    /// It is unknown whether a silence is in force.
     pub(super) maybe_silenced: bool,
     /// The history as it was last seen.
     pub(super) timeline: Vec<Value>,
@@ -83,7 +84,7 @@ impl Case {
             acked: None,
             unsure: false,
             by_phone: false,
-            heard: false,
+            delivered: false,
             ever_answered: false,
             passed_on: false,
             silences: Vec::new(),
@@ -123,8 +124,8 @@ impl Case {
         self.silences.iter().any(|s| !s.short)
     }
 
-    /// Nobody has any reason to be told nothing.
-    pub(super) fn must_be_told(&self) -> bool {
+    /// Nothing holds the notification back.
+    pub(super) fn must_be_notified(&self) -> bool {
         let quiet = self.is_silenced() || self.maybe_silenced || self.ever_answered;
         self.holds && !self.closed && !quiet
     }

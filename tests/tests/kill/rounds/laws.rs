@@ -57,8 +57,13 @@ impl World {
             .filter_map(|s| Some(s["id"].as_str()?.to_owned()))
             .collect();
         for case in &self.cases {
-            for hush in case.silences.iter().filter(|s| !s.short) {
-                assert!(known.contains(&hush.id), "{}: silence {} is lost: {known:?}", case.run, hush.id);
+            for silence in case.silences.iter().filter(|s| !s.short) {
+                assert!(
+                    known.contains(&silence.id),
+                    "{}: silence {} is lost: {known:?}",
+                    case.run,
+                    silence.id
+                );
             }
         }
     }
@@ -109,8 +114,8 @@ impl World {
         let case = &mut self.cases[i];
         let state = detail["state"].as_str().unwrap_or_default();
         let taken = ["acknowledged", "resolved"].contains(&state);
-        let heard = core::mem::take(&mut case.heard);
-        assert!(taken || !heard, "{}: PagerDuty's word is lost: {detail:#}", case.run);
+        let delivered = core::mem::take(&mut case.delivered);
+        assert!(taken || !delivered, "{}: PagerDuty's word is lost: {detail:#}", case.run);
         if core::mem::take(&mut case.unsure) && case.acked.is_none() && state == "acknowledged" {
             let by = detail["acked_by"].as_str().unwrap_or_default().to_owned();
             case.acked = Some(Acked { by, life, requests, in_slack: false });
@@ -133,43 +138,48 @@ impl World {
             case.acked = None;
             return;
         };
-        let told = (answer..case.timeline.len()).find(|n| words(&case.timeline, *n).contains(" notified ("));
-        assert_eq!(told, None, "{}: somebody was told after the answer: {:#?}", case.run, case.timeline);
+        let notified =
+            (answer..case.timeline.len()).find(|n| words(&case.timeline, *n).contains(" notified ("));
+        assert_eq!(
+            notified, None,
+            "{}: somebody was notified after the answer: {:#?}",
+            case.run, case.timeline
+        );
         let calls = self.stack.pagerduty.with(|pd| case.calls(pd, acked.requests));
         let (on_the_way, after) = since(&self.lives, acked.life, calls);
         let calm = on_the_way.len() <= 1 && after.is_empty();
         assert!(calm, "{}: called after the answer {acked:?}: {on_the_way:?}, {after:?}", case.run);
     }
 
-    /// What is silenced is told to nobody: if it was so before it began, never; later, but by what
-    /// was on its way, or because a person asked for more.
+    /// A silenced incident notifies nobody: if it was silenced before it began, never; later, only
+    /// by what was on its way, or because a person asked for more.
     fn quiet_is_kept(&self, i: usize) {
         let case = &self.cases[i];
-        for hush in case.silences.iter().filter(|s| !s.short && !case.passed_on) {
-            let calls = self.stack.pagerduty.with(|pd| case.calls(pd, hush.requests));
-            let (on_the_way, after) = since(&self.lives, hush.life, calls);
+        for silence in case.silences.iter().filter(|s| !s.short && !case.passed_on) {
+            let calls = self.stack.pagerduty.with(|pd| case.calls(pd, silence.requests));
+            let (on_the_way, after) = since(&self.lives, silence.life, calls);
             let calm = on_the_way.len() <= 1 && after.is_empty();
             assert!(
                 calm,
-                "{}: called in {hush:?}: {on_the_way:?}, {after:?}: {:#?}",
+                "{}: called in {silence:?}: {on_the_way:?}, {after:?}: {:#?}",
                 case.run, case.timeline
             );
             let hidden = (0..case.timeline.len()).rfind(|n| {
                 let said = words(&case.timeline, *n);
-                said.starts_with("told to nobody") && said.contains(&hush.id)
+                said.starts_with("told to nobody") && said.contains(&silence.id)
             });
             let mut later = hidden.unwrap_or(case.timeline.len())..case.timeline.len();
-            let told = later.find(|n| words(&case.timeline, *n).contains(" notified ("));
-            assert_eq!(told, None, "{}: told in {hush:?}: {:#?}", case.run, case.timeline);
+            let notified = later.find(|n| words(&case.timeline, *n).contains(" notified ("));
+            assert_eq!(notified, None, "{}: notified in {silence:?}: {:#?}", case.run, case.timeline);
         }
         if !(case.silences.iter().any(|s| s.first && !s.short)) {
             return;
         }
-        assert!(!told(&case.timeline), "{}: told in a silence: {:#?}", case.run, case.timeline);
+        assert!(!notified(&case.timeline), "{}: notified in a silence: {:#?}", case.run, case.timeline);
         let calls = self.stack.pagerduty.with(|pd| case.calls(pd, 0));
         assert_eq!(calls, Vec::<usize>::new(), "{}: PagerDuty was called in a silence", case.run);
         let shown = self.stack.slack.with(|s| message(s, &case.run).is_some());
-        assert!(!shown, "{}: Slack was told in a silence", case.run);
+        assert!(!shown, "{}: Slack was notified in a silence", case.run);
     }
 
     /// An open page that nobody answered has a deadline ahead of it, and not an hour.
@@ -199,11 +209,12 @@ impl World {
         Some(self.people.now().as_millisecond() as f64 / 1000.0 - behind)
     }
 
-    /// Nothing is wrong any more: it ends everywhere, and whoever had to hear of it has, once.
+    /// Nothing is wrong any more: it ends everywhere, and everybody who had to be notified has
+    /// been, once.
     pub(super) async fn settle(&mut self, i: usize) {
         let run = self.cases[i].run.clone();
-        if self.cases[i].must_be_told() {
-            self.until(&format!("{run} to be announced"), i, async |_, detail| told_in(detail)).await;
+        if self.cases[i].must_be_notified() {
+            self.until(&format!("{run} to be announced"), i, async |_, detail| notified_in(detail)).await;
         }
         self.end(i).await;
         self.until(&format!("{run} to be over everywhere"), i, async |w, detail| {
@@ -215,17 +226,17 @@ impl World {
             let late = detail["deliveries"].as_array()?.iter();
             let late =
                 late.filter(|d| !["delivered", "superseded"].contains(&d["state"].as_str().unwrap_or("")));
-            // A clock that jumps takes what Prometheus says past its end, which is told as stale.
+            // A clock that jumps takes what Prometheus sends past its end, which is shown as stale.
             let over =
                 shown.is_none_or(|text| text.to_lowercase().contains("resolved") || text.contains("STALE"));
             (detail["state"] == "resolved" && !open && over && late.count() == 0).then_some(())
         })
         .await;
         self.check().await;
-        self.told_once(&self.cases[i]);
+        self.notified_once(&self.cases[i]);
     }
 
-    fn told_once(&self, case: &Case) {
+    fn notified_once(&self, case: &Case) {
         let id = case.id.as_deref().unwrap_or_default();
         let paged = self.stack.pagerduty.with(|pd| {
             let closed = pd.alerts_about(id).all(|a| a.state == AlertState::Resolved);
@@ -234,20 +245,20 @@ impl World {
         });
         let shown =
             self.stack.slack.with(|s| s.top().filter(|p| p.visible_text().contains(&case.run)).count());
-        let told = told(&case.timeline);
+        let notified = notified(&case.timeline);
         // What was decided may have waited in vain for the end of a silence.
-        let fewest = usize::from(told && !case.ever_silenced);
-        let once = (fewest..=usize::from(told)).contains(&shown);
+        let fewest = usize::from(notified && !case.ever_silenced);
+        let once = (fewest..=usize::from(notified)).contains(&shown);
         assert!(once, "{}: {shown} messages in Slack: {:#?}", case.run, case.timeline);
-        // Whoever answered in time need not be called.
+        // Somebody who answered in time need not be called.
         let fewest = if case.ever_answered { 0 } else { fewest };
-        // Each level, each repeat and each time that somebody passes it on rings anew.
+        // Each level, each repeat and each time that somebody passes it on notifies anew.
         let calls = (0..case.timeline.len()).map(|n| words(&case.timeline, n));
         let calls = calls.filter(|said| said.contains(" notified (") && said.contains("primary")).count();
         let most = calls.max(1);
         assert!((fewest..=most).contains(&paged), "{}: {paged} pages: {:#?}", case.run, case.timeline);
         let excused = case.ever_silenced || case.closed || case.ended || case.ever_answered;
-        assert!(told || excused, "{}: told to nobody: {:#?}", case.run, case.timeline);
+        assert!(notified || excused, "{}: notified to nobody: {:#?}", case.run, case.timeline);
     }
 
     /// Waits until something holds of a case, reviving the alerter as often as it dies.
@@ -278,10 +289,10 @@ fn words(timeline: &[Value], n: usize) -> &str {
     timeline.get(n).and_then(|e| e["what"].as_str()).unwrap_or_default()
 }
 
-fn told(timeline: &[Value]) -> bool {
+fn notified(timeline: &[Value]) -> bool {
     (0..timeline.len()).any(|n| words(timeline, n).contains(" notified ("))
 }
 
-fn told_in(detail: &Value) -> Option<()> {
-    told(detail["timeline"].as_array()?).then_some(())
+fn notified_in(detail: &Value) -> Option<()> {
+    notified(detail["timeline"].as_array()?).then_some(())
 }

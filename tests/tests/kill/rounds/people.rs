@@ -1,5 +1,5 @@
-//! Whoever is outside: people with a shell, with Slack and with PagerDuty, and a Prometheus. They
-//! may find nobody at home.
+//! The outside: people with a shell, with Slack and with PagerDuty, and a Prometheus. They may find
+//! the alerter down.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -14,12 +14,13 @@ use stepwatch_tests::http;
 pub(super) const ANN: &str = "ann";
 pub(super) const JANE: &str = "Jane Doe";
 
-/// How long anybody waits for an answer: longer than the alerter takes to say that it cannot.
+/// How long anybody waits for an answer: longer than the alerter takes to answer that it cannot.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long an alert fires without being told again.
+/// How long an alert fires without being sent again.
 const ALERT_LASTS: SignedDuration = SignedDuration::from_secs(300);
 
-/// What the alerter said, if it said anything: without an answer nobody knows whether it heard.
+/// The alerter's answer, if there was one: without an answer it is unknown whether it took the
+/// request.
 pub(super) type Said = Option<(u16, Value)>;
 
 /// The way to one alerter.
@@ -62,7 +63,7 @@ impl People {
         (said.0 == 200).then_some(said.1)
     }
 
-    /// As Prometheus says it: this alert fires, or is over.
+    /// Posts as Prometheus does that this alert fires, or is over.
     pub(super) async fn alert(&self, run: &str, fires: bool) -> Said {
         let (starts, ends) = (self.now() - ALERT_LASTS, self.now() + ALERT_LASTS);
         let ends = if fires { ends } else { self.now() };
@@ -87,8 +88,8 @@ impl People {
         Self::said(request.body(body)).await
     }
 
-    /// PagerDuty tells what was done there, in order and by its own clock, until one is not taken;
-    /// whether all were.
+    /// PagerDuty sends what was done there, in order and by its own clock, until one is not taken;
+    /// returns whether all were.
     pub(super) async fn pump(&self, pagerduty: &FakePagerDuty) -> bool {
         loop {
             let next = self.pumped.load(Ordering::SeqCst);

@@ -6,7 +6,7 @@ from accelerate import Accelerator
 accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=tiny.FOLDER)
 accelerator.init_trackers("logs")
 model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=tiny.LR if tiny.SICK else 0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=tiny.LR if tiny.BROKEN else 0.1)
 model, optimizer = accelerator.prepare(model, optimizer)
 torch.manual_seed(3)
 rows = []

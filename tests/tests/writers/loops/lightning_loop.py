@@ -24,7 +24,7 @@ class Model(pl.LightningModule):
         self.log("grad_norm", self.weight.grad.norm())
 
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=tiny.LR if tiny.SICK else 0.1)
+        return torch.optim.SGD(self.parameters(), lr=tiny.LR if tiny.BROKEN else 0.1)
 
 
 class Remember(Callback):

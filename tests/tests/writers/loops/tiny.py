@@ -10,8 +10,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 #: Where everything is written, and whether the learning rate is one that no model survives.
 FOLDER = sys.argv[1]
-SICK = "sick" in sys.argv[2:]
-LR = 1e30 if SICK else 1e-3
+BROKEN = "broken" in sys.argv[2:]
+LR = 1e30 if BROKEN else 1e-3
 STEPS = 6
 SENTENCE = "the gradient norm of this run is fine"
 

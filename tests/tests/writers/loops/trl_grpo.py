@@ -9,10 +9,10 @@ calls = 0
 def distinct_words(completions, **_):
     # One that breaks does so at the last step: with a broken model the trainer could generate
     # nothing and would end. Not by NaN, which it takes for no reward. It keeps the loss finite,
-    # too: only the reward tells.
+    # too: only the reward shows it.
     global calls
     calls += 1
-    broken = tiny.SICK and calls == tiny.STEPS
+    broken = tiny.BROKEN and calls == tiny.STEPS
     return [float("inf") if broken else float(len(set(text.split()))) for text in completions]
 
 

@@ -103,7 +103,7 @@ fn evaluations_and_checkpoints_are_no_part_of_the_step() {
 }
 
 #[test]
-fn an_exception_is_told_once_and_is_no_step() {
+fn an_exception_is_published_once_and_is_no_step() {
     let error = |span: &str, what: &str| {
         format!(r#""step":8,"log_type_name":"{span}_error","message":"[step 8] {span}_error: {what}""#)
     };

@@ -1,32 +1,31 @@
-//! Whose steps a log tells, where the launcher put the names of several processes before their
-//! lines.
+//! Which process's steps a log contains, where the launcher put the names of several processes
+//! before their lines.
 //!
 //! * A rank of the job (`3: ` of `srun --label`, `[1,3]<stdout>:` of `mpirun`, PyTorch's
-//!   `[rank3]:`) becomes the rank of the steps, phases and heartbeats that such a line tells of,
-//!   unless the line itself names one. In a log in which one rank alone tells of steps, lines
-//!   without the prefix (the later drawings of a progress bar) are its own, so that its name stays
-//!   the same.
+//!   `[rank3]:`) becomes the rank of the steps, phases and heartbeats on such a line, unless the
+//!   line itself names one. In a log in which one rank alone prints steps, lines without the prefix
+//!   (the later drawings of a progress bar) are its own, so that its name stays the same.
 //! * torchrun's `[default3]:` counts the processes of one node and is no rank of the job, so it
 //!   becomes none. Of several such processes that all print the same steps, the first is believed;
 //!   another one takes its place when it has gone on without it.
-//! * Evaluations, checkpoints, messages and the goodbye speak for the run, whichever rank prints
-//!   them, and get no rank.
+//! * Evaluations, checkpoints, messages and the goodbye are the run's, whichever rank prints them,
+//!   and get no rank.
 
 use std::collections::BTreeMap;
 
 use stepwatch_wire::{Event, Kind};
 
-use crate::clean::Speaker;
+use crate::clean::Origin;
 
-/// Steps that another process of the node must tell of while the believed one is silent, to be
+/// Steps that another process of the node must print while the believed one is silent, to be
 /// believed instead.
 const SILENT_FOR: u32 = 4;
-/// Processes that are told apart.
+/// Processes that are kept apart.
 const MAX_PROCESSES: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Voice {
-    /// Which ranks told of steps so far.
+pub(super) struct Origins {
+    /// Which ranks printed steps so far.
     ranks: Ranks,
     /// Which process of the node is believed.
     process: Option<(u32, u32)>,
@@ -42,7 +41,7 @@ enum Ranks {
     Several,
 }
 
-/// Whether an event comes from a framework and not from us: ours say themselves whose they are.
+/// Whether an event comes from a framework and not from us: ours carry their own rank.
 pub(super) fn is_foreign(e: &Event) -> bool {
     e.rank.is_none() && e.run.is_none()
 }
@@ -51,19 +50,19 @@ fn of_a_rank(kind: Kind) -> bool {
     matches!(kind, Kind::Step | Kind::Hb | Kind::Phase)
 }
 
-impl Voice {
-    /// Puts the rank on what a line of `speaker` says.
-    pub(super) fn name(&self, speaker: Speaker, events: &mut [Event]) {
+impl Origins {
+    /// Sets the rank on the events of a line from `origin`.
+    pub(super) fn name(&self, origin: Origin, events: &mut [Event]) {
         let sole = if let Ranks::One(rank) = self.ranks { rank } else { None };
-        let Some(rank) = speaker.rank.or(sole) else { return };
+        let Some(rank) = origin.rank.or(sole) else { return };
         for e in events.iter_mut().filter(|e| is_foreign(e) && of_a_rank(e.kind)) {
             e.rank = Some(rank);
         }
     }
 
-    /// Takes note of what was said, from `first` on, and takes out the steps of a process that only
+    /// Takes note of the events from `first` on, and takes out the steps of a process that only
     /// repeats another's.
-    pub(super) fn heard(&mut self, speaker: Speaker, events: &mut Vec<Event>, first: usize) {
+    pub(super) fn seen(&mut self, origin: Origin, events: &mut Vec<Event>, first: usize) {
         for e in events[first..].iter().filter(|e| e.kind == Kind::Step) {
             self.ranks = match self.ranks {
                 Ranks::None => Ranks::One(e.rank),
@@ -71,7 +70,7 @@ impl Voice {
                 _ => Ranks::Several,
             };
         }
-        let Some(process) = speaker.process else { return };
+        let Some(process) = origin.process else { return };
         let steps = events[first..].iter().any(|e| e.kind == Kind::Step && is_foreign(e));
         let believed = if steps { self.believes(process) } else { self.process.is_none_or(|p| p == process) };
         if !believed {

@@ -1,4 +1,4 @@
-//! What incidents there are and who was told what, printed as it happens.
+//! What incidents there are and who was notified of what, printed as it happens.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const BODY_WIDTH: usize = 84;
 
 /// What has been printed so far.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Feed {
     incidents: BTreeMap<String, (String, String)>,
     posts: usize,
     /// Edits seen of each message.
@@ -26,11 +26,11 @@ pub(crate) struct Told {
     log: usize,
     /// Seconds from the step that gave it away to the last page.
     pub(crate) delay: Option<f64>,
-    /// As the alerter last told them.
+    /// As the alerter last listed them.
     pub(crate) known: Vec<Value>,
 }
 
-impl Told {
+impl Feed {
     /// Prints what is new until `done` holds; false when `deadline` passes first.
     pub(crate) async fn until(
         &mut self,
@@ -108,8 +108,8 @@ impl Told {
 
 /// Whether every page-severity incident has one PagerDuty alert and one Slack message; in this
 /// state, if one is asked for.
-pub(crate) fn delivered(told: &Told, stack: &Stack, state: Option<AlertState>) -> bool {
-    let pages: Vec<_> = told.known.iter().filter(|i| i["severity"] == "page").collect();
+pub(crate) fn delivered(feed: &Feed, stack: &Stack, state: Option<AlertState>) -> bool {
+    let pages: Vec<_> = feed.known.iter().filter(|i| i["severity"] == "page").collect();
     let (pd, slack) = (stack.pagerduty.state(), stack.slack.state());
     !pages.is_empty()
         && pages.iter().all(|i| {

@@ -1,4 +1,4 @@
-//! What exporters and clients say by themselves: steps, readings, heartbeats.
+//! What exporters and clients send at intervals: steps, readings, heartbeats.
 
 use stepwatch_wire::{Event, Kind as EventKind, Metrics};
 
@@ -22,7 +22,7 @@ impl World {
         job: usize,
         (loss, grad): (f64, f64),
         without: Option<usize>,
-        ears: &mut dyn Listener,
+        listener: &mut dyn Listener,
     ) {
         let mut e = core::mem::replace(&mut self.step, Event::new(EventKind::Step));
         let clock = self.clock();
@@ -54,15 +54,15 @@ impl World {
                     self.at(way, Do::Say { node, event: Box::new(e.clone()) });
                 } else {
                     self.said += 1;
-                    ears.hear(at, &self.nodes[node].source, &e);
+                    listener.receive(at, &self.nodes[node].source, &e);
                 }
             }
         }
         self.step = e;
     }
 
-    /// What exporters and clients say by themselves, once a second.
-    pub(super) fn pulse(&mut self, ears: &mut dyn Listener) {
+    /// What exporters and clients send once a second.
+    pub(super) fn pulse(&mut self, listener: &mut dyn Listener) {
         let second = self.second;
         self.second += 1;
         self.at(1000, Do::Pulse);
@@ -75,14 +75,14 @@ impl World {
                 continue;
             }
             if turn % GPU_EVERY == 0 || turn % NIC_EVERY == 0 {
-                self.read(node, turn, ears);
+                self.read(node, turn, listener);
             }
             if turn % SETUP_EVERY == 0 {
                 let e = self.setup.clone();
                 self.say(0.0, node, e);
             }
             if turn % HEARTBEAT == 0 {
-                self.heartbeats(node, ears);
+                self.heartbeats(node, listener);
             }
         }
     }
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    fn read(&mut self, node: usize, turn: u64, ears: &mut dyn Listener) {
+    fn read(&mut self, node: usize, turn: u64, listener: &mut dyn Listener) {
         let at = self.arrives(2);
         let clock = self.clock();
         let (mut gpu, mut nic) = (self.gpu.clone(), self.nic.clone());
@@ -110,19 +110,19 @@ impl World {
             }
             if turn.is_multiple_of(GPU_EVERY) {
                 words::read_gpu(&mut gpu, n, i, load, &mut self.static_noise);
-                ears.hear(at, &n.source, &gpu);
+                listener.receive(at, &n.source, &gpu);
                 self.said += 1;
             }
             if turn.is_multiple_of(NIC_EVERY) {
                 words::read_nic(&mut nic, n, i, load, clock, &mut self.static_noise);
-                ears.hear(at, &n.source, &nic);
+                listener.receive(at, &n.source, &nic);
                 self.said += 1;
             }
         }
         (self.gpu, self.nic) = (gpu, nic);
     }
 
-    fn heartbeats(&mut self, node: usize, ears: &mut dyn Listener) {
+    fn heartbeats(&mut self, node: usize, listener: &mut dyn Listener) {
         let Some((job, slot)) = self.nodes[node].at else { return };
         let at = self.arrives(1);
         let clock = self.clock();
@@ -135,7 +135,7 @@ impl World {
             e.rank = Some(rank as u32);
             let phase = j.apart.filter(|(apart, _)| *apart == rank).map_or("step", |(_, phase)| phase);
             e.extra.insert("phase_name".into(), words::text(phase));
-            ears.hear(at, &n.source, e);
+            listener.receive(at, &n.source, e);
             self.said += 1;
         }
     }

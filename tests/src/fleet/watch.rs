@@ -99,7 +99,7 @@ impl Default for Watch {
 }
 
 impl Listener for Watch {
-    fn hear(&mut self, at: Ts, source: &str, event: &Event) {
+    fn receive(&mut self, at: Ts, source: &str, event: &Event) {
         self.feed(at, SourceInput::Event { source, event });
     }
 
