@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::DefaultBodyLimit;
 use futures_util::future::BoxFuture;
 use prometheus_client::registry::Registry;
 use rustix::process::Signal;
@@ -25,8 +26,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::api::Api;
 use crate::api::auth::Gate;
+use crate::api::{Api, MAX_ALERTS_BODY};
 use crate::audit::{self, AuditLog, Door, Entry};
 use crate::bulkhead::Bulkhead;
 use crate::calendars::Calendars;
@@ -151,7 +152,8 @@ impl App {
         let (kept, end) = (store.clone(), stopping.clone());
         let outbox = Outbox::start_with(kept, config.receivers, feedback_sender, end, watching);
         outbox.metrics.register(&mut registry);
-        let ingest = Ingest::start(config.plan, cursors, feed_sender, metrics.ingest.clone());
+        let commands = handle.commands.clone();
+        let ingest = Ingest::start(config.plan, cursors, feed_sender, commands, metrics.ingest.clone());
         let calendars = Calendars::start(config.calendars, handle.clone(), metrics.calendars.clone());
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
 
@@ -167,6 +169,7 @@ impl App {
         let router = bulkhead.before(api.router().merge(callbacks.router()));
         let (admin, reloads) = administer(&store, log);
         let router = gate.clone().protect(router.merge(admin.router()));
+        let router = router.layer(DefaultBodyLimit::max(Limits::default().body_bytes));
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
         tokio::spawn(prune(store.clone(), config.file.storage.retention, audit.clone(), stopping.clone()));
         let app = Self {
@@ -326,7 +329,9 @@ fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
     let (needed, gate) = (gate.clone(), gate.clone());
     let pass = Some(Pass::new(move || needed.has_tokens(), move |headers| gate.knows(headers)));
     let hosts = Hosts::new(&file.web, file.external_url.as_deref());
-    let limits = Limits { signed_paths: signed_paths::ALL, pass, hosts, ..Limits::default() };
+    // Alerts come in the largest bodies; each other route has a smaller limit of its own.
+    let body_bytes = MAX_ALERTS_BODY;
+    let limits = Limits { signed_paths: signed_paths::ALL, body_bytes, pass, hosts, ..Limits::default() };
     limits.metrics.register(registry, PROGRAM);
     limits
 }

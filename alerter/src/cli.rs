@@ -25,6 +25,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
@@ -33,6 +34,7 @@ use stepwatch_kit::config::{ConfigError, EXIT_CONFIG, Mistake};
 use stepwatch_kit::logging::{self, LogControl};
 use stepwatch_kit::serve::ListenAddr;
 use stepwatch_kit::shutdown::Shutdown;
+use tokio::runtime::Runtime;
 
 use crate::api::doc;
 use crate::app::{App, Options, RunError, StartError, survive_limits};
@@ -41,6 +43,9 @@ use crate::clock::wall;
 use crate::config::Config;
 use crate::errors::chain;
 use incidents::{Format, json};
+
+/// All state has been stored before this begins.
+const THREADS_END_WITHIN: Duration = Duration::from_secs(1);
 
 /// Watches training runs through their exporters, and notifies people when something is wrong.
 #[derive(Debug, Parser)]
@@ -218,6 +223,14 @@ impl Cli {
             Command::OpenApi => document(out),
         }
     }
+}
+
+/// Runs a command, and does not wait long for what it left in a thread: a read of a file system that
+/// does not answer may never end.
+pub fn to_its_end<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {
+    let done = runtime.block_on(command);
+    runtime.shutdown_timeout(THREADS_END_WITHIN);
+    done
 }
 
 /// Prints what was understood, and the hours to come in which nobody is on call.

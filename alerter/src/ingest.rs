@@ -9,6 +9,7 @@ mod exporters;
 mod groups;
 mod guard;
 mod lines;
+mod loss;
 mod room;
 mod status;
 mod stream;
@@ -39,7 +40,8 @@ pub use status::{SourceSnapshot, SourceTable};
 pub use target::Target;
 
 use crate::metrics::{IngestMetrics, Name, SourceLabel};
-use discovery::{Found, Provider};
+use crate::runtime::Command;
+use discovery::{Found, Hearers, Provider};
 use exporters::Connection;
 use status::SourceStatus;
 use stream::{Puller, StreamLimits};
@@ -92,6 +94,7 @@ struct Entry {
 pub(crate) struct IngestLimits {
     pub stream: StreamLimits,
     pub file_poll: Duration,
+    pub loss_believed_after: Duration,
 }
 
 /// The readers of all sources. Dropping it stops them.
@@ -105,7 +108,8 @@ pub struct Ingest {
 
 impl Default for IngestLimits {
     fn default() -> Self {
-        Self { stream: StreamLimits::default(), file_poll: FILE_POLL }
+        let loss_believed_after = loss::BELIEVED_AFTER;
+        Self { stream: StreamLimits::default(), file_poll: FILE_POLL, loss_believed_after }
     }
 }
 
@@ -142,20 +146,21 @@ impl Entry {
 
 impl Ingest {
     /// Starts reading. `cursors` is how far each source had been read when the state was last
-    /// stored.
+    /// stored. `commands` is told of lists that lose much.
     pub fn start(
         plan: Plan,
         cursors: BTreeMap<String, Cursor>,
         out: mpsc::Sender<Feed>,
+        commands: mpsc::Sender<Command>,
         metrics: IngestMetrics,
     ) -> Self {
-        Self::with_limits(plan, cursors, out, metrics, IngestLimits::default())
+        Self::with_limits(plan, cursors, (out, commands), metrics, IngestLimits::default())
     }
 
     pub(crate) fn with_limits(
         plan: Plan,
         cursors: BTreeMap<String, Cursor>,
-        out: mpsc::Sender<Feed>,
+        (out, commands): (mpsc::Sender<Feed>, mpsc::Sender<Command>),
         metrics: IngestMetrics,
         limits: IngestLimits,
     ) -> Self {
@@ -172,6 +177,7 @@ impl Ingest {
             table: table.clone(),
             limits,
             out,
+            commands,
             queue: Queue::default(),
             metrics,
         };
@@ -215,6 +221,7 @@ struct Manager {
     table: SourceTable,
     limits: IngestLimits,
     out: mpsc::Sender<Feed>,
+    commands: mpsc::Sender<Command>,
     queue: Queue,
     metrics: IngestMetrics,
 }
@@ -257,11 +264,23 @@ impl Manager {
         self.watchers.abort_all();
         self.watchers = JoinSet::new();
         let wanted: BTreeMap<_, _> = self.entries.iter().flat_map(|e| &e.providers).cloned().collect();
+        // Whoever reloads has the lists as they are. A full queue leaves a ticket for a person to
+        // close.
+        for provider in self.found.keys() {
+            let _ = self.commands.try_send(provider.own(None));
+        }
         self.found.retain(|provider, _| wanted.contains_key(provider));
+        let hearers = Hearers {
+            found: found_tx.clone(),
+            commands: self.commands.clone(),
+            table: self.table.clone(),
+            metrics: self.metrics.clone(),
+        };
         for (provider, refresh) in wanted {
             let period =
                 if matches!(provider, Provider::FileSd(_)) { self.limits.file_poll } else { refresh };
-            self.watchers.spawn(provider.watch(period, found_tx.clone(), self.metrics.clone()));
+            let believed_after = self.limits.loss_believed_after;
+            self.watchers.spawn(provider.watch(period, believed_after, hearers.clone()));
         }
     }
 

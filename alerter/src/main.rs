@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use stepwatch_alerter::cli::Cli;
+use stepwatch_alerter::cli::{self, Cli};
 use stepwatch_kit::config::EXIT_CONFIG;
 
 fn main() -> ExitCode {
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         }
     };
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => ExitCode::from(runtime.block_on(cli.main())),
+        Ok(runtime) => ExitCode::from(cli::to_its_end(runtime, cli.main())),
         Err(err) => {
             // Nothing is set up yet that could take it.
             let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("cannot start: {err}\n"));

@@ -212,6 +212,19 @@ async fn cli(args: &[&str]) -> (u8, String, String) {
 }
 
 #[test]
+fn a_thread_that_never_ends_does_not_keep_the_process() {
+    let (keep, stuck) = std::sync::mpsc::channel::<()>();
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let status = to_its_end(runtime, async { tokio::task::spawn_blocking(move || stuck.recv()).id() });
+        sender.send(status)
+    });
+    assert!(ended.recv_timeout(DEADLINE).is_ok());
+    drop(keep);
+}
+
+#[test]
 fn how_it_ended_and_whether_it_comes_back_is_said() {
     let now = Ts(OPENED + 250_000);
     let over = IncidentView { state: State::Resolved, resolved_at: Some(at(100)), ..incident() };

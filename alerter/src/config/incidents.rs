@@ -140,6 +140,7 @@ pub(super) fn warnings(file: &File, warnings: &mut Vec<String>) {
     let names = Names::from_file(file);
     each_matchers(file, &mut |at, list, of_alerts| {
         matchers::unknown_teams(at, list, &names, warnings);
+        matchers::dead_alternatives(at, list, warnings);
         matchers::nearly_ours(at, list, &names, of_alerts, warnings);
     });
     shadowed("routes", &file.routes, warnings);

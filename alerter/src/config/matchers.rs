@@ -60,9 +60,10 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Mistakes in a list of matchers, all of which must hold. Regular expressions may name kinds of
-/// the future; plain values may not. Where the list, or a route above it (`of_alerts`), is about
-/// alerts from outside, labels may have any name.
+/// Mistakes in a list of matchers, all of which must hold. An alternative of a regular expression
+/// may be ahead of the kinds there are; plain values, and the expression as a whole, may not. Where
+/// the list, or what stands above it (`of_alerts`), is about alerts from outside, labels may have
+/// any name.
 pub(super) fn check(
     at: &str,
     matchers: &[String],
@@ -83,15 +84,72 @@ pub(super) fn check(
         if !any_label && !names.has(label) {
             errors.push(format!("{at}[{i}]: matcher {text:?}: {}", names.unknown(label)));
         }
-        let plain = matches!(matcher.op(), Op::Equal | Op::NotEqual);
-        let Some(all) = values(label).filter(|_| plain) else { continue };
-        if !all.contains(&value) {
+        let Some(all) = values(label) else { continue };
+        if !names_any(&matcher, &all) {
+            let what = if matcher.op().is_regex() {
+                format!("a {label} that matches")
+            } else {
+                format!("the {label}")
+            };
             errors.push(format!(
-                "{at}[{i}]: matcher {text:?}: no incident has the {label} {value:?}; those that exist: {}",
+                "{at}[{i}]: matcher {text:?}: no incident has {what} {value:?}; those that exist: {}",
                 all.join(", ")
             ));
         }
     }
+}
+
+/// Whether any of the values is what the matcher asks for, or excludes.
+fn names_any(matcher: &Matcher, values: &[&str]) -> bool {
+    values.iter().any(|value| matcher.holds_of(value) == matcher.op().is_positive())
+}
+
+/// Alternatives of a regular expression that match no value of a label that has a fixed set of
+/// them, beside others that do.
+pub(super) fn dead_alternatives(at: &str, matchers: &[String], warnings: &mut Vec<String>) {
+    let parsed = matchers.iter().enumerate().filter_map(|(i, t)| Some((i, Matcher::parse(t).ok()?)));
+    for (i, matcher) in parsed.filter(|(_, m)| m.op().is_regex()) {
+        let (label, parts) = (matcher.label(), alternatives(matcher.value()));
+        let Some(all) = values(label).filter(|all| parts.len() > 1 && names_any(&matcher, all)) else {
+            continue;
+        };
+        for part in parts {
+            if Matcher::new(label, Op::Regex, part).is_ok_and(|m| !names_any(&m, &all)) {
+                warnings.push(format!(
+                    "{at}[{i}]: no incident has a {label} that matches the alternative {part:?}; those that exist: {}",
+                    all.join(", ")
+                ));
+            }
+        }
+    }
+}
+
+/// The alternatives at the top level of a regular expression; none where flags (`(?i)`) or brackets
+/// in brackets reach across them.
+fn alternatives(regex: &str) -> Vec<&str> {
+    if regex.contains("(?") || regex.contains("[[") {
+        return Vec::new();
+    }
+    let (mut parts, mut from, mut depth, mut class) = (Vec::new(), 0, 0, None);
+    let mut chars = regex.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match (c, class) {
+            ('\\', _) => drop(chars.next()),
+            // The first of a class stands for itself.
+            (']', Some(first)) if at > first => class = None,
+            (_, Some(_)) => {}
+            ('[', None) => class = Some(at + if regex[at..].starts_with("[^") { 2 } else { 1 }),
+            ('(', None) => depth += 1,
+            (')', None) => depth -= 1,
+            ('|', None) if depth == 0 => {
+                parts.push(&regex[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&regex[from..]);
+    parts
 }
 
 /// Whether they match only alerts from outside, which may have any label.
@@ -173,6 +231,44 @@ mod tests {
     }
 
     #[test]
+    fn expressions_that_match_no_value_are_refused() {
+        for text in ["severity=~\"critical|emergency\"", "severity=~pag", "kind!~x", "cause=~\"hardwar\""] {
+            let found = mistakes(text);
+            assert!(found.len() == 1 && found[0].contains("that matches"), "{text}: {found:?}");
+        }
+        assert!(mistakes("severity=~pag")[0].ends_with("those that exist: info, page, ticket"));
+    }
+
+    #[test]
+    fn alternatives_that_match_no_value_are_told() {
+        let told = |text: &str| {
+            let mut warnings = Vec::new();
+            dead_alternatives("routes[0].match", &[text.to_owned()], &mut warnings);
+            warnings
+        };
+        for (text, part) in [
+            ("severity=~\"page|tickets\"", "tickets"),
+            ("severity!~\"page|tickets\"", "tickets"),
+            ("severity=~\"(page|ticket)|inf[|o]x\"", "inf[|o]x"),
+            ("cause=~\"hardware|node|\"", ""),
+        ] {
+            let [warning] = &told(text)[..] else { panic!("{text}: {:?}", told(text)) };
+            assert!(warning.contains(&format!("the alternative {part:?}")), "{text}: {warning}");
+        }
+        for text in [
+            "severity=~\"page|ticket\"",
+            "severity=~\"(page|tickets)\"",
+            "severity=~\"(?i)PAGE|TICKET\"",
+            "severity=~\"pag[e|]|i[^]]fo\"",
+            "severity=~\"critical|emergency\"",
+            "severity=\"page|ticket\"",
+            "run=~\"a|b\"",
+        ] {
+            assert_eq!(told(text), [""; 0], "{text}");
+        }
+    }
+
+    #[test]
     fn a_label_that_no_incident_has_is_refused_with_the_nearest_name() {
         for (text, nearest) in [
             ("sevrity=\"page\"", "severity"),
@@ -218,9 +314,14 @@ mod tests {
 
     #[test]
     fn others_pass() {
-        for text in
-            ["severity=\"page\"", "kind!=hang", "cause=numerics", "run=\"x\"", "kind=~\"gpu.*\"", "kind!~x"]
-        {
+        for text in [
+            "severity=\"page\"",
+            "kind!=hang",
+            "cause=numerics",
+            "run=\"x\"",
+            "kind=~\"gpu.*\"",
+            "kind!~hang",
+        ] {
             assert_eq!(mistakes(text), [""; 0], "{text}");
         }
     }

@@ -1,27 +1,37 @@
 //! Finds exporters: target files, HTTP lists, names in the DNS.
 //!
 //! A provider that cannot answer keeps its last good answer in force: a half-written file or a name
-//! server that restarts must not make a fleet disappear.
+//! server that restarts must not make a fleet disappear. Nor is an answer that leaves most of them
+//! out believed at once (`loss.rs`).
 
 use core::time::Duration;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use futures_util::StreamExt as _;
+use rustix::fs::OFlags;
 use stepwatch_kit::config::Secret;
+use stepwatch_model::Severity;
+use stepwatch_model::time::Span;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::client_builder;
 use super::groups::{MAX_TARGETS, Targets};
+use super::loss::{BELIEVED_ANSWERS, Listed, Notice};
 use super::shown_url;
+use super::status::SourceTable;
 use super::target::Target;
 use crate::errors::innermost;
 use crate::metrics::{IngestMetrics, MechanismLabel, Word};
 use crate::notify::http::{redact, url_secrets};
 use crate::notify::line;
+use crate::runtime::Command;
 
 /// Bytes of one target file or list: 200 for each of the targets that it may have, which is an
 /// address and some labels.
@@ -30,7 +40,9 @@ const MAX_LIST_BYTES: u64 = 4 << 20;
 const MAX_FILES: usize = 1000;
 /// Characters of an error.
 const MAX_ERROR: usize = 300;
-/// Time for a list to arrive, or a name to resolve.
+/// Characters of what a list is called in a ticket.
+const MAX_CHECK: usize = 200;
+/// For a list to arrive, a name to resolve, or all files of a pattern to be read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,9 +66,19 @@ pub(crate) struct Found {
 
 /// A provider's state between two queries.
 enum Asker {
-    Files(Files),
+    Files(Scan),
     List { client: Result<reqwest::Client, String>, url: String, period: Duration },
     Name(String),
+}
+
+/// Whom a provider tells.
+#[derive(Debug, Clone)]
+pub(crate) struct Hearers {
+    pub found: mpsc::Sender<Found>,
+    /// Of a list that loses much while its targets send.
+    pub commands: mpsc::Sender<Command>,
+    pub table: SourceTable,
+    pub metrics: IngestMetrics,
 }
 
 impl Provider {
@@ -77,7 +99,7 @@ impl Provider {
 
     fn asker(&self, period: Duration) -> Asker {
         match self {
-            Self::FileSd(pattern) => Asker::Files(Files::new(pattern.clone())),
+            Self::FileSd(pattern) => Asker::Files(Scan { files: Files::new(pattern.clone()), running: None }),
             Self::HttpSd(url) => {
                 let mut client = client_builder().timeout(ANSWER_TIMEOUT);
                 if url.starts_with("http:") {
@@ -90,10 +112,11 @@ impl Provider {
         }
     }
 
-    /// Asks every `period`, and sends every change to `found`. Runs until dropped or until the
-    /// receiver is closed.
-    pub(crate) async fn watch(self, period: Duration, found: mpsc::Sender<Found>, metrics: IngestMetrics) {
+    /// Asks every `period`, and sends every change. A loss is believed after a while. Runs until
+    /// dropped or until a receiver is closed.
+    pub(crate) async fn watch(self, period: Duration, believed_after: Duration, hearers: Hearers) {
         let mut asker = self.asker(period);
+        let mut listed = Listed::new(believed_after);
         let mut last_sent: Option<(BTreeSet<Target>, bool)> = None;
         let mut last_errors = Vec::new();
         let mut ticks = tokio::time::interval(period);
@@ -101,21 +124,57 @@ impl Provider {
         loop {
             ticks.tick().await;
             let (targets, errors) = asker.ask().await;
-            self.report(&errors, &last_errors, &metrics);
+            self.report(&errors, &last_errors, &hearers.metrics);
             let complete = errors.is_empty();
             last_errors = errors;
             // Without an answer, what was sent last stays in force.
             let Some(targets) = targets else { continue };
+            let sends = |target: &Target| hearers.table.is_up(target.name());
+            let (targets, notice) = listed.take(Instant::now(), targets, sends);
+            if let Some(command) = notice.and_then(|notice| self.note(notice, believed_after))
+                && hearers.commands.send(command).await.is_err()
+            {
+                return;
+            }
             let news = (targets, complete);
             if last_sent.as_ref() == Some(&news) {
                 continue;
             }
             let (targets, complete) = news.clone();
             last_sent = Some(news);
-            if found.send(Found { provider: self.clone(), targets, complete }).await.is_err() {
+            if hearers.found.send(Found { provider: self.clone(), targets, complete }).await.is_err() {
                 return;
             }
         }
+    }
+
+    /// What people hear of a loss, and of its end.
+    fn note(&self, notice: Notice, believed_after: Duration) -> Option<Command> {
+        let (mechanism, subject) = (self.mechanism(), self.subject());
+        let after = Span(believed_after.as_millis() as i64);
+        match notice {
+            Notice::Lost { lost, all, sending } => {
+                let what = format!(
+                    "{mechanism} {subject} leaves out {lost} of its {all} targets, of which {sending} still send"
+                );
+                let then = format!(
+                    "they are watched until it has left them out for {after} and in {BELIEVED_ANSWERS} answers in a row"
+                );
+                tracing::warn!(mechanism, %subject, lost, all, sending, "a list lost targets that still send; {then}");
+                Some(self.own(Some(format!("{what}; {then}, and then no more; reload if that is meant"))))
+            }
+            Notice::Believed => {
+                tracing::warn!(mechanism, %subject, "the targets that the list leaves out are no longer watched");
+                None
+            }
+            Notice::Settled => Some(self.own(None)),
+        }
+    }
+
+    /// What is wrong with the list, or that nothing is.
+    pub(super) fn own(&self, fault: Option<String>) -> Command {
+        let check = format!("targets of {} {}", self.mechanism(), self.subject());
+        Command::Own { check: line(&check, MAX_CHECK), severity: Severity::Ticket, fault }
     }
 
     /// Each error is logged when it appears, and counted every time.
@@ -133,26 +192,44 @@ impl Asker {
     /// The targets, if there is an answer, and the errors.
     async fn ask(&mut self) -> (Option<BTreeSet<Target>>, Vec<String>) {
         let answer = match self {
-            Self::Files(files) => {
-                let mut scan = core::mem::take(files);
-                let scanned = tokio::task::spawn_blocking(move || {
-                    let errors = scan.scan();
-                    (scan, errors)
-                });
-                return match scanned.await {
-                    Ok((scan, errors)) => {
-                        *files = scan;
-                        (Some(files.targets()), errors)
-                    }
-                    Err(e) => (None, vec![format!("the scan failed: {e}")]),
-                };
-            }
+            Self::Files(scan) => return scan.ask().await,
             Self::List { client, url, period } => ask_list(client, url, *period).await,
             Self::Name(name) => ask_name(name).await,
         };
         match answer {
             Ok(targets) => (Some(targets), Vec::new()),
             Err(e) => (None, vec![e]),
+        }
+    }
+}
+
+/// Reads the files of a pattern elsewhere: a file system may keep whoever asks it waiting for ever.
+struct Scan {
+    /// Those of the last scan that ended.
+    files: Files,
+    running: Option<JoinHandle<(Files, Vec<String>)>>,
+}
+
+impl Scan {
+    async fn ask(&mut self) -> (Option<BTreeSet<Target>>, Vec<String>) {
+        // One that has not ended is asked for again, and no further one begins beside it.
+        let running = self.running.get_or_insert_with(|| {
+            let mut files = core::mem::take(&mut self.files);
+            tokio::task::spawn_blocking(move || {
+                let errors = files.scan();
+                (files, errors)
+            })
+        });
+        let Ok(scanned) = tokio::time::timeout(ANSWER_TIMEOUT, running).await else {
+            return (None, vec![format!("the files are not read within {ANSWER_TIMEOUT:?}")]);
+        };
+        self.running = None;
+        match scanned {
+            Ok((files, errors)) => {
+                self.files = files;
+                (Some(self.files.targets()), errors)
+            }
+            Err(e) => (None, vec![format!("the scan failed: {e}")]),
         }
     }
 }
@@ -292,7 +369,13 @@ impl File {
 /// `.json` is JSON, everything else is YAML.
 fn read_groups(path: &Path) -> Result<Vec<Target>, String> {
     let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
+    // To open a pipe would wait for whoever writes to it.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file =
+        std::fs::File::options().read(true).custom_flags(flags).open(path).map_err(|e| e.to_string())?;
+    if !file.metadata().map_err(|e| e.to_string())?.is_file() {
+        return Err("is not a regular file".into());
+    }
     let read = file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
     if read as u64 > MAX_LIST_BYTES {
         return Err(format!("larger than {MAX_LIST_BYTES} bytes"));
@@ -318,6 +401,8 @@ pub(crate) fn fuzz(text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::*;
 
     fn names(files: &Files) -> Vec<String> {
@@ -381,6 +466,34 @@ mod tests {
             let why = read_groups(&path).unwrap_err();
             assert!(why.contains(part), "{name}: {why}");
         }
+    }
+
+    #[test]
+    fn a_pipe_is_an_error_and_keeps_nobody_from_the_other_files() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.yml"), "- targets: [n1]\n").unwrap();
+        let fifo = dir.path().join("c.yml");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let mut files = Files::new(format!("{}/*.yml", dir.path().display()));
+        // A scan that waits is to fail the test, not to keep it.
+        let (sender, scanned) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send((files.scan(), names(&files))));
+        let (errors, names) = scanned.recv_timeout(crate::testing::DEADLINE).unwrap();
+        assert_eq!(errors, [format!("{}: is not a regular file", fifo.display())]);
+        assert_eq!(names, ["n1:9765"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scan_that_does_not_end_is_an_error_and_goes_on() {
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let stuck = tokio::spawn(async { (ended.await.unwrap(), Vec::new()) });
+        let mut scan = Scan { files: Files::default(), running: Some(stuck) };
+        for _ in 0..2 {
+            let (targets, errors) = scan.ask().await;
+            assert_eq!((targets, errors), (None, vec!["the files are not read within 10s".to_owned()]));
+        }
+        end.send(Files::default()).unwrap();
+        assert_eq!(scan.ask().await, (Some(BTreeSet::new()), Vec::new()));
     }
 
     #[tokio::test]

@@ -75,6 +75,10 @@ impl SourceTable {
         self.lock().values().map(|s| s.lock().clone()).collect()
     }
 
+    pub(crate) fn is_up(&self, source: &str) -> bool {
+        self.lock().get(source).is_some_and(|s| s.lock().up)
+    }
+
     pub(crate) fn insert(&self, source: Arc<str>, status: Arc<SourceStatus>) {
         self.lock().insert(source, status);
     }

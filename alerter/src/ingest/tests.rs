@@ -8,12 +8,14 @@ const MS: Duration = Duration::from_millis(1);
 /// Short enough to wait for, long enough for a busy machine to keep a healthy stream up.
 fn limits() -> IngestLimits {
     let backoff = Backoff { first: 5 * MS, longest: 20 * MS };
-    IngestLimits { stream: StreamLimits { silence: DEADLINE, head: DEADLINE, backoff }, file_poll: 10 * MS }
+    let stream = StreamLimits { silence: DEADLINE, head: DEADLINE, backoff };
+    IngestLimits { stream, file_poll: 10 * MS, loss_believed_after: Duration::ZERO }
 }
 
 struct Reading {
     ingest: Ingest,
     feeds: mpsc::Receiver<Feed>,
+    commands: mpsc::Receiver<Command>,
     metrics: IngestMetrics,
 }
 
@@ -30,10 +32,11 @@ impl Reading {
     ) -> Self {
         let cursors = cursors.iter().map(|(s, c)| ((*s).to_owned(), c.parse().unwrap())).collect();
         let (out, feeds) = mpsc::channel(queue);
+        let (own, commands) = mpsc::channel(64);
         let metrics = IngestMetrics::default();
         let plan = Plan::new(exporters).unwrap();
-        let ingest = Ingest::with_limits(plan, cursors, out, metrics.clone(), limits);
-        Self { ingest, feeds, metrics }
+        let ingest = Ingest::with_limits(plan, cursors, (out, own), metrics.clone(), limits);
+        Self { ingest, feeds, commands, metrics }
     }
 
     async fn next(&mut self) -> Feed {
@@ -56,9 +59,20 @@ impl Reading {
         words
     }
 
+    /// The next check of a list, and what is wrong with it.
+    async fn own(&mut self) -> (String, Option<String>) {
+        own(tokio::time::timeout(DEADLINE, self.commands.recv()).await.unwrap().unwrap())
+    }
+
     fn view(&self) -> SourceSnapshot {
         self.ingest.table().views().remove(0)
     }
+}
+
+fn own(command: Command) -> (String, Option<String>) {
+    let Command::Own { check, severity, fault } = command else { panic!("{command:?}") };
+    assert_eq!(severity, stepwatch_model::Severity::Ticket);
+    (check, fault)
 }
 
 fn fixed(targets: &[&FakeExporter]) -> Exporters {
@@ -177,13 +191,7 @@ async fn target_files_come_change_break_and_go() {
     let (a, b) = (FakeExporter::start([]).await, FakeExporter::start([]).await);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("t.json");
-    let list = |targets: &[&FakeExporter]| {
-        let names: Vec<_> = targets.iter().map(|t| format!("\"{}\"", t.name())).collect();
-        // Renamed into place, as every tool that writes such files does.
-        let new = dir.path().join("new");
-        std::fs::write(&new, format!("[{{\"targets\":[{}]}}]", names.join(","))).unwrap();
-        std::fs::rename(&new, &file).unwrap();
-    };
+    let list = |targets: &[&FakeExporter]| list(dir.path(), targets);
     list(&[&a]);
     let glob = format!("{}/*.json", dir.path().display());
     let e = Exporters { file_sd: vec![glob], ..Exporters::default() };
@@ -241,6 +249,47 @@ async fn a_list_over_http_stays_in_force_while_its_server_fails() {
     }
     mode.store(3, Ordering::Relaxed);
     assert_eq!(r.words(1).await, ["gone"]);
+}
+
+/// A target file, renamed into place, as every tool that writes such files does.
+fn list(dir: &std::path::Path, targets: &[&FakeExporter]) {
+    let names: Vec<_> = targets.iter().map(|t| format!("\"{}\"", t.name())).collect();
+    let new = dir.join("new");
+    std::fs::write(&new, format!("[{{\"targets\":[{}]}}]", names.join(","))).unwrap();
+    std::fs::rename(&new, dir.join("t.json")).unwrap();
+}
+
+#[tokio::test]
+async fn an_empty_list_ends_no_stream_before_people_hear_of_it() {
+    let a = FakeExporter::start([]).await;
+    let dir = tempfile::tempdir().unwrap();
+    list(dir.path(), &[&a]);
+    let glob = format!("{}/*.json", dir.path().display());
+    let e = Exporters { file_sd: vec![glob.clone()], ..Exporters::default() };
+    let mut r = Reading::start(core::slice::from_ref(&e), &[], limits());
+    assert_eq!(r.words(1).await, ["up"]);
+    let check = format!("targets of file_sd {glob}");
+    assert_eq!(r.own().await, (check.clone(), None));
+
+    list(dir.path(), &[]);
+    assert_eq!(r.words(1).await, ["gone"]);
+    let (of, fault) = r.commands.try_recv().map(own).unwrap();
+    assert_eq!(of, check);
+    let fault = fault.unwrap();
+    assert!(fault.contains("leaves out 1 of its 1 targets, of which 1 still send"), "{fault}");
+    list(dir.path(), &[&a]);
+    assert_eq!(r.words(1).await, ["up"]);
+    assert_eq!(r.own().await, (check.clone(), None));
+
+    // Whoever reloads has the list as it is.
+    let patient = IngestLimits { loss_believed_after: Duration::from_hours(1), ..limits() };
+    let mut r = Reading::start(core::slice::from_ref(&e), &[], patient);
+    assert_eq!((r.words(1).await, r.own().await), (vec!["up".into()], (check.clone(), None)));
+    list(dir.path(), &[]);
+    assert!(r.own().await.1.is_some());
+    assert!(r.view().up);
+    r.ingest.apply(Plan::new(&[e]).unwrap()).await;
+    assert_eq!((r.own().await, r.words(1).await), ((check, None), vec!["gone".into()]));
 }
 
 #[tokio::test]

@@ -196,7 +196,11 @@ impl Hang {
         // A log does not show why its first two lines were far apart. It may have been an
         // evaluation, and the next one will be as long.
         let seen = if f.heartbeats { f.longest_pause } else { f.longest_pause.max(f.first_gap) };
-        let pause = (3.0 * seen).min(seen + PAUSE_MARGIN);
+        // Timestamps of a resolution r show a pause as up to r shorter, and the silence since the last
+        // line as up to r longer.
+        let coarse = f.time_resolution.secs();
+        let seen = seen + coarse;
+        let pause = coarse + (3.0 * seen).min(seen + PAUSE_MARGIN);
         let secs = (factor * p99).max(pause);
         (Span::from_secs_f64(secs).max(c.floor), "by its own pace")
     }
@@ -264,7 +268,11 @@ fn paced(f: &RunState) -> bool {
 }
 
 fn sentence(f: &RunState, idle: Span, due: &Due) -> Sentence {
+    let coarse = f.time_resolution.secs();
     let usual = f.pace.quantile(0.5).map(|s| {
+        if coarse > 0.0 {
+            return format!("the timestamps of its log are {} apart", seconds(coarse));
+        }
         let every = if f.interval > 1 {
             format!("{} steps usually take", f.interval)
         } else {

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::wire::{MatcherView, PostableAlert, PostableSilence};
 use crate::testing::{DEADLINE, TestApp, wait_for};
@@ -170,6 +171,29 @@ async fn whoever_says_more_than_is_kept_is_heard() {
     let metrics = app.get("/metrics").await.1;
     assert!(metrics.contains("stepwatch_alerter_alerts_cut_total 6"), "{metrics}");
     assert!(metrics.contains("stepwatch_alerter_alerts_invalid_total 0"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_request_has_room_for_all_that_prometheus_sends_at_once() {
+    let app = TestApp::start().await;
+    // Spaces, which cost a test build less than alerts do.
+    let padded = |bytes: usize| format!("{}{}", " ".repeat(bytes), json!([alert("DiskFull", &[])]));
+    assert_eq!(app.post("/api/v2/alerts", JSON, &padded(5 << 20)).await, (200, String::new()));
+    assert_eq!(app.json("/api/v2/alerts").await.as_array().unwrap().len(), 1);
+    // Answered before the body comes.
+    let mut stream = tokio::net::TcpStream::connect(app.url.trim_start_matches("http://")).await.unwrap();
+    let head = format!(
+        "POST /api/v2/alerts HTTP/1.1\r\nhost: x\r\ncontent-type: {JSON}\r\ncontent-length: {}\r\n\r\n",
+        (8 << 20) + 1
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    for path in ["/api/v2/silences", "/api/v1/silences"] {
+        let silence = json!({"matchers": [], "comment": "x".repeat(2 << 20)}).to_string();
+        assert_eq!(app.post(path, JSON, &silence).await.0, 413, "{path}");
+    }
 }
 
 #[tokio::test]
