@@ -23,7 +23,7 @@ use stepwatch_wire::names::metric;
 
 use crate::absent::Nothing;
 use crate::format::{Format, Line, Out, Outcome};
-use crate::{number, tqdm};
+use crate::{number, tags, tqdm};
 use fields::{Field, Unit};
 use names::Meaning;
 
@@ -46,7 +46,7 @@ pub(crate) struct Generic {
     last_step: Option<i64>,
     /// Total of the fractions that have no name.
     total: Option<i64>,
-    /// The loss was there before: its absence means something.
+    /// The loss was there before, under a usual name: its absence means something.
     has_loss: bool,
     /// The last loss was no number.
     lost: bool,
@@ -110,7 +110,7 @@ impl Format for Generic {
             let Some(fields) = fields::scan(text) else { return Outcome::Unmatched };
             values.read(fields.iter());
             self.alone(&fields, text, logged, &mut values);
-            names::evaluates(line.text)
+            names::evaluates(text)
         };
         self.give(values, evaluates, line, out)
     }
@@ -147,7 +147,8 @@ impl Generic {
                 }
             }
         }
-        let fraction = fields.iter().position(|f| f.leads && f.of.is_some() && f.unit == Unit::None);
+        let counts = |f: &Field<'_>| f.of.is_some() && f.unit == Unit::None && (f.leads || is_headed(f));
+        let fraction = fields.iter().position(counts);
         let found =
             fraction.and_then(|at| Some((at, number::whole(fields[at].number.value)?, fields[at].of?)));
         let Some((at, step, total)) = found else { return };
@@ -196,6 +197,7 @@ impl Generic {
             return Outcome::Unmatched;
         };
         values.settle();
+        let of_policy = !evaluates && !self.has_loss && values.policy_stands_for_loss();
         if evaluates {
             values.eval.append(&mut values.train);
         }
@@ -224,7 +226,7 @@ impl Generic {
                 step.saturating_add(i64::from(again))
             }
         };
-        self.has_loss |= loss.is_some() && !evaluates;
+        self.has_loss |= loss.is_some() && !evaluates && !of_policy;
         if loss.is_some() && !evaluates && !values.bar {
             self.shape = shape(line.text);
         }
@@ -328,6 +330,18 @@ impl LineValues {
         }
     }
 
+    /// Gives the loss of the policy the name of the loss, where the line tells none; whether it did.
+    fn policy_stands_for_loss(&mut self) -> bool {
+        if self.train.iter().any(|(name, ..)| name == metric::LOSS) {
+            return false;
+        }
+        let policy = self.train.iter_mut().find(|(name, ..)| tags::is_policy_loss(name));
+        policy.is_some_and(|(name, ..)| {
+            metric::LOSS.clone_into(name);
+            true
+        })
+    }
+
     fn read<'a, 'f: 'a>(&mut self, fields: impl Iterator<Item = &'a Field<'f>>) {
         for f in fields {
             match names::meaning(f.name, f.assigned) {
@@ -401,6 +415,15 @@ fn step_of(f: &Field<'_>, quality: u8) -> Option<(i64, bool)> {
     }
 }
 
+/// Whether a fraction stands behind the header that a trainer gives to the `MetricLogger` of MAE and
+/// DINO: `Training  [  10/125000]  eta: 0:10:00`. `Test: ` and the like are no such word.
+fn is_headed(f: &Field<'_>) -> bool {
+    let trains = ["train", "training"].iter().any(|w| w.eq_ignore_ascii_case(f.name));
+    let behind = f.number.rest.split_once(']').map_or("", |(_, behind)| behind.trim_start());
+    let header = !f.assigned && matches!(names::meaning(f.name, false), Meaning::Custom(_));
+    header && (trains || behind.starts_with("eta: "))
+}
+
 /// A text with its numbers and blanks made alike.
 fn shape(text: &str) -> String {
     let mut shape = String::with_capacity(text.len());
@@ -413,8 +436,9 @@ fn shape(text: &str) -> String {
     shape
 }
 
-/// The text without a date that has no year, or what absl puts before it: `05/29 03:52:45 - `,
-/// `I0706 16:50:26.230209 140110937163584 train.py:12] `; and whether there was any.
+/// The text without a date that has no year, or what absl and DINOv2 put before it: `05/29 03:52:45
+/// - `, `I0706 16:50:26.230209 140110937163584 train.py:12] `, `I20260706 16:50:26 12 dinov2
+/// helpers.py:102] `; and whether there was any.
 fn without_logger(text: &str) -> (&str, bool) {
     let digits = |from: usize, len: usize| {
         text.as_bytes().get(from..from + len).is_some_and(|b| b.iter().all(u8::is_ascii_digit))
@@ -422,7 +446,8 @@ fn without_logger(text: &str) -> (&str, bool) {
     let clock = |at: usize| {
         digits(at, 2) && digits(at + 3, 2) && digits(at + 6, 2) && text.get(at + 2..at + 3) == Some(":")
     };
-    if text.starts_with(['I', 'W', 'E', 'F']) && digits(1, 4) && clock(6) {
+    let dated = digits(1, 4) && (clock(6) || digits(5, 4) && clock(10));
+    if text.starts_with(['I', 'W', 'E', 'F']) && dated {
         return text.split_once("] ").map_or((text, false), |(_, rest)| (rest, true));
     }
     let date = digits(0, 2) && digits(3, 2) && matches!(text.get(2..3), Some("/" | "-")) && clock(6);

@@ -20,8 +20,10 @@ use crate::format::{Format, Line, Out, Outcome};
 use crate::pause::{Evaluation, Saving};
 use crate::{number, python, tags, tqdm};
 
-/// Keys that contain the step itself, some of them as `N/TOTAL`.
-const STEP_KEYS: &[&str] = &["global_step/max_steps", "global_step", "current_steps", "step", "iteration"];
+/// Keys that contain the step itself, some of them as `N/TOTAL`. fairseq's dict, which has a loss
+/// and an epoch too, has `num_updates`.
+const STEP_KEYS: &[&str] =
+    &["global_step/max_steps", "global_step", "current_steps", "step", "iteration", "num_updates"];
 /// Counters of all tokens so far.
 const TOKEN_KEYS: &[&str] = &["num_tokens", "num_input_tokens_seen", "total_tokens", "tokens/total"];
 /// What PPO of TRL logs in place of a loss.
@@ -481,6 +483,19 @@ mod tests {
         let both = "{'loss': 1.0, 'loss/policy_avg': 2.0, 'lr': 0.1, 'epoch': 0.1}";
         assert_eq!(read(&[both])[0].m.get("loss"), Some(1.0), "a loss of its own");
         assert_eq!(read(&["{'loss/policy_avg': 2.0, 'epoch': 0.1}"]), []);
+    }
+
+    #[test]
+    fn fairseq_behind_its_logger_counts_updates() {
+        let (mut r, mut out) = (LogReader::new(None).unwrap(), Vec::new());
+        for (update, n) in [("2.000", "69900"), ("2.001", "70000")] {
+            let line = format!(
+                r#"2026-05-29 03:52:45 | INFO | train_inner | {{"epoch": 3, "update": {update}, "loss": "5.125", "ppl": "12.3", "num_updates": "{n}", "lr": "0.0001", "gnorm": "0.514"}}"#
+            );
+            r.line(&line, &mut out);
+        }
+        let seen: Vec<_> = out.iter().map(|e| (e.step.unwrap(), e.m.get("loss"))).collect();
+        assert_eq!(seen, [(69_900, Some(5.125)), (70_000, Some(5.125))]);
     }
 
     #[test]

@@ -94,6 +94,8 @@ const TABLE: &[Words] = &[
     // detectron2, train_loop.py; MMDetection, checkloss_hook.py.
     loss("loss became infinite or nan"),
     loss("loss become infinite or nan"),
+    // PaddleNLP and PaddleFormers, trainer.py.
+    loss("loss contains inf or nan values"),
     // Keras, terminate_on_nan.py; MindSpore, _loss_monitor.py.
     loss("invalid loss, terminating training"),
     // TensorFlow, basic_session_run_hooks.py.
@@ -109,6 +111,9 @@ const TABLE: &[Words] = &[
     // PyTorch, clip_grad.py; engine.cpp, the detection of anomalies of autograd.
     gradient("for gradients from `parameters` is non-finite"),
     gradient("returned nan values in its"),
+    // And Distributions.cpp: a model that is to be trained on what it generates, and gives no
+    // number.
+    loss("probability tensor contains either"),
     // JAX with jax_debug_nans or jax_debug_infs, api.py; api_util.py and pjit.py, of a function as
     // a whole.
     loss("floatingpointerror: invalid value (nan) encountered in"),

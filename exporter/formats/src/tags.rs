@@ -290,6 +290,13 @@ pub fn own_loss(key: &str) -> Option<u8> {
     })
 }
 
+/// Whether a key is the loss of a policy, which stands for the loss of a run of reinforcement
+/// learning that has none: `actor_loss`, `policy/loss`.
+pub(crate) fn is_policy_loss(key: &str) -> bool {
+    let policy = |word: &str| ["actor", "policy", "pg"].iter().any(|w| w.eq_ignore_ascii_case(word));
+    own_loss(key).is_some() && key.split(['/', '_', '-', '.', ' ']).any(policy)
+}
+
 /// The part of a step whose seconds are under a key.
 pub(crate) fn part(key: &str) -> Option<&str> {
     let bare = bare(key);

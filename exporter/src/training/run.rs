@@ -289,6 +289,9 @@ impl Run {
             self.remarks += 1;
             tracing::warn!(run = %self.name, model = model.name, "MFU: {remark}");
         }
+        if model != self.model {
+            self.mfu.clear(); // the figures are of the model before
+        }
         (self.model, self.model_by) = (model, word);
     }
 
@@ -327,7 +330,11 @@ impl Run {
             named => Dtype::parse(named),
         };
         let name = gpu.configured.or(theirs).or(gpu.detected);
-        self.peak = name.zip(dtype).and_then(|(name, dtype)| peaks::peak(name, dtype));
+        let peak = name.zip(dtype).and_then(|(name, dtype)| peaks::peak(name, dtype));
+        if peak != self.peak {
+            self.mfu.clear(); // the figures are of the peak before
+        }
+        self.peak = peak;
     }
 
     /// Takes a step in; what is left of `event` is for the stream.

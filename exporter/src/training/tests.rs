@@ -163,6 +163,26 @@ fn a_model_without_a_formula_has_a_remark() {
 }
 
 #[test]
+fn the_mfu_of_a_model_goes_with_it() {
+    let mut b = Bench::new();
+    let known = r#"{"k":"hello","run":"r","world":8,"gpu":"H100","model":{"n_params":1e9}}"#;
+    let refused = r#"{"k":"hello","run":"r","model":{"model_type":"jamba","n_params":1e9}}"#;
+    let mut step = 0;
+    let mut ratio = |b: &mut Bench, hello: &str| {
+        step += 1;
+        b.http(hello);
+        b.http(&format!(r#"{{"k":"step","run":"r","step":{step},"m":{{"tokens":8e4,"step_time":1}}}}"#));
+        b.page().get(&f::MFU, &["r", "6n"])
+    };
+    assert!(ratio(&mut b, known).is_some());
+    b.http(known);
+    assert!(b.page().get(&f::MFU, &["r", "6n"]).is_some(), "the same model again");
+    assert_eq!(ratio(&mut b, refused), None, "the speed is of another model");
+    assert!(ratio(&mut b, known).is_some());
+    assert_eq!(ratio(&mut b, &known.replace("H100", "abacus")), None, "no peak is known");
+}
+
+#[test]
 fn nan_is_counted_and_streamed_and_the_gauge_keeps_the_last_number() {
     let mut b = Bench::new();
     b.http(r#"{"k":"step","run":"r","step":1,"loss":2.5}"#);

@@ -83,6 +83,7 @@ const NORMS: &[&str] = &[
     "grad_norm_before_clip",
     "grad_norm_pre_clip",
     "unclipped_grad_norm",
+    "raw_grad_norm",
     "gradient_l2",
 ];
 /// Values of another step than this one.

@@ -69,6 +69,14 @@ const SHAPES: &[(&str, &[&str], &[Want])] = &[
         &[(20, Some(6.9345), None), (40, Some(6.9045), None), (1251, Some(6.8045), None)],
     ),
     (
+        "DINOv2",
+        &[
+            "I20260529 03:52:45 1234 dinov2 helpers.py:102] Training  [    10/125000]  eta: 1 day, 2:03:04  lr: 0.0001 (0.0001)  wd: 0.0400 (0.0400)  total_loss: 11.9012 (11.9512)  dino_local_crops_loss: 5.1 (5.2)  time: 0.702551  data: 0.000123  max mem: 12345",
+            "I20260529 03:52:52 1234 dinov2 helpers.py:102] Training  [    20/125000]  eta: 1 day, 2:03:04  lr: 0.0001 (0.0001)  wd: 0.0400 (0.0400)  total_loss: 11.7313 (11.8512)  dino_local_crops_loss: 5.1 (5.2)  time: 0.707887  data: 0.000123  max mem: 12345",
+        ],
+        &[(10, Some(11.9012), None), (20, Some(11.7313), None)],
+    ),
+    (
         "detectron2",
         &[
             "[05/29 03:52:45 d2.utils.events]:  eta: 1:00:00  iter: 19  total_loss: 5.2  loss_cls: 4.5  loss_box_reg: 0.7  time: 0.2510  data_time: 0.02  lr: 0.0001  max_mem: 3000M",
@@ -139,6 +147,22 @@ const SHAPES: &[(&str, &[&str], &[Want])] = &[
             "03:53:45    INFO Step 11 | Time: 12.34s | Loss: 0.0113 | Entropy: 0.4467 | Mismatch KL: 0.0012 | Grad. Norm: 0.1134 | LR: 1.00e-06 | Throughput: 12345 tokens/s | MFU: 30.1% | Peak Mem.: 60.1/80.0 GiB (75.1%)",
         ],
         &[(10, Some(0.0123), Some(0.1234)), (11, Some(0.0113), Some(0.1134))],
+    ),
+    (
+        "DeepSpeed-Chat",
+        &[
+            "Epoch: 0 | Step: 5 | PPO Epoch: 1 | Actor Loss: 0.1234 | Critic Loss: 0.4321 | Unsupervised Loss: 0.0",
+            "Epoch: 0 | Step: 6 | PPO Epoch: 1 | Actor Loss: 0.1134 | Critic Loss: 0.4221 | Unsupervised Loss: 0.0",
+        ],
+        &[(5, Some(0.1234), None), (6, Some(0.1134), None)],
+    ),
+    (
+        "SkyRL",
+        &[
+            "(skyrl_entrypoint pid=1) 2026-05-29 03:52:45.123 | INFO     | skyrl_train.trainer:train:300 - step: 10, policy_loss: 0.0123, raw_grad_norm: 0.51",
+            "(skyrl_entrypoint pid=1) 2026-05-29 03:53:45.123 | INFO     | skyrl_train.trainer:train:300 - step: 11, policy_loss: 0.0113, raw_grad_norm: 0.41",
+        ],
+        &[(10, Some(0.0123), Some(0.51)), (11, Some(0.0113), Some(0.41))],
     ),
     (
         "slime",

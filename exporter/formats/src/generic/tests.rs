@@ -96,7 +96,7 @@ fn lines_that_people_print() {
             5,
             &[("loss", 2.5), ("mfu_reported", 0.415)],
         ),
-        ("Training step 5, policy_loss: 0.25, kl: 0.01", 5, &[("policy_loss", 0.25), ("kl", 0.01)]),
+        ("Training step 5, policy_loss: 0.25, kl: 0.01", 5, &[("loss", 0.25), ("kl", 0.01)]),
         (
             "Step 5 | Loss: 0.25 | LR: 1.00e-06 | Throughput: 12345 tokens/s | MFU: 30.1%",
             5,
@@ -163,6 +163,47 @@ fn evaluations_are_no_steps() {
         ]
     );
     assert_eq!(e[1].m.get("acc"), Some(0.5));
+}
+
+#[test]
+fn the_policy_stands_for_the_loss_where_a_run_tells_none() {
+    let lost = read(&[
+        "step: 4, policy_loss: 0.25, raw_grad_norm: 0.5",
+        "step: 5, policy_loss: nan, raw_grad_norm: nan",
+    ]);
+    assert_eq!((lost[0].m.get("loss"), lost[0].m.get("grad_norm")), (Some(0.25), Some(0.5)));
+    assert!(lost[1].m.get("loss").unwrap().is_nan() && lost[1].m.get("grad_norm").unwrap().is_nan());
+    let both = read(&[
+        "step 4 | loss 2.5 | policy loss: 0.25",
+        "step 5 | policy loss: 0.25 | kl 0.1",
+        "Validation: step 5 | actor loss: 0.25",
+    ]);
+    let losses: Vec<_> = both.iter().map(|e| (e.kind, e.m.get("loss"))).collect();
+    assert_eq!(losses, [(Kind::Step, Some(2.5)), (Kind::Step, None), (Kind::Eval, None)]);
+    let critic = read(&["step 5 | critic loss: nan | policy_entropy_loss: 0.5"]);
+    assert_eq!(critic[0].m.get("loss"), None, "of another model, and a part");
+}
+
+#[test]
+fn a_header_before_a_fraction_may_be_any_word_but_one_of_an_evaluation() {
+    let steps = |head: &str, behind: &str| {
+        let line = |n: i64| format!("{head}  [{n:>6}/125000]  {behind}loss: 5.1 (5.2)  max mem: 1000");
+        let seen = read(&[&line(10), &line(20)]);
+        seen.iter().map(|e| (e.kind, e.step.unwrap(), e.m.get("loss"))).collect::<Vec<_>>()
+    };
+    let eta = "eta: 1 day, 2:03:04  lr: 0.001 (0.001)  ";
+    let want = [(Kind::Step, 10, Some(5.1)), (Kind::Step, 20, Some(5.1))];
+    let logger = "I20260529 03:52:45 1234 dinov2 helpers.py:102] ";
+    for head in ["Training", "Train", "Pretrain"] {
+        assert_eq!(steps(head, eta), want, "{head}");
+        assert_eq!(steps(&format!("{logger}{head}"), eta), want, "{head}");
+    }
+    assert_eq!(steps("Training", ""), want);
+    for head in ["Test:", "Test", "Eval", "Validation:", "Evaluating", "GPU", "Epoch"] {
+        assert_eq!(steps(head, eta), [], "{head}");
+        assert_eq!(steps(&format!("{logger}{head}"), eta), [], "{head}");
+    }
+    assert_eq!(steps("Fold", ""), [], "it counts something else");
 }
 
 #[test]

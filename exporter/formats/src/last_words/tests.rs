@@ -84,6 +84,11 @@ fn sentences_of_frameworks() {
             (13, "gradient"),
         ),
         ("RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", (13, "gradient")),
+        ("RuntimeError: probability tensor contains either `inf`, `nan` or element < 0", (13, "loss")),
+        (
+            "ValueError: PaddleRecall error(102): LossNan. Loss contains inf or nan values, its value is nan",
+            (13, "loss"),
+        ),
         ("Loss is nan, stopping training", (13, "loss")),
         ("Loss is infinite or NaN!", (13, "loss")),
         ("WARNING: non-finite loss, ending training tensor([nan])", (13, "loss")),
