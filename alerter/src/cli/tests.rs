@@ -157,18 +157,14 @@ fn detail() -> IncidentDetail {
     };
     let mut superseded = delivery(2, "pd", DeliveryState::Superseded, 420);
     superseded.error = Some("already acknowledged".into());
+    let incident = IncidentView {
+        state: State::Acknowledged,
+        acked_by: Some("alice".into()),
+        acked_at: Some(at(425)),
+        next_escalation_at: None,
+        ..incident()
+    };
     IncidentDetail {
-        description: None,
-        links: Vec::new(),
-        advice: None,
-        plan: None,
-        incident: IncidentView {
-            state: State::Acknowledged,
-            acked_by: Some("alice".into()),
-            acked_at: Some(at(425)),
-            next_escalation_at: None,
-            ..incident()
-        },
         timeline: vec![
             entry(0, "engine", "route: routes[0] (severity=\"page\"), levels: 2"),
             TimelineView {
@@ -185,6 +181,7 @@ fn detail() -> IncidentDetail {
             entry(425, "alice", "acknowledged after 7m 5s; escalation stops"),
         ],
         deliveries: vec![chat, primary, superseded, answer],
+        ..facts_of(incident)
     }
 }
 

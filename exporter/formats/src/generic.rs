@@ -330,7 +330,7 @@ impl LineValues {
         }
     }
 
-    /// Gives the loss of the policy the name of the loss, where the line tells none; whether it did.
+    /// Gives the loss of the policy the name of the loss, where the line has none; whether it did.
     fn policy_stands_for_loss(&mut self) -> bool {
         if self.train.iter().any(|(name, ..)| name == metric::LOSS) {
             return false;

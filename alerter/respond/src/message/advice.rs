@@ -88,8 +88,7 @@ fn redone(s: &mut String, cost: &PlanCost) {
 }
 
 fn try_restart(s: &mut String, cost: &PlanCost) {
-    let (Some(lost), Some(now), Some(back)) =
-        (cost.speed_lost, cost.restart_seconds, cost.pays_back_seconds)
+    let (Some(lost), Some(now), Some(back)) = (cost.speed_lost, cost.restart_seconds, cost.pays_back_seconds)
     else {
         return;
     };
