@@ -235,7 +235,7 @@ impl External {
             self.room.change(&firing.alert, 0, wants as isize - had as isize);
             let starts_at = firing.alert.starts_at.min(alert.starts_at);
             let sender = firing.alert.sender.clone();
-            firing.alert = Arc::new(Alert { starts_at, sender, ..(**alert).clone() });
+            firing.alert = Arc::new(Alert { sender, starts_at, ..(**alert).clone() });
             return Taken::Fires;
         }
         if !self.room.fits(&self.config, alert, 1, alert.bytes()) {

@@ -436,9 +436,9 @@ fn shape(text: &str) -> String {
     shape
 }
 
-/// The text without a date that has no year, or what absl and DINOv2 put before it: `05/29 03:52:45
-/// - `, `I0706 16:50:26.230209 140110937163584 train.py:12] `, `I20260706 16:50:26 12 dinov2
-/// helpers.py:102] `; and whether there was any.
+/// The text without what a logger puts before it, and whether there was any: a date that has no
+/// year (`05/29 03:52:45 - `), or the prefix of absl and DINOv2
+/// (`I0706 16:50:26.230209 140110937163584 train.py:12] `).
 fn without_logger(text: &str) -> (&str, bool) {
     let digits = |from: usize, len: usize| {
         text.as_bytes().get(from..from + len).is_some_and(|b| b.iter().all(u8::is_ascii_digit))

@@ -89,7 +89,7 @@ mod tests {
         let mut room = Room::default();
         let mut fill = |severity, token: &str| {
             let alert = alert(severity, token);
-            (0..).find(|_| {
+            (0..100).find(|_| {
                 let full = !room.fits(&config, &alert, 1, 100);
                 if !full {
                     room.change(&alert, 1, 100);
