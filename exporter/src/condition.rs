@@ -236,7 +236,7 @@ mod tests {
                 assert!(alert.contains(&format!("/docs/runbooks/{kind}.md")), "{name}: runbook");
             }
             let named = |alert: &&str| alert.lines().next() == Some(row.rule);
-            assert!(row.rule.is_empty() || alerts.iter().any(|alert| named(&alert)), "no {}", row.rule);
+            assert!(row.rule.is_empty() || alerts.iter().any(named), "no {}", row.rule);
         }
     }
 

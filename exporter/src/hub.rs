@@ -163,7 +163,7 @@ impl Hub {
     /// this exporter may set are its own.
     fn receive(&self, origin: &Origin, event: &mut Event) {
         event.cursor = None;
-        event.uid = None;
+        event.uid.take_if(|_| *origin != Origin::Node);
         event.clean();
         let ours = self.0.node.as_str();
         let foreign = event.node.as_deref().is_some_and(|node| node != ours);

@@ -25,6 +25,7 @@ use crate::batches::Batches;
 use crate::changes::{Before, Changes, RunChange};
 use crate::detectors::DetectorsConfig;
 use crate::fabric::Fabric;
+use crate::node::Claim;
 use crate::placement::Placement;
 use crate::run::FORGET_AFTER;
 
@@ -39,7 +40,7 @@ const LOOK_AGAIN: Span = Span::millis(10);
 
 pub use admission::{Refusal, Refused};
 pub use node::{News, Node};
-use owners::of_several_users;
+use owners::{of_several_users, owner_of_job};
 pub use run::{Counters, Run};
 use sources::{Source, Speakers};
 
@@ -484,9 +485,16 @@ impl Directory for Monitor {
     }
 
     fn run_of_job(&self, job: &str) -> Option<String> {
-        let named = self.nodes.values().flat_map(|node| node.state.jobs.runs(job));
+        let claims: Vec<&Claim> = self.nodes.values().filter_map(|node| node.state.jobs.claim(job)).collect();
+        let uid = owner_of_job(&claims)?;
+        let named = claims.iter().filter(|claim| claim.uid == uid).flat_map(|claim| &claim.runs);
         let live = named.filter_map(|name| self.runs.get(name)).filter(|run| run.state.ended.is_none());
-        let live: Vec<&Run> = live.collect();
+        let mut live: Vec<&Run> = live.collect();
+        // Programs of root may be in the job of a user, and are none of that user's runs.
+        let is_own = |run: &&Run| run.tellers.uid == uid;
+        if live.iter().any(is_own) {
+            live.retain(is_own);
+        }
         let one = live.first().filter(|_| !of_several_users(live.iter().copied()));
         one.map(|run| run.state.name.clone())
     }

@@ -219,7 +219,7 @@ impl Api {
                 description: described.map(|fact| fact.text.clone()),
                 links: m.links.clone(),
                 advice: m.details.advice.clone(),
-                plan: m.details.plan.clone(),
+                plan: m.details.plan.as_deref().cloned(),
             };
         }
         let alert = self.alert_of(record);

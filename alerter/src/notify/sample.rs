@@ -90,7 +90,7 @@ pub(crate) fn details(now: Ts) -> Details {
         }),
         cost: Some(Cost { per_gpu_hour: 2.56, per_hour: 1310.72, so_far: 4.37 }),
         advice: Some("roll back to step 12000".into()),
-        plan: Some(plan()),
+        plan: Some(Box::new(plan())),
         level: 1,
         returns: 1,
         acknowledged_by: Some("alice".into()),

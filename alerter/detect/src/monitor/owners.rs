@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use super::admission::{RANK_HELD, Refusal};
 use super::run::Run;
 use super::{KEEP_ENDED, Key, Monitor, Record};
+use crate::node::Claim;
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Change, Context, Detected, Finding, Kind, Origin, RunSummary, Scope, Severity};
 use stepwatch_wire::Kind as EventKind;
@@ -25,6 +26,19 @@ pub(super) fn of_several_users<'a>(runs: impl IntoIterator<Item = &'a Run>) -> b
     let mut users = runs.into_iter().map(|run| run.reporters.uid);
     let first = users.next();
     users.any(|user| Some(user) != first)
+}
+
+/// Whose a job is by what the nodes say of it. What control groups show goes before what the
+/// environment of a process names, for anybody can name a job there: of those, who named it first.
+/// `None` if nobody speaks of it, or control groups show it of several users: clusters may have
+/// jobs of one number. Root is none of them: where a job has just begun, only root's programs run.
+pub(super) fn owner_of_job(claims: &[&Claim]) -> Option<Option<u32>> {
+    let attested = claims.iter().filter(|claim| claim.attested).filter_map(|claim| claim.uid);
+    let mut attested = attested.filter(|uid| *uid != 0);
+    match attested.next() {
+        Some(uid) => attested.all(|other| other == uid).then_some(Some(uid)),
+        None => claims.iter().min_by_key(|claim| (!claim.attested, claim.since)).map(|claim| claim.uid),
+    }
 }
 
 impl Run {

@@ -1,5 +1,6 @@
 //! The jobs that a scheduler runs on a node.
 
+use core::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -26,8 +27,19 @@ struct Job {
     /// `job 4711 of bob on slurm`.
     text: String,
     last: Ts,
-    /// Those that the exporter saw in it.
-    runs: Vec<String>,
+    claim: Claim,
+}
+
+/// What a node says of whose a job is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Claim {
+    pub(crate) uid: Option<u32>,
+    /// A control group of the scheduler shows it, not the environment of a process alone.
+    pub(crate) attested: bool,
+    /// When it was first said.
+    pub(crate) since: Ts,
+    /// Runs that the exporter saw in it.
+    pub(crate) runs: Vec<String>,
 }
 
 impl Jobs {
@@ -36,9 +48,8 @@ impl Jobs {
         self.all.values().next().map(|job| job.text.as_str())
     }
 
-    /// The runs that the exporter saw in a job.
-    pub(crate) fn runs(&self, id: &str) -> impl Iterator<Item = &str> {
-        self.all.get(id).into_iter().flat_map(|job| &job.runs).map(String::as_str)
+    pub(crate) fn claim(&self, id: &str) -> Option<&Claim> {
+        self.all.get(id).map(|job| &job.claim)
     }
 
     /// A job came or went, or is still there; true if that is news.
@@ -55,20 +66,62 @@ impl Jobs {
                 text.push_str(value);
             }
         }
-        if self.all.len() >= MAX_JOBS && !self.all.contains_key(id) {
-            return false;
-        }
         let named = if let Some(Value::List(runs)) = e.extra.get("runs") { runs.as_slice() } else { &[] };
         let runs: Vec<String> =
             named.iter().filter_map(Value::as_str).take(MAX_RUNS).map(str::to_owned).collect();
-        let job = Job { text, last: now, runs };
-        let same = self.all.get(id).is_some_and(|had| had.text == job.text && had.runs == job.runs);
+        let attested = matches!(e.extra.get("attested"), Some(Value::Bool(true)));
+        let had = self.all.get(id);
+        let since = had.filter(|had| had.claim.uid == e.uid).map_or(now, |had| had.claim.since);
+        let job = Job { text, last: now, claim: Claim { uid: e.uid, attested, since, runs } };
+        let same = had.is_some_and(|had| had.text == job.text && had.claim == job.claim);
         self.all.insert(id.to_owned(), job);
-        !same
+        let left_out = (self.all.len() > MAX_JOBS).then(|| self.least(id)).flatten();
+        let is_left_out = left_out.as_deref() == Some(id);
+        left_out.map(|id| self.all.remove(&id));
+        !same && !is_left_out
+    }
+
+    /// The job that gives way: one of the user with the most, or each user could take the places of
+    /// all. Of several it is one that no control group shows, one without a run, the `newest`.
+    fn least(&self, newest: &str) -> Option<String> {
+        let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+        self.all.values().for_each(|job| *counts.entry(job.claim.uid).or_default() += 1);
+        let worth = |(id, Job { claim, .. }): &(&String, &Job)| {
+            let has_run = !claim.runs.is_empty();
+            (Reverse(counts.get(&claim.uid).copied()), claim.attested, has_run, id.as_str() != newest)
+        };
+        self.all.iter().min_by_key(worth).map(|(id, _)| id.clone())
     }
 
     /// Forgets jobs that the node stopped publishing.
     pub(crate) fn age(&mut self, born: Option<Ts>, heard: &Liveness) {
         self.all.retain(|_, job| !is_dropped(born, job.last, heard));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepwatch_wire::Kind;
+
+    use super::*;
+
+    fn take(jobs: &mut Jobs, id: &str, uid: u32, attested: bool) -> bool {
+        let mut e = Event { uid: Some(uid), ..Event::new(Kind::Health) };
+        e.extra.insert("job".into(), Value::Text(id.into()));
+        e.extra.insert("attested".into(), Value::Bool(attested));
+        jobs.take(Ts(0), &e)
+    }
+
+    #[test]
+    fn the_user_with_the_most_jobs_gives_way() {
+        let mut jobs = Jobs::default();
+        for i in 0..2 * MAX_JOBS {
+            assert_eq!(take(&mut jobs, &format!("1{i:02}"), 1001, false), i < MAX_JOBS);
+        }
+        assert!(take(&mut jobs, "1207", 1002, false), "another user has room");
+        assert_eq!((jobs.all.len(), jobs.claim("1207").and_then(|c| c.uid)), (MAX_JOBS, Some(1002)));
+        assert!(!take(&mut jobs, "131", 1001, false), "the first has no more");
+        assert!(take(&mut jobs, "1208", 1001, true), "of one user, what a control group shows stays");
+        assert!(jobs.claim("1207").is_some() && jobs.all.len() == MAX_JOBS);
     }
 }

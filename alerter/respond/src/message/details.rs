@@ -26,7 +26,7 @@ pub struct Details {
     pub advice: Option<String>,
     /// What to do, as data.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub plan: Option<Plan>,
+    pub plan: Option<Box<Plan>>,
     /// Levels of its policies that were told, from 1.
     pub level: u32,
     /// How often it came back.
@@ -102,7 +102,7 @@ impl Details {
             checkpoint: Checkpoint::of(now, r, run),
             cost: Cost::of(now, r, run, config),
             advice: plan.as_ref().map(advice),
-            plan,
+            plan: plan.map(Box::new),
             level: r.level,
             returns: r.flaps,
             acknowledged_by: r.acked_by.clone(),

@@ -8,6 +8,7 @@
 //!
 //! It is no accounting: how long a job may run and what it used is left to the scheduler.
 
+mod claimed;
 mod config;
 mod devices;
 mod environ;
@@ -22,10 +23,12 @@ mod prolog;
 mod proto;
 mod survey;
 
+use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use crate::collector::{CollectError, Collector, Context, Rhythm, Support};
 use crate::samples::Samples;
+use crate::shares;
 pub use config::{Config, KubeletConfig};
 use events::JobEvents;
 pub use families::FAMILIES;
@@ -68,13 +71,11 @@ impl AllocationReader {
         }
     }
 
-    /// Leaves out the jobs of least interest: those without a run, without a GPU.
-    fn limit(&mut self, mut jobs: Vec<Job>) -> Vec<Job> {
-        jobs.sort_by(|a, b| {
-            let weight = |j: &Job| (j.runs.is_empty(), j.devices.is_empty());
-            weight(a).cmp(&weight(b)).then_with(|| a.id.cmp(&b.id))
-        });
-        let over = jobs.split_off(self.config.max_jobs.min(jobs.len()));
+    /// Leaves out jobs of the user with the most, and of those the ones of least interest: those
+    /// without a run, without a GPU.
+    fn limit(&mut self, jobs: Vec<Job>) -> Vec<Job> {
+        let worth = |j: &Job| (!j.runs.is_empty(), !j.devices.is_empty(), Reverse(j.id.clone()));
+        let (jobs, over) = shares::fair(jobs, self.config.max_jobs, |j| j.uid, worth);
         let over: Vec<String> = over.into_iter().map(|j| j.id).collect();
         self.dropped += over.iter().filter(|id| !self.left_out.contains(id)).count() as u64;
         self.left_out = over;

@@ -60,17 +60,16 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
         heard.recv_timeout(options.timeout.as_duration() + GRACE).ok()
     });
     let why = match answer {
-        Some(Ok(line)) => match serde_json::from_str(&line) {
-            Ok(report) => return report,
-            Err(_) => {
-                let ended =
-                    child.wait().map_or_else(|e| e.to_string(), |status| format!("it ended: {status}"));
-                match stderr.and_then(|file| last_line(&file)) {
-                    Some(line) => format!("{ended}: {line}"),
-                    None => ended,
-                }
+        Some(Ok(line)) => {
+            if let Ok(report) = serde_json::from_str(&line) {
+                return report;
             }
-        },
+            let ended = child.wait().map_or_else(|e| e.to_string(), |status| format!("it ended: {status}"));
+            match stderr.and_then(|file| last_line(&file)) {
+                Some(line) => format!("{ended}: {line}"),
+                None => ended,
+            }
+        }
         Some(Err(error)) => error.to_string(),
         None => "it did not answer in time".into(),
     };

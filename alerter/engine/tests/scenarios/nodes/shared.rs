@@ -97,13 +97,53 @@ fn send_alert(b: &mut Bench, labels: &[(&str, &str)]) -> IncidentRecord {
     b.incidents.last().unwrap().clone()
 }
 
+/// The exporter of a node sees a run in a job.
+fn job(node: &str, id: &str, uid: Option<u32>, run: &str) -> Event {
+    let mut e = Event { uid, ..said(EventKind::Health, node, "job", "info", "") };
+    e.extra.insert("job".into(), Value::Text(id.into()));
+    e.extra.insert("runs".into(), Value::List(vec![Value::Text(run.into())]));
+    e
+}
+
+fn attested(mut e: Event) -> Event {
+    e.extra.insert("attested".into(), Value::Bool(true));
+    e
+}
+
+fn run_of_job(b: &mut Bench, name: &str, id: &str) -> String {
+    tell(b, &[("alertname", name), ("slurm_job_id", id)]).run.to_string()
+}
+
+#[test]
+fn an_alert_of_a_job_is_of_the_user_whose_job_it_is() {
+    let mut b = shared(Some(STRANGER));
+    // Another user names the job in an environment, on a node whose name sorts before.
+    b.feed(job("n0", "4711", Some(STRANGER), "scratch-x"));
+    assert_eq!(run_of_job(&mut b, "Named", "4711"), "scratch-x", "nobody else does");
+    b.feed(attested(job("n1", "4711", Some(GENUINE), "llama")));
+    assert_eq!(run_of_job(&mut b, "Attested", "4711"), "llama");
+    b.feed(attested(job("n2", "4711", Some(STRANGER), "scratch-x")));
+    assert_eq!(run_of_job(&mut b, "Both", "4711"), "", "two clusters have a job of that number");
+    // Without control groups it is the first user's.
+    b.feed(job("n1", "4712", Some(GENUINE), "llama"));
+    b.wait(60);
+    b.feed(job("n0", "4712", Some(STRANGER), "scratch-x"));
+    b.feed(job("n1", "4712", Some(GENUINE), "llama"));
+    assert_eq!(run_of_job(&mut b, "First", "4712"), "llama");
+}
+
+#[test]
+fn whoever_names_many_jobs_takes_no_place_of_others() {
+    let mut b = shared(Some(STRANGER));
+    (0..40).for_each(|i| b.feed(job("n1", &format!("1{i:02}"), Some(STRANGER), "scratch-x")));
+    b.feed(job("n1", "4711", Some(GENUINE), "llama"));
+    assert_eq!(run_of_job(&mut b, "Full", "4711"), "llama");
+}
+
 #[test]
 fn an_alert_of_others_reaches_whom_its_own_labels_name() {
     let mut b = shared(Some(STRANGER));
-    let mut jobs = said(EventKind::Health, "n1", "job", "info", "");
-    jobs.extra.insert("job".into(), Value::Text("4711".into()));
-    jobs.extra.insert("runs".into(), Value::List(vec![Value::Text("llama".into())]));
-    b.feed(jobs);
+    b.feed(job("n1", "4711", None, "llama"));
     for (name, labels, run) in [
         ("SwitchDown", [("job", "snmp"), ("instance", "switch-7:161")], ""),
         ("ScrapeDown", [("exported_job", "snmp"), ("team", "net")], ""),

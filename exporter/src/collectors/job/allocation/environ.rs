@@ -135,7 +135,9 @@ impl Facts {
         let asked = pairs.clone().filter(|(key, _)| run_name::is_asked(key));
         let asked = asked.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let env = Variables(pairs.filter(|(key, _)| known(key)).collect());
-        let job = JOBS.iter().find_map(|(key, scheduler)| Some((*scheduler, env.text(&[key])?)));
+        // Ids with a slash are those of pods, which no environment names.
+        let id = |key: &str| env.text(&[key]).filter(|id| !id.contains('/'));
+        let job = JOBS.iter().find_map(|(key, scheduler)| Some((*scheduler, id(key)?)));
         let array = env.text(ARRAY).zip(env.text(ARRAY_TASK)).map(|(job, task)| format!("{job}_{task}"));
         let identity = Identity {
             name: env.text(NAME),
@@ -298,6 +300,7 @@ mod tests {
         assert_eq!(facts_of(&["PBS_JOBID=12.server"]).job, Some((Scheduler::Pbs, "12.server".into())));
         assert_eq!(facts_of(&["LSB_JOBID=9", "LSB_QUEUE=gpu"]).identity.partition.as_deref(), Some("gpu"));
         assert_eq!(facts_of(&["HOME=/root", "SLURM_JOB_ID="]).job, None);
+        assert_eq!(facts_of(&["SLURM_JOB_ID=ml/llama-0"]).job, None, "the id of a pod");
     }
 
     proptest::proptest! {

@@ -67,10 +67,14 @@ impl Job {
             code: Some(1),
             level: Some("info".into()),
             text: Some(self.sentence()),
+            uid: self.uid,
             ..Event::new(Kind::Health)
         };
         let mut say = |key: &str, value: Value| _ = event.extra.insert(key.into(), value);
         say("job", Value::Text(self.id.clone()));
+        if self.attested {
+            say("attested", Value::Bool(true));
+        }
         let texts = [
             ("job_name", &i.name),
             ("user", &i.user),

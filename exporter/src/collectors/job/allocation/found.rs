@@ -10,6 +10,10 @@ use crate::samples::Samples;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) id: String,
+    /// User whose it is.
+    pub(super) uid: Option<u32>,
+    /// A control group shows it, not an environment alone.
+    pub(super) attested: bool,
     pub(super) scheduler: Scheduler,
     pub(super) identity: Identity,
     pub(super) devices: BTreeSet<Device>,
@@ -47,6 +51,8 @@ impl Job {
         };
         Self {
             id: id.to_owned(),
+            uid: None,
+            attested: false,
             scheduler: Scheduler::Kubernetes,
             identity,
             devices: BTreeSet::new(),
@@ -82,7 +88,7 @@ impl Job {
 
 /// Assigns a run whose processes do not report to the job that has its name, if only one job here
 /// does.
-pub(super) fn name_runs(jobs: &mut [Job], followed: impl Fn(&str) -> bool) {
+pub(super) fn name_runs(jobs: &mut [Job]) {
     let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (i, job) in jobs.iter().enumerate() {
         job.named.iter().for_each(|run| owners.entry(run.clone()).or_default().push(i));
@@ -90,9 +96,7 @@ pub(super) fn name_runs(jobs: &mut [Job], followed: impl Fn(&str) -> bool) {
     for (run, owners) in owners {
         let has_job = jobs.iter().any(|j| j.runs.contains(&run));
         if let ([owner], false) = (&owners[..], has_job) {
-            if followed(&run) {
-                jobs[*owner].runs.insert(run);
-            }
+            jobs[*owner].runs.insert(run);
         }
     }
 }

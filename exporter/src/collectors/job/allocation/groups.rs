@@ -105,9 +105,22 @@ pub(super) fn job_of_process(text: &str) -> Option<&str> {
     text.lines().find_map(|line| job_of(line.splitn(3, ':').nth(2)?))
 }
 
-/// The id in a path of Slurm's; other people may call their groups `job_…` too.
+/// The user of that job, where a path names it.
+pub(super) fn uid_of_process(text: &str) -> Option<u32> {
+    let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.find_map(|path| {
+        job_of(path)?;
+        path.split('/').find_map(|part| part.strip_prefix("uid_"))?.parse().ok()
+    })
+}
+
+/// The id in a path of Slurm's; other people may call their groups `job_…` too, and under the slice
+/// that systemd gives a user that user calls groups as they like.
 fn job_of(path: &str) -> Option<&str> {
     let parts = || path.split('/');
+    if parts().any(|part| part == "user.slice") {
+        return None;
+    }
     let slurm = parts().position(|p| p.starts_with("slurm") || p.ends_with("slurmstepd.scope"))?;
     let id = parts().skip(slurm + 1).find_map(|p| p.strip_prefix("job_"))?;
     (!id.is_empty()
@@ -185,6 +198,9 @@ mod tests {
         assert_eq!([v1, v2, pod].map(job_of_process), [Some("7"), Some("1207"), Some("3")]);
         assert_eq!(job_of_process("0::/user.slice/job_9/x"), None, "anybody's");
         assert_eq!(job_of_process("0::/slurm/job_a{b"), None);
+        let own = "0::/user.slice/user-1001.slice/user@1001.service/slurmstepd.scope/job_1207/step_0";
+        assert_eq!(job_of_process(own), None, "made by its user");
+        assert_eq!((uid_of_process(v1), uid_of_process(v2)), (Some(1000), None));
     }
 
     proptest::proptest! {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::claimed::Claimed;
 use super::config::Config;
 use super::devices::{Device, Known};
 use super::environ::{Facts, Identity, Scheduler};
@@ -20,6 +21,7 @@ use crate::gpus::inventory;
 use crate::processes;
 use crate::roots::{self, Roots};
 use crate::training::TrainingProcess;
+use crate::voice::Voice;
 
 /// Processes of one job whose environment is looked at: ranks come before the many workers that
 /// they start.
@@ -36,6 +38,7 @@ pub(super) struct Survey {
     /// Minor numbers of the GPUs that a process had open, and when.
     open: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
     instances: Instances,
+    claimed: Claimed,
     pub(super) unreadable: usize,
     pub(super) unresolved: usize,
     pub(super) unresolved_pods: usize,
@@ -65,6 +68,8 @@ struct Draft {
     uid: Option<u32>,
     runs: BTreeSet<String>,
     in_group: bool,
+    /// A control group of the scheduler shows it, which no user can make.
+    attested: bool,
 }
 
 /// The inputs of one look at the node.
@@ -94,21 +99,25 @@ impl Survey {
                 with_all: group.with_all,
                 uid: group.uid,
                 in_group: true,
+                attested: true,
                 ..Draft::default()
             };
             drafts.insert(id, draft);
         }
         let training = cx.hub.processes();
-        let loose = self.attach(cx.roots, &training, &mut drafts);
+        let loose = self.attach(cx.roots, &training, &mut drafts, now);
         self.prolog(config, &known, &mut drafts);
         self.unreadable = 0;
         self.unresolved = 0;
         let look = Look { roots: cx.roots, known: &known, booted: booted(cx.roots), now };
         let mut jobs: Vec<Job> = drafts.into_iter().map(|(id, draft)| self.job(look, id, draft)).collect();
         for job in &mut jobs {
-            job.named = job.named.iter().map(|run| cx.hub.canonical(run).into_owned()).collect();
+            let named = job.named.iter().map(|run| cx.hub.canonical(run).into_owned());
+            // Whoever gives a process the name of another user's run does not get that run.
+            let theirs = cx.hub.runs_of(Voice::of(job.uid));
+            job.named = named.filter(|run| theirs.contains(run)).collect();
         }
-        name_runs(&mut jobs, |run| cx.hub.follows(run));
+        name_runs(&mut jobs);
         let pods = self.pods(containers, &known);
         jobs.extend(self.jobs_of_pods(look, &pods, &jobs, &loose));
         let nameless = jobs.iter().flat_map(|j| &j.devices).any(|d| d.gpu.starts_with("MIG-"));
@@ -123,23 +132,64 @@ impl Survey {
         roots: &Roots,
         training: &'a [TrainingProcess],
         drafts: &mut BTreeMap<String, Draft>,
+        now: Instant,
     ) -> Vec<&'a TrainingProcess> {
-        let mut loose = Vec::new();
+        let mut others = Vec::new();
         for process in training {
             let group = roots::read(&roots.proc(process.pid.to_string()).join("cgroup")).unwrap_or_default();
-            let by_group = groups::job_of_process(&group).map(|id| (Scheduler::Slurm, id.to_owned()));
-            let by_environ = || self.facts(roots, process.pid)?.job.clone();
-            let Some((scheduler, id)) = by_group.or_else(by_environ) else {
-                loose.push(process);
+            let Some(id) = groups::job_of_process(&group) else {
+                others.push(process);
                 continue;
             };
-            let draft = drafts.entry(id).or_insert_with(|| Draft { scheduler, ..Draft::default() });
+            let new = || Draft { scheduler: Scheduler::Slurm, attested: true, ..Draft::default() };
+            let draft = drafts.entry(id.to_owned()).or_insert_with(new);
+            draft.uid = draft.uid.or_else(|| groups::uid_of_process(&group));
             draft.pids.insert(process.pid);
             if groups::has_all(&group) {
                 draft.with_all.insert(process.pid);
             }
             draft.runs.insert(process.run.clone());
         }
+        for draft in drafts.values_mut() {
+            draft.uid = draft.uid.or_else(|| user_of(roots, &draft.pids));
+        }
+        self.attach_by_environ(roots, others, drafts, now)
+    }
+
+    /// Assigns these to the jobs that their environments name. Anybody can name any job there, so a
+    /// process joins only a job of its own user, or any job if its user is root. A job that no
+    /// control group shows is that of the user who named it first.
+    fn attach_by_environ<'a>(
+        &mut self,
+        roots: &Roots,
+        training: Vec<&'a TrainingProcess>,
+        drafts: &mut BTreeMap<String, Draft>,
+        now: Instant,
+    ) -> Vec<&'a TrainingProcess> {
+        let (mut loose, mut claims) = (Vec::new(), Vec::new());
+        for process in training {
+            let facts = self.facts(roots, process.pid);
+            let started = self.seen.get(&process.pid).map_or(f64::INFINITY, |seen| seen.started);
+            match facts.and_then(|facts| facts.job.clone()) {
+                Some(job) => claims.push((started, process, job)),
+                None => loose.push(process),
+            }
+        }
+        claims.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (_, process, (scheduler, id)) in claims {
+            let user = processes::user(roots, process.pid);
+            let shown = drafts.get(&id).filter(|draft| draft.attested).map(|draft| draft.uid);
+            let owner = shown.unwrap_or_else(|| self.claimed.owner(&id, user, now));
+            if owner != user && !Voice::of(user).is_trusted() {
+                loose.push(process);
+                continue;
+            }
+            let new = || Draft { scheduler, uid: owner, ..Draft::default() };
+            let draft = drafts.entry(id).or_insert_with(new);
+            draft.pids.insert(process.pid);
+            draft.runs.insert(process.run.clone());
+        }
+        self.claimed.forget(now);
         loose
     }
 
@@ -179,7 +229,8 @@ impl Survey {
         facts.retain(|(_, f)| f.identity_of(&id).is_some());
         let mut identity = Identity::default();
         facts.iter().filter_map(|(_, f)| f.identity_of(&id)).for_each(|given| identity.learn(given));
-        identity.user = identity.user.or_else(|| draft.uid.map(|uid| uid.to_string()));
+        let uid = draft.uid.filter(|uid| *uid != 0);
+        identity.user = identity.user.or_else(|| uid.map(|uid| uid.to_string()));
         identity.start = identity.start.or_else(|| Some(booted? + oldest?));
         let (devices, gpus) = if draft.devices.is_empty() {
             self.devices(look, &draft, &facts)
@@ -190,6 +241,8 @@ impl Survey {
         self.unresolved += gpus.saturating_sub(devices.len());
         Job {
             id,
+            uid: draft.uid,
+            attested: draft.attested,
             scheduler: draft.scheduler,
             identity,
             gpus: gpus.max(devices.len()),
@@ -303,6 +356,14 @@ impl Survey {
         self.seen.retain(|pid, _| roots.proc(pid.to_string()).exists());
         self.open.retain(|pid, _| self.seen.contains_key(pid));
     }
+}
+
+/// The user of a job's processes: root only if all are, for programs of root are in the jobs of
+/// users too.
+fn user_of(roots: &Roots, pids: &BTreeSet<u32>) -> Option<u32> {
+    let mut users = pids.iter().take(MAX_READ).filter_map(|pid| processes::user(roots, *pid)).peekable();
+    let first = users.peek().copied();
+    users.find(|uid| *uid != 0).or(first)
 }
 
 /// The GPUs that Slurm gave, by its own variables: to the job's script on the node where that runs,

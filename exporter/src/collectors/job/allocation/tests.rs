@@ -76,6 +76,15 @@ impl Node {
         self.bench.published();
     }
 
+    /// A process of this user, which trains.
+    fn trains_as(&self, uid: u32, pid: u32, run: &str, environ: &[&str]) {
+        self.process(pid, u64::from(pid), environ);
+        self.write(&format!("proc/{pid}/status"), &format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n"));
+        let origin = Origin::Peer(Peer { connection: u64::from(pid), pid: Some(pid), uid });
+        self.bench.hub.publish(origin, Event { rank: Some(pid), ..Event::step(run, 1) });
+        self.bench.published();
+    }
+
     fn reader(&self) -> AllocationReader {
         AllocationReader::new(&self.config)
     }
@@ -161,6 +170,76 @@ fn a_run_that_is_followed_by_its_log_alone_is_its_jobs_by_name() {
     assert_eq!(published.len(), 2, "{published:?}");
     assert_eq!(page.get(&RUN_JOB, &["llama-1", "1"]), Some(1.0));
     assert_eq!(page.get(&RUN_JOB, &["twice-3", "3"]), Some(1.0));
+}
+
+/// Users that no test runs as.
+const ANN: u32 = 4_000_001;
+const BOB: u32 = 4_000_002;
+
+/// The runs of a job.
+fn runs(page: &Samples, job: &str) -> Vec<String> {
+    let of_job = page.iter().filter(|s| s.family.name == RUN_JOB.name && s.labels.get(1) == job);
+    of_job.map(|s| s.labels.get(0).to_owned()).collect()
+}
+
+#[test]
+fn nobody_joins_the_job_of_another_by_an_environment() {
+    let node = Node::new();
+    node.group(&format!("{V2}/job_1207/step_0/user/task_0"), &[99, 100]);
+    // A program that is root is in the group too.
+    node.process(99, 1, &[]);
+    node.write("proc/99/status", "Uid:\t0\t0\t0\t0\n");
+    node.trains_as(BOB, 10, "evil", &["SLURM_JOB_ID=1207", "SLURM_JOB_NAME=mine"]);
+    node.trains_as(ANN, 100, "genuine", &["SLURM_JOB_ID=1207"]);
+    node.trains_as(ANN, 101, "beside", &["SLURM_JOB_ID=1207"]);
+    node.trains_as(0, 102, "of-root", &["SLURM_JOB_ID=1207"]);
+    let page = node.bench.collect(&mut node.reader());
+    assert_eq!(runs(&page, "1207"), ["beside", "genuine", "of-root"]);
+    assert_eq!(page.get(&INFO, &["1207", "", &ANN.to_string(), "", "", "", "", "", "slurm"]), Some(1.0));
+    let [event] = &node.published()[..] else { panic!() };
+    assert_eq!((event.uid, event.extra.get("attested")), (Some(ANN), Some(&Value::Bool(true))));
+}
+
+#[test]
+fn a_job_that_no_group_shows_is_the_first_users() {
+    let node = Node::new();
+    let job = ["SLURM_JOB_ID=1207"];
+    node.trains_as(ANN, 10, "genuine", &job);
+    node.trains_as(BOB, 11, "evil", &job);
+    let mut reader = node.reader();
+    assert_eq!(runs(&node.bench.collect(&mut reader), "1207"), ["genuine"]);
+    let [event] = &node.published()[..] else { panic!() };
+    assert_eq!((event.uid, event.extra.get("attested")), (Some(ANN), None));
+    // Her trainer is started again.
+    std::fs::remove_dir_all(node.path("proc/10")).unwrap();
+    assert!(runs(&node.bench.collect(&mut reader), "1207").is_empty());
+    node.trains_as(ANN, 12, "genuine", &job);
+    assert_eq!(runs(&node.bench.collect(&mut reader), "1207"), ["genuine"]);
+}
+
+#[test]
+fn nobody_names_the_run_of_another_as_that_of_their_job() {
+    let node = Node::new();
+    for (uid, pid, job) in [(ANN, 10, "1207"), (BOB, 11, "1208")] {
+        node.group(&format!("{V2}/job_{job}/step_0/user/task_0"), &[pid]);
+        node.process(pid, 1, &[&format!("SLURM_JOB_ID={job}"), "STEPWATCH_RUN=genuine"]);
+        node.write(&format!("proc/{pid}/status"), &format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n"));
+    }
+    let her_log = Origin::Http(crate::voice::Voice::User(ANN));
+    node.bench.hub.publish(her_log, Event::step("genuine", 1));
+    let page = node.bench.collect(&mut node.reader());
+    assert_eq!((runs(&page, "1207"), runs(&page, "1208")), (vec!["genuine".to_owned()], vec![]));
+}
+
+#[test]
+fn whoever_names_many_jobs_takes_no_room_of_others() {
+    let mut node = Node::new();
+    node.config.max_jobs = 4;
+    for i in 0..8 {
+        node.trains_as(BOB, 10 + i, "evil", &[&format!("SLURM_JOB_ID=10{i}")]);
+    }
+    node.trains_as(ANN, 100, "genuine", &["SLURM_JOB_ID=1207"]);
+    assert_eq!(runs(&node.bench.collect(&mut node.reader()), "1207"), ["genuine"]);
 }
 
 #[test]

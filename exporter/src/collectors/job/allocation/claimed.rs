@@ -1,0 +1,78 @@
+//! Whose a job is that no control group shows: that of the user who named it first.
+//!
+//! It stays theirs for a while after none of their processes names it, or another user would have
+//! it while its trainer is started again.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::shares;
+
+/// A job that its user did not name for so long may be anybody's.
+const KEPT: Duration = Duration::from_mins(15);
+const MAX_JOBS: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct Claimed(BTreeMap<String, Claim>);
+
+#[derive(Debug)]
+struct Claim {
+    uid: Option<u32>,
+    last: Instant,
+}
+
+impl Claimed {
+    /// Whose the job is that a process of `user` names.
+    pub(super) fn owner(&mut self, id: &str, user: Option<u32>, now: Instant) -> Option<u32> {
+        let claim = self.0.entry(id.to_owned()).or_insert(Claim { uid: user, last: now });
+        if claim.uid == user || claim.uid.is_none() || now.saturating_duration_since(claim.last) >= KEPT {
+            *claim = Claim { uid: user, last: now };
+        }
+        claim.uid
+    }
+
+    pub(super) fn forget(&mut self, now: Instant) {
+        self.0.retain(|_, claim| now.saturating_duration_since(claim.last) < KEPT);
+        if self.0.len() > MAX_JOBS {
+            let all = std::mem::take(&mut self.0).into_iter().collect();
+            let (kept, _) = shares::fair(all, MAX_JOBS, |(_, claim)| claim.uid, |(_, claim)| claim.last);
+            self.0 = kept.into_iter().collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANN: Option<u32> = Some(4_000_001);
+    const BOB: Option<u32> = Some(4_000_002);
+
+    #[test]
+    fn a_job_stays_its_users_while_its_trainer_is_started_again() {
+        let begun = Instant::now();
+        let at = |secs| begun + Duration::from_secs(secs);
+        let mut claimed = Claimed::default();
+        assert_eq!(claimed.owner("1207", ANN, at(0)), ANN);
+        assert_eq!(claimed.owner("1207", BOB, at(0)), ANN);
+        claimed.forget(at(800));
+        assert_eq!(claimed.owner("1207", BOB, at(800)), ANN, "while she starts it again");
+        assert_eq!(claimed.owner("1207", ANN, at(801)), ANN);
+        assert_eq!(claimed.owner("1207", BOB, at(1700)), ANN);
+        assert_eq!(claimed.owner("1207", BOB, at(1701)), BOB, "hers is over");
+        claimed.forget(at(2601));
+        assert!(claimed.0.is_empty());
+    }
+
+    #[test]
+    fn whoever_names_many_jobs_takes_no_room_of_others() {
+        let now = Instant::now();
+        let mut claimed = Claimed::default();
+        for i in 0..2 * MAX_JOBS {
+            claimed.owner(&format!("1{i}"), BOB, now);
+        }
+        claimed.owner("7", ANN, now);
+        claimed.forget(now);
+        assert_eq!((claimed.0.len(), claimed.owner("7", BOB, now)), (MAX_JOBS, ANN));
+    }
+}
