@@ -90,4 +90,7 @@ pub fn start(sources: &[SourceConfig], around: &Surroundings, shutdown: &Shutdow
     for source in sources.iter().take(MAX_SOURCES) {
         source.start(around, shutdown);
     }
+    if !sources.is_empty() {
+        tail::sweep(around, shutdown.clone());
+    }
 }

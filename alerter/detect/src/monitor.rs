@@ -491,7 +491,7 @@ impl Directory for Monitor {
         let live = named.filter_map(|name| self.runs.get(name)).filter(|run| run.state.ended.is_none());
         let mut live: Vec<&Run> = live.collect();
         // Programs of root may be in the job of a user, and are none of that user's runs.
-        let is_own = |run: &&Run| run.tellers.uid == uid;
+        let is_own = |run: &&Run| run.reporters.uid == uid;
         if live.iter().any(is_own) {
             live.retain(is_own);
         }

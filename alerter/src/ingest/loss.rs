@@ -123,21 +123,21 @@ mod tests {
         }
     }
 
-    fn lost(lost: usize, all: usize) -> Option<Notice> {
-        Some(Notice::Lost { lost, all, sending: lost })
+    fn lost(lost: usize, all: usize) -> Notice {
+        Notice::Lost { lost, all, sending: lost }
     }
 
     #[test]
     fn an_empty_list_is_believed_after_three_answers_and_five_minutes() {
         let mut list = List::of("a");
-        assert_eq!(list.names(1, "", ""), ("a".into(), lost(1, 1)));
+        assert_eq!(list.names(1, "", ""), ("a".into(), Some(lost(1, 1))));
         assert_eq!(list.names(2, "", ""), ("a".into(), None));
         assert_eq!(list.names(5, "", ""), ("a".into(), None));
         assert_eq!(list.names(6, "", ""), (String::new(), Some(Notice::Believed)));
         assert_eq!(list.names(7, "", ""), (String::new(), None));
         assert_eq!(list.names(8, "a", ""), ("a".into(), Some(Notice::Settled)));
         // Seldom asked, it has to say so three times all the same.
-        assert_eq!(list.names(10, "", ""), ("a".into(), lost(1, 1)));
+        assert_eq!(list.names(10, "", ""), ("a".into(), Some(lost(1, 1))));
         assert_eq!(list.names(20, "", "").0, "a");
         assert_eq!(list.names(30, "", ""), (String::new(), Some(Notice::Believed)));
     }
@@ -145,21 +145,21 @@ mod tests {
     #[test]
     fn a_list_that_names_its_targets_again_is_as_it_was() {
         let mut list = List::of("a b");
-        assert_eq!(list.names(1, "", ""), ("a b".into(), lost(2, 2)));
+        assert_eq!(list.names(1, "", ""), ("a b".into(), Some(lost(2, 2))));
         assert_eq!(list.names(4, "", "").0, "a b");
         assert_eq!(list.names(5, "a b", ""), ("a b".into(), Some(Notice::Settled)));
         // The answers of before do not count.
-        assert_eq!(list.names(6, "", ""), ("a b".into(), lost(2, 2)));
+        assert_eq!(list.names(6, "", ""), ("a b".into(), Some(lost(2, 2))));
         assert_eq!(list.names(7, "", "").0, "a b");
     }
 
     #[test]
     fn more_than_half_of_four_is_much() {
         assert_eq!(List::of("a b c d").names(1, "a b", ""), ("a b".into(), None));
-        assert_eq!(List::of("a b c d").names(1, "a", ""), ("a b c d".into(), lost(3, 4)));
+        assert_eq!(List::of("a b c d").names(1, "a", ""), ("a b c d".into(), Some(lost(3, 4))));
         assert_eq!(List::of("a b c").names(1, "a", ""), ("a".into(), None));
         // What is new is a target at once.
-        assert_eq!(List::of("a b c d").names(1, "e f", ""), ("a b c d e f".into(), lost(4, 4)));
+        assert_eq!(List::of("a b c d").names(1, "e f", ""), ("a b c d e f".into(), Some(lost(4, 4))));
     }
 
     #[test]
@@ -170,16 +170,16 @@ mod tests {
         assert_eq!(List::of("a b c d").names(1, "", "b c d"), ("a b c d".into(), told));
         // They were switched off after they had left the list.
         let mut list = List::of("a b c d");
-        assert_eq!(list.names(1, "", ""), ("a b c d".into(), lost(4, 4)));
+        assert_eq!(list.names(1, "", ""), ("a b c d".into(), Some(lost(4, 4))));
         assert_eq!(list.names(2, "", "a b c d"), (String::new(), Some(Notice::Settled)));
     }
 
     #[test]
     fn a_second_loss_is_held_too() {
         let mut list = List::of("a b c d");
-        assert_eq!(list.names(1, "a", ""), ("a b c d".into(), lost(3, 4)));
+        assert_eq!(list.names(1, "a", ""), ("a b c d".into(), Some(lost(3, 4))));
         list.names(5, "a", "");
         assert_eq!(list.names(6, "a", ""), ("a".into(), Some(Notice::Believed)));
-        assert_eq!(list.names(7, "", ""), ("a".into(), lost(1, 1)));
+        assert_eq!(list.names(7, "", ""), ("a".into(), Some(lost(1, 1))));
     }
 }

@@ -23,6 +23,7 @@ mod pattern;
 mod pending;
 mod rewritten_file;
 mod state;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -51,6 +52,7 @@ use writers::Processes;
 pub use config::{From, TailConfig};
 pub(super) use find::{Candidate, search};
 pub(super) use owner::{is_of_job, names_a_job};
+pub(super) use sweep::start as sweep;
 
 /// Files that one entry follows.
 const MAX_FILES: usize = 256;
@@ -259,6 +261,9 @@ impl Tail {
         self.files.retain(|_, file| {
             let gives_way = over > 0 && file.is_idle(unix);
             over -= usize::from(gives_way);
+            if gives_way {
+                file.give_way(&*self.sink);
+            }
             !gives_way
         });
         let held = self.files.iter().map(|(path, file)| Wants {
@@ -278,7 +283,9 @@ impl Tail {
             let path = match one.what {
                 Ok(candidate) => candidate.path,
                 Err(path) => {
-                    self.files.remove(&path);
+                    if let Some(mut file) = self.files.remove(&path) {
+                        file.give_way(&*self.sink);
+                    }
                     path
                 }
             };
@@ -294,15 +301,15 @@ impl Tail {
         kept.into_iter().filter_map(|one| one.what.ok()).collect()
     }
 
-    /// Finds out whose the files are that are new, or whose writers are gone, before anything more
-    /// is read of them.
+    /// Finds out whose the files are that are new, before they are read, or that go on after their
+    /// writers are gone, before what was read is published.
     fn find_owners(&mut self, now: Instant, unix: f64) {
         let mut open = BTreeMap::new();
         // Any user can write to a log that has ended, again and again.
         let again = self.next_return.is_none_or(|at| now >= at);
         for (path, file) in &mut self.files {
             let returned = file.has_returned();
-            if returned && again || file.is_there() && file.owner.is_open(now, &self.processes) && !returned {
+            if returned && again || file.is_there() && file.owner.run.is_none() && !returned {
                 open.insert(path.clone(), file.identities());
             }
             if returned && again {

@@ -56,6 +56,11 @@ impl Content {
         }
     }
 
+    /// There is something to read, where that is known without reading.
+    pub(super) fn has_grown(&self) -> bool {
+        matches!(self, Self::Grows(follower) if follower.has_grown())
+    }
+
     /// Whose the file is.
     pub(super) fn uid(&self) -> Option<u32> {
         match self {

@@ -1,6 +1,8 @@
 //! One followed file: its content becomes events with a run and a place in it, which are published
 //! together with the position up to which it is read.
 
+mod writers_change;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
@@ -23,7 +25,7 @@ use super::pending::Pending;
 use super::state::{self, Position, Saved, Store};
 use super::watch::Watch;
 use super::words::last_words;
-use super::writers::{Process, Writer};
+use super::writers::Writer;
 use super::{Context, From, TailConfig};
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
@@ -208,9 +210,26 @@ impl TailedFile {
 
     pub(super) fn forget(&self, sink: &dyn Sink) {
         self.store.forget();
+        self.forget_mark(sink);
+    }
+
+    fn forget_mark(&self, sink: &dyn Sink) {
         if self.kept {
             let mark = Mark { key: self.store.key(), value: "" };
             sink.publish_all(&self.origin(), &mut Vec::new(), mark);
+        }
+    }
+
+    /// It is followed no longer, though it is there: how far it is read is left in its state file
+    /// alone, for the stream keeps the positions of so many files and no more.
+    pub(super) fn give_way(&mut self, sink: &dyn Sink) {
+        if !self.kept || !self.waiting.is_empty() {
+            return;
+        }
+        self.generation += 1;
+        let state = Saved { hello: self.labels.said(), ..self.state(self.content.positions()) };
+        if self.store.save(&state).is_ok() {
+            self.forget_mark(sink);
         }
     }
 
@@ -247,7 +266,9 @@ impl TailedFile {
     }
 
     fn read(&mut self, now: Instant, unix: f64, cx: &mut Context<'_>) -> io::Result<bool> {
-        let quiet = self.ended && !self.owner.is_written(cx.processes);
+        // Asked before it is read: what those who are gone wrote stands in the file by then.
+        let left = self.owner.is_found_left(now, self.content.has_grown(), cx.processes);
+        let unwritten = self.ended && !self.owner.is_written(cx.processes);
         let before = (!self.kept && self.last_step.is_none()).then(|| self.content.positions());
         let written = self.content.modified();
         let mut turn = Turn { lines: &mut self.lines, events: &mut self.waiting, unix, written };
@@ -267,7 +288,7 @@ impl TailedFile {
         };
         self.unsaved |= moved;
         if !self.waiting.is_empty() {
-            if self.over {
+            if self.over || left {
                 self.returned = true;
                 return Ok(true);
             }
@@ -277,7 +298,7 @@ impl TailedFile {
             }
         }
         let grows = matches!(self.content, Content::Grows(_));
-        self.over = quiet && self.ended && grows && matches!(more, Ok(false));
+        self.over |= (left || unwritten && self.ended) && grows && matches!(more, Ok(false));
         self.save_if_due(now, cx);
         self.report(cx);
         if more.is_ok() {
@@ -420,42 +441,9 @@ impl TailedFile {
         );
     }
 
-    /// Something was written after the end, and it is not known by whom.
+    /// Something was read after its writers were gone, and it is not known whose it is.
     pub(super) fn has_returned(&self) -> bool {
         self.returned
-    }
-
-    /// Takes down who writes to it, and with that whose it is.
-    pub(super) fn settle(&mut self, config: &TailConfig, mut writers: Vec<Process>, asked: Asked<'_>) {
-        writers.sort_unstable();
-        writers.dedup();
-        let anew = std::mem::take(&mut self.returned);
-        if anew {
-            self.over = false;
-            self.owner.begin_anew();
-        }
-        let named_by_path = self.labels.is_named_by_path();
-        let was_left = self.owner.is_left(asked.processes);
-        let changed = self.owner.settle(config, &self.labels.path, writers, asked);
-        let before = self.labels.own_by(self.owner.run.clone(), self.owner.ruled);
-        let Some(run) = self.owner.run.as_ref().filter(|run| **run != before) else { return };
-        if anew {
-            self.labels.forget_model();
-        } else if changed && named_by_path && self.last_step.is_some() {
-            asked.sink.join(asked.unix, asked.voice, &before, run);
-        } else if changed && was_left && !self.ended {
-            // Another start took the place of the one before between two looks.
-            self.say_bye(&before, asked.unix);
-        }
-    }
-
-    /// Publishes the end of a run that the file is no longer of.
-    fn say_bye(&mut self, of: &str, unix: f64) {
-        let Some((run, rank)) = self.labels.last.clone().filter(|(run, _)| run == of) else { return };
-        let mut bye = Event { ts: Some(unix), run: Some(run), rank, ..Event::new(Kind::Bye) };
-        bye.extra.insert("source".into(), Value::Text("tail".into()));
-        self.waiting.insert(0, bye);
-        self.watch.begin_anew();
     }
 
     /// Files to look for writers of, where there is a reason to look.

@@ -137,6 +137,11 @@ impl Follower {
         modified(&self.current.as_ref()?.file().metadata().ok()?)
     }
 
+    /// There is something to read in the named file.
+    pub(super) fn has_grown(&self) -> bool {
+        self.current.as_ref().is_some_and(Open::has_grown)
+    }
+
     /// Whose the file is, the named one where there is one.
     pub(super) fn uid(&self) -> Option<u32> {
         self.opened().last().map(|open| open.uid)

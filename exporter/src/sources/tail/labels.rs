@@ -96,7 +96,7 @@ impl Labels {
 
     /// Its run is known only from its path.
     pub(super) fn is_named_by_path(&self) -> bool {
-        self.own() == self.fallback_run
+        !self.ruled && self.own() == self.fallback_run
     }
 
     /// Puts it to another run, and returns what it was of.

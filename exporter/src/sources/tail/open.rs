@@ -131,7 +131,7 @@ impl Open {
             Content::Lines(lines) => (self.at.offset - lines.partial.len() as u64, lines.skipping),
             Content::Records(records) => (records.reader.position(), false),
         };
-        Position { ino: self.ino, head: Fingerprint::from_bytes(&self.head), offset, skipping }
+        Position { ino: self.ino, dev: self.dev, head: Fingerprint::from_bytes(&self.head), offset, skipping }
     }
 
     /// What distinguishes the file from all others of this host.
@@ -141,6 +141,11 @@ impl Open {
 
     pub(super) fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Something stands behind what was read.
+    pub(super) fn has_grown(&self) -> bool {
+        self.file.metadata().is_ok_and(|meta| meta.len() != self.at.offset)
     }
 
     /// Who reads its records; `None` for a file of lines.

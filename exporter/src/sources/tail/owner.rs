@@ -32,23 +32,12 @@ pub(super) struct Owner {
     pub(super) before: Option<String>,
     /// Who wrote to it then.
     writers: Vec<Process>,
+    /// It was seen that none of them is left.
+    left: bool,
     looked: Option<Instant>,
 }
 
 impl Owner {
-    /// Whether the file's writers must be looked for before it is read on.
-    pub(super) fn is_open(&mut self, now: Instant, processes: &Processes) -> bool {
-        if self.run.is_none() {
-            return true;
-        }
-        let due = self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY);
-        if self.writers.is_empty() || !due {
-            return false;
-        }
-        self.looked = Some(now);
-        !self.is_written(processes)
-    }
-
     /// A process that wrote to it still runs.
     pub(super) fn is_written(&self, processes: &Processes) -> bool {
         self.writers.iter().any(|w| processes.runs(*w))
@@ -57,6 +46,16 @@ impl Owner {
     /// Processes wrote to it, and none of them is left.
     pub(super) fn is_left(&self, processes: &Processes) -> bool {
         !self.writers.is_empty() && !self.is_written(processes)
+    }
+
+    /// The same, looked at from time to time, and whenever there is something to read.
+    pub(super) fn is_found_left(&mut self, now: Instant, grown: bool, processes: &Processes) -> bool {
+        let due = self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY);
+        if !self.left && (grown || due) {
+            self.looked = Some(now);
+            self.left = self.is_left(processes);
+        }
+        self.left
     }
 
     /// What is known is about a writer that is gone, and does not apply to the next writer.
@@ -75,6 +74,7 @@ impl Owner {
     ) -> bool {
         let gone = writers.is_empty() && !self.writers.is_empty();
         self.looked = Some(asked.now);
+        self.left = false;
         if gone {
             // What is left to read was written by those who are gone.
             self.writers.clear();

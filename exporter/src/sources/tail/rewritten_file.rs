@@ -101,8 +101,8 @@ impl RewrittenFile {
     }
 
     pub(super) fn position(&self) -> Position {
-        let ino = self.seen.map_or(0, |s| s.file.1);
-        Position { ino, head: Fingerprint::from_bytes(&[]), offset: self.reader.position(), skipping: false }
+        let (dev, ino) = self.seen.map_or((0, 0), |s| s.file);
+        Position { ino, dev, head: Fingerprint::from_bytes(&[]), offset: self.reader.position(), skipping: false }
     }
 
     /// Reads what is new, or a part of it. True if there is more.

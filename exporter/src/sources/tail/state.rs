@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::open::modified;
 use super::writers::Process;
 
 /// Larger than any state file: more is not ours.
@@ -21,6 +22,9 @@ const MAX_BYTES: u64 = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Position {
     pub(super) ino: u64,
+    /// Of the file system; zero where an earlier version saved it.
+    #[serde(default)]
+    pub(super) dev: u64,
     pub(super) head: Fingerprint,
     pub(super) offset: u64,
     /// The rest of the line at `offset` belongs to one that was too long.
@@ -108,6 +112,13 @@ impl Store {
         Self { file: state_dir.join("tails").join(format!("{key}.json")), key }
     }
 
+    /// The one whose state is in this file.
+    pub(super) fn of(file: PathBuf) -> Option<Self> {
+        let json = file.extension().is_some_and(|extension| extension == "json");
+        let key = file.file_stem().filter(|_| json)?.to_str()?.to_owned();
+        Some(Self { key, file })
+    }
+
     /// Name of the state in the stream.
     pub(super) fn key(&self) -> &str {
         &self.key
@@ -115,9 +126,22 @@ impl Store {
 
     /// What was saved of `path`; nothing if there is none, or if it cannot be read.
     pub(super) fn load(&self, path: &Path) -> Option<Saved> {
+        parse(&self.read()?, path)
+    }
+
+    /// What was saved, of whatever path.
+    pub(super) fn load_any(&self) -> Option<Saved> {
+        serde_json::from_slice(&self.read()?).ok()
+    }
+
+    /// When it was last saved, in Unix seconds.
+    pub(super) fn saved_at(&self) -> Option<f64> {
+        modified(&fs::metadata(&self.file).ok()?)
+    }
+
+    fn read(&self) -> Option<Vec<u8>> {
         let len = fs::metadata(&self.file).ok()?.len();
-        let bytes = (len <= MAX_BYTES).then(|| fs::read(&self.file).ok())??;
-        parse(&bytes, path)
+        (len <= MAX_BYTES).then(|| fs::read(&self.file).ok())?
     }
 
     pub(super) fn save(&self, saved: &Saved) -> io::Result<()> {
@@ -153,7 +177,7 @@ mod tests {
     use super::*;
 
     fn saved(path: &Path) -> Saved {
-        let position = Position { ino: 7, head: Fingerprint::from_bytes(b"abc"), offset: 42, skipping: true };
+        let position = Position { ino: 7, dev: 3, head: Fingerprint::from_bytes(b"abc"), offset: 42, skipping: true };
         let of = Some(("r".to_owned(), None));
         Saved {
             files: vec![position],

@@ -27,6 +27,7 @@ use crate::samples::Samples;
 use crate::source::{DROPPED, LAG, NOT_OWNER, RESOLUTION, SKIPPED, Sources, UNMATCHED, UP};
 use crate::stream::Mark;
 use crate::unfinished::{LIMIT, Room};
+use crate::voice::Voice;
 
 const UNIX: f64 = 4_000_000_000.0;
 const NO_MISTAKES: [&str; 0] = [];
@@ -44,6 +45,8 @@ struct List {
     saved: Arc<Mutex<(PathBuf, Option<Vec<u8>>)>>,
     /// Positions that the stream keeps, if it is one that does.
     marks: Arc<Mutex<Option<BTreeMap<String, String>>>>,
+    /// Runs that turned out to be others.
+    joined: Arc<Mutex<Vec<(String, String)>>>,
     /// A run that was too long silent.
     forgotten: Arc<Mutex<Option<String>>>,
     room: Room,
@@ -86,6 +89,10 @@ impl Sink for List {
 
     fn last_step(&self, _: &str, _: u32) -> Option<i64> {
         *self.last.lock().unwrap()
+    }
+
+    fn join(&self, _: f64, _: Voice, from: &str, to: &str) {
+        self.joined.lock().unwrap().push((from.into(), to.into()));
     }
 
     fn source(&self, name: &str, kind: &str) -> SourceHandle {

@@ -78,6 +78,53 @@ fn what_is_over_makes_room() {
 }
 
 #[test]
+fn what_gave_way_is_known_by_its_state_file_until_it_is_gone() {
+    let mut b = Bench::new("many");
+    *b.list.marks.lock().unwrap() = Some(BTreeMap::new());
+    fs::create_dir(b.path("many")).unwrap();
+    let make = |b: &mut Bench, name: &str| {
+        b.wait(Duration::from_mins(2));
+        (0..MAX_FILES).for_each(|n| b.steps(&format!("many/{name}-{n}.log"), 1..2));
+        assert_eq!(b.poll_steps().len(), MAX_FILES);
+    };
+    let marks = |b: &Bench| {
+        let marks = b.list.marks.lock().unwrap();
+        marks.iter().flatten().filter(|(_, value)| !value.is_empty()).count()
+    };
+    make(&mut b, "old");
+    make(&mut b, "new");
+    assert_eq!(marks(&b), MAX_FILES, "the stream knows only what is followed");
+    b.wait(Duration::from_mins(2));
+    b.steps("many/old-0.log", 2..3);
+    assert_eq!(b.poll_steps(), [2]);
+    let state = b.dir.path().join("state");
+    let kept = || fs::read_dir(state.join("tails")).unwrap().count();
+    assert_eq!(kept(), 2 * MAX_FILES);
+    // A state file may be of a file system that is not mounted.
+    let store = state::Store::new(&state, &b.path("many/old-1.log"));
+    let file = state.join("tails").join(format!("{}.json", store.key()));
+    let dev = std::os::unix::fs::MetadataExt::dev(&fs::metadata(b.path("many")).unwrap());
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace(&format!("\"dev\":{dev},"), "\"dev\":4711,")).unwrap();
+    (1..MAX_FILES).for_each(|n| fs::remove_file(b.path(&format!("many/old-{n}.log"))).unwrap());
+    let mut sweep = sweep::Sweep::new(&state, Box::new(b.list.clone()));
+    let mut pass = |b: &mut Bench, age: Duration| {
+        b.wait(sweep::EVERY);
+        for _ in 0..3 {
+            sweep.go_on(b.now, crate::clock::unix_now() + age.as_secs_f64());
+        }
+        kept()
+    };
+    assert_eq!(pass(&mut b, Duration::ZERO), 2 * MAX_FILES, "they may be renamed, and be read on");
+    assert_eq!(pass(&mut b, DRAIN), MAX_FILES + 2);
+    assert_eq!(pass(&mut b, Duration::from_hours(24 * 8)), MAX_FILES + 1);
+    assert_eq!(marks(&b), MAX_FILES);
+    fs::remove_dir_all(b.path("many")).unwrap();
+    assert_eq!(pass(&mut b, DRAIN), 0);
+    assert_eq!(marks(&b), 0, "nor does the stream know them any more");
+}
+
+#[test]
 fn trees_that_are_too_deep_are_counted_once() {
     let mut b = Bench::new("deep");
     fs::create_dir_all(b.path("deep/1/2/3/4/5/6/7/8")).unwrap();

@@ -163,6 +163,40 @@ fn a_second_start_between_two_looks_ends_the_first() {
     end(second);
 }
 
+/// With the run that the file was found with, as discovery does.
+#[test]
+fn a_job_that_appends_to_the_log_of_one_that_was_killed_is_a_run_of_its_own() {
+    for (job, gap) in [("602", false), ("602", true), ("601", false), ("601", true)] {
+        let mut b = Bench::today("llama.log");
+        let mut first = b.script("llama.log", Some("601"));
+        let roots = Roots { procfs: "/proc".into(), ..Roots::default() };
+        let run = crate::identity::script_named(&roots, first.id()).unwrap().run;
+        b.config.found = Some(run.clone());
+        write(&mut first, &step(7));
+        written(&b, "llama.log", step(7).len());
+        assert_eq!(b.runs(), [(run.clone(), Kind::Step, Some(7))]);
+        write(&mut first, &step(8));
+        written(&b, "llama.log", 2 * step(7).len());
+        end(first);
+        let mut told = if gap { b.runs() } else { Vec::new() };
+        let mut second = b.script("llama.log", Some(job));
+        write(&mut second, &(step(5) + &step(6)));
+        written(&b, "llama.log", 4 * step(7).len());
+        b.wait(owner::LOOK_EVERY);
+        told.extend(b.runs());
+        assert_eq!(told.remove(0), (run.clone(), Kind::Step, Some(8)), "job {job}, {gap}");
+        if job == "601" {
+            assert!(told.iter().all(|(of, kind, _)| *of == run && *kind == Kind::Step), "{told:?}");
+        } else {
+            assert_eq!(told.remove(0), (run.clone(), Kind::Bye, None), "{gap}");
+            assert!(told[0].0 != run && told[0].0 == told[1].0, "{told:?}");
+        }
+        assert_eq!(told.iter().map(|(.., step)| *step).collect::<Vec<_>>(), [Some(5), Some(6)]);
+        assert!(b.list.joined.lock().unwrap().is_empty(), "neither goes on under the name of the other");
+        end(second);
+    }
+}
+
 /// What the same process adds behind its last word is its own.
 #[test]
 fn lines_behind_the_end_are_of_who_wrote_it() {
