@@ -13,7 +13,7 @@ use super::handle::{Reader, Store};
 use super::outcome::DeliveryOutcome;
 use super::plan::{LaneRow, is_held, plan};
 use super::read::DeliveryState;
-use super::rings::Means;
+use super::rings::{Means, rings};
 use super::rows::{json, put_alive, text_of, word};
 use super::writer::Who;
 use crate::notify::Ring;
@@ -22,9 +22,6 @@ use crate::notify::Ring;
 /// clock was set back, and is due.
 const WAIT_MAX: Span = Span::secs(27 * 3600);
 const PAGE_WAIT_MAX: Span = Span::secs(15 * 60);
-
-/// Calls of a lane that are examined, the last ones: those before them were settled long ago.
-const UNSURE_MAX: i64 = 32;
 
 /// The prefix of the keys in `meta` that hold until when a receiver asked for a pause.
 const PAUSE: &str = "pause/";
@@ -565,35 +562,6 @@ async fn heard(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Res
 async fn memory(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Option<String>> {
     let sql = "SELECT memory FROM lanes WHERE incident = $1 AND receiver = $2";
     Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_optional(tx).await?)
-}
-
-/// The number of a message that may call somebody, `had` if it has one, and the calls of its lane
-/// that may not have arrived. The notifier remembers those that were delivered.
-pub(super) async fn rings(
-    tx: &mut SqliteConnection,
-    n: &Notification,
-    had: Option<u32>,
-) -> Result<(Option<Ring>, Vec<Ring>)> {
-    let sql = "SELECT ring, page, state = 'delivered' FROM outbox WHERE incident = $1 AND receiver = $2 AND ring IS NOT NULL \
-               AND seq <> $3 ORDER BY seq DESC LIMIT $4";
-    let query = sqlx::query_as(sql).bind(&n.incident).bind(&n.receiver).bind(i64::from(n.seq));
-    let others: Vec<(i64, bool, bool)> = query.bind(UNSURE_MAX).fetch_all(&mut *tx).await?;
-    // News notifies people where no alert is open that it could be added to.
-    let may_ring = n.calls() || n.action == Action::Update && others.is_empty();
-    let number = match had {
-        None if may_ring => {
-            // Over all receivers: two of them may be one service, where a key that is open calls
-            // nobody.
-            let sql = "SELECT COALESCE(MAX(ring), 0) + 1 FROM outbox WHERE incident = $1 AND page = $2";
-            let next: i64 =
-                sqlx::query_scalar(sql).bind(&n.incident).bind(i64::from(n.page)).fetch_one(&mut *tx).await?;
-            Some(next as u32)
-        }
-        had => had,
-    };
-    let unsure = others.into_iter().rev().filter(|(.., delivered)| !delivered);
-    let unsure = unsure.map(|(number, page, _)| Ring { number: number as u32, page }).collect();
-    Ok((number.map(|number| Ring { number, page: n.page }), unsure))
 }
 
 async fn neighbour(tx: &mut SqliteConnection, receiver: &str) -> Result<Option<String>> {

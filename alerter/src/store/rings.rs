@@ -1,6 +1,8 @@
 //! The calls of an incident to receivers that notify people once a key.
 
+use sqlx::sqlite::SqliteConnection;
 use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Notification};
 
 use super::error::Result;
 use super::handle::Store;
@@ -18,6 +20,9 @@ pub(crate) struct Means {
 
 /// Calls that are looked at, the last ones.
 const RINGS_MAX: i64 = 32;
+
+/// Calls of a lane that are examined, the last ones: those before them were settled long ago.
+const UNSURE_MAX: i64 = 32;
 
 impl Store {
     /// The calls of an incident, the last ones.
@@ -69,4 +74,33 @@ impl Store {
         })
         .await
     }
+}
+
+/// The number of a message that may call somebody, `had` if it has one, and the calls of its lane
+/// that may not have arrived. The notifier remembers those that were delivered.
+pub(super) async fn rings(
+    tx: &mut SqliteConnection,
+    n: &Notification,
+    had: Option<u32>,
+) -> Result<(Option<Ring>, Vec<Ring>)> {
+    let sql = "SELECT ring, page, state = 'delivered' FROM outbox WHERE incident = $1 AND receiver = $2 AND ring IS NOT NULL \
+               AND seq <> $3 ORDER BY seq DESC LIMIT $4";
+    let query = sqlx::query_as(sql).bind(&n.incident).bind(&n.receiver).bind(i64::from(n.seq));
+    let others: Vec<(i64, bool, bool)> = query.bind(UNSURE_MAX).fetch_all(&mut *tx).await?;
+    // News notifies people where no alert is open that it could be added to.
+    let may_ring = n.calls() || n.action == Action::Update && others.is_empty();
+    let number = match had {
+        None if may_ring => {
+            // Over all receivers: two of them may be one service, where a key that is open calls
+            // nobody.
+            let sql = "SELECT COALESCE(MAX(ring), 0) + 1 FROM outbox WHERE incident = $1 AND page = $2";
+            let next: i64 =
+                sqlx::query_scalar(sql).bind(&n.incident).bind(i64::from(n.page)).fetch_one(&mut *tx).await?;
+            Some(next as u32)
+        }
+        had => had,
+    };
+    let unsure = others.into_iter().rev().filter(|(.., delivered)| !delivered);
+    let unsure = unsure.map(|(number, page, _)| Ring { number: number as u32, page }).collect();
+    Ok((number.map(|number| Ring { number, page: n.page }), unsure))
 }

@@ -23,6 +23,7 @@ use super::error::Result;
 use super::handle::Store;
 use super::held::{Held, Progress, Unrecorded, Written};
 use super::outcome::DeliveryOutcome;
+use super::rings::rings;
 use super::writer::{FAIL_OPEN_AFTER, Who};
 use crate::notify::Ring;
 
@@ -177,7 +178,7 @@ impl Store {
     /// As `rings`, of committed rows.
     async fn rings_of_rows(&self, n: &Notification, had: Option<u32>) -> Result<(Option<Ring>, Vec<Ring>)> {
         let mut connection = self.reader()?.acquire().await?;
-        delivery::rings(&mut connection, n, had).await
+        rings(&mut connection, n, had).await
     }
 
     /// The notifier's memory of a lane.
