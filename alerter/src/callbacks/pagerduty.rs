@@ -67,8 +67,8 @@ struct Merged {
 /// Who caused the event.
 #[derive(Debug)]
 struct Voice {
-    /// The receiver, if no other has the same secret.
-    receiver: Option<String>,
+    /// Those with the secret: a subscription of a whole account has one for all of its services.
+    receivers: Vec<String>,
     hooks: Vec<Arc<Hook>>,
 }
 
@@ -132,9 +132,8 @@ pub(super) async fn webhook(
         let status = if malformed { StatusCode::BAD_REQUEST } else { StatusCode::FORBIDDEN };
         return (status, "not signed by PagerDuty\n").into_response();
     }
-    // A secret that several receivers share does not identify the service that signed.
-    let receiver = if let [(one, _)] = signed.as_slice() { Some(one.clone()) } else { None };
-    let voice = Voice { receiver, hooks: signed.into_iter().map(|(_, hook)| hook).collect() };
+    let (receivers, hooks) = signed.into_iter().unzip();
+    let voice = Voice { receivers, hooks };
     let (result, status) = hear(&callbacks, &body, &voice).await;
     callbacks.inner.metrics.count(SERVICE, result);
     (status, format!("{result}\n")).into_response()
@@ -207,7 +206,8 @@ async fn answer(
         Ok(_) => return Ok(Outcome::Unknown),
         Err(err) => return Err(err),
     };
-    let by = actor(said.person.as_deref().unwrap_or("PagerDuty"), voice.receiver.as_deref());
+    let receiver = receiver(&callbacks.inner.store, said, voice, incident).await?;
+    let by = actor(said.person.as_deref().unwrap_or("PagerDuty"), receiver.as_deref());
     let answers = |action: &IncidentAction| {
         matches!(action, IncidentAction::Ack | IncidentAction::Unack | IncidentAction::Resolve)
     };
@@ -229,6 +229,22 @@ async fn answer(
 /// The alert of this incident that an event names; `None` if it names none of it.
 fn ring(said: &Said, incident: &str) -> Option<Ring> {
     said.key.as_deref().map(ring_of).filter(|(id, _)| *id == incident).map(|(_, ring)| ring)
+}
+
+/// The receiver whose service an event is from: where several have the secret, the one whose call
+/// the event names.
+async fn receiver(
+    store: &Store,
+    said: &Said,
+    voice: &Voice,
+    incident: &str,
+) -> Result<Option<String>, StoreError> {
+    if let [one] = voice.receivers.as_slice() {
+        return Ok(Some(one.clone()));
+    }
+    let Some(ring) = ring(said, incident) else { return Ok(None) };
+    let called = store.called_by(incident, ring).await?;
+    Ok(called.filter(|name| voice.receivers.contains(name)))
 }
 
 /// Whether the event is about less than the incident is now: about the ticket that became a page,

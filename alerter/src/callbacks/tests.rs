@@ -1,8 +1,11 @@
 use std::io::Write;
 use std::sync::{Arc, LazyLock, Mutex};
 
+use serde_json::Value;
+use stepwatch_fakes::{FakePagerDuty, PagerDuty, pagerduty_signature};
+
 use crate::signed_paths;
-use crate::testing::TestApp;
+use crate::testing::{TestApp, wait_for};
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -72,4 +75,61 @@ async fn a_flood_of_forged_callbacks_is_one_line_of_the_log_for_each_service() {
             metrics.lines().find(|l| l.contains(service) && l.contains("refused")).unwrap_or_default();
         assert!(counted.ends_with(" 100"), "{service}: {counted}");
     }
+}
+
+/// Delivers the last webhook, signed with the secret of the subscription.
+async fn deliver_last(app: &TestApp, pagerduty: &FakePagerDuty) {
+    let body = pagerduty.with(|pd| pd.hooks.last().unwrap().to_string());
+    let signature = pagerduty_signature(&[PagerDuty::WEBHOOK_SECRET], body.as_bytes());
+    let request = reqwest::Client::new().post(format!("{}{}", app.url, signed_paths::PAGERDUTY));
+    let request = request.header("x-pagerduty-signature", signature).body(body);
+    assert_eq!(request.send().await.unwrap().text().await.unwrap(), "acted\n");
+}
+
+/// A subscription of a whole account has one secret. PagerDuty notifies people again by itself when
+/// an acknowledgement times out; only the other service is called from here.
+#[tokio::test]
+async fn an_acknowledgement_that_times_out_rings_once_where_services_share_a_secret() {
+    let pagerduty = FakePagerDuty::start().await;
+    let receiver = |name: &str| {
+        format!(
+            "  - name: {name}\n    pagerduty: {{routing_key_file: key, webhook_secret_file: hook, events_url: \"{}\"}}\n",
+            pagerduty.url()
+        )
+    };
+    let more = receiver("primary")
+        + &receiver("second")
+        + "policies: [{name: both, levels: [{after: 0s, notify: [primary, second]}]}]\n\
+           routes: [{match: ['severity=\"page\"'], policy: both}]\n";
+    let secrets = [("key", PagerDuty::ROUTING_KEY), ("hook", PagerDuty::WEBHOOK_SECRET)];
+    let app = TestApp::start_with(&more, &secrets.map(|(name, text)| (name, text.to_owned()))).await;
+    let id = app.page("llama").await;
+    // Once so many messages of this kind were delivered: the receiver and the number of each.
+    let delivered = async |action: &str, count: usize| {
+        wait_for(action, async || {
+            let detail = app.json(&format!("/api/v1/incidents/{id}")).await;
+            let all = detail["deliveries"].as_array().unwrap().iter();
+            let of_it = |d: &&Value| d["action"] == action && d["state"] == "delivered";
+            let found =
+                all.filter(of_it).map(|d| (d["receiver"].as_str().unwrap().to_owned(), d["ring"].as_u64()));
+            let found: Vec<_> = found.collect();
+            (found.len() == count).then_some(found)
+        })
+        .await
+    };
+    let key = |ring: u64| if ring == 1 { id.clone() } else { format!("{id}-{ring}") };
+    let called = delivered("trigger", 2).await;
+    let of_primary = called.iter().find(|(receiver, _)| receiver == "primary").unwrap().1.unwrap();
+    pagerduty.change(|pd| pd.by_person(&key(of_primary), "acknowledged", "Jane Doe")).unwrap();
+    deliver_last(&app, &pagerduty).await;
+    delivered("ack", 2).await;
+    pagerduty.change(|pd| pd.ack_times_out(&key(of_primary))).unwrap();
+    deliver_last(&app, &pagerduty).await;
+    let mut again = delivered("update", 2).await;
+    again.sort();
+    assert_eq!(again, [("primary".to_owned(), None), ("second".to_owned(), Some(3))]);
+    let rung = pagerduty.with(|pd| pd.pages.iter().map(|p| p.dedup_key.clone()).collect::<Vec<_>>());
+    assert_eq!(rung[2..], [key(of_primary), key(3)]);
+    let stands = pagerduty.with(|pd| pd.open(&key(of_primary)).is_some());
+    assert!(stands, "what PagerDuty notified people of again is not closed");
 }

@@ -65,7 +65,7 @@ fn message(d: &IncidentDetail, m: &DeliveryView, before: Ts, out: &mut dyn Write
     }
     if let Some(who) = &m.left_to {
         t.row(["rings", &format!("nobody anew: {who} repeats")]);
-    } else if let Some(number) = m.ring.filter(|_| m.action == Action::Trigger) {
+    } else if let Some(number) = m.ring {
         t.row(["rings", &format!("PagerDuty as {}", key(&d.incident.id, Ring { number, page: m.page }))]);
     }
     t.row(["outcome", &fate(m)]);

@@ -256,6 +256,18 @@ fn how_it_ended_and_whether_it_comes_back_is_said() {
     assert!(said[3].ends_with("after 1m 40s"), "{said:?}");
 }
 
+/// What nobody has any more rings anew without a trigger.
+#[test]
+fn the_key_of_every_call_is_shown() {
+    let trigger = DeliveryView { ring: Some(1), ..delivery(1, "pd", DeliveryState::Delivered, 0) };
+    let news = DeliveryView { ring: Some(3), seq: 3, action: Action::Update, ..trigger.clone() };
+    let detail = IncidentDetail { deliveries: vec![trigger, news], ..detail() };
+    let shown = text(|out| explain::story(&detail, Ts(OPENED + 250_000), out));
+    let keys: Vec<&str> = shown.lines().filter_map(|line| line.trim().strip_prefix("rings ")).collect();
+    assert_eq!(keys.len(), 2, "{shown}");
+    assert!(keys[1].ends_with(&format!("PagerDuty as {}-3", detail.incident.id)), "{keys:?}");
+}
+
 #[test]
 fn listing() {
     let quiet = IncidentView {

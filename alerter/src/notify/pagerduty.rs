@@ -313,7 +313,7 @@ fn is_from_there(n: &Notification, by: &str) -> bool {
 
 /// Whether the acknowledgement was taken back in the very service that the message would be sent
 /// to, which then notifies people again by itself.
-fn taken_back_there(n: &Notification) -> bool {
+pub(crate) fn taken_back_there(n: &Notification) -> bool {
     n.message.details.unacknowledged_by.as_ref().is_some_and(|by| is_from_there(n, by))
 }
 

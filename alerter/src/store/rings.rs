@@ -8,6 +8,7 @@ use super::error::Result;
 use super::handle::Store;
 use super::writer::Who;
 use crate::notify::Ring;
+use crate::notify::pagerduty::taken_back_there;
 
 /// How a receiver is reached.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +42,14 @@ impl Store {
         let query = query.bind(i64::from(ring.number)).bind(i64::from(ring.page));
         let at: Option<i64> = query.fetch_one(&*self.finder()?).await?;
         Ok(at.map(Ts))
+    }
+
+    /// The receiver to which a call was sent.
+    pub(crate) async fn called_by(&self, incident: &str, ring: Ring) -> Result<Option<String>> {
+        let sql = "SELECT receiver FROM outbox WHERE incident = $1 AND ring = $2 AND page = $3 LIMIT 1";
+        let query = sqlx::query_scalar(sql).bind(incident);
+        let query = query.bind(i64::from(ring.number)).bind(i64::from(ring.page));
+        Ok(query.fetch_optional(&*self.finder()?).await?)
     }
 
     /// Changes the memory of the lanes that made these calls; false while one of them sends, whose
@@ -87,8 +96,9 @@ pub(super) async fn rings(
                AND seq <> $3 ORDER BY seq DESC LIMIT $4";
     let query = sqlx::query_as(sql).bind(&n.incident).bind(&n.receiver).bind(i64::from(n.seq));
     let others: Vec<(i64, bool, bool)> = query.bind(UNSURE_MAX).fetch_all(&mut *tx).await?;
-    // News notifies people where no alert is open that it could be added to.
-    let may_ring = n.calls() || n.action == Action::Update && others.is_empty();
+    // News notifies people where no alert is open that it could be added to; the service calls by
+    // itself where the acknowledgement was taken back there.
+    let may_ring = n.calls() && !taken_back_there(n) || n.action == Action::Update && others.is_empty();
     let number = match had {
         None if may_ring => {
             // Over all receivers: two of them may be one service, where a key that is open calls

@@ -2,7 +2,8 @@
 //!
 //! The semantics that matter: a trigger for an open key is appended and pages nobody, also where
 //! the alert was acknowledged; after a resolve the same key opens a new alert and pages again, so
-//! that a trigger that arrives late is a false page. All integration keys are of one integration;
+//! that a trigger that arrives late is a false page. An acknowledgement that is taken back or times
+//! out pages again, under the same key. All integration keys are of one integration;
 //! the real service has a set of deduplication keys for each. A service that groups alerts takes
 //! each further alert into the incident that is open, and pages nobody for it. A person may merge
 //! an incident into another one: its alerts keep their keys and move there, and it is resolved, of

@@ -4,7 +4,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use super::{Alert, AlertState, LogEntry, PagerDuty};
+use super::{Alert, AlertState, LogEntry, Page, PagerDuty};
 use crate::server::Received;
 
 impl PagerDuty {
@@ -26,8 +26,31 @@ impl PagerDuty {
         };
         self.becomes(self.alerts[i].head, to);
         self.log(i, format!("{what} by {person}"));
+        if what == "unacknowledged" {
+            self.page_again(i);
+        }
         self.notify(i, what, agent(person), Value::Null);
         Ok(())
+    }
+
+    /// Nobody has confirmed the acknowledgement of an alert's incident for as long as the service
+    /// allows. No person did it.
+    pub fn ack_times_out(&mut self, dedup_key: &str) -> Result<(), String> {
+        let acknowledged = |i: &usize| self.alerts[*i].state == AlertState::Acknowledged;
+        let i = self.index(dedup_key).filter(acknowledged).ok_or("there is no such acknowledged alert")?;
+        self.becomes(self.alerts[i].head, AlertState::Triggered);
+        self.log(i, "the acknowledgement timed out".into());
+        self.page_again(i);
+        self.notify(i, "unacknowledged", Value::Null, Value::Null);
+        Ok(())
+    }
+
+    /// Nobody has an incident any more: people are notified of it again.
+    fn page_again(&mut self, i: usize) {
+        let head = &self.alerts[self.alerts[i].head];
+        let (dedup_key, summary) = (head.dedup_key.clone(), head.summary.clone());
+        let (at, time) = (std::time::Instant::now(), jiff::Timestamp::now());
+        self.pages.push(Page { at, time, dedup_key, summary });
     }
 
     /// An incident that is resolved is open again, with its alerts, and acknowledged by nobody.

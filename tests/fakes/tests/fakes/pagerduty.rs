@@ -49,6 +49,28 @@ async fn an_open_key_pages_once_and_a_resolved_one_again() {
 }
 
 #[tokio::test]
+async fn what_nobody_has_any_more_pages_again() {
+    let fake = FakePagerDuty::start().await;
+    enqueue(&fake, &trigger("inc-1")).await;
+    assert!(fake.change(|s| s.ack_times_out("inc-1")).is_err(), "nobody has it");
+    for (n, by_itself) in [(2, true), (3, false)] {
+        fake.change(|s| s.by_person("inc-1", "acknowledged", "Jane Doe")).unwrap();
+        fake.change(|s| match by_itself {
+            true => s.ack_times_out("inc-1"),
+            false => s.by_person("inc-1", "unacknowledged", "Jane Doe"),
+        })
+        .unwrap();
+        fake.with(|s| {
+            assert_eq!(s.pages.iter().filter(|p| p.dedup_key == "inc-1").count(), n);
+            assert_eq!(s.open("inc-1").map(|a| a.state), Some(AlertState::Triggered));
+            let event = &s.hooks.last().unwrap()["event"];
+            assert_eq!(event["event_type"], "incident.unacknowledged");
+            assert_eq!(event["agent"].is_null(), by_itself);
+        });
+    }
+}
+
+#[tokio::test]
 async fn invalid_events_are_refused_with_reasons() {
     let fake = FakePagerDuty::start().await;
     let mut cases = vec![
