@@ -242,7 +242,8 @@ fn notifications(out: &mut String, a: &Account<'_>) {
         let (at, outcome) = match (d.state, done(d)) {
             (DeliveryState::Delivered, Some(at)) => (at, format!("delivered after {}", at - d.created_at)),
             (DeliveryState::Superseded, _) => {
-                (d.created_at, "not sent: a later message said it better".to_owned())
+                let why = d.error.as_deref().unwrap_or("a later message said it better");
+                (d.created_at, format!("not sent: {why}"))
             }
             (DeliveryState::Failed, _) => (d.created_at, "failed for good".to_owned()),
             _ => (d.created_at, "not delivered yet".to_owned()),

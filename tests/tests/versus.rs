@@ -185,11 +185,11 @@ async fn a_message(mut side: Side) -> usize {
     side.messages("Fan")
 }
 
-/// A receiver that fails until the alert is over.
+/// A chat that fails until the alert is over.
 async fn an_outage(side: Side) -> usize {
-    side.pagerduty.script().always("enqueue", Fault::Status(500));
+    side.slack.script().always("webhook", Fault::Status(500));
     side.post_alert("Brief", true).await;
-    side.until("attempts", |s| s.pagerduty.with(|pd| pd.requests.len()) >= 2).await;
+    side.until("attempts", |s| s.slack.with(|slack| slack.requests.len()) >= 2).await;
     side.post_alert("Brief", false).await;
     let over = async || match &side.who {
         Who::Alertmanager(am) => {
@@ -202,12 +202,12 @@ async fn an_outage(side: Side) -> usize {
         }
     };
     poll_until("the alert to be over", PATIENCE, over).await.unwrap();
-    side.pagerduty.script().clear();
+    side.slack.script().clear();
     side.gets_through("Other").await;
     if matches!(side.who, Who::Us(_)) {
-        side.until("the page that was owed", |s| s.pages("Brief") == 1).await;
+        side.until("the message that was owed", |s| s.messages("Brief") > 0).await;
     }
-    side.pages("Brief")
+    usize::from(side.messages("Brief") > 0)
 }
 
 /// A receiver that asks for a pause of a second.
@@ -281,10 +281,10 @@ async fn where_alertmanager_fails_we_do_not() {
             tokio::join!(async { an_outage(Side::alertmanager(&program, QUICK).await).await }, async {
                 an_outage(Side::us().await).await
             });
-        assert_eq!(ours, 1, "we owe a page");
+        assert_eq!(ours, 1, "we owe a message");
         assert_eq!(theirs, 0, "{}", mended("notifies what was over before the receiver was back"));
-        let row = |n: usize| format!("{n} of 1 pages delivered");
-        Row { failure: "E3 receiver down until it is over", theirs: row(theirs), ours: row(ours) }
+        let row = |n: usize| format!("{n} of 1 shown");
+        Row { failure: "E3 chat down until it is over", theirs: row(theirs), ours: row(ours) }
     };
     let pause = async {
         let (theirs, ours) =

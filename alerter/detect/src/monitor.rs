@@ -40,7 +40,7 @@ const LOOK_AGAIN: Span = Span::millis(10);
 
 pub use admission::{Refusal, Refused};
 pub use node::{News, Node};
-use owners::{of_several_users, owner_of_job};
+use owners::{claim_of_owner, of_several_users};
 pub use run::{Counters, Run};
 use sources::{Source, Speakers};
 
@@ -486,7 +486,7 @@ impl Directory for Monitor {
 
     fn run_of_job(&self, job: &str) -> Option<String> {
         let claims: Vec<&Claim> = self.nodes.values().filter_map(|node| node.state.jobs.claim(job)).collect();
-        let uid = owner_of_job(&claims)?;
+        let uid = claim_of_owner(&claims)?.uid;
         let named = claims.iter().filter(|claim| claim.uid == uid).flat_map(|claim| &claim.runs);
         let live = named.filter_map(|name| self.runs.get(name)).filter(|run| run.state.ended.is_none());
         let mut live: Vec<&Run> = live.collect();

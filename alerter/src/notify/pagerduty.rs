@@ -272,17 +272,25 @@ fn plan(attempt: Attempt<'_>, repeats: Repeats, auto_resolve: Span) -> (Vec<Step
     // incident.
     let alone = Ring { number: 1, page: n.message.severity == Severity::Page };
     let is_alone = attempt.memory.is_none() && attempt.unsure.is_empty() && attempt.ring.is_none();
-    let unsure = if is_alone { &[alone] } else { attempt.unsure };
-    lane.after(intent(n, attempt.ring.or(is_alone.then_some(alone))), repeats, unsure)
+    let ring = attempt.ring.or(is_alone.then_some(alone));
+    let mut unsure = if is_alone { vec![alone] } else { attempt.unsure.to_vec() };
+    if is_late(n) {
+        // An earlier attempt may have arrived.
+        unsure.extend(ring);
+    }
+    lane.after(intent(n, ring), repeats, &unsure)
+}
+
+/// It ended before it could be sent: nobody is called for what is over.
+fn is_late(n: &Notification) -> bool {
+    n.action == Action::Trigger && n.message.status == Status::Resolved
 }
 
 /// The effect of a message on this service; `ring` is the number that it may use.
 fn intent(n: &Notification, ring: Option<Ring>) -> Intent {
     let back = taken_back_there(n);
     match (n.action, ring) {
-        // It ended before it could be sent: whoever was called before is not called for what is
-        // over.
-        (Action::Trigger, own) if n.message.status == Status::Resolved => Intent::News { own, back },
+        (Action::Trigger, _) if is_late(n) => Intent::Resolve,
         (Action::Trigger, Some(ring)) => Intent::Call(ring),
         // Once it was acknowledged or closed there, news could notify people again.
         (Action::Update, _) if n.message.status != Status::Firing => Intent::Nothing,

@@ -1,6 +1,7 @@
 //! The outbox against a receiver with a script, on virtual time.
 
 mod crash;
+mod ended;
 mod kill;
 mod latency;
 mod pauses;
@@ -88,6 +89,7 @@ pub(crate) struct Scripted {
     pace: Option<Pace>,
     budget: Option<Budget>,
     wakes: bool,
+    rings: bool,
     account: &'static str,
     /// How often the open incidents are sent again; each portion is accepted when the gate opens.
     reminded: Option<(Duration, Arc<Notify>)>,
@@ -118,6 +120,7 @@ impl Scripted {
             pace,
             budget: None,
             wakes: false,
+            rings: false,
             account: "",
             reminded: None,
             script: Arc::new(script),
@@ -134,6 +137,11 @@ impl Scripted {
     fn waking(mut self) -> Self {
         self.wakes = true;
         self
+    }
+
+    /// It notifies people once a key.
+    fn ringing(self) -> Self {
+        Self { rings: true, ..self.waking() }
     }
 
     fn reminded(mut self, every: Duration, gate: &Arc<Notify>) -> Self {
@@ -228,6 +236,10 @@ impl Notifier for Scripted {
 
     fn wakes(&self) -> bool {
         self.wakes
+    }
+
+    fn rings(&self) -> bool {
+        self.rings
     }
 
     fn account(&self) -> Vec<Secret> {

@@ -11,9 +11,9 @@ use stepwatch_respond::incident::State;
 use super::error::{Result, StoreError};
 use super::handle::{Reader, Store};
 use super::outcome::DeliveryOutcome;
-use super::plan::{LaneRow, is_held, plan};
+use super::plan::{LaneRow, is_held, plan, too_late};
 use super::read::DeliveryState;
-use super::rings::{Means, rings};
+use super::rings::{Means, begun, rings};
 use super::rows::{json, put_alive, text_of, word};
 use super::writer::Who;
 use crate::notify::Ring;
@@ -272,9 +272,19 @@ impl Store {
             if standing != State::Resolved && is_held(&lane, heard) {
                 return Ok(None);
             }
-            let plan = plan(&lane, standing, means.wakes, heard);
-            for row in &lane[..plan.superseded] {
-                let why = if hidden { "suppressed before it could be sent" } else { "already acknowledged" };
+            let late = if means.numbered {
+                too_late(&lane, standing, heard || begun(tx, incident, receiver).await?)
+            } else {
+                0
+            };
+            let mut plan = plan(&lane[late..], standing, means.wakes, heard);
+            plan.superseded += late;
+            for (i, row) in lane[..plan.superseded].iter().enumerate() {
+                let why = match (hidden, i < late) {
+                    (true, _) => "suppressed before it could be sent",
+                    (false, true) => "over before it could be sent",
+                    (false, false) => "already acknowledged",
+                };
                 let sql =
                     "UPDATE outbox SET state = 'superseded', done_at = $2, error = $3 WHERE idem_key = $1";
                 let update = sqlx::query(sql).bind(&row.notification.idem_key).bind(text_of(now)).bind(why);

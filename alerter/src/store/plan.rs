@@ -84,6 +84,20 @@ pub(crate) fn plan(rows: &[LaneRow], standing: State, wakes: bool, heard: bool) 
     Plan { superseded, words }
 }
 
+/// How many rows from the front are not sent to a receiver that notifies people once a key, because
+/// they are of what is over: nobody is called for that. `begun`: a call may have arrived, which the
+/// resolution ends.
+pub(crate) fn too_late(rows: &[LaneRow], standing: State, begun: bool) -> usize {
+    let is = |row: &LaneRow, action| row.notification.action == action;
+    let ended = match standing {
+        State::Resolved => rows.len(),
+        // It may have come back since.
+        _ => rows.iter().rposition(|row| is(row, Action::Resolve)).map_or(0, |last| last + 1),
+    };
+    let calls = |row: &&LaneRow| is(row, Action::Trigger) || is(row, Action::Update);
+    if begun { rows[..ended].iter().take_while(calls).count() } else { ended }
+}
+
 fn follows(rows: &[LaneRow], i: usize, action: Action) -> Option<&LaneRow> {
     rows[i + 1..].iter().find(|row| row.notification.action == action)
 }
@@ -131,6 +145,21 @@ mod tests {
         assert!(words.title.chars().count() <= TITLE_MAX);
         assert_eq!(words.status, Status::Resolved);
         assert!(words.reason.contains("2026-11-21T02:16:56Z"), "{}", words.reason);
+    }
+
+    #[test]
+    fn nobody_is_rung_for_what_is_over() {
+        use Action::{Ack, Resolve, Trigger, Update};
+        let late = |actions: &[Action], standing, begun| too_late(&lane(actions), standing, begun);
+        assert_eq!(late(&[Trigger, Update, Resolve], State::Resolved, true), 2);
+        assert_eq!(late(&[Trigger, Ack, Trigger, Resolve], State::Resolved, true), 1, "in order");
+        assert_eq!(late(&[Trigger, Resolve], State::Resolved, false), 2, "there is nothing to end");
+        // It ended and came back.
+        assert_eq!(late(&[Trigger, Resolve, Trigger], State::Open, true), 1);
+        assert_eq!(late(&[Trigger, Resolve, Trigger], State::Open, false), 2);
+        for begun in [true, false] {
+            assert_eq!(late(&[Trigger, Update], State::Open, begun), 0);
+        }
     }
 
     #[test]

@@ -85,6 +85,13 @@ impl Store {
     }
 }
 
+/// Whether a call to the receiver was begun: it may have arrived.
+pub(super) async fn begun(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<bool> {
+    let sql =
+        "SELECT EXISTS (SELECT 1 FROM outbox WHERE incident = $1 AND receiver = $2 AND ring IS NOT NULL)";
+    Ok(sqlx::query_scalar(sql).bind(incident).bind(receiver).fetch_one(tx).await?)
+}
+
 /// The number of a message that may call somebody, `had` if it has one, and the calls of its lane
 /// that may not have arrived. The notifier remembers those that were delivered.
 pub(super) async fn rings(

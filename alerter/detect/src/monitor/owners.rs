@@ -28,16 +28,16 @@ pub(super) fn of_several_users<'a>(runs: impl IntoIterator<Item = &'a Run>) -> b
     users.any(|user| Some(user) != first)
 }
 
-/// Whose a job is by what the nodes say of it. What control groups show goes before what the
+/// The claim that says whose a job is. What control groups show goes before what the
 /// environment of a process names, for anybody can name a job there: of those, who named it first.
 /// `None` if nobody speaks of it, or control groups show it of several users: clusters may have
 /// jobs of one number. Root is none of them: where a job has just begun, only root's programs run.
-pub(super) fn owner_of_job(claims: &[&Claim]) -> Option<Option<u32>> {
-    let attested = claims.iter().filter(|claim| claim.attested).filter_map(|claim| claim.uid);
-    let mut attested = attested.filter(|uid| *uid != 0);
+pub(super) fn claim_of_owner<'a>(claims: &[&'a Claim]) -> Option<&'a Claim> {
+    let is_users = |claim: &&&Claim| claim.attested && claim.uid.is_some_and(|uid| uid != 0);
+    let mut attested = claims.iter().filter(is_users);
     match attested.next() {
-        Some(uid) => attested.all(|other| other == uid).then_some(Some(uid)),
-        None => claims.iter().min_by_key(|claim| (!claim.attested, claim.since)).map(|claim| claim.uid),
+        Some(first) => attested.all(|other| other.uid == first.uid).then_some(*first),
+        None => claims.iter().min_by_key(|claim| (!claim.attested, claim.since)).copied(),
     }
 }
 

@@ -233,10 +233,14 @@ impl World {
         })
         .await;
         self.check().await;
-        self.notified_once(&self.cases[i]);
+        let detail = self.detail(i).await.unwrap_or_default();
+        let late = |d: &Value| d["error"] == "over before it could be sent";
+        let late = detail["deliveries"].as_array().is_some_and(|all| all.iter().any(late));
+        self.notified_once(&self.cases[i], late);
     }
 
-    fn notified_once(&self, case: &Case) {
+    /// `late`: a call was not made because it was over before.
+    fn notified_once(&self, case: &Case, late: bool) {
         let id = case.id.as_deref().unwrap_or_default();
         let paged = self.stack.pagerduty.with(|pd| {
             let closed = pd.alerts_about(id).all(|a| a.state == AlertState::Resolved);
@@ -250,8 +254,8 @@ impl World {
         let fewest = usize::from(notified && !case.ever_silenced);
         let once = (fewest..=usize::from(notified)).contains(&shown);
         assert!(once, "{}: {shown} messages in Slack: {:#?}", case.run, case.timeline);
-        // Somebody who answered in time need not be called.
-        let fewest = if case.ever_answered { 0 } else { fewest };
+        // Somebody who answered in time need not be called, and nobody is called for what is over.
+        let fewest = if case.ever_answered || late { 0 } else { fewest };
         // Each level, each repeat and each time that somebody passes it on notifies anew.
         let calls = (0..case.timeline.len()).map(|n| words(&case.timeline, n));
         let calls = calls.filter(|said| said.contains(" notified (") && said.contains("primary")).count();
