@@ -484,7 +484,9 @@ impl Scheduler {
                 self.busy.insert(key);
                 let (notifier, courier) = (Arc::clone(&destination.notifier), Arc::clone(&self.courier));
                 let receiver = receiver.to_owned();
-                self.tasks.spawn(async move { courier.leave_out(notifier, receiver, lane.incident).await });
+                let left_out =
+                    async move { Box::pin(courier.leave_out(notifier, receiver, lane.incident)).await };
+                self.tasks.spawn(left_out);
                 continue;
             }
             match destination.admit(now, lane.page) {

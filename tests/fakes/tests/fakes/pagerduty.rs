@@ -55,9 +55,12 @@ async fn what_nobody_has_any_more_pages_again() {
     assert!(fake.change(|s| s.ack_times_out("inc-1")).is_err(), "nobody has it");
     for (n, by_itself) in [(2, true), (3, false)] {
         fake.change(|s| s.by_person("inc-1", "acknowledged", "Jane Doe")).unwrap();
-        fake.change(|s| match by_itself {
-            true => s.ack_times_out("inc-1"),
-            false => s.by_person("inc-1", "unacknowledged", "Jane Doe"),
+        fake.change(|s| {
+            if by_itself {
+                s.ack_times_out("inc-1")
+            } else {
+                s.by_person("inc-1", "unacknowledged", "Jane Doe")
+            }
         })
         .unwrap();
         fake.with(|s| {

@@ -111,7 +111,7 @@ fn attested(mut e: Event) -> Event {
 }
 
 fn run_of_job(b: &mut Bench, name: &str, id: &str) -> String {
-    send_alert(b, &[("alertname", name), ("slurm_job_id", id)]).run.to_string()
+    send_alert(b, &[("alertname", name), ("slurm_job_id", id)]).run.clone()
 }
 
 #[test]
