@@ -9,7 +9,7 @@ use stepwatch_engine::{AnyInput, Engine, SourceInput};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::{Effect, Input};
-use stepwatch_respond::external::Told;
+use stepwatch_respond::external::PostedAlert;
 use stepwatch_respond::oncall::Zone;
 use stepwatch_respond::oncall::ical::Calendar;
 use stepwatch_wire::MAX_RECORD_BYTES;
@@ -40,8 +40,8 @@ pub fn stream(data: &[u8]) {
 /// until all have ended.
 pub fn alerts(data: &[u8]) {
     let mut engine = Running::new();
-    let alerts: Vec<Told> = api::fuzz_alerts(data, NOW);
-    engine.handle(Input::Alerts { told: &alerts });
+    let alerts: Vec<PostedAlert> = api::fuzz_alerts(data, NOW);
+    engine.handle(Input::Alerts { posted: &alerts });
     engine.pass(Span::secs(3600));
     engine.check();
 }

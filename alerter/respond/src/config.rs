@@ -43,14 +43,16 @@ pub struct ResponderConfig {
     pub oncall: OnCallConfig,
     /// How long the first message of a ticket waits for what else comes; a page never waits.
     pub batch_window: Span,
-    /// Least time between two messages of news about one incident; what comes in between is told
-    /// together.
+    /// Least time between two updates about one incident. What happens in between is sent in one
+    /// message.
     pub update_min_interval: Span,
-    /// How often the last level of a page that nobody answers is told again.
+    /// How often the last level of a page that nobody answers is notified again.
     pub remind_every: Span,
-    /// After how long an acknowledged page that is not over is told anew; never without.
+    /// How long after its acknowledgement a page that is not over is notified again; never if
+    /// absent.
     pub ack_timeout: Option<Span>,
-    /// Returns of an incident after which it is told to be flapping, and its returns no more.
+    /// After this many returns an incident is reported as flapping, and further returns notify
+    /// nobody.
     pub flapping_after: u32,
     /// What would open an incident joins an open one that has these labels in common; empty: only
     /// what is one fault.
@@ -119,7 +121,7 @@ pub struct Route {
     pub go_on: bool,
 }
 
-/// Whom an incident belongs to: its label `team`, and who is told where no route matches.
+/// Whom an incident belongs to: its label `team`, and who is notified where no route matches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Team {
@@ -130,13 +132,13 @@ pub struct Team {
     pub policy: Option<String>,
     #[serde(default)]
     pub notify: Vec<String>,
-    /// Who is told when those cannot be.
+    /// Who is notified when those cannot be.
     #[serde(default)]
     pub fallback: Vec<String>,
 }
 
 /// While an incident of which the source matchers hold is open, those of which the target matchers
-/// hold are told to nobody, if they have the same values of `equal`.
+/// hold notify nobody, if they have the same values of `equal`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InhibitRule {
@@ -148,7 +150,7 @@ pub struct InhibitRule {
     pub equal: Vec<String>,
 }
 
-/// More than so many incidents for the same people within so long are told as one.
+/// More than `incidents` incidents for the same people within `within` are notified as one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Storm {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::external::{Firing, Told};
+use crate::external::{Firing, PostedAlert};
 use crate::incident::IncidentRecord;
 use crate::message::{Message, Reason};
 use crate::silence::{Plan, Silence};
@@ -16,7 +16,7 @@ pub enum Input<'a> {
     Ack { incident: &'a str, by: &'a str },
     /// A person closed the incident.
     Resolve { incident: &'a str, by: &'a str },
-    /// A person wants the next level told now, also of an incident that somebody has taken.
+    /// A person asks for the next level to be notified now, also of an acknowledged incident.
     Escalate { incident: &'a str, by: &'a str },
     /// Whoever took the incident does not have it any more: escalation goes on where it stopped.
     Unack { incident: &'a str, by: &'a str },
@@ -44,8 +44,8 @@ pub enum Input<'a> {
     Silence { plan: &'a Plan },
     /// Somebody ended a silence.
     ExpireSilence { id: &'a str },
-    /// Another program told of alerts that fire, or are over.
-    Alerts { told: &'a [Told] },
+    /// Another program posted alerts that fire, or are over.
+    Alerts { posted: &'a [PostedAlert] },
 }
 
 /// What the runtime must do. It persists all effects of a batch, and the state they came from, in
@@ -60,7 +60,7 @@ pub enum Effect {
     Notify(Box<Notification>),
     /// The silence as it now is: insert or replace its row.
     Silence(Box<Silence>),
-    /// An alert of another program that fires, as it was told last: insert or replace its row.
+    /// An alert of another program that fires, as it was last posted: insert or replace its row.
     Alert(Firing),
     /// The alert with this fingerprint is over: remove its row.
     AlertOver(u64),
@@ -73,7 +73,7 @@ pub struct TimelineEntry {
     /// `engine`, `cli:alice`, `api:bob`, `slack:U123 (alice)`, a receiver name.
     pub actor: String,
     pub what: String,
-    /// Why nobody is notified from then on, where the entry tells of that.
+    /// Why nobody is notified from then on, where the entry is about that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<String>,
 }
@@ -125,11 +125,11 @@ pub struct Notification {
     /// What Slack calls them; only of those of whom it is known.
     #[serde(default)]
     pub slack_ids: Vec<String>,
-    /// How it came to this receiver; `None` of a word to whoever was told before.
+    /// How it came to this receiver; `None` in a message to those notified before.
     #[serde(default)]
     pub path: Option<Path>,
-    /// Something hides the incident, and it is told all the same: a person asked for it, or it is
-    /// an answer or an end.
+    /// The incident is suppressed and is notified all the same: a person asked for it, or it is an
+    /// acknowledgement or an end.
     #[serde(default)]
     pub despite_quiet: bool,
     /// Who goes on about the call that was made before, in words: this one rings nobody anew.
@@ -145,8 +145,8 @@ pub struct Notification {
 }
 
 impl Notification {
-    /// Whether it is to rouse somebody, also whoever was told before; news of what nobody has any
-    /// more are such a call too.
+    /// Whether it is to rouse somebody, also those notified before. An update of an incident that
+    /// nobody has any more is such a call too.
     pub fn calls(&self) -> bool {
         self.action == Action::Trigger || self.message.because == Reason::Unacknowledged
     }
@@ -160,9 +160,9 @@ pub struct Path {
     pub route: String,
     pub matched: String,
     pub policy: Option<String>,
-    /// From 1; 0 of whoever is told because somebody else could not be.
+    /// From 1; 0 for a receiver that is notified because another one could not be.
     pub level: u32,
-    /// How often this level had been told before.
+    /// How often this level had been notified before.
     pub again: u32,
     /// Which items of the level led here, and how: `schedule primary: alice (weekly) by pd`.
     pub chosen: Vec<String>,

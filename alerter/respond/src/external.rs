@@ -1,10 +1,10 @@
-//! Alerts that other programs tell us of, as Prometheus tells Alertmanager: which fire, until when,
-//! and which belong together.
+//! Alerts that other programs post, as Prometheus does to Alertmanager: which fire, until when, and
+//! which belong together.
 //!
-//! An alert is told again and again while it fires; one that says the same as before costs a
+//! An alert is posted again and again while it fires. One that is the same as before costs a
 //! look-up and nothing else. Alerts that belong together ([`group`]) are one condition: it is
-//! raised with the first, told anew when another joins or it gets worse, and over when the last has
-//! ended, by word of its sender or because the sender fell silent.
+//! raised with the first, notified again when another joins or it gets worse, and over when the
+//! last has ended, because its sender posted the end or stopped posting it.
 //!
 //! What becomes of a condition is the matter of [`crate::incident`]; what run or node an alert is
 //! about is found out by the engine.
@@ -36,13 +36,13 @@ const LIMITED_FIRES_FOR: Span = Span::secs(86_400);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlertsConfig {
-    /// How long an alert without an end fires after it was last told.
+    /// How long an alert without an end fires after it was last posted.
     pub resolve_timeout: Span,
     /// What the values of the label `severity` mean, beside those that are built in.
     pub severities: BTreeMap<String, Severity>,
     /// Of an alert without that label, or with a value that nothing is known of.
     pub default_severity: Severity,
-    /// Which alerts tell of what Stepwatch itself watches for: alert names to kinds. Alerts with a
+    /// Which alerts are about what Stepwatch itself detects: alert names to kinds. Alerts with a
     /// label `kind` need no entry.
     pub kinds: BTreeMap<String, Kind>,
     /// Labels that alerts of one incident have in common, beside the run that they are about.
@@ -53,11 +53,11 @@ pub struct AlertsConfig {
     pub max_bytes: usize,
 }
 
-/// An alert as it was told.
+/// An alert as it was posted.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct PostedAlert {
     pub alert: Arc<Alert>,
-    /// Absent: until it has not been told for `resolve_timeout`.
+    /// Absent: until it has not been posted for `resolve_timeout`.
     pub ends_at: Option<Ts>,
 }
 
@@ -66,11 +66,11 @@ pub struct Told {
 pub struct Firing {
     pub alert: Arc<Alert>,
     pub ends_at: Ts,
-    /// When it was last told.
+    /// When it was last posted.
     pub updated_at: Ts,
 }
 
-/// What became of one that was told.
+/// What became of an alert that was posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// As before; only its end moved.
@@ -132,12 +132,12 @@ impl AlertsConfig {
         }
     }
 
-    /// What it tells of, in our words.
+    /// The kind of our own that it is about.
     pub fn kind(&self, labels: &LabelSet) -> Kind {
         let named = labels.get("alertname").and_then(|name| self.kinds.get(name).copied());
-        let told =
+        let labelled =
             || labels.get("kind").and_then(|word| Kind::ALL.iter().copied().find(|k| k.as_str() == word));
-        named.or_else(told).unwrap_or(Kind::PrometheusAlert)
+        named.or_else(labelled).unwrap_or(Kind::PrometheusAlert)
     }
 }
 
@@ -186,8 +186,8 @@ impl External {
         members.filter_map(|fingerprint| self.firing.get(fingerprint)).map(|m| &m.firing.alert)
     }
 
-    /// The alert whose words are told: the worst that came to the group since it was judged, or the
-    /// first.
+    /// The alert whose text represents the group: the worst that joined it since it was last
+    /// judged, or the first.
     pub fn spokesman(&self, key: &str) -> Option<&Arc<Alert>> {
         let group = self.groups.get(key)?;
         let newest = group.newcomer.filter(|n| n.severity == group.severity);
@@ -200,16 +200,16 @@ impl External {
         self.groups.get(key).map(|g| g.common.labels()).unwrap_or_default()
     }
 
-    /// Takes what was told; `about` says what it is about, and is asked only of what is new. The
+    /// Takes a posted alert; `about` finds what it is about, and is called only for a new one. The
     /// keys of the groups that changed are added to `touched`.
     pub fn take(
         &mut self,
         now: Ts,
-        told: &Told,
+        posted: &PostedAlert,
         about: impl FnOnce(&AlertsConfig, &LabelSet) -> About,
         touched: &mut BTreeSet<Arc<str>>,
     ) -> Taken {
-        let Told { alert, ends_at } = told;
+        let PostedAlert { alert, ends_at } = posted;
         let fingerprint = alert.fingerprint;
         let mut ends_at = ends_at.unwrap_or(now + self.config.resolve_timeout);
         if !alert.sender.is_empty() {
@@ -266,15 +266,15 @@ impl External {
         key
     }
 
-    /// Takes what was stored. Its sender gets the time to tell it again that it would have had, had
-    /// we not been away.
+    /// Takes what was stored. Its sender gets as long to post it again as if the alerter had not
+    /// been down.
     pub fn restore(&mut self, now: Ts, mut firing: Firing, about: About) {
         firing.ends_at = firing.ends_at.max(now + self.config.resolve_timeout);
         let key = self.insert(firing, about);
         self.judged(&key);
     }
 
-    /// `silent`: when it was last heard of, if that is why it ends.
+    /// `silent`: when it was last posted, if that is why it ends.
     fn end(
         &mut self,
         fingerprint: u64,
@@ -293,12 +293,12 @@ impl External {
         Some(firing)
     }
 
-    /// Ends those that were not told in time.
+    /// Ends those that were not posted again in time.
     pub fn expire(&mut self, now: Ts, touched: &mut BTreeSet<Arc<str>>) -> Vec<u64> {
         let mut over = Vec::new();
         while let Some(fingerprint) = self.ends.pop_due(now) {
             match self.firing.get(&fingerprint).map(|m| (m.firing.ends_at, m.firing.updated_at)) {
-                // It was told again meanwhile.
+                // It was posted again meanwhile.
                 Some((at, _)) if at > now => self.ends.set(&fingerprint, Some(at)),
                 Some((_, heard)) => {
                     over.extend(self.end(fingerprint, Some(heard), touched).map(|_| fingerprint));

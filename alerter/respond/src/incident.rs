@@ -53,11 +53,11 @@ pub enum Ended {
     Sender,
     /// What is measured says so.
     Clear,
-    /// Nothing has been heard of it any more: it counts as over, and may still hold.
+    /// Nothing has been reported of it any more: it counts as over, and may still hold.
     Stale,
     /// The run came to its end.
     RunEnded,
-    /// It is told in another incident.
+    /// Another incident reports it.
     Replaced,
 }
 
@@ -68,7 +68,7 @@ pub struct End {
     /// The person.
     #[serde(default)]
     pub by: Option<String>,
-    /// Of what is stale: when it was last heard of.
+    /// Of what is stale: when it was last reported.
     #[serde(default)]
     pub silent_since: Option<Ts>,
     /// A person resolved it and it still fires: when it comes back, unless it is over by then.
@@ -87,7 +87,7 @@ pub struct Named {
     pub new: u32,
 }
 
-/// Why an open incident is told to nobody.
+/// Why an open incident notifies nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hidden {
@@ -95,11 +95,11 @@ pub enum Hidden {
     Silenced,
     /// An incident that explains it.
     Inhibited,
-    /// The incident that tells of many.
+    /// The incident that many are rolled up into.
     RolledUp,
 }
 
-/// An open incident is kept, shown and counted, and told to nobody.
+/// An open incident is kept, shown and counted, but notifies nobody.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quiet {
     pub why: Hidden,
@@ -117,7 +117,7 @@ pub struct IncidentRecord {
     pub id: String,
     /// The run that it hits; empty of a node that no run uses.
     pub run: String,
-    /// Nodes that are sick themselves, the first suspect first.
+    /// Nodes that are faulty themselves, the first suspect first.
     #[serde(default)]
     pub nodes: Vec<String>,
     pub cause: Cause,
@@ -147,7 +147,7 @@ pub struct IncidentRecord {
     pub resolved_at: Option<Ts>,
     pub acked_by: Option<String>,
     pub acked_at: Option<Ts>,
-    /// Escalation level reached, from 1; 0 before anyone was told.
+    /// Escalation level reached, from 1; 0 before anyone was notified.
     pub level: u32,
     /// When the next escalation is due.
     pub next_at: Option<Ts>,
@@ -191,7 +191,7 @@ impl End {
 }
 
 impl End {
-    /// What is told of an end that nobody measured.
+    /// What a message has about an end that nobody measured.
     pub(crate) fn after(&self, lasted: Span) -> String {
         match (self.how, self.silent_since) {
             (Ended::Stale, Some(at)) => {
@@ -238,7 +238,7 @@ impl IncidentRecord {
         self.end.as_ref()?.reopens_at
     }
 
-    /// It counts as over because nothing was heard of it any more.
+    /// It counts as over because nothing was reported of it any more.
     pub fn is_stale(&self) -> bool {
         self.end.as_ref().is_some_and(|end| end.how == Ended::Stale)
     }
@@ -248,14 +248,14 @@ impl IncidentRecord {
         !self.run.is_empty() && self.run != stepwatch_model::NO_RUN
     }
 
-    /// Whether what a run does and costs is to be told of it. What another program tells of, it
-    /// knows best what that is about.
+    /// Whether its messages contain what the run does and costs. Not for what another program
+    /// reports: only that program knows what it costs.
     pub(crate) fn costs_a_run(&self) -> bool {
         self.hits_a_run() && self.kind != Kind::PrometheusAlert
     }
 
-    /// Whether it has a place in the steps of a run: what other programs tell has none unless we
-    /// watch that run.
+    /// Whether it has a place in the steps of a run. An alert of another program has none unless
+    /// Stepwatch watches that run.
     pub fn has_steps(&self) -> bool {
         let unwatched = self.alert().is_some() && self.start_step == 0 && self.opened_step == 0;
         !self.run.is_empty() && !matches!(self.cause, Cause::Telemetry | Cause::External) && !unwatched

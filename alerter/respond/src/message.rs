@@ -34,7 +34,7 @@ pub enum Reason {
     Escalated,
     /// Nobody answered: the same level again.
     Repeated,
-    /// Every level was told and nobody answered.
+    /// Every level was notified and nobody answered.
     StillFiring,
     /// It got more severe.
     Raised,
@@ -44,7 +44,7 @@ pub enum Reason {
     News,
     /// It was over, and is back.
     CameBack,
-    /// It comes and goes: its returns are not told any more.
+    /// It comes and goes: further returns notify nobody.
     Flapping,
     /// More incidents joined a storm.
     StormGrew,
@@ -71,7 +71,7 @@ pub struct Message {
     pub incident: String,
     /// Empty of a node that no run uses.
     pub run: String,
-    /// Nodes that are sick themselves.
+    /// Nodes that are faulty themselves.
     #[serde(default)]
     pub nodes: Vec<String>,
     pub kind: Kind,
@@ -201,7 +201,7 @@ pub(crate) struct About<'a> {
     pub(crate) holds: Holds,
 }
 
-/// Whether what an incident tells still holds.
+/// Whether what an incident reports still holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holds {
     Yes,

@@ -1,8 +1,8 @@
 //! Who is on call: users, schedules and named time intervals, and what an item of a level's
 //! `notify` means at a moment.
 //!
-//! Pure: time is an argument and calendars are brought in as text. It decides who is told and by
-//! which receiver; what a receiver does with it is not its business. An answer depends on the
+//! Pure: time is an argument and calendars are brought in as text. It decides who is notified and
+//! by which receiver; what a receiver does with it is not its business. An answer depends on the
 //! moment asked for and on nothing that was asked before.
 
 pub mod ical;
@@ -59,7 +59,7 @@ pub struct User {
     pub aliases: Vec<String>,
 }
 
-/// Whom to tell by which receiver.
+/// Whom to notify by which receiver.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Target {
     pub receiver: String,
@@ -70,7 +70,7 @@ pub struct Target {
 /// What an item of a level's `notify` means at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Resolution {
-    /// Nobody if empty: whoever asked must tell somebody else.
+    /// Nobody if empty: the caller must notify somebody else.
     pub targets: Vec<Target>,
     /// `schedule primary: alice (layer weekly)`; empty of a plain receiver, which explains itself.
     pub why: String,

@@ -1,4 +1,4 @@
-//! What to do about an incident, with the arithmetic that speaks for it.
+//! What to do about an incident, with the arithmetic that supports it.
 //!
 //! Only from what is known: the checkpoints that the run wrote, how long its steps take, how long
 //! it took to start, what a GPU costs. A plan whose figures are not known is given without them,

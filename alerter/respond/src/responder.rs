@@ -37,7 +37,7 @@ pub struct Responder {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
-    /// All that others tell of: the next of them to end.
+    /// The alerts of other programs: the next of them to end.
     Alerts,
     Calendar(String),
     Storms,
@@ -126,7 +126,7 @@ impl Responder {
             }
             Input::Silence { plan } => self.silence(&mut Tx::new(now, out), plan),
             Input::ExpireSilence { id } => self.expire_silence(&mut Tx::new(now, out), id),
-            Input::Alerts { told } => self.take_alerts(&mut Tx::new(now, out), told, directory),
+            Input::Alerts { posted } => self.take_alerts(&mut Tx::new(now, out), posted, directory),
         }
         self.manager.explain_others(&mut Tx::new(now, out));
         self.manager.note_answers(&mut Tx::new(now, out), before);
@@ -183,7 +183,7 @@ impl Responder {
     pub fn take_run_incidents(&mut self) -> impl Iterator<Item = RunIncidents> {
         let runs = core::mem::take(&mut self.changed_runs).into_iter();
         runs.map(|run| RunIncidents {
-            notified: self.manager.correlator.is_told_of(&self.manager.open, &run),
+            notified: self.manager.correlator.is_notified_of(&self.manager.open, &run),
             standstill_or_slowness: self.manager.correlator.standstill_or_slowness(&self.manager.open, &run),
             run,
         })
@@ -221,19 +221,19 @@ impl Responder {
         self.manager.words(now, &n.incident, n.action, &why).filter(|_| news)
     }
 
-    /// Open incidents of which nobody would ever hear again: there are none, unless this program is
-    /// wrong.
+    /// Open incidents of which nobody would ever be notified again: there are none, unless this
+    /// program is wrong.
     pub fn audit(&self, now: Ts) -> Vec<Flaw> {
         self.manager.audit(now, |id| self.timers.of(&Key::Incident(id.to_owned())))
     }
 
-    /// Open pages of teams that name nobody, where nobody else may be told of them either.
+    /// Open pages of teams that name nobody, where nobody else may be notified of them either.
     pub fn homeless(&self) -> Vec<String> {
         let homeless = self.manager.open.values().filter(|i| i.is_homeless());
         homeless.map(|i| i.record.id.clone()).collect()
     }
 
-    /// Sees to it that those people are told all the same.
+    /// Makes sure that those people are notified all the same.
     pub fn mend(&mut self, now: Ts, flaws: &[Flaw]) {
         for flaw in flaws {
             self.manager.mend(now, &flaw.incident);

@@ -142,8 +142,8 @@ impl Possible {
 }
 
 impl Router {
-    /// Whoever may hear of something with these labels, on any level of any of its ways, each once,
-    /// the first first. It says no more than that, for whoever asks of thousands.
+    /// Whoever may be notified of something with these labels, on any level of any of its ways,
+    /// each once, the first first. It says no more than that, for whoever asks of thousands.
     pub fn reached<'a>(&'a self, config: &'a ResponderConfig, labels: &Labels) -> Vec<&'a str> {
         let severity = severity_of(labels);
         let mut reached = Vec::new();
@@ -162,7 +162,7 @@ impl Router {
         reached
     }
 
-    /// Whoever may hear of what no route wants.
+    /// Whoever may be notified of what no route matches.
     pub fn reached_unrouted<'a>(&'a self, config: &'a ResponderConfig, labels: &Labels) -> Vec<&'a str> {
         let severity = severity_of(labels);
         let mut reached = Vec::new();
@@ -179,7 +179,7 @@ impl Router {
     }
 }
 
-/// Adds whoever stands along a way and may hear of this severity, each once; of any severity if it
+/// Adds whoever is on a way and may be notified of this severity, each once; of any severity if it
 /// is not known.
 fn along<'a>(
     config: &'a ResponderConfig,
@@ -194,7 +194,7 @@ fn along<'a>(
         asked.is_none() || severity.is_none() || asked == severity
     };
     let levels = policy.into_iter().flat_map(|p| &p.levels).filter(may_hear);
-    // A page that all levels pass over is told to the last one.
+    // A page that all levels pass over notifies the last one.
     let nobody_hears = severity == Some(Severity::Page) && notify.is_empty();
     let last = policy.and_then(|p| p.levels.last());
     let last = last.filter(|_| nobody_hears && levels.clone().next().is_none());
@@ -211,7 +211,7 @@ fn severity_of(labels: &Labels) -> Option<Severity> {
 }
 
 impl Node {
-    /// Whoever may hear of what takes this way, on any of its levels, each once.
+    /// Whoever may be notified of what takes this way, on any of its levels, each once.
     pub fn reached<'a>(&'a self, config: &'a ResponderConfig, severity: Option<Severity>) -> Vec<&'a str> {
         let mut reached = Vec::new();
         along(config, &self.notify, self.policy.as_deref(), severity, &mut reached);
@@ -369,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Where each way leads: the route, and who is told at once.
+    /// Where each way leads: the route, and who is notified at once.
     fn ways(config: &ResponderConfig, labels: &[(&str, &str)]) -> Vec<(String, String)> {
         let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let router = Router::new(&config.routes, &config.teams).unwrap();
@@ -458,8 +458,13 @@ mod tests {
             let labels = [("team", team), ("severity", severity)].map(|(k, v)| (k.to_owned(), v.to_owned()));
             let found = router.possible(&c, &Labels::from(labels), &["team", "severity"]);
             let line = |p: Possible| {
-                let told: Vec<_> = p.way.levels.into_iter().flat_map(|l| l.notify).collect();
-                format!("{}{}: {}", p.given.join(" "), if p.goes_on { " ..." } else { "" }, told.join(" "))
+                let notified: Vec<_> = p.way.levels.into_iter().flat_map(|l| l.notify).collect();
+                format!(
+                    "{}{}: {}",
+                    p.given.join(" "),
+                    if p.goes_on { " ..." } else { "" },
+                    notified.join(" ")
+                )
             };
             found.into_iter().map(line).collect::<Vec<_>>()
         };

@@ -1,10 +1,10 @@
-//! Silences: what people, runs and the configuration have asked to be told nothing about, for how
-//! long and why.
+//! Silences: what people, runs and the configuration have asked not to be notified of, for how long
+//! and why.
 //!
 //! A silence never hides anything. An incident that it matches is opened, kept, shown and counted
-//! as ever; only nobody is told of it, and if it is still open when the silence ends, they are told
-//! then. This file knows which silences there are and when each begins and ends; who is told of
-//! what is [`crate::incident`]'s matter.
+//! as ever; only nobody is notified of it, and if it is still open when the silence ends, they are
+//! notified then. This file has which silences there are and when each begins and ends; who is
+//! notified of what is decided in [`crate::incident`].
 //!
 //! Three things make one: a person (by command line, API, chat or `amtool`), a run that announces
 //! that it is about to be restarted ([`planned`]), and maintenance windows that recur ([`window`]).
@@ -49,7 +49,7 @@ pub struct Silence {
     /// The run that asked for it, of a planned restart.
     #[serde(default)]
     pub planned_by: Option<String>,
-    /// Who relies on it was told that it is about to end.
+    /// Those who rely on it were notified that it is about to end.
     #[serde(default)]
     pub reminded: bool,
 }
@@ -62,7 +62,7 @@ pub enum Phase {
     Expired,
 }
 
-/// By whom, until when and why somebody is told nothing.
+/// By whom, until when and why somebody is not notified.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SilencedBy {
     /// Of the silence; `maintenance:NAME` of a window.
@@ -198,8 +198,8 @@ impl Silences {
         self.by_id.get(id)
     }
 
-    /// What keeps somebody from being told of something with these labels at `at`; of several, what
-    /// lasts longest.
+    /// The silence that keeps somebody from being notified of something with these labels at `at`;
+    /// of several, the one that lasts longest.
     pub fn silenced(&self, labels: &Labels, at: Ts) -> Option<SilencedBy> {
         let matching = self.by_id.values().filter(|s| s.phase(at) == Phase::Active && s.matches(labels));
         let silence =
@@ -264,7 +264,8 @@ impl Silences {
         Some(s)
     }
 
-    /// When something is to be done about a silence next, and what. `now` tells what has been done.
+    /// When something is to be done about a silence next, and what. What was due before `now` has
+    /// been done.
     pub fn next(&self, id: &str, now: Ts) -> Option<(Ts, Due)> {
         let s = self.by_id.get(id)?;
         match s.phase(now) {

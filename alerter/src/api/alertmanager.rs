@@ -26,7 +26,7 @@ use stepwatch_kit::build_info;
 #[cfg(any(test, feature = "fuzz"))]
 use stepwatch_model::time::Ts;
 #[cfg(any(test, feature = "fuzz"))]
-use stepwatch_respond::external::Told;
+use stepwatch_respond::external::PostedAlert;
 use utoipa::openapi::RefOr;
 use utoipa::{IntoResponses as _, PartialSchema as _};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
@@ -76,7 +76,7 @@ impl IntoResponse for Refused {
 
 /// The alerts in a request body.
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn fuzz_alerts(body: &[u8], now: Ts) -> Vec<Told> {
+pub(crate) fn fuzz_alerts(body: &[u8], now: Ts) -> Vec<PostedAlert> {
     alerts::fuzz(body, now)
 }
 

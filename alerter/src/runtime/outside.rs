@@ -1,7 +1,7 @@
 //! What comes from outside the streams: silences that people ask for, and alerts of other programs.
 
 use stepwatch_respond::effect::{Effect, Input};
-use stepwatch_respond::external::Told;
+use stepwatch_respond::external::PostedAlert;
 use stepwatch_respond::silence::{Phase, Refusal, Silence, Wanted};
 use tokio::sync::oneshot;
 
@@ -22,7 +22,7 @@ pub enum Outside {
 /// Alerts that another program sent at once. The answer comes when what is new in them is durable.
 #[derive(Debug)]
 pub struct AlertBatch {
-    pub alerts: Vec<Told>,
+    pub alerts: Vec<PostedAlert>,
     /// Of the audit log. Alerts that change nothing are sent again every minute, and are not
     /// recorded.
     pub entry: Option<Box<Entry>>,
@@ -129,7 +129,7 @@ impl Runtime {
         }
         let refused = self.engine.alerts().refused();
         self.metrics.alerts_received.inc_by(alerts.len() as u64);
-        self.engine.handle(now, Input::Alerts { told: &alerts }, &mut self.pending.effects);
+        self.engine.handle(now, Input::Alerts { posted: &alerts }, &mut self.pending.effects);
         let heard = Heard { refused: self.engine.alerts().refused() - refused };
         self.metrics.alerts_refused.inc_by(heard.refused);
         if let Some(entry) = entry.filter(|_| self.pending.effects.len() > known) {

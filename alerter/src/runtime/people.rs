@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepwatch_respond::effect::{Effect, Input, Notification};
-use stepwatch_respond::external::Told;
+use stepwatch_respond::external::PostedAlert;
 use stepwatch_respond::message::Message;
 use tokio::sync::oneshot;
 
@@ -74,7 +74,11 @@ impl RuntimeHandle {
     }
 
     /// Hands over alerts of another program, and waits until what is new in them is durable.
-    pub(crate) async fn post_alerts(&self, alerts: Vec<Told>, entry: Entry) -> Result<Heard, Unanswered> {
+    pub(crate) async fn post_alerts(
+        &self,
+        alerts: Vec<PostedAlert>,
+        entry: Entry,
+    ) -> Result<Heard, Unanswered> {
         let (reply, answer) = oneshot::channel();
         let batch = AlertBatch { alerts, entry: Some(Box::new(entry)), reply };
         let sent = async { self.alerts.send(batch).await.map_err(drop) };

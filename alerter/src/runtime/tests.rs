@@ -3,7 +3,7 @@ use stepwatch_kit::shutdown::Trigger;
 use stepwatch_model::Severity;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::Action;
-use stepwatch_respond::external::{Alert, LabelSet, Limits, Told};
+use stepwatch_respond::external::{Alert, LabelSet, Limits, PostedAlert};
 use stepwatch_respond::matcher::Matcher;
 use stepwatch_respond::silence::Wanted;
 use stepwatch_wire::Event;
@@ -477,7 +477,7 @@ async fn a_clock_that_is_set_back_takes_no_time_back_and_outsiders_are_understoo
         silence.ends_at
     );
     let alerts =
-        ["Loud", "Quiet"].map(|name| Told { alert: alert(name).into(), ends_at: Some(ends) }).to_vec();
+        ["Loud", "Quiet"].map(|name| PostedAlert { alert: alert(name).into(), ends_at: Some(ends) }).to_vec();
     let (reply, heard) = oneshot::channel();
     rig.handle.alerts.send(AlertBatch { alerts, entry: None, reply }).await.unwrap();
     heard.await.unwrap();

@@ -8,7 +8,7 @@ use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::ResponderConfig;
 use stepwatch_respond::effect::{Action, Effect, Input, Notification};
-use stepwatch_respond::external::{Alert, LabelSet, Limits, Told};
+use stepwatch_respond::external::{Alert, LabelSet, Limits, PostedAlert};
 use stepwatch_respond::incident::{Hidden, IncidentRecord, State};
 use stepwatch_respond::matcher::Matcher;
 use stepwatch_respond::silence::{Maintenance, Phase, Silence, SilenceConfig, Wanted};
@@ -120,8 +120,9 @@ impl World {
         let alert =
             Alert::new(set(labels), set(&[("summary", "it is full")]), self.now, "", &Limits::default())
                 .unwrap();
-        let told = [Told { alert: alert.into(), ends_at: ends_in.map(|s| self.now + Span::secs(s)) }];
-        self.input(Input::Alerts { told: &told });
+        let posted =
+            [PostedAlert { alert: alert.into(), ends_at: ends_in.map(|s| self.now + Span::secs(s)) }];
+        self.input(Input::Alerts { posted: &posted });
     }
 
     /// Seconds and actions of the notifications to `phone`.

@@ -158,7 +158,7 @@ impl FromIterator<(Box<str>, Box<str>)> for LabelSet {
 }
 
 impl Alert {
-    /// Checks what was told, and cuts what is too long.
+    /// Checks what was posted, and cuts what is too long.
     pub fn new(
         labels: LabelSet,
         annotations: LabelSet,
@@ -208,10 +208,10 @@ impl Alert {
         Ok((alert, labels_cut + annotations_cut + u64::from(!address)))
     }
 
-    /// Told by somebody who has a say of nothing else: it is another alert than that of the same
-    /// labels that somebody without limits tells, so that neither ends or prolongs the other.
+    /// Posted with a token that is limited to these labels. It is another alert than the one with
+    /// the same labels that is posted without limits, so that neither ends or prolongs the other.
     #[must_use]
-    pub fn told_within(mut self, within: LabelSet) -> Self {
+    pub fn within(mut self, within: LabelSet) -> Self {
         self.fingerprint = fingerprint_within(&self.labels, &within);
         self.within = within;
         self
@@ -223,8 +223,8 @@ impl Alert {
         Self { sender: token.into(), ..self }
     }
 
-    /// What makes it another than those beside it: its labels but for the severity, which tells how
-    /// bad the same is.
+    /// What makes it another than those beside it: its labels but for the severity, which is only
+    /// how bad the same condition is.
     pub(super) fn identity(&self) -> u64 {
         let labels = self.labels.iter().filter(|(name, _)| *name != "severity");
         self.within.iter().fold(hash_byte(fingerprint(labels), 254), hash_label)
@@ -274,7 +274,7 @@ pub(super) fn is_name(name: &str) -> bool {
     !name.is_empty() && words::line(name) == name
 }
 
-/// The fingerprint of what is told within some limits.
+/// The fingerprint of an alert that is posted within these limits.
 pub fn fingerprint_within(labels: &LabelSet, within: &LabelSet) -> u64 {
     let plain = fingerprint(labels.iter());
     // A byte that is in no text: no other labels come to the same.

@@ -63,8 +63,8 @@ pub struct Group {
     pub went: Vec<(u64, Severity)>,
     /// How many fire of each identity and severity.
     alike: BTreeMap<(u64, Severity), usize>,
-    /// Those that ended because nothing was heard of them any more, by fingerprint, and when they
-    /// last were.
+    /// Those that ended because nobody posted them any more, by fingerprint, and when they last
+    /// were.
     silent: BTreeMap<u64, Ts>,
     /// The worst of those that fire.
     pub severity: Severity,
@@ -74,12 +74,11 @@ pub struct Group {
 }
 
 impl About {
-    /// What makes alerts one condition: those that tell of what we watch for ourselves are about a
-    /// run or a node and a cause, as our own findings are; others have the labels of `group_by`
-    /// in common.
+    /// What makes alerts one condition. Those about something that Stepwatch itself detects share a
+    /// run or a node and a cause, as its own findings do; others share the labels of `group_by`.
     pub(super) fn key(&self, config: &AlertsConfig, labels: &LabelSet) -> String {
         let mut key = self.own_key(config, labels);
-        // What is one team's is told to no other: alerts of two teams are two conditions.
+        // A team's incidents notify no other team: alerts of two teams are two conditions.
         if !self.team.is_empty() {
             let _ = write!(key, " for {}", self.team);
         }
@@ -155,7 +154,7 @@ impl Group {
         false
     }
 
-    /// `silent`: when it was last heard of, if that is why it ended.
+    /// `silent`: when it was last posted, if that is why it ended.
     pub(super) fn remove(&mut self, alert: &Alert, node: &str, severity: Severity, silent: Option<Ts>) {
         let fingerprint = alert.fingerprint;
         self.firing.remove(&fingerprint);
@@ -181,7 +180,7 @@ impl Group {
         self.weigh();
     }
 
-    /// When the last was heard of of those that nobody said are over.
+    /// When the last was posted of those whose end nobody posted.
     pub fn silent_since(&self) -> Option<Ts> {
         self.silent.values().copied().max()
     }
@@ -192,7 +191,7 @@ impl Group {
     }
 }
 
-/// What makes alerts that are told within some limits conditions of their own: `... (within
+/// What makes alerts that are posted within some limits conditions of their own: `... (within
 /// run=llama-70b)`.
 pub(super) fn within(limits: &LabelSet) -> String {
     if limits.is_empty() {
@@ -204,7 +203,7 @@ pub(super) fn within(limits: &LabelSet) -> String {
     format!("{WITHIN}{})", pairs.collect::<Vec<_>>().join(", "))
 }
 
-/// Whether those who told the alerts with this key have a say of something with these labels.
+/// Whether those who posted the alerts with this key may act on something with these labels.
 pub(crate) fn has_a_say(key: &str, labels: &Labels) -> bool {
     let Some((_, limits)) = key.strip_suffix(')').and_then(|key| key.rsplit_once(WITHIN)) else {
         return true;

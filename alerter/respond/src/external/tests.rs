@@ -16,8 +16,8 @@ fn alert(labels: &[(&str, &str)], summary: &str) -> Alert {
     Alert::new(set(labels), set(&[("summary", summary)]), T0, "", &Limits::default()).unwrap()
 }
 
-fn told(labels: &[(&str, &str)], ends_at: Option<i64>) -> Told {
-    Told { alert: alert(labels, "s").into(), ends_at: ends_at.map(at) }
+fn posted(labels: &[(&str, &str)], ends_at: Option<i64>) -> PostedAlert {
+    PostedAlert { alert: alert(labels, "s").into(), ends_at: ends_at.map(at) }
 }
 
 fn external() -> External {
@@ -35,9 +35,9 @@ fn about(_: &AlertsConfig, labels: &LabelSet) -> About {
 }
 
 /// What became of it, and the groups that changed.
-fn take(e: &mut External, now: i64, told: Told) -> (Taken, Vec<String>) {
+fn take(e: &mut External, now: i64, posted: PostedAlert) -> (Taken, Vec<String>) {
     let mut touched = BTreeSet::new();
-    let taken = e.take(at(now), &told, about, &mut touched);
+    let taken = e.take(at(now), &posted, about, &mut touched);
     (taken, touched.iter().map(ToString::to_string).collect())
 }
 
@@ -94,19 +94,19 @@ fn what_is_not_taken() {
 }
 
 #[test]
-fn what_is_told_again_changes_nothing_but_its_end() {
+fn an_alert_posted_again_changes_nothing_but_its_end() {
     let mut e = external();
     let disk = [("alertname", "DiskFull"), ("node", "n1")];
-    assert_eq!(take(&mut e, 0, told(&disk, None)), (Taken::Fires, vec!["DiskFull".into()]));
-    assert_eq!(take(&mut e, 60, told(&disk, None)), (Taken::Unchanged, vec![]));
+    assert_eq!(take(&mut e, 0, posted(&disk, None)), (Taken::Fires, vec!["DiskFull".into()]));
+    assert_eq!(take(&mut e, 60, posted(&disk, None)), (Taken::Unchanged, vec![]));
     let mut touched = BTreeSet::new();
     assert_eq!((e.deadline(), e.expire(at(300), &mut touched)), (Some(at(300)), vec![]));
     assert_eq!(e.deadline(), Some(at(360)));
-    let more = Told { alert: alert(&disk, "fuller").into(), ends_at: None };
+    let more = PostedAlert { alert: alert(&disk, "fuller").into(), ends_at: None };
     assert_eq!(take(&mut e, 90, more).0, Taken::Fires, "it says something else");
     assert_eq!(e.expire(at(390), &mut touched).len(), 1);
     assert_eq!((e.all().count(), e.deadline()), (0, None));
-    assert_eq!(take(&mut e, 400, told(&disk, Some(399))).0, Taken::Nothing);
+    assert_eq!(take(&mut e, 400, posted(&disk, Some(399))).0, Taken::Nothing);
 }
 
 #[test]
@@ -114,24 +114,24 @@ fn a_group_is_as_bad_as_its_worst() {
     let mut e = external();
     let warning = [("alertname", "Hot"), ("run", "a"), ("node", "n1"), ("severity", "warning")];
     let critical = [("alertname", "Hot"), ("run", "a"), ("node", "n2"), ("severity", "critical")];
-    take(&mut e, 0, told(&warning, None));
+    take(&mut e, 0, posted(&warning, None));
     assert_eq!(e.group("Hot of a").unwrap().severity, Severity::Ticket);
-    take(&mut e, 1, told(&critical, None));
+    take(&mut e, 1, posted(&critical, None));
     let group = e.group("Hot of a").unwrap();
     assert_eq!((group.severity, group.firing.len(), group.nodes.len()), (Severity::Page, 2, 2));
     let common = e.common_labels("Hot of a");
     assert_eq!(common.keys().map(String::as_str).collect::<Vec<_>>(), ["alertname", "run"]);
-    assert_eq!(take(&mut e, 2, told(&critical, Some(1))), (Taken::Over, vec!["Hot of a".into()]));
+    assert_eq!(take(&mut e, 2, posted(&critical, Some(1))), (Taken::Over, vec!["Hot of a".into()]));
     assert_eq!(e.group("Hot of a").unwrap().severity, Severity::Ticket);
     e.judged("Hot of a");
     assert!(e.group("Hot of a").is_some());
-    take(&mut e, 3, told(&warning, Some(1)));
+    take(&mut e, 3, posted(&warning, Some(1)));
     e.judged("Hot of a");
     assert!(e.group("Hot of a").is_none());
 }
 
 #[test]
-fn what_we_watch_for_ourselves_is_told_apart_by_kind() {
+fn what_we_detect_ourselves_is_distinguished_by_kind() {
     let config =
         AlertsConfig { kinds: [("XidErrors".to_owned(), Kind::GpuFault)].into(), ..AlertsConfig::default() };
     let kind = |pairs: &[(&str, &str)]| config.kind(&set(pairs));
@@ -140,24 +140,24 @@ fn what_we_watch_for_ourselves_is_told_apart_by_kind() {
     assert_eq!(kind(&[("alertname", "x"), ("kind", "Deployment")]), Kind::PrometheusAlert);
     let mut e = external();
     let nan = [("alertname", "TrainNonFinite"), ("run", "a"), ("kind", "nonfinite")];
-    assert_eq!(take(&mut e, 0, told(&nan, None)).1, ["nonfinite of a"]);
+    assert_eq!(take(&mut e, 0, posted(&nan, None)).1, ["nonfinite of a"]);
 }
 
 #[test]
 fn there_is_a_most() {
     let mut e = External::default();
     e.configure(AlertsConfig { max_alerts: 1, ..AlertsConfig::default() });
-    take(&mut e, 0, told(&[("alertname", "a")], None));
-    assert_eq!(take(&mut e, 0, told(&[("alertname", "b")], None)).0, Taken::Refused);
+    take(&mut e, 0, posted(&[("alertname", "a")], None));
+    assert_eq!(take(&mut e, 0, posted(&[("alertname", "b")], None)).0, Taken::Refused);
     assert_eq!(e.refused(), 1);
-    assert_eq!(take(&mut e, 1, told(&[("alertname", "a")], None)).0, Taken::Unchanged);
+    assert_eq!(take(&mut e, 1, posted(&[("alertname", "a")], None)).0, Taken::Unchanged);
 }
 
 #[test]
 fn there_is_a_most_of_their_bytes() {
     let said = |name: &str, letters: usize| {
         let alert = Arc::new(alert(&[("alertname", name)], &"x".repeat(letters)));
-        Told { alert, ends_at: None }
+        PostedAlert { alert, ends_at: None }
     };
     let mut e = External::default();
     // An eighth of it is for pages.
@@ -170,7 +170,7 @@ fn there_is_a_most_of_their_bytes() {
     assert_eq!(e.refused(), 2);
     assert_eq!(take(&mut e, 0, said("a", 100)).0, Taken::Fires);
     assert_eq!(one(&mut e, 4000), Taken::Fires, "there is room again");
-    let over = Told { ends_at: Some(at(0)), ..said("b", 4000) };
+    let over = PostedAlert { ends_at: Some(at(0)), ..said("b", 4000) };
     assert_eq!(take(&mut e, 1, over).0, Taken::Over);
     assert_eq!(take(&mut e, 1, said("d", 4000)).0, Taken::Fires, "and of one that is over");
 }
@@ -183,7 +183,7 @@ fn ordinary_alerts_are_far_from_the_most() {
     let mut e = external();
     for n in 0..20_000 {
         let alert = Arc::new(labels(&format!("gpu-{n:05}.cluster.example:9100")));
-        assert_eq!(take(&mut e, 0, Told { alert, ends_at: None }).0, Taken::Fires);
+        assert_eq!(take(&mut e, 0, PostedAlert { alert, ends_at: None }).0, Taken::Fires);
     }
 }
 
@@ -194,7 +194,7 @@ fn after_a_restart_senders_have_their_time() {
         Firing { alert: Arc::new(alert(&[("alertname", "a")], "s")), ends_at: at(1), updated_at: T0 };
     e.restore(at(100), firing, About::default());
     assert_eq!(e.deadline(), Some(at(400)));
-    assert_eq!(take(&mut e, 150, told(&[("alertname", "a")], None)), (Taken::Unchanged, vec![]));
+    assert_eq!(take(&mut e, 150, posted(&[("alertname", "a")], None)), (Taken::Unchanged, vec![]));
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn hosts_of_addresses() {
 proptest! {
     /// Beside a reference that keeps the end of each alert and nothing else.
     #[test]
-    fn what_fires_is_what_was_told_and_has_not_ended(
+    fn what_fires_is_what_was_posted_and_has_not_ended(
         acts in proptest::collection::vec((0i64..100, 0u8..6, proptest::option::of(-20i64..200)), 1..60)
     ) {
         let (mut e, mut model, mut now) = (external(), BTreeMap::new(), 0);
@@ -227,7 +227,7 @@ proptest! {
             let (name, run) = (format!("a{}", which % 3), format!("r{}", which / 3));
             let labels = [("alertname", name.as_str()), ("run", run.as_str())];
             let end = ends.map(|s| now + s);
-            let (taken, _) = take(&mut e, now, told(&labels, end));
+            let (taken, _) = take(&mut e, now, posted(&labels, end));
             let end = end.unwrap_or(now + 300);
             let had = model.contains_key(&which);
             let want = match (had, end > now) {

@@ -17,7 +17,7 @@ const LATE: Span = Span::secs(120);
 /// No setting makes anybody wait longer for the next word, the levels of the policy aside.
 const REACH: Span = Span::secs(86_400);
 
-/// An open incident that nobody would ever hear of again.
+/// An open incident that nobody would ever be notified of again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
     pub incident: String,
@@ -76,7 +76,7 @@ impl Manager {
         flaws
     }
 
-    /// Whatever went wrong with it, its people are told again.
+    /// Whatever went wrong with it, its people are notified again.
     pub(crate) fn mend(&mut self, now: Ts, id: &str) {
         self.touched.push(id.to_owned());
         let Some(i) = self.open.get_mut(id) else { return };
@@ -101,7 +101,7 @@ impl Incident {
         self.record.state == State::Open && self.record.next_at.is_some_and(|at| at > reach)
     }
 
-    /// Somebody should hear of it, and nothing will see to that.
+    /// Somebody should be notified of it, and nothing is due that will.
     fn is_mute(&self) -> bool {
         let wanted = match self.record.severity {
             Severity::Page => true,
@@ -112,7 +112,7 @@ impl Incident {
             Severity::Info => false,
         };
         let waits = self.record.next_at.is_some();
-        // It is over, and came to its end before anyone was told.
+        // It is over, and ended before anyone was notified.
         let over = self.raised.is_empty() && self.record.level == 0;
         wanted
             && self.record.state == State::Open

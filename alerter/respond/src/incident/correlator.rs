@@ -94,8 +94,8 @@ impl Correlator {
         self.index.at(&Place::Run(run.to_owned())).cloned().collect()
     }
 
-    /// Whether somebody is told of an open incident of a run by its name; `None` if there is none.
-    pub(crate) fn is_told_of(&self, open: &Open, run: &str) -> Option<bool> {
+    /// Whether an open incident of the run of this name notifies somebody; `None` if there is none.
+    pub(crate) fn is_notified_of(&self, open: &Open, run: &str) -> Option<bool> {
         let open = self.index.at(&Place::Run(run.to_owned())).filter_map(|id| open.get(id));
         let alone = open.map(|i| i.record.quiet.as_ref().is_none_or(|quiet| quiet.why != Hidden::RolledUp));
         alone.reduce(|a, b| a || b)

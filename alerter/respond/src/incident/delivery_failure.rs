@@ -1,4 +1,4 @@
-//! A receiver that does not take what it is told, or not now: what becomes of the incident.
+//! What becomes of an incident whose receiver refuses a notification, or asks to be left alone.
 
 use super::State;
 use super::dispatcher::Word;
@@ -39,8 +39,8 @@ impl Manager {
     }
 
     /// A receiver asks to be left alone for long. It will take the page, and somebody has to be
-    /// woken meanwhile: the next level is due now, once a call; where there is none, whoever is
-    /// nearest of those who had not been told is called.
+    /// woken meanwhile: the next level is due now, once a call; where there is none, the nearest of
+    /// those who had not been notified is called.
     pub(crate) fn put_off(&mut self, tx: &mut Tx<'_>, what: Undelivered<'_>, wait: Span) {
         let now = tx.now;
         let Undelivered { incident: id, receiver, error } = what;
@@ -71,7 +71,7 @@ impl Manager {
         self.hurry_or_fall_back(tx, what, &why, may_hurry);
     }
 
-    /// Until it takes a word again, it counts as told nothing.
+    /// Until it accepts a notification again, it counts as not notified.
     fn not_taken(&mut self, what: Undelivered<'_>) {
         let lane = self.open.get_mut(what.incident).and_then(|i| i.lanes.get_mut(what.receiver));
         if let Some(lane) = lane {
@@ -79,8 +79,8 @@ impl Manager {
         }
     }
 
-    /// Tells the next level now, if it may, or else whoever is nearest unless something hides it;
-    /// also where that level rings nobody. A page that still rings nobody is a fault of ours.
+    /// Notifies the next level now, if it may, or else whoever is nearest unless something hides
+    /// it; also where that level rings nobody. A page that still rings nobody is a fault of ours.
     fn hurry_or_fall_back(&mut self, tx: &mut Tx<'_>, what: Undelivered<'_>, why: &Why, may_hurry: bool) {
         let Undelivered { incident: id, receiver, error } = what;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -104,7 +104,7 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// Tells whoever is nearest of those who have not been told, and says so in the threads.
+    /// Notifies the nearest of those who have not been notified, and posts that to the threads.
     pub(super) fn notify_fallback(&mut self, tx: &mut Tx<'_>, id: &str, receiver: &str, why: &Why) {
         let failing = self.failing();
         let Some(i) = self.open.get(id) else { return };

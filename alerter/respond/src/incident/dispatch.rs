@@ -1,8 +1,9 @@
-//! Who is told of an incident, when, and again.
+//! Who is notified of an incident, when, and when again.
 //!
-//! One timing model. `batch_window`: how long the first word of a ticket waits for what else comes.
-//! `update_min_interval`: how far apart news of it are. `remind_every`: how long a page may go
-//! unanswered before it is told again. Pages, acknowledgements and ends wait for nothing.
+//! One timing model. `batch_window`: how long the first message of a ticket waits for what else
+//! comes. `update_min_interval`: how far apart updates of it are. `remind_every`: how long a page
+//! may go unanswered before it is notified again. Pages, acknowledgements and ends wait for
+//! nothing.
 
 use std::collections::BTreeSet;
 
@@ -18,15 +19,15 @@ use crate::plan;
 use crate::route::{ONE, Way};
 use stepwatch_model::{Kind, Severity, Span, Ts};
 
-/// A finding about a step this long ago is read from a backlog, whose end may tell that it is over.
+/// A finding about a step this long ago is read from a backlog, whose end may show that it is over.
 const LATE: Span = Span::secs(120);
-/// How long such news waits for the end of the backlog before anyone is told.
+/// How long such a finding waits for the end of the backlog before anyone is notified.
 const BACKLOG: Span = Span::secs(10);
-/// Rounds told at one moment: a ladder of waits of nothing has an end, and a mistake of ours too.
+/// Rounds at one moment: ends a ladder whose waits are all zero, and a mistake of ours too.
 const MAX_ROUNDS: usize = 1000;
 
 impl Manager {
-    /// Tells the people of its routes, from the first level on. Nobody is told of an annotation.
+    /// Notifies the people of its routes, from the first level on. An annotation notifies nobody.
     pub(super) fn announce(&mut self, tx: &mut Tx<'_>, id: &str, at: Ts, why: &Why) {
         let now = tx.now;
         self.relabel(id);
@@ -41,10 +42,10 @@ impl Manager {
             self.set_suppressed(tx, id, None);
         }
         let Some(i) = self.open.get_mut(id) else { return };
-        // Whoever was told of it hears at once that it is worse.
+        // Those who were notified of it are notified at once that it is worse.
         let first = i.record.level == 0 && i.record.severity < Severity::Page;
         if why.because == Reason::Reopened {
-            // They are told from the first level on once more.
+            // They are notified from the first level on once more.
             i.record.level = 0;
         }
         let wait = if first { self.config.batch_window } else { Span::ZERO };
@@ -66,16 +67,16 @@ impl Manager {
         };
         (i.counted, i.calm) = (false, false);
         self.climb(tx, id, why);
-        self.tell_others(tx, id, why);
+        self.notify_others(tx, id, why);
         // Hidden from the first moment on, also while its first word waits.
         if let Some(quiet) = self.suppressor.kept_quiet(self.view(now), id) {
             self.suppress(tx, id, quiet);
         }
     }
 
-    /// A fault of ours whose way leads only to receivers that fail, which it may be about, is told
-    /// to others at once.
-    fn tell_others(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
+    /// A fault of ours may be about the very receivers that it leads to: if all of them fail,
+    /// others are notified of it at once.
+    fn notify_others(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
         let Some(i) = self.open.get(id).filter(|i| i.record.kind == Kind::AlerterFault) else { return };
         let failing = self.failing();
         let fails = |name: &String| failing.contains(name) || !self.config.calls(name);
@@ -96,7 +97,7 @@ impl Manager {
             if i.ladders.next_at().is_none_or(|at| at > now) {
                 break;
             }
-            // What a person asks for is told whatever hides it.
+            // What a person asks for is sent whatever hides it.
             if why.because != Reason::Escalated {
                 match self.what_hides(tx, id) {
                     Some(quiet) => return self.suppress(tx, id, quiet),
@@ -115,7 +116,7 @@ impl Manager {
         }
     }
 
-    /// One level is due: told, or passed over if its condition does not hold.
+    /// One level is due: notified, or passed over if its condition does not hold.
     fn round(&mut self, tx: &mut Tx<'_>, id: &str, due: &Due, why: &Why) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
@@ -145,7 +146,7 @@ impl Manager {
         }
         let asked =
             if path.asked.is_empty() { String::new() } else { format!("; {}", path.asked.join(", ")) };
-        let found = i.told_of(&recipients, &found);
+        let found = i.notified_of(&recipients, &found);
         let repeats = |to: &Recipient| {
             let who = i.left_to(&self.config, &to.receiver, why)?;
             Some(format!("; {}: {who} repeats", to.receiver))
@@ -176,13 +177,13 @@ impl Manager {
     pub(super) fn show(&mut self, tx: &mut Tx<'_>, id: &str, called: &[String], why: &Why) {
         let Some(i) = self.open.get(id) else { return };
         let shows = |receiver: &String| self.config.threads.contains(receiver) && !called.contains(receiver);
-        for to in i.told(shows) {
+        for to in i.notified(shows) {
             self.send(tx, id, to, Word { action: Action::Update, why });
         }
     }
 
-    /// A page whose every level was passed over is told all the same; of anything else it is said
-    /// where it waits.
+    /// A page whose every level was passed over is notified all the same; for anything else the
+    /// timeline has where it waits.
     fn fall_back(&mut self, tx: &mut Tx<'_>, id: &str, why: &Why) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
@@ -226,8 +227,8 @@ impl Manager {
         Some(i.message(self.view(now), Word { action, why }))
     }
 
-    /// To everyone who was told of the incident. News wait until the last word is old enough, and
-    /// are not told while it is hidden; an answer and an end are told at once.
+    /// To everyone who was notified of the incident. Updates wait until the last message is old
+    /// enough, and are not sent while it is hidden; acknowledgements and ends are sent at once.
     pub(super) fn notify_all(&mut self, tx: &mut Tx<'_>, id: &str, action: Action, why: impl Into<Why>) {
         let now = tx.now;
         let why = why.into();
@@ -241,7 +242,7 @@ impl Manager {
             }
         }
         i.news = None;
-        for to in i.told(|_| true) {
+        for to in i.notified(|_| true) {
             self.send(tx, id, to, Word { action, why: &why });
         }
     }

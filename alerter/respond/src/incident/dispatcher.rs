@@ -1,5 +1,5 @@
-//! The part that knows whom an incident is for: its team, the ways that it takes, who is on call on
-//! each level, who is told in their place, and what they are sent.
+//! The part that decides whom an incident is for: its team, the ways that it takes, who is on call
+//! on each level, who is notified in their place, and what they are sent.
 
 pub(super) mod escalation;
 mod fallback;

@@ -104,14 +104,15 @@ impl Manager {
             shared: context.shared,
             ..Incident::new(record, context.run.clone(), BTreeSet::from([subject.clone()]))
         };
-        incident.hears_of(now, context, Span::ZERO);
+        incident.note_alerts(now, context, Span::ZERO);
         self.restore(id.clone(), incident);
         self.announce(tx, &id, v.ts, &Why::first());
         self.finish(&id, tx.out);
     }
 
     /// An incident that is over and only waits whether it comes back gives way to another trouble
-    /// that is as severe: nobody who was told of the first knows of the second. True if it did.
+    /// that is as severe: those who were notified of the first do not know of the second. True if
+    /// it did.
     fn makes_room(&mut self, tx: &mut Tx<'_>, id: &str, report: Report<'_>) -> bool {
         let Report { subject, finding: v, .. } = report;
         let Some(i) = self.open.get(id) else { return false };
@@ -134,12 +135,12 @@ impl Manager {
         let Some(i) = self.open.get_mut(id) else { return };
         i.subjects.insert(subject.clone());
         self.correlator.answers_for(id, subject);
-        let told = |i: &Incident| i.lanes.values().map(|l| l.seq).sum::<u32>();
-        let before = told(i);
+        let notified = |i: &Incident| i.lanes.values().map(|l| l.seq).sum::<u32>();
+        let before = notified(i);
         let how = if context.apart { "the same labels of group_by" } else { "one fault" };
         tx.out.push(timeline(now, id, format!("{} of {}: {how}", v.kind.title(), subject.scope.name())));
         self.update(tx, id, report);
-        if self.open.get(id).is_some_and(|i| before > 0 && told(i) == before) {
+        if self.open.get(id).is_some_and(|i| before > 0 && notified(i) == before) {
             let reason = format!("also {} of {}: {}", v.kind.title(), subject.scope.name(), v.why);
             self.notify_all(tx, id, Action::Update, reason);
             self.finish(id, tx.out);
@@ -147,7 +148,7 @@ impl Manager {
         self.absorb(tx, id, context);
     }
 
-    /// It is told to nobody, and is over as soon as it is noted.
+    /// It notifies nobody, and is over as soon as it is noted.
     fn annotate(&mut self, tx: &mut Tx<'_>, report: Report<'_>) {
         let now = tx.now;
         let Report { subject, context, finding: v } = report;
@@ -178,7 +179,7 @@ impl Manager {
         let hold = i.hold(self.config.resolve_after);
         let more = v.change.says_more() && i.known.contains_key(subject) && i.resolve_at.is_none();
         let new = Novelty { another, elsewhere, more, kind: i.is_news(subject, v.kind) };
-        i.hears_of(now, context, hold);
+        i.note_alerts(now, context, hold);
         i.meet(now, context, v);
         self.holds(tx, id, report);
         let Some(i) = self.open.get_mut(id) else { return };
@@ -219,7 +220,7 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// Worse than what was told, and perhaps acknowledged: someone has to look again.
+    /// Worse than what was notified, and perhaps acknowledged: someone has to look again.
     pub(super) fn raise(&mut self, tx: &mut Tx<'_>, id: &str, had: Severity, v: &Finding) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -232,14 +233,14 @@ impl Manager {
         self.announce(tx, id, v.ts, &Why::new(Reason::Raised, raised));
     }
 
-    /// It was over, and is not. Whoever has it hears of it, until it has come and gone so often
-    /// that this is what there is to say.
+    /// It was over, and is not. Whoever has it is notified of that, until it has come and gone so
+    /// often that this is what there is to say.
     pub(super) fn returned(&mut self, tx: &mut Tx<'_>, id: &str, v: &Finding) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
         if i.record.state != State::Acknowledged {
             if i.record.level == 0 && i.ladders.is_empty() && v.severity <= i.record.severity {
-                // It was over before anybody was told; what is worse now is told as that.
+                // It was over before anybody was notified; what is worse now is announced as new.
                 self.announce(tx, id, v.ts, &Why::first());
             }
             return;

@@ -1,8 +1,8 @@
 //! Links of several nodes that went down at once: one incident, of what they share.
 //!
-//! Whoever tells of the first node does not know that others follow. Until so many are known that
-//! it is no chance, each has an incident of its own; the one that makes them so many brings them
-//! together. What has paged by then, or is in somebody's hands, stays what it is.
+//! The finding about the first node comes before it is known that others follow. Until so many are
+//! known that it is no chance, each has an incident of its own; the one that makes them so many
+//! brings them together. What has paged by then, or is in somebody's hands, stays what it is.
 
 use super::correlator::may_be_one;
 use super::manager::Manager;
@@ -18,7 +18,7 @@ use stepwatch_model::{
 const EXPECTED: usize = 2;
 
 impl Manager {
-    /// Takes over what was told of the other nodes one by one.
+    /// Takes over the incidents of the other nodes.
     pub(super) fn absorb(&mut self, tx: &mut Tx<'_>, id: &str, context: &Context) {
         let now = tx.now;
         let n = so_many(context.fabric.len());

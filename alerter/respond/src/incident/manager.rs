@@ -1,8 +1,8 @@
 //! The open incidents: findings in, notifications out.
 //!
-//! Only the manager changes an incident. Which findings are one, why one is told to nobody and who
-//! is told of it, it asks its three parts, which own what they need for the answer and read the
-//! open incidents. No part knows another one, or the manager.
+//! Only the manager changes an incident. Three parts decide for it which findings are one, why one
+//! notifies nobody and who is notified of it. They own what they need for that and read the open
+//! incidents. No part uses another one, or the manager.
 //!
 //! A run, and a node, has at most one open incident a cause; what turns out to be one fault of both
 //! is one incident ([`super::correlator`]). It opens with the first raised finding, follows the
@@ -31,11 +31,11 @@ pub(crate) struct Manager {
     pub(crate) closed: Closed,
     /// Which findings are one incident.
     pub(crate) correlator: Correlator,
-    /// Why an incident is told to nobody.
+    /// Why an incident notifies nobody.
     pub(crate) suppressor: Suppressor,
-    /// Who is told of it.
+    /// Who is notified of it.
     pub(crate) dispatcher: Dispatcher,
-    /// What other programs tell of; the parts read it.
+    /// The alerts of other programs; the parts read it.
     pub(crate) external: External,
     /// Incidents that changed since the last look; gone ones are not in `open`.
     pub(crate) touched: Vec<String>,

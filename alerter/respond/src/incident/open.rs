@@ -1,4 +1,4 @@
-//! An open incident: what it is about, who was told of it, and what holds it open.
+//! An open incident: what it is about, who was notified of it, and what holds it open.
 
 use super::dispatcher::escalation::Ladders;
 use super::dispatcher::lane::{Lane, News};
@@ -32,12 +32,12 @@ pub(crate) struct Incident {
     pub(super) resolve_at: Option<Ts>,
     pub(super) ladders: Ladders,
     pub(super) lanes: BTreeMap<String, Lane>,
-    /// When anybody was told anything of it last.
+    /// When anybody was last notified of it.
     pub(super) told_at: Option<Ts>,
     pub(super) news: Option<News>,
     /// Since it was announced it has been counted among those that may make a storm.
     pub(super) counted: bool,
-    /// That it comes and goes was told.
+    /// That it comes and goes was notified.
     pub(super) flapping: bool,
     /// A person stopped the run that it hit: what is left of it is nobody's emergency.
     pub(super) calm: bool,
@@ -45,7 +45,8 @@ pub(crate) struct Incident {
     pub(super) storm: Option<Tally>,
     /// Runs and nodes that have paged in it: whoever acknowledged it knows of these.
     pub(super) paged: BTreeSet<Scope>,
-    /// Of what counts as over because nothing was heard of it any more: when it was last heard of.
+    /// Of what counts as over because nothing was reported of it any more: when it was last
+    /// reported.
     pub(super) silent: BTreeMap<(Subject, Kind), Ts>,
     /// The alerts of other programs that were ever in it, by their identity.
     pub(super) alerts: BTreeMap<u64, KnownAlert>,
@@ -105,26 +106,26 @@ impl Incident {
         self.record.state == State::Acknowledged
     }
 
-    pub(super) fn is_hushed(&self) -> bool {
+    pub(super) fn is_suppressed(&self) -> bool {
         let silenced = self.record.quiet.as_ref().is_some_and(|quiet| quiet.why == Hidden::Silenced);
         silenced && !self.is_acknowledged()
     }
 
-    /// Whether all who told of it have a say of something with these labels: who may tell alerts of
-    /// some runs only must not keep quiet what is wrong with others.
+    /// Whether all who posted it may act on something with these labels: a token that may post
+    /// alerts of some runs only must not suppress the incidents of others.
     pub(super) fn has_a_say(&self, labels: &Labels) -> bool {
         self.subjects.iter().all(|subject| super::has_a_say(subject, labels))
     }
 }
 
 /// The nodes that are at fault themselves.
-pub(super) fn sick(context: &Context, v: &Finding) -> Vec<String> {
-    let sick = match &context.scope {
+pub(super) fn faulty(context: &Context, v: &Finding) -> Vec<String> {
+    let faulty = match &context.scope {
         Scope::Node(node) => return vec![node.clone()],
         Scope::Alert(_) => &context.nodes,
         Scope::Run(_) if v.kind == Kind::SourceLost => &context.lost,
         Scope::Run(_) if v.kind.cause() == Cause::Progress => &context.dark,
         _ => return Vec::new(),
     };
-    sick.iter().take(MAX_SUSPECTS).cloned().collect()
+    faulty.iter().take(MAX_SUSPECTS).cloned().collect()
 }

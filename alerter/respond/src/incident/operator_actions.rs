@@ -51,8 +51,8 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// The next level is told now, or the last one again. Whoever had taken the incident has passed
-    /// it on.
+    /// The next level is notified now, or the last one again. Whoever had taken the incident has
+    /// passed it on.
     pub(crate) fn escalate(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
         let now = tx.now;
         self.find_ways(now, id);
@@ -69,7 +69,7 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// An incident that was stored without its ladders, or that nobody was to be told of.
+    /// An incident that was stored without its ladders, or that was to notify nobody.
     fn find_ways(&mut self, now: Ts, id: &str) {
         self.relabel(id);
         let Some(i) = self.open.get_mut(id).filter(|i| i.ladders.is_empty()) else { return };
@@ -91,7 +91,7 @@ impl Manager {
 }
 
 impl Incident {
-    /// Nobody is told any more unless something happens.
+    /// Nobody is notified any more unless something happens.
     pub(super) fn stop(&mut self) {
         self.ladders.stop();
         self.record.next_at = None;
@@ -111,7 +111,7 @@ mod tests {
 
     const NOW: Ts = Ts(1_795_227_416_000);
 
-    /// A page that the first of two levels was told of.
+    /// A page of which the first of two levels was notified.
     fn paged() -> (Responder, String) {
         let level =
             |after, to: &str| Level { after: Span::secs(after), notify: vec![to.into()], ..Level::default() };
@@ -144,24 +144,24 @@ mod tests {
         (responder, id)
     }
 
-    fn told(responder: &mut Responder, now: Ts, input: Input<'_>) -> Vec<(String, Action, String)> {
+    fn notified(responder: &mut Responder, now: Ts, input: Input<'_>) -> Vec<(String, Action, String)> {
         let mut out = Vec::new();
         responder.handle(now, input, &NoDirectory, &mut out);
-        let told = |effect| match effect {
+        let notified = |effect| match effect {
             Effect::Notify(n) => Some((n.receiver, n.action, n.message.reason)),
             _ => None,
         };
-        out.into_iter().filter_map(told).collect()
+        out.into_iter().filter_map(notified).collect()
     }
 
     #[test]
     fn a_person_escalates_without_waiting() {
         let (mut responder, id) = paged();
         let now = NOW + Span::secs(10);
-        let got = told(&mut responder, now, Input::Escalate { incident: &id, by: "slack:U1 (ann)" });
+        let got = notified(&mut responder, now, Input::Escalate { incident: &id, by: "slack:U1 (ann)" });
         assert_eq!(got, [("phone".into(), Action::Trigger, "escalated to level 2 by slack:U1 (ann)".into())]);
-        // Nobody is above: the last level is told again.
-        let got = told(&mut responder, now, Input::Escalate { incident: &id, by: "ann" });
+        // Nobody is above: the last level is notified again.
+        let got = notified(&mut responder, now, Input::Escalate { incident: &id, by: "ann" });
         assert_eq!(got.iter().map(|t| t.0.as_str()).collect::<Vec<_>>(), ["phone"]);
         assert!(responder.incident(&id).unwrap().next_at.is_some(), "it goes on by itself");
     }
@@ -169,8 +169,8 @@ mod tests {
     #[test]
     fn whoever_took_it_may_pass_it_on() {
         let (mut responder, id) = paged();
-        told(&mut responder, NOW, Input::Ack { incident: &id, by: "ann" });
-        let got = told(&mut responder, NOW, Input::Escalate { incident: &id, by: "ann" });
+        notified(&mut responder, NOW, Input::Ack { incident: &id, by: "ann" });
+        let got = notified(&mut responder, NOW, Input::Escalate { incident: &id, by: "ann" });
         assert_eq!(got.iter().map(|t| t.0.as_str()).collect::<Vec<_>>(), ["phone"]);
         let record = responder.incident(&id).unwrap();
         assert_eq!((record.state, record.level, &record.acked_by), (State::Open, 2, &None));
@@ -180,14 +180,14 @@ mod tests {
     fn an_answer_taken_back_lets_escalation_go_on() {
         let (mut responder, id) = paged();
         assert!(
-            told(&mut responder, NOW, Input::Unack { incident: &id, by: "pd" }).is_empty(),
+            notified(&mut responder, NOW, Input::Unack { incident: &id, by: "pd" }).is_empty(),
             "nobody had it"
         );
-        told(&mut responder, NOW, Input::Ack { incident: &id, by: "ann" });
+        notified(&mut responder, NOW, Input::Ack { incident: &id, by: "ann" });
         assert_eq!(responder.incident(&id).unwrap().next_at, None);
-        let got = told(&mut responder, NOW, Input::Unack { incident: &id, by: "pagerduty:ann" });
+        let got = notified(&mut responder, NOW, Input::Unack { incident: &id, by: "pagerduty:ann" });
         assert_eq!(got, [("chat".into(), Action::Update, "no longer acknowledged (pagerduty:ann)".into())]);
         assert_eq!(responder.incident(&id).unwrap().next_at, Some(NOW + Span::secs(300)));
-        assert!(told(&mut responder, NOW, Input::Note { incident: &id, by: "x", what: "y" }).is_empty());
+        assert!(notified(&mut responder, NOW, Input::Note { incident: &id, by: "x", what: "y" }).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use super::open::Incident;
 use stepwatch_model::{Context, Scope, Severity, Span, Subject, Ts};
 
-/// A page of a run that was first heard of longer ago than this is told by its name in every storm.
+/// A page of a run that was first seen longer ago than this is notified by itself in every storm.
 const KNOWN_AFTER: Span = Span::secs(600);
 
 impl Incident {

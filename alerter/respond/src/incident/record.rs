@@ -1,7 +1,7 @@
 //! What an incident takes over from the findings that make it.
 
 use super::labels::ALERTNAME;
-use super::open::{Incident, MAX_SUSPECTS, sick};
+use super::open::{Incident, MAX_SUSPECTS, faulty};
 use super::report::Report;
 use super::{IncidentRecord, State};
 use crate::matcher::Labels;
@@ -18,7 +18,7 @@ impl Incident {
         if context.is_node() {
             self.node_at = Some(now);
         }
-        for node in sick(context, v) {
+        for node in faulty(context, v) {
             if self.record.nodes.len() < MAX_SUSPECTS && !self.record.nodes.contains(&node) {
                 self.record.nodes.push(node);
             }
@@ -41,11 +41,11 @@ impl Incident {
         let had = core::mem::replace(&mut self.summary, run.clone()).labels;
         let is_of = |of: fn(&Scope) -> bool| self.subjects.iter().any(|s| of(&s.scope));
         let of_run = is_of(|scope| matches!(scope, Scope::Run(_)));
-        let told_by_alert = is_of(|scope| matches!(scope, Scope::Alert(_)));
+        let of_an_alert = is_of(|scope| matches!(scope, Scope::Alert(_)));
         let labels = &mut self.summary.labels;
         let (mut first, more) = match of_alert {
             // Those of an alert stay until it says otherwise, and go before those of a run.
-            false if told_by_alert => (had, core::mem::take(labels)),
+            false if of_an_alert => (had, core::mem::take(labels)),
             true if !of_run => return,
             _ => (core::mem::take(labels), had),
         };
@@ -122,7 +122,7 @@ impl IncidentRecord {
         let Report { context, finding: v, .. } = report;
         Self {
             run: context.run.name.clone(),
-            nodes: sick(context, v),
+            nodes: faulty(context, v),
             signal: v.signal.clone().into_owned(),
             start_step: v.start_step,
             opened_step: v.step,

@@ -4,7 +4,7 @@
 //! Kinds of one nature are one trouble seen by several detectors, or its ordinary course: gradients
 //! explode and the loss follows, a run that stands has ranks that died. Another nature asks for
 //! another answer: of a loss spike one waits for the end, of a divergence one rolls back, and
-//! whoever took the first and went back to bed must hear of the second.
+//! whoever took the first and went back to bed must be notified of the second.
 
 use std::collections::BTreeSet;
 
@@ -23,9 +23,9 @@ fn is_expected(kind: Kind, known: Kind) -> bool {
 }
 
 impl Incident {
-    /// Whether a GPU or a port of a node joins what was told of other devices of it, by other
-    /// detectors: all of these are of one nature, and whoever has the one in hand knows nothing
-    /// of this one.
+    /// Whether a GPU or a port of a node joins what other detectors reported of other devices of
+    /// it: all of these are of one nature, and whoever has the one in hand knows nothing of this
+    /// one.
     pub(super) fn is_of_another_device(&self, subject: &Subject, context: &Context, v: &Finding) -> bool {
         let kinds = [Kind::GpuFault, Kind::LinkFault];
         let first = self.known.get(subject).is_some_and(|known| {
@@ -58,13 +58,13 @@ impl Incident {
 
 impl Incident {
     /// Whether what is said to be of another device or node is more than whoever knows this
-    /// incident knows. That an alert fires again is not, nor that one tells what was found here
+    /// incident knows. That an alert fires again is not, nor that one reports what was found here
     /// before it.
     pub(super) fn knows_less_than(&self, subject: &Subject, context: &Context) -> bool {
         let nodes = &self.record.nodes;
         let here = |s: &Subject| s.cause == subject.cause && !matches!(s.scope, Scope::Alert(_));
         let elsewhere = match context.scope {
-            // What we watch for ourselves we tell apart ourselves.
+            // Our own detectors distinguish what they detect.
             Scope::Alert(_) if self.subjects.iter().any(here) => {
                 context.nodes.iter().any(|node| !nodes.contains(node))
             }
@@ -75,7 +75,7 @@ impl Incident {
 
     /// Takes note of the alerts that came. What somebody has in hand keeps the name under which it
     /// was taken.
-    pub(super) fn hears_of(&mut self, now: Ts, context: &Context, hold: Span) {
+    pub(super) fn note_alerts(&mut self, now: Ts, context: &Context, hold: Span) {
         self.follow_origin(context);
         let is_new = |(alert, severity): &&(u64, Severity)| {
             self.alerts.get(alert).is_none_or(|known| !known.covers(now, *severity, hold))
@@ -137,7 +137,7 @@ mod tests {
         assert!(!news(Kind::Nonfinite, &[Kind::LossSpike, Kind::Divergence]));
         assert!(!news(Kind::LossSpike, &[Kind::Divergence]), "what is lost jumps about");
         assert!(!news(Kind::FirstFailure, &[Kind::Hang]) && !news(Kind::Straggler, &[Kind::ThroughputDrop]));
-        assert!(!news(Kind::GpuFault, &[Kind::Hang]), "why it stands is told with it, not again");
+        assert!(!news(Kind::GpuFault, &[Kind::Hang]), "why it stands is reported with it, not again");
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn another_trouble_beside_one_that_holds_is_told_to_whoever_was_told() {
+    fn another_trouble_beside_one_that_holds_notifies_those_notified_before() {
         let mut w = World::new();
         w.said(0, Raise, Kind::ThroughputDrop, Ticket);
         w.news();

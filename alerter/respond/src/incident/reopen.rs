@@ -22,8 +22,8 @@ impl Incident {
         self.paged.retain(|scope| fires.iter().any(|subject| subject.scope == *scope));
     }
 
-    /// What made it a page is over, or what a node tells by the same name is less by now.
-    pub(super) fn is_less_than_told(&self) -> bool {
+    /// What made it a page is over, or what a node reports under the same name is less by now.
+    pub(super) fn is_less_than_notified(&self) -> bool {
         let is_page =
             |s: &Subject, kind: Kind| kind == self.record.kind && !matches!(s.scope, Scope::Node(_));
         self.falls() && !self.raised.keys().any(|(s, kind)| is_page(s, *kind))
@@ -43,7 +43,7 @@ impl Manager {
                 "; still firing: comes back at {at} unless it is over by then; silence it to keep it quiet"
             )
         });
-        // Whoever closes a storm wants to hear no more of what is in it.
+        // Whoever closes a storm wants no more notifications of what is in it.
         self.ack_members(tx, id, by);
         let end = End { by: Some(by.to_owned()), reopens_at, ..End::of(Ended::Person) };
         let gone = self.resolve(tx, id, end, &format!("resolved by {by}{back}"));
@@ -85,7 +85,7 @@ impl Manager {
                 return;
             }
             Change::Raise | Change::Another | Change::More => {
-                // As while it is open: only of a node is it told that it got better.
+                // As while it is open: only a node's incident notifies that it got better.
                 let had = i.raised.get(&key).copied().filter(|_| !context.is_node());
                 i.raised.insert(key, had.map_or(v.severity, |had| had.max(v.severity)));
                 i.known.entry(subject.clone()).or_default().insert(v.kind);
@@ -122,7 +122,7 @@ impl Manager {
     }
 
     fn comes_back(&mut self, tx: &mut Tx<'_>, id: &str, words: &str) {
-        let less = self.closed.get(id).is_some_and(Incident::is_less_than_told);
+        let less = self.closed.get(id).is_some_and(Incident::is_less_than_notified);
         self.open_again(tx.now, id);
         if less {
             // What made it a page is over.
@@ -153,7 +153,7 @@ impl Manager {
         i.keep_what_fires();
         i.record.ask_anew(now);
         (i.record.resolved_at, i.record.end, i.record.end_step, i.record.quiet) = (None, None, None, None);
-        // What is told of it is told with the call.
+        // The call itself contains what there is to report.
         i.told_at = Some(now);
         self.restore(id.to_owned(), i);
     }

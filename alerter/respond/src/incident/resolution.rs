@@ -13,9 +13,9 @@ use stepwatch_model::{Cause, Kind, RunSummary, Scope, Severity, Span, Subject, T
 
 /// How long a page that nobody answered outlives a run that ended by itself.
 const UNANSWERED: Span = Span::secs(900);
-/// How long what was told by a run or a node that has to be learned anew outlives that: exporters
-/// tell every ten minutes what holds.
-const TOLD_AGAIN: Span = Span::secs(900);
+/// How long what a run or a node reported outlives the moment from which it has to be learned anew:
+/// exporters publish every ten minutes what holds.
+const REPEATED_WITHIN: Span = Span::secs(900);
 
 impl Manager {
     /// Ends it; what it was.
@@ -45,8 +45,8 @@ impl Manager {
     }
 
     /// The run came to its end. Its incidents are over, but a page that nobody answered stays for a
-    /// while: an idle cluster is somebody's business too, unless a person stopped the run. What
-    /// ails a node is from then on told of the run that lives there still, which is in `heirs`.
+    /// while: an idle cluster is somebody's business too, unless a person stopped the run. A fault
+    /// of a node is from then on reported for the run that is still there, which is in `heirs`.
     pub(crate) fn run_ended(
         &mut self,
         tx: &mut Tx<'_>,
@@ -120,7 +120,7 @@ impl Manager {
         self.finish(id, tx.out);
     }
 
-    /// Nothing was heard of it for so long that it is forgotten.
+    /// Nothing was reported of it for so long that it is forgotten.
     pub(crate) fn forgotten(&mut self, tx: &mut Tx<'_>, scope: &Scope, heard: Ts) {
         let now = tx.now;
         let what = if matches!(scope, Scope::Run(_)) { "run" } else { "node" };
@@ -165,18 +165,18 @@ impl Manager {
             }
             if !lost.is_empty() {
                 let words = format!("what was known of {} is lost with the upgrade", what(&lost));
-                self.ends_untold(tx, &id, &words, |subject| lost.contains(subject));
+                self.ends_unless_repeated(tx, &id, &words, |subject| lost.contains(subject));
             }
         }
     }
 
-    /// A run of which nothing was known any more is heard to move, or its end: what was told of its
-    /// standing still is over, unless it is told again.
+    /// A run of which nothing was known any more moves, or ends: the reports that it stands still
+    /// are over, unless they are repeated.
     pub(crate) fn heard_again(&mut self, tx: &mut Tx<'_>, run: &str) {
         let subject = Subject { scope: Scope::Run(run.to_owned()), cause: Cause::Progress };
         self.closed_without(tx, &format!("{run} is heard again"), |s| *s == subject);
         if let Some(id) = self.correlator.find(&subject) {
-            self.ends_untold(tx, &id, &format!("{run} is heard again"), |s| *s == subject);
+            self.ends_unless_repeated(tx, &id, &format!("{run} is heard again"), |s| *s == subject);
         }
     }
 
@@ -187,8 +187,14 @@ impl Manager {
         raised.filter(|(s, _)| s.is_standstill()).map(|(s, at)| (s.scope.name(), at))
     }
 
-    /// Nobody will say of these that they are over: they are, unless they are told again.
-    fn ends_untold(&mut self, tx: &mut Tx<'_>, id: &str, why: &str, goes: impl Fn(&Subject) -> bool) {
+    /// Nothing will report that these are over: they are, unless they are reported again.
+    fn ends_unless_repeated(
+        &mut self,
+        tx: &mut Tx<'_>,
+        id: &str,
+        why: &str,
+        goes: impl Fn(&Subject) -> bool,
+    ) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
         if !i.raised.keys().any(|(s, _)| goes(s)) {
@@ -196,15 +202,15 @@ impl Manager {
         }
         let others = i.raised.keys().any(|(s, _)| !goes(s));
         i.silent.extend(i.raised.keys().filter(|(s, _)| goes(s)).map(|key| (key.clone(), now)));
-        // What nobody has heard of yet is told first.
+        // What nobody has been notified of yet is notified first.
         if others || i.record.level > 0 {
             i.raised.retain(|(s, _), _| !goes(s));
         }
         if !others || i.falls() {
-            i.resolve_at = Some(now + TOLD_AGAIN);
+            i.resolve_at = Some(now + REPEATED_WITHIN);
         }
         let what = if others { "a part of it is over" } else { "it is over" };
-        let words = format!("{why}: {what} unless it is told again within {TOLD_AGAIN}; look at it");
+        let words = format!("{why}: {what} unless it is told again within {REPEATED_WITHIN}; look at it");
         self.notify_lost(tx, id, words);
     }
 
@@ -250,7 +256,7 @@ impl Incident {
             && self.worst_left().is_some_and(|(.., severity)| severity < Severity::Page)
     }
 
-    /// Whether what it tells still holds.
+    /// Whether what it reports still holds.
     pub(super) fn holds(&self) -> Holds {
         let ended = self.record.end.as_ref().map(|end| end.how);
         if self.outlived_its_run || ended == Some(Ended::RunEnded) {
@@ -269,12 +275,12 @@ impl Incident {
         if let Some(since) = self.silent.values().max() {
             return Some(End::stale(*since));
         }
-        let told = self.subjects.iter().all(|s| matches!(s.scope, Scope::Alert(_)));
+        let of_alerts = self.subjects.iter().all(|s| matches!(s.scope, Scope::Alert(_)));
         let how = if self.outlived_its_run { Ended::RunEnded } else { Ended::Sender };
-        (told || self.outlived_its_run).then(|| End::of(how))
+        (of_alerts || self.outlived_its_run).then(|| End::of(how))
     }
 
-    /// The run that lives on a node that is sick in it.
+    /// The run that is on a node that is faulty in it.
     fn heir<'a>(&self, heirs: &'a BTreeMap<String, RunSummary>) -> Option<&'a RunSummary> {
         self.raised.keys().find_map(|(s, _)| match &s.scope {
             Scope::Node(node) => heirs.get(node),
@@ -296,7 +302,7 @@ impl Incident {
         left.collect::<Vec<_>>().join(", ")
     }
 
-    /// What is left of it, as an incident that nobody has heard of.
+    /// What is left of it, as an incident that nobody has been notified of.
     fn without_its_page(self, now: Ts, id: String, kind: Kind, severity: Severity) -> Self {
         let subjects: BTreeSet<Subject> = self.raised.keys().map(|(subject, _)| subject.clone()).collect();
         let (summary, suspects) = self.what_is_left();

@@ -1,4 +1,4 @@
-//! Which open incidents are told as one, and that one.
+//! Which open incidents are notified as one, and that one.
 
 use super::labels::ORIGIN;
 use super::manager::Manager;
@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use stepwatch_model::{Kind, Observation, RunSummary, Scope, Subject, Suspect, Target, Ts};
 
 impl Manager {
-    /// The incident is about to be told for the first time: what it is rolled up in, if there are
-    /// too many like it.
+    /// The incident is about to be notified for the first time: what it is rolled up in, if there
+    /// are too many like it.
     pub(super) fn rolls_up(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Quiet> {
         let now = tx.now;
         let i = self.open.get(id)?;

@@ -50,7 +50,7 @@ impl Manager {
         }
     }
 
-    /// The receivers that do not take what they are told of an incident that nobody has taken.
+    /// The receivers that refuse notifications of an incident that nobody has taken.
     pub(super) fn failing(&self) -> BTreeSet<String> {
         let open = self.open.values().filter(|i| i.record.state == State::Open);
         let lanes = open.flat_map(|i| &i.lanes).filter(|(_, lane)| lane.untaken.is_some());

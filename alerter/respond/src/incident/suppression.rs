@@ -1,9 +1,9 @@
-//! Incidents that are told to nobody while something hides them: kept, shown, counted, and told
-//! when it ends and they still hold.
+//! Incidents that notify nobody while something hides them. They are kept, shown and counted, and
+//! notified when that ends and they still hold.
 //!
-//! Asked wherever somebody is about to be told, and again whenever what hides may have changed; an
-//! incident that is hidden is looked at anew at least every [`LOOK_AGAIN`], whoever forgot to say
-//! that it ended.
+//! Checked wherever somebody is about to be notified, and again whenever what hides may have
+//! changed. A hidden incident is checked again at least every [`LOOK_AGAIN`], in case an end was
+//! missed.
 
 use super::dispatcher::{Recipient, Word};
 use super::manager::Manager;
@@ -20,12 +20,12 @@ const LOOK_AGAIN: Span = Span::secs(300);
 const MAX_REMINDERS: usize = 20;
 
 impl Manager {
-    /// What hides an incident that is about to be told, if anything does.
+    /// What hides an incident that is about to be notified, if anything does.
     pub(super) fn what_hides(&mut self, tx: &mut Tx<'_>, id: &str) -> Option<Quiet> {
         self.suppressor.kept_quiet(self.view(tx.now), id).or_else(|| self.rolls_up(tx, id))
     }
 
-    /// Tells nobody for now.
+    /// Notifies nobody for now.
     pub(super) fn suppress(&mut self, tx: &mut Tx<'_>, id: &str, quiet: Quiet) {
         let now = tx.now;
         let Some(i) = self.open.get_mut(id) else { return };
@@ -41,7 +41,7 @@ impl Manager {
         self.set_suppressed(tx, id, Some(quiet));
     }
 
-    /// Nothing hides it: if something did, that is why it is told now.
+    /// Nothing hides it: if something did, that is why it is notified now.
     pub(super) fn reason_after_suppression(&mut self, tx: &mut Tx<'_>, id: &str, why: Why) -> Why {
         let now = tx.now;
         let Some(quiet) = self.open.get(id).and_then(|i| i.record.quiet.clone()) else { return why };
@@ -74,7 +74,7 @@ impl Manager {
     /// Looks at an incident again: what hid it may have ended, or something may hide it now.
     pub(super) fn reevaluate_suppression(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
-        // What resolves at this moment is told to nobody any more.
+        // What resolves at this moment notifies nobody any more.
         let Some(i) = self.open.get(id).filter(|i| i.resolve_at.is_none_or(|at| at > now)) else { return };
         let had = i.record.quiet.clone();
         match self.what_hides(tx, id) {
@@ -87,7 +87,7 @@ impl Manager {
         }
     }
 
-    /// Nothing hides it any more: whoever is due hears of it now, and news that waited are told.
+    /// Nothing hides it any more: whoever is due is notified now, and updates that waited are sent.
     fn unsuppress(&mut self, tx: &mut Tx<'_>, id: &str) {
         let now = tx.now;
         let due = self.open.get(id).and_then(|i| i.ladders.next_at()).is_some_and(|at| at <= now);
@@ -102,7 +102,7 @@ impl Manager {
         self.notify_news(tx, id);
     }
 
-    /// What `by` hid may be told.
+    /// What `by` hid may be notified.
     pub(super) fn release(&mut self, tx: &mut Tx<'_>, by: &str) {
         for id in self.suppressor.hidden_by(by) {
             self.reevaluate_suppression(tx, &id);
@@ -139,7 +139,8 @@ impl Manager {
         }
     }
 
-    /// Tells those who rely on a silence that it is about to end; false if it keeps nothing quiet.
+    /// Notifies those who rely on a silence that it is about to end; false if it suppresses
+    /// nothing.
     pub(crate) fn remind_of_silence(&mut self, tx: &mut Tx<'_>, silence: &str) -> bool {
         let now = tx.now;
         let Some(s) = self.suppressor.silences().get(silence) else { return false };
@@ -148,8 +149,8 @@ impl Manager {
         let hidden = self.suppressor.hidden_by(silence);
         for (n, id) in hidden.iter().enumerate() {
             let Some(i) = self.open.get(id) else { continue };
-            // Whoever has heard nothing yet hears of the incident as such when the silence ends,
-            // not of its silence first.
+            // Whoever has not been notified yet is notified of the incident itself when the silence
+            // ends, not of its silence first.
             let knows = |receiver: &&String| chosen.is_empty() || chosen.contains(receiver);
             let receivers: Vec<String> = i.lanes.keys().filter(knows).cloned().collect();
             let words = format!("still firing, and the silence of {by} ends in {left}: it will be told then");

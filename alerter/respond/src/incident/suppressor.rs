@@ -1,4 +1,4 @@
-//! The part that knows why an open incident is told to nobody: a silence, an incident that explains
+//! The part that decides why an open incident notifies nobody: a silence, an incident that explains
 //! it, or the storm that it is one of.
 
 mod inhibited;
@@ -63,18 +63,19 @@ impl Suppressor {
     /// The silence, or the incident, that keeps an incident quiet.
     pub(super) fn kept_quiet(&self, view: View<'_>, id: &str) -> Option<Quiet> {
         let i = view.open.get(id)?;
-        if let Some(hush) = self.silenced(view, i) {
+        if let Some(silenced_by) = self.silenced(view, i) {
             return Some(Quiet {
                 why: Hidden::Silenced,
-                by: hush.id.clone(),
-                until: Some(hush.until),
-                words: hush.words(),
+                by: silenced_by.id.clone(),
+                until: Some(silenced_by.until),
+                words: silenced_by.words(),
             });
         }
         self.inhibited(view, id)
     }
 
-    /// Counts an incident that is about to be told; the crowd that it is too many of, if it is.
+    /// Counts an incident that is about to be notified; returns the crowd that it is too many of,
+    /// if it is.
     pub(super) fn crowd(&mut self, now: Ts, i: &Incident, config: &Storm) -> Option<Crowd> {
         let team = i.record.labels.get("team").map(|team| format!(" of team {team}")).unwrap_or_default();
         let way = format!("{} by {}{team}", i.record.severity.as_str(), i.ladders.routes());

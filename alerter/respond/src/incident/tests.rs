@@ -1,5 +1,5 @@
-//! Incidents on virtual time, without detectors: what is told to whom, when and why, and that
-//! nothing else is.
+//! Incidents on virtual time, without detectors: who is notified of what, when and why, and that
+//! nothing else is sent.
 
 mod alerts;
 mod answers;
@@ -211,8 +211,8 @@ impl World {
 
     /// What was sent since this was asked before: to whom, what, why.
     pub(super) fn news(&mut self) -> Vec<(String, Action, Reason)> {
-        let told = |n: Notification| (n.receiver, n.action, n.message.because);
-        core::mem::take(&mut self.sent).into_iter().map(told).collect()
+        let notified = |n: Notification| (n.receiver, n.action, n.message.because);
+        core::mem::take(&mut self.sent).into_iter().map(notified).collect()
     }
 
     /// Fails on anything that was sent and is not expected here.

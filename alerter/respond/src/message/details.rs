@@ -27,12 +27,12 @@ pub struct Details {
     /// What to do, as data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<Plan>>,
-    /// Levels of its policies that were told, from 1.
+    /// Levels of its policies that were notified, from 1.
     pub level: u32,
     /// How often it came back.
     pub returns: u32,
     pub acknowledged_by: Option<String>,
-    /// Who took the acknowledgement back, where this tells of it.
+    /// Who took the acknowledgement back, where the message is about that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unacknowledged_by: Option<String>,
 }

@@ -228,7 +228,7 @@ fn read(text: &str, zone: &Zone) -> Result<(Vec<Draft>, usize), String> {
 }
 
 impl Draft {
-    /// Takes in one property. The first mistake is kept; it is told when the event is whole.
+    /// Takes in one property. The first mistake is kept; it is reported when the event is whole.
     fn take(&mut self, line: &Line, zone: &Zone) {
         if let Err(why) = self.property(line, zone) {
             self.wrong.get_or_insert(format!("{}: {why}", line.name));

@@ -233,7 +233,7 @@ impl<'de> Deserialize<'de> for TimeRange {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields, rename = "TimeRange")]
-        struct Told {
+        struct Bounds {
             start_time: Minute,
             end_time: Minute,
         }
@@ -252,8 +252,8 @@ impl<'de> Deserialize<'de> for TimeRange {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TimeRange, A::Error> {
-                let told = Told::deserialize(MapAccessDeserializer::new(map))?;
-                TimeRange::new(told.start_time, told.end_time).map_err(serde::de::Error::custom)
+                let bounds = Bounds::deserialize(MapAccessDeserializer::new(map))?;
+                TimeRange::new(bounds.start_time, bounds.end_time).map_err(serde::de::Error::custom)
             }
         }
 

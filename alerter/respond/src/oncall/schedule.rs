@@ -24,7 +24,7 @@ pub struct Schedule {
     pub overrides: Vec<Override>,
     /// A calendar is read beside the layers, and a copy of it older than this is stale.
     pub calendar: Option<Span>,
-    /// Receivers, or users as `user:NAME`, that are told when nobody is on call.
+    /// Receivers, or users as `user:NAME`, that are notified when nobody is on call.
     pub fallback: Vec<String>,
 }
 

@@ -217,7 +217,7 @@ fn items_mean_receivers_users_and_schedules() {
     s.layers[0].until = Some("2026-01-07T09:00".parse().unwrap());
     s.fallback = vec!["chat".into(), "user:bob".into(), "schedule:primary".into()];
     let o = oncall(s);
-    let told = |item: &str, when: &str| {
+    let notified = |item: &str, when: &str| {
         let r = o.resolve(item, at(when));
         let who: Vec<String> = r
             .targets
@@ -228,17 +228,20 @@ fn items_mean_receivers_users_and_schedules() {
     };
     let pair = |who: &str, why: &str| (who.to_owned(), why.to_owned());
     let day = "2026-01-05T12:00:00Z";
-    assert_eq!(told("chat", day), pair("chat/-", ""));
-    assert_eq!(told("user:alice", day), pair("alice-phone/alice", "user alice"));
-    assert_eq!(told("user:mallory", day), pair("", "user mallory has no receiver"));
-    assert_eq!(told("schedule:none", day), pair("", "there is no schedule none"));
-    assert_eq!(told("schedule:primary", day), pair("alice-phone/alice", "schedule primary: alice (layer 1)"));
+    assert_eq!(notified("chat", day), pair("chat/-", ""));
+    assert_eq!(notified("user:alice", day), pair("alice-phone/alice", "user alice"));
+    assert_eq!(notified("user:mallory", day), pair("", "user mallory has no receiver"));
+    assert_eq!(notified("schedule:none", day), pair("", "there is no schedule none"));
     assert_eq!(
-        told("schedule:primary", "2026-01-06T12:00:00Z"),
+        notified("schedule:primary", day),
+        pair("alice-phone/alice", "schedule primary: alice (layer 1)")
+    );
+    assert_eq!(
+        notified("schedule:primary", "2026-01-06T12:00:00Z"),
         pair("bob-phone/bob carol-phone/carol", "schedule primary: bob, carol (layer 1)")
     );
     assert_eq!(
-        told("schedule:primary", "2026-01-07T12:00:00Z"),
+        notified("schedule:primary", "2026-01-07T12:00:00Z"),
         pair("chat/- bob-phone/bob", "schedule primary: nobody is on call, so its fallback is told")
     );
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Key, Responder};
 use crate::effect::Effect;
 use crate::external::group::{JOB_LABELS, NODE_LABELS, RUN_LABELS, may_be_job, node_of};
-use crate::external::{About, Alert, AlertsConfig, External, Firing, LabelSet, Taken, Told};
+use crate::external::{About, Alert, AlertsConfig, External, Firing, LabelSet, PostedAlert, Taken};
 use crate::matcher::Labels;
 use stepwatch_model::{
     Change, Context, Directory, Finding, Observation, Origin, Scope, Subject, Suspect, Target, Ts,
@@ -16,9 +16,9 @@ use stepwatch_model::{
 
 /// Characters of what an alert says of itself, in an incident.
 const MAX_TEXT: usize = 400;
-/// Labels told of an alert that is not like the others.
+/// Labels that are named of an alert that differs from the others.
 const MAX_LABELS: usize = 4;
-/// Suspects told of one condition.
+/// Suspects that are named for one condition.
 const MAX_SUSPECTS: usize = 8;
 
 impl Responder {
@@ -27,14 +27,19 @@ impl Responder {
         &self.manager.external
     }
 
-    pub(super) fn take_alerts(&mut self, tx: &mut Tx<'_>, told: &[Told], directory: &impl Directory) {
+    pub(super) fn take_alerts(
+        &mut self,
+        tx: &mut Tx<'_>,
+        posted: &[PostedAlert],
+        directory: &impl Directory,
+    ) {
         let now = tx.now;
         let mut touched = BTreeSet::new();
         let mut external = core::mem::take(&mut self.manager.external);
-        for told in told {
+        for posted in posted {
             let about = |_: &AlertsConfig, labels: &LabelSet| self.about(directory, labels);
-            let fingerprint = told.alert.fingerprint;
-            match external.take(now, told, about, &mut touched) {
+            let fingerprint = posted.alert.fingerprint;
+            match external.take(now, posted, about, &mut touched) {
                 Taken::Fires => tx.out.extend(external.get(fingerprint).cloned().map(Effect::Alert)),
                 Taken::Over => tx.out.push(Effect::AlertOver(fingerprint)),
                 Taken::Unchanged | Taken::Nothing | Taken::Refused => {}
@@ -52,7 +57,7 @@ impl Responder {
         self.judge_groups(tx, touched, directory);
     }
 
-    /// Takes back what was stored, before the engine is told anything.
+    /// Restores what was stored, before the engine gets any input.
     pub fn restore_alerts(
         &mut self,
         now: Ts,
@@ -101,15 +106,15 @@ impl Responder {
         let subject = Subject { scope: scope.clone(), cause: group.kind.cause() };
         let is_another = self.manager.has_another_alert(now, &subject, as_bad);
         if let Some(alert) = first.filter(|_| is_another) {
-            why.push_str(&told_apart(alert, &summary.labels));
+            why.push_str(&distinguishing(alert, &summary.labels));
         }
         if count > 1 {
             why = format!("{why} (and {} more like it)", count - 1);
         }
-        let sick = group.nodes.iter().filter(|(_, firing)| **firing > 0).map(|(node, _)| node);
+        let faulty = group.nodes.iter().filter(|(_, firing)| **firing > 0).map(|(node, _)| node);
         let name = first.map_or("", |alert| alert.name());
         let of_one_name = summary.labels.contains_key("alertname");
-        let suspects = sick.take(MAX_SUSPECTS).map(|node| {
+        let suspects = faulty.take(MAX_SUSPECTS).map(|node| {
             let own = || external.alert_on(key, node).unwrap_or(name);
             let alert = if of_one_name { name } else { own() }.to_owned();
             Suspect::new(Target::node(node), Observation::AlertFires { alert })
@@ -169,7 +174,7 @@ fn node_named(directory: &impl Directory, label: &str, value: &str) -> Option<St
 }
 
 /// What sets an alert apart from the others of its condition: ` (instance=b:9100, service=pay)`.
-fn told_apart(alert: &Alert, common: &Labels) -> String {
+fn distinguishing(alert: &Alert, common: &Labels) -> String {
     let own = alert.labels.iter().filter(|(name, _)| *name != "severity" && !common.contains_key(*name));
     let own: Vec<String> =
         own.take(MAX_LABELS).map(|(name, value)| format!("{name}={}", clip(value))).collect();

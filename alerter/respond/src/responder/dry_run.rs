@@ -1,4 +1,4 @@
-//! An incident that nobody has, to see who would be told of it.
+//! An incident that does not exist, to see who would be notified of it.
 
 use super::Responder;
 use crate::effect::Effect;
@@ -10,7 +10,7 @@ use stepwatch_model::{Change, Context, Finding, Kind, RunSummary, Scope, Severit
 pub struct DryRun<'a> {
     /// The run that it hits.
     pub run: &'a str,
-    /// The node that is sick, if one is.
+    /// The node that is faulty, if one is.
     pub node: Option<&'a str>,
     pub kind: Kind,
     pub severity: Severity,

@@ -19,7 +19,7 @@ impl Responder {
         self.manager.suppressor.silences().plan(wanted, fresh, now)
     }
 
-    /// Takes back what was stored, before the engine is told anything.
+    /// Restores what was stored, before the engine gets any input.
     pub fn restore_silences(&mut self, now: Ts, stored: impl IntoIterator<Item = Silence>) {
         for mut silence in stored {
             if silence.is_spent(now) {

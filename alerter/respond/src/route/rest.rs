@@ -1,10 +1,10 @@
-//! Who is left: whom an incident reaches that no route wants and no team takes, and who is told
-//! when all others cannot be.
+//! Who is left: whom an incident reaches that no route matches and no team takes, and who is
+//! notified when all others cannot be.
 //!
-//! Where teams have receivers of their own, what is one team's is never told to another's: neither
-//! its trouble nor its data is theirs. Only whom the operator named under `fallback` is told of
-//! everybody's. What belongs to no team goes to receivers of no team, or to everybody. Where no
-//! team has receivers, all of them are one team's.
+//! Where teams have receivers of their own, an incident of one team never notifies another: neither
+//! its trouble nor its data is theirs. Only those whom the operator named under `fallback` are
+//! notified of everybody's. What belongs to no team goes to receivers of no team, or to everybody.
+//! Where no team has receivers, all of them are one team's.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +13,12 @@ use crate::config::{Condition, Level, ResponderConfig, Team};
 use crate::matcher::{Labels, Matcher};
 use stepwatch_model::{Kind, Severity};
 
-/// The check whose fault is told to every receiver that wakes, and the signal of its incident: what
-/// is told while nothing can be recorded may be forgotten by the next start.
+/// The check whose fault notifies every receiver that wakes, and the signal of its incident: what
+/// is sent while nothing can be recorded may be forgotten by the next start.
 pub const STORE: &str = "store";
 
-/// How the way is called that leads to one of several who may all be told: which one is decided
-/// when it is told.
+/// The name of the way that leads to one of several who may all be notified: which one is decided
+/// when it is notified.
 pub(crate) const ONE: &str = "one receiver";
 
 /// How the way is called that leads to nobody.
@@ -30,8 +30,8 @@ pub struct Rest<'a> {
     /// Receivers, `user:NAME` and `schedule:NAME`.
     pub names: Vec<&'a str>,
     pub words: String,
-    /// Nobody said how receivers are shared, so that everybody is told everything; else what is not
-    /// a page wakes nobody.
+    /// The configuration does not say how receivers are shared, so everybody is notified of
+    /// everything; else what is not a page wakes nobody.
     pub everybody: bool,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Rest<'a> {
         (!team.fallback.is_empty()).then(|| Self::new(&team.fallback, words()))
     }
 
-    /// Adds whoever is left and may hear of this severity, each once.
+    /// Adds whoever is left and may be notified of this severity, each once.
     pub(super) fn along(
         self,
         config: &ResponderConfig,
@@ -81,7 +81,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Whom the fault of a store that takes nothing is told to: every receiver that wakes. `None` of
+/// Whom the fault of a store that takes nothing notifies: every receiver that wakes. `None` of
 /// anything else, or if none wakes.
 pub(super) fn of_the_store<'a>(config: &'a ResponderConfig, labels: &Labels) -> Option<Rest<'a>> {
     let is = |label: &str, value: &str| labels.get(label).is_some_and(|v| v == value);
@@ -95,7 +95,8 @@ fn is_ours(labels: &Labels) -> bool {
 }
 
 impl Router {
-    /// Who is left for what has these labels, when its team and whoever that named cannot be told.
+    /// Who is left for what has these labels, when its team and whoever that named cannot be
+    /// notified.
     pub fn rest<'a>(&self, config: &'a ResponderConfig, labels: &Labels) -> Rest<'a> {
         if !config.fallback.is_empty() {
             return Rest::new(&config.fallback, "fallback");
@@ -116,7 +117,7 @@ impl Router {
         if shared.iter().any(|name| config.wakes(name)) {
             return Rest::new(shared, "receivers of no team");
         }
-        // A fault of ours is no team's more than another's: one of them is told.
+        // A fault of ours is no team's more than another's: one of them is notified.
         if is_ours(labels) {
             let one = config.receivers.iter().find(|name| config.wakes(name)).or(config.receivers.first());
             return Rest::new(one, ONE);
@@ -124,7 +125,7 @@ impl Router {
         everybody
     }
 
-    /// Who may be told in the place of others of what has these labels and climbs these levels,
+    /// Who may be notified in the place of others of what has these labels and climbs these levels,
     /// nearest first: its own receivers, the `fallback` of its team, then whoever is left.
     pub fn instead<'a>(
         &'a self,

@@ -96,7 +96,7 @@ impl Silences {
 fn matchers(run: &str) -> Vec<Matcher> {
     let kinds = KINDS.map(Kind::as_str).join("|");
     let matchers = [Matcher::new("run", Op::Equal, run), Matcher::new("kind", Op::Regex, kinds)];
-    // A name that is too long to be matched is told of, rather than not.
+    // A name that is too long to be matched is notified of, rather than suppressed.
     let all: Result<Vec<_>, _> = matchers.into_iter().collect();
     all.unwrap_or_default()
 }

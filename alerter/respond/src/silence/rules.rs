@@ -161,7 +161,7 @@ impl Silences {
 
     fn objection(&self, w: &Wanted, starts_at: Ts, now: Ts) -> Option<String> {
         let config = &self.config;
-        let telling = w.matchers.iter().filter(|m| !m.holds_of_nothing()).count();
+        let selective = w.matchers.iter().filter(|m| !m.holds_of_nothing()).count();
         let text = |name: &str, value: &str, max: usize| {
             let clean = !value.trim().is_empty() && value.chars().count() <= max;
             (!clean).then(|| format!("{name}: must say something, in at most {max} characters"))
@@ -169,15 +169,15 @@ impl Silences {
         if w.matchers.is_empty() || w.matchers.len() > MAX_MATCHERS {
             return Some(format!("matchers: 1 to {MAX_MATCHERS}, got {}", w.matchers.len()));
         }
-        if telling == 0 {
+        if selective == 0 {
             return Some(
                 "matchers: at least one must not match the empty string, or everything is silenced".into(),
             );
         }
-        if telling < config.min_matchers {
+        if selective < config.min_matchers {
             let min = config.min_matchers;
             return Some(format!(
-                "matchers: {telling} that say what it is about, silences.min_matchers asks for {min}"
+                "matchers: {selective} that say what it is about, silences.min_matchers asks for {min}"
             ));
         }
         if w.ends_at <= starts_at {

@@ -187,8 +187,8 @@ fn the_longest_of_those_that_match() {
     assert_eq!(who(50, "b"), Some("2".into()));
     assert_eq!(who(299, "a"), Some("3".into()));
     assert_eq!((who(300, "a"), who(0, "c")), (None, None));
-    let hush = s.silenced(&labels(&[("run", "b")]), at(1)).unwrap();
-    assert_eq!(hush.words(), "silenced by alice until 2026-11-21T02:20:16Z: new switch");
+    let silence = s.silenced(&labels(&[("run", "b")]), at(1)).unwrap();
+    assert_eq!(silence.words(), "silenced by alice until 2026-11-21T02:20:16Z: new switch");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn a_run_that_asks_all_the_time_changes_one_silence_now_and_then() {
     // What says the same is nothing that was dropped.
     let (dropped, mut s) = (s.planned_dropped(), Silences::default());
     assert!(dropped > 0 && asked(&mut s, "other", 0..50, |_| 1800) == 1 && s.planned_dropped() == 0);
-    // To end it is to be heard at once.
+    // A request to end it must be handled at once.
     let ends = s.planned("other", Span::ZERO, "", at(-1), at(51)).unwrap();
     assert_eq!(ends.ends_at, at(51));
 }

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use stepwatch_model::time::Ts;
-use stepwatch_respond::external::{Alert, AlertError, Firing, Limits, Told};
+use stepwatch_respond::external::{Alert, AlertError, Firing, Limits, PostedAlert};
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::silence::Silence;
@@ -111,7 +111,7 @@ pub(super) async fn take(
 /// The accepted and the refused alerts of a request.
 #[derive(Default)]
 struct Read {
-    accepted: Vec<Told>,
+    accepted: Vec<PostedAlert>,
     /// The number of accepted alerts with a text that was cut.
     cut: u64,
     invalid: u64,
@@ -123,7 +123,7 @@ struct Read {
 
 /// The alerts that would be accepted from a body. The mistakes are rendered as well.
 #[cfg(any(test, feature = "fuzz"))]
-pub(super) fn fuzz(body: &[u8], now: Ts) -> Vec<Told> {
+pub(super) fn fuzz(body: &[u8], now: Ts) -> Vec<PostedAlert> {
     let Ok(Each(posted)) = Each::<PostableAlert>::read(body) else { return Vec::new() };
     let caller = Caller::service(crate::audit::Door::Alertmanager);
     Read::from_posted(posted, &caller, &Routing::default(), now).accepted
@@ -146,7 +146,7 @@ impl Read {
                 Ok((alert, ends_at, cut)) => {
                     all.cut += u64::from(cut > 0);
                     match within(caller, routing, alert) {
-                        Some(alert) => all.accepted.push(Told { alert: alert.into(), ends_at }),
+                        Some(alert) => all.accepted.push(PostedAlert { alert: alert.into(), ends_at }),
                         None => all.foreign += 1,
                     }
                 }
@@ -170,7 +170,7 @@ fn within(caller: &Caller, routing: &Routing, alert: Alert) -> Option<Alert> {
     let Some(token_scope) = caller.token_scope() else { return Some(alert) };
     let labels = routing.with_team(alert.labels.to_labels());
     let limits = token_scope.limits_of(&labels);
-    token_scope.admits(&labels).then(|| alert.told_within(limits).sent_by(caller.limited_token()))
+    token_scope.admits(&labels).then(|| alert.within(limits).sent_by(caller.limited_token()))
 }
 
 /// An alert, when it ends, and how many of its texts were cut.

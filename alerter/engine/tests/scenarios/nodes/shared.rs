@@ -5,7 +5,7 @@
 use stepwatch_model::time::Span;
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::effect::Input;
-use stepwatch_respond::external::{Alert, LabelSet, Limits, Told};
+use stepwatch_respond::external::{Alert, LabelSet, Limits, PostedAlert};
 use stepwatch_respond::incident::IncidentRecord;
 use stepwatch_wire::{Event, Kind as EventKind, Value};
 
@@ -92,8 +92,8 @@ fn send_alert(b: &mut Bench, labels: &[(&str, &str)]) -> IncidentRecord {
     let page = labels.iter().chain(&[("severity", "page")]);
     let labels: LabelSet = page.map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
     let alert = Alert::new(labels, LabelSet::default(), b.now, "", &Limits::default()).unwrap();
-    let told = [Told { alert: alert.into(), ends_at: Some(b.now + Span::secs(3600)) }];
-    b.answer(Input::Alerts { told: &told });
+    let posted = [PostedAlert { alert: alert.into(), ends_at: Some(b.now + Span::secs(3600)) }];
+    b.answer(Input::Alerts { posted: &posted });
     b.incidents.last().unwrap().clone()
 }
 

@@ -1,9 +1,9 @@
 //! Which open incident a new finding belongs to although it is not about the same thing: a GPU that
-//! fell off the bus, the rank that died of it and the run that stands are one fault, whichever
-//! is told first.
+//! fell off the bus, the rank that died of it and the run that stands are one fault, whichever is
+//! reported first.
 //!
-//! Nothing here depends on the order in which the two came. That the node was sick shortly before
-//! the run stopped, or said so while the run stood, is what makes them one.
+//! Nothing here depends on the order in which the two came. They are one if the node was faulty
+//! shortly before the run stopped, or was reported to be while the run stood.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ use crate::incident::report::{Report, View};
 use crate::matcher::Labels;
 use stepwatch_model::{Cause, Context, Finding, Kind, Origin, Reporter, Scope, Severity, Span, Subject, Ts};
 
-/// How long before a run stopped its node may have been sick for it to be the reason.
+/// How long before a run stopped its node may have been faulty for that to be the reason.
 const BEFORE_STANDSTILL: Span = Span::secs(600);
 /// A slow run is noticed later than one that stands.
 const BEFORE_SLOWNESS: Span = Span::secs(1800);
-/// Nodes of one run that fall sick within this time of each other do so of one reason.
+/// Nodes of one run that become faulty within this time of each other have one reason.
 const TOGETHER: Span = Span::secs(600);
 /// Things that one incident may answer for, however many have the labels of `group_by` in common.
 const MAX_SUBJECTS: usize = 256;
@@ -111,11 +111,11 @@ impl Incident {
     fn is_correlated(&self, now: Ts, report: Report<'_>) -> bool {
         let Report { context, finding: v, .. } = report;
         let cause = v.kind.cause();
-        if self.is_told_by_an_alert(context, cause) {
+        if self.belongs_to_an_alert(context, cause) {
             return true;
         }
         match &context.scope {
-            Scope::Alert(_) => self.tells_of(context, cause) || physical(cause) && self.hits(now, context, v),
+            Scope::Alert(_) => self.covers(context, cause) || physical(cause) && self.hits(now, context, v),
             Scope::Run(_) if self.went_dark(context, cause) => true,
             Scope::Run(run) => {
                 let before = match cause {
@@ -136,8 +136,8 @@ impl Incident {
         }
     }
 
-    /// An alert of another program told of it before our own detectors did.
-    fn is_told_by_an_alert(&self, context: &Context, cause: Cause) -> bool {
+    /// Whether an alert of another program reported it before our own detectors did.
+    fn belongs_to_an_alert(&self, context: &Context, cause: Cause) -> bool {
         let alert = self.subjects.iter().any(|s| s.cause == cause && matches!(s.scope, Scope::Alert(_)));
         let same = match &context.scope {
             Scope::Run(run) => self.record.run == *run,
@@ -148,7 +148,7 @@ impl Incident {
     }
 
     /// Whether our detectors already report the problem that this external alert describes.
-    fn tells_of(&self, context: &Context, cause: Cause) -> bool {
+    fn covers(&self, context: &Context, cause: Cause) -> bool {
         self.subjects.iter().any(|s| {
             s.cause == cause
                 && match &s.scope {
@@ -181,8 +181,8 @@ impl Incident {
             // An exporter that went away long before is another story.
             Cause::Progress => of_run(Cause::Telemetry) && of_the_dark(),
             Cause::Telemetry => {
-                let sick = self.is_physical() && self.record.run == context.run.name;
-                of_run(Cause::Progress) || sick && of_the_dark()
+                let faulty = self.is_physical() && self.record.run == context.run.name;
+                of_run(Cause::Progress) || faulty && of_the_dark()
             }
             _ => false,
         }
@@ -193,7 +193,7 @@ impl Incident {
     }
 }
 
-/// Whether nobody who tells of the one goes beyond their limits with the other.
+/// Whether both are within the limits of everybody who posted either of them.
 pub(crate) fn may_be_one(i: &Incident, subject: &Subject, labels: &Labels) -> bool {
     has_a_say(subject, &i.record.labels) && i.has_a_say(labels)
 }

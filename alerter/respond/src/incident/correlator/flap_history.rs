@@ -52,7 +52,7 @@ impl FlapHistory {
         core::mem::take(&mut self.changed)
     }
 
-    /// How often the subject was sick within the last hour.
+    /// How often the subject was faulty within the last hour.
     pub(crate) fn flaps(&mut self, now: Ts, subject: &Subject) -> u32 {
         self.forget_old(now);
         let fresh = self.memory.get(subject).filter(|m| now - m.at < FLAP_MEMORY);

@@ -1,8 +1,8 @@
-//! Climbing: who is told next if nobody answers.
+//! Escalation: who is notified next if nobody answers.
 //!
 //! A ladder is the levels of one way through the routes, as they were when the incident was
-//! announced: a reload does not move anyone's place. Whether a level is told at all is asked when
-//! it is due; here is only when that is.
+//! announced: a reload does not move anyone's place. Whether a level is notified at all is decided
+//! when it is due; this file only has when that is.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ struct Ladder {
     repeats: u32,
     next: Option<Ts>,
     reminders: u32,
-    /// A person asked for it: told even where nothing more would be.
+    /// A person asked for it: notified even where nothing more would be.
     forced: bool,
 }
 
@@ -37,8 +37,8 @@ struct Ladder {
 pub(in crate::incident) struct Pace {
     /// Never given up while nobody answers.
     pub(in crate::incident) page: bool,
-    /// After the last level of a page, the last level is told again this often, or at its own pace
-    /// if that is slower.
+    /// After the last level of a page, the last level is notified again this often, or at its own
+    /// pace if that is slower.
     pub(in crate::incident) remind_every: Span,
 }
 
@@ -63,7 +63,7 @@ pub(in crate::incident) struct Due {
 #[derive(Debug, PartialEq)]
 pub(in crate::incident) enum Round {
     Level(Level),
-    /// The last of these that may be told.
+    /// The last of these that may be notified.
     Reminder(Vec<Level>),
 }
 
@@ -90,7 +90,7 @@ impl Ladders {
             .due(now, pace)
     }
 
-    /// The level told last may not be told now: neither is it repeated.
+    /// The level notified last may not be notified now, so it is not repeated either.
     pub(in crate::incident) fn pass_over(&mut self, now: Ts, route: &str, pace: Pace) {
         self.0.iter_mut().filter(|l| l.route == route).for_each(|l| l.pass_over(now, pace));
     }
@@ -100,7 +100,7 @@ impl Ladders {
         self.0.iter().all(|l| l.at >= l.levels.len())
     }
 
-    /// There is nobody to tell.
+    /// There is nobody to notify.
     pub(in crate::incident) fn is_empty(&self) -> bool {
         self.0.iter().all(|l| l.levels.is_empty())
     }
@@ -131,11 +131,11 @@ impl Ladders {
     }
 
     /// The levels that have been due.
-    pub(in crate::incident) fn told(&self) -> impl Iterator<Item = &Level> {
+    pub(in crate::incident) fn notified(&self) -> impl Iterator<Item = &Level> {
         self.0.iter().flat_map(|l| l.levels.iter().take(l.at))
     }
 
-    /// Who has answered hears no more.
+    /// Whoever has answered is not notified any more.
     pub(in crate::incident) fn stop(&mut self) {
         self.0.iter_mut().for_each(|l| (l.next, l.forced) = (None, false));
     }
@@ -169,8 +169,8 @@ impl Due {
     pub(in crate::incident) fn reason(&self, now: Ts, i: &Incident, given: &Why) -> Why {
         let says_more =
             [Reason::Escalated, Reason::ReceiverFailed, Reason::SilenceEnded, Reason::InhibitionEnded];
-        let told = self.level > i.record.level || self.repeat > 0;
-        if !told || says_more.contains(&given.because) {
+        let notified = self.level > i.record.level || self.repeat > 0;
+        if !notified || says_more.contains(&given.because) {
             return given.clone();
         }
         // An incident that was reopened, or whose answer was taken back, waits from then on.
@@ -314,8 +314,8 @@ mod tests {
     #[test]
     fn every_level_is_repeated_as_often_as_it_says() {
         let got = rounds(vec![level(0, "a", 2), level(60, "b", 2)], TICKET, 100_000);
-        let told: Vec<_> = got.iter().map(|(_, level, repeat, _)| (*level, *repeat)).collect();
-        assert_eq!(told, [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]);
+        let notified: Vec<_> = got.iter().map(|(_, level, repeat, _)| (*level, *repeat)).collect();
+        assert_eq!(notified, [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]);
     }
 
     #[test]
@@ -343,17 +343,17 @@ mod tests {
         let ways =
             vec![way("x", vec![level(0, "a", 0), level(60, "b", 0)]), way("y", vec![level(30, "c", 0)])];
         let mut all = Ladders::new(Ts(0), ways);
-        let told = |all: &mut Ladders, at: i64| {
+        let notified = |all: &mut Ladders, at: i64| {
             core::iter::from_fn(|| all.due(Ts(at * 1000), TICKET)).map(who).collect::<Vec<_>>()
         };
-        assert_eq!((told(&mut all, 0), told(&mut all, 30)), (vec!["a".into()], vec!["c".into()]));
+        assert_eq!((notified(&mut all, 0), notified(&mut all, 30)), (vec!["a".into()], vec!["c".into()]));
         all.stop();
-        assert_eq!(told(&mut all, 1000), [""; 0]);
+        assert_eq!(notified(&mut all, 1000), [""; 0]);
         all.resume(Ts(2_000_000), TICKET);
-        assert_eq!((told(&mut all, 2059), told(&mut all, 2060)), (vec![], vec!["b".to_string()]));
+        assert_eq!((notified(&mut all, 2059), notified(&mut all, 2060)), (vec![], vec!["b".to_string()]));
         assert!(all.is_exhausted() && !all.hurry(Ts(3_000_000)));
         all.force(Ts(3_000_000));
-        assert_eq!(told(&mut all, 3000), ["b", "c"]);
+        assert_eq!(notified(&mut all, 3000), ["b", "c"]);
         assert_eq!(all.next_at(), None, "a ticket is not repeated for ever");
     }
 }

@@ -1,8 +1,8 @@
-//! Who is told in the place of a receiver that does not take what it is told.
+//! Who is notified in the place of a receiver that refuses a notification.
 //!
 //! Nearest first: the incident's own receivers, the `fallback` of its team, then whoever the router
-//! says is left. A page goes on until somebody is told whom it wakes. What is not a page never goes
-//! to a receiver that wakes: it waits for the one that refused it.
+//! says is left. A page goes on until somebody is notified whom it wakes. What is not a page never
+//! goes to a receiver that wakes: it waits for the one that refused it.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,8 @@ use crate::incident::open::Incident;
 use crate::incident::report::View;
 use stepwatch_model::{Kind, Severity};
 
-/// Whoever may be told in the place of others, and who may not because it would wake them.
+/// Those who may be notified in the place of others, and those who may not because it would wake
+/// them.
 #[derive(Debug, Default)]
 pub(in crate::incident) struct Nearest {
     pub(in crate::incident) to: Vec<Recipient>,
@@ -25,7 +26,7 @@ pub(in crate::incident) struct Nearest {
 }
 
 impl Dispatcher {
-    /// The nearest of those who have not been told, for a receiver that fails; `None` if nobody
+    /// The nearest of those who have not been notified, for a receiver that fails; `None` if nobody
     /// need be.
     pub(in crate::incident) fn fallback(
         &self,
@@ -35,21 +36,21 @@ impl Dispatcher {
         failing: &BTreeSet<String>,
     ) -> Option<Nearest> {
         if i.record.severity == Severity::Page && i.rang_elsewhere(view, receiver) {
-            // That one has somebody told in its place itself, if need be.
+            // That one's own failure notifies somebody in its place, if need be.
             return None;
         }
-        let untold = |name: &str| !i.lanes.contains_key(name);
+        let not_notified = |name: &str| !i.lanes.contains_key(name);
         // A fault of ours is often that a receiver fails: others are asked first.
         if i.record.kind == Kind::AlerterFault {
-            let nearest = self.nearest(view, i, |name| untold(name) && !failing.contains(name));
+            let nearest = self.nearest(view, i, |name| not_notified(name) && !failing.contains(name));
             if nearest.to.iter().any(|r| view.config.calls(&r.receiver)) {
                 return Some(nearest);
             }
         }
-        Some(self.nearest(view, i, untold))
+        Some(self.nearest(view, i, not_notified))
     }
 
-    /// Whether the next level may be told at once because a receiver failed for good: not if it
+    /// Whether the next level may be notified at once because a receiver failed for good: not if it
     /// only stood in for another, or if that would wake somebody for what is not a page.
     pub(in crate::incident) fn may_hurry(&self, view: View<'_>, i: &Incident, receiver: &str) -> bool {
         let may = if i.record.severity == Severity::Page {
@@ -91,19 +92,20 @@ impl Dispatcher {
         nearest
     }
 
-    /// Whether it was told in the place of another: no level that was due means it. All others were
-    /// told together with it, so that nobody has to be called sooner because it does not exist.
+    /// Whether it was notified in the place of another: no level that was due means it. All others
+    /// were notified together with it, so that nobody has to be called sooner because it does not
+    /// exist.
     pub(in crate::incident) fn stood_in(&self, view: View<'_>, i: &Incident, receiver: &str) -> bool {
         let of_nobody = i.lanes.get(receiver).is_some_and(|lane| lane.users.is_empty());
         let means_it =
             |level: &Level| self.recipients(view, i, level).0.iter().any(|to| to.receiver == receiver);
-        let mut levels = i.ladders.told().peekable();
+        let mut levels = i.ladders.notified().peekable();
         of_nobody && levels.peek().is_some() && !levels.any(means_it)
     }
 }
 
 impl Incident {
-    /// It is a page of a team that names nobody, and nobody else may be told of it either.
+    /// It is a page of a team that names nobody, and nobody else may be notified of it either.
     pub(crate) fn is_homeless(&self) -> bool {
         self.record.severity == Severity::Page
             && self.record.state == State::Open
@@ -111,7 +113,8 @@ impl Incident {
             && self.ladders.routes().starts_with(crate::route::NOBODY)
     }
 
-    /// Whether a receiver that wakes nobody fails, and another one that wakes somebody was told.
+    /// Whether a receiver that wakes nobody fails, and another one that wakes somebody was
+    /// notified.
     fn rang_elsewhere(&self, view: View<'_>, receiver: &str) -> bool {
         let wakes = |name: &str| view.config.wakes(name);
         let rings =
@@ -119,7 +122,7 @@ impl Incident {
         !wakes(receiver) && self.lanes.iter().any(rings)
     }
 
-    /// Whether somebody who can be woken has been told, as far as is known.
+    /// Whether somebody who can be woken has been notified, as far as is known.
     pub(in crate::incident) fn may_have_rung(&self, view: View<'_>) -> bool {
         let rings = |(name, lane): (&String, &Lane)| lane.untaken.is_none() && view.config.calls(name);
         self.lanes.iter().any(rings)
@@ -127,7 +130,7 @@ impl Incident {
 }
 
 impl Nearest {
-    /// What the history says where nobody is left to tell.
+    /// What the timeline has where nobody is left to notify.
     pub(in crate::incident) fn waits(&self, receiver: &str) -> String {
         let why = match self.spared.as_slice() {
             [] => "nobody is left who may be told of it".to_owned(),

@@ -4,7 +4,7 @@ use crate::message::Why;
 use serde::{Deserialize, Serialize};
 use stepwatch_model::Ts;
 
-/// What one receiver has been told.
+/// What one receiver has been sent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(in crate::incident) struct Lane {
     pub(in crate::incident) seq: u32,

@@ -88,8 +88,8 @@ impl Incident {
         config.repeated_by.get(receiver).filter(|_| stands)
     }
 
-    /// Those who were told of it and are `wanted`.
-    pub(in crate::incident) fn told(&self, wanted: impl Fn(&String) -> bool) -> Vec<Recipient> {
+    /// Those who were notified of it and are `wanted`.
+    pub(in crate::incident) fn notified(&self, wanted: impl Fn(&String) -> bool) -> Vec<Recipient> {
         let lanes = self.lanes.iter().filter(|(receiver, _)| wanted(receiver));
         lanes.map(|(receiver, lane)| Recipient::known(receiver.clone(), lane.users.clone())).collect()
     }

@@ -1,4 +1,4 @@
-//! Who an item of a level means at a moment, and whether a level may be told at it.
+//! Who an item of a level means at a moment, and whether a level may be notified at it.
 
 use super::Dispatcher;
 use super::escalation::{Due, Round};
@@ -11,7 +11,7 @@ use stepwatch_model::Ts;
 /// Why a storm takes its way.
 const OF_STORM: &str = "that of the incidents in it";
 
-/// Somebody to be told, by a receiver.
+/// Somebody to notify, and by which receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::incident) struct Recipient {
     pub(in crate::incident) receiver: String,
@@ -27,7 +27,7 @@ pub(in crate::incident) struct Call {
 }
 
 impl Recipient {
-    /// One who was told before, and whom it was for.
+    /// One that was notified before, and whom that was for.
     pub(in crate::incident) fn known(receiver: String, users: Vec<String>) -> Self {
         Self { receiver, users, path: None }
     }
@@ -57,16 +57,16 @@ impl Dispatcher {
         i: &Incident,
         due: &Due,
     ) -> Result<Call, Vec<String>> {
-        let may_tell = |level: &Level| self.may_tell(view, i, &level.condition);
+        let may_notify = |level: &Level| self.may_notify(view, i, &level.condition);
         let (level, asked) = match &due.what {
-            Round::Level(level) => match may_tell(level) {
+            Round::Level(level) => match may_notify(level) {
                 (true, asked) => (level, asked),
                 (false, asked) => return Err(asked),
             },
             Round::Reminder(levels) => {
-                let may = levels.iter().rev().find(|level| may_tell(level).0);
+                let may = levels.iter().rev().find(|level| may_notify(level).0);
                 let level = may.or(levels.last()).ok_or_else(Vec::new)?;
-                (level, may_tell(level).1)
+                (level, may_notify(level).1)
             }
         };
         let path = self.path(view.config, i, &due.route);
@@ -85,7 +85,7 @@ impl Dispatcher {
     }
 
     /// The receivers of a level, each once, and how they were found. Items that mean nobody leave
-    /// it to the others; if they all do, whoever is nearest is told.
+    /// it to the others; if they all do, whoever is nearest is notified.
     pub(in crate::incident) fn recipients(
         &self,
         view: View<'_>,
@@ -135,9 +135,9 @@ impl Dispatcher {
         (all, found)
     }
 
-    /// What was asked, and whether a level of this condition may be told. What cannot be answered
-    /// holds: nobody is left out for it.
-    fn may_tell(&self, view: View<'_>, i: &Incident, condition: &Condition) -> (bool, Vec<String>) {
+    /// What was checked, and whether a level of this condition may be notified. A condition that
+    /// cannot be evaluated holds, so that nobody is left out for it.
+    fn may_notify(&self, view: View<'_>, i: &Incident, condition: &Condition) -> (bool, Vec<String>) {
         let mut asked = Vec::new();
         let mut all = true;
         let mut ask = |holds: Option<bool>, words: String| {
@@ -167,9 +167,13 @@ impl Dispatcher {
 }
 
 impl Incident {
-    /// Who is told by a round of which these items were `found`; without those that have not taken
-    /// what they were told before, which are asked once more: `Err` if nobody is left.
-    pub(in crate::incident) fn told_of(&self, to: &[Recipient], found: &[String]) -> Result<String, String> {
+    /// Who is notified by a round of which these items were `found`, without those that refused
+    /// what they were sent before, which are tried once more: `Err` if nobody is left.
+    pub(in crate::incident) fn notified_of(
+        &self,
+        to: &[Recipient],
+        found: &[String],
+    ) -> Result<String, String> {
         let untaken = |r: &Recipient| {
             let lane = self.lanes.get(&r.receiver)?;
             Some(format!("{} ({})", r.receiver, lane.untaken.as_ref()?))
@@ -185,9 +189,9 @@ impl Incident {
             let mut by = to.iter().filter(|r| chose(r, words)).peekable();
             by.peek().is_none() || by.any(|r| untaken(r).is_none())
         };
-        let told: Vec<&str> = found.iter().filter(stays).map(String::as_str).collect();
+        let reached: Vec<&str> = found.iter().filter(stays).map(String::as_str).collect();
         let cannot = format!("cannot be told: {}", failing.join(", "));
         let any = failing.len() < to.len();
-        if any { Ok(format!("{}; {cannot}", told.join(", "))) } else { Err(cannot) }
+        if any { Ok(format!("{}; {cannot}", reached.join(", "))) } else { Err(cannot) }
     }
 }

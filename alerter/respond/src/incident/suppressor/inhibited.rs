@@ -38,17 +38,18 @@ impl Suppressor {
         None
     }
 
-    /// Whether somebody is told of it, or has it. Asked of the silences themselves: that one begins
-    /// or ends counts at once, whichever incident is looked at first.
+    /// Whether somebody is notified of it, or has it. This asks the silences themselves, so that
+    /// one that begins or ends counts at once, whichever incident is looked at first.
     fn may_explain(&self, view: View<'_>, i: &Incident) -> bool {
-        let is_told = |i: &Incident| i.is_acknowledged() || self.silenced(view, i).is_none();
-        is_told(i) && (i.is_acknowledged() || storm_of(view.open, i).is_none_or(is_told))
+        let is_notified = |i: &Incident| i.is_acknowledged() || self.silenced(view, i).is_none();
+        is_notified(i) && (i.is_acknowledged() || storm_of(view.open, i).is_none_or(is_notified))
     }
 
     /// An open incident is hidden by what explains nothing: when silences were asked last, and now.
     pub(in crate::incident) fn is_hidden_for_nothing(&self, view: View<'_>, by: &Incident) -> bool {
-        let was_hushed = by.is_hushed() || storm_of(view.open, by).is_some_and(Incident::is_hushed);
-        was_hushed && !self.may_explain(view, by)
+        let was_suppressed =
+            by.is_suppressed() || storm_of(view.open, by).is_some_and(Incident::is_suppressed);
+        was_suppressed && !self.may_explain(view, by)
     }
 }
 
@@ -66,7 +67,7 @@ pub(in crate::incident) fn leads_to(open: &Open, from: &str, to: &str) -> bool {
     true
 }
 
-/// What it is told as one of many of.
+/// The storm that it is rolled up in.
 fn storm_of<'a>(open: &'a Open, i: &Incident) -> Option<&'a Incident> {
     let quiet = i.record.quiet.as_ref().filter(|quiet| quiet.why == Hidden::RolledUp)?;
     open.get(&quiet.by)

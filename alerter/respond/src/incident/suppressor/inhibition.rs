@@ -1,4 +1,4 @@
-//! Incidents that explain others: while the one is open, the others are told to nobody.
+//! Incidents that explain others: while the one is open, the others notify nobody.
 //!
 //! Rules have Alertmanager's form, with four differences, each so that nothing is hidden by
 //! mistake: what is hidden is never more severe than what hides it; a label in `equal` that neither
@@ -25,7 +25,7 @@ const BUILT_IN: [BuiltIn; 2] = [
     BuiltIn {
         name: "dead-node-hides-gpus",
         source: &["kind=\"node_fault\"", "severity=\"page\""],
-        // The host may be sick of a file system alone: a page of its own asks for its own answer.
+        // The host's only fault may be a file system: a page of its own asks for its own answer.
         target: &["cause=\"hardware\"", "severity=\"ticket\""],
         equal: "node",
     },
@@ -68,7 +68,7 @@ pub(super) struct Roles {
     source: Vec<Place>,
     pub(super) target: Vec<Place>,
     /// It is silenced, and nobody has it.
-    hushed: bool,
+    suppressed: bool,
 }
 
 impl Inhibition {
@@ -93,7 +93,7 @@ impl Inhibition {
         let labels = &i.record.labels;
         let about: Vec<Labels> =
             kinds.into_iter().map(|(kind, as_bad)| as_of(labels, kind, as_bad)).collect();
-        let mut roles = Roles { hushed: i.is_hushed(), ..Roles::default() };
+        let mut roles = Roles { suppressed: i.is_suppressed(), ..Roles::default() };
         for (n, rule) in self.rules.iter().enumerate() {
             let source = about.iter().any(|labels| all_hold(&rule.source, labels));
             let target = about.iter().all(|labels| all_hold(&rule.target, labels));
@@ -120,7 +120,7 @@ impl Inhibition {
             self.targets.entry(place.clone()).or_default().insert(id.to_owned());
         }
         let (old, new) = (&had.source, &roles.source);
-        let other = had.hushed != roles.hushed;
+        let other = had.suppressed != roles.suppressed;
         let begun = new.iter().filter(|p| other || !old.contains(p));
         self.changed.extend(begun.chain(old.iter().filter(|p| !new.contains(p))).cloned());
         self.of.insert(id.to_owned(), roles);

@@ -38,9 +38,9 @@ impl Suppressor {
                 ours.extend(i.record.labels.get(*name).map(|value| ((*name).to_owned(), value.clone())));
             }
             let silenced = |labels| self.silences.silenced(labels, view.now);
-            let hush = silenced(&theirs).or_else(|| silenced(&ours))?;
-            if first.as_ref().is_none_or(|f| hush.until < f.until) {
-                first = Some(hush);
+            let silenced_by = silenced(&theirs).or_else(|| silenced(&ours))?;
+            if first.as_ref().is_none_or(|f| silenced_by.until < f.until) {
+                first = Some(silenced_by);
             }
         }
         first

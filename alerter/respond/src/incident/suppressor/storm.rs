@@ -1,4 +1,4 @@
-//! So many incidents at once that they are one: told as one, kept and shown each for itself.
+//! So many incidents at once that they are notified as one. Each is kept and shown by itself.
 //!
 //! A storm is counted among the incidents of one severity and one team that take the same way: they
 //! are for the same people. While more than `storm.incidents` of them were announced within
@@ -22,7 +22,7 @@ pub(in crate::incident) const NAMED: usize = 8;
 /// Ways that are counted at once: a way is a route and a severity, and perhaps an origin.
 const MAX_WAYS: usize = 16_384;
 /// Users of one exporter that may each have as many incidents as one origin has, before all of them
-/// are told as one. An exporter that is not honest names as many users as it likes.
+/// are notified as one. An exporter that is not honest names as many users as it likes.
 const USERS: u32 = 3;
 
 /// What an incident that stands for many knows of them.
@@ -37,7 +37,8 @@ pub(in crate::incident) struct Tally {
     pub(in crate::incident) taken: u32,
 }
 
-/// Those that are too many together: by what they are counted, and how many are told one by one.
+/// Those that are too many together: by what they are counted, and how many are notified one by
+/// one.
 #[derive(Debug, Clone)]
 pub(in crate::incident) struct Crowd {
     pub(in crate::incident) key: String,

@@ -1,22 +1,22 @@
-//! Incidents of alerts that other programs tell of.
+//! Incidents of alerts that other programs post.
 
 use super::*;
-use crate::external::{Alert, Limits, Told};
+use crate::external::{Alert, Limits, PostedAlert};
 use crate::message;
 
 /// An alert that fires for a day.
-fn alert(w: &World, labels: &[(&str, &str)]) -> Told {
+fn alert(w: &World, labels: &[(&str, &str)]) -> PostedAlert {
     let labels = labels.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
     let alert = Alert::new(labels, [].into_iter().collect(), w.now, "", &Limits::default()).unwrap();
-    Told { alert: alert.into(), ends_at: Some(w.now + Span::secs(86_400)) }
+    PostedAlert { alert: alert.into(), ends_at: Some(w.now + Span::secs(86_400)) }
 }
 
 fn fires(w: &mut World, labels: &[(&str, &str)]) {
-    let told = [alert(w, labels)];
-    w.input(Input::Alerts { told: &told });
+    let posted = [alert(w, labels)];
+    w.input(Input::Alerts { posted: &posted });
 }
 
-/// The titles of what was sent, and whether a fact or a title speaks of steps.
+/// The titles of what was sent, and whether a fact or a title contains steps.
 fn titles(w: &mut World) -> Vec<(String, bool)> {
     let of = |n: Notification| {
         let steps = n.message.facts.iter().any(|f| f.label.contains("step"))
@@ -56,12 +56,12 @@ fn an_alert_says_nothing_of_gpus_checkpoints_and_cost() {
 }
 
 #[test]
-fn an_alert_is_told_in_the_words_of_its_rule() {
+fn an_alert_is_notified_with_the_text_of_its_rule() {
     let said = |w: &World, labels: &[(&str, &str)], annotations: &[(&str, &str)]| {
         let set =
             |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
         let alert = Alert::new(set(labels), set(annotations), w.now, "", &Limits::default()).unwrap();
-        Told { alert: alert.into(), ends_at: Some(w.now + Span::secs(86_400)) }
+        PostedAlert { alert: alert.into(), ends_at: Some(w.now + Span::secs(86_400)) }
     };
     let rule = [
         ("summary", "/data is 98 % full"),
@@ -70,8 +70,8 @@ fn an_alert_is_told_in_the_words_of_its_rule() {
     ];
     let of = |labels: &[(&str, &str)], annotations: &[(&str, &str)]| {
         let mut w = World::new(two_levels());
-        let told = [said(&w, &[labels, &[("severity", "critical")]].concat(), annotations)];
-        w.input(Input::Alerts { told: &told });
+        let posted = [said(&w, &[labels, &[("severity", "critical")]].concat(), annotations)];
+        w.input(Input::Alerts { posted: &posted });
         let m = w.sent.remove(0).message;
         let fact = m.facts.iter().find(|f| f.label == message::DESCRIPTION).map(|f| f.text.clone());
         let runbook = m.links.iter().find(|l| l.text == message::RUNBOOK).map(|l| l.href.clone());
@@ -95,12 +95,12 @@ fn an_alert_is_told_in_the_words_of_its_rule() {
     assert!(description.is_empty() && runbook.ends_with("/hang.md"), "{description} {runbook}");
 }
 
-/// Told by somebody who may tell of this run only.
+/// Posted with a token that is limited to this run.
 fn fires_within(w: &mut World, labels: &[(&str, &str)], run: &str) {
-    let mut told = alert(w, labels);
+    let mut posted = alert(w, labels);
     let within = [(Box::from("run"), Box::from(run))].into_iter().collect();
-    told.alert = Alert::clone(&told.alert).told_within(within).into();
-    w.input(Input::Alerts { told: &[told] });
+    posted.alert = Alert::clone(&posted.alert).within(within).into();
+    w.input(Input::Alerts { posted: &[posted] });
 }
 
 fn quiet(w: &World, run: &str, kind: Kind) -> bool {
@@ -113,7 +113,7 @@ const LOST: &[(&str, &str)] =
     &[("alertname", "Lost"), ("kind", "gpu_fault"), ("severity", "warning"), ("node", "n5")];
 
 #[test]
-fn who_may_tell_of_some_runs_keeps_no_other_quiet() {
+fn a_token_limited_to_some_runs_suppresses_no_other() {
     let mut w = World::new(two_levels());
     fires_within(&mut w, &[DEAD, &[("run", "llama-9")]].concat(), "llama-9");
     fires(&mut w, &[LOST, &[("run", "mistral")]].concat());
@@ -129,7 +129,7 @@ fn who_may_tell_of_some_runs_keeps_no_other_quiet() {
 }
 
 #[test]
-fn what_is_told_within_limits_becomes_one_with_nothing_beyond_them() {
+fn what_is_posted_within_limits_becomes_one_with_nothing_beyond_them() {
     let mut w = World::new(two_levels());
     w.said_of(Scope::Node("n5".into()), "mistral", Change::Raise, Kind::NodeFault, Severity::Ticket);
     fires_within(&mut w, &[DEAD, &[("run", "llama-9")]].concat(), "llama-9");
@@ -141,13 +141,13 @@ fn what_is_told_within_limits_becomes_one_with_nothing_beyond_them() {
 }
 
 #[test]
-fn the_same_labels_told_with_and_without_limits_are_two_alerts() {
+fn the_same_labels_posted_with_and_without_limits_are_two_alerts() {
     let mut w = World::new(two_levels());
     let labels = [DEAD, &[("run", "llama-9")]].concat();
     let free = alert(&w, &labels).alert;
     let within = |value: &str| {
         let within = [(Box::from("run"), Box::from(value))].into_iter().collect();
-        Alert::clone(&free).told_within(within).fingerprint
+        Alert::clone(&free).within(within).fingerprint
     };
     assert!(free.fingerprint != within("llama-9") && within("llama-9") != within("llama-8"));
     fires_within(&mut w, &labels, "llama-9");
@@ -167,7 +167,7 @@ fn words(w: &mut World) -> Vec<(Action, String)> {
 }
 
 #[test]
-fn another_node_in_a_group_is_told_and_rings_whoever_knew_of_the_first_only() {
+fn another_node_in_a_group_is_notified_and_pages_those_who_knew_of_the_first_only() {
     let mut w = World::new(two_levels());
     down(&mut w, "n1");
     assert_eq!(words(&mut w).len(), 1);
@@ -175,22 +175,22 @@ fn another_node_in_a_group_is_told_and_rings_whoever_knew_of_the_first_only() {
     let id = w.records.keys().next().unwrap().clone();
     down(&mut w, "n2");
     w.forward(Span::secs(60));
-    let told = words(&mut w);
-    assert!(told[0].0 == Action::Update && told[0].1.starts_with("also NodeDown"), "{told:?}");
+    let notified = words(&mut w);
+    assert!(notified[0].0 == Action::Update && notified[0].1.starts_with("also NodeDown"), "{notified:?}");
     assert_eq!(w.records[&id].suspects.len(), 2, "{:?}", w.records[&id].suspects);
     w.input(Input::Ack { incident: &id, by: "sam" });
     w.forward(Span::secs(60));
     words(&mut w);
-    // The same again, also when it is told to be worse than it was.
+    // The same again, also when it is posted as worse than it was.
     down(&mut w, "n2");
     fires(&mut w, &[("alertname", "NodeDown"), ("severity", "page"), ("node", "n2")]);
     w.forward(Span::secs(60));
     assert_eq!(calls(&mut w), 0, "{:#?}", w.history);
     down(&mut w, "n3");
-    let told = words(&mut w);
+    let notified = words(&mut w);
     assert!(
-        told[0].0 == Action::Trigger && told[0].1.starts_with("after it was acknowledged: NodeDown"),
-        "{told:?}"
+        notified[0].0 == Action::Trigger && notified[0].1.starts_with("after it was acknowledged: NodeDown"),
+        "{notified:?}"
     );
 }
 
@@ -217,9 +217,9 @@ fn what_is_restored_is_no_news() {
 }
 
 fn up(w: &mut World, node: &str) {
-    let mut told = alert(w, &[DOWN, &[("node", node)]].concat());
-    told.ends_at = Some(w.now);
-    w.input(Input::Alerts { told: &[told] });
+    let mut posted = alert(w, &[DOWN, &[("node", node)]].concat());
+    posted.ends_at = Some(w.now);
+    w.input(Input::Alerts { posted: &[posted] });
 }
 
 fn calls(w: &mut World) -> usize {
@@ -245,7 +245,7 @@ fn an_alert_that_comes_back_is_not_another() {
 }
 
 #[test]
-fn an_alert_that_tells_what_is_known_calls_nobody() {
+fn an_alert_about_what_is_known_calls_nobody() {
     let mut w = World::new(two_levels());
     w.said_of(Scope::Node("n5".into()), "", Change::Raise, Kind::NodeFault, Severity::Page);
     let id = w.records.keys().next().unwrap().clone();
@@ -285,9 +285,9 @@ fn another_outage_in_an_acknowledged_group_rings_whatever_sets_it_apart() {
         fires(&mut w, &[FULL, &[("service", "checkout")]].concat());
         acked(&mut w);
         fires(&mut w, &[FULL, &[other]].concat());
-        let told = core::mem::take(&mut w.sent);
-        assert_eq!(told.len(), 1, "{:#?}", w.history);
-        let (n, m) = (&told[0], &told[0].message);
+        let notified = core::mem::take(&mut w.sent);
+        assert_eq!(notified.len(), 1, "{:#?}", w.history);
+        let (n, m) = (&notified[0], &notified[0].message);
         assert_eq!((n.action, n.page, m.because), (Action::Trigger, true, Reason::News));
         let apart = format!("{}={}", other.0, other.1);
         assert!(
@@ -310,9 +310,9 @@ fn what_was_acknowledged_keeps_its_name() {
     w.forward(Span::secs(60));
     assert_eq!((calls(&mut w), only(&w).title()), (0, "DiskFull +1 new".to_owned()));
     fires(&mut w, &[("alertname", "NetDown"), ("cluster", "a"), ("severity", "critical")]);
-    let told = words(&mut w);
-    assert_eq!((told[0].0, only(&w).title()), (Action::Trigger, "DiskFull +2 new".to_owned()));
-    assert!(told[0].1.starts_with("after it was acknowledged: NetDown"), "{told:?}");
+    let notified = words(&mut w);
+    assert_eq!((notified[0].0, only(&w).title()), (Action::Trigger, "DiskFull +2 new".to_owned()));
+    assert!(notified[0].1.starts_with("after it was acknowledged: NetDown"), "{notified:?}");
     w.input(Input::Ack { incident: &id, by: "sam" });
     assert_eq!(only(&w).title(), "DiskFull and 2 more");
     w.restore();
@@ -330,7 +330,7 @@ fn an_alert_without_a_node_that_comes_and_goes_rings_once() {
     for _ in 0..5 {
         let mut over = alert(&w, &pay);
         over.ends_at = Some(w.now);
-        w.input(Input::Alerts { told: &[over] });
+        w.input(Input::Alerts { posted: &[over] });
         w.forward(Span::secs(20));
         fires(&mut w, &pay);
         w.forward(Span::secs(20));
@@ -347,9 +347,9 @@ fn another_fault_in_an_acknowledged_group_rings() {
     w.forward(Span::secs(60));
     words(&mut w);
     w.said("r", Change::Raise, Kind::Hang, Severity::Page);
-    let told = core::mem::take(&mut w.sent);
-    assert_eq!(told.iter().filter(|n| n.action == Action::Trigger).count(), 1, "{:#?}", w.history);
-    let m = &told.last().unwrap().message;
+    let notified = core::mem::take(&mut w.sent);
+    assert_eq!(notified.iter().filter(|n| n.action == Action::Trigger).count(), 1, "{:#?}", w.history);
+    let m = &notified.last().unwrap().message;
     assert!(m.title.contains("loss spike +1 new"), "{}", m.title);
     assert_eq!(m.reason, "after it was acknowledged: why");
     // It is known now.
@@ -409,8 +409,12 @@ fn alerts_of_two_teams_are_two_incidents() {
         for name in ["a", "b"] {
             fires(&mut w, &full(name, label));
         }
-        let told: Vec<_> = w.news().into_iter().map(|(to, _, _)| to).collect();
-        assert_eq!((told, w.records.len()), (vec!["a-chat".to_owned(), "b-chat".to_owned()], 2), "{label}");
+        let notified: Vec<_> = w.news().into_iter().map(|(to, _, _)| to).collect();
+        assert_eq!(
+            (notified, w.records.len()),
+            (vec!["a-chat".to_owned(), "b-chat".to_owned()], 2),
+            "{label}"
+        );
     }
 }
 
@@ -420,9 +424,9 @@ fn full(w: &mut World, instance: &str, severity: &str) {
 
 fn ends(w: &mut World, instance: &str, severity: &str) {
     let labels = [("alertname", "DiskFull"), ("severity", severity), ("instance", instance)];
-    let mut told = alert(w, &labels);
-    told.ends_at = Some(w.now);
-    w.input(Input::Alerts { told: &[told] });
+    let mut posted = alert(w, &labels);
+    posted.ends_at = Some(w.now);
+    w.input(Input::Alerts { posted: &[posted] });
 }
 
 /// A rule warns before it pages: whoever has the page of another node knows nothing of this one.

@@ -24,7 +24,7 @@ fn a_call_that_fails_for_good_is_the_next_levels_and_counts_as_one() {
 }
 
 #[test]
-fn where_no_level_is_left_whoever_was_not_told_is() {
+fn where_no_level_is_left_those_not_notified_are() {
     let mut w = World::new(two_levels());
     let id = w.raise("r", Kind::Straggler, Ticket);
     w.news();
@@ -46,7 +46,7 @@ fn news_that_fail_for_good_wake_nobody() {
 }
 
 #[test]
-fn an_answer_tells_the_news_that_waited() {
+fn an_acknowledgement_sends_the_updates_that_waited() {
     let mut w = World::new(ResponderConfig { update_min_interval: Span::secs(100), ..two_levels() });
     let id = w.raise("r", Kind::GradSpike, Page);
     w.said("r", Raise, Kind::LossSpike, Page);
@@ -58,7 +58,7 @@ fn an_answer_tells_the_news_that_waited() {
 }
 
 #[test]
-fn whoever_knew_before_the_answer_expired_hears_that_it_still_fires() {
+fn those_notified_before_the_answer_expired_are_notified_that_it_still_fires() {
     let mut w = World::new(ResponderConfig { ack_timeout: Some(Span::secs(7200)), ..two_levels() });
     let id = w.raise("r", Kind::Hang, Page);
     w.forward(Span::secs(300));
@@ -92,13 +92,14 @@ fn whom_a_call_was_for_is_whom_its_answer_is_for() {
     let mut w = World::new(config);
     let id = w.raise("r", Kind::Hang, Page);
     w.input(Input::Ack { incident: &id, by: "bob" });
-    let told: Vec<_> = w.sent.iter().map(|n| (n.receiver.as_str(), n.action, n.users.as_slice())).collect();
+    let notified: Vec<_> =
+        w.sent.iter().map(|n| (n.receiver.as_str(), n.action, n.users.as_slice())).collect();
     let ann = ["ann".to_owned()];
-    assert_eq!(told, [("phone", Trigger, &ann[..]), ("phone", Ack, &ann[..])]);
+    assert_eq!(notified, [("phone", Trigger, &ann[..]), ("phone", Ack, &ann[..])]);
 }
 
 #[test]
-fn who_took_what_nobody_had_been_told_of_is_not_woken_when_it_is_back() {
+fn who_took_what_nobody_was_notified_of_is_not_woken_when_it_is_back() {
     let mut w = World::new(two_levels());
     let silence = w.silence("run=\"r\"", Span::secs(3600));
     let id = w.raise("r", Kind::Hang, Page);

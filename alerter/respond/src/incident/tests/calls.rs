@@ -21,9 +21,11 @@ fn a_thread_shows_the_calls_of_every_level() {
     w.expect(&[("chat", Trigger, Reason::First)]);
     w.forward(Span::secs(300));
     let words = "escalated to level 2: no answer for 5m";
-    let told = |to: &str, action, words: String| (to.to_owned(), action, words);
-    let want =
-        [told("phone", Trigger, words.into()), told("chat", Update, format!("{words}; told now: phone"))];
+    let notified = |to: &str, action, words: String| (to.to_owned(), action, words);
+    let want = [
+        notified("phone", Trigger, words.into()),
+        notified("chat", Update, format!("{words}; told now: phone")),
+    ];
     assert_eq!(reasons(&mut w), want);
     w.forward(Span::secs(300));
     w.expect(&[("phone", Trigger, Reason::Repeated), ("chat", Update, Reason::Repeated)]);
@@ -73,9 +75,9 @@ fn whoever_takes_no_call_for_long_lets_the_next_level_be_called_once() {
     assert!(w.has_said("wants no call for 2h"), "{:#?}", w.history);
 }
 
-/// What is over is told as what was, and what follows from it is not told any more.
+/// What is over is reported in the past tense, and what follows from it is left out.
 #[test]
-fn what_is_over_is_told_in_the_past() {
+fn what_is_over_is_reported_in_the_past_tense() {
     let mut w = World::new(ResponderConfig { resolve_after: Span::secs(3600), ..two_levels() });
     let incident = w.raise("r", Kind::Hang, Page);
     let first = core::mem::take(&mut w.sent).remove(0);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::effect::Tx;
-use crate::external::{Alert, Limits, Told};
+use crate::external::{Alert, Limits, PostedAlert};
 use crate::incident::Ended;
 use Action::{Resolve, Trigger};
 use Change::{Clear, Raise};
@@ -30,15 +30,15 @@ fn closed() -> (World, String) {
 fn it_comes_back_as_the_same_incident_and_rings_by_its_policy() {
     let (mut w, id) = closed();
     let back = w.now + Span::secs(600);
-    let told = w.sent.last().unwrap().message.clone();
+    let last = w.sent.last().unwrap().message.clone();
     let want = format!(
         "resolved by cli:alice; still firing: comes back at {back} unless it is over by then; silence it to keep it quiet"
     );
-    assert_eq!((told.reason, told.ended), (want, Some(Ended::Person)));
+    assert_eq!((last.reason, last.ended), (want, Some(Ended::Person)));
     w.expect(&[("chat", Resolve, Reason::Resolved), ("phone", Resolve, Reason::Resolved)]);
     assert_eq!(state(&w, &id), (State::Resolved, Some(back)));
     assert_eq!(w.engine.open_count(), 0);
-    // It is told to hold meanwhile, which that person knows, and the process is killed.
+    // It is reported to hold meanwhile, which that person knows, and the process is killed.
     w.said("r", Raise, Kind::Hang, Page);
     w.restore();
     w.forward(Span::secs(599));
@@ -49,7 +49,7 @@ fn it_comes_back_as_the_same_incident_and_rings_by_its_policy() {
     assert_eq!((seq, status), (3, crate::message::Status::Firing), "after its first word and its end");
     w.expect(&[("chat", Trigger, Reason::Reopened)]);
     assert_eq!(state(&w, &id), (State::Open, None));
-    assert_eq!(w.records[&id].level, 1, "level 2 has not been told since");
+    assert_eq!(w.records[&id].level, 1, "level 2 has not been notified since");
     assert_eq!((w.records.len(), w.records[&id].resolved_at), (1, None));
     assert!(w.has_said("reopened: still firing 10m after cli:alice resolved it"));
     w.forward(Span::secs(300));
@@ -195,7 +195,7 @@ fn a_storm_that_is_resolved_does_not_come_back_and_what_is_in_it_is_somebodys() 
 }
 
 #[test]
-fn an_own_fault_that_is_mended_while_it_is_closed_is_told_anew_when_it_is_back() {
+fn an_own_fault_that_is_mended_while_it_is_closed_is_notified_anew_when_it_is_back() {
     let mut w = World::new(two_levels());
     let fault = |w: &mut World, fault| w.input(Input::Own { check: "disk", severity: Page, fault });
     fault(&mut w, Some("full"));
@@ -210,24 +210,26 @@ fn an_own_fault_that_is_mended_while_it_is_closed_is_told_anew_when_it_is_back()
 
 #[test]
 fn an_alert_comes_back_too_and_a_new_one_beside_it_at_once() {
-    let tell = |w: &mut World, service: &str, lasts: Span| {
+    let post = |w: &mut World, service: &str, lasts: Span| {
         let labels = [("alertname", "DiskFull"), ("severity", "critical"), ("service", service)];
         let labels = labels.iter().map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
         let alert = Alert::new(labels, [].into_iter().collect(), w.now, "", &Limits::default()).unwrap();
-        w.input(Input::Alerts { told: &[Told { alert: alert.into(), ends_at: Some(w.now + lasts) }] });
+        w.input(Input::Alerts {
+            posted: &[PostedAlert { alert: alert.into(), ends_at: Some(w.now + lasts) }],
+        });
     };
     let day = Span::secs(86_400);
     for other in [false, true] {
         let mut w = World::new(two_levels());
-        tell(&mut w, "pay", day);
+        post(&mut w, "pay", day);
         let id = w.records.keys().next().unwrap().clone();
         resolve(&mut w, &id);
         w.news();
         w.forward(Span::secs(60));
-        tell(&mut w, "pay", day);
+        post(&mut w, "pay", day);
         w.expect(&[]);
         if other {
-            tell(&mut w, "cart", day);
+            post(&mut w, "cart", day);
         } else {
             w.forward(Span::secs(540));
         }
@@ -235,9 +237,9 @@ fn an_alert_comes_back_too_and_a_new_one_beside_it_at_once() {
         assert_eq!((state(&w, &id).0, w.records.len()), (State::Open, 1));
     }
     let mut w = World::new(two_levels());
-    tell(&mut w, "pay", day);
+    post(&mut w, "pay", day);
     let id = w.records.keys().next().unwrap().clone();
     resolve(&mut w, &id);
-    tell(&mut w, "pay", Span::ZERO);
+    post(&mut w, "pay", Span::ZERO);
     assert_eq!(state(&w, &id), (State::Resolved, None));
 }

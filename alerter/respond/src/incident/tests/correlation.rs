@@ -9,7 +9,7 @@ use crate::incident::manager::Manager;
 use stepwatch_model::{Cause, Context, Finding, Kind, RunSummary, Scope, Severity, Span, Subject, Ts};
 
 /// A finding: how many seconds after the beginning, about whom, and what.
-type Told = (i64, Context, Kind, Severity);
+type Reported = (i64, Context, Kind, Severity);
 
 fn at(seconds: i64) -> Ts {
     Ts(1_795_227_416_000) + Span::secs(seconds)
@@ -33,14 +33,14 @@ fn node(name: &str, run: &str) -> Context {
     Context::new(Scope::Node(name.into()), named(run), set(&[name]), at(0))
 }
 
-fn finding((seconds, _, kind, severity): &Told) -> Finding {
+fn finding((seconds, _, kind, severity): &Reported) -> Finding {
     raised(at(*seconds), *kind, *severity)
 }
 
-fn book(story: &[Told]) -> Manager {
+fn book(story: &[Reported]) -> Manager {
     let mut book = Manager::new(ResponderConfig::default());
-    for told in story {
-        book.finding(&mut Tx::new(at(told.0), &mut Vec::new()), &told.1, &finding(told));
+    for reported in story {
+        book.finding(&mut Tx::new(at(reported.0), &mut Vec::new()), &reported.1, &finding(reported));
     }
     book
 }
@@ -49,42 +49,49 @@ const TICKET: Severity = Severity::Ticket;
 const PAGE: Severity = Severity::Page;
 
 /// Whether two findings are one incident.
-fn one(first: Told, second: Told) -> bool {
+fn one(first: Reported, second: Reported) -> bool {
     book(&[first, second]).open.len() == 1
 }
 
 #[test]
-fn a_run_that_stops_or_slows_down_on_a_node_that_was_sick_shortly_before() {
-    let sick = |of: &str| (0, node("n1", of), Kind::GpuFault, TICKET);
+fn a_run_that_stops_or_slows_down_on_a_node_that_was_faulty_shortly_before() {
+    let faulty = |of: &str| (0, node("n1", of), Kind::GpuFault, TICKET);
     let hang = |well| (well + 300, run("a", well), Kind::Hang, PAGE);
-    assert!(one(sick(""), hang(600)) && !one(sick(""), hang(601)));
+    assert!(one(faulty(""), hang(600)) && !one(faulty(""), hang(601)));
     let slow = |well| (well + 60, run("a", well), Kind::ThroughputDrop, TICKET);
-    assert!(one(sick(""), slow(1800)) && !one(sick(""), slow(1801)));
-    assert!(one(sick("a"), hang(600)) && !one(sick("b"), hang(600)), "it is another run's");
-    assert!(!one(sick(""), (10, run("a", 5), Kind::LossSpike, PAGE)), "no GPU makes the loss jump");
+    assert!(one(faulty(""), slow(1800)) && !one(faulty(""), slow(1801)));
+    assert!(one(faulty("a"), hang(600)) && !one(faulty("b"), hang(600)), "it is another run's");
+    assert!(!one(faulty(""), (10, run("a", 5), Kind::LossSpike, PAGE)), "no GPU makes the loss jump");
     assert!(!one((0, node("n9", ""), Kind::GpuFault, TICKET), hang(60)), "a node of none of its ranks");
     assert!(!one((0, node("n1", ""), Kind::ConfigDrift, TICKET), hang(60)), "that stops no run");
 }
 
 #[test]
-fn a_node_that_is_sick_under_a_run_that_stopped_or_slowed_down_shortly_before() {
-    let sick = |seconds, kind, of: &str| (seconds, node("n1", of), kind, TICKET);
+fn a_node_that_is_faulty_under_a_run_that_stopped_or_slowed_down_shortly_before() {
+    let faulty = |seconds, kind, of: &str| (seconds, node("n1", of), kind, TICKET);
     let hang = || (0, run("a", -300), Kind::Hang, PAGE);
-    assert!(one(hang(), sick(5000, Kind::GpuFault, "a")), "it still stands");
-    assert!(one(hang(), sick(5000, Kind::NodeFault, "a")));
-    assert!(!one(hang(), sick(5, Kind::GpuFault, "b")) && !one(hang(), sick(5, Kind::GpuFault, "")));
-    assert!(!one(hang(), sick(5, Kind::ConfigDrift, "a")));
+    assert!(one(hang(), faulty(5000, Kind::GpuFault, "a")), "it still stands");
+    assert!(one(hang(), faulty(5000, Kind::NodeFault, "a")));
+    assert!(!one(hang(), faulty(5, Kind::GpuFault, "b")) && !one(hang(), faulty(5, Kind::GpuFault, "")));
+    assert!(!one(hang(), faulty(5, Kind::ConfigDrift, "a")));
     let slow = || (0, run("a", -60), Kind::ThroughputDrop, TICKET);
-    assert!(one(slow(), sick(1800, Kind::Throttle, "a")) && !one(slow(), sick(1801, Kind::Throttle, "a")));
-    assert!(!one(slow(), sick(5, Kind::NodeFault, "a")), "a host has troubles that slow nothing down");
+    assert!(
+        one(slow(), faulty(1800, Kind::Throttle, "a")) && !one(slow(), faulty(1801, Kind::Throttle, "a"))
+    );
+    assert!(!one(slow(), faulty(5, Kind::NodeFault, "a")), "a host has troubles that slow nothing down");
 }
 
 #[test]
-fn nodes_of_one_run_that_fall_sick_together() {
-    let sick = |seconds, name: &str, of: &str| (seconds, node(name, of), Kind::GpuFault, TICKET);
-    assert!(one(sick(0, "n1", "a"), sick(600, "n2", "a")) && !one(sick(0, "n1", "a"), sick(601, "n2", "a")));
-    assert!(!one(sick(0, "n1", "a"), sick(5, "n2", "b")) && !one(sick(0, "n1", ""), sick(5, "n2", "")));
-    assert!(!one((0, node("n1", "a"), Kind::ConfigDrift, TICKET), sick(5, "n2", "a")));
+fn nodes_of_one_run_that_become_faulty_together() {
+    let faulty = |seconds, name: &str, of: &str| (seconds, node(name, of), Kind::GpuFault, TICKET);
+    assert!(
+        one(faulty(0, "n1", "a"), faulty(600, "n2", "a"))
+            && !one(faulty(0, "n1", "a"), faulty(601, "n2", "a"))
+    );
+    assert!(
+        !one(faulty(0, "n1", "a"), faulty(5, "n2", "b")) && !one(faulty(0, "n1", ""), faulty(5, "n2", ""))
+    );
+    assert!(!one((0, node("n1", "a"), Kind::ConfigDrift, TICKET), faulty(5, "n2", "a")));
 }
 
 #[test]
@@ -101,26 +108,26 @@ fn links_that_go_down_together_whoever_uses_them() {
 }
 
 #[test]
-fn what_each_was_told_of_alone_becomes_one_unless_somebody_has_it() {
+fn what_was_reported_separately_becomes_one_unless_somebody_has_it() {
     let of = |name: &str, fabric: &[&str]| Context { fabric: set(fabric), ..node(name, "") };
     let down = |seconds, context, severity| (seconds, context, Kind::LinkFault, severity);
     let third = || down(2, of("n3", &["n1", "n2", "n3"]), TICKET);
     let story = |how| vec![down(0, of("n1", &[]), how), down(1, of("n2", &[]), how)];
     let nodes = |book: &Manager| book.open.values().map(|i| i.record.nodes.join(" ")).collect::<Vec<_>>();
     let mut book = Manager::new(ResponderConfig::default());
-    let tell = |book: &mut Manager, told: Told| {
-        book.finding(&mut Tx::new(at(told.0), &mut Vec::new()), &told.1, &finding(&told));
+    let report = |book: &mut Manager, reported: Reported| {
+        book.finding(&mut Tx::new(at(reported.0), &mut Vec::new()), &reported.1, &finding(&reported));
     };
-    story(TICKET).into_iter().chain([third()]).for_each(|told| tell(&mut book, told));
+    story(TICKET).into_iter().chain([third()]).for_each(|reported| report(&mut book, reported));
     assert_eq!(nodes(&book), ["n1 n3 n2"]);
     let mut book = Manager::new(ResponderConfig::default());
-    story(TICKET).into_iter().for_each(|told| tell(&mut book, told));
+    story(TICKET).into_iter().for_each(|reported| report(&mut book, reported));
     let second = book.open.keys().last().cloned().unwrap_or_default();
     book.ack(&mut Tx::new(at(1), &mut Vec::new()), &second, "alice");
-    tell(&mut book, third());
+    report(&mut book, third());
     assert_eq!(book.open.len(), 2);
     let mut book = Manager::new(ResponderConfig::default());
-    story(PAGE).into_iter().chain([third()]).for_each(|told| tell(&mut book, told));
+    story(PAGE).into_iter().chain([third()]).for_each(|reported| report(&mut book, reported));
     let mut open = nodes(&book);
     open.sort();
     assert_eq!(open, ["n1 n3", "n2"], "what has paged stays, and the next joins the first");
@@ -135,9 +142,9 @@ fn a_node_that_fell_silent_and_the_run_that_stopped_as_it_did() {
     assert!(!one(lost(&[]), hang(&[])) && !one(hang(&[]), lost(&[])), "an exporter alone");
     assert!(!one(lost(&["n1"]), hang(&["n2"])), "another exporter was away before");
     assert!(!one(lost(&["n1"]), (180, dark(&["n1"]), Kind::LossSpike, PAGE)));
-    let sick = |name: &str, of: &str| (0, node(name, of), Kind::GpuFault, PAGE);
-    assert!(one(sick("n1", "a"), lost(&["n1"])) && !one(sick("n1", "a"), lost(&[])));
-    assert!(!one(sick("n2", "a"), lost(&["n1"])) && !one(sick("n1", "b"), lost(&["n1"])));
+    let faulty = |name: &str, of: &str| (0, node(name, of), Kind::GpuFault, PAGE);
+    assert!(one(faulty("n1", "a"), lost(&["n1"])) && !one(faulty("n1", "a"), lost(&[])));
+    assert!(!one(faulty("n2", "a"), lost(&["n1"])) && !one(faulty("n1", "b"), lost(&["n1"])));
 }
 
 #[test]

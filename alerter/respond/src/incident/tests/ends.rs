@@ -2,17 +2,17 @@
 
 use super::*;
 use crate::effect::Tx;
-use crate::external::{Alert, Limits, Told};
+use crate::external::{Alert, Limits, PostedAlert};
 use crate::incident::{End, Ended};
 use Severity::Page;
 use stepwatch_model::Sentence;
 
 const DISK: &[(&str, &str)] = &[("alertname", "DiskFull"), ("severity", "critical"), ("cluster", "a")];
 
-fn tell(w: &mut World, more: (&str, &str), lasts: Span) {
+fn post(w: &mut World, more: (&str, &str), lasts: Span) {
     let labels = DISK.iter().chain([&more]).map(|(n, v)| (Box::from(*n), Box::from(*v))).collect();
     let alert = Alert::new(labels, [].into_iter().collect(), w.now, "", &Limits::default()).unwrap();
-    w.input(Input::Alerts { told: &[Told { alert: alert.into(), ends_at: Some(w.now + lasts) }] });
+    w.input(Input::Alerts { posted: &[PostedAlert { alert: alert.into(), ends_at: Some(w.now + lasts) }] });
 }
 
 /// The only incident, and the title and the reason of the last word about it.
@@ -27,9 +27,9 @@ fn end(w: &World) -> (End, String, String) {
 #[test]
 fn the_sender_said_that_it_is_over() {
     let mut w = World::new(two_levels());
-    tell(&mut w, ("pod", "x"), Span::secs(300));
+    post(&mut w, ("pod", "x"), Span::secs(300));
     w.forward(Span::secs(30));
-    tell(&mut w, ("pod", "x"), Span::ZERO);
+    post(&mut w, ("pod", "x"), Span::ZERO);
     w.restore();
     w.forward(Span::secs(60));
     let (end, title, reason) = end(&w);
@@ -41,12 +41,12 @@ fn the_sender_said_that_it_is_over() {
 #[test]
 fn the_sender_fell_silent() {
     let mut w = World::new(two_levels());
-    tell(&mut w, ("pod", "x"), Span::secs(300));
+    post(&mut w, ("pod", "x"), Span::secs(300));
     w.forward(Span::secs(30));
     let last = w.now;
-    tell(&mut w, ("pod", "x"), Span::secs(300));
+    post(&mut w, ("pod", "x"), Span::secs(300));
     w.forward(Span::secs(310));
-    // That nothing was heard is known in the next life too.
+    // That nothing was posted is known after a restart too.
     w.restore();
     w.forward(Span::secs(60));
     let (end, title, reason) = end(&w);
@@ -65,14 +65,14 @@ fn the_sender_fell_silent() {
 fn one_of_several_that_fell_silent_makes_it_stale_unless_it_spoke_again() {
     for again in [false, true] {
         let mut w = World::new(two_levels());
-        tell(&mut w, ("pod", "y"), Span::secs(86_400));
-        tell(&mut w, ("pod", "x"), Span::secs(300));
+        post(&mut w, ("pod", "y"), Span::secs(86_400));
+        post(&mut w, ("pod", "x"), Span::secs(300));
         w.forward(Span::secs(600));
         if again {
-            tell(&mut w, ("pod", "x"), Span::secs(300));
-            tell(&mut w, ("pod", "x"), Span::ZERO);
+            post(&mut w, ("pod", "x"), Span::secs(300));
+            post(&mut w, ("pod", "x"), Span::ZERO);
         }
-        tell(&mut w, ("pod", "y"), Span::ZERO);
+        post(&mut w, ("pod", "y"), Span::ZERO);
         w.forward(Span::secs(60));
         let want = if again { (Ended::Sender, None) } else { (Ended::Stale, Some(START)) };
         let (end, ..) = end(&w);
@@ -122,7 +122,7 @@ fn a_run_that_was_never_heard_of_again_is_stale_and_one_that_ended_is_not() {
 
 /// What follows from a trouble while it stands does not follow for a run that was stopped.
 #[test]
-fn what_a_run_that_ended_would_have_wasted_is_not_told() {
+fn what_a_run_that_ended_would_have_wasted_is_not_reported() {
     for by_hand in [true, false] {
         let mut w = World::new(two_levels());
         let id = w.raise("r", Kind::Nonfinite, Page);

@@ -63,7 +63,7 @@ fn whoever_stands_in_and_does_not_exist_calls_nobody_twice() {
 }
 
 #[test]
-fn a_level_that_names_nobody_tells_everybody_and_says_so() {
+fn a_level_that_names_nobody_notifies_everybody_and_says_so() {
     let mut config = two_levels();
     config.policies[0].levels[0].notify = vec!["schedule:primary".into()];
     let mut w = World::new(config);
@@ -84,7 +84,7 @@ fn tickets_are_gathered_and_pages_are_not() {
     w.expect(&[]);
     w.forward(Span::secs(1));
     w.expect(&[("chat", Trigger, Reason::First)]);
-    // What was over in the window is told to nobody; what comes back is.
+    // What was over in the window notifies nobody; what comes back does.
     w.raise("s", Kind::Straggler, Ticket);
     w.said("s", Clear, Kind::Straggler, Ticket);
     w.forward(Span::secs(59));
@@ -97,7 +97,7 @@ fn tickets_are_gathered_and_pages_are_not() {
 }
 
 #[test]
-fn what_was_over_before_anybody_was_told_and_is_back_is_told() {
+fn what_was_over_before_anybody_was_notified_and_is_back_notifies() {
     let config = ResponderConfig { batch_window: Span::secs(30), ..two_levels() };
     let mut w = World::new(config);
     w.raise("r", Kind::Straggler, Ticket);
@@ -110,7 +110,7 @@ fn what_was_over_before_anybody_was_told_and_is_back_is_told() {
 }
 
 #[test]
-fn news_keeps_its_distance_and_is_told_together() {
+fn updates_keep_their_distance_and_are_sent_together() {
     let mut w = World::new(ResponderConfig { update_min_interval: Span::secs(100), ..two_levels() });
     w.raise("r", Kind::GradSpike, Page);
     w.expect(&[("chat", Trigger, Reason::First)]);
@@ -139,19 +139,19 @@ fn an_acknowledgement_may_expire() {
 }
 
 #[test]
-fn what_comes_and_goes_is_told_to_be_flapping_once() {
+fn what_comes_and_goes_is_reported_as_flapping_once() {
     let mut w = World::new(ResponderConfig { update_min_interval: Span::ZERO, ..two_levels() });
     let id = w.raise("r", Kind::Hang, Page);
     w.input(Input::Ack { incident: &id, by: "alice" });
     w.news();
-    let mut told = Vec::new();
+    let mut notified = Vec::new();
     for _ in 0..8 {
         w.said("r", Clear, Kind::Hang, Page);
         w.forward(Span::secs(30));
         w.said("r", Raise, Kind::Hang, Page);
-        told.extend(w.news().into_iter().map(|(_, _, why)| why));
+        notified.extend(w.news().into_iter().map(|(_, _, why)| why));
     }
-    assert_eq!(told, [Reason::CameBack, Reason::CameBack, Reason::CameBack, Reason::Flapping]);
+    assert_eq!(notified, [Reason::CameBack, Reason::CameBack, Reason::CameBack, Reason::Flapping]);
 }
 
 fn conditions(conditions: &[(i64, &str, Condition)]) -> ResponderConfig {
@@ -182,7 +182,7 @@ fn a_level_whose_condition_does_not_hold_is_passed_over() {
 }
 
 #[test]
-fn a_page_that_every_condition_refuses_is_told_all_the_same() {
+fn a_page_that_every_condition_refuses_notifies_all_the_same() {
     let never = || Condition { severity: Some(Ticket), ..Condition::default() };
     let mut w = World::new(conditions(&[(0, "chat", never()), (60, "phone", never())]));
     w.raise("r", Kind::Hang, Page);
@@ -244,7 +244,7 @@ fn a_deadline_that_a_wrong_clock_set_is_not_waited_for() {
 }
 
 #[test]
-fn a_fault_of_ours_is_an_incident_and_is_told_once() {
+fn a_fault_of_ours_is_an_incident_and_notifies_once() {
     let mut w = World::new(two_levels());
     for _ in 0..3 {
         w.input(Input::Own { check: "outbox", severity: Page, fault: Some("the oldest page has waited 5m") });

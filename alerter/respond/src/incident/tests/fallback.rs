@@ -1,4 +1,4 @@
-//! Who is told in the place of receivers that do not take it: never a pager of what is no page, and
+//! Who is notified in the place of receivers that refuse it: never a pager of what is no page, and
 //! never another team.
 
 use super::*;
@@ -38,14 +38,14 @@ fn refuse(w: &mut World, incident: &str, receiver: &str) {
 }
 
 /// To whom anything was sent since this was asked before.
-fn told(w: &mut World) -> Vec<String> {
+fn notified(w: &mut World) -> Vec<String> {
     w.news().into_iter().map(|(to, _, _)| to).collect()
 }
 
-/// The same, without what is told of the receivers that fail.
+/// The same, without the incidents about the receivers that fail.
 fn paged(w: &mut World) -> Vec<String> {
     w.sent.retain(|n| n.message.kind != Kind::AlerterFault);
-    told(w)
+    notified(w)
 }
 
 #[test]
@@ -157,31 +157,31 @@ fn receivers_that_a_route_gives_to_a_team_are_that_teams() {
 }
 
 #[test]
-fn a_level_of_one_team_that_means_nobody_tells_no_other_team() {
+fn a_level_of_one_team_that_means_nobody_notifies_no_other_team() {
     let mut config = two_teams("a-lead", "ops");
     config.teams[0].notify = names("schedule:a");
     let mut w = World::new(config);
     w.raise("a-1", Kind::Hang, Page);
-    assert_eq!(told(&mut w), ["a-lead"]);
+    assert_eq!(notified(&mut w), ["a-lead"]);
 }
 
 /// A team that names nobody, beside one that does.
 #[test]
 fn a_team_without_receivers_is_no_reason_to_wake_another() {
-    let told_of = |fallback_of_a: &str, fallback: &str, severity| {
+    let notified_of = |fallback_of_a: &str, fallback: &str, severity| {
         let mut config = two_teams(fallback_of_a, fallback);
         config.teams[0].notify.clear();
         let mut w = World::new(config);
         w.raise("a-1", Kind::Hang, severity);
-        (told(&mut w), w.engine.homeless())
+        (notified(&mut w), w.engine.homeless())
     };
     let none = Vec::<String>::new();
-    assert_eq!(told_of("a-lead", "ops", Page), (names("a-lead"), none.clone()));
-    assert_eq!(told_of("", "ops", Page), (names("ops"), none.clone()));
-    assert_eq!(told_of("", "ops", Ticket), (none.clone(), none.clone()), "a ticket waits in the list");
-    let (told, homeless) = told_of("", "", Page);
-    assert_eq!(told, none);
-    assert_eq!(homeless.len(), 1, "which is a fault that the operator hears of");
+    assert_eq!(notified_of("a-lead", "ops", Page), (names("a-lead"), none.clone()));
+    assert_eq!(notified_of("", "ops", Page), (names("ops"), none.clone()));
+    assert_eq!(notified_of("", "ops", Ticket), (none.clone(), none.clone()), "a ticket waits in the list");
+    let (notified, homeless) = notified_of("", "", Page);
+    assert_eq!(notified, none);
+    assert_eq!(homeless.len(), 1, "which is a fault that is reported to the operator");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_fault_of_ours_rings_once_and_not_once_a_team() {
     let rung = |config: ResponderConfig| {
         let mut w = World::new(config);
         w.input(Input::Own { check: "delivery", severity: Page, fault: Some("a-pager does not take pages") });
-        told(&mut w)
+        notified(&mut w)
     };
     assert_eq!(rung(two_teams("a-lead", "ops")), ["ops"]);
     // Nobody is named for it: what belongs to no team and wakes, else one pager.
@@ -217,17 +217,17 @@ fn the_fault_of_a_receiver_rings_elsewhere() {
     w.news();
     let (waited, error) = (Span::secs(120), "503");
     w.input(Input::Unreached { incident: &id, receiver: "a-pager", waited, error });
-    assert_eq!(told(&mut w), ["b-pager"]);
+    assert_eq!(notified(&mut w), ["b-pager"]);
     let fault = w.records.values().find(|r| r.kind == Kind::AlerterFault).unwrap().id.clone();
-    // Told once, whoever else is not reached.
+    // Notified once, whoever else is not reached.
     let other = w.raise("a-2", Kind::Hang, Page);
     w.news();
     w.input(Input::Unreached { incident: &other, receiver: "a-pager", waited, error });
-    assert_eq!(told(&mut w), [""; 0]);
+    assert_eq!(notified(&mut w), [""; 0]);
     w.input(Input::Unreached { incident: &fault, receiver: "b-pager", waited, error });
-    assert_eq!(told(&mut w), ["c-pager"]);
+    assert_eq!(notified(&mut w), ["c-pager"]);
     refuse(&mut w, &fault, "c-pager");
-    assert_eq!(told(&mut w), ["a-pager"], "and the one that it is about, last of all");
+    assert_eq!(notified(&mut w), ["a-pager"], "and the one that it is about, last of all");
     // It is over when the pager takes something.
     w.input(Input::Delivered { incident: &id, receiver: "a-pager", action: Trigger });
     w.forward(Span::secs(60));
@@ -256,10 +256,10 @@ fn the_fault_of_the_fallback_rings_at_others() {
     let id = w.raise("a-1", Kind::Hang, Page);
     w.news();
     w.input(Input::Unreached { incident: &id, receiver: "a-pager", waited: Span::secs(120), error: "503" });
-    assert_eq!(told(&mut w), ["a-pager", "a-lead"]);
+    assert_eq!(notified(&mut w), ["a-pager", "a-lead"]);
 }
 
-/// A key that was revoked: nobody is woken, and somebody has to hear of that.
+/// A key that was revoked: nobody is woken, and somebody has to be notified of that.
 #[test]
 fn a_page_that_nobody_takes_who_can_be_woken_is_a_fault_at_once() {
     let mut config = two_teams("", "");
@@ -295,13 +295,13 @@ fn a_page_that_nobody_takes_who_can_be_woken_is_a_fault_at_once() {
     );
     let fault = w.records.values().find(|r| r.kind == Kind::AlerterFault).unwrap();
     assert!(fault.summary.to_string().starts_with("a-pager does not take a page"), "{}", fault.summary);
-    // It is asked again, and not said to have been told.
+    // It is tried again, and not reported as notified.
     w.forward(Span::secs(10));
     assert_eq!(
         words(&mut w),
         ["level 2 again (1): no answer for 10s; cannot be told: a-pager (is_archived)"]
     );
-    // Once it takes one, it has been told.
+    // Once it takes one, it has been notified.
     w.input(Input::Delivered { incident: &id, receiver: "a-pager", action: Trigger });
     w.forward(Span::secs(1800));
     assert_eq!(words(&mut w), ["level 2 again (2): no answer for 30m 10s; told now: a-pager"]);
@@ -318,11 +318,11 @@ fn a_page_that_nobody_takes_who_can_be_woken_is_a_fault_at_once() {
 /// What is nobody's falls to everybody, as long as the operator named nobody: nothing falls
 /// through.
 #[test]
-fn what_belongs_to_no_team_is_told_all_the_same() {
+fn what_belongs_to_no_team_notifies_all_the_same() {
     let of = |config: ResponderConfig| {
         let mut w = World::new(config);
         w.raise("c-1", Kind::Hang, Page);
-        told(&mut w)
+        notified(&mut w)
     };
     assert_eq!(of(two_teams("", "ops")), ["ops"]);
     assert_eq!(of(two_teams("", "")), ["a-lead", "ops"], "receivers of no team");
@@ -331,7 +331,7 @@ fn what_belongs_to_no_team_is_told_all_the_same() {
     assert_eq!(BTreeSet::from_iter(of(config.clone())), BTreeSet::from_iter(config.receivers));
 }
 
-/// One alerter for all: a storm of one team's incidents tells nothing of another's.
+/// One alerter for all: a storm of one team's incidents contains nothing of another's.
 #[test]
 fn a_storm_is_of_one_team() {
     let mut config = two_teams("", "");

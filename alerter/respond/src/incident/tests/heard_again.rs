@@ -1,4 +1,4 @@
-//! What hid an incident is over: who hears of it then, when and why.
+//! What hid an incident is over: who is notified of it then, when and why.
 
 use super::*;
 use Action::{Ack, Trigger, Update};
@@ -21,7 +21,7 @@ fn a_silence_taken_back_leaves_the_next_level_when_it_was() {
 }
 
 #[test]
-fn a_silence_that_ends_as_the_next_level_is_due_is_why_it_is_told() {
+fn a_silence_that_ends_as_the_next_level_is_due_is_why_it_notifies() {
     let mut w = World::new(two_levels());
     w.raise("r", Kind::Hang, Page);
     w.forward(Span::secs(100));
@@ -34,7 +34,7 @@ fn a_silence_that_ends_as_the_next_level_is_due_is_why_it_is_told() {
 }
 
 #[test]
-fn a_ticket_that_leaves_its_silence_as_a_page_is_told_to_be_worse() {
+fn a_ticket_that_leaves_its_silence_as_a_page_is_reported_as_worse() {
     let mut w = World::new(two_levels());
     w.silence("severity=\"ticket\"", Span::secs(3600));
     w.raise("r", Kind::Straggler, Ticket);
@@ -68,7 +68,7 @@ fn a_silence_that_is_gone_without_a_word_hides_nothing_for_long() {
 }
 
 #[test]
-fn news_of_a_silenced_incident_are_told_when_the_silence_is_taken_back() {
+fn updates_of_a_silenced_incident_are_sent_when_the_silence_is_taken_back() {
     let mut w = World::new(ResponderConfig { update_min_interval: Span::secs(100), ..two_levels() });
     let id = w.raise("r", Kind::Hang, Page);
     w.input(Input::Ack { incident: &id, by: "alice" });
@@ -102,11 +102,11 @@ fn what_keeps_an_incident_quiet_may_be_followed_by_another() {
     w.news();
     w.forward(Span::secs(86_400));
     w.expect(&[]);
-    assert_eq!(w.records[&slow].quiet, None, "a ticket that was told once is not told again");
+    assert_eq!(w.records[&slow].quiet, None, "a ticket that was notified once is not notified again");
 }
 
 #[test]
-fn what_is_over_when_its_reason_ends_is_no_longer_hidden_and_told_to_nobody() {
+fn what_is_over_when_its_reason_ends_is_no_longer_hidden_and_notifies_nobody() {
     let mut w = World::new(two_levels());
     let hang = w.raise("r", Kind::Hang, Page);
     let slow = w.raise("r", Kind::Straggler, Ticket);
@@ -118,7 +118,7 @@ fn what_is_over_when_its_reason_ends_is_no_longer_hidden_and_told_to_nobody() {
     assert_eq!((w.records[&hang].state, w.records[&slow].state), (State::Resolved, State::Open));
     assert_eq!(w.records[&slow].quiet, None);
     w.expect(&[("chat", Action::Resolve, Reason::Resolved)]);
-    // Back before it resolved: that is told, and as what it is.
+    // Back before it resolved: that is notified, and as what it is.
     w.said("r", Raise, Kind::Straggler, Ticket);
     w.expect(&[("chat", Trigger, Reason::First)]);
 }

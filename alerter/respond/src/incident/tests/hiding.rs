@@ -1,4 +1,4 @@
-//! Incidents that are told to nobody for a while: silenced, explained by another, one of very many.
+//! Incidents that notify nobody for a while: silenced, explained by another, one of very many.
 
 use super::*;
 use crate::config::{InhibitRule, Storm};
@@ -12,7 +12,7 @@ fn hidden(w: &World, id: &str) -> Option<Hidden> {
 }
 
 #[test]
-fn a_silence_hides_and_its_end_tells() {
+fn a_silence_suppresses_and_its_end_notifies() {
     let mut w = World::new(two_levels());
     w.silence("run=\"r\"", Span::secs(3600));
     let id = w.raise("r", Kind::Hang, Page);
@@ -66,7 +66,7 @@ fn a_hang_hides_the_slowness_it_causes() {
 }
 
 #[test]
-fn what_nobody_was_told_of_comes_back_worse_and_is_told_once() {
+fn what_nobody_was_notified_of_comes_back_worse_and_notifies_once() {
     let mut w = World::new(two_levels());
     let hang = w.raise("r", Kind::Hang, Page);
     w.raise("r", Kind::Straggler, Ticket);
@@ -78,7 +78,7 @@ fn what_nobody_was_told_of_comes_back_worse_and_is_told_once() {
 }
 
 /// Something is said of a node that no run uses; the incident of it.
-fn sick(w: &mut World, node: &str, kind: Kind, severity: Severity) -> String {
+fn faulty(w: &mut World, node: &str, kind: Kind, severity: Severity) -> String {
     w.said_of(Scope::Node(node.into()), "", Raise, kind, severity);
     let is = |r: &&IncidentRecord| r.nodes == [node] && r.cause == kind.cause() && r.state != State::Resolved;
     w.records.values().find(is).map(|r| r.id.clone()).unwrap_or_default()
@@ -135,19 +135,19 @@ fn a_silence_shows_what_its_incident_explained() {
         }
         w.expect(&[("chat", Trigger, Reason::InhibitionEnded)]);
         assert_eq!((hidden(&w, &source), hidden(&w, &target)), (Some(Hidden::Silenced), None));
-        // It is told itself again, and explains it again.
+        // It notifies again itself, and explains it again.
         w.input(Input::ExpireSilence { id: &silence });
         assert_eq!((hidden(&w, &source), hidden(&w, &target)), (None, Some(Hidden::Inhibited)));
     }
 }
 
 #[test]
-fn a_noisy_node_that_is_silenced_leaves_its_gpus_to_be_told() {
+fn a_noisy_node_that_is_silenced_does_not_suppress_its_gpus() {
     let mut w = World::new(two_levels());
     w.silence("kind=\"node_fault\"", Span::secs(36_000));
-    let node = sick(&mut w, "n5", Kind::NodeFault, Page);
+    let node = faulty(&mut w, "n5", Kind::NodeFault, Page);
     w.expect(&[]);
-    let gpu = sick(&mut w, "n5", Kind::GpuFault, Page);
+    let gpu = faulty(&mut w, "n5", Kind::GpuFault, Page);
     w.expect(&[("chat", Trigger, Reason::First)]);
     assert_eq!((hidden(&w, &node), hidden(&w, &gpu)), (Some(Hidden::Silenced), None));
 }
@@ -198,7 +198,7 @@ fn what_explains_is_looked_at_no_sooner_for_a_restart() {
 }
 
 #[test]
-fn what_is_over_before_its_reason_is_told_to_nobody() {
+fn what_is_over_before_its_reason_notifies_nobody() {
     let mut w = World::new(two_levels());
     let hang = w.raise("r", Kind::Hang, Page);
     w.raise("r", Kind::Straggler, Ticket);
@@ -258,14 +258,14 @@ fn a_storm_pages_once_and_keeps_everything() {
     w.input(Input::Ack { incident: &storm.id, by: "alice" });
     w.expect(&[("chat", Ack, Reason::Acknowledged), ("phone", Ack, Reason::Acknowledged)]);
     let open = w.records.values().filter(|r| r.state == State::Open).count();
-    assert_eq!(open, 3, "the ones that were told for themselves");
+    assert_eq!(open, 3, "the ones that were notified by themselves");
     (3..20).for_each(|i| w.said(&format!("r{i}"), Clear, Kind::Hang, Page));
     w.forward(Span::secs(130));
     assert_eq!(w.records[&storm.id].state, State::Resolved);
 }
 
 #[test]
-fn what_gets_worse_leaves_the_storm_and_what_comes_later_is_told() {
+fn what_gets_worse_leaves_the_storm_and_what_comes_later_notifies() {
     let mut w = World::new(storms(2));
     for i in 0..5 {
         w.raise(&format!("r{i}"), Kind::Straggler, Ticket);
@@ -293,9 +293,9 @@ fn an_acknowledged_storm_that_is_back_rings_again() {
     w.news();
     w.forward(Span::secs(200));
     burst(&mut w, "b");
-    let told = w.news();
+    let notified = w.news();
     let again = |n: &&(String, Action, Reason)| n.1 == Trigger && n.2 == Reason::StormGrew;
-    assert_eq!(told.iter().filter(again).count(), 1, "{told:?}");
+    assert_eq!(notified.iter().filter(again).count(), 1, "{notified:?}");
 }
 
 #[test]

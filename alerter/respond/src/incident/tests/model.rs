@@ -107,7 +107,7 @@ struct Twin {
     world: World,
     setting: Setting,
     truth: BTreeMap<Subject, Truth>,
-    hushes: Vec<SilencedBy>,
+    silences: Vec<SilencedBy>,
     /// The lanes: how far they are, by key.
     seqs: BTreeMap<(String, String), u32>,
     said: Vec<String>,
@@ -130,7 +130,7 @@ impl Twin {
             world: World::new(config),
             setting,
             truth: subjects.map(|of| (of, Truth::default())).collect(),
-            hushes: Vec::new(),
+            silences: Vec::new(),
             seqs: BTreeMap::new(),
             said: Vec::new(),
         }
@@ -140,17 +140,17 @@ impl Twin {
         self.truth.get_mut(&of)?.open.as_mut()
     }
 
-    /// Whether what is open of `of`, or would be with this severity, is told to nobody now.
+    /// Whether what is open of `of`, or would be with this severity, notifies nobody now.
     fn is_hidden(&self, of: Subject, severity: Severity) -> bool {
         let hang = self.truth[&(of.0, Kind::Hang)].open.as_ref();
-        // That it hangs explains that it is slow, to whoever hears of the hang or has it.
+        // That it hangs explains that it is slow, to whoever is notified of the hang or has it.
         let explains = |hang: &Open| hang.acked.is_some() || !self.is_silenced(hang.of, hang.severity);
         self.is_silenced(of, severity) || of.1 == Kind::Straggler && hang.is_some_and(explains)
     }
 
     fn is_silenced(&self, of: Subject, severity: Severity) -> bool {
         let now = self.world.now;
-        self.hushes.iter().any(|h| h.ends > now && h.is_about(of, severity))
+        self.silences.iter().any(|h| h.ends > now && h.is_about(of, severity))
     }
 
     fn hidden(&self, of: Subject) -> bool {
@@ -165,7 +165,7 @@ impl Twin {
             let now = self.world.now;
             let open = self.truth.values().filter_map(|t| t.open.as_ref());
             let times =
-                open.flat_map(|open| open.times(&self.setting)).chain(self.hushes.iter().map(|h| h.ends));
+                open.flat_map(|open| open.times(&self.setting)).chain(self.silences.iter().map(|h| h.ends));
             let back = self.truth.values().filter_map(|t| t.closed.as_ref()).map(|closed| closed.back);
             let times = times.chain(back);
             let ours = times.filter(|at| *at > now).min();
@@ -178,7 +178,7 @@ impl Twin {
     /// Lets happen what happens by itself by now.
     fn advance(&mut self) -> Vec<Word> {
         let now = self.world.now;
-        self.hushes.retain(|h| h.ends > now);
+        self.silences.retain(|h| h.ends > now);
         let mut words = Vec::new();
         for truth in self.truth.values_mut() {
             if truth.open.as_ref().is_some_and(|open| open.ends.is_some_and(|at| at <= now)) {
@@ -231,12 +231,12 @@ impl Twin {
                 };
                 let ends = self.world.now + Span::secs(seconds);
                 let id = self.world.silence(&format!("run=\"r{run}\"{only}"), Span::secs(seconds));
-                self.hushes.push(SilencedBy { id, run, part, ends });
+                self.silences.push(SilencedBy { id, run, part, ends });
                 Vec::new()
             }
             Op::Expire(n) => {
-                if let Some(n) = n.checked_rem(self.hushes.len()) {
-                    let gone = self.hushes.remove(n);
+                if let Some(n) = n.checked_rem(self.silences.len()) {
+                    let gone = self.silences.remove(n);
                     self.world.input(Input::ExpireSilence { id: &gone.id });
                 }
                 Vec::new()

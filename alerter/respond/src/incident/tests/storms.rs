@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Storm;
-use crate::external::{Alert, Limits, Told};
+use crate::external::{Alert, Limits, PostedAlert};
 use Action::{Resolve, Trigger, Update};
 use Change::Clear;
 use Severity::Page;
@@ -119,7 +119,7 @@ fn a_storm_that_was_over_and_grows_again_stays() {
 }
 
 #[test]
-fn whoever_closes_a_storm_hears_no_more_of_what_is_in_it() {
+fn whoever_closes_a_storm_is_not_notified_of_what_is_in_it() {
     let mut w = storms();
     burst(&mut w, &["a", "b", "c", "d"]);
     let id = storm(&w).unwrap().id.clone();
@@ -162,9 +162,9 @@ fn posts(w: &mut World, token: &str, labels: &[(&str, &str)]) {
     let labels = [labels, &[("severity", "critical")]].concat();
     let labels = labels.into_iter().map(|(n, v)| (Box::from(n), Box::from(v))).collect();
     let alert = Alert::new(labels, [].into_iter().collect(), w.now, "", &Limits::default()).unwrap();
-    let told = [Told { alert: alert.sent_by(token).into(), ends_at: None }];
+    let posted = [PostedAlert { alert: alert.sent_by(token).into(), ends_at: None }];
     let mut out = Vec::new();
-    w.engine.handle(w.now, Input::Alerts { told: &told }, &Followed, &mut out);
+    w.engine.handle(w.now, Input::Alerts { posted: &posted }, &Followed, &mut out);
     w.absorb(out);
 }
 

@@ -85,7 +85,7 @@ fn whole_days_are_those_of_the_place() {
 }
 
 #[test]
-fn what_is_not_understood_is_left_out_and_told() {
+fn what_is_not_understood_is_left_out_and_reported() {
     let text = calendar(&[
         "DTSTART:20261201T090000|DTEND:20261201T170000|SUMMARY:good|BEGIN:VALARM|DTSTART:nonsense|END:VALARM",
         "DTSTART;TZID=Mars/Olympus:20261201T090000|DTEND:20261201T170000|SUMMARY:zone",
@@ -183,7 +183,7 @@ fn whoever_is_left_out_of_an_event_is_said() {
 }
 
 #[test]
-fn a_calendar_that_cannot_be_read_leaves_the_copy_and_its_age_is_told() {
+fn a_calendar_that_cannot_be_read_leaves_the_copy_and_its_age_is_reported() {
     let mut o = oncall();
     let why = |o: &OnCall, when: &str| o.resolve("schedule:primary", at(when)).why;
     assert_eq!(
@@ -294,7 +294,7 @@ fn counted_recurrences_that_never_hold_have_a_limit() {
 }
 
 #[test]
-fn an_event_with_too_much_of_anything_is_left_out_and_told() {
+fn an_event_with_too_much_of_anything_is_left_out_and_reported() {
     let event = |line: &str| format!("DTSTART:20261201T090000|DTEND:20261202T090000|{line}");
     for (line, want) in [
         (format!("SUMMARY:{}", "x,".repeat(600)), "SUMMARY: 1200 characters, the limit is 1000"),

@@ -84,11 +84,11 @@ fn a_night_belongs_to_the_day_on_which_it_begins() {
 fn a_range_of_hours_is_more_than_nothing() {
     let range = |start: &str, end: &str| {
         let json = format!(r#"{{"start_time":"{start}","end_time":"{end}"}}"#);
-        let told = serde_json::from_str::<TimeRange>(&json).map_err(|e| e.to_string());
+        let parsed = serde_json::from_str::<TimeRange>(&json).map_err(|e| e.to_string());
         let short =
             serde_json::from_str::<TimeRange>(&format!(r#""{start}-{end}""#)).map_err(|e| e.to_string());
-        assert_eq!(told.is_ok(), short.is_ok(), "{told:?} {short:?}");
-        told.map(drop)
+        assert_eq!(parsed.is_ok(), short.is_ok(), "{parsed:?} {short:?}");
+        parsed.map(drop)
     };
     for (start, end, cure) in [
         ("09:00", "09:00", "nothing or a whole day: write 00:00 to 24:00"),

@@ -1,11 +1,12 @@
-//! What a person would say is so of one trouble of one run, and who should hear of it when. Knows
-//! nothing of ladders, lanes or timers.
+//! What a person would say is so of one trouble of one run, and who should be notified of it when.
+//! Independent of ladders, lanes and timers.
 
 use super::*;
 
-/// Of what a ticket first tells, this long after it began.
+/// The times of the configuration on which it depends when somebody is notified.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting {
+    /// How long after it began a ticket is first notified.
     pub(super) batch_window: Span,
     pub(super) ack_timeout: Option<Span>,
 }
@@ -54,14 +55,14 @@ pub(super) struct Open {
     pub(super) calls: u32,
     /// The highest level that was ever called.
     pub(super) level: u32,
-    /// Who has heard of it, and when anybody did last.
+    /// Who has been notified of it, and when anybody last was.
     pub(super) knows: BTreeSet<&'static str>,
-    pub(super) told_at: Option<Ts>,
+    pub(super) last_notified: Option<Ts>,
     /// News that wait, since when they are due, and what they are.
     pub(super) news: Option<(Ts, Reason)>,
-    /// Over before anybody was told: nobody will be, unless it comes back.
+    /// Over before anybody was notified: nobody will be, unless it comes back.
     pub(super) dropped: bool,
-    /// That it comes and goes was told.
+    /// That it comes and goes was notified.
     pub(super) flapping: bool,
     /// Something hid it since the last call.
     pub(super) was_hidden: bool,
@@ -82,7 +83,7 @@ impl Truth {
                 let mut open = closed.was;
                 let raised = severity > open.severity;
                 (open.severity, open.last) = (severity.max(open.severity), severity);
-                open.told_at = Some(now);
+                open.last_notified = Some(now);
                 open.announce(s, now);
                 let why = if raised { Reason::Raised } else { Reason::Reopened };
                 if !raised {
@@ -109,7 +110,7 @@ impl Truth {
         if severity > open.severity {
             (open.severity, open.acked) = (severity, None);
             open.announce(s, now);
-            // What it is told as, if it is told at once.
+            // The reason that it has if it is notified at once.
             words.extend(open.call(now, hidden, Reason::Raised));
         }
         words
@@ -137,7 +138,7 @@ impl Truth {
     /// What a person resolved still holds, and the time is up.
     pub(super) fn come_back(&mut self, s: &Setting, now: Ts) -> Option<&mut Open> {
         let mut open = self.closed.take_if(|closed| closed.back <= now)?.was;
-        open.told_at = Some(now);
+        open.last_notified = Some(now);
         open.announce(s, now);
         Some(self.open.insert(open))
     }
@@ -157,7 +158,7 @@ impl Open {
             calls: 0,
             level: 0,
             knows: BTreeSet::new(),
-            told_at: None,
+            last_notified: None,
             news: None,
             dropped: false,
             flapping: false,
@@ -203,12 +204,12 @@ impl Open {
 
     pub(super) fn call_for(&mut self, now: Ts, to: &'static str, why: Vec<Reason>) -> Word {
         self.knows.insert(to);
-        self.told_at = Some(now);
+        self.last_notified = Some(now);
         Word { of: self.of, to, action: Action::Trigger, why }
     }
 
-    /// The next call, if it is due and nothing hides it. `why`: what it is told as where it is not
-    /// the ordinary next one.
+    /// The next call, if it is due and nothing hides it. `why`: its reason where it is not the
+    /// ordinary next one.
     pub(super) fn call(&mut self, now: Ts, hidden: bool, why: Reason) -> Option<Word> {
         self.due.filter(|at| *at <= now && !hidden)?;
         let (to, level) = if self.is_page() && self.calls > 0 { ("phone", 2) } else { ("chat", 1) };
@@ -238,14 +239,14 @@ impl Open {
         self.call(now, hidden, Reason::Reopened)
     }
 
-    fn tell(&mut self, now: Ts, hidden: bool, why: Reason) -> Vec<Word> {
-        let free = self.told_at.map_or(now, |at| at + INTERVAL);
+    fn notify(&mut self, now: Ts, hidden: bool, why: Reason) -> Vec<Word> {
+        let free = self.last_notified.map_or(now, |at| at + INTERVAL);
         if hidden || free > now {
             self.news = (!self.knows.is_empty()).then_some((free.max(now), why));
             return Vec::new();
         }
         self.news = None;
-        self.told_at = Some(now).filter(|_| !self.knows.is_empty()).or(self.told_at);
+        self.last_notified = Some(now).filter(|_| !self.knows.is_empty()).or(self.last_notified);
         self.to_all(Action::Update, why)
     }
 
@@ -260,12 +261,12 @@ impl Open {
             return self.ack_expired(s, now, hidden);
         }
         if self.flaps <= 3 {
-            return self.tell(now, hidden, Reason::CameBack);
+            return self.notify(now, hidden, Reason::CameBack);
         }
         if core::mem::replace(&mut self.flapping, true) {
             return Vec::new();
         }
-        self.tell(now, hidden, Reason::Flapping)
+        self.notify(now, hidden, Reason::Flapping)
     }
 
     fn ack_expired(&mut self, s: &Setting, now: Ts, hidden: bool) -> Vec<Word> {
@@ -279,7 +280,7 @@ impl Open {
             return Vec::new();
         }
         (self.acked, self.due, self.news) = (Some(now), None, None);
-        self.told_at = Some(now).filter(|_| !self.knows.is_empty()).or(self.told_at);
+        self.last_notified = Some(now).filter(|_| !self.knows.is_empty()).or(self.last_notified);
         self.to_all(Action::Ack, Reason::Acknowledged)
     }
 
@@ -289,11 +290,11 @@ impl Open {
         }
         self.resume(now);
         self.news = None;
-        self.told_at = Some(now).filter(|_| !self.knows.is_empty()).or(self.told_at);
+        self.last_notified = Some(now).filter(|_| !self.knows.is_empty()).or(self.last_notified);
         self.to_all(Action::Update, Reason::Unacknowledged)
     }
 
-    /// Told now, whatever hides it.
+    /// Notified now, whatever hides it.
     pub(super) fn escalate(&mut self, now: Ts) -> Option<Word> {
         (self.acked, self.due, self.dropped) = (None, Some(now), false);
         let hid = core::mem::take(&mut self.was_hidden);
@@ -314,13 +315,13 @@ impl Open {
         self.unreached(now, hidden)
     }
 
-    /// Whoever had not been told is.
+    /// Notifies whoever had not been notified.
     pub(super) fn unreached(&mut self, now: Ts, hidden: bool) -> Vec<Word> {
         if hidden || self.acked.is_some() || self.knows.is_empty() {
             return Vec::new();
         }
-        let untold: Vec<_> = RECEIVERS.into_iter().filter(|to| !self.knows.contains(to)).collect();
-        untold.into_iter().map(|to| self.call_for(now, to, vec![Reason::ReceiverFailed])).collect()
+        let not_notified: Vec<_> = RECEIVERS.into_iter().filter(|to| !self.knows.contains(to)).collect();
+        not_notified.into_iter().map(|to| self.call_for(now, to, vec![Reason::ReceiverFailed])).collect()
     }
 
     /// What is due of it by itself.
@@ -335,7 +336,7 @@ impl Open {
         }
         words.extend(self.call(now, hidden, Reason::StillFiring));
         if let Some((_, why)) = self.news.filter(|(at, _)| *at <= now && !hidden) {
-            words.extend(self.tell(now, hidden, why));
+            words.extend(self.notify(now, hidden, why));
         }
         words
     }
