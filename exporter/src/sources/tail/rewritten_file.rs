@@ -102,7 +102,13 @@ impl RewrittenFile {
 
     pub(super) fn position(&self) -> Position {
         let (dev, ino) = self.seen.map_or((0, 0), |s| s.file);
-        Position { ino, dev, head: Fingerprint::from_bytes(&[]), offset: self.reader.position(), skipping: false }
+        Position {
+            ino,
+            dev,
+            head: Fingerprint::from_bytes(&[]),
+            offset: self.reader.position(),
+            skipping: false,
+        }
     }
 
     /// Reads what is new, or a part of it. True if there is more.

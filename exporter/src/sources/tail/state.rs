@@ -177,7 +177,8 @@ mod tests {
     use super::*;
 
     fn saved(path: &Path) -> Saved {
-        let position = Position { ino: 7, dev: 3, head: Fingerprint::from_bytes(b"abc"), offset: 42, skipping: true };
+        let position =
+            Position { ino: 7, dev: 3, head: Fingerprint::from_bytes(b"abc"), offset: 42, skipping: true };
         let of = Some(("r".to_owned(), None));
         Saved {
             files: vec![position],
