@@ -72,12 +72,12 @@ impl Sentence {
         &self.text
     }
 
-    /// The same, marked with [`LEFT`].
+    /// The same, marked as what is left of a page.
     pub fn left(&self) -> Self {
         Self { lead: LEFT.len() as u32, ..self.after(LEFT) }
     }
 
-    /// The sentence without [`LEFT`]; `None` if it is not marked with it.
+    /// The sentence without that mark; `None` if it has none.
     pub fn what_is_left(&self) -> Option<Self> {
         let text = self.text.get(self.lead as usize..).filter(|_| self.lead > 0)?;
         let what = self.what.saturating_sub(self.lead);
