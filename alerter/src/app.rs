@@ -134,8 +134,7 @@ impl App {
 
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        let (stop, stopping) = Shutdown::manual();
-        let (runtime_stop, runtime_stopping) = Shutdown::manual();
+        let ((stop, stopping), (runtime_stop, runtime_stopping)) = (Shutdown::manual(), Shutdown::manual());
         let (feedback_sender, feedback) = mpsc::channel(QUEUE_FEEDBACK);
         let (change_sender, changed) = mpsc::channel(changes::QUEUE);
         let (feed_sender, feeds) = mpsc::channel(ingest::QUEUE_BATCHES);
@@ -152,8 +151,8 @@ impl App {
         let (kept, end) = (store.clone(), stopping.clone());
         let outbox = Outbox::start_with(kept, config.receivers, feedback_sender, end, watching);
         outbox.metrics.register(&mut registry);
-        let commands = handle.commands.clone();
-        let ingest = Ingest::start(config.plan, cursors, feed_sender, commands, metrics.ingest.clone());
+        let (commands, ingested) = (handle.commands.clone(), metrics.ingest.clone());
+        let ingest = Ingest::start(config.plan, cursors, feed_sender, commands, ingested);
         let calendars = Calendars::start(config.calendars, handle.clone(), metrics.calendars.clone());
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
 

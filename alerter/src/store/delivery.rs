@@ -7,6 +7,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_respond::effect::{Action, Notification};
 use stepwatch_respond::incident::State;
+use stepwatch_respond::message::Message;
 
 use super::error::{Result, StoreError};
 use super::handle::{Reader, Store};
@@ -290,38 +291,8 @@ impl Store {
                 let update = sqlx::query(sql).bind(&row.notification.idem_key).bind(text_of(now)).bind(why);
                 update.execute(&mut *tx).await?;
             }
-            let claim = match rows.into_iter().nth(plan.superseded) {
-                None => None,
-                Some(head) => {
-                    let memory = memory(tx, incident, receiver).await?;
-                    let searches = head.lane.ambiguous && memory.is_none();
-                    let neighbour = if searches { neighbour(tx, receiver).await? } else { None };
-                    let mut notification = head.lane.notification;
-                    let (ring, unsure) = if means.numbered {
-                        rings(tx, &notification, head.ring).await?
-                    } else {
-                        (None, Vec::new())
-                    };
-                    let sql = "UPDATE outbox SET state = 'attempting', ring = $2 WHERE idem_key = $1";
-                    let update = sqlx::query(sql).bind(&notification.idem_key);
-                    update.bind(ring.map(|ring| i64::from(ring.number))).execute(&mut *tx).await?;
-                    if let Some(words) = plan.words {
-                        notification.message = words;
-                    }
-                    let (ambiguous, attempts) = (head.lane.ambiguous, head.attempts);
-                    Some(Claim {
-                        notification,
-                        ambiguous,
-                        attempts,
-                        created_at: head.created_at,
-                        memory,
-                        neighbour,
-                        ring,
-                        unsure,
-                    })
-                }
-            };
-            Ok(claim)
+            let Some(head) = rows.into_iter().nth(plan.superseded) else { return Ok(None) };
+            attempt(tx, head, plan.words, means.numbered).await.map(Some)
         })
         .await
     }
@@ -503,6 +474,27 @@ struct Row {
     attempts: u32,
     created_at: Ts,
     ring: Option<u32>,
+}
+
+/// Marks the head of a lane as being sent, with `words` in place of its text if there are any.
+async fn attempt(
+    tx: &mut SqliteConnection,
+    head: Row,
+    words: Option<Message>,
+    numbered: bool,
+) -> Result<Claim> {
+    let Row { lane: LaneRow { mut notification, ambiguous, .. }, attempts, created_at, ring, .. } = head;
+    let memory = memory(tx, &notification.incident, &notification.receiver).await?;
+    let searches = ambiguous && memory.is_none();
+    let neighbour = if searches { neighbour(tx, &notification.receiver).await? } else { None };
+    let (ring, unsure) = if numbered { rings(tx, &notification, ring).await? } else { (None, Vec::new()) };
+    let sql = "UPDATE outbox SET state = 'attempting', ring = $2 WHERE idem_key = $1";
+    let update = sqlx::query(sql).bind(&notification.idem_key);
+    update.bind(ring.map(|ring| i64::from(ring.number))).execute(&mut *tx).await?;
+    if let Some(words) = words {
+        notification.message = words;
+    }
+    Ok(Claim { notification, ambiguous, attempts, created_at, memory, neighbour, ring, unsure })
 }
 
 async fn lane(tx: &mut SqliteConnection, incident: &str, receiver: &str) -> Result<Vec<Row>> {

@@ -196,8 +196,8 @@ impl Hang {
         // A log does not show why its first two lines were far apart. It may have been an
         // evaluation, and the next one will be as long.
         let seen = if f.heartbeats { f.longest_pause } else { f.longest_pause.max(f.first_gap) };
-        // Timestamps of a resolution r show a pause as up to r shorter, and the silence since the last
-        // line as up to r longer.
+        // Timestamps of a resolution r show a pause as up to r shorter, and the silence since the
+        // last line as up to r longer.
         let coarse = f.time_resolution.secs();
         let seen = seen + coarse;
         let pause = coarse + (3.0 * seen).min(seen + PAUSE_MARGIN);
