@@ -6,7 +6,6 @@
 //! followed, and an answer has a size limit.
 
 use core::time::Duration;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +23,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::wall;
 use crate::errors::innermost;
+use crate::files::read_regular;
 use crate::ingest::client_builder;
 use crate::metrics::{CalendarMetrics, Name, ScheduleLabel};
 use crate::runtime::{Command, RuntimeHandle};
@@ -375,13 +375,7 @@ fn text(bytes: Vec<u8>) -> Result<String, String> {
 
 /// A calendar that is a file, of at most so many bytes.
 pub fn read_file(path: &Path, max: usize) -> Result<String, String> {
-    let cannot = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(cannot)?;
-    file.take(max as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    if bytes.len() > max {
-        return Err(format!("{} has more than {max} bytes", path.display()));
-    }
+    let bytes = read_regular(path, max).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     text(bytes)
 }
 

@@ -24,6 +24,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 mod errors;
+mod files;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod ingest;

@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::*;
 
@@ -155,4 +156,13 @@ fn addresses() {
 #[test]
 fn each_calendar_has_an_equal_share() {
     assert_eq!([0, 1, 4, 8, 64].map(share), [4 << 20, 4 << 20, 4 << 20, 2 << 20, 256 << 10]);
+}
+
+#[tokio::test]
+async fn a_fifo_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("shifts.ics");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let read = Reader::new(&Place::File(fifo.clone())).read(MAX_BYTES).await;
+    assert_eq!(said(&read), format!("cannot read {}: is not a regular file", fifo.display()));
 }

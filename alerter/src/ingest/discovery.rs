@@ -7,13 +7,10 @@
 use core::time::Duration;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use futures_util::StreamExt as _;
-use rustix::fs::OFlags;
 use stepwatch_kit::config::Secret;
 use stepwatch_model::Severity;
 use stepwatch_model::time::Span;
@@ -28,6 +25,7 @@ use super::shown_url;
 use super::status::SourceTable;
 use super::target::Target;
 use crate::errors::innermost;
+use crate::files::read_regular;
 use crate::metrics::{IngestMetrics, MechanismLabel, Word};
 use crate::notify::http::{redact, url_secrets};
 use crate::notify::line;
@@ -35,7 +33,7 @@ use crate::runtime::Command;
 
 /// Bytes of one target file or list: 200 for each of the targets that it may have, which is an
 /// address and some labels.
-const MAX_LIST_BYTES: u64 = 4 << 20;
+const MAX_LIST_BYTES: usize = 4 << 20;
 /// Files that one pattern may match.
 const MAX_FILES: usize = 1000;
 /// Characters of an error.
@@ -253,7 +251,7 @@ async fn ask_list(
     let mut chunks = response.bytes_stream();
     while let Some(chunk) = chunks.next().await {
         body.extend_from_slice(&chunk.map_err(|e| innermost(&e))?);
-        if body.len() as u64 > MAX_LIST_BYTES {
+        if body.len() > MAX_LIST_BYTES {
             return Err(format!("the list is larger than {MAX_LIST_BYTES} bytes"));
         }
     }
@@ -368,18 +366,8 @@ impl File {
 
 /// `.json` is JSON, everything else is YAML.
 fn read_groups(path: &Path) -> Result<Vec<Target>, String> {
-    let mut text = String::new();
-    // To open a pipe would wait for whoever writes to it.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file =
-        std::fs::File::options().read(true).custom_flags(flags).open(path).map_err(|e| e.to_string())?;
-    if !file.metadata().map_err(|e| e.to_string())?.is_file() {
-        return Err("is not a regular file".into());
-    }
-    let read = file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
-    if read as u64 > MAX_LIST_BYTES {
-        return Err(format!("larger than {MAX_LIST_BYTES} bytes"));
-    }
+    let bytes = read_regular(path, MAX_LIST_BYTES)?;
+    let text = String::from_utf8(bytes).map_err(|e| e.to_string())?;
     let Targets(list) = if path.extension().is_some_and(|e| e == "json") {
         serde_json::from_str(&text)
             .map_err(|e| format!("does not read as a JSON list of target groups: {e}"))?
