@@ -55,8 +55,17 @@ const RANKS: &[&str] = &[
 ];
 const WORLDS: &[&str] =
     &["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE"];
-const LOCAL_WORLDS: &[&str] =
-    &["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
+/// `LOCAL_SIZE` is DeepSpeed's (`deepspeed/launcher/launch.py`), which sets `MASTER_ADDR` to the
+/// node's own address also where there is one node.
+const LOCAL_WORLDS: &[&str] = &[
+    "LOCAL_WORLD_SIZE",
+    "LOCAL_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+];
+/// The id that DeepSpeed's launcher gives every elastic training.
+const SHARED_LAUNCH: &str = "123456789";
 const MEETING: &[&str] = &["MASTER_ADDR", "MASTER_PORT"];
 const NODES: &[&str] = &["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
 
@@ -213,7 +222,11 @@ fn of_launcher(env: Env<'_>) -> Option<Answer> {
 }
 
 fn of_launch(env: Env<'_>, chain: &[Process]) -> Option<Answer> {
-    let (variable, id) = LAUNCHES.iter().find_map(|variable| Some((*variable, env.get(variable)?)))?;
+    let own = |variable: &&'static str| {
+        let id = env.get(variable).filter(|id| id != SHARED_LAUNCH)?;
+        Some((*variable, id))
+    };
+    let (variable, id) = LAUNCHES.iter().find_map(own)?;
     let why = format!("launch {id} ({variable})");
     Some((joined(&title(env, chain), &schedulers::short(&id)), By::Launch, why))
 }

@@ -1,6 +1,6 @@
 //! What the responder needs of the configuration: its part of the YAML file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -173,6 +173,20 @@ impl ResponderConfig {
             .reachable(item)
             .into_iter()
             .any(|receiver| self.waking.iter().any(|name| name == receiver))
+    }
+
+    /// How often a level notifies again, in words; empty if it does not. Receivers that repeat by
+    /// themselves are called once.
+    pub fn again(&self, level: &Level) -> String {
+        if level.repeat == 0 {
+            return String::new();
+        }
+        let reached: BTreeSet<&str> =
+            level.notify.iter().flat_map(|item| self.oncall.reachable(item)).collect();
+        let once: Vec<&str> =
+            reached.into_iter().filter(|receiver| self.repeated_by.contains_key(*receiver)).collect();
+        let once = if once.is_empty() { String::new() } else { format!(" (but {} once)", once.join(", ")) };
+        format!(", {} more times{once}", level.repeat)
     }
 }
 

@@ -61,11 +61,11 @@ pub(super) fn value(r: &IncidentRecord) -> String {
 
 /// The route that an incident takes, and its receivers.
 pub(super) fn rule(config: &ResponderConfig, router: &Router, r: &IncidentRecord) -> String {
-    router.ways(config, &r.labels).iter().map(way).collect::<Vec<_>>().join("; and ")
+    router.ways(config, &r.labels).iter().map(|w| way(config, w)).collect::<Vec<_>>().join("; and ")
 }
 
-fn way(way: &Way) -> String {
-    let levels = way.levels.iter().map(level).collect::<Vec<_>>().join("; ");
+fn way(config: &ResponderConfig, way: &Way) -> String {
+    let levels = way.levels.iter().map(|l| level(config, l)).collect::<Vec<_>>().join("; ");
     let levels = if levels.is_empty() { "nobody".to_owned() } else { levels };
     let policy = way.policy.as_ref().map_or(String::new(), |p| format!("policy {p}: "));
     if way.route.starts_with("routes[") {
@@ -75,10 +75,9 @@ fn way(way: &Way) -> String {
     }
 }
 
-fn level(level: &Level) -> String {
+fn level(config: &ResponderConfig, level: &Level) -> String {
     let when =
         if level.after == Span::ZERO { "at once".to_owned() } else { format!("after {}", level.after) };
-    let again = if level.repeat > 0 { format!(", {} more times", level.repeat) } else { String::new() };
     let who = if level.notify.is_empty() { "nobody".into() } else { level.notify.join(", ") };
-    format!("{who} {when}{again}")
+    format!("{who} {when}{}", config.again(level))
 }

@@ -232,7 +232,7 @@ fn ring(said: &Said, incident: &str) -> Option<Ring> {
 }
 
 /// The receiver whose service an event is from: where several have the secret, the one whose call
-/// the event names.
+/// the event names. A service that groups alerts names none; then the only one that was called.
 async fn receiver(
     store: &Store,
     said: &Said,
@@ -242,9 +242,12 @@ async fn receiver(
     if let [one] = voice.receivers.as_slice() {
         return Ok(Some(one.clone()));
     }
-    let Some(ring) = ring(said, incident) else { return Ok(None) };
-    let called = store.called_by(incident, ring).await?;
-    Ok(called.filter(|name| voice.receivers.contains(name)))
+    let mut called = match ring(said, incident) {
+        Some(ring) => store.called_by(incident, ring).await?.into_iter().collect(),
+        None => store.called(incident).await?,
+    };
+    called.retain(|name| voice.receivers.contains(name));
+    Ok(called.pop().filter(|_| called.is_empty()))
 }
 
 /// Whether the event is about less than the incident is now: about the ticket that became a page,

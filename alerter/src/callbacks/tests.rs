@@ -133,3 +133,41 @@ async fn an_acknowledgement_that_times_out_rings_once_where_services_share_a_sec
     let stands = pagerduty.with(|pd| pd.open(&key(of_primary)).is_some());
     assert!(stands, "what PagerDuty notified people of again is not closed");
 }
+
+/// A service that groups alerts names no key in its webhooks: the incident is known by its id.
+#[tokio::test]
+async fn an_acknowledgement_that_times_out_at_a_service_that_groups_alerts_rings_once() {
+    let pagerduty = FakePagerDuty::start().await;
+    let receiver = |name: &str| {
+        format!(
+            "  - name: {name}\n    pagerduty: {{routing_key_file: key, webhook_secret_file: hook, events_url: \"{}\"}}\n",
+            pagerduty.url()
+        )
+    };
+    let more = receiver("primary")
+        + &receiver("second")
+        + "routes: [{match: ['severity=\"page\"'], notify: [primary]}]\n";
+    let secrets = [("key", PagerDuty::ROUTING_KEY), ("hook", PagerDuty::WEBHOOK_SECRET)];
+    let app = TestApp::start_with(&more, &secrets.map(|(name, text)| (name, text.to_owned()))).await;
+    let id = app.page("llama").await;
+    let delivered = async |action: &str| {
+        wait_for(action, async || {
+            let detail = app.json(&format!("/api/v1/incidents/{id}")).await;
+            let mut all = detail["deliveries"].as_array().unwrap().iter();
+            all.find(|d| d["action"] == action && d["state"] == "delivered").cloned()
+        })
+        .await
+    };
+    delivered("trigger").await;
+    pagerduty.change(|pd| pd.by_person(&id, "acknowledged", "Jane Doe")).unwrap();
+    deliver_last(&app, &pagerduty).await;
+    delivered("ack").await;
+    let times_out = |pd: &mut PagerDuty| {
+        pd.groups_alerts = true;
+        pd.ack_times_out(&id)
+    };
+    pagerduty.change(times_out).unwrap();
+    deliver_last(&app, &pagerduty).await;
+    let again = delivered("update").await;
+    assert!(again["ring"].is_null(), "PagerDuty notifies people again by itself: {again}");
+}

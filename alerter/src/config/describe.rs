@@ -41,7 +41,7 @@ impl Config {
         let kind = |r: &ReceiverConfig| self.receivers.get(&r.name).map_or("?", |n| n.kind());
         let receivers = file.receivers.iter().map(|r| format!("{}: {}{}", r.name, kind(r), rings(r)));
         let mut all_routes = Vec::new();
-        routes(&mut all_routes, file, &file.routes, "");
+        routes(&mut all_routes, &self.engine.responder, &file.routes, "");
         all_routes.push(rest(file, &self.engine.responder));
         let built_in = inhibition::built_in().filter(|r| !file.inhibit_off.contains(&r.name));
         let mut sections = vec![
@@ -94,11 +94,11 @@ fn exporters(e: &Exporters) -> String {
 }
 
 /// A line a route, children under their parent.
-fn routes(lines: &mut Vec<String>, file: &File, list: &[Route], indent: &str) {
+fn routes(lines: &mut Vec<String>, config: &ResponderConfig, list: &[Route], indent: &str) {
     for route in list {
         let more = if route.go_on { ", and on" } else { "" };
-        lines.push(format!("{indent}{} -> {}{more}", matchers(route), destination(file, route)));
-        routes(lines, file, &route.routes, &format!("{indent}  "));
+        lines.push(format!("{indent}{} -> {}{more}", matchers(route), destination(config, route)));
+        routes(lines, config, &route.routes, &format!("{indent}  "));
     }
 }
 
@@ -138,36 +138,26 @@ fn matchers(route: &Route) -> String {
     if route.matchers.is_empty() { "everything".into() } else { route.matchers.join(" and ") }
 }
 
-fn destination(file: &File, route: &Route) -> String {
+fn destination(config: &ResponderConfig, route: &Route) -> String {
     if let Some(name) = &route.policy {
-        let policy = file.policies.iter().find(|p| p.name == *name);
-        return format!("policy {name}: {}", policy.map(|p| ladder(file, p)).unwrap_or_default());
+        let policy = config.policies.iter().find(|p| p.name == *name);
+        return format!("policy {name}: {}", policy.map(|p| ladder(config, p)).unwrap_or_default());
     }
     if route.notify.is_empty() { "nobody".into() } else { route.notify.join(", ") }
 }
 
-fn ladder(file: &File, policy: &Policy) -> String {
-    policy.levels.iter().map(|l| level(file, l)).collect::<Vec<_>>().join("; ")
+fn ladder(config: &ResponderConfig, policy: &Policy) -> String {
+    policy.levels.iter().map(|l| level(config, l)).collect::<Vec<_>>().join("; ")
 }
 
-fn level(file: &File, level: &Level) -> String {
+fn level(config: &ResponderConfig, level: &Level) -> String {
     let when = when(level);
-    let again = match level.repeat {
-        0 => String::new(),
-        n => format!(", {n} more times{}", but_once(file, level)),
-    };
-    format!("{when} {}{again}{}", level.notify.join(", "), condition(&level.condition))
+    let (whom, asked) = (level.notify.join(", "), condition(&level.condition));
+    format!("{when} {whom}{}{asked}", config.again(level))
 }
 
 pub(super) fn when(level: &Level) -> String {
     if level.after == Span::ZERO { "at once".to_owned() } else { format!("after {}", level.after) }
-}
-
-/// The receivers of a repeating level that are called only once.
-fn but_once(file: &File, level: &Level) -> String {
-    let once = file.receivers.iter().filter(|r| r.repeated_by().is_some() && level.notify.contains(&r.name));
-    let names: Vec<_> = once.map(|r| r.name.as_str()).collect();
-    if names.is_empty() { String::new() } else { format!(" (but {} once)", names.join(", ")) }
 }
 
 pub(super) fn condition(asked: &Condition) -> String {

@@ -73,7 +73,7 @@ fn level(config: &ResponderConfig, level: &Level, of_policy: bool) -> String {
     if !of_policy {
         return whom;
     }
-    let again = if level.repeat == 0 { String::new() } else { format!(", {} more times", level.repeat) };
+    let again = config.again(level);
     let asked = stepwatch_respond::config::Condition { severity: None, ..level.condition.clone() };
     format!("{} {whom}{again}{}", when(level), condition(&asked))
 }

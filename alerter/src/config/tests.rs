@@ -466,8 +466,18 @@ receivers:
   - {name: pager, pagerduty: {routing_key_file: key}}
   - {name: low, wakes: false, pagerduty: {routing_key_file: key}}
   - {name: once, pagerduty: {routing_key_file: key, repeats: service}}
+users: [{name: ann, notify: [once]}]
+policies: [{name: p, levels: [{after: 0s, notify: [pager]}, {after: 5m, notify: ["user:ann"], repeat: 3}]}]
+teams: [{name: a, match: ['run="a"'], policy: p}]
+routes: [{match: ['severity="page"'], policy: p}]
 "#;
     let c = Config::parse(&dir.path().join("alerter.yml"), text).unwrap();
+    let sections = c.sections();
+    let lines = |heading: &str| sections.iter().find(|(h, _)| *h == heading).unwrap().1.join("\n");
+    let said = "after 5m user:ann, 3 more times (but once once)";
+    assert!(lines("routes").contains(said), "{}", lines("routes"));
+    let said = "user:ann (by once), 3 more times (but once once)";
+    assert!(lines("teams").contains(said), "{}", lines("teams"));
     let all = c.sections().into_iter().find(|(heading, _)| *heading == "receivers").unwrap().1;
     assert_eq!(
         all,

@@ -52,6 +52,12 @@ impl Store {
         Ok(query.fetch_optional(&*self.finder()?).await?)
     }
 
+    /// The receivers to which calls of an incident were sent.
+    pub(crate) async fn called(&self, incident: &str) -> Result<Vec<String>> {
+        let sql = "SELECT DISTINCT receiver FROM outbox WHERE incident = $1 AND ring IS NOT NULL";
+        Ok(sqlx::query_scalar(sql).bind(incident).fetch_all(&*self.finder()?).await?)
+    }
+
     /// Changes the memory of the lanes that made these calls; false while one of them sends, whose
     /// result would be stored instead.
     pub(crate) async fn remember_rings(

@@ -22,7 +22,11 @@ _LAUNCHES = ("TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE")
 _RESTARTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
 _RANKS = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 _WORLDS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE")
-_LOCAL_WORLDS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+#: ``LOCAL_SIZE`` is DeepSpeed's (``deepspeed/launcher/launch.py``), which sets ``MASTER_ADDR`` to the
+#: node's own address also where there is one node.
+_LOCAL_WORLDS = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+#: The id that DeepSpeed's launcher gives every elastic training.
+_SHARED_LAUNCH = "123456789"
 _SLURM = ("SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID", "SLURM_JOBID")
 _SLURM_NAME = ("SLURM_JOB_NAME_HET_GROUP_0", "SLURM_JOB_NAME")
 _SHELLS = frozenset("sh bash dash zsh fish ksh tcsh csh ash".split())
@@ -101,7 +105,7 @@ def _of_launcher(env: Mapping[str, str]) -> Optional[_Answer]:
 def _of_launch(env: Mapping[str, str], chain: Sequence[Process]) -> Optional[_Answer]:
     for variable in _LAUNCHES:
         launch = _get(env, variable)
-        if launch:
+        if launch and launch != _SHARED_LAUNCH:
             return _joined(_title(env, chain), _short(launch)), "launch", "launch %s (%s)" % (launch, variable)
     return None
 

@@ -5,6 +5,10 @@
 //! free, the holder of the most gives up its latest one to a reader who has fewer. Where all have
 //! one, a reader is trusted that showed a password or a certificate, or that followed for a while
 //! before: it takes the place of the untrusted reader that came last.
+//!
+//! An owner that has all its places and followed for a while before may be an alerter that shares
+//! its address with others, behind NAT. Its readers take turns: a new one takes a place from one
+//! that had it for at least [`TURN`]. The stream is resumed by its cursor, so a turn loses nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,6 +25,8 @@ pub(super) type Owner = (Option<Client>, Option<u32>);
 
 /// An owner that followed for this long is known from then on.
 const KNOWN_AFTER: Duration = Duration::from_mins(5);
+/// A place is kept at least so long where readers of one owner take turns.
+const TURN: Duration = Duration::from_secs(10);
 /// Owners that are remembered.
 const MAX_KNOWN: usize = 64;
 
@@ -67,15 +73,13 @@ impl Seats {
         state.learn(Instant::now());
         let own = if authenticated { 0 } else { state.held_by(owner) };
         if own >= per_address {
-            return None;
-        }
-        if state.taken.len() >= all {
+            let victim = state.whose_turn_is_over(owner, Instant::now())?;
+            state.cut(victim);
+        } else if state.taken.len() >= all {
             let trusted = || authenticated || own == 0 && state.known.contains_key(&owner);
             let stranger = || trusted().then(|| state.last_stranger()).flatten();
             let victim = state.of_the_greediest(own).or_else(stranger)?;
-            if let Some(stranger) = state.taken.remove(&victim) {
-                stranger.cut.cancel();
-            }
+            state.cut(victim);
         }
         let id = state.next;
         state.next += 1;
@@ -112,6 +116,23 @@ impl State {
         let (id, most) =
             all.map(|(id, t)| (*id, self.held_by(t.owner))).max_by_key(|(id, most)| (*most, *id))?;
         (most > own + 1).then_some(id)
+    }
+
+    /// The place that an owner who is known gives up for its next reader: the longest held of those
+    /// that are not held for long, else the last. An alerter that followed for long keeps its own.
+    fn whose_turn_is_over(&self, owner: Owner, now: Instant) -> Option<u64> {
+        let held = |t: &Taken| now.saturating_duration_since(t.since);
+        let own = |t: &Taken| !t.authenticated && t.owner == owner;
+        let mut over = self.taken.iter().filter(|(_, t)| own(t) && held(t) >= TURN);
+        let recent = over.clone().find(|(_, t)| held(t) < KNOWN_AFTER);
+        let victim = recent.or_else(|| over.next_back()).map(|(id, _)| *id);
+        victim.filter(|_| self.known.contains_key(&owner))
+    }
+
+    fn cut(&mut self, victim: u64) {
+        if let Some(taken) = self.taken.remove(&victim) {
+            taken.cut.cancel();
+        }
     }
 
     fn last_stranger(&self) -> Option<u64> {
@@ -179,6 +200,31 @@ mod tests {
         assert!(seats.take(client(1), true, (8, 2)).is_some(), "who is known by a password is not counted");
         drop(taken);
         assert_eq!(seats.taken(), 0);
+    }
+
+    /// All behind one NAT have the address of the alerter.
+    #[test]
+    fn an_alerter_comes_back_although_strangers_have_all_places_of_its_address() {
+        let seats = Seats::default();
+        let at = |seat: &Seat, ago: Duration| {
+            let since = Instant::now().checked_sub(ago).unwrap();
+            seats.0.locked().taken.get_mut(&seat.id).unwrap().since = since;
+        };
+        let alerter = seats.take(client(1), false, (8, 3)).unwrap();
+        let early = seats.take(client(1), false, (8, 3)).unwrap();
+        let late = seats.take(client(1), false, (8, 3)).unwrap();
+        assert!(seats.take(client(1), false, (8, 3)).is_none(), "nobody of this address is known");
+        at(&alerter, KNOWN_AFTER);
+        at(&early, TURN);
+        let stranger = seats.take(client(1), false, (8, 3)).unwrap();
+        assert!(early.cut.is_cancelled() && !alerter.cut.is_cancelled());
+        assert!(seats.take(client(1), false, (8, 3)).is_none(), "nobody has had a turn");
+        drop(alerter);
+        let third = seats.take(client(1), false, (8, 3)).unwrap();
+        [&stranger, &late, &third].map(|seat| at(seat, KNOWN_AFTER));
+        let back = seats.take(client(1), false, (8, 3)).unwrap();
+        assert!(third.cut.is_cancelled() && !back.cut.is_cancelled(), "the last of those held for long");
+        assert_eq!(seats.taken(), 3);
     }
 
     #[test]
