@@ -2,8 +2,8 @@
 //!
 //! Every route is declared once, beside its handler (`#[utoipa::path]`), and listed below under the
 //! scope that it needs. The OpenAPI document is made from these declarations: `GET
-//! /api/v1/openapi.json` serves it and `docs/openapi.json` is a copy. The two HTML pages are not in
-//! it.
+//! /api/v1/openapi.json` serves it and `docs/openapi.json` is a copy. The pages for people are not in
+//! it: they are in [`crate::web`], and are made of the same answers.
 //!
 //! Reading comes from the store's readers and from copies that the runtime publishes, so that a
 //! thousand dashboards cannot delay a page. Errors are `{"error": "..."}`.
@@ -12,13 +12,11 @@ mod alertmanager;
 pub mod audit;
 pub mod auth;
 pub mod doc;
-mod error;
-mod extract;
-mod html;
+pub(crate) mod error;
+pub(crate) mod extract;
 pub mod incident_actions;
 mod incidents;
 pub mod oncall;
-mod page;
 mod silences;
 #[cfg(test)]
 mod tests;
@@ -31,7 +29,6 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::get;
 use prometheus_client::registry::Registry;
 use stepwatch_kit::log_throttle::LogThrottle;
 use stepwatch_kit::{build_info, exposition};
@@ -43,7 +40,7 @@ pub use crate::access::Scope;
 use crate::clock::wall;
 use crate::ingest::SourceTable;
 use crate::runtime::RuntimeHandle;
-use crate::store::Store;
+use crate::store::{Filter, Store};
 pub(crate) use alertmanager::MAX_ALERTS_BODY;
 use auth::Caller;
 use error::ApiError;
@@ -79,14 +76,11 @@ impl Api {
         }
     }
 
-    pub fn router(self) -> Router {
-        Router::from(routes())
-            .fallback(unknown)
-            .method_not_allowed_fallback(wrong_method)
-            .with_state(Arc::new(self))
+    pub fn router(self: Arc<Self>) -> Router {
+        Router::from(routes()).fallback(unknown).method_not_allowed_fallback(wrong_method).with_state(self)
     }
 
-    fn run_views(&self, caller: &Caller) -> RunList {
+    pub(crate) fn run_views(&self, caller: &Caller) -> RunList {
         let (view, now, routing) = (self.runtime.views.get(), wall(), self.runtime.read_model.routing());
         let seen = view
             .runs
@@ -115,7 +109,8 @@ impl Api {
         };
         if caller.token_scope().is_some() {
             status.runs = self.run_views(caller).runs.len();
-            status.open_incidents = self.count_open(caller).await?;
+            let open = Filter { unresolved: true, ..Filter::default() };
+            status.open_incidents = self.count(caller, &open).await?;
             return Ok(status);
         }
         let sources = self.sources.views();
@@ -155,10 +150,7 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(status))
         .routes(routes!(metrics))
         .routes(routes!(doc::show))
-        .merge(alertmanager::reading())
-        .route("/", get(page::overview))
-        .route("/incidents/{id}", get(page::incident))
-        .route("/assets/page.css", get(page::style));
+        .merge(alertmanager::reading());
     let ack = OpenApiRouter::default()
         .routes(routes!(incident_actions::ack))
         .routes(routes!(incident_actions::resolve))

@@ -44,6 +44,7 @@ use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
 use crate::signed_paths;
 use crate::store::{Store, StoreError};
 use crate::watchdog::Watchdog;
+use crate::web;
 
 /// Outcomes of messages that may wait for the runtime.
 const QUEUE_FEEDBACK: usize = 256;
@@ -164,10 +165,11 @@ impl App {
         let (receivers, heard) = (outbox.receivers(), metrics.callbacks.clone());
         let callbacks = Callbacks::new(store.clone(), handle.clone(), receivers, heard, audit.clone());
         start_sidelines(&callbacks, &outbox, &metrics, changed, &stopping);
-        let api = Api::new(store.clone(), handle.clone(), ingest.table(), registry);
-        let router = bulkhead.before(api.router().merge(callbacks.router()));
+        let api = Arc::new(Api::new(store.clone(), handle.clone(), ingest.table(), registry));
+        let pages = web::router(&api);
+        let router = bulkhead.before(api.router().merge(pages).merge(callbacks.router()));
         let (admin, reloads) = administer(&store, log);
-        let router = gate.clone().protect(router.merge(admin.router()));
+        let router = web::with_error_pages(gate.clone().protect(router.merge(admin.router())));
         let router = router.layer(DefaultBodyLimit::max(Limits::default().body_bytes));
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
         tokio::spawn(prune(store.clone(), config.file.storage.retention, audit.clone(), stopping.clone()));

@@ -43,3 +43,4 @@ pub mod templates;
 #[cfg(test)]
 mod testing;
 pub mod watchdog;
+mod web;

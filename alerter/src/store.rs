@@ -47,6 +47,6 @@ pub use error::{Result, StoreError};
 pub use handle::Store;
 pub(crate) use identity::hidden_beside;
 pub(crate) use outcome::DeliveryOutcome;
-pub use read::{Delivery, DeliveryState, Filter};
+pub use read::{Delivery, DeliveryState, Filter, Order};
 pub(crate) use rings::Means;
 pub(crate) use writer::FAIL_OPEN_AFTER;

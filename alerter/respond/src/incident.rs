@@ -250,7 +250,7 @@ impl IncidentRecord {
 
     /// Whether its messages contain what the run does and costs. Not for what another program
     /// reports: only that program knows what it costs.
-    pub(crate) fn costs_a_run(&self) -> bool {
+    pub fn costs_a_run(&self) -> bool {
         self.hits_a_run() && self.kind != Kind::PrometheusAlert
     }
 

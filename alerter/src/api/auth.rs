@@ -13,4 +13,5 @@ mod tests;
 pub use caller::Caller;
 pub(crate) use gate::CLI_AGENT;
 pub use gate::Gate;
-pub(super) use gate::{refusal, require};
+pub(super) use gate::refusal;
+pub(crate) use gate::require;

@@ -15,32 +15,36 @@ static UNANSWERED: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
 
 /// In the extensions of a response: the sentence, for the audit log.
 #[derive(Debug, Clone)]
-pub(super) struct Reason(pub(super) String);
+pub(crate) struct Reason(pub(crate) String);
+
+/// In the extensions of a response: it is a page that says the reason itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shown;
 
 #[derive(Debug)]
-pub(super) struct ApiError {
+pub(crate) struct ApiError {
     pub status: StatusCode,
     pub message: String,
 }
 
 impl ApiError {
-    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, message: message.into() }
     }
 
-    pub(super) fn not_found(message: impl Into<String>) -> Self {
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self { status: StatusCode::NOT_FOUND, message: message.into() }
     }
 
-    pub(super) fn method(message: impl Into<String>) -> Self {
+    pub(crate) fn method(message: impl Into<String>) -> Self {
         Self { status: StatusCode::METHOD_NOT_ALLOWED, message: message.into() }
     }
 
-    pub(super) fn conflict(message: impl Into<String>) -> Self {
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
         Self { status: StatusCode::CONFLICT, message: message.into() }
     }
 
-    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, message: message.into() }
     }
 }

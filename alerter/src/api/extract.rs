@@ -12,19 +12,19 @@ use super::error::ApiError;
 
 /// The query.
 #[derive(Debug)]
-pub(super) struct Asked<T>(pub(super) T);
+pub(crate) struct Asked<T>(pub(crate) T);
 
 /// The one variable part of the path.
 #[derive(Debug)]
-pub(super) struct Named(pub(super) String);
+pub(crate) struct Named(pub(crate) String);
 
 /// The body, in JSON.
 #[derive(Debug)]
-pub(super) struct Sent<T>(pub(super) T);
+pub(crate) struct Sent<T>(pub(crate) T);
 
 /// The body, a list in JSON: the valid elements, and the invalid ones with the reason.
 #[derive(Debug)]
-pub(super) struct Each<T>(pub(super) Vec<Result<T, (serde_json::Value, serde_json::Error)>>);
+pub(crate) struct Each<T>(pub(crate) Vec<Result<T, (serde_json::Value, serde_json::Error)>>);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
     type Rejection = ApiError;
@@ -63,7 +63,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Each<T> {
 }
 
 impl<T: DeserializeOwned> Each<T> {
-    pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
         match serde_json::from_slice::<Vec<T>>(body) {
             Ok(all) => Ok(Self(all.into_iter().map(Ok).collect())),
             Err(e) if e.is_data() => {

@@ -40,7 +40,8 @@ pub struct Note {
 }
 
 /// An action on an incident, and the name of the person.
-struct Said {
+#[derive(Debug)]
+pub(crate) struct Said {
     action: IncidentAction,
     by: String,
 }
@@ -64,7 +65,7 @@ pub(super) async fn ack(
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    answer(&api, &caller, &id, Said::new(IncidentAction::Ack, body)?).await
+    Ok(Json(api.answer(&caller, &id, Said::new(IncidentAction::Ack, body.by)?).await?))
 }
 
 /// Takes an acknowledgement back: the escalation begins again. Durable when it is answered; an
@@ -87,7 +88,7 @@ pub(super) async fn unack(
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    answer(&api, &caller, &id, Said::new(IncidentAction::Unack, body)?).await
+    Ok(Json(api.answer(&caller, &id, Said::new(IncidentAction::Unack, body.by)?).await?))
 }
 
 /// Closes an incident by hand. Durable when it is answered.
@@ -112,7 +113,7 @@ pub(super) async fn resolve(
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    answer(&api, &caller, &id, Said::new(IncidentAction::Resolve, body)?).await
+    Ok(Json(api.answer(&caller, &id, Said::new(IncidentAction::Resolve, body.by)?).await?))
 }
 
 /// Notifies the next level of an incident's policy now. Durable when it is answered.
@@ -134,7 +135,7 @@ pub(super) async fn escalate(
     Named(id): Named,
     Sent(body): Sent<By>,
 ) -> Result<Json<IncidentView>> {
-    answer(&api, &caller, &id, Said::new(IncidentAction::Escalate, body)?).await
+    Ok(Json(api.answer(&caller, &id, Said::new(IncidentAction::Escalate, body.by)?).await?))
 }
 
 /// Adds a note to an incident's history, also after its end, when the post-mortem is written.
@@ -157,20 +158,11 @@ pub(super) async fn note(
     Named(id): Named,
     Sent(Note { by, note }): Sent<Note>,
 ) -> Result<Json<IncidentView>> {
-    let by = signature(By { by })?;
-    let control = note.chars().any(char::is_control);
-    let note = words::into_line(note);
-    if note.trim().is_empty() || note.chars().count() > MAX_NOTE || control {
-        return Err(ApiError::bad_request(format!("note: must be a line of 1 to {MAX_NOTE} characters")));
-    }
-    let said = Said { action: IncidentAction::Note(note.trim().to_owned()), by };
-    let record = api.find(&caller, &id).await?;
-    hand_over(&api, &caller, &record.id, &said).await?;
-    Ok(Json(record.into()))
+    Ok(Json(api.answer(&caller, &id, Said::note(&note, by)?).await?))
 }
 
 /// The name of the person.
-fn signature(By { by }: By) -> Result<String> {
+fn signature(by: String) -> Result<String> {
     let control = by.chars().any(char::is_control);
     let by = words::into_line(by);
     if by.trim().is_empty() || by.chars().count() > MAX_BY || control {
@@ -180,8 +172,23 @@ fn signature(By { by }: By) -> Result<String> {
 }
 
 impl Said {
-    fn new(action: IncidentAction, by: By) -> Result<Self> {
+    /// # Errors
+    /// The name of the person is missing or too long.
+    pub(crate) fn new(action: IncidentAction, by: String) -> Result<Self> {
         Ok(Self { action, by: signature(by)? })
+    }
+
+    /// # Errors
+    /// The note is not one line of text, or the name of the person is missing or too long.
+    pub(crate) fn note(note: &str, by: String) -> Result<Self> {
+        let by = signature(by)?;
+        let control = note.chars().any(char::is_control);
+        let note = words::line(note);
+        let note = note.trim();
+        if note.is_empty() || note.chars().count() > MAX_NOTE || control {
+            return Err(ApiError::bad_request(format!("note: must be a line of 1 to {MAX_NOTE} characters")));
+        }
+        Ok(Self { action: IncidentAction::Note(note.to_owned()), by })
     }
 
     /// Whether the action is unnecessary or impossible in the incident's state.
@@ -211,19 +218,26 @@ impl Said {
     }
 }
 
-async fn answer(api: &Api, caller: &Caller, id: &str, said: Said) -> Result<Json<IncidentView>> {
-    let record = api.find(caller, id).await?;
-    if let Some(settled) = said.settled(&record) {
-        return settled.map(|()| Json(record.into()));
+impl Api {
+    /// Does what a person wants of an incident, and returns the incident when that is durable.
+    pub(crate) async fn answer(&self, caller: &Caller, id: &str, said: Said) -> Result<IncidentView> {
+        let record = self.find(caller, id).await?;
+        let incident = record.id.clone();
+        if matches!(said.action, IncidentAction::Note(_)) {
+            hand_over(self, caller, &incident, &said).await?;
+            return Ok(record.into());
+        }
+        if let Some(settled) = said.settled(&record) {
+            return settled.map(|()| record.into());
+        }
+        if let Some(record) = hand_over(self, caller, &incident, &said).await? {
+            return Ok((*record).into());
+        }
+        // It resolved between the lookup and the action.
+        let record = self.find(caller, &incident).await?;
+        let lost = || Err(ApiError::unavailable("what is known of the incident is being stored: ask again"));
+        said.settled(&record).unwrap_or_else(lost).map(|()| record.into())
     }
-    let incident = record.id;
-    if let Some(record) = hand_over(api, caller, &incident, &said).await? {
-        return Ok(Json((*record).into()));
-    }
-    // It resolved between the lookup and the action.
-    let record = api.find(caller, &incident).await?;
-    let lost = || Err(ApiError::unavailable("what is known of the incident is being stored: ask again"));
-    said.settled(&record).unwrap_or_else(lost).map(|()| Json(record.into()))
 }
 
 /// Hands the action to the runtime; returns when it is durable.

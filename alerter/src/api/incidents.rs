@@ -191,7 +191,7 @@ pub(super) async fn postmortem(
 
 impl Api {
     /// The incident with this id, or with this unique prefix of an id.
-    pub(super) async fn find(&self, caller: &Caller, id: &str) -> Result<IncidentRecord> {
+    pub(crate) async fn find(&self, caller: &Caller, id: &str) -> Result<IncidentRecord> {
         let found = match self.store.incident(id).await {
             // A limited caller must not learn that there are others.
             Err(StoreError::AmbiguousId(_)) if caller.token_scope().is_some() => None,
@@ -201,7 +201,7 @@ impl Api {
         found.ok_or_else(|| ApiError::not_found(format!("there is no incident {id:?}")))
     }
 
-    pub(super) async fn detail(&self, caller: &Caller, id: &str) -> Result<IncidentDetail> {
+    pub(crate) async fn detail(&self, caller: &Caller, id: &str) -> Result<IncidentDetail> {
         let record = self.find(caller, id).await?;
         let timeline = self.store.timeline(&record.id).await?;
         let deliveries = self.store.deliveries(&record.id).await?;
@@ -211,7 +211,7 @@ impl Api {
 
     /// What the last message said while the incident fired; without a message, what one would say
     /// now.
-    fn last_sent(&self, record: &IncidentRecord, deliveries: &[Delivery]) -> LastSent {
+    pub(crate) fn last_sent(&self, record: &IncidentRecord, deliveries: &[Delivery]) -> LastSent {
         let sent = deliveries.iter().rev().filter_map(|d| d.message.as_deref());
         if let Some(m) = sent.clone().find(|m| m.status != Status::Resolved).or_else(|| sent.clone().next()) {
             let described = m.facts.iter().find(|fact| fact.label == message::DESCRIPTION);
@@ -255,19 +255,22 @@ impl Api {
     }
 
     /// Incidents that pass the filter and that the caller may see.
-    pub(super) async fn incidents(&self, caller: &Caller, mut filter: Filter) -> Result<Vec<IncidentRecord>> {
+    pub(crate) async fn incidents(&self, caller: &Caller, mut filter: Filter) -> Result<Vec<IncidentRecord>> {
         let Some(token_scope) = caller.token_scope() else { return Ok(self.store.incidents(&filter).await?) };
         let limit = filter.limit.replace(LIMITED_SCAN);
+        let offset = core::mem::take(&mut filter.offset) as usize;
         filter.run_prefixes = token_scope.run_prefixes();
-        let mut records = self.store.incidents(&filter).await?;
-        records.retain(|record| caller.sees(&record.labels));
-        records.truncate(limit.unwrap_or(LIMIT_DEFAULT) as usize);
-        Ok(records)
+        let records = self.store.incidents(&filter).await?;
+        let seen = records.into_iter().filter(|record| caller.sees(&record.labels));
+        Ok(seen.skip(offset).take(limit.unwrap_or(LIMIT_DEFAULT) as usize).collect())
     }
 
-    /// The number of open incidents that the caller may see.
-    pub(super) async fn count_open(&self, caller: &Caller) -> Result<usize> {
-        let filter = Filter { unresolved: true, limit: Some(LIMITED_SCAN), ..Filter::default() };
-        Ok(self.incidents(caller, filter).await?.len())
+    /// The number of incidents that pass the filter and that the caller may see.
+    pub(crate) async fn count(&self, caller: &Caller, filter: &Filter) -> Result<usize> {
+        if caller.token_scope().is_none() {
+            return Ok(self.store.count_incidents(filter).await?);
+        }
+        let all = Filter { limit: Some(LIMITED_SCAN), offset: 0, ..filter.clone() };
+        Ok(self.incidents(caller, all).await?.len())
     }
 }

@@ -135,11 +135,11 @@ pub struct IncidentDetail {
 
 /// What the message said that was sent last while the incident fired, or what one would say now.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LastSent {
-    pub(super) description: Option<String>,
-    pub(super) links: Vec<Link>,
-    pub(super) advice: Option<String>,
-    pub(super) plan: Option<Plan>,
+pub(crate) struct LastSent {
+    pub(crate) description: Option<String>,
+    pub(crate) links: Vec<Link>,
+    pub(crate) advice: Option<String>,
+    pub(crate) plan: Option<Plan>,
 }
 
 /// The post-mortem of an incident: the facts, the measured costs, and the text for people to

@@ -12,7 +12,7 @@ use stepwatch_wire::Cursor;
 
 use super::error::{Result, StoreError};
 use super::handle::Store;
-use super::rows::{name_of, word};
+use super::rows::{name_of, text_of, word};
 
 /// Incidents in one answer, unless the filter has a limit.
 const INCIDENTS_DEFAULT: u32 = 100;
@@ -30,8 +30,40 @@ pub struct Filter {
     pub run_prefixes: Vec<String>,
     pub node: Option<String>,
     pub severity: Option<Severity>,
-    /// At most so many, the latest first.
+    /// Leaves out annotations, of which nobody is notified.
+    pub no_info: bool,
+    /// Only those that this person acknowledged.
+    pub acked_by: Option<String>,
+    /// Only those that were resolved at this time or later.
+    pub resolved_since: Option<Ts>,
+    pub order: Order,
+    /// So many are left out at the beginning.
+    pub offset: u32,
+    /// At most so many.
     pub limit: Option<u32>,
+}
+
+/// Which incidents come first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The latest.
+    #[default]
+    Latest,
+    /// Those that nobody has acknowledged; among them pages, then tickets; among these the latest.
+    Urgent,
+}
+
+impl Order {
+    /// In SQL.
+    fn by(self) -> &'static str {
+        match self {
+            Self::Latest => " ORDER BY opened_at DESC, id DESC",
+            Self::Urgent => {
+                " ORDER BY CASE state WHEN 'open' THEN 0 WHEN 'acknowledged' THEN 1 ELSE 2 END, \
+                 CASE severity WHEN 'page' THEN 0 WHEN 'ticket' THEN 1 ELSE 2 END, opened_at DESC, id DESC"
+            }
+        }
+    }
 }
 
 /// One message to one receiver, and its outcome.
@@ -101,41 +133,27 @@ impl Store {
         Ok(readable.collect())
     }
 
-    /// Incidents that pass the filter, the latest first.
+    /// Incidents that pass the filter, in its order.
     pub async fn incidents(&self, filter: &Filter) -> Result<Vec<IncidentRecord>> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT id, record FROM incidents WHERE 1 = 1");
-        if let Some(state) = filter.state {
-            query.push(" AND state = ").push_bind(name_of(&state));
-        }
-        if filter.unresolved {
-            let firing = if filter.and_firing { " OR reopens_ms IS NOT NULL" } else { "" };
-            query.push(" AND (state <> 'resolved'").push(firing).push(")");
-        }
-        if let Some(run) = &filter.run {
-            query.push(" AND run = ").push_bind(run);
-        }
-        if !filter.run_prefixes.is_empty() {
-            query.push(" AND (1 = 0");
-            for prefix in &filter.run_prefixes {
-                let length = prefix.chars().count() as i64;
-                query
-                    .push(" OR substr(run, 1, CAST(")
-                    .push_bind(length)
-                    .push(" AS INTEGER)) = ")
-                    .push_bind(prefix);
-            }
-            query.push(")");
-        }
-        if let Some(node) = &filter.node {
-            query.push(" AND instr(nodes, ").push_bind(format!(",{node},")).push(") > 0");
-        }
-        if let Some(severity) = filter.severity {
-            query.push(" AND severity = ").push_bind(severity.as_str());
-        }
-        query.push(" ORDER BY opened_at DESC, id DESC LIMIT ");
+        // The rows are sorted without their records, which are long.
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT id, record FROM incidents WHERE id IN (SELECT id FROM incidents",
+        );
+        conditions(&mut query, filter);
+        query.push(filter.order.by()).push(" LIMIT ");
         query.push_bind(i64::from(filter.limit.unwrap_or(INCIDENTS_DEFAULT)));
+        query.push(" OFFSET ").push_bind(i64::from(filter.offset));
+        query.push(")").push(filter.order.by());
         let rows = query.build().fetch_all(&*self.reader()?).await?;
         rows.iter().map(incident).collect()
+    }
+
+    /// How many incidents pass the filter, whatever its limit.
+    pub async fn count_incidents(&self, filter: &Filter) -> Result<usize> {
+        let mut query = QueryBuilder::<Sqlite>::new("SELECT count(*) FROM incidents");
+        conditions(&mut query, filter);
+        let count: i64 = query.build_query_scalar().fetch_one(&*self.reader()?).await?;
+        Ok(usize::try_from(count).unwrap_or_default())
     }
 
     /// The incident whose id is `id`, or the only one whose id starts with it.
@@ -177,6 +195,47 @@ impl Store {
                    FROM outbox WHERE incident = $1 ORDER BY created_ms, receiver, seq";
         let rows = sqlx::query(sql).bind(id).fetch_all(&*self.finder()?).await?;
         rows.iter().map(delivery).collect()
+    }
+}
+
+fn conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
+    query.push(" WHERE 1 = 1");
+    if let Some(state) = filter.state {
+        query.push(" AND state = ").push_bind(name_of(&state));
+    }
+    if filter.unresolved {
+        let firing = if filter.and_firing { " OR reopens_ms IS NOT NULL" } else { "" };
+        query.push(" AND (state <> 'resolved'").push(firing).push(")");
+    }
+    if let Some(run) = &filter.run {
+        query.push(" AND run = ").push_bind(run.clone());
+    }
+    if !filter.run_prefixes.is_empty() {
+        query.push(" AND (1 = 0");
+        for prefix in &filter.run_prefixes {
+            let length = prefix.chars().count() as i64;
+            query
+                .push(" OR substr(run, 1, CAST(")
+                .push_bind(length)
+                .push(" AS INTEGER)) = ")
+                .push_bind(prefix.clone());
+        }
+        query.push(")");
+    }
+    if let Some(node) = &filter.node {
+        query.push(" AND instr(nodes, ").push_bind(format!(",{node},")).push(") > 0");
+    }
+    if let Some(severity) = filter.severity {
+        query.push(" AND severity = ").push_bind(severity.as_str());
+    }
+    if filter.no_info {
+        query.push(" AND severity <> 'info'");
+    }
+    if let Some(person) = &filter.acked_by {
+        query.push(" AND acked_by = ").push_bind(person.clone());
+    }
+    if let Some(since) = filter.resolved_since {
+        query.push(" AND resolved_at >= ").push_bind(text_of(since));
     }
 }
 

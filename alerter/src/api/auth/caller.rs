@@ -48,7 +48,7 @@ impl Caller {
         Self::new(Who::Anybody, door, None)
     }
 
-    pub(super) fn scopes(&self) -> Scopes {
+    pub(crate) fn scopes(&self) -> Scopes {
         match &self.who {
             Who::Anybody | Who::User(_) => Scopes::all(),
             Who::Token(grant) => grant.scopes,
@@ -57,7 +57,7 @@ impl Caller {
     }
 
     /// `None` if it is about everything.
-    pub(in crate::api) fn token_scope(&self) -> Option<&TokenScope> {
+    pub(crate) fn token_scope(&self) -> Option<&TokenScope> {
         match &self.who {
             Who::Token(grant) if !grant.token_scope.is_everything() => Some(&grant.token_scope),
             _ => None,
@@ -73,7 +73,7 @@ impl Caller {
     }
 
     /// `api:NAME` of a token, `user:NAME` of a user; `None` where requests need no token.
-    pub(super) fn actor(&self) -> Option<String> {
+    pub(crate) fn actor(&self) -> Option<String> {
         match &self.who {
             Who::Token(grant) => Some(format!("api:{}", grant.name)),
             Who::User(name) => Some(format!("user:{name}")),
@@ -82,7 +82,7 @@ impl Caller {
     }
 
     /// The name in histories: the authenticated name first, then the name that the request gives.
-    pub(in crate::api) fn signs(&self, by: &str) -> String {
+    pub(crate) fn signs(&self, by: &str) -> String {
         let Some(actor) = self.actor() else { return by.to_owned() };
         let same = actor.split_once(':').is_some_and(|(_, name)| name == by);
         if by.is_empty() || same || by == actor {
@@ -103,7 +103,7 @@ impl Caller {
     }
 
     /// For answers that cannot be limited to runs or teams.
-    pub(in crate::api) fn require_everything(&self) -> Result<(), ApiError> {
+    pub(crate) fn require_everything(&self) -> Result<(), ApiError> {
         match self.token_scope() {
             None => Ok(()),
             Some(token_scope) => Err(forbidden(format!(
@@ -113,7 +113,7 @@ impl Caller {
     }
 
     /// Whether the caller may see something with these labels.
-    pub(in crate::api) fn sees(&self, labels: &Labels) -> bool {
+    pub(crate) fn sees(&self, labels: &Labels) -> bool {
         self.token_scope().is_none_or(|scope| scope.admits(labels))
     }
 

@@ -95,8 +95,9 @@ impl Gate {
     ) -> Result<Caller, (Caller, ApiError)> {
         let path = request.uri().path();
         let caller = |who| Caller::new(who, door, remote);
-        // The handlers of these paths check a signature instead.
-        if PROBES.contains(&path) || signed_paths::ALL.contains(&path) {
+        // The handlers of signed paths check a signature instead.
+        let open = PROBES.contains(&path) || path.starts_with(signed_paths::ASSETS);
+        if open || signed_paths::ALL.contains(&path) {
             return Ok(caller(Who::Anybody));
         }
         let Some(who) = self.identify(request) else {
@@ -125,18 +126,20 @@ impl Gate {
         if status == StatusCode::FORBIDDEN {
             self.0.metrics.refused("scope");
         }
-        let quiet = status.is_success() && (path == ALERTS || signed_paths::ALL.contains(&path));
+        // A form that is answered leads on to a page.
+        let success = status.is_success() || status.is_redirection();
+        let quiet = success && (path == ALERTS || signed_paths::ALL.contains(&path));
         if !changes(method) || path == PREVIEW || quiet || caller.is_audited() {
             return None;
         }
         let outcome = match status {
-            status if status.is_success() && path.starts_with(OPERATING) => Outcome::Done,
-            status if status.is_success() => Outcome::Unchanged,
+            _ if success && path.starts_with(OPERATING) => Outcome::Done,
+            _ if success => Outcome::Unchanged,
             status if status.is_client_error() => Outcome::Refused,
             _ => Outcome::Failed,
         };
         let reason = response.extensions().get::<Reason>().map_or("", |Reason(text)| text);
-        let detail = match (status.is_success(), reason) {
+        let detail = match (success, reason) {
             (true, _) => reason.to_owned(),
             (false, "") => status.to_string(),
             (false, _) => format!("{}: {reason}", status.as_u16()),
@@ -164,7 +167,7 @@ async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) -> Res
 }
 
 /// Refuses callers without the scope, for the routes that are declared under it.
-pub(in crate::api) async fn require(scope: Scope, caller: Caller, request: Request, next: Next) -> Response {
+pub(crate) async fn require(scope: Scope, caller: Caller, request: Request, next: Next) -> Response {
     match caller.require(scope) {
         Ok(()) => next.run(request).await,
         Err(refused) => refusal(request.uri().path(), refused),
@@ -176,12 +179,10 @@ pub(in crate::api) fn refusal(path: &str, error: ApiError) -> Response {
     let (status, reason) = (error.status, Reason(error.message.clone()));
     let mut response = if path.starts_with(api::alertmanager::PREFIX) {
         (status, Json(error.message)).into_response()
-    } else if path.starts_with("/api/") {
-        error.into_response()
     } else if path.starts_with(OPERATING) || path == "/metrics" {
         (status, error.message + "\n").into_response()
     } else {
-        api::page::refused(error)
+        error.into_response()
     };
     response.extensions_mut().insert(reason);
     let headers = response.headers_mut();

@@ -85,7 +85,8 @@ async fn every_route_asks_for_a_token_and_then_for_its_scope() {
     let mut routes = vec![
         ("get".to_owned(), "/".to_owned(), Scope::Read),
         ("get".into(), "/incidents/nonsense".into(), Scope::Read),
-        ("get".into(), "/assets/page.css".into(), Scope::Read),
+        ("post".into(), "/incidents/ack".into(), Scope::Ack),
+        ("post".into(), "/incidents/nonsense/escalate".into(), Scope::Ack),
         ("get".into(), "/-/log-level".into(), Scope::Admin),
         ("put".into(), "/-/log-level".into(), Scope::Admin),
         ("post".into(), "/-/reload".into(), Scope::Admin),
@@ -244,9 +245,12 @@ async fn a_limited_token_counts_what_it_may_see() {
             assert!(own[of_all].is_null(), "{of_all}: {own}");
         }
         let page = get(&app, who, "/").await.text;
-        assert!(page.contains("<p>1 open, 1 runs</p>"), "{page}");
+        assert!(page.contains("1 to 1 of 1<") && page.contains("<title>(1) "), "{page}");
+        assert!(page.contains("1 run followed") && !page.contains("exporters"), "{page}");
     }
-    assert!(get(&app, "read", "/").await.text.contains("<p>3 open, 3 runs, 1 of 1 sources up</p>"));
+    let page = get(&app, "read", "/").await.text;
+    assert!(page.contains("1 to 3 of 3<") && page.contains("3 runs followed"), "{page}");
+    assert!(page.contains("1 of 1 exporters answer"), "{page}");
 }
 
 #[tokio::test]

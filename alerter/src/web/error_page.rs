@@ -1,0 +1,57 @@
+//! Errors of pages, as pages: a person in a browser gets the sentence, and not JSON.
+
+use askama::Template;
+use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+
+use crate::api::error::{Reason, Shown};
+use crate::signed_paths;
+
+#[derive(Debug, Template)]
+#[template(path = "error.html")]
+struct ErrorPage<'a> {
+    status: StatusCode,
+    reason: &'a str,
+}
+
+/// Puts every error of a page into a page, those of the gate too.
+pub(crate) fn with_error_pages(router: Router) -> Router {
+    router.layer(from_fn(dress))
+}
+
+async fn dress(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let of_people = is_page(path);
+    let response = next.run(request).await;
+    let failed = response.status().is_client_error() || response.status().is_server_error();
+    let shown = response.extensions().get::<Shown>().is_some();
+    match response.extensions().get::<Reason>().cloned() {
+        Some(Reason(reason)) if of_people && !shown && failed => error_page(response, &reason),
+        _ => response,
+    }
+}
+
+/// The status and the headers stay.
+fn error_page(response: Response, reason: &str) -> Response {
+    let status = response.status();
+    let mut dressed = super::page(status, &ErrorPage { status, reason });
+    for (name, value) in response.headers() {
+        if name != CONTENT_TYPE && name != CONTENT_LENGTH {
+            dressed.headers_mut().append(name, value.clone());
+        }
+    }
+    dressed.extensions_mut().insert(Reason(reason.to_owned()));
+    dressed
+}
+
+/// Whether people, and not programs, ask for this path.
+pub(super) fn is_page(path: &str) -> bool {
+    let of_programs = ["/api/", "/-/", signed_paths::ASSETS];
+    path != "/metrics"
+        && !signed_paths::ALL.contains(&path)
+        && !of_programs.iter().any(|prefix| path.starts_with(prefix))
+}

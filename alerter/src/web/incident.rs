@@ -1,0 +1,343 @@
+//! One incident: what is wrong, whom to suspect, what to do, what it costs, who knows of it, and the
+//! buttons to answer it.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use stepwatch_model::time::Ts;
+use stepwatch_model::{Evidence, Kind, Signal, SignalUnit};
+use stepwatch_respond::effect::TimelineEntry;
+use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
+use stepwatch_respond::message::Message;
+
+use super::form::{Fields, remember, see};
+use super::format::{ago, clock, money, until};
+use super::incidents::Row;
+use super::layout::{Frame, Place};
+use super::{Result, page, shown};
+use crate::access::Scope;
+use crate::api::Api;
+use crate::api::auth::Caller;
+use crate::api::error::ApiError;
+use crate::api::incident_actions::Said;
+use crate::api::view::{DeliveryView, LinkView};
+use crate::clock::wall;
+use crate::notify::text::web_link;
+use crate::postmortem::{self, Account};
+use crate::runtime::IncidentAction;
+use crate::store::{Delivery, DeliveryState};
+
+/// Entries of a history and messages that are shown, the latest; what flaps for a week has
+/// thousands.
+const MAX_ENTRIES: usize = 200;
+const MAX_DELIVERIES: usize = 100;
+/// Levels that are still to come.
+const MAX_NEXT: usize = 5;
+/// Characters of a link.
+const HREF_MAX: usize = 2000;
+
+/// A target with what speaks against it.
+#[derive(Debug)]
+struct SuspectView {
+    what: String,
+    evidence: Vec<EvidenceView>,
+}
+
+#[derive(Debug)]
+struct EvidenceView {
+    text: String,
+    since: Option<String>,
+    /// How strongly it counts.
+    strength: Option<String>,
+}
+
+/// A number that was seen, and the one that was expected.
+#[derive(Debug)]
+struct Measured {
+    label: String,
+    value: String,
+    expected: Option<String>,
+}
+
+#[derive(Debug)]
+struct Money {
+    per_hour: String,
+    so_far: String,
+    gpus: u32,
+}
+
+#[derive(Debug)]
+struct EntryView {
+    at: String,
+    actor: String,
+    what: String,
+}
+
+#[derive(Debug)]
+struct SentView {
+    at: String,
+    receiver: String,
+    users: String,
+    state: &'static str,
+    title: String,
+    why: String,
+    error: String,
+    attempts: u32,
+}
+
+/// A level of the ladder that is still to come.
+#[derive(Debug)]
+struct NextView {
+    when: String,
+    whom: String,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "incident.html")]
+struct Page {
+    frame: Frame,
+    row: Row,
+    description: Option<String>,
+    measured: Option<Measured>,
+    suspects: Vec<SuspectView>,
+    plan: Vec<String>,
+    advice: Option<String>,
+    steps: Option<String>,
+    checkpoint: Option<String>,
+    cost: Option<Money>,
+    at_risk: Option<String>,
+    ended: Option<String>,
+    reopens: Option<String>,
+    acked: Option<String>,
+    next: Vec<NextView>,
+    timeline: Vec<EntryView>,
+    earlier: usize,
+    sent: Vec<SentView>,
+    failed: usize,
+    labels: Vec<(String, String)>,
+    links: Vec<LinkView>,
+    over: bool,
+    may_answer: bool,
+}
+
+/// `GET /incidents/{id}`
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Result<Response> {
+    render(&api, &caller, &headers, &id, None).await
+}
+
+/// `POST /incidents/{id}/{action}`: does what the button says, and shows the incident as it is then.
+/// What cannot be done is said above the incident.
+pub(super) async fn act(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Path((id, action)): Path<(String, String)>,
+    fields: Fields,
+) -> Result<Response> {
+    let done = async {
+        let by = fields.person(&caller);
+        let said = match action.as_str() {
+            "ack" => Said::new(IncidentAction::Ack, by),
+            "unack" => Said::new(IncidentAction::Unack, by),
+            "escalate" => Said::new(IncidentAction::Escalate, by),
+            "resolve" => Said::new(IncidentAction::Resolve, by),
+            "notes" => Said::note(fields.get("note"), by),
+            _ => Err(ApiError::not_found(format!("an incident has no button {action:?}"))),
+        }?;
+        api.answer(&caller, &id, said).await
+    };
+    match done.await {
+        Ok(incident) => Ok(remember(see(&format!("/incidents/{}", incident.id)), &caller, &fields)),
+        Err(why) => render(&api, &caller, &headers, &id, Some(why)).await,
+    }
+}
+
+async fn render(
+    api: &Api,
+    caller: &Caller,
+    headers: &HeaderMap,
+    id: &str,
+    alarm: Option<ApiError>,
+) -> Result<Response> {
+    let record = api.find(caller, id).await?;
+    let timeline = api.store.timeline(&record.id).await?;
+    let deliveries = api.store.deliveries(&record.id).await?;
+    let now = wall();
+    let url = format!("/incidents/{}", record.id);
+    let title = format!("{} {}", record.title(), record.place());
+    let frame = Frame::new(api, caller, Place::Incidents, &title, &url).await?.of(headers).typed();
+    let (status, frame) = match alarm {
+        None => (StatusCode::OK, frame),
+        Some(why) => (why.status, Frame { alarm: Some(why.message), ..frame }),
+    };
+    let alarm = frame.alarm.clone();
+    let page = page(status, &Page::new(api, caller, frame, record, (&timeline, &deliveries), now));
+    Ok(shown(page, alarm))
+}
+
+impl Page {
+    fn new(
+        api: &Api,
+        caller: &Caller,
+        frame: Frame,
+        record: IncidentRecord,
+        (timeline, deliveries): (&[TimelineEntry], &[Delivery]),
+        now: Ts,
+    ) -> Self {
+        let account = Account { record: &record, timeline, deliveries, now };
+        let impact = postmortem::impact(&account);
+        let said = api.last_sent(&record, deliveries);
+        let last = deliveries.iter().rev().find_map(|d| d.message.as_deref());
+        let cost = impact.dollars_per_gpu_hour.zip(impact.gpus).filter(|_| record.costs_a_run());
+        let over = record.state == IncidentState::Resolved;
+        let web = |link: &LinkView| web_link(&link.href, HREF_MAX).is_some();
+        let links = said.links.into_iter().map(|link| LinkView { text: link.text, href: link.href });
+        Self {
+            frame,
+            description: said.description,
+            measured: Measured::of(&record),
+            suspects: record.suspects.iter().map(|s| SuspectView::of(s, now)).collect(),
+            plan: said.plan.iter().flat_map(|p| &p.remedies).map(ToString::to_string).collect(),
+            advice: said.advice,
+            steps: record.has_steps().then(|| steps(&record)),
+            checkpoint: last.and_then(|m| checkpoint(m, now)),
+            cost: cost.map(|(rate, gpus)| Money {
+                per_hour: money(rate * f64::from(gpus)),
+                so_far: money(impact.dollars.unwrap_or_default()),
+                gpus,
+            }),
+            at_risk: impact.at_risk,
+            ended: record.resolved_at.map(|at| format!("{}{}", clock(at), how(&record))),
+            reopens: record.reopens_at().map(|at| until(now, at)),
+            acked: record.acked_at.map(|at| ago(now, at)),
+            next: next(api, &record, now),
+            earlier: timeline.len().saturating_sub(MAX_ENTRIES),
+            timeline: timeline.iter().rev().take(MAX_ENTRIES).map(EntryView::of).collect(),
+            failed: deliveries.iter().filter(|d| d.state == DeliveryState::Failed).count(),
+            sent: deliveries.iter().rev().take(MAX_DELIVERIES).cloned().map(SentView::of).collect(),
+            labels: record.labels.clone().into_iter().collect(),
+            links: links.filter(web).collect(),
+            over,
+            may_answer: caller.scopes().has(Scope::Ack),
+            row: Row::from_record(api, caller, record, now),
+        }
+    }
+}
+
+impl SuspectView {
+    fn of(suspect: &stepwatch_model::Suspect, now: Ts) -> Self {
+        let evidence = |e: &Evidence| EvidenceView {
+            text: e.to_string(),
+            since: e.since.map(|at| ago(now, at)),
+            strength: e.strength.filter(|s| s.0.is_finite()).map(|s| format!("{:.1}", s.0)),
+        };
+        Self { what: suspect.what(), evidence: suspect.evidence.iter().map(evidence).collect() }
+    }
+}
+
+impl Measured {
+    /// Nothing where an alert of another program or an event has no value.
+    fn of(record: &IncidentRecord) -> Option<Self> {
+        if record.kind == Kind::PrometheusAlert {
+            return None;
+        }
+        let known = Signal::find(&record.signal);
+        let unit = known.map_or(SignalUnit::Number, |signal| signal.unit);
+        Some(Self {
+            label: known.map_or_else(|| record.signal.replace('_', " "), |signal| signal.label.to_owned()),
+            value: unit.text(record.value)?,
+            expected: Some(record.expected).filter(|v| v.is_finite()).and_then(|v| unit.text(v)),
+        })
+    }
+}
+
+impl EntryView {
+    fn of(entry: &TimelineEntry) -> Self {
+        Self { at: clock(entry.at), actor: entry.actor.clone(), what: entry.what.clone() }
+    }
+}
+
+impl SentView {
+    fn of(delivery: Delivery) -> Self {
+        let view = DeliveryView::from(delivery);
+        Self {
+            at: clock(view.created_at.0),
+            receiver: view.receiver,
+            users: view.users.join(", "),
+            state: match view.state {
+                DeliveryState::Pending => "pending",
+                DeliveryState::Attempting => "attempting",
+                DeliveryState::Ambiguous => "ambiguous",
+                DeliveryState::Delivered => "delivered",
+                DeliveryState::Failed => "failed",
+                DeliveryState::Superseded => "superseded",
+            },
+            title: view.title.unwrap_or_else(|| view.action.as_str().to_owned()),
+            why: view.reason.unwrap_or_default(),
+            error: view.error.unwrap_or_default(),
+            attempts: view.attempts,
+        }
+    }
+}
+
+fn steps(record: &IncidentRecord) -> String {
+    let mut text = format!("since step {}", record.start_step);
+    if record.opened_step != record.start_step {
+        text += &format!(", announced at step {}", record.opened_step);
+    }
+    if let Some(end) = record.end_step {
+        text += &format!(", over at step {end}");
+    }
+    text
+}
+
+/// As the message said that was sent last, with its age now.
+fn checkpoint(message: &Message, now: Ts) -> Option<String> {
+    let checkpoint = message.details.checkpoint.as_ref()?;
+    let step = checkpoint.step.map(|step| format!("step {step}, ")).unwrap_or_default();
+    let doubt = if checkpoint.after_onset { "; it is from after the onset: use an earlier one" } else { "" };
+    Some(format!("{step}{}{doubt}", ago(now, checkpoint.at)))
+}
+
+fn how(record: &IncidentRecord) -> String {
+    record.end.as_ref().map(|end| end.words()).unwrap_or_default()
+}
+
+/// The levels of its ways that were not notified yet, while it is open and escalates.
+fn next(api: &Api, record: &IncidentRecord, now: Ts) -> Vec<NextView> {
+    let Some(at) = record.next_at.filter(|_| record.state == IncidentState::Open && record.quiet.is_none())
+    else {
+        return Vec::new();
+    };
+    let (routing, oncall) = (api.runtime.read_model.routing(), Arc::clone(&api.runtime.views.get().oncall));
+    let mut next = Vec::new();
+    for way in routing.router.ways(&routing.config, &record.labels) {
+        let mut due = at;
+        for (i, level) in way.levels.iter().enumerate().skip(record.level as usize) {
+            if i > record.level as usize {
+                due = due + level.after;
+            }
+            let target = |item: &String| {
+                let targets = oncall.targets(item, due);
+                let names = targets.into_iter().map(|t| match t.user {
+                    Some(user) => format!("{user} by {}", t.receiver),
+                    None => t.receiver,
+                });
+                let names = names.collect::<Vec<_>>().join(", ");
+                if names.is_empty() { format!("nobody ({item})") } else { names }
+            };
+            let whom = level.notify.iter().map(target).collect::<Vec<_>>().join(", ");
+            next.push((due, NextView { when: until(now, due), whom }));
+        }
+    }
+    next.sort_by_key(|(due, _)| *due);
+    next.into_iter().take(MAX_NEXT).map(|(_, view)| view).collect()
+}

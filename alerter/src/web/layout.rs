@@ -1,0 +1,114 @@
+//! The frame of every page: where one can go, how many incidents nobody has acknowledged, who is on
+//! call, and how old the page is.
+
+use axum::http::HeaderMap;
+use stepwatch_respond::incident::State;
+
+use super::Result;
+use super::form::remembered;
+use super::format::clock;
+use crate::api::Api;
+use crate::api::auth::Caller;
+use crate::clock::wall;
+use crate::store::Filter;
+
+/// A page in the navigation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Incidents,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tab {
+    pub(super) place: Place,
+    pub(super) href: &'static str,
+    pub(super) label: &'static str,
+}
+
+/// One line for each page of the navigation, in its order.
+const TABS: &[Tab] = &[Tab { place: Place::Incidents, href: "/", label: "Incidents" }];
+
+/// Who is on call by one schedule; nobody if `users` is empty.
+#[derive(Debug, Clone)]
+pub(super) struct Duty {
+    pub(super) schedule: String,
+    pub(super) users: String,
+}
+
+/// What `base.html` shows round the content of a page.
+#[derive(Debug, Clone)]
+pub(super) struct Frame {
+    pub(super) place: Place,
+    pub(super) title: String,
+    /// Of this page with its query: what a renewal asks for.
+    pub(super) url: String,
+    /// Whether the page renews itself.
+    pub(super) renews: bool,
+    /// Whether it does so without a script too, which loses what somebody is writing.
+    pub(super) reloads: bool,
+    /// Tickets and pages that nobody has acknowledged.
+    pub(super) unacknowledged: usize,
+    pub(super) on_call: Vec<Duty>,
+    /// When the page was made.
+    pub(super) at: String,
+    /// The authenticated caller.
+    pub(super) who: Option<String>,
+    /// Of a caller who is not: the name that the browser remembers, perhaps none.
+    pub(super) name: Option<String>,
+    /// What forms of a session carry.
+    pub(super) csrf: Option<String>,
+    pub(super) store_refuses: bool,
+    /// What went wrong with the request that led to this page.
+    pub(super) alarm: Option<String>,
+    pub(super) version: &'static str,
+}
+
+impl Frame {
+    /// # Errors
+    /// The store does not answer.
+    pub(super) async fn new(
+        api: &Api,
+        caller: &Caller,
+        place: Place,
+        title: &str,
+        url: &str,
+    ) -> Result<Self> {
+        let unanswered =
+            Filter { state: Some(State::Open), unresolved: true, no_info: true, ..Filter::default() };
+        let (view, now) = (api.runtime.views.get(), wall());
+        let duty = |schedule: &str| Duty {
+            schedule: schedule.to_owned(),
+            users: view.oncall.duty(schedule, now).unwrap_or_default().users.join(", "),
+        };
+        Ok(Self {
+            place,
+            title: title.to_owned(),
+            url: url.to_owned(),
+            renews: true,
+            reloads: true,
+            unacknowledged: api.count(caller, &unanswered).await?,
+            on_call: view.oncall.config().schedules.iter().map(|s| duty(&s.name)).collect(),
+            at: clock(now),
+            who: caller.actor(),
+            name: caller.actor().is_none().then(String::new),
+            csrf: None,
+            store_refuses: view.store_refuses,
+            alarm: None,
+            version: stepwatch_kit::build_info::VERSION,
+        })
+    }
+
+    /// With what the browser remembers.
+    pub(super) fn of(self, headers: &HeaderMap) -> Self {
+        Self { name: self.name.map(|_| remembered(headers)), ..self }
+    }
+
+    /// For a page on which somebody may be writing.
+    pub(super) fn typed(self) -> Self {
+        Self { reloads: false, ..self }
+    }
+
+    pub(super) fn nav(&self) -> &'static [Tab] {
+        TABS
+    }
+}

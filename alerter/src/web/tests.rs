@@ -1,0 +1,204 @@
+//! The pages as a browser without a script gets them, from the whole service.
+
+use reqwest::header::{CONTENT_SECURITY_POLICY, LOCATION, REFERRER_POLICY};
+use reqwest::redirect::Policy;
+
+use crate::testing::{TestApp, wait_for};
+
+/// A browser without a script: it follows no redirect by itself, so that a test sees it.
+struct Browser<'a> {
+    app: &'a TestApp,
+    client: reqwest::Client,
+}
+
+#[derive(Debug)]
+struct Seen {
+    status: u16,
+    to: Option<String>,
+    html: String,
+}
+
+impl<'a> Browser<'a> {
+    fn of(app: &'a TestApp) -> Self {
+        let client = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
+        Self { app, client }
+    }
+
+    async fn get(&self, path: &str) -> Seen {
+        Seen::of(self.client.get(format!("{}{path}", self.app.url)).send().await.unwrap()).await
+    }
+
+    async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Seen {
+        let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let request = self.client.post(format!("{}{path}", self.app.url)).body(form);
+        let request = request.header("content-type", "application/x-www-form-urlencoded");
+        Seen::of(request.send().await.unwrap()).await
+    }
+}
+
+impl Seen {
+    async fn of(response: reqwest::Response) -> Self {
+        let to = response.headers().get(LOCATION).map(|v| v.to_str().unwrap().to_owned());
+        Self { status: response.status().as_u16(), to, html: response.text().await.unwrap() }
+    }
+
+    fn has(&self, text: &str) -> bool {
+        self.html.contains(text)
+    }
+}
+
+#[tokio::test]
+async fn pages_carry_no_markup_from_outside_and_allow_no_other_script() {
+    let app = TestApp::start().await;
+    let id = app.page("<script>alert(1)</script>").await;
+    for path in ["/".to_owned(), format!("/incidents/{id}")] {
+        let response = reqwest::get(format!("{}{path}", app.url)).await.unwrap();
+        let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self'"), "{policy}");
+        assert!(!policy.contains("unsafe"), "{policy}");
+        assert_eq!(response.headers()[REFERRER_POLICY], "same-origin");
+        let page = response.text().await.unwrap();
+        assert!(page.contains("&lt;script&gt;alert(1)") && !page.contains("<script>"), "{page}");
+        assert!(!page.contains(" style=") && !page.contains(" onclick="), "nothing inline: {page}");
+        assert!(page.contains(&id) && page.contains("NOBODY"), "{page}");
+        assert!(page.contains("<title>(1) "), "the number of unacknowledged is in the title: {page}");
+    }
+}
+
+#[tokio::test]
+async fn every_file_that_a_page_names_is_there() {
+    let app = TestApp::start().await;
+    let page = app.get("/").await.1;
+    let named: Vec<_> = page.split('"').filter(|part| part.starts_with("/assets/")).collect();
+    assert!(named.len() >= 4, "{page}");
+    for path in named {
+        assert_eq!(app.get(path).await.0, 200, "{path}");
+    }
+    assert_eq!(app.get("/assets/0000000000000000/app.js").await.0, 404);
+}
+
+#[tokio::test]
+async fn an_empty_list_says_what_is_followed() {
+    let app = TestApp::start().await;
+    let (_, page) = app.get("/").await;
+    assert!(page.contains("<b>No incident.</b>") && page.contains("No run has been seen yet"), "{page}");
+    app.exporter.say(&crate::testing::step(1, "llama", 41)).await;
+    wait_for("the run", async || {
+        let page = app.get("/").await.1;
+        page.contains("1 run followed, last seen ").then_some(())
+    })
+    .await;
+    let (_, page) = app.get("/?run=other").await;
+    assert!(page.contains("No incident matches these filters"), "{page}");
+}
+
+#[tokio::test]
+async fn filters_are_in_the_url_and_wrong_ones_are_refused_with_a_page() {
+    let app = TestApp::start().await;
+    let id = app.page("llama").await;
+    let browser = Browser::of(&app);
+    for (query, shown) in [
+        ("", true),
+        ("?state=open&severity=page&run=llama", true),
+        ("?state=all&severity=&run=&node=&mine=", true),
+        ("?state=acknowledged", false),
+        ("?severity=ticket", false),
+        ("?run=other", false),
+        ("?page=2", false),
+    ] {
+        let seen = browser.get(&format!("/{query}")).await;
+        assert_eq!((seen.status, seen.has(&id)), (200, shown), "{query}: {}", seen.html);
+    }
+    for (query, part) in [
+        ("?severity=high", "must be page, ticket or info"),
+        ("?state=burning", "state: unknown variant"),
+        ("?page=0", "page: must be a number"),
+        ("?colour=red", "colour"),
+    ] {
+        let seen = browser.get(&format!("/{query}")).await;
+        assert!(
+            seen.status == 400 && seen.has(part) && seen.has("<!doctype html>"),
+            "{query}: {}",
+            seen.html
+        );
+    }
+    let seen = browser.get("/incidents/nonsense").await;
+    assert!(
+        seen.status == 404 && seen.has("there is no incident") && seen.has("class=\"banner\""),
+        "{}",
+        seen.html
+    );
+}
+
+#[tokio::test]
+async fn every_button_does_what_it_says_and_shows_the_new_state() {
+    let app = TestApp::start().await;
+    let id = app.page("llama").await;
+    let (browser, page) = (Browser::of(&app), format!("/incidents/{id}"));
+    let seen = browser.get(&page).await;
+    for button in ["Acknowledge", "Escalate", "Resolve", "Note"] {
+        assert!(seen.has(&format!(">{button}</button>")), "{button}: {}", seen.html);
+    }
+    for (action, fields, shows) in [
+        ("notes", &[("note", "the fan is loud"), ("by", "ann")][..], "the fan is loud"),
+        ("escalate", &[("by", "ann")], "NOBODY has it"),
+        ("ack", &[("by", "ann")], "<b>ann</b> has it"),
+        ("unack", &[("by", "ann")], "NOBODY has it"),
+        ("resolve", &[], "resolved by hand, still firing"),
+    ] {
+        let seen = browser.post(&format!("{page}/{action}"), fields).await;
+        assert_eq!((seen.status, seen.to.as_deref()), (303, Some(page.as_str())), "{action}: {}", seen.html);
+        let seen = browser.get(&page).await;
+        assert!(seen.has(shows), "{action}: {}", seen.html);
+    }
+    let detail = app.json(&format!("/api/v1{page}")).await;
+    assert_eq!((detail["state"].as_str(), detail["resolved_by"].as_str()), (Some("resolved"), Some("web")));
+
+    // What cannot be done is said above the incident, with the status of the API.
+    for (action, fields, status, part) in [
+        ("ack", &[][..], 409, "was resolved at 2"),
+        ("notes", &[("note", " ")], 400, "note: must be a line"),
+        ("explode", &[], 404, "has no button"),
+    ] {
+        let seen = browser.post(&format!("{page}/{action}"), fields).await;
+        assert_eq!(seen.status, status, "{action}");
+        assert!(seen.has(part) && seen.has("What happened"), "{action}: {}", seen.html);
+    }
+    assert_eq!(browser.post("/incidents/nonsense/ack", &[]).await.status, 404);
+}
+
+#[tokio::test]
+async fn several_are_acknowledged_at_once() {
+    let app = TestApp::start().await;
+    let first = app.page("llama").await;
+    app.exporter.say(&(crate::testing::step(3, "gpt", 7) + &crate::testing::rank_dead(4, "gpt", 1))).await;
+    let second = wait_for("the second incident", async || {
+        let list = app.json("/api/v1/incidents?run=gpt&state=open").await;
+        list["incidents"][0]["id"].as_str().map(str::to_owned)
+    })
+    .await;
+    let browser = Browser::of(&app);
+    let seen = browser.post("/incidents/ack", &[]).await;
+    assert!(seen.status == 400 && seen.has("choose at least one") && seen.has(&first), "{}", seen.html);
+    let chosen = [("id", first.as_str()), ("id", &second), ("by", "ann"), ("back", "/?severity=page")];
+    let seen = browser.post("/incidents/ack", &chosen).await;
+    assert_eq!((seen.status, seen.to.as_deref()), (303, Some("/?severity=page")));
+    let seen = browser.get("/?state=acknowledged").await;
+    assert!(seen.has(&first) && seen.has(&second) && seen.has("ann"), "{}", seen.html);
+    assert!(browser.get("/").await.has("<title>Incidents"), "nothing is unacknowledged");
+    // A form never leads to another site.
+    let elsewhere = [("one", first.as_str()), ("back", "//evil.example")];
+    assert_eq!(browser.post("/incidents/ack", &elsewhere).await.to.as_deref(), Some("/"));
+}
+
+#[tokio::test]
+async fn a_form_of_another_kind_or_size_is_refused() {
+    let app = TestApp::start().await;
+    let id = app.page("llama").await;
+    let path = format!("/incidents/{id}/ack");
+    let (status, page) = app.post(&path, "text/plain", "by=ann").await;
+    assert!(status == 415 && page.contains("send a form"), "{page}");
+    let long = format!("by={}", "x".repeat(super::form::MAX_FORM));
+    let (status, _) = app.post(&path, "application/x-www-form-urlencoded", &long).await;
+    assert_eq!(status, 413);
+}
