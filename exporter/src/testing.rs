@@ -1,6 +1,7 @@
 //! What the unit tests of several modules share.
 
 use std::cell::RefCell;
+use std::io::Write as _;
 
 use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind};
@@ -25,6 +26,16 @@ pub(crate) const OPTIONS: Options = Options {
     convention: Convention::Full,
     gpu: None,
 };
+
+/// Whether the test may act as other users. If not, `cargo verify` reports what was not tested: the
+/// line goes past the capture of the test runner.
+pub(crate) fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        let _ = writeln!(std::io::stderr().lock(), "!!! NOT TESTED: other users: this needs root");
+    }
+    root
+}
 
 pub(crate) fn hub() -> Hub {
     Hub::new(Parts {

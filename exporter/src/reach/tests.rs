@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
 use super::*;
+use crate::testing::is_root;
 
 const STRANGER: u32 = 4711;
 
@@ -15,10 +16,6 @@ fn view_of(user: u32, groups: &[u32], place: Option<Place>) -> View {
 
 fn us() -> u32 {
     rustix::process::geteuid().as_raw()
-}
-
-fn is_root() -> bool {
-    us() == 0
 }
 
 /// A directory that everybody may enter.

@@ -178,7 +178,13 @@ fn start(attack: &Attack, target: &Target, home: &Path) -> anyhow::Result<Daemon
     std::fs::copy(std::env::current_exe()?, &program)?;
     let mut act = command(&program);
     act.arg("act").arg(attack.name).arg(serde_json::to_string(target)?);
-    if attack.neighbour && rustix::process::geteuid().is_root() {
+    if attack.neighbour {
+        // As the exporter's own user it would be trusted, and attack nothing.
+        anyhow::ensure!(
+            rustix::process::geteuid().is_root(),
+            "{} needs root: it acts as another user",
+            attack.name
+        );
         act.uid(NOBODY).gid(NOBODY);
     }
     Daemon::spawn(attack.name, &mut act)

@@ -452,7 +452,7 @@ mod tests {
 
     /// Gives a page to another user, which only root can.
     fn give_away(shm: &Shm, name: &str) -> bool {
-        let is_root = rustix::process::geteuid().is_root();
+        let is_root = testing::is_root();
         let path = shm.0.path().join(DIR).join(name);
         is_root && std::os::unix::fs::lchown(path, Some(65_534), None).is_ok()
     }

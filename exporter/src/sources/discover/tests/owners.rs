@@ -9,12 +9,9 @@ use super::super::files::MAX_FILES;
 use super::*;
 use crate::reach::Refusal;
 use crate::source::{DROPPED, LAG, NOT_OWNER};
+use crate::testing::is_root;
 
 const SECRET: &str = "of nobody else";
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 /// Who trains.
 fn other() -> u32 {
