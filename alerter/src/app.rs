@@ -44,7 +44,6 @@ use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
 use crate::signed_paths;
 use crate::store::{Store, StoreError};
 use crate::watchdog::Watchdog;
-use crate::web;
 
 /// Outcomes of messages that may wait for the runtime.
 const QUEUE_FEEDBACK: usize = 256;
@@ -158,7 +157,8 @@ impl App {
         let runtime_task = tokio::spawn(runtime.run(runtime_stopping));
 
         let audit = AuditLog::new(store.clone(), config.file.audit.clone(), metrics.runtime.audit.clone());
-        let gate = Gate::new(config.keyring, audit.clone(), metrics.gate.clone());
+        let external_url = config.file.external_url.as_deref();
+        let gate = Gate::new(config.keyring, audit.clone(), metrics.gate.clone(), web.clone(), external_url);
         warn_if_open(addr, &config.file, web.as_ref());
         let limits = limits(&gate, &config.file, &mut registry);
         let bulkhead = Bulkhead::registered(&mut registry, PROGRAM);
@@ -166,10 +166,10 @@ impl App {
         let callbacks = Callbacks::new(store.clone(), handle.clone(), receivers, heard, audit.clone());
         start_sidelines(&callbacks, &outbox, &metrics, changed, &stopping);
         let api = Arc::new(Api::new(store.clone(), handle.clone(), ingest.table(), registry));
-        let pages = web::router(&api);
+        let pages = crate::web::router(&api, &gate, outbox.receivers());
         let router = bulkhead.before(api.router().merge(pages).merge(callbacks.router()));
         let (admin, reloads) = administer(&store, log);
-        let router = web::with_error_pages(gate.clone().protect(router.merge(admin.router())));
+        let router = crate::web::with_error_pages(gate.clone().protect(router.merge(admin.router())));
         let router = router.layer(DefaultBodyLimit::max(Limits::default().body_bytes));
         let server = tokio::spawn(serve::serve(listener, router, limits, web, stopping.clone()));
         tokio::spawn(prune(store.clone(), config.file.storage.retention, audit.clone(), stopping.clone()));
@@ -328,7 +328,8 @@ fn administer(store: &Store, log: LogControl) -> (Admin, mpsc::Receiver<ReloadRe
 /// Callbacks are signed, and a token admits beside the users of the web configuration.
 fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
     let (needed, gate) = (gate.clone(), gate.clone());
-    let pass = Some(Pass::new(move || needed.has_tokens(), move |headers| gate.knows(headers)));
+    let pass = Pass::new(move || needed.has_tokens(), move |headers| gate.knows(headers));
+    let pass = Some(pass.with_login(signed_paths::is_open, crate::web::login::instead));
     let hosts = Hosts::new(&file.web, file.external_url.as_deref());
     // Alerts come in the largest bodies; each other route has a smaller limit of its own.
     let body_bytes = MAX_ALERTS_BODY;

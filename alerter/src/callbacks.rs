@@ -12,7 +12,7 @@ mod pagerduty;
 mod people;
 mod proxy;
 mod signature;
-mod silencing;
+pub(crate) mod silencing;
 mod slack;
 mod socket;
 

@@ -62,7 +62,8 @@ pub struct File {
     pub web: WebHosts,
     /// The address of this alerter for people: links in messages lead there.
     pub external_url: Option<String>,
-    /// Runbooks are linked as `<runbook_url>/<kind>`.
+    /// Runbooks are linked as `<runbook_url>/<kind>`. Unless given, those that we serve below
+    /// `external_url`; without that, those of this project on the Internet.
     pub runbook_url: Option<String>,
     /// How long a condition must stay clear before its incident resolves.
     pub resolve_after: Span,
@@ -325,6 +326,9 @@ impl File {
     pub(crate) fn responder(&self) -> ResponderConfig {
         let defaults = ResponderConfig::default();
         let no_slash = |url: &String| url.trim_end_matches('/').to_owned();
+        // We serve them where people reach us.
+        let own = self.external_url.as_ref().map(|url| format!("{}/runbooks", no_slash(url)));
+        let own_runbooks = || own.unwrap_or(defaults.runbook_url);
         ResponderConfig {
             receivers: self.receivers.iter().map(|r| r.name.clone()).collect(),
             repeated_by: self.repeated_by(),
@@ -335,7 +339,7 @@ impl File {
             routes: self.routes.clone(),
             labels: self.labels.clone(),
             cost_per_gpu_hour: self.cost_per_gpu_hour,
-            runbook_url: self.runbook_url.as_ref().map_or(defaults.runbook_url, no_slash),
+            runbook_url: self.runbook_url.as_ref().map(no_slash).unwrap_or_else(own_runbooks),
             external_url: self.external_url.as_ref().map(no_slash),
             resolve_after: self.resolve_after,
             reopen_after: self.incidents.reopen_after,

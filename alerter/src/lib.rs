@@ -38,6 +38,7 @@ pub mod read_model;
 pub mod run_snapshot;
 pub mod runtime;
 mod signed_paths;
+mod simulation;
 pub mod store;
 pub mod templates;
 #[cfg(test)]

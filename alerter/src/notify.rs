@@ -17,6 +17,7 @@ mod secret;
 pub mod slack;
 pub mod stdout;
 pub(crate) mod text;
+pub(crate) mod trial;
 pub mod webhook;
 
 #[cfg(test)]

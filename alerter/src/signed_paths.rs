@@ -1,4 +1,5 @@
-//! Paths that need no token: requests that services sign, and files that pages load.
+//! Paths that need no token: requests that services sign, files that pages load, and the
+//! login.
 
 pub(crate) const SLACK: &str = "/slack/interactions";
 pub(crate) const PAGERDUTY: &str = "/pagerduty/webhook";
@@ -7,3 +8,12 @@ pub(crate) const ALL: &[&str] = &[SLACK, PAGERDUTY];
 
 /// What begins so is the same for everybody: style sheets, scripts and pictures of our own.
 pub(crate) const ASSETS: &str = "/assets/";
+
+/// Where people log in and out.
+pub(crate) const LOGIN: &str = "/login";
+pub(crate) const LOGOUT: &str = "/logout";
+
+/// Whether a request needs neither a token nor a session.
+pub(crate) fn is_open(path: &str) -> bool {
+    path == LOGIN || path.starts_with(ASSETS)
+}

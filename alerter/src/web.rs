@@ -12,6 +12,11 @@ mod format;
 mod incident;
 mod incidents;
 mod layout;
+pub(crate) mod login;
+mod oncall;
+mod receivers;
+mod runbooks;
+mod silences;
 #[cfg(test)]
 mod tests;
 
@@ -24,11 +29,15 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{get, post};
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
 
 use crate::access::Scope;
 use crate::api::Api;
-use crate::api::auth::{self, Caller};
+use crate::api::auth::{self, Caller, Gate};
 use crate::api::error::{ApiError, Reason, Shown};
+use crate::outbox::Receivers;
+use crate::signed_paths::{LOGIN, LOGOUT};
 
 pub(crate) use error_page::with_error_pages;
 
@@ -40,19 +49,38 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; st
      connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// Every page, under the scope that it needs.
-pub(crate) fn router(api: &Arc<Api>) -> Router {
-    let read = Router::new().route("/", get(incidents::show)).route("/incidents/{id}", get(incident::show));
+pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Receivers>) -> Router {
+    let read = Router::new()
+        .route("/", get(incidents::show))
+        .route("/incidents/{id}", get(incident::show))
+        .route("/oncall", get(oncall::show))
+        .route("/runbooks", get(runbooks::contents))
+        .route("/runbooks/{kind}", get(runbooks::show))
+        .route("/silences", get(silences::show))
+        .route("/silences/new", get(silences::form))
+        .route("/silences/preview", post(silences::try_out));
     let ack = Router::new()
         .route("/incidents/ack", post(incidents::acknowledge))
         .route("/incidents/{id}/{action}", post(incident::act));
-    let groups = [(Scope::Read, read), (Scope::Ack, ack)];
-    let groups = groups.map(|(scope, routes)| {
-        let gate =
-            move |caller: Caller, request: Request, next: Next| auth::require(scope, caller, request, next);
-        routes.route_layer(from_fn(gate))
-    });
-    let open = Router::new().route("/assets/{hash}/{name}", get(assets::serve));
-    groups.into_iter().fold(open, Router::merge).with_state(Arc::clone(api))
+    let silence = Router::new()
+        .route("/silences", post(silences::create))
+        .route("/silences/{id}/{action}", post(silences::act));
+    let groups = [(Scope::Read, read), (Scope::Ack, ack), (Scope::Silence, silence)];
+    let groups = groups.map(|(scope, routes)| routes.route_layer(from_fn(requiring(scope))));
+    let open = Router::new()
+        .route("/assets/{hash}/{name}", get(assets::serve))
+        .route(LOGIN, get(login::show).post(login::log_in))
+        .route(LOGOUT, post(login::log_out))
+        .with_state(gate.clone());
+    let pages = groups.into_iter().fold(Router::new(), Router::merge).with_state(Arc::clone(api));
+    pages.merge(receivers::router(api, receivers)).merge(open)
+}
+
+/// Refuses callers without the scope.
+fn requiring(
+    scope: Scope,
+) -> impl Fn(Caller, Request, Next) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static {
+    move |caller, request, next| Box::pin(auth::require(scope, caller, request, next))
 }
 
 /// A page that says itself why a request was refused, if one was: for the audit log.

@@ -26,7 +26,8 @@ use std::{fmt, io};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, Method, Uri};
+use axum::response::Response;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -156,6 +157,8 @@ pub struct BodyShare(#[expect(dead_code, reason = "it is held")] Arc<bodies::Sha
 pub struct Pass {
     needed: Arc<dyn Fn() -> bool + Send + Sync>,
     admits: Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>,
+    open: fn(&str) -> bool,
+    instead: fn(&Method, &Uri, &HeaderMap) -> Option<Response>,
 }
 
 /// In the extensions of a request: the user of the web configuration who makes it.
@@ -173,7 +176,19 @@ impl Pass {
         needed: impl Fn() -> bool + Send + Sync + 'static,
         admits: impl Fn(&HeaderMap) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self { needed: Arc::new(needed), admits: Arc::new(admits) }
+        let (open, instead) = (|_: &str| false, |_: &Method, _: &Uri, _: &HeaderMap| None);
+        Self { needed: Arc::new(needed), admits: Arc::new(admits), open, instead }
+    }
+
+    /// For a program in which people log in. `open` says which paths need no credential, so that
+    /// they can; `instead` what a request gets in place of a refusal, such as the way to the login.
+    #[must_use]
+    pub fn with_login(
+        self,
+        open: fn(&str) -> bool,
+        instead: fn(&Method, &Uri, &HeaderMap) -> Option<Response>,
+    ) -> Self {
+        Self { open, instead, ..self }
     }
 
     fn is_needed(&self) -> bool {

@@ -109,6 +109,23 @@ impl WebConfig {
         loaded.users.authorize(headers).await
     }
 
+    /// Whether users are listed.
+    pub fn has_users(&self) -> bool {
+        !self.0.current.load().users.is_empty()
+    }
+
+    /// Checks a name and a password, and returns what [`Self::mark`] does.
+    pub async fn verify(&self, name: &str, password: String) -> Option<[u8; 32]> {
+        let loaded = self.fresh();
+        if loaded.users.admits(name, password).await { loaded.users.mark(name) } else { None }
+    }
+
+    /// What identifies a user with the present password: another one once the password changes,
+    /// none once the user is gone.
+    pub fn mark(&self, name: &str) -> Option<[u8; 32]> {
+        self.fresh().users.mark(name)
+    }
+
     fn fresh(&self) -> Arc<Loaded> {
         let shared = &self.0;
         let mut seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);

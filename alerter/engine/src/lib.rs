@@ -192,6 +192,11 @@ impl Engine {
         self.feed_back();
     }
 
+    /// Takes over who is on call from another engine, calendars and all.
+    pub fn adopt_oncall(&mut self, oncall: &OnCall) {
+        self.responder.adopt_oncall(oncall);
+    }
+
     /// Opens the incident that the finding of a detector would open.
     pub fn dry_run(&mut self, now: Ts, what: &DryRun<'_>, out: &mut Vec<Effect>) {
         self.responder.dry_run(now, what, out);

@@ -302,6 +302,11 @@ impl Responder {
         }
     }
 
+    /// Takes over who is on call from another responder, calendars and all.
+    pub fn adopt_oncall(&mut self, oncall: &OnCall) {
+        *self.manager.dispatcher.oncall_mut() = oncall.clone();
+    }
+
     /// Who is on call when.
     pub fn oncall(&self) -> &Arc<OnCall> {
         self.manager.dispatcher.oncall()

@@ -47,7 +47,7 @@ impl Keyring {
         if let Some(same) = self.find(token.expose()) {
             return Err(same);
         }
-        self.keys.push(Key { hash: digest(token.expose()), grant: Arc::new(grant) });
+        self.keys.push(Key { hash: token_hash(token.expose()), grant: Arc::new(grant) });
         Ok(())
     }
 
@@ -63,10 +63,14 @@ impl Keyring {
     /// The grant of a token. Every key is compared in full, so that the time it takes reveals
     /// nothing about the keys.
     pub fn find(&self, token: &str) -> Option<Arc<Grant>> {
-        let given = digest(token);
+        self.find_hash(&token_hash(token))
+    }
+
+    /// The same by what [`token_hash`] makes of it.
+    pub(crate) fn find_hash(&self, given: &[u8; 32]) -> Option<Arc<Grant>> {
         let (mut at, mut found) = (0u32, Choice::from(0));
         for (i, key) in self.keys.iter().enumerate() {
-            let same = key.hash.ct_eq(&given);
+            let same = key.hash.ct_eq(given);
             at.conditional_assign(&(i as u32), same);
             found |= same;
         }
@@ -77,7 +81,7 @@ impl Keyring {
 
 /// Tokens have too many bits to be guessed from a fast hash; see the least length that the
 /// configuration demands.
-fn digest(token: &str) -> [u8; 32] {
+pub(crate) fn token_hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 

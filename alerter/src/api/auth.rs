@@ -7,11 +7,14 @@
 
 mod caller;
 mod gate;
+mod login;
 #[cfg(test)]
 mod tests;
 
 pub use caller::Caller;
 pub(crate) use gate::CLI_AGENT;
 pub use gate::Gate;
+pub(crate) use gate::MAX_FORM;
 pub(super) use gate::refusal;
 pub(crate) use gate::require;
+pub(crate) use login::Refused;

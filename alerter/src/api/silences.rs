@@ -207,30 +207,7 @@ pub(super) async fn preview(
     Sent(wish): Sent<PreviewWish>,
 ) -> Result<Json<PreviewView>> {
     let days = wish.days.unwrap_or(PREVIEW_DAYS);
-    if days > PREVIEW_DAYS_MAX {
-        return Err(ApiError::bad_request(format!("days: at most {PREVIEW_DAYS_MAX}, got {days}")));
-    }
-    if wish.matchers.is_empty() {
-        return Err(ApiError::bad_request("matchers: give at least one"));
-    }
-    let since = Ts(wall().0.saturating_sub(Span::secs(i64::from(days) * 86_400).0));
-    let filter = Filter { limit: Some(PREVIEW_INCIDENTS), ..Filter::default() };
-    let records = api.incidents(&caller, filter).await?;
-    let complete = records.len() < PREVIEW_INCIDENTS as usize
-        || records.last().is_some_and(|oldest| oldest.opened_at < since);
-    let matching = records.into_iter().filter(|r| r.resolved_at.is_none() || r.opened_at >= since);
-    let matching = matching.filter(|r| all_hold(&wish.matchers, &r.labels));
-    let (open, recent): (Vec<_>, Vec<_>) = matching.partition(|r| r.resolved_at.is_none());
-    let alerts = api.runtime.read_model.alerts(wall());
-    let seen = |l: &Labels| all_hold(&wish.matchers, l) && caller.sees(l);
-    let alerts: Vec<Labels> = alerts.iter().map(|f| f.alert.labels.to_labels()).filter(seen).collect();
-    Ok(Json(PreviewView {
-        open: open.into_iter().map(IncidentView::from).collect(),
-        recent: recent.into_iter().map(IncidentView::from).collect(),
-        alerts,
-        days,
-        complete,
-    }))
+    Ok(Json(api.preview(&caller, &wish.matchers, days).await?))
 }
 
 fn unknown(id: &str) -> ApiError {
@@ -238,6 +215,39 @@ fn unknown(id: &str) -> ApiError {
 }
 
 impl Api {
+    /// What a silence of these matchers would suppress now, and would have in the last `days`.
+    pub(crate) async fn preview(
+        &self,
+        caller: &Caller,
+        matchers: &[Matcher],
+        days: u32,
+    ) -> Result<PreviewView> {
+        if days > PREVIEW_DAYS_MAX {
+            return Err(ApiError::bad_request(format!("days: at most {PREVIEW_DAYS_MAX}, got {days}")));
+        }
+        if matchers.is_empty() {
+            return Err(ApiError::bad_request("matchers: give at least one"));
+        }
+        let since = Ts(wall().0.saturating_sub(Span::secs(i64::from(days) * 86_400).0));
+        let filter = Filter { limit: Some(PREVIEW_INCIDENTS), ..Filter::default() };
+        let records = self.incidents(caller, filter).await?;
+        let complete = records.len() < PREVIEW_INCIDENTS as usize
+            || records.last().is_some_and(|oldest| oldest.opened_at < since);
+        let matching = records.into_iter().filter(|r| r.resolved_at.is_none() || r.opened_at >= since);
+        let matching = matching.filter(|r| all_hold(matchers, &r.labels));
+        let (open, recent): (Vec<_>, Vec<_>) = matching.partition(|r| r.resolved_at.is_none());
+        let alerts = self.runtime.read_model.alerts(wall());
+        let seen = |l: &Labels| all_hold(matchers, l) && caller.sees(l);
+        let alerts: Vec<Labels> = alerts.iter().map(|f| f.alert.labels.to_labels()).filter(seen).collect();
+        Ok(PreviewView {
+            open: open.into_iter().map(IncidentView::from).collect(),
+            recent: recent.into_iter().map(IncidentView::from).collect(),
+            alerts,
+            days,
+            complete,
+        })
+    }
+
     /// Refuses matchers on labels that nothing has and that are nearly ones of ours: they would
     /// suppress nothing, or with `!=` everything. For other unknown labels it returns warnings,
     /// since a future alert or run may have them.
@@ -270,7 +280,7 @@ impl Api {
     }
 
     /// Creates a silence, and waits until it is durable; returns it with warnings.
-    pub(super) async fn silence(
+    pub(crate) async fn silence(
         &self,
         caller: &Caller,
         mut wanted: Wanted,
@@ -309,7 +319,7 @@ impl Api {
     }
 
     /// Ends a silence, and waits until that is durable.
-    pub(super) async fn expire(&self, caller: &Caller, id: &str) -> Result<Box<Silence>> {
+    pub(crate) async fn expire(&self, caller: &Caller, id: &str) -> Result<Box<Silence>> {
         let selector = self.own_silence(caller, id)?.selector();
         let entry = caller.audit("", "expire", id).saying(&selector);
         tracing::info!(id, by = entry.actor, "end a silence");
@@ -321,7 +331,7 @@ impl Api {
     }
 
     /// The silence of this id, if the caller may see it.
-    pub(super) fn own_silence(&self, caller: &Caller, id: &str) -> Result<Arc<Silence>> {
+    pub(crate) fn own_silence(&self, caller: &Caller, id: &str) -> Result<Arc<Silence>> {
         let found = self.runtime.read_model.silence(id).filter(|s| caller.may_silence(&s.matchers).is_ok());
         found.ok_or_else(|| unknown(id))
     }
@@ -342,7 +352,7 @@ impl Api {
     }
 
     /// Open incidents that somebody silenced: by the silence, the incident.
-    async fn quiet(&self) -> Result<Vec<(String, String)>> {
+    pub(crate) async fn quiet(&self) -> Result<Vec<(String, String)>> {
         let filter = Filter { unresolved: true, limit: Some(PREVIEW_INCIDENTS), ..Filter::default() };
         let open = self.store.incidents(&filter).await?;
         Ok(open.into_iter().filter_map(|r| Some((r.quiet?.by, r.id))).collect())

@@ -12,7 +12,7 @@ use stepwatch_respond::incident::{IncidentRecord, labels};
 
 /// Labels and their values. `None` if no label identifies the problem; `group_by` are the grouping
 /// labels of alerts.
-pub(super) fn selector(r: &IncidentRecord, group_by: &[String]) -> Option<Vec<(String, String)>> {
+pub(crate) fn selector(r: &IncidentRecord, group_by: &[String]) -> Option<Vec<(String, String)>> {
     let pair = |name: &str| {
         let value = r.labels.get(name).filter(|value| !value.is_empty())?;
         Some((name.to_owned(), value.clone()))

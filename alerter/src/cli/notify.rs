@@ -1,6 +1,5 @@
 //! `notify test`: only a page that is sent proves that a page would arrive.
 
-use core::time::Duration;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -8,19 +7,18 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use stepwatch_model::time::Ts;
-use stepwatch_respond::effect::{Action, Notification};
-use stepwatch_respond::message::{Fact, Link, Message, Status};
+use stepwatch_respond::effect::Notification;
+use stepwatch_respond::message::{Fact, Link, Message};
 
 use super::CliError;
 use super::incidents::{Format, json};
 use super::table::{Table, plain};
 use crate::clock::wall;
 use crate::config::Config;
-use crate::notify::{Attempt, FailureClass, Notifier, line, test_notification};
+use crate::notify::trial::{test_message, try_out};
+use crate::notify::{Notifier, line};
 use crate::templates::{Failed, Templates};
 
-/// Far beyond what a notifier gives itself.
-const PATIENCE: Duration = Duration::from_mins(1);
 /// How the title of a test begins.
 const TEST: &str = "TEST";
 const TITLE_MAX: usize = 150;
@@ -123,7 +121,7 @@ fn show(outcomes: &[Outcome<'_>], out: &mut dyn Write) -> std::io::Result<()> {
 /// A test message in the receiver's own words for an incident. Whatever a template makes of the
 /// title, it says that it is a test.
 fn worded(templates: &Templates, receiver: &str, now: Ts) -> (Notification, Vec<Failed>) {
-    let mut n = test_notification(receiver, &format!("test-{}", now.0), now);
+    let mut n = test_message(receiver, now);
     let failed = templates.dress(&mut n);
     if !n.message.title.starts_with(TEST) {
         n.message.title = line(&format!("{TEST}: {}", n.message.title), TITLE_MAX);
@@ -137,14 +135,7 @@ async fn try_one(
     first: Notification,
     failed: &[Failed],
 ) -> Result<Option<String>, String> {
-    let memory = send(notifier, &first, None).await?;
-    let looked = tokio::time::timeout(PATIENCE, notifier.look_back(&first)).await;
-    let doubt = looked.unwrap_or_else(|_| Err("it cannot be looked for in time".into())).err();
-    let last = resolution(first);
-    send(notifier, &last, memory.as_deref())
-        .await
-        .map(drop)
-        .map_err(|why| format!("delivered, but it could not be resolved and stays open there: {why}"))?;
+    let doubt = try_out(notifier, first).await?;
     match failed.first() {
         None => Ok(doubt),
         Some(f) => {
@@ -172,31 +163,5 @@ impl Says {
             writeln!(out, "  {}", plain(part))?;
         }
         Ok(())
-    }
-}
-
-fn resolution(mut n: Notification) -> Notification {
-    n.seq = 2;
-    n.action = Action::Resolve;
-    n.idem_key = format!("{}/{}/2", n.incident, n.receiver);
-    n.message.status = Status::Resolved;
-    n.message.reason = "the end of the test".into();
-    n
-}
-
-async fn send(
-    notifier: &dyn Notifier,
-    n: &Notification,
-    memory: Option<&str>,
-) -> Result<Option<String>, String> {
-    let attempt = Attempt { memory, ..Attempt::first(n) };
-    match tokio::time::timeout(PATIENCE, notifier.send(attempt)).await {
-        Err(_) => Err(format!("failed: no answer within {PATIENCE:?}")),
-        Ok(Ok(receipt)) => Ok(receipt.memory.or_else(|| memory.map(str::to_owned))),
-        Ok(Err(failure)) => Err(match failure.class {
-            FailureClass::Permanent => format!("refused: {}", failure.error),
-            FailureClass::Transient | FailureClass::Partly => format!("failed: {}", failure.error),
-            FailureClass::RateLimited { .. } => format!("rate limited: {}", failure.error),
-        }),
     }
 }

@@ -11,12 +11,11 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stepwatch_engine::{DryRun, Engine};
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
 use stepwatch_respond::config::{ResponderConfig, Route};
-use stepwatch_respond::effect::{Action, Effect, Input};
-use stepwatch_respond::oncall::{Moment, Zone};
+use stepwatch_respond::effect::{Action, Effect};
+use stepwatch_respond::oncall::{Moment, OnCall, Zone};
 use stepwatch_respond::route::{Router, STORE, Way};
 
 use super::CliError;
@@ -26,14 +25,11 @@ use crate::api::view::When;
 use crate::clock::wall;
 use crate::config::{Config, File};
 use crate::notify::ReceiverConfig;
+use crate::simulation::{Rehearsal, rehearse};
 use crate::templates::Failed;
 
-/// The name of the simulated person.
-const ANSWERS: &str = "simulation";
 /// How the engine calls the first route.
 const OUR_ROUTE: &str = "routes[0]";
-/// Deadlines gone through; a ladder of many repeats has an end.
-const MAX_ROUNDS: usize = 1000;
 
 #[derive(Debug, Args)]
 pub(super) struct SimulateArgs {
@@ -175,29 +171,23 @@ fn config(args: &SimulateArgs, file: &File) -> Result<ResponderConfig, CliError>
 
 fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> {
     let config = config(args, file)?;
-    let mut engine = Engine::new(config.clone());
-    let mut missing = Vec::new();
+    let (mut oncall, mut missing) = (OnCall::new(config.oncall.clone()), Vec::new());
     for s in &file.schedules {
-        match s.calendar_text() {
-            None => {}
-            Some(Ok(text)) => {
-                let input = Input::Calendar { schedule: &s.name, text: Some(&text) };
-                engine.handle(begin, input, &mut Vec::new());
-            }
-            Some(Err(why)) => missing.push(why),
-        }
+        let read = s.calendar_text().map(|text| oncall.read_calendar(&s.name, &text?, begin));
+        missing.extend(read.and_then(Result::err));
     }
-    let what = DryRun {
+    let what = Rehearsal {
         run: &args.run,
         node: args.node.as_deref(),
         kind: args.kind,
         severity: args.severity,
-        gpus: 1,
+        begin,
+        ack: args.ack_after.map(|after| begin + after),
+        lasts: args.lasts,
     };
     let templates = file.templates(&mut Vec::new());
-    let mut effects = Vec::new();
     let mut entries = Vec::new();
-    let mut keep = |at: Ts, effects: &mut Vec<Effect>| {
+    let keep = |at: Ts, effects: &mut Vec<Effect>| {
         for mut effect in effects.drain(..) {
             if let Effect::Notify(n) = &mut effect {
                 let failed = templates.dress(n);
@@ -210,22 +200,7 @@ fn live(args: &SimulateArgs, file: &File, begin: Ts) -> Result<Story, CliError> 
             entries.extend(Entry::from_effect(at, begin, effect, file));
         }
     };
-    engine.dry_run(begin, &what, &mut effects);
-    keep(begin, &mut effects);
-    let mut ack = args.ack_after.map(|after| begin + after);
-    let end = begin + args.lasts;
-    for _ in 0..MAX_ROUNDS {
-        let due = engine.next_deadline().map(|(at, _)| at);
-        let Some(at) = due.into_iter().chain(ack).min().filter(|at| *at <= end) else { break };
-        if ack.take_if(|ack| *ack <= at).is_some() {
-            let incident = engine.open_incidents().next().map(|r| r.id.clone());
-            if let Some(incident) = &incident {
-                engine.handle(at, Input::Ack { incident, by: ANSWERS }, &mut effects);
-            }
-        }
-        engine.tick(at, &mut effects);
-        keep(at, &mut effects);
-    }
+    rehearse(&config, &oncall, &what, keep);
     count_rings(file, &mut entries);
     if let Some(policy) = &args.policy {
         entries.iter_mut().for_each(|entry| entry.by_policy(policy));

@@ -8,6 +8,7 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 
+use super::login;
 use crate::api::error::{Reason, Shown};
 use crate::signed_paths;
 
@@ -24,9 +25,14 @@ pub(crate) fn with_error_pages(router: Router) -> Router {
 }
 
 async fn dress(request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let of_people = is_page(path);
+    let of_people = is_page(request.uri().path());
+    let login = login::instead(request.method(), request.uri(), request.headers());
     let response = next.run(request).await;
+    if response.status() == StatusCode::UNAUTHORIZED
+        && let Some(login) = login
+    {
+        return login;
+    }
     let failed = response.status().is_client_error() || response.status().is_server_error();
     let shown = response.extensions().get::<Shown>().is_some();
     match response.extensions().get::<Reason>().cloned() {

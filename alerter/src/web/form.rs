@@ -7,11 +7,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use url::form_urlencoded;
 
-use crate::api::auth::Caller;
+use crate::api::auth::{Caller, MAX_FORM};
 use crate::api::error::ApiError;
 
-/// Bytes of a form: a comment of a silence is the longest field.
-pub(crate) const MAX_FORM: usize = 64 << 10;
 const FORM: &str = "application/x-www-form-urlencoded";
 /// Where a browser keeps the name of somebody who needs no token.
 const NAME: &str = "stepwatch-name";

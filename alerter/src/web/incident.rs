@@ -121,6 +121,7 @@ struct Page {
     links: Vec<LinkView>,
     over: bool,
     may_answer: bool,
+    may_silence: bool,
 }
 
 /// `GET /incidents/{id}`
@@ -226,6 +227,7 @@ impl Page {
             labels: record.labels.clone().into_iter().collect(),
             links: links.filter(web).collect(),
             over,
+            may_silence: caller.scopes().has(Scope::Silence),
             may_answer: caller.scopes().has(Scope::Ack),
             row: Row::from_record(api, caller, record, now),
         }

@@ -311,7 +311,12 @@ impl Wanted {
 impl Row {
     pub(super) fn from_record(api: &Api, caller: &Caller, record: IncidentRecord, now: Ts) -> Self {
         let cost = cost_so_far(api, &record, now).map(money);
-        let view = IncidentView::from(record);
+        let row = Self::from_view(caller, IncidentView::from(record), now);
+        Self { cost: cost.filter(|_| row.state != "resolved"), ..row }
+    }
+
+    /// The same without its cost.
+    pub(super) fn from_view(caller: &Caller, view: IncidentView, now: Ts) -> Self {
         let over = view.state == IncidentState::Resolved;
         Self {
             severity: view.severity.as_str(),
@@ -334,7 +339,7 @@ impl Row {
             owner: view.acked_by.clone(),
             quiet: view.quiet.as_ref().map(|quiet| quiet.words.clone()),
             next: view.next_escalation_at.filter(|_| !over).map(|at| until(now, at.0)),
-            cost: cost.filter(|_| !over),
+            cost: None,
             can_ack: view.state == IncidentState::Open && caller.scopes().has(Scope::Ack),
             id: view.id,
             title: view.title,

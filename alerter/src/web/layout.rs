@@ -16,6 +16,10 @@ use crate::store::Filter;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Incidents,
+    Silences,
+    OnCall,
+    Receivers,
+    Runbooks,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +30,13 @@ pub(super) struct Tab {
 }
 
 /// One line for each page of the navigation, in its order.
-const TABS: &[Tab] = &[Tab { place: Place::Incidents, href: "/", label: "Incidents" }];
+const TABS: &[Tab] = &[
+    Tab { place: Place::Incidents, href: "/", label: "Incidents" },
+    Tab { place: Place::Silences, href: "/silences", label: "Silences" },
+    Tab { place: Place::OnCall, href: "/oncall", label: "On call" },
+    Tab { place: Place::Receivers, href: "/receivers", label: "Receivers" },
+    Tab { place: Place::Runbooks, href: "/runbooks", label: "Runbooks" },
+];
 
 /// Who is on call by one schedule; nobody if `users` is empty.
 #[derive(Debug, Clone)]
@@ -91,7 +101,7 @@ impl Frame {
             at: clock(now),
             who: caller.actor(),
             name: caller.actor().is_none().then(String::new),
-            csrf: None,
+            csrf: caller.csrf(),
             store_refuses: view.store_refuses,
             alarm: None,
             version: stepwatch_kit::build_info::VERSION,

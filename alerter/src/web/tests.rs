@@ -1,6 +1,12 @@
 //! The pages as a browser without a script gets them, from the whole service.
 
-use reqwest::header::{CONTENT_SECURITY_POLICY, LOCATION, REFERRER_POLICY};
+mod others;
+mod session;
+mod silences;
+
+use reqwest::header::{
+    ACCEPT, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, LOCATION, REFERRER_POLICY, SET_COOKIE,
+};
 use reqwest::redirect::Policy;
 
 use crate::testing::{TestApp, wait_for};
@@ -9,39 +15,46 @@ use crate::testing::{TestApp, wait_for};
 struct Browser<'a> {
     app: &'a TestApp,
     client: reqwest::Client,
+    /// The name and the value of its session's cookie.
+    session: Option<String>,
 }
 
 #[derive(Debug)]
 struct Seen {
     status: u16,
     to: Option<String>,
+    cookie: Option<String>,
     html: String,
 }
 
 impl<'a> Browser<'a> {
     fn of(app: &'a TestApp) -> Self {
         let client = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
-        Self { app, client }
+        Self { app, client, session: None }
     }
 
     async fn get(&self, path: &str) -> Seen {
-        Seen::of(self.client.get(format!("{}{path}", self.app.url)).send().await.unwrap()).await
+        self.send(self.client.get(format!("{}{path}", self.app.url)).header(ACCEPT, "text/html")).await
     }
 
     async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Seen {
         let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
         let request = self.client.post(format!("{}{path}", self.app.url)).body(form);
-        let request = request.header("content-type", "application/x-www-form-urlencoded");
-        Seen::of(request.send().await.unwrap()).await
+        self.send(request.header(CONTENT_TYPE, "application/x-www-form-urlencoded")).await
+    }
+
+    async fn send(&self, mut request: reqwest::RequestBuilder) -> Seen {
+        if let Some(session) = &self.session {
+            request = request.header(COOKIE, session);
+        }
+        let response = request.send().await.unwrap();
+        let text = |name| Some(response.headers().get(name)?.to_str().unwrap().to_owned());
+        let (to, cookie) = (text(LOCATION), text(SET_COOKIE));
+        Seen { status: response.status().as_u16(), to, cookie, html: response.text().await.unwrap() }
     }
 }
 
 impl Seen {
-    async fn of(response: reqwest::Response) -> Self {
-        let to = response.headers().get(LOCATION).map(|v| v.to_str().unwrap().to_owned());
-        Self { status: response.status().as_u16(), to, html: response.text().await.unwrap() }
-    }
-
     fn has(&self, text: &str) -> bool {
         self.html.contains(text)
     }
@@ -136,7 +149,7 @@ async fn every_button_does_what_it_says_and_shows_the_new_state() {
     let id = app.page("llama").await;
     let (browser, page) = (Browser::of(&app), format!("/incidents/{id}"));
     let seen = browser.get(&page).await;
-    for button in ["Acknowledge", "Escalate", "Resolve", "Note"] {
+    for button in ["Acknowledge", "Escalate", "Resolve", "Silence", "Note"] {
         assert!(seen.has(&format!(">{button}</button>")), "{button}: {}", seen.html);
     }
     for (action, fields, shows) in [
@@ -198,7 +211,7 @@ async fn a_form_of_another_kind_or_size_is_refused() {
     let path = format!("/incidents/{id}/ack");
     let (status, page) = app.post(&path, "text/plain", "by=ann").await;
     assert!(status == 415 && page.contains("send a form"), "{page}");
-    let long = format!("by={}", "x".repeat(super::form::MAX_FORM));
+    let long = format!("by={}", "x".repeat(crate::api::auth::MAX_FORM));
     let (status, _) = app.post(&path, "application/x-www-form-urlencoded", &long).await;
     assert_eq!(status, 413);
 }

@@ -326,10 +326,16 @@ async fn route(
     let mut user = None;
     // A token is looked at first: it costs no bcrypt.
     let mut authenticated = server.limits.pass.as_ref().is_some_and(|pass| pass.admits(request.headers()));
-    if let Some(web) = server.web.as_ref().filter(|_| !probe && !signed && !authenticated) {
+    let open = server.limits.pass.as_ref().is_some_and(|pass| (pass.open)(path));
+    if let Some(web) = server.web.as_ref().filter(|_| !probe && !signed && !open && !authenticated) {
         match web.authorize(request.headers()).await {
             Ok(known) => user = known,
-            Err(denied) => return closing(denied),
+            Err(denied) => {
+                let pass = server.limits.pass.as_ref();
+                let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+                let instead = pass.and_then(|pass| (pass.instead)(method, uri, headers));
+                return closing(instead.unwrap_or(denied));
+            }
         }
         authenticated = web.authenticates();
     }

@@ -93,7 +93,13 @@ impl Users {
         if self.admits(&user, password).await { Ok(Some(user)) } else { Err(denied()) }
     }
 
-    async fn admits(&self, user: &str, password: String) -> bool {
+    /// A digest of the hash of the user's password. It is for memory alone.
+    pub(super) fn mark(&self, user: &str) -> Option<[u8; 32]> {
+        self.hashes.get(user).map(|hash| Sha256::digest(hash.0.as_bytes()).into())
+    }
+
+    /// Whether the password is the user's.
+    pub(super) async fn admits(&self, user: &str, password: String) -> bool {
         let (hash, known) = match self.hashes.get(user) {
             Some(hash) => (hash, true),
             None => match self.hashes.values().nth(self.decoy_index(user)) {

@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use stepwatch_respond::matcher::{Labels, Matcher};
 
+use crate::access::sessions::SessionId;
 use crate::access::{Grant, Scope, Scopes, TokenScope};
 use crate::api::error::ApiError;
 use crate::audit::{Door, Entry};
@@ -23,12 +24,14 @@ pub struct Caller {
     who: Who,
     door: Door,
     remote: Option<IpAddr>,
+    /// Of a browser that is logged in.
+    session: Option<Arc<SessionId>>,
     /// An entry of the audit log is written in the transaction of the request itself.
     audited: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Who {
+pub(crate) enum Who {
     /// No tokens are configured.
     Anybody,
     /// Of the web configuration.
@@ -40,7 +43,20 @@ pub(super) enum Who {
 
 impl Caller {
     pub(super) fn new(who: Who, door: Door, remote: Option<IpAddr>) -> Self {
-        Self { who, door, remote, audited: Arc::default() }
+        Self { who, door, remote, session: None, audited: Arc::default() }
+    }
+
+    pub(super) fn in_session(self, id: SessionId) -> Self {
+        Self { session: Some(Arc::new(id)), ..self }
+    }
+
+    pub(super) fn session(&self) -> Option<&SessionId> {
+        self.session.as_deref()
+    }
+
+    /// What forms of the caller's session carry; `None` of a caller without one.
+    pub(crate) fn csrf(&self) -> Option<String> {
+        self.session().map(SessionId::csrf)
     }
 
     /// A service that reports over a connection that the alerter opened.
@@ -118,7 +134,7 @@ impl Caller {
     }
 
     /// Whether everything that a silence of these matchers can match is within the caller's limits.
-    pub(in crate::api) fn may_silence(&self, matchers: &[Matcher]) -> Result<(), ApiError> {
+    pub(crate) fn may_silence(&self, matchers: &[Matcher]) -> Result<(), ApiError> {
         self.token_scope().map_or(Ok(()), |scope| scope.holds(matchers).map_err(forbidden))
     }
 

@@ -10,14 +10,17 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::header::{CACHE_CONTROL, USER_AGENT, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, USER_AGENT, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Json, Response};
 use stepwatch_kit::admin::PROBES;
 use stepwatch_kit::serve::WebUser;
+use stepwatch_kit::web_config::WebConfig;
 
 use super::caller::{Caller, Who};
+use super::login::Reached;
+use crate::access::sessions::{Credential, SessionId, Sessions};
 use crate::access::{Keyring, Scope, presented};
 use crate::api::error::{ApiError, Reason};
 use crate::audit::{AuditLog, Door, Entry, Outcome};
@@ -28,10 +31,18 @@ use crate::{api, signed_paths};
 pub(crate) const CLI_AGENT: &str = concat!("stepwatch-alerter-cli/", env!("CARGO_PKG_VERSION"));
 const CLI_NAME: &str = "stepwatch-alerter-cli/";
 
+/// Where a request of a session says that it comes from one of our pages.
+const CSRF_HEADER: &str = "x-csrf-token";
+const CSRF_FIELD: &str = "csrf";
+const FORM: &str = "application/x-www-form-urlencoded";
+/// Bytes of a form: a comment of a silence is the longest field.
+pub(crate) const MAX_FORM: usize = 64 << 10;
+
+const LOGINS: &[&str] = &[signed_paths::LOGIN, signed_paths::LOGOUT];
 const OPERATING: &str = "/-/";
 const ALERTS: &str = "/api/v2/alerts";
-/// A read-only request that has a body.
-const PREVIEW: &str = "/api/v1/silences/preview";
+/// Read-only requests that have a body.
+const PREVIEWS: &[&str] = &["/api/v1/silences/preview", "/silences/preview"];
 
 /// Clones share it.
 #[derive(Debug, Clone)]
@@ -42,19 +53,51 @@ struct Inner {
     keys: ArcSwap<Keyring>,
     audit: AuditLog,
     metrics: GateMetrics,
+    sessions: Sessions,
+    reached: Reached,
 }
 
 impl Gate {
-    pub fn new(keys: Keyring, audit: AuditLog, metrics: GateMetrics) -> Self {
-        Self(Arc::new(Inner { keys: ArcSwap::from_pointee(keys), audit, metrics }))
+    /// `web` has the users, and with `external_url` it says whether browsers come by HTTPS.
+    pub fn new(
+        keys: Keyring,
+        audit: AuditLog,
+        metrics: GateMetrics,
+        web: Option<WebConfig>,
+        external_url: Option<&str>,
+    ) -> Self {
+        let (keys, reached) = (ArcSwap::from_pointee(keys), Reached::new(web, external_url));
+        Self(Arc::new(Inner { keys, audit, metrics, sessions: Sessions::default(), reached }))
     }
 
-    /// Replaces the tokens; tokens that are gone are refused from now on, on open connections too.
+    pub(super) fn keys(&self) -> arc_swap::Guard<Arc<Keyring>> {
+        self.0.keys.load()
+    }
+
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.0.sessions
+    }
+
+    pub(super) fn reached(&self) -> &Reached {
+        &self.0.reached
+    }
+
+    pub(super) fn count_refused(&self, reason: &'static str) {
+        self.0.metrics.refused(reason);
+    }
+
+    /// Replaces the tokens; tokens that are gone are refused from now on, on open connections and
+    /// in sessions too.
     pub fn replace(&self, keys: Keyring) {
         let inner = &self.0;
         for grant in inner.keys.load().grants().filter(|old| !keys.grants().any(|new| new.name == old.name)) {
             inner.metrics.forget(&grant.name);
         }
+        let keeps = |of: &Credential| match of {
+            Credential::Token(hash) => keys.find_hash(hash).is_some(),
+            Credential::User { .. } => true,
+        };
+        inner.sessions.retain(keeps);
         inner.keys.store(Arc::new(keys));
     }
 
@@ -63,9 +106,10 @@ impl Gate {
         !self.0.keys.load().is_empty()
     }
 
-    /// Whether a request has a valid token.
+    /// Whether a request has a valid token, or is of a session.
     pub fn knows(&self, headers: &HeaderMap) -> bool {
         presented(headers).is_some_and(|token| self.0.keys.load().find(&token).is_some())
+            || (!headers.contains_key(AUTHORIZATION) && self.session_of(headers).is_some())
     }
 
     /// Puts everything behind the gate.
@@ -74,17 +118,28 @@ impl Gate {
     }
 
     /// `None` if the caller is not let in.
-    fn identify(&self, request: &Request) -> Option<Who> {
+    fn identify(&self, request: &Request) -> Option<(Who, Option<SessionId>)> {
         if let Some(WebUser(name)) = request.extensions().get() {
-            return Some(Who::User(name.clone()));
+            return Some((Who::User(name.clone()), None));
+        }
+        let headers = request.headers();
+        // What a request shows on purpose goes before what its browser adds.
+        if !headers.contains_key(AUTHORIZATION)
+            && let Some((id, who)) = self.session_of(headers)
+        {
+            if let Who::Token(grant) = &who {
+                self.0.metrics.used(&grant.name);
+            }
+            return Some((who, Some(id)));
         }
         let keys = self.0.keys.load();
-        if keys.is_empty() {
-            return Some(Who::Anybody);
+        // Users were asked for a password before this, unless by a session that has just ended.
+        if keys.is_empty() && !self.reached().has_users() {
+            return Some((Who::Anybody, None));
         }
-        let grant = keys.find(&presented(request.headers())?)?;
+        let grant = keys.find(&presented(headers)?)?;
         self.0.metrics.used(&grant.name);
-        Some(Who::Token(grant))
+        Some((Who::Token(grant), None))
     }
 
     fn admit(
@@ -96,11 +151,11 @@ impl Gate {
         let path = request.uri().path();
         let caller = |who| Caller::new(who, door, remote);
         // The handlers of signed paths check a signature instead.
-        let open = PROBES.contains(&path) || path.starts_with(signed_paths::ASSETS);
+        let open = PROBES.contains(&path) || signed_paths::is_open(path);
         if open || signed_paths::ALL.contains(&path) {
             return Ok(caller(Who::Anybody));
         }
-        let Some(who) = self.identify(request) else {
+        let Some((who, session)) = self.identify(request) else {
             self.0.metrics.refused("unknown");
             let what = if presented(request.headers()).is_some() {
                 "that token is not known"
@@ -111,7 +166,7 @@ impl Gate {
                 format!("{what}: send `Authorization: Bearer TOKEN`, or the token as the password of Basic");
             return Err((caller(Who::Nobody), ApiError { status: StatusCode::UNAUTHORIZED, message }));
         };
-        let caller = caller(who);
+        let caller = session.into_iter().fold(caller(who), Caller::in_session);
         // These are not ours to declare.
         let needed = path.starts_with(OPERATING).then(|| caller.require(Scope::Admin));
         match needed.transpose() {
@@ -129,11 +184,11 @@ impl Gate {
         // A form that is answered leads on to a page.
         let success = status.is_success() || status.is_redirection();
         let quiet = success && (path == ALERTS || signed_paths::ALL.contains(&path));
-        if !changes(method) || path == PREVIEW || quiet || caller.is_audited() {
+        if !changes(method) || PREVIEWS.contains(&path) || quiet || caller.is_audited() {
             return None;
         }
         let outcome = match status {
-            _ if success && path.starts_with(OPERATING) => Outcome::Done,
+            _ if success && (path.starts_with(OPERATING) || LOGINS.contains(&path)) => Outcome::Done,
             _ if success => Outcome::Unchanged,
             status if status.is_client_error() => Outcome::Refused,
             _ => Outcome::Failed,
@@ -148,22 +203,54 @@ impl Gate {
     }
 }
 
-async fn pass(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let remote = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
     let (method, uri) = (request.method().clone(), request.uri().clone());
     let door = door(uri.path(), request.headers());
     let admitted = gate.admit(&request, door, remote);
     let (caller, response) = match admitted {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller.clone());
-            (caller, next.run(request).await)
-        }
+        Ok(caller) => match ours(&caller, request).await {
+            Ok(mut request) => {
+                request.extensions_mut().insert(caller.clone());
+                (caller, next.run(request).await)
+            }
+            Err(forged) => (caller, refusal(uri.path(), forged)),
+        },
         Err((caller, refused)) => (caller, refusal(uri.path(), refused)),
     };
     if let Some(entry) = gate.entry(&caller, &method, &uri, &response) {
         gate.0.audit.write(entry).await;
     }
     response
+}
+
+/// A request of a session that changes something must come from one of our own pages: it has what
+/// only these know, in a header or, where a form is sent, in a field of it.
+async fn ours(caller: &Caller, request: Request) -> Result<Request, ApiError> {
+    let Some(session) = caller.session().filter(|_| changes(request.method())) else { return Ok(request) };
+    let forged = || ApiError {
+        status: StatusCode::FORBIDDEN,
+        message: "this was not sent by a page of your session (X-CSRF-Token): load the page again".into(),
+    };
+    if let Some(shown) = request.headers().get(CSRF_HEADER) {
+        let made = shown.to_str().is_ok_and(|csrf| session.made(csrf));
+        return if made { Ok(request) } else { Err(forged()) };
+    }
+    let content_type = request.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    if request.uri().path().starts_with("/api/") || !content_type.starts_with(FORM) {
+        return Err(forged());
+    }
+    let (parts, body) = request.into_parts();
+    let too_large = |_| ApiError {
+        status: StatusCode::PAYLOAD_TOO_LARGE,
+        message: format!("a form has at most {MAX_FORM} bytes, and arrives in time"),
+    };
+    let body = axum::body::to_bytes(body, MAX_FORM).await.map_err(too_large)?;
+    let mut fields = url::form_urlencoded::parse(&body);
+    if !fields.any(|(name, value)| name == CSRF_FIELD && session.made(&value)) {
+        return Err(forged());
+    }
+    Ok(Request::from_parts(parts, body.into()))
 }
 
 /// Refuses callers without the scope, for the routes that are declared under it.
@@ -227,6 +314,8 @@ fn action(method: &Method, path: &str) -> &'static str {
         (_, "alerts") => "alerts",
         (_, "reload") => "reload",
         (_, "log-level") => "log-level",
+        (_, "login") => "login",
+        (_, "logout") => "logout",
         (&Method::POST, "silences") => "silence",
         (&Method::DELETE, _) => "expire",
         _ if signed_paths::ALL.contains(&path) => "callback",

@@ -1,0 +1,21 @@
+//! Lists the runbooks of `docs/runbooks/`, so that the program has each of them inside.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+fn main() -> io::Result<()> {
+    let manifest = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
+    let folder = manifest.join("../docs/runbooks");
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let mut pages = fs::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    pages.sort();
+    let mut list = String::from("&[\n");
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|e| e == "md")) {
+        let name = page.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let path = page.canonicalize()?;
+        list += &format!("    ({name:?}, include_str!({path:?})),\n");
+    }
+    list += "]\n";
+    let out = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default();
+    fs::write(Path::new(&out).join("runbooks.rs"), list)
+}

@@ -1,0 +1,260 @@
+//! Sessions of people in a browser: a random value in a cookie there, its hash here.
+//!
+//! A session is as good as what it was begun with: it names the token or the user by a hash, and
+//! whoever asks checks on every request that this still exists. They are in memory alone, so a
+//! restart ends them all.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sha2::{Digest as _, Sha256};
+use stepwatch_model::time::{Span, Ts};
+use subtle::ConstantTimeEq as _;
+
+/// How long a session is kept that is not used, and one that is.
+const IDLE: Span = Span::secs(7 * 86_400);
+const LONGEST: Span = Span::secs(30 * 86_400);
+/// Sessions at once; a further one ends the one that was used longest ago.
+const MAX_SESSIONS: usize = 10_000;
+/// Random bytes of a session.
+const BYTES: usize = 32;
+
+/// Refused logins from one address within [`WITHIN`]; after these none is looked at.
+const MAX_REFUSED: u32 = 10;
+const WITHIN: Span = Span::secs(60);
+/// Addresses whose refused logins are remembered; with more, the oldest are forgotten.
+const MAX_ADDRESSES: usize = 4096;
+
+type Hash = [u8; 32];
+
+/// What a session was begun with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Credential {
+    /// A token, by its hash.
+    Token(Hash),
+    /// A user of the web configuration, with what identifies the password.
+    User { name: String, mark: Hash },
+}
+
+/// The value of a cookie; whoever has it has the session.
+pub(crate) struct SessionId(String);
+
+#[derive(Debug, Default)]
+pub(crate) struct Sessions(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    begun: BTreeMap<Hash, Session>,
+    refused: BTreeMap<Option<IpAddr>, Refused>,
+}
+
+#[derive(Debug)]
+struct Session {
+    of: Credential,
+    begun: Ts,
+    used: Ts,
+}
+
+/// Refused logins from one address.
+#[derive(Debug, Clone, Copy)]
+struct Refused {
+    since: Ts,
+    count: u32,
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+impl SessionId {
+    /// The value that a cookie has; `None` if it cannot be one.
+    pub(crate) fn parse(value: &str) -> Option<Self> {
+        let hex = value.len() == 2 * BYTES && value.bytes().all(|b| b.is_ascii_hexdigit());
+        hex.then(|| Self(value.to_owned()))
+    }
+
+    /// For the cookie alone.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// What forms carry, so that no other site can make one. It reveals nothing of the session.
+    pub(crate) fn csrf(&self) -> String {
+        hex::encode(digest("csrf", &self.0))
+    }
+
+    /// Whether a form of this session was sent.
+    pub(crate) fn made(&self, csrf: &str) -> bool {
+        self.csrf().as_bytes().ct_eq(csrf.as_bytes()).into()
+    }
+
+    fn hash(&self) -> Hash {
+        digest("session", &self.0)
+    }
+}
+
+impl Sessions {
+    /// Begins a session, if the system has randomness.
+    pub(crate) fn begin(&self, of: Credential, now: Ts) -> Option<SessionId> {
+        let mut random = [0; BYTES];
+        getrandom::fill(&mut random).ok()?;
+        let id = SessionId(hex::encode(random));
+        let mut inner = self.inner();
+        inner.begun.retain(|_, session| session.lives(now));
+        if inner.begun.len() >= MAX_SESSIONS
+            && let Some(oldest) = inner.begun.iter().min_by_key(|(_, s)| s.used).map(|(hash, _)| *hash)
+        {
+            inner.begun.remove(&oldest);
+        }
+        inner.begun.insert(id.hash(), Session { of, begun: now, used: now });
+        Some(id)
+    }
+
+    /// What a session was begun with, if it has not ended. The lookup is by a hash, so its time
+    /// reveals nothing of the value.
+    pub(crate) fn find(&self, id: &SessionId, now: Ts) -> Option<Credential> {
+        let mut inner = self.inner();
+        let session = inner.begun.get_mut(&id.hash()).filter(|session| session.lives(now))?;
+        session.used = session.used.max(now);
+        Some(session.of.clone())
+    }
+
+    pub(crate) fn end(&self, id: &SessionId) {
+        self.inner().begun.remove(&id.hash());
+    }
+
+    /// Ends the sessions of which `keep` says so no more.
+    pub(crate) fn retain(&self, keep: impl Fn(&Credential) -> bool) {
+        self.inner().begun.retain(|_, session| keep(&session.of));
+    }
+
+    /// Whether a login from this address is looked at, or in how many seconds one is.
+    pub(crate) fn admits_login(&self, from: Option<IpAddr>, now: Ts) -> Result<(), i64> {
+        let inner = self.inner();
+        let refused = inner.refused.get(&from).filter(|r| r.count >= MAX_REFUSED && now - r.since < WITHIN);
+        refused.map_or(Ok(()), |r| Err((WITHIN.0 - (now - r.since).0.max(0)).max(1) / 1000 + 1))
+    }
+
+    pub(crate) fn refused_login(&self, from: Option<IpAddr>, now: Ts) {
+        let mut inner = self.inner();
+        if inner.refused.len() >= MAX_ADDRESSES && !inner.refused.contains_key(&from) {
+            inner.refused.retain(|_, r| now - r.since < WITHIN);
+            if let Some(oldest) = inner.refused.iter().min_by_key(|(_, r)| r.since).map(|(from, _)| *from)
+                && inner.refused.len() >= MAX_ADDRESSES
+            {
+                inner.refused.remove(&oldest);
+            }
+        }
+        let refused = inner.refused.entry(from).or_insert(Refused { since: now, count: 0 });
+        if now - refused.since >= WITHIN {
+            *refused = Refused { since: now, count: 0 };
+        }
+        refused.count += 1;
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    fn lives(&self, now: Ts) -> bool {
+        now - self.used < IDLE && now - self.begun < LONGEST
+    }
+}
+
+/// The purpose keeps the two hashes of one value apart.
+fn digest(purpose: &str, value: &str) -> Hash {
+    let mut digest = Sha256::new();
+    digest.update(b"stepwatch ");
+    digest.update(purpose);
+    digest.update(b"\0");
+    digest.update(value);
+    digest.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Ts = Ts(1_795_227_416_980);
+
+    fn user(name: &str) -> Credential {
+        Credential::User { name: name.into(), mark: [7; 32] }
+    }
+
+    #[test]
+    fn a_session_is_found_by_its_value_until_it_ends() {
+        let sessions = Sessions::default();
+        let id = sessions.begin(user("ann"), NOW).unwrap();
+        let other = sessions.begin(user("bob"), NOW).unwrap();
+        assert_ne!(id.expose(), other.expose());
+        let read = SessionId::parse(id.expose()).unwrap();
+        assert_eq!(sessions.find(&read, NOW), Some(user("ann")));
+        assert_eq!(sessions.find(&SessionId::parse(&"0".repeat(64)).unwrap(), NOW), None);
+        sessions.end(&id);
+        assert_eq!(sessions.find(&id, NOW), None);
+        assert_eq!(sessions.find(&other, NOW), Some(user("bob")));
+        sessions.retain(|of| *of != user("bob"));
+        assert_eq!(sessions.find(&other, NOW), None);
+        for bad in ["", "abc", &"g".repeat(64), &"0".repeat(65)] {
+            assert!(SessionId::parse(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn it_ends_when_nobody_uses_it_and_in_any_case_some_day() {
+        let sessions = Sessions::default();
+        let id = sessions.begin(user("ann"), NOW).unwrap();
+        let mut now = NOW;
+        while now - NOW < Span(LONGEST.0 - IDLE.0) {
+            now = now + Span(IDLE.0 - 1);
+            assert!(sessions.find(&id, now).is_some());
+        }
+        assert!(sessions.find(&id, NOW + LONGEST).is_none(), "however often it is used");
+        let id = sessions.begin(user("ann"), NOW).unwrap();
+        assert!(sessions.find(&id, NOW + IDLE).is_none());
+    }
+
+    #[test]
+    fn the_value_in_forms_is_of_one_session_and_reveals_none() {
+        let sessions = Sessions::default();
+        let [a, b] = [(); 2].map(|()| sessions.begin(user("ann"), NOW).unwrap());
+        assert!(a.made(&a.csrf()) && !a.made(&b.csrf()) && !a.made(""));
+        assert!(!a.csrf().contains(a.expose()));
+        assert_eq!(format!("{a:?}"), "<secret>");
+    }
+
+    #[test]
+    fn the_oldest_gives_way() {
+        let sessions = Sessions::default();
+        let first = sessions.begin(user("ann"), NOW).unwrap();
+        for i in 1..=MAX_SESSIONS {
+            sessions.begin(user("bob"), NOW + Span(i as i64)).unwrap();
+        }
+        assert!(sessions.find(&first, NOW + Span(1)).is_none());
+        assert_eq!(sessions.inner().begun.len(), MAX_SESSIONS);
+    }
+
+    #[test]
+    fn logins_that_are_refused_are_limited_by_address() {
+        let sessions = Sessions::default();
+        let from = |n: u8| Some(IpAddr::from([10, 0, 0, n]));
+        for _ in 0..MAX_REFUSED {
+            assert!(sessions.admits_login(from(1), NOW).is_ok());
+            sessions.refused_login(from(1), NOW);
+        }
+        assert_eq!(sessions.admits_login(from(1), NOW), Err(61));
+        assert_eq!(sessions.admits_login(from(1), NOW + Span::secs(59)), Err(2));
+        assert!(sessions.admits_login(from(2), NOW).is_ok(), "not of others");
+        assert!(sessions.admits_login(from(1), NOW + WITHIN).is_ok());
+        for n in 0..=MAX_ADDRESSES as u32 {
+            sessions.refused_login(Some(IpAddr::from(n.to_be_bytes())), NOW);
+        }
+        assert!(sessions.inner().refused.len() <= MAX_ADDRESSES);
+    }
+}

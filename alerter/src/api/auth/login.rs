@@ -1,0 +1,172 @@
+//! Sessions at the gate: a login begins one, a cookie names it, and it lasts no longer than the
+//! token or the user that it was begun with.
+
+use std::net::IpAddr;
+
+use axum::http::HeaderMap;
+use axum::http::header::{COOKIE, HOST};
+use stepwatch_kit::web_config::WebConfig;
+
+use super::caller::Who;
+use super::gate::Gate;
+use crate::access::sessions::{Credential, SessionId};
+use crate::access::token_hash;
+use crate::clock::wall;
+
+/// The name of the cookie. A browser takes the first only over HTTPS, and from this host alone.
+const SECURE_COOKIE: &str = "__Host-stepwatch";
+const PLAIN_COOKIE: &str = "stepwatch";
+
+/// Why a login begins no session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The name, the password or the token.
+    Wrong,
+    /// Too many were refused from this address: none is looked at for so many seconds.
+    TooOften(i64),
+    NoRandomness,
+}
+
+/// How browsers reach this program.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Reached {
+    pub(super) web: Option<WebConfig>,
+    /// The host, with its port, of an `external_url` of HTTPS: a proxy in front of us has the
+    /// certificate.
+    pub(super) https_host: Option<String>,
+}
+
+impl Reached {
+    pub(super) fn new(web: Option<WebConfig>, external_url: Option<&str>) -> Self {
+        let rest = external_url.and_then(|url| url.strip_prefix("https://"));
+        let https_host =
+            rest.and_then(|rest| rest.split(['/', '?', '#']).next()).map(str::to_ascii_lowercase);
+        Self { web, https_host }
+    }
+
+    /// Whether the browser of a request speaks HTTPS.
+    fn is_secure(&self, headers: &HeaderMap) -> bool {
+        let host = headers.get(HOST).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        self.web.as_ref().is_some_and(WebConfig::is_tls)
+            || self.https_host.as_ref().is_some_and(|https| https.eq_ignore_ascii_case(host))
+    }
+
+    fn cookie_name(&self, headers: &HeaderMap) -> &'static str {
+        if self.is_secure(headers) { SECURE_COOKIE } else { PLAIN_COOKIE }
+    }
+
+    pub(super) fn has_users(&self) -> bool {
+        self.web.as_ref().is_some_and(WebConfig::has_users)
+    }
+}
+
+impl Gate {
+    /// Whether there is anything to log in with.
+    pub(crate) fn takes_logins(&self) -> bool {
+        self.has_tokens() || self.reached().has_users()
+    }
+
+    /// Begins a session for a name and password of the web configuration, or for a token, which may
+    /// have any name beside it.
+    ///
+    /// # Errors
+    /// Neither is known, or too many logins were refused from this address.
+    pub(crate) async fn log_in(
+        &self,
+        name: &str,
+        secret: &str,
+        from: Option<IpAddr>,
+    ) -> Result<SessionId, Refused> {
+        let now = wall();
+        self.sessions().admits_login(from, now).map_err(Refused::TooOften)?;
+        let Some(credential) = self.credential(name, secret).await else {
+            self.sessions().refused_login(from, now);
+            self.count_refused("login");
+            return Err(Refused::Wrong);
+        };
+        tracing::info!(name, "a session begins");
+        self.sessions().begin(credential, now).ok_or(Refused::NoRandomness)
+    }
+
+    async fn credential(&self, name: &str, secret: &str) -> Option<Credential> {
+        if secret.is_empty() {
+            return None;
+        }
+        if self.keys().find(secret).is_some() {
+            return Some(Credential::Token(token_hash(secret)));
+        }
+        let web = self.reached().web.as_ref().filter(|web| web.has_users())?;
+        let mark = web.verify(name, secret.to_owned()).await?;
+        Some(Credential::User { name: name.to_owned(), mark })
+    }
+
+    /// The session of a request, and who has it; none if its token or user is gone.
+    pub(crate) fn session_of(&self, headers: &HeaderMap) -> Option<(SessionId, Who)> {
+        let id = SessionId::parse(cookie(headers, self.reached().cookie_name(headers))?)?;
+        let who = match self.sessions().find(&id, wall())? {
+            Credential::Token(hash) => self.keys().find_hash(&hash).map(Who::Token),
+            Credential::User { name, mark } => {
+                let known = self.reached().web.as_ref().and_then(|web| web.mark(&name));
+                (known == Some(mark)).then_some(Who::User(name))
+            }
+        };
+        if who.is_none() {
+            self.sessions().end(&id);
+        }
+        Some((id, who?))
+    }
+
+    pub(crate) fn log_out(&self, headers: &HeaderMap) {
+        if let Some((id, _)) = self.session_of(headers) {
+            self.sessions().end(&id);
+        }
+    }
+
+    /// What tells a browser its session, or to forget it.
+    pub(crate) fn cookie(&self, headers: &HeaderMap, id: Option<&SessionId>) -> String {
+        let name = self.reached().cookie_name(headers);
+        let secure = if name == SECURE_COOKIE { "; Secure" } else { "" };
+        let (value, age) = id.map_or(("", "; Max-Age=0"), |id| (id.expose(), ""));
+        format!("{name}={value}; Path=/{age}{secure}; HttpOnly; SameSite=Lax")
+    }
+}
+
+/// The value of a cookie; none where a request has two of the name.
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let lines = headers.get_all(COOKIE).iter().filter_map(|v| v.to_str().ok());
+    let mut found = lines
+        .flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter(|(key, _)| *key == name);
+    let (Some((_, value)), None) = (found.next(), found.next()) else { return None };
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cookie_of_https_is_told_by_the_name_that_people_use() {
+        let reached = Reached::new(None, Some("https://Stepwatch.example.org/sub"));
+        let by = |host: &str| {
+            let headers = HeaderMap::from_iter([(HOST, host.parse().unwrap())]);
+            reached.cookie_name(&headers)
+        };
+        assert_eq!(by("stepwatch.example.org"), SECURE_COOKIE);
+        for plain in ["stepwatch.example.org:9766", "127.0.0.1:9766", ""] {
+            assert_eq!(by(plain), PLAIN_COOKIE, "{plain}");
+        }
+        let reached = Reached::new(None, Some("http://stepwatch.example.org"));
+        assert_eq!(reached.https_host, None);
+    }
+
+    #[test]
+    fn two_cookies_of_a_name_are_none() {
+        let mut headers = HeaderMap::new();
+        headers.append(COOKIE, "stepwatch=a; x=b".parse().unwrap());
+        assert_eq!(cookie(&headers, "stepwatch"), Some("a"));
+        headers.append(COOKIE, "stepwatch=c".parse().unwrap());
+        assert_eq!(cookie(&headers, "stepwatch"), None);
+    }
+}

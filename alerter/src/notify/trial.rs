@@ -1,0 +1,61 @@
+//! A test message to one receiver, and its end: only a page that is sent proves that a page would
+//! arrive.
+
+use core::time::Duration;
+
+use stepwatch_model::time::Ts;
+use stepwatch_respond::effect::{Action, Notification};
+use stepwatch_respond::message::Status;
+
+use super::{Attempt, FailureClass, Notifier, test_notification};
+
+/// Far beyond what a notifier gives itself.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The test message to a receiver, in the built-in words.
+pub(crate) fn test_message(receiver: &str, now: Ts) -> Notification {
+    test_notification(receiver, &format!("test-{}", now.0), now)
+}
+
+/// Delivers the message and then its end, so that nothing stays open; returns a warning if the same
+/// message would be sent twice where the answer to it is lost.
+///
+/// # Errors
+/// Why it was not delivered, or not resolved.
+pub(crate) async fn try_out(notifier: &dyn Notifier, first: Notification) -> Result<Option<String>, String> {
+    let memory = send(notifier, &first, None).await?;
+    let looked = tokio::time::timeout(PATIENCE, notifier.look_back(&first)).await;
+    let doubt = looked.unwrap_or_else(|_| Err("it cannot be looked for in time".into())).err();
+    let last = resolution(first);
+    send(notifier, &last, memory.as_deref())
+        .await
+        .map(drop)
+        .map_err(|why| format!("delivered, but it could not be resolved and stays open there: {why}"))?;
+    Ok(doubt)
+}
+
+fn resolution(mut n: Notification) -> Notification {
+    n.seq = 2;
+    n.action = Action::Resolve;
+    n.idem_key = format!("{}/{}/2", n.incident, n.receiver);
+    n.message.status = Status::Resolved;
+    n.message.reason = "the end of the test".into();
+    n
+}
+
+async fn send(
+    notifier: &dyn Notifier,
+    n: &Notification,
+    memory: Option<&str>,
+) -> Result<Option<String>, String> {
+    let attempt = Attempt { memory, ..Attempt::first(n) };
+    match tokio::time::timeout(PATIENCE, notifier.send(attempt)).await {
+        Err(_) => Err(format!("failed: no answer within {PATIENCE:?}")),
+        Ok(Ok(receipt)) => Ok(receipt.memory.or_else(|| memory.map(str::to_owned))),
+        Ok(Err(failure)) => Err(match failure.class {
+            FailureClass::Permanent => format!("refused: {}", failure.error),
+            FailureClass::Transient | FailureClass::Partly => format!("failed: {}", failure.error),
+            FailureClass::RateLimited { .. } => format!("rate limited: {}", failure.error),
+        }),
+    }
+}

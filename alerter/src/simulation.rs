@@ -1,0 +1,57 @@
+//! An incident that does not exist goes through the engine that runs: its routes, conditions,
+//! schedules and timers, in virtual time. Nothing is sent. The command line and the web interface
+//! show what comes of it.
+
+use stepwatch_engine::{DryRun, Engine};
+use stepwatch_model::time::{Span, Ts};
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::config::ResponderConfig;
+use stepwatch_respond::effect::{Effect, Input};
+use stepwatch_respond::oncall::OnCall;
+
+/// The name of the simulated person.
+const ANSWERS: &str = "simulation";
+/// Deadlines gone through; a ladder of many repeats has an end.
+const MAX_ROUNDS: usize = 1000;
+
+/// What happens in the simulation.
+#[derive(Debug)]
+pub(crate) struct Rehearsal<'a> {
+    pub(crate) run: &'a str,
+    pub(crate) node: Option<&'a str>,
+    pub(crate) kind: Kind,
+    pub(crate) severity: Severity,
+    pub(crate) begin: Ts,
+    /// When somebody acknowledges; `None` if nobody ever does.
+    pub(crate) ack: Option<Ts>,
+    /// How long it is looked at.
+    pub(crate) lasts: Span,
+}
+
+/// Hands every effect to `keep`, which takes them away, with the time at which it came.
+pub(crate) fn rehearse(
+    config: &ResponderConfig,
+    oncall: &OnCall,
+    what: &Rehearsal<'_>,
+    mut keep: impl FnMut(Ts, &mut Vec<Effect>),
+) {
+    let Rehearsal { run, node, kind, severity, begin, mut ack, lasts } = *what;
+    let mut engine = Engine::new(config.clone());
+    engine.adopt_oncall(oncall);
+    let mut effects = Vec::new();
+    engine.dry_run(begin, &DryRun { run, node, kind, severity, gpus: 1 }, &mut effects);
+    keep(begin, &mut effects);
+    let end = begin + lasts;
+    for _ in 0..MAX_ROUNDS {
+        let due = engine.next_deadline().map(|(at, _)| at);
+        let Some(at) = due.into_iter().chain(ack).min().filter(|at| *at <= end) else { break };
+        if ack.take_if(|ack| *ack <= at).is_some() {
+            let incident = engine.open_incidents().next().map(|r| r.id.clone());
+            if let Some(incident) = &incident {
+                engine.handle(at, Input::Ack { incident, by: ANSWERS }, &mut effects);
+            }
+        }
+        engine.tick(at, &mut effects);
+        keep(at, &mut effects);
+    }
+}

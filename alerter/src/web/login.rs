@@ -1,0 +1,160 @@
+//! Logging in and out, for people in a browser: a name and password of the web configuration, or a
+//! token, become a session.
+
+use std::net::SocketAddr;
+
+use askama::Template;
+use axum::extract::{ConnectInfo, RawQuery, Request, State};
+use axum::http::header::{ACCEPT, AUTHORIZATION, RETRY_AFTER, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::response::Response;
+use axum::{Extension, RequestExt as _};
+use url::form_urlencoded;
+
+use super::form::{Fields, is_local, see};
+use super::{page, shown};
+use crate::api::auth::{Gate, Refused};
+use crate::api::error::ApiError;
+use crate::signed_paths::{LOGIN, LOGOUT};
+
+#[derive(Debug, Template)]
+#[template(path = "login.html")]
+struct LoginPage<'a> {
+    next: &'a str,
+    name: &'a str,
+    alarm: Option<&'a str>,
+}
+
+/// `GET /login`
+pub(super) async fn show(
+    State(gate): State<Gate>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let query = query.unwrap_or_default();
+    let next = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "next");
+    let next = next.map(|(_, path)| path.into_owned()).unwrap_or_default();
+    let next = local(&next);
+    if !gate.takes_logins() || gate.session_of(&headers).is_some() {
+        return see(next);
+    }
+    page(StatusCode::OK, &LoginPage { next, name: "", alarm: None })
+}
+
+/// `POST /login`
+pub(super) async fn log_in(
+    State(gate): State<Gate>,
+    from: Option<Extension<ConnectInfo<SocketAddr>>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let headers = request.headers().clone();
+    let fields: Fields = request.extract().await?;
+    let from = from.map(|Extension(info)| info.0.ip().to_canonical());
+    let next = local(fields.get("next"));
+    let (name, secret) = (fields.get("name"), fields.get("password"));
+    match gate.log_in(name, secret, from).await {
+        Ok(id) => {
+            let mut response = see(next);
+            if let Ok(cookie) = HeaderValue::from_str(&gate.cookie(&headers, Some(&id))) {
+                response.headers_mut().append(SET_COOKIE, cookie);
+            }
+            Ok(response)
+        }
+        Err(refused) => Ok(refusal(next, name, &refused)),
+    }
+}
+
+/// `POST /logout`
+pub(super) async fn log_out(State(gate): State<Gate>, headers: HeaderMap) -> Response {
+    gate.log_out(&headers);
+    let mut response = see(LOGIN);
+    if let Ok(cookie) = HeaderValue::from_str(&gate.cookie(&headers, None)) {
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
+    response
+}
+
+fn refusal(next: &str, name: &str, refused: &Refused) -> Response {
+    let (status, text) = match refused {
+        // One sentence, whatever was wrong: it helps nobody to guess.
+        Refused::Wrong => {
+            (StatusCode::UNAUTHORIZED, "That name and password, or token, is not known.".to_owned())
+        }
+        Refused::TooOften(seconds) => (
+            StatusCode::TOO_MANY_REQUESTS,
+            format!("Too many logins were refused. Try again in {seconds} s."),
+        ),
+        Refused::NoRandomness => {
+            (StatusCode::SERVICE_UNAVAILABLE, "The system has no randomness for a session.".to_owned())
+        }
+    };
+    let mut response = page(status, &LoginPage { next, name, alarm: Some(&text) });
+    if let Refused::TooOften(seconds) = refused {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(*seconds));
+    }
+    shown(response, Some(format!("login of {name:?}: {text}")))
+}
+
+/// Where to go after a login: never to another site, nor back to the login.
+fn local(next: &str) -> &str {
+    let ours = is_local(next) && !next.starts_with(LOGIN) && !next.starts_with(LOGOUT);
+    if ours { next } else { "/" }
+}
+
+/// The login page, for a browser that asks for a page and shows nothing to be let in by. Programs and
+/// the script of a page get the refusal itself.
+pub(crate) fn instead(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
+    let accepts = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let navigates = *method == Method::GET
+        && accepts.contains("text/html")
+        && !headers.contains_key("hx-request")
+        && !headers.contains_key(AUTHORIZATION);
+    if !navigates || !super::error_page::is_page(uri.path()) {
+        return None;
+    }
+    let wanted = uri.path_and_query().map_or("/", |path| path.as_str());
+    let query = form_urlencoded::Serializer::new(String::new()).append_pair("next", wanted).finish();
+    Some(see(&format!("{LOGIN}?{query}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_browser_is_sent_to_the_login_and_a_program_is_not() {
+        let html = HeaderMap::from_iter([(ACCEPT, "text/html,*/*".parse().unwrap())]);
+        let to = |path: &str, headers: &HeaderMap| {
+            let response = instead(&Method::GET, &path.parse().unwrap(), headers)?;
+            Some(response.headers()["location"].to_str().unwrap().to_owned())
+        };
+        assert_eq!(
+            to("/incidents/abc?x=1&y=2", &html).as_deref(),
+            Some("/login?next=%2Fincidents%2Fabc%3Fx%3D1%26y%3D2")
+        );
+        for path in ["/api/v1/incidents", "/metrics", "/-/reload"] {
+            assert_eq!(to(path, &html), None, "{path}");
+        }
+        assert_eq!(to("/", &HeaderMap::new()), None, "a program");
+        for (name, value) in [("hx-request", "true"), ("authorization", "Bearer wrong")] {
+            let mut headers = html.clone();
+            headers.insert(name, value.parse().unwrap());
+            assert_eq!(to("/", &headers), None, "{name}");
+        }
+        assert!(instead(&Method::POST, &"/".parse().unwrap(), &html).is_none());
+    }
+
+    #[test]
+    fn after_the_login_comes_a_page_of_ours() {
+        for (next, to) in [
+            ("/incidents/abc", "/incidents/abc"),
+            ("", "/"),
+            ("//evil.example", "/"),
+            ("https://evil.example", "/"),
+            ("/login?next=/login", "/"),
+            ("/logout", "/"),
+        ] {
+            assert_eq!(local(next), to);
+        }
+    }
+}
