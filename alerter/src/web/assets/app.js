@@ -40,13 +40,20 @@
     showAge();
   }
 
-  document.addEventListener("htmx:after:swap", () => {
+  document.addEventListener("htmx:after:swap", (event) => {
+    // What failed was swapped nowhere.
+    if (event.detail?.ctx?.response?.status >= 400) return;
     renewed = Date.now();
     choose(chosen);
     showAge();
   });
   for (const failed of ["htmx:error", "htmx:response:error"]) {
-    document.addEventListener(failed, () => showAge("the alerter did not answer"));
+    document.addEventListener(failed, (event) => {
+      const status = event.detail?.ctx?.response?.raw?.status ?? event.detail?.ctx?.response?.status;
+      // The session has ended: the login leads back here.
+      if (status === 401) location.reload();
+      showAge(status ? `the alerter answered ${status}` : "the alerter did not answer");
+    });
   }
   document.addEventListener("visibilitychange", renew);
   document.addEventListener("input", (event) => {

@@ -10,7 +10,7 @@ users: [{name: alice, notify: [hook]}, {name: bob, notify: [hook]}]
 schedules:
   - name: primary
     time_zone: Europe/Berlin
-    layers: [{name: weekly, users: [alice, bob], start: 2026-01-05T09:00, rotate: weekly}]
+    layers: [{name: weekly, users: [alice, bob], start: 2026-01-05T09:00, rotation: weekly}]
 policies:
   - name: default
     levels:
