@@ -24,7 +24,9 @@ mod log;
 mod nvidia;
 mod patterns;
 mod record;
+pub mod recovery_action;
 mod tracker;
+mod xid_detail;
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -39,7 +41,7 @@ use self::aside::Aside;
 use self::clock::Clock;
 use self::counts::{Counts, Said};
 use self::families::KNOWN;
-pub use self::families::{EVENTS, FAMILIES, LAST_XID, MIG_XIDS, NONFATAL_XIDS, SXIDS, XIDS};
+pub use self::families::{EVENTS, FAMILIES, LAST_XID, LOGGED_RECOVERY, MIG_XIDS, NONFATAL_XIDS, SXIDS, XIDS};
 use self::first_seen::KnownMessages;
 use self::imports::Imports;
 use self::log::{Log, Next};

@@ -362,7 +362,10 @@ mod tests {
              GPU and every code below, so that `increase()` sees the first one. XIDs of MIG instances are also\n  \
              counted in `gpu_mig_xid_errors_total{gpu,gi,ci,xid}`.\n\
              * **Events**: each XID is an event `xid` of the stream, with the process and with `caused_by` if the\n  \
-             kernel names the XID that caused it.\n\
+             kernel names the XID that caused it. It has the NVLink (`link`) and its `unit` of an XID 74 or\n  \
+             144 to 150, and the multiprocessor (`gpc`, `tpc`, `sm`) of a 13, where the line has them. NVLink\n  \
+             errors 144 to 150 are rated by their sub-code, as NVIDIA's catalog decodes it, or else by the\n  \
+             words Fatal and Nonfatal.\n\
              * **Reading a log**: the first XID of a GPU is usually the cause. Those in the following seconds are\n  \
              mostly consequences.\n\
              * **Your own rows**: `collectors.kernel.xids` in the exporter's configuration names a file with\n  \
@@ -374,7 +377,7 @@ mod tests {
         );
         for x in BUILT_IN.iter() {
             let level = match x.code {
-                144..=150 => "error, or warn if Nonfatal",
+                144..=150 => "by its sub-code",
                 154 => "as the line says",
                 _ => x.level.as_str(),
             };

@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::catalogue;
 use super::families::{
-    EVENTS, LAST_XID, LOST, MALFORMED, MIG_XIDS, NONFATAL_XIDS, READ, SUPPRESSED, SXIDS, UNKNOWN, XIDS,
+    EVENTS, LAST_XID, LOGGED_RECOVERY, LOST, MALFORMED, MIG_XIDS, NONFATAL_XIDS, READ, SUPPRESSED, SXIDS,
+    UNKNOWN, XIDS,
 };
 use super::nvidia::{Sxid, Xid};
 use super::patterns::Pattern;
 use super::record::PRIORITIES;
+use super::recovery_action;
 use crate::samples::Samples;
 
 /// Series of one family that the log can make; beyond it the code is counted as `other`.
@@ -47,10 +49,13 @@ pub(super) struct Counts {
     mig: BTreeMap<String, Codes>,
     /// By NVSwitch and severity, with a space between.
     sxids: BTreeMap<String, Codes>,
-    /// Those of `xids` whose line calls them non-fatal.
+    /// Those of `xids` that do no harm.
     nonfatal: BTreeMap<String, Codes>,
-    /// Unix time of the last error whose line does not call it non-fatal, by GPU and code.
+    /// Unix time of the last error that does harm, by GPU and code.
     last: BTreeMap<String, BTreeMap<u32, f64>>,
+    /// The action that the driver asked for last, by GPU, as its number; none of which it wants
+    /// nothing.
+    recovery: BTreeMap<String, u32>,
     /// UUID by PCI address, also of GPUs that are no longer there.
     gpus: BTreeMap<String, String>,
     /// Conditions that hold.
@@ -95,6 +100,11 @@ impl Counts {
         if self.xids.get(&gpu).is_none_or(|codes| !codes.contains_key(&xid.code)) {
             return;
         }
+        match xid.recovery() {
+            Some(recovery_action::NONE) => _ = self.recovery.remove(&gpu),
+            Some(wanted) => _ = self.recovery.insert(gpu.clone(), wanted),
+            None => {}
+        }
         if xid.is_nonfatal() {
             count(&mut self.nonfatal, &gpu, xid.code);
         } else {
@@ -132,6 +142,9 @@ impl Counts {
         for (code, ts) in self.last.remove(pci).unwrap_or_default() {
             let last = self.last.entry(uuid.to_owned()).or_default().entry(code).or_insert(ts);
             *last = last.max(ts);
+        }
+        if let Some(wanted) = self.recovery.remove(pci) {
+            self.recovery.entry(uuid.to_owned()).or_insert(wanted);
         }
         let of_address: Vec<String> =
             self.mig.keys().filter(|key| key.split(' ').next() == Some(pci)).cloned().collect();
@@ -198,6 +211,9 @@ impl Counts {
         }
         for (gpu, codes) in &self.last {
             codes.iter().for_each(|(code, ts)| out.set(&LAST_XID, &[gpu, &label(*code)], *ts));
+        }
+        for (gpu, wanted) in &self.recovery {
+            out.set(&LOGGED_RECOVERY, &[gpu, &recovery_action::name(*wanted)], 1u64);
         }
         for (key, codes) in &self.mig {
             let mut parts = key.split(' ');
@@ -320,6 +336,30 @@ mod tests {
         assert_eq!((of(&LAST_XID, PCI), of(&NONFATAL_XIDS, PCI)), ([None; 2], [None; 2]));
         let old: Counts = serde_json::from_str(r#"{"boot":"b","xids":{"GPU-1":{"95":1}}}"#).unwrap();
         assert_eq!(page(&old).get(&LAST_XID, &["GPU-1", "95"]), None);
+    }
+
+    #[test]
+    fn the_action_that_the_log_asks_for_lasts_until_it_is_taken_back() {
+        let mut counts = Counts::of_boot("b");
+        let line = |to: &str| {
+            format!("NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to {to}")
+        };
+        let wanted = |counts: &Counts| {
+            let page = page(counts);
+            let rows = page.rows(&LOGGED_RECOVERY);
+            rows.map(|row| format!("{} {}", row.label("gpu"), row.label("action"))).collect::<Vec<_>>()
+        };
+        xid(&mut counts, &line("0x2 (Node Reboot Required)"));
+        assert_eq!(wanted(&counts), ["0000:3b:00.0 node_reboot"]);
+        counts.learn(PCI, "GPU-1");
+        assert_eq!(wanted(&counts), ["GPU-1 node_reboot"]);
+        xid(&mut counts, &line("0x5 (Recover IMEX Domain)"));
+        xid(&mut counts, "NVRM: Xid (PCI:0000:3b:00): 154, cut off");
+        let text = serde_json::to_string(&counts).unwrap();
+        let mut counts: Counts = serde_json::from_str(&text).unwrap();
+        assert_eq!(wanted(&counts), ["GPU-1 recover_imex_domain"]);
+        xid(&mut counts, &line("0x0 (None)"));
+        assert_eq!(wanted(&counts), Vec::<String>::new());
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(super) fn xid(ts: f64, xid: &Xid<'_>, gpu: Option<&str>) -> Event {
             let _ = write!(text, ", {name} {id}");
         }
     }
+    let more = xid.more();
+    text.push_str(&more.place());
     text.push_str(&whose(xid.process, xid.pid));
     let _ = match xid.caused_by {
         Some(cause) => write!(text, ", which follows from XID {cause}"),
@@ -54,9 +56,15 @@ pub(super) fn xid(ts: f64, xid: &Xid<'_>, gpu: Option<&str>) -> Event {
     }
     number(&mut event, "pid", xid.pid);
     number(&mut event, "caused_by", xid.caused_by);
+    number(&mut event, "link", more.link);
+    for (name, of) in [("gpc", more.sm.map(|sm| sm.gpc)), ("tpc", more.sm.map(|sm| sm.tpc))] {
+        number(&mut event, name, of);
+    }
+    number(&mut event, "sm", more.sm.map(|sm| sm.sm));
     words(
         &mut event,
         &[
+            ("unit", more.unit.unwrap_or_default()),
             ("action", action.as_str()),
             ("gpu", gpu.unwrap_or_default()),
             ("pci", &xid.pci),
@@ -278,7 +286,10 @@ mod tests {
             "NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 45, pid=42, name=python3, Ch 00000010 caused by previous Xid 94",
             "nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 24 LTSSM Fault Up",
             "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (PF FLR)",
-            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x9 (Recover IMEX Domain)",
+            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x5 (Recover IMEX Domain)",
+            "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+            "NVRM: Xid (PCI:0003:00:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
+            "NVRM: Xid (PCI:0000:b5:00): 13, pid=7, name=python3, Graphics SM Warp Exception on (GPC 1, TPC 3, SM 0): Out Of Range Address",
             "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 10007, IO failure",
             "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 27002, Failed to init CCI(0)",
             "nfs: server 10.0.0.9 not responding, timed out",

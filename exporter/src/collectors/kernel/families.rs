@@ -12,13 +12,19 @@ pub static NONFATAL_XIDS: Family = Family::counter(
     "gpu_xid_nonfatal_errors_total",
     "",
     &["gpu", "xid"],
-    "XID errors of NVLink 5 (144 to 150) since the boot whose line contains Nonfatal, from the first one on; gpu_xid_errors_total counts them too, and from 0",
+    "XID errors of NVLink 5 (144 to 150) since the boot that do no harm, by their sub-code or else by the word Nonfatal, from the first one on; gpu_xid_errors_total counts them too, and from 0",
 );
 pub static LAST_XID: Family = Family::gauge(
     "gpu_xid_last_timestamp_seconds",
     "seconds",
     &["gpu", "xid"],
-    "Unix time of the last XID error of this code since the boot, those that contain Nonfatal aside; what is before gpu_last_reset_timestamp_seconds is history",
+    "Unix time of the last XID error of this code since the boot, those of gpu_xid_nonfatal_errors_total aside; what is before gpu_last_reset_timestamp_seconds is history",
+);
+pub static LOGGED_RECOVERY: Family = Family::gauge(
+    "gpu_xid_recovery_action",
+    "",
+    &["gpu", "action"],
+    "Action on the GPU that the driver asked for last in the kernel log (XID 154) since the boot: 1, and absent once the log takes it back. gpu_recovery_action is what NVML reports now",
 );
 pub static MIG_XIDS: Family = Family::counter(
     "gpu_mig_xid_errors_total",
@@ -75,6 +81,7 @@ pub static FAMILIES: &[&Family] = &[
     &XIDS,
     &NONFATAL_XIDS,
     &LAST_XID,
+    &LOGGED_RECOVERY,
     &MIG_XIDS,
     &SXIDS,
     &EVENTS,

@@ -15,6 +15,8 @@ use std::borrow::Cow;
 use stepwatch_wire::conditions::Remedy;
 
 use super::catalogue::{self, Level};
+use super::recovery_action;
+use super::xid_detail::{self, Detail};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Xid<'a> {
@@ -213,94 +215,46 @@ impl Xid<'_> {
     /// it.
     pub(super) fn verdict(&self) -> (Level, Remedy) {
         let known = catalogue::find(self.code);
+        if let Some(verdict) = self.more().verdict {
+            return verdict;
+        }
         match self.code {
-            _ if self.is_nonfatal() => (Level::Warn, Remedy::None),
-            RECOVERY => {
-                self.recovery().map_or((Level::Warn, Remedy::ContactSupport), |r| (r.level, r.action))
-            }
+            RECOVERY => match self.recovery().map(recovery_action::by_number) {
+                Some(wanted) => (wanted.level, wanted.remedy),
+                None => (Level::Warn, Remedy::ContactSupport),
+            },
             _ => (known.level, known.action),
         }
     }
 
-    /// Whether its line marks it as a non-fatal error of NVLink 5.
+    /// What its line says beyond its number.
+    pub(super) fn more(&self) -> Detail<'_> {
+        xid_detail::decode(self.code, self.detail)
+    }
+
+    /// Whether it is an error of NVLink 5 that does no harm, by its sub-code or by its words.
     pub(super) fn is_nonfatal(&self) -> bool {
-        (144..=150).contains(&self.code) && self.detail.contains("Nonfatal")
+        self.more().verdict.is_some_and(|(level, _)| level < Level::Error)
     }
 
     /// What to do, for a person: the action that the driver asks for, if the line contains one.
     pub(super) fn hint(&self) -> Cow<'static, str> {
         let known = catalogue::find(self.code).hint;
         match self.recovery() {
-            _ if self.code != RECOVERY => known.into(),
-            Some(wanted) => wanted.hint.into(),
+            _ if self.code != RECOVERY => self.more().hint.unwrap_or_else(|| known.into()),
+            Some(wanted) => recovery_action::by_number(wanted).hint.into(),
             None => format!("{known}: {}", self.detail).into(),
         }
     }
 
-    /// `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`: by the number,
-    /// because the words in parentheses are others with every driver (`PF FLR`, `OS Reboot`);
-    /// by them where the number is none that we know.
-    fn recovery(&self) -> Option<&'static Recovery> {
-        let (_, to) = self.detail.split_once(" to 0x").or_else(|| self.detail.rsplit_once(" to "))?;
-        let (number, words) = to.split_once('(').unwrap_or((to, ""));
-        let number = usize::from_str_radix(number.trim().trim_end_matches('.'), 16);
-        number.ok().and_then(|number| RECOVERIES.get(number)).or_else(|| Recovery::named(words))
+    /// The action on the GPU that it asks for, if it is of the code that does and can be read.
+    pub(super) fn recovery(&self) -> Option<u32> {
+        (self.code == RECOVERY).then(|| recovery_action::number_in(self.detail)).flatten()
     }
 }
 
 /// The XID by which the driver asks for an action on the GPU.
 const RECOVERY: u32 = 154;
-
-/// An action on a GPU that the driver asks for.
-struct Recovery {
-    level: Level,
-    action: Remedy,
-    hint: &'static str,
-}
-
-/// By the driver's number, which is that of NVML's field 230.
-static RECOVERIES: [Recovery; 5] = [
-    Recovery {
-        level: Level::Info,
-        action: Remedy::None,
-        hint: "The driver wants nothing done to it any more",
-    },
-    Recovery {
-        level: Level::Error,
-        action: Remedy::ResetGpu,
-        hint: "The driver wants the GPU reset: drain it now and reset it",
-    },
-    Recovery {
-        level: Level::Error,
-        action: Remedy::RebootNode,
-        hint: "The driver wants the node rebooted, a reset of the GPU is not enough: drain the node and reboot it",
-    },
-    Recovery {
-        level: Level::Error,
-        action: Remedy::DrainReset,
-        hint: "The driver wants its peer-to-peer traffic stopped: end the jobs on all GPUs that it is linked with, then see what the driver wants next",
-    },
-    Recovery {
-        level: Level::Warn,
-        action: Remedy::DrainReset,
-        hint: "The driver wants the GPU drained and reset: at the end of the job, until then it works with less",
-    },
-];
-
-impl Recovery {
-    fn named(words: &str) -> Option<&'static Self> {
-        let words = words.to_ascii_lowercase();
-        let number = match () {
-            () if words.starts_with("none") => 0,
-            () if words.contains("drain and reset") => 4,
-            () if words.contains("reboot") => 2,
-            () if words.contains("reset") || words.contains("flr") => 1,
-            () if words.contains("drain") => 3,
-            () => return None,
-        };
-        RECOVERIES.get(number)
-    }
-}
 
 impl Sxid<'_> {
     /// How serious this one is and what to do; `None` of what is only counted.
@@ -383,8 +337,10 @@ pub(super) mod tests {
             ("0x3", (Level::Error, Remedy::DrainReset)),
             ("0x6 (Bus Reset)", (Level::Error, Remedy::ResetGpu)),
             ("GPU Reset Required (GPU Reset Required)", (Level::Error, Remedy::ResetGpu)),
-            ("0x9", (Level::Warn, Remedy::ContactSupport)),
-            ("0x9 (Recover IMEX Domain)", (Level::Warn, Remedy::ContactSupport)),
+            ("0x5 (Recover IMEX Domain)", (Level::Error, Remedy::ContactSupport)),
+            ("0x7 (System Reboot)", (Level::Error, Remedy::RebootNode)),
+            ("0x9", (Level::Error, Remedy::ContactSupport)),
+            ("", (Level::Warn, Remedy::ContactSupport)),
         ] {
             assert_eq!(read(&format!("{changed} {to}")).verdict(), verdict, "{to}");
         }

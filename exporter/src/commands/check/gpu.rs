@@ -6,6 +6,7 @@ use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
 use crate::collectors::gpu::{self, GFM_DISCONNECTED};
+use crate::collectors::kernel::recovery_action::{self, RESET};
 use crate::samples::Row;
 
 pub(super) const COUNT: Check =
@@ -45,9 +46,6 @@ pub(super) const FABRIC: Check = Check {
 const RESET_REQUIRED: &str = "reset_required";
 /// Functions that report errors in the memory on the chip, and nothing else.
 const SRAM_FUNCTION: &str = "nvmlDeviceGetSramEccErrorStatus";
-/// What lets go of the driver comes first: it refuses a reset, and to be unloaded, while the
-/// exporter has it open.
-const RESET: &str = "reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)";
 const RESET_THOSE: &str = "reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)";
 const REPLACE: &str = "take the GPU out of service and have it replaced";
 /// What holds clocks down that is none of the job's doing, and whether it is of the hardware.
@@ -187,14 +185,6 @@ fn recovery(node: &Node<'_>) -> Findings {
     }
     for row in node.set(&gpu::RECOVERY).filter(|row| row.label("action") != "none") {
         let gpu = row.label("gpu");
-        let action = match row.label("action") {
-            "gpu_reset" | "bus_reset" => RESET,
-            "recover_imex_domain" => "restart nvidia-imex on every node of its NVLink domain",
-            "node_reboot" | "system_reboot" => "reboot the node before the next job",
-            "drain_p2p" => "let jobs on the node end, then reset the GPU; no new peer-to-peer job until then",
-            "drain_and_reset" => "let jobs on the node end, then reset the GPU",
-            _ => "follow its driver's documentation",
-        };
         found
             .unhealthy(format!(
                 "the driver wants something done to {}: {}",
@@ -202,7 +192,7 @@ fn recovery(node: &Node<'_>) -> Findings {
                 row.label("action")
             ))
             .device(gpu)
-            .action(action);
+            .action(recovery_action::by_name(row.label("action")).advice);
     }
     found.or_ok(|| "no GPU asks for anything".into())
 }

@@ -3,7 +3,7 @@
 use super::tests::output;
 use super::*;
 use crate::collectors::gpu as families;
-use crate::collectors::kernel::{EVENTS, LAST_XID, NONFATAL_XIDS, SXIDS, XIDS};
+use crate::collectors::kernel::{EVENTS, LAST_XID, LOGGED_RECOVERY, NONFATAL_XIDS, SXIDS, XIDS};
 use crate::collectors::network::rdma as ports;
 use crate::samples::Samples;
 
@@ -303,6 +303,38 @@ fn a_reset_cures_its_own_gpu_of_what_asks_for_one_and_came_before_it() {
     ");
 }
 
+/// XID 154, where NVML is not asked: with `--only kernel`, or while the driver hangs.
+#[test]
+fn what_the_driver_asked_for_in_the_log() {
+    let logged = |actions: &[(&str, &str)]| {
+        let mut samples = Samples::default();
+        for (gpu, action) in actions {
+            samples.set(&XIDS, &[gpu, "154"], 1u64);
+            samples.set(&LAST_XID, &[gpu, "154"], 10.0);
+            samples.set(&LOGGED_RECOVERY, &[gpu, action], 1u64);
+        }
+        samples
+    };
+    let wanted = [("GPU-a", "recover_imex_domain"), ("GPU-b", "gpu_reset"), ("GPU-c", "action_9")];
+    insta::assert_snapshot!(output(&kernel::CHECK, logged(&wanted)), @r"
+    unhealthy kernel the kernel log asks for something to be done to GPU GPU-a: recover_imex_domain; restart nvidia-imex on every node of its NVLink domain
+    unhealthy kernel the kernel log asks for something to be done to GPU GPU-b: gpu_reset; reset the GPU before the next job (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)
+    unhealthy kernel the kernel log asks for something to be done to GPU GPU-c: action_9; follow its driver's documentation
+    ");
+    let well = "ok        kernel nothing since the boot that a job should not meet\n";
+    // NVML knows better, and is judged by another check.
+    let mut samples = logged(&[("GPU-a", "gpu_reset")]);
+    samples.set(&families::RECOVERY, &["GPU-a", "gpu_reset"], 0u64);
+    samples.set(&families::RECOVERY, &["GPU-a", "none"], 1u64);
+    assert_eq!(output(&kernel::CHECK, samples), well);
+    // A reset cures what asks for one.
+    for (action, cured) in [("gpu_reset", true), ("drain_and_reset", true), ("node_reboot", false)] {
+        let mut samples = logged(&[("GPU-b", action)]);
+        samples.set(&families::LAST_RESET, &["GPU-b"], 20.0);
+        assert_eq!(output(&kernel::CHECK, samples) == well, cured, "{action}");
+    }
+}
+
 #[test]
 fn errors_of_nvlink_that_are_not_fatal_are_no_reason_to_drain() {
     let mut samples = Samples::default();
@@ -312,8 +344,8 @@ fn errors_of_nvlink_that_are_not_fatal_are_no_reason_to_drain() {
     }
     insta::assert_snapshot!(output(&kernel::CHECK, samples), @r"
     warning   kernel GPU GPU-a had XID 145 (NVLink 5: RLW error) 3 times, not fatal; nothing to do unless it returns
-    unhealthy kernel GPU GPU-a had XID 149 (NVLink 5: NETIR error) 3 times; Nonfatal: watch. Fatal: drain and reset the GPU, look at the link that is named
-    unhealthy kernel GPU GPU-a had XID 150 (NVLink 5: MSE error); Nonfatal: watch. Fatal: drain and reset the GPU, look at the link that is named
+    unhealthy kernel GPU GPU-a had XID 149 (NVLink 5: NETIR error) 3 times; Drain and reset the GPU, look at the link that is named; what its sub-code calls harmless: watch
+    unhealthy kernel GPU GPU-a had XID 150 (NVLink 5: MSE error); Drain and reset the GPU, look at the link that is named; what its sub-code calls harmless: watch
     ");
 }
 

@@ -6,9 +6,10 @@ use stepwatch_wire::conditions::Remedy;
 use super::item::Check;
 use super::node::Node;
 use super::report::{Findings, Verdict};
-use crate::collectors::gpu::LAST_RESET;
+use crate::collectors::gpu::{LAST_RESET, RECOVERY};
 use crate::collectors::kernel::catalogue::{self, Level};
-use crate::collectors::kernel::{EVENTS, LAST_XID, NONFATAL_XIDS, SXIDS, XIDS};
+use crate::collectors::kernel::recovery_action;
+use crate::collectors::kernel::{EVENTS, LAST_XID, LOGGED_RECOVERY, NONFATAL_XIDS, SXIDS, XIDS};
 use crate::family::Family;
 use crate::samples::Row;
 
@@ -51,9 +52,13 @@ const WORTH_A_LOOK: &[(&str, &str)] = &[
 ];
 /// What the firmware kept over the boot, which may be why there was one.
 const PREVIOUS_BOOT: &str = "cper_previous_boot";
+/// The XID by which the driver asks for an action on a GPU.
+const XID_RECOVERY: &str = "154";
+
 fn run(node: &Node<'_>) -> Findings {
     let mut found = Findings::default();
     xids(node, &mut found);
+    recovery(node, &mut found);
     for row in node.set(&SXIDS).filter(|row| row.label("severity") == "fatal") {
         let (switch, code) = (row.label("nvswitch"), row.label("sxid"));
         found
@@ -93,6 +98,28 @@ fn run(node: &Node<'_>) -> Findings {
             .action("see whether it was mended: the kernel log (journalctl -k), after `BERT`");
     }
     found.or_ok(|| "nothing since the boot that a job should not meet".into())
+}
+
+/// What the driver asked for last in the log. Where NVML was asked too, its answer is newer, and the
+/// check `recovery` judges it.
+fn recovery(node: &Node<'_>, found: &mut Findings) {
+    for row in node.set(&LOGGED_RECOVERY) {
+        let (gpu, wanted) = (row.label("gpu"), row.label("action"));
+        if node.rows(&RECOVERY).any(|of| of.label("gpu") == gpu) {
+            continue;
+        }
+        let action = recovery_action::by_name(wanted);
+        let asked = node.rows(&LAST_XID).find(|of| of.label("gpu") == gpu && of.label("xid") == XID_RECOVERY);
+        let reset = node.rows(&LAST_RESET).find(|of| of.label("gpu") == gpu).map(|of| of.value);
+        let is_over = asked.zip(reset).is_some_and(|(asked, reset)| asked.value < reset);
+        if is_over && action.remedy.is_reset() {
+            continue;
+        }
+        found
+            .unhealthy(format!("the kernel log asks for something to be done to {}: {wanted}", node.gpu(gpu)))
+            .device(gpu)
+            .action(action.advice);
+    }
 }
 
 fn xids(node: &Node<'_>, found: &mut Findings) {
