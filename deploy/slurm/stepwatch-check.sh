@@ -18,8 +18,9 @@
 # queues the job again, which stays held without nohold_on_prolog_fail. Slurm asks for no scontrol in a Prolog, so nothing is counted
 # here: leave Prolog out while you try a new configuration or reference.
 #
-# Could not be determined: logged, and nothing else, because a check that is slow today must not empty the cluster; STEPWATCH_DRAIN_UNKNOWN=1
-# takes that for unhealthy too.
+# Could not be determined, twice in a row: the node is taken for unhealthy too, because a job should not be the first to find out; as a
+# health check, no more than STEPWATCH_MAX_DRAINED nodes are drained for it. STEPWATCH_DRAIN_UNKNOWN=0 relaxes that: it is logged, and
+# nothing else. A driver that hangs is unhealthy in any case.
 #
 # Settings are read from /etc/default/stepwatch-check, a file of the variables above and below.
 set -u
@@ -43,7 +44,7 @@ number() {
 again=$(number "${STEPWATCH_AGAIN:-}" 15)
 [ "$again" -le 20 ] || again=20
 max_drained=$(number "${STEPWATCH_MAX_DRAINED:-}" 8)
-drain_unknown="${STEPWATCH_DRAIN_UNKNOWN:-0}"
+drain_unknown="${STEPWATCH_DRAIN_UNKNOWN:-1}"
 resume="${STEPWATCH_RESUME:-0}"
 config="${STEPWATCH_CONFIG:-/etc/stepwatch/exporter.yml}"
 # Known-good values that all nodes of this kind share, from `stepwatch-exporter check --write-reference FILE` on one of them.
@@ -52,6 +53,8 @@ reference="${STEPWATCH_REFERENCE:-/etc/stepwatch/node.json}"
 failed="${STEPWATCH_FAILED:-/run/stepwatch-check.failed}"
 # More arguments, such as: --skip disk --timeout 5s
 read -r -a more <<<"${STEPWATCH_CHECK_ARGS:-}"
+# Where the GPUs are not kept up (nvidia-persistenced), the driver starts them first: that is slow and no fault.
+[[ " ${more[*]-} " == *" --timeout"* ]] || more+=(--timeout 8s)
 
 node="${SLURMD_NODENAME:-$(hostname -s)}"
 # What this script writes into a node's reason begins with it.
@@ -64,7 +67,7 @@ args=(check --quiet)
 # Two looks, the pause between them and three calls of Slurm are over before Slurm's timeout.
 look() {
     # The check keeps its own time; this is for a node on which not even a program can be started.
-    findings=$(timeout --signal=KILL 12 stepwatch-exporter "${args[@]}" ${more[@]+"${more[@]}"} 2>&1)
+    findings=$(timeout --signal=KILL 12 stepwatch-exporter "${args[@]}" "${more[@]}" 2>&1)
     status=$?
     verdict=unknown
     case $status in

@@ -7,14 +7,14 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::FileExt as _;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::report::Findings;
-use super::{Options, Report, collectors, learned, run};
+use super::{Options, Report, Verdict, collectors, learned, run};
 use crate::clock::unix_now;
 use crate::config::Config;
 use crate::roots::Roots;
@@ -48,17 +48,13 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
         // No procfs, or no room for a process: it can still be looked from here.
         return run(config, roots, options);
     };
-    let answer = child.stdout.take().and_then(|stdout| {
-        let (said, heard) = mpsc::sync_channel(1);
-        let read = move || {
-            let mut line = String::new();
-            // Not to the end: that may never come.
-            let read = BufReader::new(stdout.take(MAX_REPORT_BYTES)).read_line(&mut line);
-            said.send(read.map(|_| line))
-        };
-        std::thread::Builder::new().name("answer".into()).spawn(read).ok()?;
-        heard.recv_timeout(options.timeout.as_duration() + GRACE).ok()
-    });
+    let answer = match child.stdout.take() {
+        Some(stdout) => first_line(stdout, options.timeout.as_duration() + GRACE),
+        None => Some(Err(io::Error::other("it has no output"))),
+    };
+    // What hangs here would hang under a job. A process that ended is another matter: nothing is
+    // known.
+    let verdict = if answer.is_none() { Verdict::Unhealthy } else { Verdict::Unknown };
     let why = match answer {
         Some(Ok(line)) => {
             if let Ok(report) = serde_json::from_str(&line) {
@@ -77,9 +73,24 @@ pub fn supervised(config: &Config, roots: &Roots, options: &Options, args: Vec<O
     let _ = child.kill();
     learned::remove_of(child.id());
     let mut found = Findings::default();
-    found.unknown(format!("the process that looks gave no answer: {why}"));
+    found.add(verdict, format!("the process that looks gave no answer: {why}"));
     let findings = found.named(collectors::NAME).collect();
     Report::new(config.node_name(), unix_now(), began.elapsed().as_secs_f64(), findings, options.strictness())
+}
+
+/// The first line of the output; [`None`] where there is none within `limit`.
+fn first_line(stdout: ChildStdout, limit: Duration) -> Option<io::Result<String>> {
+    let (said, heard) = mpsc::sync_channel(1);
+    let read = move || {
+        let mut line = String::new();
+        // Not to the end: that may never come.
+        let read = BufReader::new(stdout.take(MAX_REPORT_BYTES)).read_line(&mut line);
+        said.send(read.map(|_| line))
+    };
+    match std::thread::Builder::new().name("answer".into()).spawn(read) {
+        Ok(_) => heard.recv_timeout(limit).ok(),
+        Err(error) => Some(Err(error)),
+    }
 }
 
 /// The last line that is not empty.

@@ -2,7 +2,7 @@
 
 use super::item::{Check, listed};
 use super::node::Node;
-use super::report::Findings;
+use super::report::{FindingDetails, Findings};
 use crate::schedule::State;
 
 /// Under this name stand the collectors that were asked; it cannot be left out, because what they
@@ -40,11 +40,25 @@ pub(super) fn findings(node: &Node<'_>, chosen: &[&'static Check]) -> Findings {
             State::Failed => {
                 found.unknown(format!("{name} failed, so nothing is known of {}: {detail}", dark()))
             }
-            State::Starting | State::Stuck => found
-                .unknown(format!("{name} did not answer in time, so nothing is known of {}", dark()))
-                .action("look for a driver or a mount that hangs, or give it longer with --timeout"),
+            State::Starting | State::Stuck => late(node, name, &dark(), &mut found),
         };
         finding.device(name);
     }
     found.or_ok(|| "none is needed".into())
+}
+
+/// What does not answer in time would hang under a job too, so the node is unhealthy: it is not that
+/// nothing could be found out.
+fn late<'a>(node: &Node<'_>, name: &str, dark: &str, found: &'a mut Findings) -> FindingDetails<'a> {
+    match node.hanging_call().filter(|_| name == "gpu") {
+        Some((function, spent)) => found
+            .unhealthy(format!(
+                "the NVIDIA driver does not answer: {function} has not returned for {:.1} s, so nothing is known of {dark}",
+                spent.as_secs_f64()
+            ))
+            .action("look for XID 119 or 120 in the kernel log, and reboot the node; where the driver has to start the GPUs first, enable nvidia-persistenced or give it longer with --timeout"),
+        None => found
+            .unhealthy(format!("{name} did not answer in time, so nothing is known of {dark}"))
+            .action("look for a driver or a mount that hangs, or give it longer with --timeout"),
+    }
 }

@@ -40,6 +40,8 @@ pub(super) struct Node<'a> {
     unsized_checkpoints: Vec<String>,
     /// The GPU whose calls took most, by index, where NVML was asked.
     slowest: Option<(u32, Spent)>,
+    /// The call into NVML that had not returned when the time was over, and for how long.
+    hanging: Option<(&'static str, Duration)>,
     end: Instant,
 }
 
@@ -83,8 +85,20 @@ impl<'a> Node<'a> {
         schedule.write(&mut samples, &mut Samples::default());
         let collectors = schedule.status();
         let slowest = nvml.slowest();
+        let hanging = nvml.call().map(|call| (call.function, call.since.elapsed()));
         let events = published(&hub);
-        Self { config, reference, samples, collectors, events, mounts, unsized_checkpoints, slowest, end }
+        Self {
+            config,
+            reference,
+            samples,
+            collectors,
+            events,
+            mounts,
+            unsized_checkpoints,
+            slowest,
+            hanging,
+            end,
+        }
     }
 
     /// What was looked at elsewhere.
@@ -105,6 +119,7 @@ impl<'a> Node<'a> {
             mounts: Vec::new(),
             unsized_checkpoints,
             slowest: None,
+            hanging: None,
             end: Instant::now(),
         }
     }
@@ -165,6 +180,11 @@ impl<'a> Node<'a> {
     /// The GPU that took so long that no other was asked.
     pub(super) fn waits_for(&self) -> Option<(u32, Spent)> {
         self.slowest.filter(|(_, spent)| spent.total >= TOO_SLOW)
+    }
+
+    /// The call into NVML that had not returned, of those that take no time on a driver that is well.
+    pub(super) fn hanging_call(&self) -> Option<(&'static str, Duration)> {
+        self.hanging.filter(|(_, since)| *since >= TOO_SLOW)
     }
 
     /// Whether the servers of the network keep this mount of a disk collector's: what is wrong with
