@@ -28,7 +28,7 @@ fn annotations() -> Vec<Annotation> {
         mark(
             "XID",
             "red",
-            of_gpus(r#"sum by (gpu, xid) (increase(gpu_xid_errors_total{instance=~"$instance"}[1m])) > 0"#),
+            of_gpus(&xids(r#"instance=~"$instance""#, "1m")),
             "XID {{xid}} of GPU {{index}} {{pci}}",
         ),
         mark(
@@ -53,6 +53,17 @@ fn of_gpus(expr: &str) -> String {
     format!(r#"{expr} * on (gpu) group_left (index, pci) gpu_info{{instance=~"$instance"}}{trouble_only}"#)
 }
 
+/// How often each code was reported in a while. Its series starts with the first error, which
+/// `increase()` does not see: it counts where the node was scraped before it.
+fn xids(selector: &str, window: &str) -> String {
+    let total = format!("gpu_xid_errors_total{{{selector}}}");
+    let scraped = format!(r#"stepwatch_exporter_build_info{{instance=~"$instance"}} offset {window}"#);
+    format!(
+        "sum by (gpu, xid) (increase({total}[{window}]) > 0 or ({total} unless {total} offset {window}) \
+         and on (instance) {scraped}) > 0"
+    )
+}
+
 impl Chart {
     /// Shows series of GPUs, whose legend may name `index` and `pci`.
     fn gpus(self, expr: &str, legend: &'static str) -> Self {
@@ -72,7 +83,10 @@ fn at_a_glance() -> Row {
                 .show(r#"max(rdma_ports_expected{instance=~"$instance"})"#, "expected"),
             Chart::number("XIDs, 24 h", "Did the driver report errors?", Unit::Count)
                 .threshold(1.0, "orange")
-                .show(r#"sum(increase(gpu_xid_errors_total{instance=~"$instance"}[24h]))"#, "XIDs"),
+                .show(
+                    r#"sum(increase(kernel_events_total{event="gpu_xid", instance=~"$instance"}[24h]))"#,
+                    "XIDs",
+                ),
             Chart::number("Mounts", "Does every network file system answer?", Unit::Count)
                 .threshold(1.0, "red")
                 .show(r#"count(mount_responsive{instance=~"$instance"} == 0) or vector(0)"#, "do not answer"),
@@ -110,14 +124,14 @@ fn gpu_work() -> Row {
             Chart::lines("Memory", "Who is near the end of its memory?", Unit::Bytes)
                 .from_zero()
                 .gpus(r#"gpu_memory_used_bytes{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}}"),
-            Chart::lines("PCIe", "How much goes over PCIe?", Unit::BytesPerSecond)
+            Chart::lines("PCIe", "How much goes over PCIe? From Hopper on", Unit::BytesPerSecond)
                 .from_zero()
                 .gpus(
-                    r#"rate(gpu_pcie_transmit_bytes_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])"#,
+                    r#"gpu_pcie_transmit_bytes_per_second{instance=~"$instance", gpu=~"$gpu"}"#,
                     "GPU {{index}} sent",
                 )
                 .gpus(
-                    r#"rate(gpu_pcie_receive_bytes_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])"#,
+                    r#"gpu_pcie_receive_bytes_per_second{instance=~"$instance", gpu=~"$gpu"}"#,
                     "GPU {{index}} received",
                 ),
         ],
@@ -132,7 +146,7 @@ fn gpu_health() -> Row {
                 .bars()
                 .from_zero()
                 .gpus(
-                    r#"sum by (gpu, xid) (increase(gpu_xid_errors_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])) > 0"#,
+                    &xids(r#"instance=~"$instance", gpu=~"$gpu""#, "$__rate_interval"),
                     "GPU {{index}} XID {{xid}}",
                 ),
             Chart::states("Conditions", "What does the driver want, and since when?")
@@ -183,7 +197,7 @@ fn nvlink() -> Row {
             Chart::lines("NVLink traffic", "Does every GPU take part in the collectives?", Unit::BytesPerSecond)
                 .from_zero()
                 .gpus(
-                    r#"sum by (gpu) (rate(gpu_nvlink_transmit_bytes_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval]))"#,
+                    r#"sum by (gpu) (gpu_nvlink_transmit_bytes_per_second{instance=~"$instance", gpu=~"$gpu"} or on (instance, gpu) rate(gpu_nvlink_transmit_bytes_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval]))"#,
                     "GPU {{index}}",
                 ),
             Chart::lines("NVLink errors", "Which link is bad?", Unit::PerSecond)
@@ -191,6 +205,23 @@ fn nvlink() -> Row {
                 .gpus(
                     r#"sum by (gpu, link, kind) (rate(gpu_nvlink_errors_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])) > 0"#,
                     "GPU {{index}} link {{link}} {{kind}}",
+                ),
+            Chart::lines("NVLink recoveries", "Which link goes down for a moment, and comes back?", Unit::Count)
+                .bars()
+                .from_zero()
+                .gpus(
+                    r#"sum by (gpu, link) (increase(gpu_nvlink_recoveries_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])) > 0"#,
+                    "GPU {{index}} link {{link}}",
+                ),
+            Chart::lines("NVLink bit errors", "Whose symbols are wrong? A good link stays under 1e-12", Unit::Scientific)
+                .log()
+                .gpus(
+                    r#"gpu_nvlink_symbol_ber{instance=~"$instance", gpu=~"$gpu"} > 1e-15"#,
+                    "GPU {{index}} link {{link}}",
+                )
+                .gpus(
+                    r#"gpu_nvlink_effective_ber{instance=~"$instance", gpu=~"$gpu"} > 1e-15"#,
+                    "GPU {{index}} link {{link}} after correction",
                 ),
             Chart::lines("NVLinks up", "Has a GPU lost a link?", Unit::Count)
                 .from_zero()

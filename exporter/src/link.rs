@@ -21,6 +21,7 @@ pub enum Medium {
     Efa,
     Ethernet,
     Pcie,
+    Nvlink,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -79,6 +80,7 @@ impl Medium {
             Self::Efa => "efa",
             Self::Ethernet => "ethernet",
             Self::Pcie => "pcie",
+            Self::Nvlink => "nvlink",
         }
     }
 
@@ -89,6 +91,7 @@ impl Medium {
             Self::Efa => "EFA device",
             Self::Ethernet => "Ethernet link",
             Self::Pcie => "PCIe link of",
+            Self::Nvlink => "NVLink",
         }
     }
 }

@@ -17,9 +17,11 @@ mod gpm;
 mod health;
 mod history;
 mod nvlink;
+mod nvlink_errors;
 mod pass;
 mod read;
 mod resets;
+mod superchip;
 mod unresponsive;
 mod visibility;
 mod xid;
@@ -141,6 +143,7 @@ pub struct GpuReader {
     others: BTreeSet<String>,
     watch: events::Watcher,
     expected_nvlinks: expected_nvlinks::ExpectedNvlinks,
+    nvlink_errors: nvlink_errors::NvlinkErrors,
     health: health::Health,
     resets: resets::Resets,
     xids: xid::Xids,
@@ -158,6 +161,8 @@ struct Listed {
     driver: Option<String>,
     /// GPUs on the bus that are put to no other use; counted only while the driver is not loaded.
     idle: usize,
+    /// IMEX channels that may be opened here; none where the driver offers none.
+    imex_channels: Option<usize>,
     /// The kernel log is read for XID errors.
     log: bool,
     read: Option<Instant>,
@@ -184,6 +189,7 @@ impl GpuReader {
             others: BTreeSet::new(),
             watch: events::Watcher::default(),
             expected_nvlinks: expected_nvlinks::ExpectedNvlinks::new(config.expected_nvlinks),
+            nvlink_errors: nvlink_errors::NvlinkErrors::default(),
             health: health::Health::default(),
             resets: resets::Resets::default(),
             xids: xid::Xids::default(),
@@ -206,6 +212,7 @@ impl GpuReader {
             addresses,
             idle: if driver.is_none() { gpus::idle(cx.roots) } else { 0 },
             driver,
+            imex_channels: gpus::imex_channels(cx.roots),
             log: self.kernel && is_log(&cx.roots.kmsg),
             read: Some(Instant::now()),
         };
@@ -349,6 +356,9 @@ impl GpuReader {
             let Identity { index, uuid, name, pci, serial, vbios, minor, .. } = &*gpu.id;
             let labels = [uuid, &index.to_string(), pci, name, serial, vbios, &driver, cuda, minor];
             out.set(&INFO, &labels, 1u64);
+            if let Some(platform) = &gpu.id.platform {
+                superchip::write_platform(uuid, platform, out);
+            }
             out.set(&LOST, &[uuid], gpu.lost || gpu.needs_reset);
             out.set(&UNRESPONSIVE, &[uuid], gpu.aside.is_some());
             out.set(&FAILURES, &[uuid], gpu.failures);
@@ -364,6 +374,7 @@ impl GpuReader {
             let gpus::Gpu { uuid, name, pci, minor, vbios } = gpu;
             out.set(&INFO, &[uuid, "", pci, name, "", vbios, &driver, cuda, minor], 1u64);
         }
+        out.maybe(&IMEX_CHANNELS, &[], self.listed.imex_channels);
         if !driver.is_empty() {
             out.set(&DRIVER, &[&driver], 1u64);
         }
@@ -466,6 +477,7 @@ impl Collector for GpuReader {
             self.watch.look(cx, reading, &Inventory { seen, listed, expected });
             if std::mem::take(&mut self.slow_new) {
                 self.watch.look_closely(cx, reading, &self.slow, &mut self.known);
+                self.nvlink_errors.look(unix_now(), cx, reading, &self.slow);
             }
             self.health.report(cx, reading, &self.slow);
         }

@@ -270,8 +270,8 @@ mod tests {
             gpu_clock_hertz gpu_clock_max_hertz gpu_throttle_active gpu_throttled_seconds_total gpu_performance_state gpu_ecc_errors_total \
             gpu_sram_ecc_errors_total gpu_sram_ecc_threshold_exceeded gpu_remapped_rows gpu_row_remap_pending gpu_row_remap_failed \
             gpu_row_remap_banks gpu_retired_pages gpu_recovery_action gpu_pcie_link_generation gpu_pcie_link_width \
-            gpu_pcie_link_max_generation gpu_pcie_link_max_width gpu_pcie_errors_total gpu_pcie_transmit_bytes_total \
-            gpu_pcie_receive_bytes_total gpu_nvlink_up gpu_nvlink_speed_bytes_per_second gpu_nvlink_transmit_bytes_total \
+            gpu_pcie_link_max_generation gpu_pcie_link_max_width gpu_pcie_errors_total gpu_pcie_transmit_bytes_per_second \
+            gpu_pcie_receive_bytes_per_second gpu_nvlink_up gpu_nvlink_speed_bytes_per_second gpu_nvlink_transmit_bytes_total \
             gpu_nvlink_receive_bytes_total gpu_nvlink_errors_total gpu_nvlink_symbol_ber gpu_fabric_state gpu_fabric_health gpu_fabric_info \
             gpu_sm_active_ratio gpu_sm_occupancy_ratio gpu_tensor_active_ratio gpu_dram_active_ratio gpu_processes gpu_mig_info \
             gpu_persistence_mode gpu_xid_errors_total rdma_info rdma_port_state rdma_port_physical_state rdma_port_up \

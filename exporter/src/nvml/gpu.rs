@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stepwatch_sys::nvml::{Ask, Device, Error, GpmSample, Number};
+use stepwatch_sys::nvml::{Ask, Device, Error, GpmSample, Number, Platform};
 
 use super::heartbeat::Heartbeat;
 use super::numbering::Numbering;
@@ -30,6 +30,8 @@ pub struct Identity {
     pub vbios: String,
     pub minor: String,
     pub gsp_firmware: String,
+    /// Where in its rack it is, on platforms that know.
+    pub platform: Option<Platform>,
 }
 
 /// A GPU, and what it has refused: asking again costs as much as an answer.
@@ -265,7 +267,7 @@ impl Identity {
             half |= late();
             if half { String::new() } else { ask(device).unwrap_or_default() }
         };
-        let id = Self {
+        let mut id = Self {
             index: device.index(),
             uuid,
             pci: answer(&|d| Ok(short_address(&d.pci()?.bus_id))),
@@ -274,7 +276,12 @@ impl Identity {
             vbios: answer(&Device::vbios),
             minor: answer(&|d| Ok(d.minor_number()?.to_string())),
             gsp_firmware: answer(&Device::gsp_firmware),
+            platform: None,
         };
+        half |= late();
+        if !half {
+            id.platform = device.platform().ok();
+        }
         Ok((id, half))
     }
 }

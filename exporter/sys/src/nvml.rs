@@ -17,6 +17,7 @@ mod gpm;
 mod memory;
 mod mig;
 mod nvlink;
+mod platform;
 mod xid;
 
 use std::ffi::{OsStr, c_char};
@@ -33,6 +34,7 @@ pub use fields::{ALL_LINKS, Ask, Number, field};
 pub use gpm::{GpmSample, metric};
 pub use memory::{EccLifetime, EccLocation, EccSeverity, RemapBanks, Remapped, Sram};
 pub use nvlink::LinkError;
+pub use platform::Platform;
 pub use xid::{XidEvent, XidEvents};
 
 /// Name that the driver's package installs; the one without the number belongs to development
@@ -206,6 +208,7 @@ mod tests {
             (versioned::<sys::nvmlEccSramErrorStatus_v1_t>(1), 104),
             (versioned::<sys::nvmlGpuFabricInfo_v3_t>(3), 40),
             (versioned::<sys::nvmlMarginTemperature_v1_t>(1), 8),
+            (versioned::<sys::nvmlPlatformInfo_v2_t>(2), 44),
         ] {
             assert_eq!(version & 0xff_ffff, size);
         }

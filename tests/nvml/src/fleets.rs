@@ -31,6 +31,9 @@ pub enum Fleet {
     H200Mig,
     /// Eight B200: Blackwell, NVLink 5 with its own counters.
     B200,
+    /// One compute tray of an NVL72 rack: four GB200 on two Grace CPUs, each GPU with 18 NVLinks to
+    /// the switches of the rack and links to its CPU, in a clique of 72.
+    Nvl72,
 }
 
 impl Fleet {
@@ -52,13 +55,17 @@ impl Fleet {
     }
 
     pub(crate) fn count(self) -> usize {
-        if self == Self::None { 0 } else { 8 }
+        match self {
+            Self::None => 0,
+            Self::Nvl72 => 4,
+            _ => 8,
+        }
     }
 
     pub(crate) fn driver(self) -> &'static str {
         match self {
             // The numbers of some fields changed with 580.82.
-            Self::None | Self::B200 => "580.95.05",
+            Self::None | Self::B200 | Self::Nvl72 => "580.95.05",
             Self::A100 => "550.163.01",
             Self::H100 | Self::H200Mig => "570.172.08",
         }
@@ -67,7 +74,7 @@ impl Fleet {
     /// 12040 is CUDA 12.4.
     pub(crate) fn cuda(self) -> i32 {
         match self {
-            Self::None | Self::B200 => 13000,
+            Self::None | Self::B200 | Self::Nvl72 => 13000,
             Self::A100 => 12040,
             Self::H100 | Self::H200Mig => 12080,
         }
@@ -82,6 +89,7 @@ impl Fleet {
             Self::A100 => a100(&mut gpu, index as u64),
             Self::H200Mig => h200(&mut gpu, index as u64),
             Self::B200 => b200(&mut gpu, index as u64),
+            Self::Nvl72 => gb200(&mut gpu, index as u64),
         }
         gpu
     }
@@ -409,4 +417,33 @@ fn b200(gpu: &mut Gpu, index: u64) {
     (0..16).for_each(|bin| gpu.set(&format!("nvlink.fec.{bin}"), if bin == 0 { 1_000_000u64 } else { 0 }));
     gpu.set("fabric.cluster", "5f1c2d3e-4a5b-4c6d-8e7f-908172635445");
     gpu.set("fabric.clique", 1u64);
+}
+
+/// Links between a Blackwell GPU and its half of Grace.
+const C2C_LINKS: u64 = 5;
+
+fn gb200(gpu: &mut Gpu, index: u64) {
+    b200(gpu, index);
+    identity(gpu, index, "NVIDIA GB200", "GB200");
+    let numbers = [
+        ("architecture", 10),
+        ("capability.major", 10),
+        ("cores", 18_944),
+        ("power.limit", 1_200_000),
+        ("power.limit.default", 1_200_000),
+        ("power.limit.max", 1_200_000),
+        ("power.module.instant", 1_500_000 + 1000 * index),
+        ("power.memory.instant", 150_000 + 1000 * index),
+        ("fabric.clique", 32_766),
+    ];
+    gpu.set_all("", numbers);
+    gpu.set("gsp.firmware", "580.95.05");
+    gpu.set("fabric.cluster", "2c5eab03-0028-9a40-8e7f-908172635445");
+    // MB/s of one link.
+    gpu.set_all("c2c.", [("links", C2C_LINKS), ("status", 1), ("speed", 45_000), ("low_power", 0)]);
+    gpu.zero("c2c.", &["crc", "replay", "replay_b2b"]);
+    gpu.set("platform.chassis", "1821025191057");
+    gpu.set("platform.ib_guid", "2c5eab0300289a40");
+    let place = [("slot", 14), ("tray", 8), ("host", 1), ("peer", 1), ("module", index + 1)];
+    gpu.set_all("platform.", place);
 }

@@ -130,6 +130,18 @@ fn fields_have_types_and_fates_of_their_own() {
     alone.decent();
 }
 
+/// "PCIe transmit bytes. Value can be wrapped" (nvml.h, NVML_FI_DEV_PCIE_COUNT_TX_BYTES).
+#[test]
+fn counters_of_pcie_bytes_wrap_at_32_bits() {
+    let alone = Alone::with(&Script::for_fleet(Fleet::H100).at(100.0));
+    let nvml = alone.open();
+    let values = nvml.device_by_index(0).unwrap().field_values_for(&[197, 198].map(FieldId)).unwrap();
+    let values: Vec<_> = values.into_iter().map(|v| v.unwrap().value.unwrap()).collect();
+    let [SampleValue::U64(sent), SampleValue::U64(received)] = values[..] else { panic!("{values:?}") };
+    assert_eq!((sent, received), (201_000_000_000 % (1 << 32), 302_000_000_000 % (1 << 32)));
+    alone.decent();
+}
+
 #[test]
 fn a_field_keeps_its_meaning_when_its_number_changes() {
     // Before 575 it means something else.

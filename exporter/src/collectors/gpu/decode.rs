@@ -48,6 +48,10 @@ pub(super) fn field(number: Number, least: f64, most: f64) -> Option<f64> {
 pub(super) fn bit_error_ratio(raw: f64) -> Option<f64> {
     let raw = raw as u64;
     let (mantissa, exponent) = ((raw >> 8) & 0xf, raw & 0xff);
+    // The smallest that there is stands for none: no error was ever seen (NVIDIA/DCGM, DcgmRecorder).
+    if (mantissa, exponent) == (0xf, 0xff) {
+        return Some(0.0);
+    }
     // More bits belong to a newer coding. The value is parsed from its decimal text, so that it is
     // the number that people would write.
     let text = (raw < 1 << 12).then(|| format!("{mantissa}e-{exponent}"))?;
@@ -75,19 +79,6 @@ pub(super) fn unnamed_reasons(bits: u64) -> impl Iterator<Item = String> {
     let unnamed = if bits == u64::MAX { 0 } else { bits & !named };
     (0..u64::BITS).filter(move |i| unnamed & (1 << i) != 0).map(|i| format!("bit_{i}"))
 }
-
-/// The actions on a GPU that the driver may ask for.
-pub(super) const ACTIONS: &[&str] = &[
-    "none",
-    "gpu_reset",
-    "node_reboot",
-    "drain_p2p",
-    "drain_and_reset",
-    "recover_imex_domain",
-    "bus_reset",
-    "system_reboot",
-];
-pub(super) const ACTION_GPU_RESET: f64 = 1.0;
 
 pub(super) const COMPUTE_MODES: &[&str] = &["default", "exclusive_thread", "prohibited", "exclusive_process"];
 
@@ -155,6 +146,7 @@ mod tests {
     fn bit_error_ratios() {
         assert_eq!(bit_error_ratio(f64::from(5 << 8 | 0xc)), Some(5e-12));
         assert_eq!(bit_error_ratio(0.0), Some(0.0));
+        assert_eq!(bit_error_ratio(4095.0), Some(0.0), "none was seen");
         assert_eq!(bit_error_ratio(4096.0), None);
     }
 

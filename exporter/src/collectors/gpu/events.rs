@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stepwatch_wire::conditions::{NodeCondition, Remedy};
+use stepwatch_sys::nvml::Platform;
+use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::families::{
@@ -16,6 +17,7 @@ use super::history::GpuHistory;
 use super::pass::{GpuReading, Reading};
 use super::{decode, nvlink};
 use crate::collector::Context;
+use crate::collectors::kernel::recovery_action;
 use crate::condition::Conditions;
 use crate::family::Family;
 use crate::nvml::{Call, Identity};
@@ -79,12 +81,15 @@ pub(super) struct Subject<'a> {
     pub(super) name: String,
     /// Unix time at which it was read.
     at: f64,
+    /// Where in its rack it is.
+    platform: Option<&'a Platform>,
 }
 
 impl Subject<'_> {
     pub(super) fn of_gpu(id: &Identity, at: f64) -> Subject<'_> {
-        let Identity { index, uuid, pci, name, .. } = id;
-        Subject { uuid, pci, name: format!("GPU {index} ({name}, {pci})"), at }
+        let Identity { index, uuid, pci, name, platform, .. } = id;
+        let platform = platform.as_ref();
+        Subject { uuid, pci, name: format!("GPU {index} ({name}, {pci})"), at, platform }
     }
 
     pub(super) fn event(&self, kind: Kind, level: &str, text: String) -> Event {
@@ -93,6 +98,12 @@ impl Subject<'_> {
         for (key, value) in [("gpu", self.uuid), ("pci", self.pci)] {
             if !value.is_empty() {
                 event.extra.insert(key.into(), Value::Text(value.into()));
+            }
+        }
+        if let Some(Platform { chassis, slot, tray, host, .. }) = self.platform {
+            event.extra.insert("chassis".into(), Value::Text(chassis.clone()));
+            for (key, number) in [("slot", slot), ("tray", tray), ("host", host)] {
+                event.extra.insert(key.into(), Value::Number((*number).into()));
             }
         }
         event
@@ -219,7 +230,7 @@ impl Watcher {
                     format!("The GPU at {key} can be used")
                 };
                 let pci = if key.contains(':') { key.as_str() } else { "" };
-                let who = Subject { uuid: "", pci, name: String::new(), at: reading.time };
+                let who = Subject { uuid: "", pci, name: String::new(), at: reading.time, platform: None };
                 who.event(Kind::Hw, "error", text)
             });
         }
@@ -271,23 +282,16 @@ impl Watcher {
         let wanted = wanted.or_else(|| gpu.needs_reset.then(|| "gpu_reset".to_owned()));
         self.conditions.report(cx, NodeCondition::GpuRecoveryAction, uuid, wanted.is_some(), || {
             let who = Subject::of_gpu(&gpu.id, gpu.time);
-            let (level, action) = match wanted.as_deref() {
-                None => ("info", Remedy::None),
-                Some("gpu_reset" | "bus_reset") => ("error", Remedy::ResetGpu),
-                Some("node_reboot" | "system_reboot") => ("error", Remedy::RebootNode),
-                Some("drain_p2p") => ("error", Remedy::DrainReset),
-                // The job may go on to its end.
-                Some("drain_and_reset") => ("warn", Remedy::DrainReset),
-                Some(_) => ("error", Remedy::ContactSupport),
-            };
+            let action = wanted.as_deref().map_or(&recovery_action::ALL[0], recovery_action::by_name);
             let text = match &wanted {
                 Some(wanted) => {
-                    format!("The driver wants {} to be recovered: {}", who.name, wanted.replace('_', " "))
+                    let (who, wanted) = (&who.name, wanted.replace('_', " "));
+                    format!("The driver wants {who} to be recovered: {wanted}. {}", action.hint)
                 }
                 None => format!("The driver wants nothing done to {} any more", who.name),
             };
-            let mut event = who.event(Kind::Hw, level, text);
-            event.extra.insert("action".into(), Value::Text(action.as_str().into()));
+            let mut event = who.event(Kind::Hw, action.level.as_str(), text);
+            event.extra.insert("action".into(), Value::Text(action.remedy.as_str().into()));
             event
         });
     }

@@ -35,6 +35,10 @@ families! {
         "Unix time, give or take seconds, at which the GPU was last reset or its driver loaded anew: from then on its counter of energy counts. Absent where none was noticed, which takes a counter that was seen before";
     UNUSABLE gauge "gpu_unusable_info" "" &["gpu", "index", "pci", "error"],
         "GPU that NVML counts and cannot open, and why (reset_required, gpu_is_lost, irq_issue); always 1. UUID and address are empty where it is unknown which one it is";
+    PLATFORM_INFO gauge "gpu_platform_info" "" &["gpu", "chassis", "slot", "tray", "host", "module", "ib_guid"],
+        "Where in its rack the GPU is, of Blackwell and later on platforms that know: serial number of the chassis, slot, compute tray, host in the slot, module in the host; always 1";
+    IMEX_CHANNELS gauge "gpu_imex_channels" "" &[],
+        "IMEX channels that may be opened here, through which GPUs share memory over NVLink with other nodes; absent where the driver offers none";
     PERSISTENCE gauge "gpu_persistence_mode" "" GPU, "Whether the driver keeps the GPU up while it is unused";
     // How busy it is.
     UTILIZATION gauge "gpu_utilization_ratio" "ratio" GPU,
@@ -45,6 +49,8 @@ families! {
     MEMORY_FREE gauge "gpu_memory_free_bytes" "bytes" GPU, "Memory that is free";
     MEMORY_RESERVED gauge "gpu_memory_reserved_bytes" "bytes" GPU, "Memory that the driver and its firmware keep";
     MEMORY_TOTAL gauge "gpu_memory_total_bytes" "bytes" GPU, "Memory of the GPU";
+    GRAPHICS gauge "gpu_graphics_active_ratio" "ratio" GPU,
+        "Share of time in which the compute or graphics engine had work, of Hopper and later: as gpu_utilization_ratio, measured by the hardware";
     SM gauge "gpu_sm_active_ratio" "ratio" GPU, "Share of time in which a multiprocessor had a warp, averaged over all of them";
     OCCUPANCY gauge "gpu_sm_occupancy_ratio" "ratio" GPU, "Warps that resided, of those that could have";
     TENSOR gauge "gpu_tensor_active_ratio" "ratio" GPU, "Share of time in which the tensor cores worked: the part of MFU that the GPU sees";
@@ -52,8 +58,8 @@ families! {
     PIPE gauge "gpu_pipe_active_ratio" "ratio" &["gpu", "pipe"], "Share of time in which a kind of arithmetic unit worked";
     NVLINK_RX_RATE gauge "gpu_nvlink_receive_bytes_per_second" "" GPU, "Received over all NVLinks in the last interval";
     NVLINK_TX_RATE gauge "gpu_nvlink_transmit_bytes_per_second" "" GPU, "Sent over all NVLinks in the last interval";
-    PCIE_RX_RATE gauge "gpu_pcie_receive_bytes_per_second" "" GPU, "Received over PCIe in the last interval";
-    PCIE_TX_RATE gauge "gpu_pcie_transmit_bytes_per_second" "" GPU, "Sent over PCIe in the last interval";
+    PCIE_RX_RATE gauge "gpu_pcie_receive_bytes_per_second" "" GPU, "Received over PCIe, on average since the reading before, of Hopper and later; avg_over_time() shows what a rate of a counter would. NVML has no counter of bytes that is sure not to wrap between two scrapes";
+    PCIE_TX_RATE gauge "gpu_pcie_transmit_bytes_per_second" "" GPU, "Sent over PCIe, as gpu_pcie_receive_bytes_per_second";
     PROCESSES gauge "gpu_processes" "" GPU, "Processes that have a compute context on the GPU";
     // Heat, power, clocks.
     TEMPERATURE gauge "gpu_temperature_celsius" "celsius" &["gpu", "sensor"], "Temperature of the chip and of the memory";
@@ -63,6 +69,8 @@ families! {
         "Margin at which the GPU slows down or shuts down, of those that count in margins";
     POWER gauge "gpu_power_watts" "watts" GPU, "Power of the board, on average over a second since Ampere, the A100 aside";
     POWER_INSTANT gauge "gpu_power_instant_watts" "watts" GPU, "Power of the GPU at one moment";
+    MODULE_POWER gauge "gpu_module_power_watts" "watts" &["gpu", "scope"],
+        "Power at one moment of the module that the GPU is part of, CPU and memory included, and of the memory of the GPU, where they are measured";
     POWER_LIMIT gauge "gpu_power_limit_watts" "watts" GPU, "Power that the GPU is held to: the lowest of all limits";
     ENERGY counter "gpu_energy_joules_total" "joules" GPU,
         "Energy used since the driver was loaded; its rate is a better mean power than samples of the power";
@@ -92,20 +100,25 @@ families! {
     PCIE_MAX_GENERATION gauge "gpu_pcie_link_max_generation" "" GPU, "PCIe generation that GPU and slot can have";
     PCIE_MAX_WIDTH gauge "gpu_pcie_link_max_width" "" GPU, "Lanes that GPU and slot can have";
     PCIE_ERRORS counter "gpu_pcie_errors_total" "" &["gpu", "kind"], "Errors of the PCIe link as the GPU counts them";
-    PCIE_TX counter "gpu_pcie_transmit_bytes_total" "bytes" GPU, "Sent over PCIe";
-    PCIE_RX counter "gpu_pcie_receive_bytes_total" "bytes" GPU, "Received over PCIe";
     // NVLink.
     NVLINK_UP gauge "gpu_nvlink_up" "" LINK, "Whether the link is active; 0 also of a link that leads nowhere";
     NVLINK_SPEED gauge "gpu_nvlink_speed_bytes_per_second" "" LINK, "Speed of the link, each way";
     NVLINK_TX counter "gpu_nvlink_transmit_bytes_total" "bytes" LINK, "Sent over the link";
     NVLINK_RX counter "gpu_nvlink_receive_bytes_total" "bytes" LINK, "Received over the link";
-    NVLINK_ERRORS counter "gpu_nvlink_errors_total" "" &["gpu", "link", "kind"], "Errors of the link";
+    NVLINK_ERRORS counter "gpu_nvlink_errors_total" "" &["gpu", "link", "kind"],
+        "Errors of the link: replay, recovery and crc to the fourth generation, the others from the fifth on";
+    NVLINK_RECOVERIES counter "gpu_nvlink_recoveries_total" "" LINK,
+        "How often the link went down for a moment and came back by itself, from the fifth generation on; those that failed are errors of kind link_recovery_failed";
     NVLINK_BER gauge "gpu_nvlink_symbol_ber" "" LINK, "Bit error ratio of the symbols of the link, uncorrected";
     NVLINK_EFFECTIVE_BER gauge "gpu_nvlink_effective_ber" "" LINK, "Bit error ratio of the link after correction";
     NVLINK_FEC counter "gpu_nvlink_fec_history_total" "" &["gpu", "link", "errors"],
         "Blocks received over the link by how many symbols of them had to be corrected; only where the configuration asks for it";
     NVLINK_SWITCHED gauge "gpu_nvlink_switched" "" GPU,
         "Whether the NVLinks of the GPU lead to NVSwitches, and so to a fabric, of Hopper and later; 0 where they lead to other GPUs";
+    C2C_UP gauge "gpu_c2c_up" "" LINK, "Whether the link between the GPU and its CPU (NVLink-C2C) is active";
+    C2C_SPEED gauge "gpu_c2c_speed_bytes_per_second" "" LINK, "Speed of the link between the GPU and its CPU";
+    C2C_LOW_POWER gauge "gpu_c2c_low_power" "" LINK, "Whether the link between the GPU and its CPU saves power now";
+    C2C_ERRORS counter "gpu_c2c_errors_total" "" &["gpu", "link", "kind"], "Errors of the link between the GPU and its CPU";
     FABRIC_STATE gauge "gpu_fabric_state" "" &["gpu", "state"], "Registration with the NVLink fabric: 1 for the state it is in; not_supported is normal where no NVSwitch is";
     FABRIC_HEALTH gauge "gpu_fabric_health" "" &["gpu", "condition"], "Whether something is wrong with the NVLink fabric of the GPU";
     FABRIC_INFO gauge "gpu_fabric_info" "" &["gpu", "cluster_uuid", "clique_id"], "NVLink domain of the GPU; always 1";

@@ -10,7 +10,7 @@ use stepwatch_sys::nvml::{Device, metric};
 
 use super::decode;
 use super::families::{
-    DRAM, MIG_DRAM, MIG_OCCUPANCY, MIG_SM, MIG_TENSOR, NVLINK_RX_RATE, NVLINK_TX_RATE, OCCUPANCY,
+    DRAM, GRAPHICS, MIG_DRAM, MIG_OCCUPANCY, MIG_SM, MIG_TENSOR, NVLINK_RX_RATE, NVLINK_TX_RATE, OCCUPANCY,
     PCIE_RX_RATE, PCIE_TX_RATE, PIPE, SM, TENSOR,
 };
 use crate::family::Family;
@@ -49,6 +49,7 @@ const fn rate(metric: u32, family: &'static Family) -> Row {
 
 /// Of a whole GPU.
 static WHOLE: &[Row] = &[
+    ratio(metric::GRAPHICS, &GRAPHICS),
     ratio(metric::SM, &SM),
     ratio(metric::OCCUPANCY, &OCCUPANCY),
     ratio(metric::TENSOR, &TENSOR),

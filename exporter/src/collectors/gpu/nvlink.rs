@@ -13,15 +13,16 @@ use stepwatch_sys::nvml::{Ask, Device, LinkError, Number};
 use super::decode;
 use super::families::values_of;
 use super::families::{
-    NVLINK_BER, NVLINK_EFFECTIVE_BER, NVLINK_ERRORS, NVLINK_FEC, NVLINK_RX, NVLINK_SPEED, NVLINK_SWITCHED,
-    NVLINK_TX, NVLINK_UP,
+    NVLINK_BER, NVLINK_EFFECTIVE_BER, NVLINK_ERRORS, NVLINK_FEC, NVLINK_RECOVERIES, NVLINK_RX, NVLINK_SPEED,
+    NVLINK_SWITCHED, NVLINK_TX, NVLINK_UP,
 };
 use crate::family::Family;
 use crate::nvml::Gpu;
 use crate::samples::Samples;
 
-/// Links of the largest GPU.
-const MAX_LINKS: u32 = 18;
+/// Links of the largest GPU: `NVML_NVLINK_MAX_LINKS` of nvml.h (NVIDIA/go-nvml). Drivers to 580 knew
+/// 18.
+const MAX_LINKS: u32 = 36;
 
 /// `NVML_DEVICE_ARCH_*`
 const HOPPER: u32 = 9;
@@ -70,12 +71,7 @@ static ROWS: &[Row] = &[
         COUNT,
     ),
     (id::NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, &NVLINK_ERRORS, Some("transmit_discard"), COUNT),
-    (
-        id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
-        &NVLINK_ERRORS,
-        Some("link_recovery_successful"),
-        COUNT,
-    ),
+    (id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, &NVLINK_RECOVERIES, None, COUNT),
     (
         id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
         &NVLINK_ERRORS,

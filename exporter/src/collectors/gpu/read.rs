@@ -1,8 +1,9 @@
 //! What is asked of one GPU, at which of the two rhythms, and what of the answers goes where.
 //!
 //! Never asked: the PCIe throughput function, which measures for 20 ms while it holds the driver's
-//! lock (two fields count the bytes instead), and the list of graphics processes, which takes
-//! milliseconds.
+//! lock; the fields that count the bytes of PCIe (197, 198), which "can be wrapped" (nvml.h) and,
+//! at 32 bits, do so several times a second under load; and the list of graphics processes, which
+//! takes milliseconds. Where a GPU has the monitoring of [`gpm`], PCIe is measured there.
 
 use stepwatch_sys::nvml::field as id;
 use stepwatch_sys::nvml::{Ask, Clock, Device, EccLifetime, EccLocation, EccSeverity, Fabric, Threshold};
@@ -12,12 +13,13 @@ use super::families::{
     CLOCK, CLOCK_MAX, ECC, ECC_ENABLED, ENERGY, FABRIC_HEALTH, FABRIC_INFO, FABRIC_STATE, MARGIN,
     MARGIN_THRESHOLD, MEMORY_FREE, MEMORY_RESERVED, MEMORY_TOTAL, MEMORY_USED, MEMORY_UTILIZATION, MIG_INFO,
     MIG_MEMORY_TOTAL, MIG_MEMORY_USED, MODE_INFO, NO_PERMISSION, PCIE_ERRORS, PCIE_GENERATION,
-    PCIE_MAX_GENERATION, PCIE_MAX_WIDTH, PCIE_RX, PCIE_TX, PCIE_WIDTH, PERSISTENCE, POWER, POWER_INSTANT,
-    POWER_LIMIT, PROCESSES, PSTATE, RECOVERY, REMAP_BANKS, REMAP_FAILED, REMAP_PENDING, REMAPPED, RETIRED,
+    PCIE_MAX_GENERATION, PCIE_MAX_WIDTH, PCIE_WIDTH, PERSISTENCE, POWER, POWER_INSTANT, POWER_LIMIT,
+    PROCESSES, PSTATE, RECOVERY, REMAP_BANKS, REMAP_FAILED, REMAP_PENDING, REMAPPED, RETIRED,
     RETIRED_PENDING, SRAM, SRAM_THRESHOLD, SRAM_UNIT, TEMPERATURE, THRESHOLD, THROTTLE, THROTTLED,
     UTILIZATION,
 };
-use super::{gpm, nvlink};
+use super::{gpm, nvlink, superchip};
+use crate::collectors::kernel::recovery_action;
 use crate::family::Family;
 use crate::nvml::Gpu;
 use crate::samples::Samples;
@@ -82,8 +84,6 @@ static FAST: &[Row] = &[
         NANO,
         COUNTS,
     ),
-    row(id::NVML_FI_DEV_PCIE_COUNT_TX_BYTES, &PCIE_TX, None, 1.0, COUNTS),
-    row(id::NVML_FI_DEV_PCIE_COUNT_RX_BYTES, &PCIE_RX, None, 1.0, COUNTS),
 ];
 
 static SLOW: &[Row] = &[
@@ -182,6 +182,7 @@ pub(super) fn fast(gpu: &mut Gpu, out: &mut Samples) {
     let state = gpu.ask("performance state", 0, Device::performance_state);
     out.maybe(&PSTATE, uuid, state.and_then(|s| measure(s, MAX_PSTATE)));
     fields(gpu, FAST, out);
+    superchip::read_power(gpu, out);
     gpm::read(gpu, out);
     for function in &gpu.denied {
         out.set(&NO_PERMISSION, &[&id.uuid, function], 1u64);
@@ -224,6 +225,7 @@ pub(super) fn slow(gpu: &mut Gpu, out: &mut Samples) {
     recovery_action(gpu, out);
     nvlink::read(gpu, out);
     nvlink::read_switched(gpu, out);
+    superchip::read_c2c(gpu, out);
     if let Some(fabric) = gpu.ask("fabric", 0, Device::fabric) {
         write_fabric(&id.uuid, &fabric, out);
     }
@@ -312,23 +314,23 @@ fn memory_errors(gpu: &mut Gpu, out: &mut Samples) {
 
 fn recovery_action(gpu: &mut Gpu, out: &mut Samples) {
     let number = gpu.fields(&[Ask::unscoped(id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)]).pop().flatten();
-    if let Some(wanted) = number.and_then(|n| decode::field(n, 0.0, 255.0)) {
-        write_action(&gpu.id.uuid, wanted, out);
+    let most = f64::from(recovery_action::MAX_NUMBER);
+    if let Some(wanted) = number.and_then(|n| decode::field(n, 0.0, most)) {
+        write_action(&gpu.id.uuid, wanted as u32, out);
     }
 }
 
 /// A GPU that answers nothing before it is reset has this recovery action.
 pub(super) fn wants_reset(uuid: &str, out: &mut Samples) {
-    write_action(uuid, decode::ACTION_GPU_RESET, out);
+    write_action(uuid, recovery_action::GPU_RESET, out);
 }
 
-fn write_action(uuid: &str, wanted: f64, out: &mut Samples) {
-    let known = decode::ACTIONS.iter().enumerate();
-    for (i, action) in known {
-        out.set(&RECOVERY, &[uuid, action], i as f64 == wanted);
+fn write_action(uuid: &str, wanted: u32, out: &mut Samples) {
+    for (number, action) in (0..).zip(&recovery_action::ALL) {
+        out.set(&RECOVERY, &[uuid, action.name], number == wanted);
     }
-    if wanted >= decode::ACTIONS.len() as f64 {
-        out.set(&RECOVERY, &[uuid, &format!("action_{wanted}")], true);
+    if recovery_action::ALL.get(wanted as usize).is_none() {
+        out.set(&RECOVERY, &[uuid, &recovery_action::name(wanted)], true);
     }
 }
 

@@ -342,6 +342,7 @@ fn what_newer_drivers_want_done() {
         ("bus_reset", "reset_gpu"),
         ("system_reboot", "reboot_node"),
         ("recover_imex_domain", "contact_support"),
+        ("action_9", "contact_support"),
     ] {
         let mut slow = Samples::default();
         slow.set(&RECOVERY, &["GPU-0", wanted], true);

@@ -98,7 +98,11 @@ pub static NEEDS: &[Needs] = &[
 pub static OMISSIONS: &[Omission] = &[
     omission(
         "GPU: PCIe throughput (nvmlDeviceGetPcieThroughput)",
-        "each call waits 20 ms for a sample; gpu_pcie_transmit_bytes_total and its fellows have the same values and wait for nothing",
+        "each call waits 20 ms for a sample; from Hopper on gpu_pcie_transmit_bytes_per_second and gpu_pcie_receive_bytes_per_second have the same values and wait for nothing",
+    ),
+    omission(
+        "GPU: bytes over PCIe as counters (fields 197 and 198)",
+        "they have 32 bits and wrap within half a second at 10 GB/s, so no rate of them is right; before Hopper nothing else counts them, and there is no series",
     ),
     omission(
         "GPU: memory and utilisation of each process",

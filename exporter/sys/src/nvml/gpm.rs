@@ -10,6 +10,7 @@ use super::{Device, Error, Nvml, call, versioned};
 pub mod metric {
     use nvml_wrapper_sys::bindings as sys;
 
+    pub const GRAPHICS: u32 = sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_GRAPHICS_UTIL;
     pub const SM: u32 = sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL;
     pub const OCCUPANCY: u32 = sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_OCCUPANCY;
     pub const INTEGER: u32 = sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_INTEGER_UTIL;

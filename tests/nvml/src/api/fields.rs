@@ -30,9 +30,11 @@ enum Type {
     Uint,
     Ulong,
     Int,
+    /// Counted in 32 bits, whatever its type: "Value can be wrapped" (nvml.h).
+    Wrapping,
 }
 
-use Type::{Int, Uint, Ulong};
+use Type::{Int, Uint, Ulong, Wrapping};
 
 /// Fields of the whole GPU.
 static FIELDS: &[(u32, &str, Type)] = &[
@@ -55,6 +57,7 @@ static FIELDS: &[(u32, &str, Type)] = &[
     (id::NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, "energy", Ulong),
     (id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, "nvlink.speed", Uint),
     (id::NVML_FI_DEV_NVLINK_LINK_COUNT, "nvlink.links", Uint),
+    (id::NVML_FI_DEV_C2C_LINK_COUNT, "c2c.links", Uint),
     (id::NVML_FI_DEV_PCIE_REPLAY_COUNTER, "pcie.replay", Uint),
     (id::NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER, "pcie.replay_rollover", Uint),
     (id::NVML_FI_DEV_REMAPPED_COR, "remapped.correctable", Uint),
@@ -85,8 +88,8 @@ static FIELDS: &[(u32, &str, Type)] = &[
     (id::NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, "temperature.tlimit.slowdown", Int),
     (id::NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT, "temperature.tlimit.memory_max", Int),
     (id::NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT, "temperature.tlimit.gpu_max", Int),
-    (id::NVML_FI_DEV_PCIE_COUNT_TX_BYTES, "pcie.transmit_bytes", Ulong),
-    (id::NVML_FI_DEV_PCIE_COUNT_RX_BYTES, "pcie.receive_bytes", Ulong),
+    (id::NVML_FI_DEV_PCIE_COUNT_TX_BYTES, "pcie.transmit_bytes", Wrapping),
+    (id::NVML_FI_DEV_PCIE_COUNT_RX_BYTES, "pcie.receive_bytes", Wrapping),
     (id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, "recovery_action", Uint),
     (id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, "throttled.sw_thermal", Ulong),
     (id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, "throttled.hw_thermal", Ulong),
@@ -132,6 +135,24 @@ static LINK_FIELDS: &[(u32, &str, Type)] = &[
     (id::NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, "symbol_ber", Ulong),
 ];
 
+/// Fields whose scope is a link between the GPU and its CPU.
+static C2C_FIELDS: &[(u32, &str, Type)] = &[
+    (id::NVML_FI_DEV_C2C_LINK_GET_STATUS, "c2c.status", Uint),
+    (id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW, "c2c.speed", Uint),
+    (id::NVML_FI_DEV_C2C_LINK_ERROR_INTR, "c2c.crc", Ulong),
+    (id::NVML_FI_DEV_C2C_LINK_ERROR_REPLAY, "c2c.replay", Ulong),
+    (id::NVML_FI_DEV_C2C_LINK_ERROR_REPLAY_B2B, "c2c.replay_b2b", Ulong),
+    (id::NVML_FI_DEV_C2C_LINK_POWER_STATE, "c2c.low_power", Uint),
+];
+
+/// Fields whose scope is a part of the module (`NVML_POWER_SCOPE_*`), and what they are of each.
+static POWER_FIELDS: &[(u32, u32, &str)] = &[
+    (id::NVML_FI_DEV_POWER_AVERAGE, sys::NVML_POWER_SCOPE_MODULE, "power.module.average"),
+    (id::NVML_FI_DEV_POWER_INSTANT, sys::NVML_POWER_SCOPE_MODULE, "power.module.instant"),
+    (id::NVML_FI_DEV_POWER_AVERAGE, sys::NVML_POWER_SCOPE_MEMORY, "power.memory.average"),
+    (id::NVML_FI_DEV_POWER_INSTANT, sys::NVML_POWER_SCOPE_MEMORY, "power.memory.instant"),
+];
+
 /// Totals over all links, whatever the scope.
 static TOTALS: &[(u32, &str)] = &[
     (id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "crc_flit"),
@@ -165,6 +186,15 @@ fn read(view: &mut View<'_>, field: u32, scope: u32) -> Answer<(Number, Type)> {
         return Err(code);
     }
     let field = as_in_575(field, view.world.driver()).ok_or(Code::NotSupported)?;
+    if let Some((.., name)) = POWER_FIELDS.iter().find(|f| (f.0, f.1) == (field, scope)) {
+        return Ok((view.number(name)?, Uint));
+    }
+    if let Some((_, name, kind)) = C2C_FIELDS.iter().find(|f| f.0 == field) {
+        if u64::from(scope) >= view.u64("c2c.links")? {
+            return Err(Code::InvalidArgument);
+        }
+        return Ok((view.number(name)?, *kind));
+    }
     if let Some((_, name, kind)) = FIELDS.iter().find(|f| f.0 == field) {
         return Ok((view.number(name)?, *kind));
     }
@@ -208,6 +238,10 @@ fn write(value: &mut sys::nvmlFieldValue_t, number: Number, kind: Type) {
             value.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
             value.value.ullVal = number.unsigned();
         }
+        Wrapping => {
+            value.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+            value.value.ullVal = (number.unsigned() as u32).into();
+        }
         Int => {
             value.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_SIGNED_INT;
             value.value.siVal = number.signed() as i32;
@@ -221,8 +255,13 @@ mod tests {
 
     #[test]
     fn every_field_once() {
-        let mut ids: Vec<_> =
-            FIELDS.iter().chain(LINK_FIELDS).map(|f| f.0).chain(TOTALS.iter().map(|f| f.0)).collect();
+        let mut ids: Vec<_> = FIELDS
+            .iter()
+            .chain(LINK_FIELDS)
+            .chain(C2C_FIELDS)
+            .map(|f| f.0)
+            .chain(TOTALS.iter().map(|f| f.0))
+            .collect();
         let all = ids.len();
         ids.sort_unstable();
         ids.dedup();

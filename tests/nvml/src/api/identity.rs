@@ -76,6 +76,26 @@ device_calls! {
         out.set(view.u32("module")?)
     }
 
+    fn nvmlDeviceGetPlatformInfo(view, out: Out<sys::nvmlPlatformInfo_v2_t>) {
+        view.whole()?;
+        let chassis = view.text("platform.chassis")?;
+        if out.get()?.version != version::<sys::nvmlPlatformInfo_v2_t>(2) {
+            return view.world.misuse(Code::ArgumentVersionMismatch);
+        }
+        let guid = view.text("platform.ib_guid")?;
+        let place = ["slot", "tray", "host", "peer", "module"];
+        let mut numbers = [0; 5];
+        for (number, name) in numbers.iter_mut().zip(place) {
+            *number = view.u32(&format!("platform.{name}"))? as u8;
+        }
+        out.edit(|info| {
+            info.chassisSerialNumber.iter_mut().zip(chassis.bytes()).for_each(|(to, byte)| *to = byte);
+            let digits = |at: usize| guid.get(2 * at..2 * at + 2).and_then(|d| u8::from_str_radix(d, 16).ok());
+            info.ibGuid.iter_mut().zip((0..).map_while(digits)).for_each(|(to, byte)| *to = byte);
+            [info.slotNumber, info.trayIndex, info.hostId, info.peerType, info.moduleId] = numbers;
+        })
+    }
+
     fn nvmlDeviceGetNumaNodeId(view, out: Out<c_uint>) {
         out.set(view.u32("numa")?)
     }

@@ -116,8 +116,9 @@ async fn eight_h100() {
         ("gpu_clock_max_hertz", &[("domain", "sm")], 1.98e9),
         ("gpu_pcie_link_generation", &[], 5.0),
         ("gpu_pcie_errors_total", &[("kind", "replay")], 3.0),
-        ("gpu_pcie_transmit_bytes_total", &[], 2.01e11),
-        ("gpu_pcie_receive_bytes_total", &[], 3.02e11),
+        // MiB a second: NVML counts bytes in 32 bits, which had wrapped dozens of times by now.
+        ("gpu_pcie_transmit_bytes_per_second", &[], 1907.0 * 1_048_576.0),
+        ("gpu_pcie_receive_bytes_per_second", &[], 2861.0 * 1_048_576.0),
         ("gpu_nvlink_up", &[("link", "0")], 1.0),
         ("gpu_nvlink_up", &[("link", "17")], 1.0),
         ("gpu_nvlink_speed_bytes_per_second", &[("link", "4")], 26_562e6),
@@ -227,6 +228,58 @@ async fn parts_of_an_h200() {
     node.decent();
 }
 
+/// A compute tray of an NVL72 rack: what nvml.h has of platform, links to the CPU and scopes of power
+/// (`nvmlPlatformInfo_v2_t`, `NVML_FI_DEV_C2C_LINK_*`, `NVML_POWER_SCOPE_*`).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tray_of_a_rack() {
+    let node = Node::start(&Script::for_fleet(Fleet::Nvl72).at(NOW)).await;
+    let page = settled(&node, true, 4).await;
+    let gpu = Fleet::Nvl72.uuid(2);
+    let place: &[(&str, &str)] = &[
+        ("chassis", "1821025191057"),
+        ("slot", "14"),
+        ("tray", "8"),
+        ("host", "1"),
+        ("module", "3"),
+        ("ib_guid", "2c5eab0300289a40"),
+    ];
+    let fabric: &[(&str, &str)] =
+        &[("cluster_uuid", "2c5eab03-0028-9a40-8e7f-908172635445"), ("clique_id", "32766")];
+    let rows: &[Row] = &[
+        ("gpu_platform_info", place, 1.0),
+        ("gpu_fabric_info", fabric, 1.0),
+        ("gpu_module_power_watts", &[("scope", "module")], 1502.0),
+        ("gpu_module_power_watts", &[("scope", "memory")], 152.0),
+        ("gpu_power_instant_watts", &[], 602.0),
+        ("gpu_c2c_up", &[("link", "4")], 1.0),
+        ("gpu_c2c_speed_bytes_per_second", &[("link", "0")], 45e9),
+        ("gpu_c2c_low_power", &[("link", "0")], 0.0),
+        ("gpu_c2c_errors_total", &[("link", "3"), ("kind", "replay")], 0.0),
+        ("gpu_nvlink_up", &[("link", "17")], 1.0),
+        ("gpu_graphics_active_ratio", &[], 0.925),
+    ];
+    check(&page, &gpu, rows);
+    assert_eq!(exposition::value(&page, "gpu_c2c_up", &[("gpu", &gpu), ("link", "5")]), None);
+    assert_eq!(exposition::value(&page, "gpu_count", &[]), Some(4.0));
+    node.decent();
+}
+
+/// `NVML_NVLINK_MAX_LINKS` is 36 in nvml.h (NVIDIA/go-nvml).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_beyond_the_eighteenth_that_is_down() {
+    let script = Script { count: Some(4), ..Script::for_fleet(Fleet::B200).at(NOW) };
+    let script = script.all("nvlink.links", 36u64).one(1, "nvlink.state.30", 0u64);
+    let node = Node::start(&script).await;
+    let page = settled(&node, true, 4).await;
+    let up = |gpu: usize, link: &str| {
+        exposition::value(&page, "gpu_nvlink_up", &[("gpu", &Fleet::B200.uuid(gpu)), ("link", link)])
+    };
+    assert_eq!([up(0, "30"), up(1, "30"), up(1, "35"), up(1, "36")], [Some(1.0), Some(0.0), Some(1.0), None]);
+    let name = format!("{}/nvlink30", Fleet::B200.uuid(1));
+    let is_down = |event: &serde_json::Value| event["name"] == name.as_str() && event["state"] == "down";
+    node.event("the link is reported", is_down).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_a100_lacks_what_came_later() {
     let node = Node::start(&Script::for_fleet(Fleet::A100).at(NOW)).await;
@@ -245,7 +298,7 @@ async fn an_a100_lacks_what_came_later() {
         "gpu_sm_active_ratio",
         "gpu_temperature_margin_celsius",
         "gpu_fabric_state",
-        "gpu_pcie_transmit_bytes_total",
+        "gpu_pcie_transmit_bytes_per_second",
     ];
     absent(&page, &gpu, &later);
     node.decent();
@@ -319,7 +372,6 @@ async fn what_is_not_known_is_absent() {
         "pcie.replay",
         "pcie.generation",
         "pcie.width",
-        "pcie.transmit_bytes",
         "throttled.power",
         // Of drivers from 575 on.
         "throttled.hw_thermal",
@@ -370,7 +422,7 @@ async fn what_is_not_known_is_absent() {
         let gone =
             ["gpu_power_watts", "gpu_energy_joules_total", "gpu_utilization_ratio", "gpu_memory_used_bytes"];
         absent(&page, &gpu, &gone);
-        absent(&page, &gpu, &["gpu_sm_active_ratio", "gpu_pcie_link_width", "gpu_pcie_transmit_bytes_total"]);
+        absent(&page, &gpu, &["gpu_sm_active_ratio", "gpu_pcie_link_width"]);
         absent(&page, &gpu, &["gpu_nvlink_transmit_bytes_total", "gpu_nvlink_speed_bytes_per_second"]);
         // What is known stays.
         check(&page, &gpu, &[("gpu_performance_state", &[], 0.0), ("gpu_dram_active_ratio", &[], 0.375)]);
