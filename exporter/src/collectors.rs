@@ -10,6 +10,7 @@ pub mod storage;
 
 use crate::collector::{Collector, Rhythm};
 use crate::family::Family;
+use crate::family_filter::Metrics;
 
 /// What the scheduler and the reference need of a collector.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct Entry {
     pub families: &'static [&'static Family],
     /// `None` when the configuration disables it.
     pub build: fn(&CollectorsConfig) -> Option<Built>,
+    /// Which of the families are on the page.
+    pub metrics: fn(&CollectorsConfig) -> &Metrics,
 }
 
 /// A collector, and how often to run it.
@@ -40,8 +43,18 @@ macro_rules! collectors {
             /// What is wrong with it, each behind the path of its value.
             pub(crate) fn check(&self) -> Vec<String> {
                 let mut wrong = Vec::new();
-                $(wrong.extend(self.$name.check().under(concat!("collectors.", stringify!($name))));)*
+                $(
+                    let path = concat!("collectors.", stringify!($name));
+                    wrong.extend(self.$name.check().under(path));
+                    wrong.extend(self.$name.metrics.check(names(stringify!($name), $($module::)+FAMILIES)).under(path));
+                )*
                 wrong
+            }
+
+            /// The same with all that is read, for who reads no page.
+            pub(crate) fn with_everything(mut self) -> Self {
+                $(self.$name.metrics = Metrics::everything();)*
+                self
             }
         }
 
@@ -57,6 +70,7 @@ macro_rules! collectors {
                 };
                 own.enabled.then(build)
             },
+            metrics: |config| &config.$name.metrics,
         },)*];
     };
 }
@@ -78,4 +92,10 @@ collectors! {
     ras = RasReader in job::ras;
     rdma = RdmaReader in network::rdma;
     textfile = TextfileReader in host::textfile;
+}
+
+/// Families whose names can be mistaken. Those of `textfile` are not known before its files are
+/// read.
+fn names(collector: &str, families: &'static [&'static Family]) -> &'static [&'static Family] {
+    if collector == "textfile" { &[] } else { families }
 }

@@ -25,6 +25,18 @@ pub struct Family {
     pub labels: &'static [&'static str],
     /// Without a full stop: the encoder adds one.
     pub help: &'static str,
+    pub shown: Shown,
+}
+
+/// Whether a family of a collector is on the page by default; `collectors.X.metrics` says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shown {
+    Always,
+    /// Without the series that are zero, of which most are while nothing is wrong.
+    UnlessZero,
+    /// Only where the configuration asks for it.
+    OnRequest,
 }
 
 impl Family {
@@ -34,7 +46,7 @@ impl Family {
         labels: &'static [&'static str],
         help: &'static str,
     ) -> Self {
-        Self { name, kind: FamilyType::Gauge, unit, labels, help }
+        Self { name, kind: FamilyType::Gauge, unit, labels, help, shown: Shown::Always }
     }
 
     pub const fn counter(
@@ -43,7 +55,7 @@ impl Family {
         labels: &'static [&'static str],
         help: &'static str,
     ) -> Self {
-        Self { name, kind: FamilyType::Counter, unit, labels, help }
+        Self { name, kind: FamilyType::Counter, unit, labels, help, shown: Shown::Always }
     }
 
     pub const fn histogram(
@@ -52,7 +64,17 @@ impl Family {
         labels: &'static [&'static str],
         help: &'static str,
     ) -> Self {
-        Self { name, kind: FamilyType::Histogram, unit, labels, help }
+        Self { name, kind: FamilyType::Histogram, unit, labels, help, shown: Shown::Always }
+    }
+
+    /// Leaves series that are zero out of the page.
+    pub const fn unless_zero(self) -> Self {
+        Self { shown: Shown::UnlessZero, ..self }
+    }
+
+    /// Leaves it out of the page unless the configuration asks for it.
+    pub const fn on_request(self) -> Self {
+        Self { shown: Shown::OnRequest, ..self }
     }
 
     /// What OpenMetrics calls the family as a whole: the name of a counter is that of its series

@@ -23,6 +23,7 @@ pub mod config;
 pub mod drops;
 pub mod exposition;
 pub mod family;
+pub mod family_filter;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod gpus;

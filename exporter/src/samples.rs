@@ -219,6 +219,11 @@ impl Samples {
         self.sealed.iter().flat_map(|chunk| &chunk.samples).chain(&self.open)
     }
 
+    /// Of chunks that a source sealed.
+    pub fn from_chunks(sealed: Vec<Arc<Chunk>>) -> Self {
+        Self { sealed, ..Self::default() }
+    }
+
     /// All of it, sealed.
     pub fn into_chunks(self) -> Vec<Arc<Chunk>> {
         self.into_sealed().sealed
@@ -260,7 +265,7 @@ impl Chunk {
 
     /// The next chunk of a source. It is the very same one if the samples are equal, which saves
     /// later comparisons.
-    fn after(before: Option<&Arc<Self>>, samples: Vec<Sample>) -> Arc<Self> {
+    pub fn after(before: Option<&Arc<Self>>, samples: Vec<Sample>) -> Arc<Self> {
         let Some(before) = before.filter(|before| before.samples.len() == samples.len()) else {
             return Arc::new(Self::new(samples));
         };

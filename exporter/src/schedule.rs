@@ -17,6 +17,7 @@ use crate::clock::unix_now;
 use crate::collector::{Access, CollectError, Collector, Rhythm, Support};
 use crate::collectors::{CollectorsConfig, Entry};
 use crate::family::Family;
+use crate::family_filter::Filter;
 use crate::lock::Locked as _;
 use crate::samples::Samples;
 use ticks::Ticks;
@@ -27,7 +28,7 @@ pub static STATE: Family = Family::gauge(
     "stepwatch_exporter_collector_state",
     "",
     &["collector", "state"],
-    "State of the collector: 1 for the one it is in, 0 for the others",
+    "State of the collector (starting, healthy, unsupported, disabled, failed, stuck); always 1",
 );
 pub static SUCCESS: Family = Family::gauge(
     "stepwatch_exporter_collector_success",
@@ -66,8 +67,15 @@ pub static STUCK: Family = Family::gauge(
     "How long the running collection is over its deadline; 0 when it is not",
 );
 
+pub static LEFT_OUT: Family = Family::gauge(
+    "stepwatch_exporter_collector_series_left_out",
+    "",
+    COLLECTOR,
+    "Series that the last collection read and that are not on the page: zero while nothing is wrong, or of families that collectors.X.metrics does not ask for",
+);
+
 pub static FAMILIES: &[&Family] =
-    &[&STATE, &SUCCESS, &DURATION, &LAST_SUCCESS, &COLLECTIONS, &FAILURES, &STUCK];
+    &[&STATE, &SUCCESS, &DURATION, &LAST_SUCCESS, &COLLECTIONS, &FAILURES, &STUCK, &LEFT_OUT];
 
 /// How long to wait before looking again for what a collector needs.
 const PROBE_AGAIN: Duration = Duration::from_mins(1);
@@ -87,9 +95,6 @@ pub enum State {
 }
 
 impl State {
-    const ALL: [Self; 6] =
-        [Self::Starting, Self::Healthy, Self::Unsupported, Self::Disabled, Self::Failed, Self::Stuck];
-
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -139,6 +144,8 @@ struct Progress {
     detail: String,
     /// Sealed: they are on many a page.
     samples: Samples,
+    /// Series that were read besides.
+    left_out: usize,
     /// When the samples were read.
     read: Option<Instant>,
     last_success: Option<f64>,
@@ -170,6 +177,8 @@ impl Schedule {
                 collector,
                 supported: false,
                 found: String::new(),
+                filter: Filter::new((entry.metrics)(config)),
+                whole: Samples::default(),
                 access: access.clone(),
                 ticks: Ticks::new(rhythm.interval, i, Instant::now()),
                 slot: Arc::clone(&slot),
@@ -228,6 +237,7 @@ impl Slot {
             state,
             detail: String::new(),
             samples: Samples::default(),
+            left_out: 0,
             read: None,
             last_success: None,
             busy_since: None,
@@ -252,9 +262,7 @@ impl Slot {
     fn write(&self, out: &mut Samples, own: &mut Samples) {
         let now = self.now.locked();
         let current = self.state(&now);
-        for state in State::ALL {
-            own.set(&STATE, &[self.name, state.as_str()], state == current);
-        }
+        own.set(&STATE, &[self.name, current.as_str()], true);
         if matches!(current, State::Unsupported | State::Disabled) {
             return;
         }
@@ -266,6 +274,7 @@ impl Slot {
         own.set(&FAILURES, &[self.name, "error"], now.errors);
         own.set(&FAILURES, &[self.name, "panic"], now.panics);
         own.set(&STUCK, labels, self.overdue(&now));
+        own.set(&LEFT_OUT, labels, now.left_out);
         let stale = MIN_STALE.max(self.rhythm.interval.saturating_mul(3));
         if now.read.is_some_and(|read| read.elapsed() < stale) {
             out.extend(&now.samples);
@@ -287,17 +296,27 @@ struct Worker {
     supported: bool,
     /// What the probe found.
     found: String,
+    /// What of it goes onto the page.
+    filter: Filter,
+    /// All that the last pass read.
+    whole: Samples,
     access: Access,
     ticks: Ticks,
     slot: Arc<Slot>,
     stop: Arc<Stop>,
 }
 
+/// Samples for the page, and how many series were read besides.
+struct Shown {
+    samples: Samples,
+    left_out: usize,
+}
+
 /// What one pass came to.
 enum Pass {
-    Read(Samples),
+    Read(Shown),
     /// As much as could be read.
-    Partly(Samples, CollectError),
+    Partly(Shown, CollectError),
     Unsupported(String),
 }
 
@@ -336,10 +355,14 @@ impl Worker {
                 }
             }
         }
-        let mut samples = Samples::after(&self.slot.now.locked().samples);
-        Ok(match self.collector.collect(&cx, &mut samples) {
-            Ok(()) => Pass::Read(samples.into_sealed()),
-            Err(error) => Pass::Partly(samples.into_sealed(), error),
+        let mut samples = Samples::after(&self.whole);
+        let collected = self.collector.collect(&cx, &mut samples);
+        self.whole = samples.into_sealed();
+        let (samples, left_out) = self.filter.apply(self.whole.clone());
+        let shown = Shown { samples, left_out };
+        Ok(match collected {
+            Ok(()) => Pass::Read(shown),
+            Err(error) => Pass::Partly(shown, error),
         })
     }
 
@@ -351,18 +374,18 @@ impl Worker {
         now.duration = Some(began.elapsed());
         now.passes += 1;
         match result {
-            Ok(Ok(Pass::Read(samples))) => {
+            Ok(Ok(Pass::Read(shown))) => {
                 now.state = State::Healthy;
                 now.detail.clone_from(&self.found);
-                now.samples = samples;
+                (now.samples, now.left_out) = (shown.samples, shown.left_out);
                 now.read = Some(began);
                 now.last_success = Some(unix_now());
             }
-            Ok(Ok(Pass::Partly(samples, error))) => {
+            Ok(Ok(Pass::Partly(shown, error))) => {
                 // What there is replaces what there was; without any, that stays until it is too
                 // old.
-                if !samples.is_empty() {
-                    now.samples = samples;
+                if !self.whole.is_empty() {
+                    (now.samples, now.left_out) = (shown.samples, shown.left_out);
                     now.read = Some(began);
                 }
                 if let CollectError::Stuck { what, over } = error {

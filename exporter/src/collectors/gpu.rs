@@ -44,6 +44,7 @@ pub use visibility::Devices;
 use super::kernel;
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
+use crate::family_filter::Metrics;
 use crate::gpus::{self, driver_version, inventory};
 use crate::nvml::{Call, Identity, Nvml, OpenError, Refused, Ticket};
 use crate::samples::Samples;
@@ -65,6 +66,8 @@ const LONG_CALL: Duration = Duration::from_secs(1);
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     /// How often to read what changes from second to second.
     pub interval: Period,
     /// How often to read what is dear or changes from day to day.
@@ -97,6 +100,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(1),
             slow_interval: Period::secs(30),
             stuck_after: Period::secs(5),

@@ -48,6 +48,7 @@ use self::log::{Log, Next};
 use self::tracker::{NOT_YET, Tracker};
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
+use crate::family_filter::Metrics;
 use crate::gpus::{self, Gpu};
 use crate::origin::Origin;
 use crate::persisted_state;
@@ -78,6 +79,8 @@ const FIRST_LIST: Duration = Duration::from_secs(1);
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     /// How often the page is brought up to date; events are published in the stream at once.
     pub interval: Period,
     /// Messages that are known besides those that the node has learned, one a line:
@@ -99,7 +102,13 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(1), known_messages: None, xids: None }
+        Self {
+            enabled: true,
+            metrics: Metrics::default(),
+            interval: Period::secs(1),
+            known_messages: None,
+            xids: None,
+        }
     }
 }
 

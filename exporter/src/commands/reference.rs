@@ -11,7 +11,7 @@ use serde::Serialize;
 
 pub use self::sources::{NEEDS, Needs, OMISSIONS, Omission};
 use crate::collectors::{COLLECTORS, CollectorsConfig};
-use crate::family::Family;
+use crate::family::{Family, Shown};
 use crate::{drops, exposition, hub, ingest, schedule, source, stream, training};
 
 /// A family and where it comes from.
@@ -102,6 +102,9 @@ pub fn text() -> String {
             family.kind.as_str(),
             family.help
         );
+        if let Some(shown) = shown(family.shown) {
+            let _ = writeln!(out, "    {shown}.");
+        }
     }
     out.push_str("\nCollectors\n");
     for Row { name, about, every, needs } in rows() {
@@ -113,6 +116,17 @@ pub fn text() -> String {
         let _ = write!(out, "{what}\n    {why}.\n");
     }
     out
+}
+
+/// What is not on the page by default.
+fn shown(shown: Shown) -> Option<&'static str> {
+    match shown {
+        Shown::Always => None,
+        Shown::UnlessZero => {
+            Some("Series that are zero are left out, unless collectors.X.metrics.include names the family")
+        }
+        Shown::OnRequest => Some("Not on the page, unless collectors.X.metrics.include names the family"),
+    }
 }
 
 /// A collector, as the reference shows it.
@@ -151,7 +165,12 @@ pub fn markdown() -> String {
             family.name,
             family.kind.as_str(),
             family.unit,
-            family.help.replace('|', "\\|")
+            [Some(family.help), shown(family.shown)]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(". ")
+                .replace('|', "\\|")
         );
     }
     out.push_str("\n| Collector | Reads | By default | Needs | Costs |\n|---|---|---|---|---|\n");

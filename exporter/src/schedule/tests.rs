@@ -48,7 +48,13 @@ fn hang() {
 
 macro_rules! entry {
     ($name:literal, $build:expr) => {
-        Entry { name: $name, about: "", families: &[], build: $build }
+        Entry {
+            name: $name,
+            about: "",
+            families: &[],
+            build: $build,
+            metrics: |config| &config.clock.metrics,
+        }
     };
 }
 
@@ -119,7 +125,7 @@ fn each_collector_shows_its_own_fate_and_harms_no_other() {
     assert_eq!(own.get(&STUCK, &["part"]), Some(1.0));
     assert_eq!(own.get(&FAILURES, &["part", "error"]), Some(0.0), "stuck is not failed");
     assert_eq!(own.get(&STATE, &["hung", "stuck"]), Some(1.0));
-    assert_eq!(own.get(&STATE, &["hung", "healthy"]), Some(0.0));
+    assert_eq!(own.get(&STATE, &["hung", "healthy"]), None);
     assert_eq!(own.get(&SUCCESS, &["good"]), Some(1.0));
     assert_eq!(own.get(&SUCCESS, &["absent"]), None);
     assert!(own.get(&STUCK, &["hung"]).is_some_and(|s| s > 0.0));

@@ -28,7 +28,7 @@ const OFTEN: &str =
 
 fn config() -> String {
     let each = OFTEN.split(' ').map(|name| format!("  {name}: {{interval: 10ms}}\n"));
-    let gpu = "  gpu: {interval: 10ms, slow_interval: 50ms}\n";
+    let gpu = "  gpu: {metrics: {include: ['*']}, interval: 10ms, slow_interval: 50ms}\n";
     format!("collectors:\n{gpu}{}stream: {{max_records: 512, max_bytes: 262144}}\n", each.collect::<String>())
 }
 

@@ -14,4 +14,5 @@ mod kubernetes;
 mod leak;
 mod mfu;
 mod node;
+mod series;
 mod tree;

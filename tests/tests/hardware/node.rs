@@ -11,6 +11,8 @@ use stepwatch_tests::poll::PATIENCE;
 use stepwatch_tests::{Exporter, Machine, exposition, http, poll_until};
 use tempfile::TempDir;
 
+/// All families of the GPUs, with the series that are zero too.
+pub(crate) const EVERYTHING: &str = "collectors:\n  gpu: {metrics: {include: ['*']}}\n";
 /// In which time the stream has given what it had.
 const BACKLOG: Duration = Duration::from_millis(300);
 
@@ -22,7 +24,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) async fn start(script: &Script) -> Self {
-        Self::start_with(script, &library().unwrap(), "").await
+        Self::start_with(script, &library().unwrap(), EVERYTHING).await
     }
 
     /// With a library of its own; `extra` is appended to the exporter's configuration.

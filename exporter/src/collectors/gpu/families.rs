@@ -10,8 +10,8 @@ const INSTANCE: &[&str] = &["gpu", "gi"];
 const COMPUTE_INSTANCE: &[&str] = &["gpu", "gi", "ci"];
 
 macro_rules! families {
-    ($($id:ident $kind:ident $name:literal $unit:literal $labels:expr, $help:expr;)*) => {
-        $(pub static $id: Family = Family::$kind($name, $unit, $labels, $help);)*
+    ($($id:ident $kind:ident $name:literal $unit:literal $labels:expr, $help:expr $(=> $shown:ident)?;)*) => {
+        $(pub static $id: Family = Family::$kind($name, $unit, $labels, $help)$(.$shown())?;)*
         pub static FAMILIES: &[&Family] = &[$(&$id),*];
     };
 }
@@ -30,7 +30,7 @@ families! {
         "NVLinks of the GPU that should be up: as configured, or the most that a GPU of its model in this node ever had; absent of one that never had any, and of a partitioned one";
     LOST gauge "gpu_lost" "" GPU, "Whether the GPU was there and no longer answers: it fell off the bus, needs a reset or answers nothing but errors";
     UNRESPONSIVE gauge "gpu_unresponsive" "" GPU,
-        "Whether the GPU answers so slowly that it is set aside: nothing of it is read until a sign of life, asked for now and then, comes quickly";
+        "Whether the GPU answers so slowly that it is set aside: nothing of it is read until a sign of life, asked for now and then, comes quickly" => unless_zero;
     LAST_RESET gauge "gpu_last_reset_timestamp_seconds" "seconds" GPU,
         "Unix time, give or take seconds, at which the GPU was last reset or its driver loaded anew: from then on its counter of energy counts. Absent where none was noticed, which takes a counter that was seen before";
     UNUSABLE gauge "gpu_unusable_info" "" &["gpu", "index", "pci", "error"],
@@ -55,7 +55,7 @@ families! {
     OCCUPANCY gauge "gpu_sm_occupancy_ratio" "ratio" GPU, "Warps that resided, of those that could have";
     TENSOR gauge "gpu_tensor_active_ratio" "ratio" GPU, "Share of time in which the tensor cores worked: the part of MFU that the GPU sees";
     DRAM gauge "gpu_dram_active_ratio" "ratio" GPU, "Share of time in which memory moved data";
-    PIPE gauge "gpu_pipe_active_ratio" "ratio" &["gpu", "pipe"], "Share of time in which a kind of arithmetic unit worked";
+    PIPE gauge "gpu_pipe_active_ratio" "ratio" &["gpu", "pipe"], "Share of time in which a kind of arithmetic unit worked" => on_request;
     NVLINK_RX_RATE gauge "gpu_nvlink_receive_bytes_per_second" "" GPU, "Received over all NVLinks in the last interval";
     NVLINK_TX_RATE gauge "gpu_nvlink_transmit_bytes_per_second" "" GPU, "Sent over all NVLinks in the last interval";
     PCIE_RX_RATE gauge "gpu_pcie_receive_bytes_per_second" "" GPU, "Received over PCIe, on average since the reading before, of Hopper and later; avg_over_time() shows what a rate of a counter would. NVML has no counter of bytes that is sure not to wrap between two scrapes";
@@ -64,9 +64,9 @@ families! {
     // Heat, power, clocks.
     TEMPERATURE gauge "gpu_temperature_celsius" "celsius" &["gpu", "sensor"], "Temperature of the chip and of the memory";
     MARGIN gauge "gpu_temperature_margin_celsius" "celsius" GPU, "How much warmer the GPU may become before it slows down";
-    THRESHOLD gauge "gpu_temperature_threshold_celsius" "celsius" &["gpu", "kind"], "Temperature at which the GPU slows down or shuts down";
+    THRESHOLD gauge "gpu_temperature_threshold_celsius" "celsius" &["gpu", "kind"], "Temperature at which the GPU slows down or shuts down" => on_request;
     MARGIN_THRESHOLD gauge "gpu_temperature_margin_threshold_celsius" "celsius" &["gpu", "kind"],
-        "Margin at which the GPU slows down or shuts down, of those that count in margins";
+        "Margin at which the GPU slows down or shuts down, of those that count in margins" => on_request;
     POWER gauge "gpu_power_watts" "watts" GPU, "Power of the board, on average over a second since Ampere, the A100 aside";
     POWER_INSTANT gauge "gpu_power_instant_watts" "watts" GPU, "Power of the GPU at one moment";
     MODULE_POWER gauge "gpu_module_power_watts" "watts" &["gpu", "scope"],
@@ -75,52 +75,52 @@ families! {
     ENERGY counter "gpu_energy_joules_total" "joules" GPU,
         "Energy used since the driver was loaded; its rate is a better mean power than samples of the power";
     CLOCK gauge "gpu_clock_hertz" "hertz" &["gpu", "domain"], "Clock now";
-    CLOCK_MAX gauge "gpu_clock_max_hertz" "hertz" &["gpu", "domain"], "The highest clock that the GPU can have";
+    CLOCK_MAX gauge "gpu_clock_max_hertz" "hertz" &["gpu", "domain"], "The highest clock that the GPU can have" => on_request;
     THROTTLE gauge "gpu_throttle_active" "" &["gpu", "reason"],
-        "Whether this holds the clocks down now; sw_power_cap under load and gpu_idle without are normal";
-    THROTTLED counter "gpu_throttled_seconds_total" "seconds" &["gpu", "reason"], "Time for which this has held the clocks down";
+        "Whether this holds the clocks down now; sw_power_cap under load and gpu_idle without are normal" => unless_zero;
+    THROTTLED counter "gpu_throttled_seconds_total" "seconds" &["gpu", "reason"], "Time for which this has held the clocks down" => unless_zero;
     PSTATE gauge "gpu_performance_state" "" GPU, "From 0, the fastest, to 15";
     // Memory errors.
     ECC_ENABLED gauge "gpu_ecc_enabled" "" GPU, "Whether memory errors are corrected";
     ECC counter "gpu_ecc_errors_total" "" &["gpu", "severity", "lifetime", "location"],
         "Memory errors; volatile ones since the driver was loaded, aggregate ones of the GPU's life. The location is all where the GPU reports no other";
-    SRAM counter "gpu_sram_ecc_errors_total" "" &["gpu", "lifetime", "kind"], "Errors of the memory on the chip";
-    SRAM_UNIT counter "gpu_sram_ecc_uncorrected_total" "" &["gpu", "unit"], "Uncorrected errors of the memory on the chip by where it is, over the GPU's life";
+    SRAM counter "gpu_sram_ecc_errors_total" "" &["gpu", "lifetime", "kind"], "Errors of the memory on the chip" => unless_zero;
+    SRAM_UNIT counter "gpu_sram_ecc_uncorrected_total" "" &["gpu", "unit"], "Uncorrected errors of the memory on the chip by where it is, over the GPU's life" => unless_zero;
     SRAM_THRESHOLD gauge "gpu_sram_ecc_threshold_exceeded" "" GPU, "Whether the memory on the chip had more uncorrected errors than its maker accepts: replace the GPU";
     REMAPPED gauge "gpu_remapped_rows" "" &["gpu", "cause"], "Rows of memory that were replaced by spare ones";
     REMAP_PENDING gauge "gpu_row_remap_pending" "" GPU, "Whether a row waits for a reset of the GPU to be replaced";
     REMAP_FAILED gauge "gpu_row_remap_failed" "" GPU, "Whether a row could not be replaced: replace the GPU";
-    REMAP_BANKS gauge "gpu_row_remap_banks" "" &["gpu", "availability"], "Banks of memory by how many of their spare rows are left";
-    RETIRED gauge "gpu_retired_pages" "" &["gpu", "cause"], "Pages of memory taken out of use, of GPUs before Ampere";
+    REMAP_BANKS gauge "gpu_row_remap_banks" "" &["gpu", "availability"], "Banks of memory by how many of their spare rows are left" => on_request;
+    RETIRED gauge "gpu_retired_pages" "" &["gpu", "cause"], "Pages of memory taken out of use, of GPUs before Ampere" => unless_zero;
     RETIRED_PENDING gauge "gpu_retired_pages_pending" "" GPU, "Whether a page waits for a reboot to be taken out of use";
-    RECOVERY gauge "gpu_recovery_action" "" &["gpu", "action"], "What the driver wants done to the GPU: 1 for that, 0 for everything else";
+    RECOVERY gauge "gpu_recovery_action" "" &["gpu", "action"], "What the driver wants done to the GPU: 1 for that, and on request 0 for everything else" => unless_zero;
     // PCIe.
     PCIE_GENERATION gauge "gpu_pcie_link_generation" "" GPU, "PCIe generation of the link now; lower while the GPU idles";
     PCIE_WIDTH gauge "gpu_pcie_link_width" "" GPU, "Lanes of the PCIe link now";
     PCIE_MAX_GENERATION gauge "gpu_pcie_link_max_generation" "" GPU, "PCIe generation that GPU and slot can have";
     PCIE_MAX_WIDTH gauge "gpu_pcie_link_max_width" "" GPU, "Lanes that GPU and slot can have";
-    PCIE_ERRORS counter "gpu_pcie_errors_total" "" &["gpu", "kind"], "Errors of the PCIe link as the GPU counts them";
+    PCIE_ERRORS counter "gpu_pcie_errors_total" "" &["gpu", "kind"], "Errors of the PCIe link as the GPU counts them" => unless_zero;
     // NVLink.
     NVLINK_UP gauge "gpu_nvlink_up" "" LINK, "Whether the link is active; 0 also of a link that leads nowhere";
-    NVLINK_SPEED gauge "gpu_nvlink_speed_bytes_per_second" "" LINK, "Speed of the link, each way";
-    NVLINK_TX counter "gpu_nvlink_transmit_bytes_total" "bytes" LINK, "Sent over the link";
-    NVLINK_RX counter "gpu_nvlink_receive_bytes_total" "bytes" LINK, "Received over the link";
+    NVLINK_SPEED gauge "gpu_nvlink_speed_bytes_per_second" "" LINK, "Speed of the link, each way" => on_request;
+    NVLINK_TX counter "gpu_nvlink_transmit_bytes_total" "bytes" LINK, "Sent over the link" => on_request;
+    NVLINK_RX counter "gpu_nvlink_receive_bytes_total" "bytes" LINK, "Received over the link" => on_request;
     NVLINK_ERRORS counter "gpu_nvlink_errors_total" "" &["gpu", "link", "kind"],
-        "Errors of the link: replay, recovery and crc to the fourth generation, the others from the fifth on";
+        "Errors of the link: replay, recovery and crc to the fourth generation, the others from the fifth on" => unless_zero;
     NVLINK_RECOVERIES counter "gpu_nvlink_recoveries_total" "" LINK,
-        "How often the link went down for a moment and came back by itself, from the fifth generation on; those that failed are errors of kind link_recovery_failed";
-    NVLINK_BER gauge "gpu_nvlink_symbol_ber" "" LINK, "Bit error ratio of the symbols of the link, uncorrected";
-    NVLINK_EFFECTIVE_BER gauge "gpu_nvlink_effective_ber" "" LINK, "Bit error ratio of the link after correction";
+        "How often the link went down for a moment and came back by itself, from the fifth generation on; those that failed are errors of kind link_recovery_failed" => unless_zero;
+    NVLINK_BER gauge "gpu_nvlink_symbol_ber" "" LINK, "Bit error ratio of the symbols of the link, uncorrected" => unless_zero;
+    NVLINK_EFFECTIVE_BER gauge "gpu_nvlink_effective_ber" "" LINK, "Bit error ratio of the link after correction" => unless_zero;
     NVLINK_FEC counter "gpu_nvlink_fec_history_total" "" &["gpu", "link", "errors"],
         "Blocks received over the link by how many symbols of them had to be corrected; only where the configuration asks for it";
     NVLINK_SWITCHED gauge "gpu_nvlink_switched" "" GPU,
         "Whether the NVLinks of the GPU lead to NVSwitches, and so to a fabric, of Hopper and later; 0 where they lead to other GPUs";
     C2C_UP gauge "gpu_c2c_up" "" LINK, "Whether the link between the GPU and its CPU (NVLink-C2C) is active";
-    C2C_SPEED gauge "gpu_c2c_speed_bytes_per_second" "" LINK, "Speed of the link between the GPU and its CPU";
-    C2C_LOW_POWER gauge "gpu_c2c_low_power" "" LINK, "Whether the link between the GPU and its CPU saves power now";
-    C2C_ERRORS counter "gpu_c2c_errors_total" "" &["gpu", "link", "kind"], "Errors of the link between the GPU and its CPU";
-    FABRIC_STATE gauge "gpu_fabric_state" "" &["gpu", "state"], "Registration with the NVLink fabric: 1 for the state it is in; not_supported is normal where no NVSwitch is";
-    FABRIC_HEALTH gauge "gpu_fabric_health" "" &["gpu", "condition"], "Whether something is wrong with the NVLink fabric of the GPU";
+    C2C_SPEED gauge "gpu_c2c_speed_bytes_per_second" "" LINK, "Speed of the link between the GPU and its CPU" => on_request;
+    C2C_LOW_POWER gauge "gpu_c2c_low_power" "" LINK, "Whether the link between the GPU and its CPU saves power now" => unless_zero;
+    C2C_ERRORS counter "gpu_c2c_errors_total" "" &["gpu", "link", "kind"], "Errors of the link between the GPU and its CPU" => unless_zero;
+    FABRIC_STATE gauge "gpu_fabric_state" "" &["gpu", "state"], "Registration with the NVLink fabric: 1 for the state it is in; not_supported is normal where no NVSwitch is" => unless_zero;
+    FABRIC_HEALTH gauge "gpu_fabric_health" "" &["gpu", "condition"], "Whether something is wrong with the NVLink fabric of the GPU" => unless_zero;
     FABRIC_INFO gauge "gpu_fabric_info" "" &["gpu", "cluster_uuid", "clique_id"], "NVLink domain of the GPU; always 1";
     // Instances of a partitioned GPU.
     MIG_INFO gauge "gpu_mig_info" "" &["gpu", "gi", "ci", "profile", "mig_uuid"], "Compute instance of a partitioned GPU; always 1";
@@ -131,11 +131,11 @@ families! {
     MIG_TENSOR gauge "gpu_mig_tensor_active_ratio" "ratio" INSTANCE, "As gpu_tensor_active_ratio, of a GPU instance";
     MIG_DRAM gauge "gpu_mig_dram_active_ratio" "ratio" INSTANCE, "As gpu_dram_active_ratio, of a GPU instance";
     // What asking costs.
-    FAILURES counter "gpu_nvml_failures_total" "" GPU, "Questions that the driver answered with an error, want of support aside";
+    FAILURES counter "gpu_nvml_failures_total" "" GPU, "Questions that the driver answered with an error, want of support aside" => unless_zero;
     NO_PERMISSION gauge "gpu_nvml_no_permission" "" &["gpu", "function"],
         "Function of NVML that the driver refuses to the user of this exporter: its values are absent, not unsupported and not zero; always 1";
     CALL_SECONDS counter "gpu_nvml_call_seconds_total" "seconds" &["function"], "Time spent in calls of a function of NVML";
-    CALL_LONGEST gauge "gpu_nvml_call_max_seconds" "seconds" &["function"], "The longest call of a function of NVML in the last minute or two";
+    CALL_LONGEST gauge "gpu_nvml_call_max_seconds" "seconds" &["function"], "The longest call of a function of NVML in the last minute or two" => on_request;
     CALL_RUNNING gauge "gpu_nvml_call_running_seconds" "seconds" &["function"], "How long a call into NVML has not returned; absent while none takes long";
     EVENT_FAILURES counter "gpu_nvml_event_failures_total" "" &[],
         "How often waiting for XID errors of the driver failed, so that some may be missing; only where the kernel log is not read";

@@ -17,6 +17,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 
@@ -82,6 +83,8 @@ pub fn is_tended(max_error: f64) -> bool {
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// How long the clock must be undisciplined, or off by more than `max_offset`, to be reported.
     pub grace: Period,
@@ -98,6 +101,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(10),
             grace: Period::secs(600),
             max_offset: Period::millis(100),

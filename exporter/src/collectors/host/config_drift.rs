@@ -23,6 +23,7 @@ use stepwatch_kit::config::Period;
 use super::process::read_stat;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::persisted_state;
 use crate::samples::Samples;
 use crate::training::TrainingProcess;
@@ -90,6 +91,8 @@ const NAME: &str = "config_drift";
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// Also put the settings on the page, one series each; the stream has them in any case.
     pub values: bool,
@@ -111,6 +114,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(60),
             values: true,
             sysctls: Vec::new(),

@@ -14,6 +14,7 @@ use stepwatch_wire::{Event, Kind, Value};
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::origin::Origin;
 use crate::roots;
 use crate::samples::Samples;
@@ -67,6 +68,8 @@ const MAX_MODULES: usize = 64;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
 }
 
@@ -78,7 +81,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(10) }
+        Self { enabled: true, metrics: Metrics::default(), interval: Period::secs(10) }
     }
 }
 

@@ -14,6 +14,7 @@ use stepwatch_kit::config::Period;
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::gpus;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
@@ -51,19 +52,21 @@ pub static MAX_SPEED: Family = Family::gauge(
     "",
     PCI,
     "Transfers a second of each lane that the device is capable of; the port above may not be",
-);
+)
+.on_request();
 pub static MAX_WIDTH: Family = Family::gauge(
     "pci_link_max_width",
     "",
     PCI,
     "Lanes that the device is capable of; the port above may have fewer",
-);
+)
+.on_request();
 pub static DEGRADED: Family = Family::gauge(
     "pci_link_degraded",
     "",
     &["pci", "what"],
     "Whether the link is narrower (width) or slower (speed) than both of its ends could be, for longer than training or saving power explains",
-);
+).unless_zero();
 pub static AER_TOTAL: Family = Family::counter(
     "pci_aer_severity_errors_total",
     "",
@@ -89,6 +92,8 @@ const INVENTORY_SECONDS: f64 = 300.0;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// Addresses to leave out; `*` stands for anything.
     pub exclude: Vec<String>,
@@ -102,7 +107,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(15), exclude: Vec::new() }
+        Self { enabled: true, metrics: Metrics::default(), interval: Period::secs(15), exclude: Vec::new() }
     }
 }
 

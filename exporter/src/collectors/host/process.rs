@@ -14,6 +14,7 @@ use stepwatch_kit::config::Period;
 
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
 use crate::training::TrainingProcess;
@@ -161,6 +162,8 @@ const MAX_OPEN: usize = 65_536;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// A training process is reported if one of its threads has waited in the kernel for this long.
     pub blocked_after: Period,
@@ -174,7 +177,12 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(5), blocked_after: Period::secs(60) }
+        Self {
+            enabled: true,
+            metrics: Metrics::default(),
+            interval: Period::secs(5),
+            blocked_after: Period::secs(60),
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use stepwatch_kit::exposition::read::{self, Dialect};
 use self::families::Block;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::{Family, FamilyType};
+use crate::family_filter::Metrics;
 use crate::reach::Reach;
 use crate::roots;
 use crate::samples::Samples;
@@ -58,6 +59,8 @@ const MAX_SAMPLES_PER_SERIES: usize = 4;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// Directories with files called `*.prom`.
     pub directories: Vec<PathBuf>,
@@ -75,6 +78,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(15),
             directories: vec!["/var/lib/stepwatch-exporter/textfile".into()],
             max_series: 5000,

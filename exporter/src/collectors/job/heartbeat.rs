@@ -22,6 +22,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::collectors::host::process::read_stat;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::origin::Priority;
 use crate::origin::{Origin, Via};
 use crate::roots::Roots;
@@ -78,6 +79,8 @@ const UNSEEN_SECONDS: f64 = 900.0;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
 }
 
@@ -89,7 +92,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(1) }
+        Self { enabled: true, metrics: Metrics::default(), interval: Period::secs(1) }
     }
 }
 

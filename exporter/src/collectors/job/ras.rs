@@ -32,6 +32,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::samples::Samples;
 use crate::voice::Voice;
 
@@ -164,6 +165,8 @@ const MAX_LISTED: usize = 16;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// Time that RAS may take to collect the answers of all processes of the job.
     pub timeout: Period,
@@ -188,6 +191,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(10),
             timeout: Period::secs(5),
             stuck_after: Period::secs(120),

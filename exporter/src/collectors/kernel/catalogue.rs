@@ -358,9 +358,10 @@ mod tests {
              * **Action**: `restart_app`: restart the job. `drain_reset`: reset the GPU at the next drain.\n  \
              `reset_gpu`: take the node out now and reset the GPU. `reboot_node`: power-cycle the node.\n  \
              `check_hardware`: have a person look at the hardware. `contact_support`: report it to the vendor.\n\
-             * **Metrics**: each XID is counted in `gpu_xid_errors_total{gpu,xid}`, which starts at zero for each\n  \
-             GPU and every code below, so that `increase()` sees the first one. XIDs of MIG instances are also\n  \
-             counted in `gpu_mig_xid_errors_total{gpu,gi,ci,xid}`.\n\
+             * **Metrics**: each XID is counted in `gpu_xid_errors_total{gpu,xid}`, from the first one on.\n  \
+             `increase()` does not see a first one; `collectors.kernel.metrics` with `include:\n  \
+             [gpu_xid_errors_total]` starts each GPU and every code below at zero. XIDs of MIG instances are\n  \
+             also counted in `gpu_mig_xid_errors_total{gpu,gi,ci,xid}`.\n\
              * **Events**: each XID is an event `xid` of the stream, with the process and with `caused_by` if the\n  \
              kernel names the XID that caused it. It has the NVLink (`link`) and its `unit` of an XID 74 or\n  \
              144 to 150, and the multiprocessor (`gpc`, `tpc`, `sm`) of a 13, where the line has them. NVLink\n  \

@@ -6,13 +6,13 @@ pub static XIDS: Family = Family::counter(
     "gpu_xid_errors_total",
     "",
     &["gpu", "xid"],
-    "XID errors since the boot, those of MIG instances included; 0 from the beginning for every GPU and known code. The PCI address stands for a GPU whose UUID is unknown",
-);
+    "XID errors since the boot, those of MIG instances included, of every known code from 0 on where the family is asked for. The PCI address stands for a GPU whose UUID is unknown",
+).unless_zero();
 pub static NONFATAL_XIDS: Family = Family::counter(
     "gpu_xid_nonfatal_errors_total",
     "",
     &["gpu", "xid"],
-    "XID errors of NVLink 5 (144 to 150) since the boot that do no harm, by their sub-code or else by the word Nonfatal, from the first one on; gpu_xid_errors_total counts them too, and from 0",
+    "XID errors of NVLink 5 (144 to 150) since the boot that do no harm, by their sub-code or else by the word Nonfatal, from the first one on; gpu_xid_errors_total counts them too",
 );
 pub static LAST_XID: Family = Family::gauge(
     "gpu_xid_last_timestamp_seconds",
@@ -30,7 +30,7 @@ pub static MIG_XIDS: Family = Family::counter(
     "gpu_mig_xid_errors_total",
     "",
     &["gpu", "gi", "ci", "xid"],
-    "XID errors since the boot that the driver attributes to a MIG instance, from the first one on; gpu_xid_errors_total counts them too, and from 0",
+    "XID errors since the boot that the driver attributes to a MIG instance, from the first one on; gpu_xid_errors_total counts them too",
 );
 pub static SXIDS: Family = Family::counter(
     "gpu_nvswitch_sxid_errors_total",

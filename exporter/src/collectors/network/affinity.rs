@@ -18,6 +18,7 @@ use super::rdma::{self, Role};
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::gpus::inventory;
 use crate::persisted_state;
 use crate::roots::{self, Roots};
@@ -54,6 +55,8 @@ const RDMA: &str = "class/infiniband";
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     /// NICs of the fabric, in the order of their rails; found when empty.
     pub rails: Vec<String>,
     /// NICs that are not of the fabric: storage, management. `*` stands for anything.
@@ -68,7 +71,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, rails: Vec::new(), exclude: Vec::new() }
+        Self { enabled: true, metrics: Metrics::default(), rails: Vec::new(), exclude: Vec::new() }
     }
 }
 

@@ -14,6 +14,7 @@ use stepwatch_kit::config::Period;
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::link::is_set_up;
 use crate::link::rates::{self, Threshold};
 use crate::link::watch::Rule;
@@ -86,8 +87,9 @@ pub static CONDITION: Family = Family::gauge(
     "nic_condition",
     "",
     &["device", "condition"],
-    "What is wrong with a link that has been up: 1 for what holds, 0 for the others",
-);
+    "What is wrong with a link that has been up: 1 for what holds, and on request 0 for the others",
+)
+.unless_zero();
 
 /// `type` of an Ethernet interface.
 const ARPHRD_ETHER: u32 = 1;
@@ -103,6 +105,8 @@ const IDENTITY_SECONDS: f64 = 10.0;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// Names to leave out; `*` stands for anything.
     pub exclude: Vec<String>,
@@ -132,6 +136,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(1),
             exclude: Vec::new(),
             include_virtual: false,

@@ -22,6 +22,7 @@ use super::mounts::table::{self, Mount};
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::samples::Samples;
 use crate::training::CheckpointPlace;
 
@@ -118,6 +119,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// The time over which the rate is averaged; longer than the time between two checkpoints.
     pub window: Period,
@@ -149,6 +152,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(10),
             window: Period::secs(3600),
             horizon: Period::secs(4 * 3600),

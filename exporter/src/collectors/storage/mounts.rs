@@ -30,6 +30,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::samples::Samples;
 
 pub const ABOUT: &str = "network file systems: whether they answer, NFS and Lustre clients";
@@ -104,8 +105,9 @@ pub static FAMILIES: &[&Family] = &[
     &nfs::EXECUTED,
     &nfs::RESPONSE_TIME,
     &lustre::HEALTHY,
-    &lustre::IMPORT_HEALTHY,
+    &lustre::IMPORTS,
     &lustre::IMPORT_INFO,
+    &lustre::IMPORTS_LEFT_OUT,
     &lustre::READ,
     &lustre::WRITTEN,
     &lustre::OPERATIONS,
@@ -121,6 +123,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// A mount that has not answered for this long is stuck.
     pub timeout: Period,
@@ -169,6 +173,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(5),
             timeout: Period::secs(10),
             types: TYPES.map(str::to_owned).into(),

@@ -230,7 +230,7 @@ fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 
 /// A check may run in a job that was given a part of the node, with the configuration of an
 /// exporter that has all of it.
 fn for_a_job(config: &CollectorsConfig) -> CollectorsConfig {
-    let mut config = config.clone();
+    let mut config = config.clone().with_everything();
     config.gpu.devices = gpu::Devices::Job;
     config
 }

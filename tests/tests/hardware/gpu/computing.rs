@@ -9,7 +9,7 @@ use stepwatch_tests::{exposition, poll_until};
 use crate::node::Node;
 
 const PROCESSES: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
-const WITH_PASSES: &str = "collectors:\n  gpu: {interval: 100ms, slow_interval: 500ms}\nsources:\n  - discover: {interval: 100ms}\n";
+const WITH_PASSES: &str = "collectors:\n  gpu: {metrics: {include: ['*']}, interval: 100ms, slow_interval: 500ms}\nsources:\n  - discover: {interval: 100ms}\n";
 /// The GPUs are read only by the search for processes.
 const WITHOUT_PASSES: &str =
     "collectors:\n  gpu: {enabled: false}\nsources:\n  - discover: {interval: 100ms}\n";

@@ -11,7 +11,7 @@ use stepwatch_tests::{bins, daemon, exposition, poll_until};
 use crate::node::{Node, of_gpus};
 
 /// Quick enough for a test, and with both rhythms.
-const QUICK: &str = "collectors:\n  gpu: {interval: 100ms, slow_interval: 500ms, stuck_after: 1s}\n";
+const QUICK: &str = "collectors:\n  gpu: {metrics: {include: ['*']}, interval: 100ms, slow_interval: 500ms, stuck_after: 1s}\n";
 
 const FLEET: Fleet = Fleet::H100;
 
@@ -340,7 +340,7 @@ async fn another_driver_is_loaded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_comes_late() {
     let late = script().fault("nvmlInit*", Effect::Fail(Code::DriverNotLoaded));
-    let extra = "collectors:\n  gpu: {interval: 100ms, slow_interval: 500ms, expected: 4}\n";
+    let extra = "collectors:\n  gpu: {metrics: {include: ['*']}, interval: 100ms, slow_interval: 500ms, expected: 4}\n";
     let node = Node::start_with(&late, &library().unwrap(), extra).await;
     node.state("gpu", "failed").await;
     assert_eq!(node.value("gpu_expected_count", &[]).await, Some(4.0));
@@ -488,7 +488,7 @@ async fn a_gpu_that_answers_nothing_but_errors_does_not_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn xids_are_heard_from_every_gpu_that_is_there() {
-    let quiet = "collectors:\n  kernel: {enabled: false}\n  gpu: {interval: 100ms, slow_interval: 500ms}\n";
+    let quiet = "collectors:\n  kernel: {enabled: false}\n  gpu: {metrics: {include: ['*']}, interval: 100ms, slow_interval: 500ms}\n";
     // One GPU cannot be used at first.
     let mut now = Script { lost: vec![1], ..script() };
     let node = Node::start_with(&now, &library().unwrap(), quiet).await;

@@ -11,7 +11,8 @@ use stepwatch_tests::{exposition, http, say};
 
 use crate::node::{Node, of_gpus};
 
-const CONFIG: &str = "collectors:\n  gpu: {interval: 200ms, slow_interval: 1s, stuck_after: 1s}\n";
+const CONFIG: &str =
+    "collectors:\n  gpu: {metrics: {include: ['*']}, interval: 200ms, slow_interval: 1s, stuck_after: 1s}\n";
 /// How long a call hangs: in full when there is time for it.
 const HANG: Duration = Duration::from_secs(6);
 const LONG_HANG: Duration = Duration::from_mins(1);

@@ -10,7 +10,8 @@ use stepwatch_fake_nvml::{Fleet, Script, library};
 use crate::node::{Node, of_gpus};
 
 /// Both rhythms within a moment.
-const QUICK: &str = "collectors:\n  gpu: {interval: 100ms, slow_interval: 200ms}\n";
+const QUICK: &str =
+    "collectors:\n  gpu: {metrics: {include: ['*']}, interval: 100ms, slow_interval: 200ms}\n";
 /// A second at which every counter is known.
 const NOW: f64 = 100.0;
 /// On one node: as many as the stand-in has different numbers for. The last lacks nothing.

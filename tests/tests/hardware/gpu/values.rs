@@ -4,7 +4,7 @@
 use stepwatch_fake_nvml::{Fault, Fleet, Quantity, Script, library};
 use stepwatch_tests::exposition;
 
-use crate::node::{Node, gpu_families, of_gpus};
+use crate::node::{EVERYTHING, Node, gpu_families, of_gpus};
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -191,8 +191,12 @@ async fn eight_b200_count_nvlink_otherwise() {
 #[tokio::test(flavor = "multi_thread")]
 async fn histories_of_error_correction_are_published_on_request() {
     let script = Script::for_fleet(Fleet::B200).at(NOW).one(2, "nvlink.fec.3.17", 44u64);
-    let node =
-        Node::start_with(&script, &library().unwrap(), "collectors:\n  gpu: {fec_history: true}\n").await;
+    let node = Node::start_with(
+        &script,
+        &library().unwrap(),
+        "collectors:\n  gpu: {metrics: {include: ['*']}, fec_history: true}\n",
+    )
+    .await;
     let page = settled(&node, false, 8).await;
     let rows: &[Row] = &[("gpu_nvlink_fec_history_total", &[("link", "17"), ("errors", "3")], 44.0)];
     check(&page, &Fleet::B200.uuid(2), rows);
@@ -308,7 +312,7 @@ async fn an_a100_lacks_what_came_later() {
 async fn pages_that_older_gpus_retired() {
     let script = Script { count: Some(1), ..Script::for_fleet(Fleet::A100) };
     let script = script.all("retired.single", 3u64).all("retired.double", 1u64).all("retired.pending", 1u64);
-    let node = Node::start_with(&script, &library().unwrap(), "").await;
+    let node = Node::start(&script).await;
     let page = settled(&node, false, 1).await;
     let rows: &[Row] = &[
         ("gpu_retired_pages", &[("cause", "single_bit")], 3.0),
@@ -461,9 +465,12 @@ async fn an_older_driver_lacks_functions() {
         "nvmlDeviceGetGpuFabricInfoV",
     ];
     let old = stepwatch_fake_nvml::library_without(dir.path(), &lacks).unwrap();
-    let node =
-        Node::start_with(&Script { count: Some(1), ..Script::for_fleet(Fleet::H100).at(NOW) }, &old, "")
-            .await;
+    let node = Node::start_with(
+        &Script { count: Some(1), ..Script::for_fleet(Fleet::H100).at(NOW) },
+        &old,
+        EVERYTHING,
+    )
+    .await;
     let page = settled(&node, true, 1).await;
     let gpu = Fleet::H100.uuid(0);
     absent(&page, &gpu, &["gpu_temperature_margin_celsius"]);

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use stepwatch_kit::exposition::read::{self, Dialect, Sample};
 use stepwatch_wire::words;
 
-use crate::family::{Family, FamilyType};
+use crate::family::{Family, FamilyType, Shown};
 use crate::lock::Locked as _;
 use crate::samples::{Distribution, Samples, Value};
 
@@ -196,6 +196,7 @@ fn interned(name: &str, kind: FamilyType, labels: &[&str], help: &str) -> Option
         unit: "",
         labels: Box::leak(labels.into_boxed_slice()),
         help: keep(help),
+        shown: Shown::Always,
     };
     let family: &'static Family = Box::leak(Box::new(family));
     all.push(family);

@@ -6,11 +6,14 @@ use stepwatch_kit::config::Period;
 
 use super::groups;
 use crate::collector::Mistakes;
+use crate::family_filter::Metrics;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// Control groups of jobs of Slurm; patterns that end in `job_*`, relative to where control
     /// groups are mounted, or absolute.
@@ -47,6 +50,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(15),
             cgroups: groups::PATTERNS.iter().map(|p| (*p).to_owned()).collect(),
             prolog_dir: None,

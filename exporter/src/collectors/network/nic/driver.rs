@@ -20,7 +20,8 @@ pub static STATS: Family = Family::counter(
     "",
     &["device", "stat"],
     "Counters of the driver, as `ethtool -S` shows them, that are on the allow-list",
-);
+)
+.unless_zero();
 pub static DRIVER: Family = Family::gauge(
     "nic_driver_info",
     "",

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use stepwatch_kit::config::Period;
 
 use crate::collector::Mistakes;
+use crate::family_filter::Metrics;
 use crate::link::rates::Threshold;
 
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     /// How often states are read.
     pub interval: Period,
     /// How often counters are read.
@@ -65,6 +68,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(1),
             counters_interval: Period::secs(10),
             include: Vec::new(),

@@ -52,7 +52,8 @@ pub static HARDWARE: Family = Family::counter(
     "",
     &["device", "port", "counter"],
     "Counters of the driver by name, whichever it has; without a port they are of the device as a whole",
-);
+)
+.unless_zero();
 
 /// Only while it holds: of every counter that could come to this, zeros would be more series than
 /// counters.

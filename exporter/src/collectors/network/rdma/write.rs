@@ -54,8 +54,9 @@ pub static CONDITION: Family = Family::gauge(
     "rdma_port_condition",
     "",
     &["device", "port", "condition"],
-    "What is wrong with a port of the fabric: 1 for what holds, 0 for the others",
-);
+    "What is wrong with a port of the fabric: 1 for what holds, and on request 0 for the others",
+)
+.unless_zero();
 pub static PORTS_EXPECTED: Family = Family::gauge(
     "rdma_ports_expected",
     "",
@@ -68,7 +69,7 @@ pub static QUARANTINED: Family = Family::gauge(
     "",
     &["device"],
     "Whether parts of the device are left alone because reading them gets no answer; they are looked at again after a minute, two, four, up to an hour. Of a driver without such counters, as of RoCE of Broadcom, that is no fault",
-);
+).unless_zero();
 
 pub static FAMILIES: &[&Family] = &[
     &INFO,

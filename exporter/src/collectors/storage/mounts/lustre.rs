@@ -25,17 +25,23 @@ pub(super) static HEALTHY: Family = Family::gauge(
     &[],
     "Whether the Lustre client reports that it is healthy; absent where there is none",
 );
-pub(super) static IMPORT_HEALTHY: Family = Family::gauge(
-    "lustre_import_healthy",
+pub(super) static IMPORTS: Family = Family::gauge(
+    "lustre_imports",
     "",
-    &["target", "kind"],
-    "Whether the connection to a target (a server's part of the file system) is up, or was let go for want of use",
+    &["kind", "state"],
+    "Connections to targets (a server's parts of the file systems) by their state, as Lustre calls it: FULL is up, IDLE was let go for want of use, EVICTED, DISCONN, ... are not",
 );
 pub(super) static IMPORT_INFO: Family = Family::gauge(
-    "lustre_import_info",
+    "lustre_import_down_info",
     "",
     &["target", "kind", "state"],
-    "State of the connection to a target, as Lustre calls it: FULL, IDLE, EVICTED, DISCONN, ...; always 1",
+    "Connection to a target that is not up, of at most 64; always 1",
+);
+pub(super) static IMPORTS_LEFT_OUT: Family = Family::gauge(
+    "lustre_imports_left_out",
+    "",
+    &[],
+    "Connections that are not up, and that lustre_import_down_info has no room for",
 );
 pub(super) static READ: Family = Family::counter(
     "lustre_client_read_bytes_total",
@@ -63,6 +69,8 @@ const GRACE: Duration = Duration::from_secs(30);
 const KINDS: [&str; 3] = ["osc", "mdc", "mgc"];
 /// The largest file systems have some thousand targets.
 const MAX_TARGETS: usize = 4096;
+/// Targets that are not up have a series each, up to so many.
+const MAX_SHOWN: usize = 64;
 const MAX_FILE_SYSTEMS: usize = 32;
 const MAX_OPERATIONS: usize = 64;
 const MAX_BYTES: u64 = 64 * 1024;
@@ -120,16 +128,14 @@ impl Lustre {
         });
         let imports = imports(&bases);
         for import in &imports {
-            let up = import.is_up();
-            out.set(&IMPORT_HEALTHY, &[&import.target, import.kind], up);
-            out.set(&IMPORT_INFO, &[&import.target, import.kind, &import.state], 1u64);
-            if up {
+            if import.is_up() {
                 self.down.remove(&import.target);
             } else {
                 self.down.entry(import.target.clone()).or_insert(now);
             }
         }
         self.down.retain(|target, _| imports.iter().any(|i| i.target == *target));
+        write_imports(&imports, out);
         self.report(cx, conditions, &imports, now);
         clients(&bases, out);
     }
@@ -150,6 +156,24 @@ impl Lustre {
                 of_target(format!("the connection to Lustre target {target} is back"), target)
             });
         }
+    }
+}
+
+/// A node has some thousand targets, all up: they are counted, and those that are not are named.
+fn write_imports(imports: &[Import], out: &mut Samples) {
+    let mut states = BTreeMap::<(&str, &str), usize>::new();
+    for import in imports {
+        *states.entry((import.kind, &import.state)).or_default() += 1;
+    }
+    for ((kind, state), count) in states {
+        out.set(&IMPORTS, &[kind, state], count);
+    }
+    let down: Vec<&Import> = imports.iter().filter(|import| !import.is_up()).collect();
+    for import in down.iter().take(MAX_SHOWN) {
+        out.set(&IMPORT_INFO, &[&import.target, import.kind, &import.state], 1u64);
+    }
+    if !imports.is_empty() {
+        out.set(&IMPORTS_LEFT_OUT, &[], down.len().saturating_sub(MAX_SHOWN));
     }
 }
 
@@ -297,9 +321,11 @@ mod tests {
         let (out, published) = page(0);
         for (family, labels, want) in [
             (&HEALTHY, &[][..], Some(1.0)),
-            (&IMPORT_HEALTHY, &["lustre-OST0001", "osc"], Some(1.0)),
-            (&IMPORT_HEALTHY, &["lustre-MDT0000", "mdc"], Some(0.0)),
+            (&IMPORTS, &["osc", "FULL"], Some(1.0)),
+            (&IMPORTS, &["mdc", "EVICTED"], Some(1.0)),
             (&IMPORT_INFO, &["lustre-MDT0000", "mdc", "EVICTED"], Some(1.0)),
+            (&IMPORT_INFO, &["lustre-OST0001", "osc", "FULL"], None),
+            (&IMPORTS_LEFT_OUT, &[], Some(0.0)),
             (&READ, &["lustre"], Some(10_485_760.0)),
             (&WRITTEN, &["lustre"], Some(8192.0)),
             (&OPERATIONS, &["lustre", "read"], Some(10.0)),
@@ -326,6 +352,22 @@ mod tests {
                 (Some(0), "the connection to Lustre target lustre-MDT0000 is back")
             ]
         );
+    }
+
+    #[test]
+    fn thousands_of_targets_are_a_few_series() {
+        let import = |nth: usize, state: &str| Import {
+            target: format!("lustre-OST{nth:04x}"),
+            kind: "osc",
+            state: state.into(),
+        };
+        let imports: Vec<Import> =
+            (0..3000).map(|nth| import(nth, if nth < 100 { "DISCONN" } else { "FULL" })).collect();
+        let mut out = Samples::default();
+        write_imports(&imports, &mut out);
+        assert_eq!((out.rows(&IMPORTS).count(), out.rows(&IMPORT_INFO).count()), (2, MAX_SHOWN));
+        assert_eq!(out.get(&IMPORTS, &["osc", "FULL"]), Some(2900.0));
+        assert_eq!(out.get(&IMPORTS_LEFT_OUT, &[]), Some(36.0));
     }
 
     #[test]
