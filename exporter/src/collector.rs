@@ -27,6 +27,11 @@ pub trait Collector: Send {
     /// Reads once. What cannot be read of one device is left out; with an error, what `out` has is
     /// all that could be read.
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError>;
+
+    /// How much of the last collection was spent waiting for something to happen, which is no work.
+    fn waited(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// Unsupported is not failed: a laptop without InfiniBand is healthy (principle 6).

@@ -363,6 +363,10 @@ collectors:
             let error = Config::parse("x.yml", &text).unwrap_err().to_string();
             assert!(error.contains("\"a[\" is not a pattern"), "{setting}: {error}");
         }
+        let nested = "collectors:\n  job:\n    kubelet:\n      resources: ['a[']\n";
+        let error = Config::parse("x.yml", nested).unwrap_err().to_string();
+        assert!(error.starts_with("x.yml:4:") && error.contains("\"a[\" is not a pattern"), "{error}");
+        assert!(error.contains('^'), "{error}");
     }
 
     #[test]

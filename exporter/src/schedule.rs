@@ -40,7 +40,7 @@ pub static DURATION: Family = Family::gauge(
     "stepwatch_exporter_collector_duration_seconds",
     "seconds",
     COLLECTOR,
-    "How long the last collection took",
+    "How long the last collection worked; time spent waiting for something to happen, such as a line of the kernel log, is left out",
 );
 pub static LAST_SUCCESS: Family = Family::gauge(
     "stepwatch_exporter_collector_last_success_timestamp_seconds",
@@ -371,7 +371,7 @@ impl Worker {
         let before = now.state;
         now.busy_since = None;
         now.over = Duration::ZERO;
-        now.duration = Some(began.elapsed());
+        now.duration = Some(began.elapsed().saturating_sub(self.collector.waited()));
         now.passes += 1;
         match result {
             Ok(Ok(Pass::Read(shown))) => {

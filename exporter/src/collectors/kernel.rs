@@ -9,7 +9,7 @@
 //!
 //! A pass waits in `poll` for a record until its interval is over, and publishes it at once:
 //! milliseconds from the line to the stream, without a needless wake-up on a healthy node. So a
-//! pass takes as long as the interval.
+//! pass takes as long as the interval, nearly all of which it waits.
 
 mod aside;
 pub mod catalogue;
@@ -142,6 +142,8 @@ struct Open {
     listing: Aside<Vec<Gpu>>,
     imports: Imports,
     said: Said,
+    /// Time of the last pass that was spent waiting for a record.
+    waited: Duration,
 }
 
 impl KernelLogReader {
@@ -177,6 +179,7 @@ impl Collector for KernelLogReader {
             listing: Aside::default(),
             imports: Imports::default(),
             said: Said::default(),
+            waited: Duration::ZERO,
         };
         open.list(cx.roots);
         open.learn_gpus(FIRST_LIST);
@@ -189,12 +192,13 @@ impl Collector for KernelLogReader {
         let Some(open) = &mut self.open else {
             return Err(CollectError::Other("the kernel log is not open".into()));
         };
+        open.waited = Duration::ZERO;
         open.learn_gpus(Duration::ZERO);
         let mut left = MAX_RECORDS;
         loop {
             open.drain(cx, &mut left)?;
             let wait = until.saturating_duration_since(Instant::now());
-            if open.first || left == 0 || wait.is_zero() || !open.log.wait(wait) {
+            if open.first || left == 0 || wait.is_zero() || !open.wait(wait) {
                 break;
             }
         }
@@ -206,9 +210,21 @@ impl Collector for KernelLogReader {
         out.set(&KNOWN, &[], open.tracker.known.len());
         Ok(())
     }
+
+    fn waited(&self) -> Duration {
+        self.open.as_ref().map_or(Duration::ZERO, |open| open.waited)
+    }
 }
 
 impl Open {
+    /// Waits for a record; whether there is one.
+    fn wait(&mut self, most: Duration) -> bool {
+        let began = Instant::now();
+        let came = self.log.wait(most);
+        self.waited += began.elapsed();
+        came
+    }
+
     /// Reads what there is, and publishes it.
     fn drain(&mut self, cx: &Context<'_>, left: &mut usize) -> Result<(), CollectError> {
         let mut batch = 0;

@@ -328,7 +328,12 @@ impl Interface {
 
     fn write(&self, device: &str, out: &mut Samples) {
         out.maybe(&MTU, &[device], self.mtu);
-        out.set(&INFO, &[device, &self.driver, &self.parent, &self.numa_node], 1u64);
+        out.set(&INFO, &[device, &self.driver, self.pci(), &self.numa_node], 1u64);
+    }
+
+    /// The PCI address, or nothing: the device of an interface may be one of another bus (`virtio3`).
+    fn pci(&self) -> &str {
+        Some(self.parent.as_str()).filter(|parent| topology::is_address(parent)).unwrap_or_default()
     }
 }
 
@@ -347,8 +352,7 @@ struct Looked {
 
 impl Looked {
     fn look<'a>(&'a self, interface: &'a Interface, answer: Option<&'a driver::Answer>) -> Look<'a> {
-        let pci = Some(interface.parent.as_str()).filter(|p| topology::is_address(p)).unwrap_or_default();
-        Look { link: &self.link, speed: self.speed, downs: self.downs, pci, answer }
+        Look { link: &self.link, speed: self.speed, downs: self.downs, pci: interface.pci(), answer }
     }
 
     fn write(&self, out: &mut Samples) {

@@ -55,6 +55,13 @@ pub static HARDWARE: Family = Family::counter(
 )
 .unless_zero();
 
+pub(super) static RESOURCES: Family = Family::gauge(
+    "rdma_hw_resources",
+    "",
+    &["device", "port", "resource"],
+    "Objects that the adapter holds now (`active_qps`, `active_mrs`, ...) or held at most (`watermark_qps`, ...), where its driver says so among its counters",
+);
+
 /// Only while it holds: of every counter that could come to this, zeros would be more series than
 /// counters.
 pub static SATURATED: Family = Family::gauge(
@@ -81,6 +88,11 @@ static KINDS: &[&str] = &[
 /// A setting among the counters: for how long the driver keeps their values.
 const NO_COUNTER: &str = "lifespan";
 
+/// Beginnings of the names of what stands among the counters and goes down again: objects that
+/// exist now, and the most that there were (`bnxt_re_stat_descs` of torvalds/linux,
+/// drivers/infiniband/hw/bnxt_re/hw_counters.c).
+const GAUGES: [&str; 2] = ["active_", "watermark_"];
+
 /// Counters of one port by file name.
 pub(super) type Values = BTreeMap<String, u64>;
 
@@ -106,6 +118,10 @@ pub(super) fn write(device: &str, port: &str, standard: &Values, hardware: &Valu
         }
     }
     for (name, value) in hardware.iter().filter(|(name, _)| *name != NO_COUNTER) {
+        if GAUGES.iter().any(|gauge| name.starts_with(gauge)) {
+            out.set(&RESOURCES, &[device, port, name], *value);
+            continue;
+        }
         out.set(&HARDWARE, &[device, port, name], *value);
         // Counters of EFA that fit no other family.
         match family(name) {
@@ -210,6 +226,18 @@ mod tests {
             standard,
             values(&[("port_rcv_data", 1 << 40), ("symbol_error", 2), ("port_multicast_rcv_packets", 3)])
         );
+    }
+
+    /// Names of `bnxt_re_stat_descs` (torvalds/linux, drivers/infiniband/hw/bnxt_re/hw_counters.c).
+    #[test]
+    fn what_a_driver_holds_now_is_no_counter() {
+        let mut out = Samples::default();
+        let hardware = values(&[("active_qps", 12), ("watermark_qps", 40), ("resize_cq_cnt", 3)]);
+        write("bnxt_re0", "1", &Values::new(), &hardware, &mut out);
+        assert_eq!(out.get(&RESOURCES, &["bnxt_re0", "1", "active_qps"]), Some(12.0));
+        assert_eq!(out.get(&RESOURCES, &["bnxt_re0", "1", "watermark_qps"]), Some(40.0));
+        assert_eq!(out.get(&HARDWARE, &["bnxt_re0", "1", "active_qps"]), None);
+        assert_eq!(out.get(&HARDWARE, &["bnxt_re0", "1", "resize_cq_cnt"]), Some(3.0));
     }
 
     #[test]

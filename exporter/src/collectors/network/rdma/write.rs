@@ -95,6 +95,7 @@ pub static FAMILIES: &[&Family] = &[
     &counters::TRANSMIT_WAIT,
     &counters::ERRORS,
     &counters::HARDWARE,
+    &counters::RESOURCES,
     &counters::SATURATED,
 ];
 
