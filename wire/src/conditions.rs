@@ -123,6 +123,7 @@ conditions! {
     GpuThrottled          "gpu_throttled"               Gpu     true  None          Never         Throttle  "throttle"   "NodeGpuThrottled";
     GpuReset              "gpu_reset"                   Gpu     true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     GpuResetFailed        "gpu_reset_failed"            Gpu     true  RebootNode    OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    GpuHang               "gpu_hang"                    Gpu     true  ResetGpu      AtOnce        GpuFault  BY_EVENT     NO_RULE;
     NvlinksMissing        "nvlinks_missing"             Gpu     true  None          OnceItLasts   NodeFault "nvlink"     "NodeNvlinkDown";
     NvmlReleased          "nvml_released"               Gpu     false None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     NvmlStuck             "nvml_stuck"                  Gpu     false RebootNode    Never         NodeFault "gpus"       "NodeCollectorStuck";
@@ -131,10 +132,12 @@ conditions! {
     NicSlotPower          "nic_slot_power"              Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     NicNoCable            "nic_no_cable"                Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     PeermemError          "peermem_error"               Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    RdmaError             "rdma_error"                  Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     MountStuck            "mount_stuck"                 Storage true  None          AfterFailover NodeFault "mounts"     "NodeMountStuck";
     NfsStall              "nfs_stall"                   Storage true  None          AfterFailover NodeFault BY_EVENT     NO_RULE;
     NfsTimeout            "nfs_timeout"                 Storage true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     LustreStall           "lustre_stall"                Storage true  None          AfterFailover NodeFault BY_EVENT     NO_RULE;
+    LnetTimeout           "lnet_timeout"                Storage true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     LustreUnhealthy       "lustre_unhealthy"            Storage true  None          AfterFailover NodeFault BY_EVENT     NO_RULE;
     DiskFilling           "disk_filling"                Storage false None          OnceItLasts   NodeFault BY_EVENT     "NodeDiskFills";
     DiskError             "disk_error"                  Storage true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
@@ -146,6 +149,8 @@ conditions! {
     PreviousBoot          "hardware_error_previous_boot" Host   true  None          OnceItLasts   NodeFault "kernel"     NO_RULE;
     AerFatal              "aer_fatal"                   Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT     "NodePcieErrors";
     AerNonfatal           "aer_nonfatal"                Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodePcieErrors";
+    PcieContained         "pcie_contained"              Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    PcieLinkDown          "pcie_link_down"              Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     PcieBandwidth         "pcie_bandwidth"              Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodePcieDegraded";
     ClockUnsynced         "clock_unsynced"              Host    false None          OnceItLasts   NodeFault "clock"      "NodeClockNotSynced";
     HungTask              "hung_task"                   Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";

@@ -9,6 +9,8 @@
 //! cgroups and its arguments further on. So a pattern at the beginning is longer than a name, and
 //! a text further on must follow what only a driver writes.
 
+mod drivers;
+
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
@@ -101,16 +103,19 @@ pub(super) fn recognise(line: &str) -> Option<Found<'_>> {
     }
     let plain = |pattern| Some(Found::Pattern(pattern, Facts::default()));
     let found = match line.as_bytes().first()? {
-        b'N' => nvidia::nvrm(line).map(Found::Nvidia).or_else(|| lockup(line)).or_else(|| fabric(line)),
+        b'N' => nvidia::nvrm(line).map(Found::Nvidia).or_else(|| lockup(line)),
         b'n' => nvidia::nvswitch(line)
             .map(Found::Nvidia)
             .or_else(|| nvme(line))
             .or_else(|| nfs(line))
-            .or_else(|| peermem(line))
-            .or_else(|| fabric(line)),
-        b'b' => nvme(line).or_else(|| block_error(line)),
+            .or_else(|| peermem(line)),
+        b'a' => drivers::amdgpu(line),
+        b'b' => nvme(line).or_else(|| block_error(line)).or_else(|| drivers::bnxt(line)),
         b'c' => block_error(line),
-        b'e' | b'E' => ext4(line).or_else(|| peermem(line)),
+        b'e' => peermem(line).or_else(|| drivers::efa(line)),
+        b'E' => ext4(line).or_else(|| peermem(line)).or_else(|| drivers::edac(line)),
+        b'i' => drivers::mlx5_completion(line),
+        b'p' => drivers::pcieport(line),
         b'X' => xfs(line),
         b'B' => buffer(line).or_else(|| lockup(line)).or_else(|| oops(line)),
         b'U' | b'g' | b'k' => oops(line),
@@ -124,8 +129,8 @@ pub(super) fn recognise(line: &str) -> Option<Found<'_>> {
         b'K' => killed(line),
         b't' => hung_task(line),
         b'R' if line.starts_with("Remounting filesystem read-only") => plain(Pattern::FilesystemReadonly),
-        b'L' => lustre(line),
-        b'm' => mlx5(line).or_else(|| raid(line)).or_else(|| hardware(line)),
+        b'L' => lustre(line).or_else(|| drivers::o2iblnd(line)),
+        b'm' => drivers::mlx5(line).or_else(|| raid(line)).or_else(|| hardware(line)),
         b'{' | b'[' => hardware(line),
         _ => None,
     };
@@ -219,26 +224,6 @@ fn gpu_reset(line: &str) -> Option<Found<'_>> {
     gpu.starts_with("GPU-").then(|| Found::Pattern(pattern, Facts::device(gpu)))
 }
 
-/// Lines of fabric manager, where its log goes to the kernel's. Its name is longer than one that a
-/// process can have.
-fn fabric(line: &str) -> Option<Found<'_>> {
-    let failure = || Found::Pattern(Pattern::NvlinkFailure, Facts::default());
-    if line.strip_prefix("NVLink failure on GPU ").and_then(after_number).is_some() {
-        return Some(failure());
-    }
-    let (_, said) = line.strip_prefix("nv-fabricmanager")?.split_once(": ")?;
-    let pattern = match () {
-        () if said.contains("detected NVSwitch fatal error") => Pattern::NvswitchFatal,
-        () if said.contains("detected NVSwitch non-fatal error") => Pattern::NvswitchNonfatal,
-        () if said.contains("topology mismatch") || said.contains("topology doesn't match") => {
-            Pattern::FabricTopology
-        }
-        () if said.contains("NVLink failure") => Pattern::NvlinkFailure,
-        () => return None,
-    };
-    Some(Found::Pattern(pattern, Facts::default()))
-}
-
 /// The PCI address and the interface in `<driver> <address>[ <interface>]: ...`, as far as they are
 /// there.
 fn device_of(line: &str) -> (&str, &str) {
@@ -260,39 +245,6 @@ fn is_rcu_stall(line: &str) -> bool {
             ["self-detected stall on CPU", "detected stalls on CPUs", "detected expedited stalls on CPUs"];
         is_device(flavour) && stalls.iter().any(|stall| said.starts_with(stall))
     })
-}
-
-fn mlx5(line: &str) -> Option<Found<'_>> {
-    let (pci, netdev) = device_of(line);
-    // Parts of a function that is divided have an address of their own kind.
-    if !line.starts_with("mlx5_c") || (pci.is_empty() && !line.starts_with("mlx5_core.sf mlx5_core.sf.")) {
-        return None;
-    }
-    let has = |text: &str| line.contains(text);
-    let pattern = if has("Port module event") {
-        match () {
-            () if has("High Temperature") || has("high temperature") => Pattern::Mlx5ModuleHot,
-            () if has("Cable unplugged") => Pattern::Mlx5CableUnplugged,
-            () if has("error") => Pattern::Mlx5ModuleError,
-            () => return None,
-        }
-    } else {
-        match () {
-            () if has("Detected insufficient power on the PCIe slot") => Pattern::Mlx5SlotPower,
-            () if has("Will cause a leak of a command resource") => Pattern::Mlx5CommandLeak,
-            () if has("device's health compromised") && has("reached miss count") => Pattern::Mlx5Health,
-            () if has("unrecoverable hardware error") => Pattern::Mlx5Unrecoverable,
-            () if has("TX timeout detected") => Pattern::Mlx5TxTimeout,
-            () if has("RX timeout on channel") => Pattern::Mlx5RxTimeout,
-            () if has("mlx5_cmd_out_err") && has("ACCESS_REG") && has("failed") => {
-                Pattern::Mlx5AccessRegister
-            }
-            () if line.ends_with("Link up") => Pattern::Mlx5LinkUp,
-            () if line.ends_with("Link down") => Pattern::Mlx5LinkDown,
-            () => return None,
-        }
-    };
-    Some(Found::Pattern(pattern, Facts::pci(pci, netdev)))
 }
 
 fn nvme(line: &str) -> Option<Found<'_>> {

@@ -70,11 +70,10 @@ patterns! {
     GpuFallenOff "gpu_fallen_off_bus" once(C::GpuLost, Error, "the GPU has fallen off the bus");
     GpuReset "gpu_reset" once(C::GpuReset, Info, "the GPU was reset");
     GpuResetFailed "gpu_reset_failed" once(C::GpuResetFailed, Warn, "the GPU could not be reset");
+    AmdgpuHang "amdgpu_ring_timeout" once(C::GpuHang, Warn, "a queue of the GPU does not move any more, and the driver resets the GPU");
+    AmdgpuUncorrected "amdgpu_uncorrected" once(C::EccUncorrected, Error, "the GPU has an uncorrected memory error");
+    AmdgpuBadPages "amdgpu_bad_pages" once(C::RowRemapFailed, Error, "the GPU has more bad pages than its driver accepts: replace it");
     NvlinkRxDetect "nvlink_rx_detect" link("nvlink", "errors", Warn, "the driver could not find the other end of an NVLink");
-    NvlinkFailure "nvlink_failure" link("nvlink", "errors", Error, "fabric manager reports a failed NVLink");
-    NvswitchFatal "nvswitch_fatal" once(C::FabricUnhealthy, Error, "fabric manager found a fatal NVSwitch error");
-    NvswitchNonfatal "nvswitch_nonfatal" once(C::FabricUnhealthy, Warn, "fabric manager found a non-fatal NVSwitch error");
-    FabricTopology "fabric_topology_mismatch" once(C::FabricUnhealthy, Error, "fabric manager found another topology than it expects");
     PeermemContext "peermem_invalid_context" once(C::PeermemError, Warn, "nvidia-peermem found an invalid context: GPUDirect RDMA of a process broke");
     NcclSegfault "nccl_segfault" once(C::NcclSegfault, Warn, "a process crashed inside NCCL");
     Mlx5SlotPower "mlx5_slot_power" once(C::NicSlotPower, Warn, "the PCIe slot gives the network adapter too little power");
@@ -89,15 +88,24 @@ patterns! {
     Mlx5AccessRegister "mlx5_access_register_failed" Count;
     Mlx5LinkUp "mlx5_link_up" Count;
     Mlx5LinkDown "mlx5_link_down" Count;
+    Mlx5Completion "mlx5_completion_error" once(C::RdmaError, Warn, "an RDMA request of the kernel itself failed");
+    BnxtLinkUp "bnxt_link_up" Count;
+    BnxtLinkDown "bnxt_link_down" Count;
+    EfaSilent "efa_command_timeout" once(C::NicFirmware, Warn, "the EFA device did not answer a command in time");
+    EfaRefused "efa_command_failed" once(C::RdmaError, Info, "the EFA device refused a command");
     NetdevWatchdog "netdev_watchdog" link("ethernet", "errors", Warn, "the interface stopped sending");
     PcieDegraded "pcie_degraded" once(C::PcieBandwidth, Info, "the PCIe link is slower than the device could be");
     AerCorrected "aer_corrected" Count;
     AerNonfatal "aer_nonfatal" once(C::AerNonfatal, Warn, "uncorrected PCIe error, not fatal");
     AerFatal "aer_fatal" once(C::AerFatal, Error, "fatal PCIe error");
+    PcieContained "pcie_contained" once(C::PcieContained, Error, "the PCIe port cut off the devices behind it after an uncorrected error");
+    PcieSlotDown "pcie_slot_link_down" once(C::PcieLinkDown, Warn, "the PCIe link of a slot went down: the device in it is gone");
     Mce "mce" once(C::Mce, Error, "the CPU reports an uncorrected machine check");
     // Printed of every machine check, also of corrected ones; an uncorrected one has a line of its
     // own.
     MceLogged "mce_logged" Count;
+    // The collector `edac` counts the same error, where its driver has the file.
+    EdacUncorrected "edac_uncorrected" once(C::Mce, Error, "an uncorrected memory error");
     CperCorrected "cper_corrected" Count;
     CperRecoverable "cper_recoverable" once(C::Mce, Warn, "the firmware reports a recoverable hardware error");
     CperFatal "cper_fatal" once(C::Mce, Error, "the firmware reports a fatal hardware error");
@@ -119,6 +127,7 @@ patterns! {
     NfsOk "nfs_ok" end(C::NfsStall, "the NFS server answers again");
     LustreLost "lustre_connection_lost" begin(C::LustreStall, Warn, "the connection to a Lustre server was lost, who uses it waits");
     LustreRestored "lustre_connection_restored" end(C::LustreStall, "the connection to a Lustre server is back");
+    LnetTimeout "lnet_rdma_timeout" once(C::LnetTimeout, Warn, "an RDMA transfer of Lustre was not finished in time");
     HungTask "hung_task" once(C::HungTask, Warn, "a process is stuck in the kernel");
     SoftLockup "soft_lockup" once(C::SoftLockup, Warn, "a CPU made no progress for a long time");
     HardLockup "hard_lockup" once(C::HardLockup, Error, "a CPU stopped and takes no interrupts");
