@@ -81,6 +81,7 @@ collectors! {
     config_drift = ConfigDriftReader in host::config_drift;
     disk = DiskReader in storage::disk;
     edac = EdacReader in host::edac;
+    fabric_manager = FabricManagerReader in host::fabric_manager;
     gpu = GpuReader in gpu(kernel);
     heartbeat = HeartbeatReader in job::heartbeat;
     job = AllocationReader in job::allocation;
@@ -91,6 +92,7 @@ collectors! {
     process = ProcessReader in host::process;
     ras = RasReader in job::ras;
     rdma = RdmaReader in network::rdma;
+    services = ServicesReader in host::services;
     textfile = TextfileReader in host::textfile;
 }
 

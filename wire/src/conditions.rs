@@ -152,6 +152,7 @@ conditions! {
     PcieContained         "pcie_contained"              Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     PcieLinkDown          "pcie_link_down"              Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     PcieBandwidth         "pcie_bandwidth"              Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodePcieDegraded";
+    ServiceDown           "service_down"                Host    false None          OnceItLasts   NodeFault "services"   NO_RULE;
     ClockUnsynced         "clock_unsynced"              Host    false None          OnceItLasts   NodeFault "clock"      "NodeClockNotSynced";
     HungTask              "hung_task"                   Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
     SoftLockup            "soft_lockup"                 Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";

@@ -4,6 +4,8 @@
 pub mod clock;
 pub mod config_drift;
 pub mod edac;
+pub mod fabric_manager;
 pub mod pci;
 pub mod process;
+pub mod services;
 pub mod textfile;

@@ -23,6 +23,7 @@ mod pcie;
 mod rdma;
 mod reference;
 mod report;
+mod services;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -61,6 +62,7 @@ static CHECKS: &[&Check] = &[
     &clock::CHECK,
     &mounts::CHECK,
     &disk::CHECK,
+    &services::CHECK,
     &conditions::CHECK,
     &reference::CHECK,
 ];

@@ -210,6 +210,7 @@ mod tests {
             "nfs_",
             "disk_",
             "nccl_ras_",
+            "service_",
         ];
         for Entry { family: f, source } in entries() {
             assert!(seen.insert(f.name), "{} is declared twice", f.name);

@@ -47,6 +47,11 @@ pub static NEEDS: &[Needs] = &[
         "a few small files",
     ),
     needs(
+        "fabric_manager",
+        "/var/log/fabricmanager.log or what collectors.fabric_manager.log names; CAP_DAC_READ_SEARCH where it is root's; in a container, that of the host",
+        "what was written since the last look",
+    ),
+    needs(
         "gpu",
         "libnvidia-ml.so.1 and /dev/nvidia*; any user; CAP_SYS_ADMIN for gpu_sram_ecc_* and, under MIG, for the instances where their devices are not given; what is refused stands in gpu_nvml_no_permission",
         "some 30 calls a GPU a second and 60 more each half minute, on one thread; none that waits, none that takes a context",
@@ -92,6 +97,11 @@ pub static NEEDS: &[Needs] = &[
         "/sys/class/infiniband; any user",
         "states each second; some 50 counters a port each ten, each a command to its firmware",
     ),
+    needs(
+        "services",
+        "/sys/fs/cgroup and /etc/systemd/system; any user; in a container, those of the host",
+        "a small file a service",
+    ),
     needs("textfile", "the directory of the configuration; any user", "as many files as there are"),
 ];
 
@@ -129,8 +139,8 @@ pub static OMISSIONS: &[Omission] = &[
         "it changes with a reset or a lost GPU, the UUID does not; join with gpu_info on gpu for index and slot, as the dashboard does",
     ),
     omission(
-        "kernel: what fabric manager writes to a log of its own",
-        "its events of kernel_events_total are counted where its log goes to the kernel's; gpu_fabric_state, gpu_fabric_health and the SXIDs of the driver report the same faults everywhere",
+        "fabric manager: what it writes to the systemd journal",
+        "the journal is a database of its own format; where LOG_USE_SYSLOG=1 sends its messages to syslog, collectors.fabric_manager.log names the file; a service that does not start is seen by service_active",
     ),
     omission(
         "kernel: every process in state D",
