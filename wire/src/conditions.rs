@@ -160,6 +160,7 @@ conditions! {
     RcuStall              "rcu_stall"                   Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
     KernelOops            "kernel_oops"                 Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
     KernelPanic           "kernel_panic"                Host    true  RebootNode    OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
+    KernelMessage         "kernel_message"              Host    false None          Never         NodeFault BY_EVENT     NO_RULE;
     OomKill               "oom_kill"                    Job     true  None          OnceItLasts   NodeFault BY_EVENT     "NodeOomKill";
     NcclSegfault          "nccl_segfault"               Job     true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     ProcessBlocked        "process_blocked"             Job     true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;

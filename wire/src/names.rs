@@ -69,6 +69,8 @@ pub mod exporter_event {
 pub mod hw {
     /// Runs that it is about, where it is not about every run of the node.
     pub const RUNS: &str = "runs";
+    /// A message of the kernel without what differs from one occurrence to the next.
+    pub const TEMPLATE: &str = "template";
 }
 
 /// Keys of `hello` and `bye` that change what they mean.

@@ -11,6 +11,7 @@ pub mod detector;
 pub mod detectors;
 mod fabric;
 mod glob;
+mod kernel_messages;
 mod monitor;
 pub mod node;
 mod placement;

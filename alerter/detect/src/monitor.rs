@@ -25,6 +25,7 @@ use crate::batches::Batches;
 use crate::changes::{Before, Changes, RunChange};
 use crate::detectors::DetectorsConfig;
 use crate::fabric::Fabric;
+use crate::kernel_messages::KernelMessages;
 use crate::node::Claim;
 use crate::placement::Placement;
 use crate::run::FORGET_AFTER;
@@ -73,6 +74,8 @@ pub struct Monitor {
     nodes: BTreeMap<String, Node>,
     placement: Placement,
     fabric: Fabric,
+    /// Not stored: it follows from the nodes.
+    kernel_messages: KernelMessages,
     sources: BTreeMap<String, Source>,
     speakers: Speakers,
     /// By node, the source that owns it. Not stored: the sources report their nodes again.

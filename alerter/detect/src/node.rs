@@ -5,6 +5,7 @@ pub(crate) mod conditions;
 mod gpus;
 mod jobs;
 mod liveness;
+pub(crate) mod messages;
 pub mod peer_metrics;
 mod state;
 pub(crate) mod words;

@@ -7,6 +7,7 @@ use stepwatch_wire::{Event, Kind as EventKind};
 
 use crate::detector::NodeView;
 use crate::detectors::{DetectorsConfig, NodeDetectors};
+use crate::node::messages::Messages;
 use crate::node::{FORGET_AFTER, NodeState, Peers, Tenants};
 use crate::run::Setup;
 use stepwatch_model::Finding;
@@ -39,6 +40,10 @@ impl Node {
         let f = &mut self.state;
         f.heard(now, e);
         match (e.kind, e.name.as_deref()) {
+            _ if Messages::is_one(e) => {
+                f.messages.take(now, e);
+                News::default()
+            }
             (EventKind::Xid | EventKind::Link | EventKind::Hw, _) => {
                 let gpu = f.gpus.named(e);
                 News { changed: f.conditions.take(now, e, &gpu), ..News::default() }
@@ -75,6 +80,7 @@ impl Node {
 
     pub fn deadline(&self) -> Ts {
         let forget = self.state.last_heard + FORGET_AFTER;
-        self.detectors.deadline(&self.state).map_or(forget, |at| at.min(forget))
+        let due = [self.detectors.deadline(&self.state), self.state.messages.deadline()];
+        due.into_iter().flatten().fold(forget, Ts::min)
     }
 }

@@ -11,6 +11,7 @@ use super::{Key, LOOK_AGAIN, Monitor, of_several_users};
 use crate::cause;
 use crate::changes::{self, RunChange, configuration};
 use crate::detectors::gpu_fault;
+use crate::node::messages::Messages;
 use crate::node::peer_metrics::VITALS;
 use crate::node::{self, Peers, Tenant};
 use crate::node::{conditions, words};
@@ -57,6 +58,9 @@ impl Monitor {
         let run = users(&self.placement, &self.runs, now, name).first().copied();
         let Some(node) = self.nodes.get_mut(name) else { return };
         let news = node.event(now, event, run.map(|run| &run.state.peers));
+        if Messages::is_one(event) {
+            self.kernel_messages.note(&node.state);
+        }
         if news.reading {
             for run in self.compare(now, name) {
                 self.stands_still(now, &run, out);
@@ -144,6 +148,7 @@ impl Monitor {
     /// Lets the detectors of a node look, and carries their findings to the incidents.
     pub(super) fn with_node(&mut self, now: Ts, name: &str, mut keep: bool, out: &mut Vec<Detected>) {
         let tenants = self.tenants(now, name);
+        keep |= self.judge_messages(now, name, &tenants);
         let Some(node) = self.nodes.get_mut(name) else { return };
         let mut findings = core::mem::take(&mut self.scratch);
         node.look(now, &tenants, &mut findings);
@@ -172,6 +177,26 @@ impl Monitor {
         if keep {
             self.dirty.insert(key);
         }
+    }
+
+    /// Makes conditions of the messages of the kernel that are odd among the nodes of the run, or of
+    /// the fleet where no run uses the node. Returns whether any was judged.
+    fn judge_messages(&mut self, now: Ts, name: &str, tenants: &[Tenant]) -> bool {
+        let all = self.nodes.len();
+        let Some(node) = self.nodes.get_mut(name) else { return false };
+        let due = node.state.messages.due(now);
+        if due.is_empty() {
+            return false;
+        }
+        self.kernel_messages.forget(now);
+        let hit = tenants.first().and_then(|tenant| self.runs.get(&tenant.run));
+        let beside = hit.map_or(all, |run| run.state.nodes.len());
+        for message in &due {
+            if self.kernel_messages.is_odd(&message.template, message.at, beside) {
+                node.state.conditions.take(now, &message.event(), "");
+            }
+        }
+        true
     }
 
     /// The context of a finding of a node: the node, and the run that it hits. A node with runs of

@@ -98,6 +98,7 @@ impl Monitor {
         for (name, node) in &self.nodes {
             self.placement.set_clock(name, node.state.gpus.loaded_clock("").map(|(clock, _)| clock));
             self.fabric.note(&node.state);
+            self.kernel_messages.note(&node.state);
         }
     }
 }

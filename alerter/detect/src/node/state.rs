@@ -9,6 +9,7 @@ use super::conditions::Conditions;
 use super::gpus::Gpus;
 use super::jobs::Jobs;
 use super::liveness::Liveness;
+use super::messages::Messages;
 use super::peer_metrics::PeerMetrics;
 use crate::run::Setup;
 use stepwatch_model::time::Ts;
@@ -33,6 +34,8 @@ pub struct NodeState {
     /// What its GPUs and ports read, beside those of the other nodes of the run.
     pub vitals: PeerMetrics,
     pub jobs: Jobs,
+    /// Of the kernel, that no pattern knows.
+    pub(crate) messages: Messages,
     /// By the run whose configuration it is; that of the node has no name.
     setups: BTreeMap<String, Assembly>,
 }
@@ -56,6 +59,7 @@ impl NodeState {
             gpus: Gpus::default(),
             vitals: PeerMetrics::default(),
             jobs: Jobs::default(),
+            messages: Messages::default(),
             setups: BTreeMap::new(),
         }
     }
@@ -70,6 +74,7 @@ impl NodeState {
     /// Forgets what the node stopped publishing.
     pub(crate) fn age(&mut self, now: Ts) {
         self.conditions.age(now, &self.heard);
+        self.messages.forget(now);
         self.jobs.age(self.conditions.born(), &self.heard);
     }
 

@@ -11,6 +11,7 @@ mod dark;
 mod falls;
 mod faults;
 mod gpus;
+mod kernel_messages;
 mod links;
 mod merge;
 mod setups;

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use stepwatch_wire::conditions::NodeCondition;
+use stepwatch_wire::names::hw;
 use stepwatch_wire::{Event, Kind, Value};
 
 use super::catalogue::{self, Level};
@@ -152,6 +154,17 @@ pub(super) fn pattern(
         ],
     );
     Some(event)
+}
+
+/// A message that no pattern knows and that is new on this node. Whether it means trouble, only a
+/// comparison with other nodes shows: the level is the lowest, and the alerter raises it.
+pub(super) fn unknown(at: LogLine<'_>, message: &str, template: &str) -> Event {
+    let said: String = message.trim().chars().take(MAX_MESSAGE).collect();
+    let text = format!("new on this node: {said}");
+    let mut event = event(Kind::Hw, at.ts, NodeCondition::KernelMessage.name(), Level::Info, text);
+    event.extra.insert("once".into(), Value::Bool(true));
+    words(&mut event, &[("device", template), (hw::TEMPLATE, template)]);
+    event
 }
 
 /// A condition that still holds.

@@ -1,0 +1,46 @@
+//! Messages of the kernel that no pattern knows: one that few nodes of a run have is a ticket, and
+//! one that the fleet has is none.
+
+use stepwatch_model::{Kind, Severity};
+use stepwatch_respond::incident::State;
+
+use super::bench::{Bench, hw};
+
+/// As an exporter publishes a message that is new on its node.
+fn told(b: &mut Bench, node: &str, template: &str) {
+    let text = format!("new on this node: {template}");
+    let extra = [("template", template), ("device", template), ("once", "true")];
+    b.feed(hw(node, "kernel_message", true, "info", &text, &extra));
+}
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+
+#[test]
+fn on_one_node_of_a_run_it_is_a_ticket() {
+    let mut b = Bench::with_run("llama", &NODES);
+    told(&mut b, "n2", "foo: something broke");
+    assert_eq!(b.summary(), [], "the other nodes may log it in a moment");
+    b.wait(150);
+    assert_eq!(b.summary(), [(Kind::NodeFault, Severity::Ticket, State::Open)]);
+    let i = b.last();
+    assert_eq!(&i.nodes[..], ["n2".to_owned()]);
+    let m = &b.notifications[0].message;
+    assert!(m.summary.contains("new on this node: foo: something broke"), "{}", m.summary);
+}
+
+#[test]
+fn on_all_nodes_of_a_run_it_is_none_and_neither_is_it_on_the_next() {
+    let mut b = Bench::with_run("llama", &NODES);
+    for node in ["n1", "n2", "n3"] {
+        told(&mut b, node, "foo: rolled out");
+        b.wait(20);
+    }
+    b.wait(300);
+    assert_eq!(b.summary(), []);
+    told(&mut b, "n4", "foo: rolled out");
+    b.wait(300);
+    assert_eq!(b.summary(), [], "the fleet knows it");
+    told(&mut b, "n4", "bar: never before");
+    b.wait(300);
+    assert_eq!(b.summary(), [(Kind::NodeFault, Severity::Ticket, State::Open)]);
+}
