@@ -29,6 +29,9 @@ pub struct Gpu {
     pub pci: String,
     pub minor: String,
     pub vbios: String,
+    /// Version of the firmware of the GPU's own processor (GSP); `N/A` where the driver does not use
+    /// it.
+    pub firmware: String,
 }
 
 pub fn inventory(roots: &Roots) -> Vec<Gpu> {
@@ -123,6 +126,7 @@ fn parse_gpu(text: &str) -> Option<Gpu> {
         pci: field("Bus Location").unwrap_or_default().to_ascii_lowercase(),
         minor: field("Device Minor").unwrap_or_default(),
         vbios: field("Video BIOS").unwrap_or_default(),
+        firmware: field("GPU Firmware").unwrap_or_default(),
     })
 }
 
@@ -142,7 +146,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 212\nGPU UUID: \t GPU-3c6e8a4b-9d2f-4a51-8e07-5b1f2c3d4e5f\n\
-        Video BIOS: \t 96.00.89.00.01\nBus Type: \t PCIe\nBus Location: \t 0000:1b:00.0\nDevice Minor: \t 0\nGPU Excluded:\t No\n";
+        Video BIOS: \t 96.00.89.00.01\nBus Type: \t PCIe\nBus Location: \t 0000:1b:00.0\nDevice Minor: \t 0\nGPU Firmware: \t 570.133.20\nGPU Excluded:\t No\n";
 
     #[test]
     fn the_drivers_lines() {

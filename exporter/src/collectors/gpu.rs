@@ -375,7 +375,7 @@ impl GpuReader {
         let anothers = |gpu: &gpus::Gpu| self.reading.is_some() && self.others.contains(&gpu.pci);
         let silent = |gpu: &&gpus::Gpu| read.clone().all(|r| r.id.uuid != gpu.uuid) && !anothers(gpu);
         for gpu in self.listed.gpus.iter().filter(silent) {
-            let gpus::Gpu { uuid, name, pci, minor, vbios } = gpu;
+            let gpus::Gpu { uuid, name, pci, minor, vbios, .. } = gpu;
             out.set(&INFO, &[uuid, "", pci, name, "", vbios, &driver, cuda, minor], 1u64);
         }
         out.maybe(&IMEX_CHANNELS, &[], self.listed.imex_channels);

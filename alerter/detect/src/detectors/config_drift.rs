@@ -33,7 +33,9 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let benign = ["bios*", "vbios*", "os_*", "hostname*"].map(str::to_owned).to_vec();
+        // Which GPUs of its node a job was given is a matter of placement.
+        let benign = ["bios*", "bmc_*", "vbios*", "os_*", "hostname*", "env.CUDA_VISIBLE_DEVICES"];
+        let benign = benign.map(str::to_owned).to_vec();
         Self { enabled: true, settle: Span::secs(60), benign }
     }
 }

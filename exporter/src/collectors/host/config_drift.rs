@@ -8,6 +8,7 @@
 //! and what could be a secret leave this node in no form.
 
 mod file;
+mod firmware;
 mod libraries;
 mod node;
 mod run;

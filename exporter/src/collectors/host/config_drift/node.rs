@@ -1,6 +1,7 @@
 //! How the node itself is set up: driver, firmware, kernel and its settings. Files alone; nothing
 //! is run and no device is opened.
 
+use super::firmware;
 use super::value::{Settings, hash, kinds, shown};
 use crate::gpus::{driver_version, inventory};
 use crate::roots::{self, Roots};
@@ -79,6 +80,7 @@ pub(super) fn settings(roots: &Roots, sysctls: &[String]) -> Settings {
     let gpus = inventory(roots);
     set("gpus", kinds(gpus.iter().map(|g| g.name.clone())));
     set("vbios", kinds(gpus.iter().map(|g| g.vbios.clone())));
+    set("gsp_firmware", kinds(gpus.iter().map(|g| g.firmware.clone())));
     set("driver", driver_version(roots));
     set("driver_flavour", flavour(roots));
     set("driver_parameters", roots::read(&roots.proc("driver/nvidia/params")).map(|t| hash(t.as_bytes())));
@@ -99,6 +101,9 @@ pub(super) fn settings(roots: &Roots, sysctls: &[String]) -> Settings {
         let words = roots::read(&roots.proc("sys").join(name.replace('.', "/")));
         let words = words.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
         set(&format!("sysctl.{name}"), words);
+    }
+    for (key, value) in firmware::settings(roots) {
+        set(key, value);
     }
     let cmdline = roots::read(&roots.proc("cmdline")).unwrap_or_default();
     for name in CMDLINE {
@@ -172,7 +177,9 @@ mod tests {
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release Build",
         );
         for (i, bios) in ["96.00.89.00.01", "96.00.89.00.01", "96.00.A5.00.02"].iter().enumerate() {
-            let text = format!("Model: H100\nGPU UUID: GPU-0{i}\nVideo BIOS: {bios}\nDevice Minor: {i}\n");
+            let text = format!(
+                "Model: H100\nGPU UUID: GPU-0{i}\nVideo BIOS: {bios}\nDevice Minor: {i}\nGPU Firmware: \t 570.133.20\n"
+            );
             write(&format!("proc/driver/nvidia/gpus/0000:0{i}:00.0/information"), &text);
         }
         for (device, firmware) in [("mlx5_0", "28.39.2048"), ("mlx5_1", "28.39.2048"), ("ibp1", "28.41.1000")]
@@ -200,6 +207,7 @@ mod tests {
             ("driver", "570.133.20"),
             ("driver_flavour", "open"),
             ("gpus", "H100"),
+            ("gsp_firmware", "570.133.20"),
             ("vbios", "96.00.89.00.01, 96.00.A5.00.02"),
             ("rdma_firmware", "MT_0000000838 28.39.2048, MT_0000000838 28.41.1000"),
             ("ofed", "24.10-1.1.4"),
@@ -216,7 +224,7 @@ mod tests {
         ] {
             assert_eq!(found.get(key).map(String::as_str), Some(want), "{key}");
         }
-        assert_eq!(found.len(), 16, "{found:?}");
+        assert_eq!(found.len(), 17, "{found:?}");
     }
 
     proptest::proptest! {

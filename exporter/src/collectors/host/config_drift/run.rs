@@ -43,7 +43,6 @@ const NAMES: &[&str] =
 /// Variables that by their purpose belong to a rank, a node or a job: what it is given, the address
 /// that it listens at, and where it writes.
 const OF_A_RANK: &[&str] = &[
-    "CUDA_VISIBLE_DEVICES",
     "CUDA_CACHE_PATH",
     "CUDA_COREDUMP_FILE",
     "CUDA_COREDUMP_PIPE",
@@ -64,6 +63,10 @@ const OF_A_RANK: &[&str] = &[
     "UCX_PROFILE_FILE",
     "UCX_STATS_DEST",
 ];
+/// Which GPUs of its node a process is given. Numbers are published; a UUID is a device's name.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+/// Of a process that is given all that there are.
+const ALL_VISIBLE: &str = "all";
 const OPEN_MPI: &str = "OMPI_MCA_";
 /// Frameworks and variables of Open MPI's runtime: they give its processes their identity and the
 /// address of the daemon on their node, and those of its first node were started in another way.
@@ -139,6 +142,8 @@ pub(super) struct Started {
     pub(super) variables: BTreeMap<String, String>,
     /// Variables that were left out because they may be secrets.
     pub(super) secret: usize,
+    /// How many GPUs it is given.
+    visible_gpus: String,
     files: Vec<Named>,
 }
 
@@ -158,9 +163,15 @@ impl Started {
     }
 
     fn from_environ(environ: &[u8]) -> Self {
-        let mut found = Self::default();
+        let mut found = Self { visible_gpus: ALL_VISIBLE.to_owned(), ..Self::default() };
         let pairs = environ.split(|b| *b == 0).filter_map(|v| core::str::from_utf8(v).ok()?.split_once('='));
         for (name, value) in pairs.filter(|(name, _)| is_setting(name)) {
+            if name == VISIBLE {
+                found.visible_gpus = visible(value).to_string();
+            }
+            if name == VISIBLE && !is_list_of_numbers(value) {
+                continue;
+            }
             if is_secret(name) || is_secret_value(value) {
                 found.secret += 1;
             } else if found.variables.len() < MAX_VARIABLES {
@@ -181,6 +192,9 @@ pub(super) fn settings(processes: &[&Started], more: &[PathBuf]) -> Settings {
         let value = value.filter(|_| same).map_or(DIFFERS_BY_RANK, String::as_str);
         found.insert(format!("env.{name}"), value.to_owned());
     }
+    let agree = others.iter().all(|p| p.visible_gpus == first.visible_gpus);
+    let visible = if agree { &first.visible_gpus } else { DIFFERS_BY_RANK };
+    found.insert("visible_gpus".to_owned(), visible.to_owned());
     for file in first.files.iter().filter(|file| others.iter().all(|p| p.files.contains(file))) {
         found.extend(file.contents().map(|value| (format!("file.{}", file.name), value)));
     }
@@ -201,6 +215,16 @@ fn is_setting(name: &str) -> bool {
     let plain = name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let wanted = PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name);
     plain && wanted && !OF_A_RANK.contains(&name) && !is_bookkeeping(name)
+}
+
+/// How many GPUs `CUDA_VISIBLE_DEVICES` gives: those before the first that is none (CUDA C++
+/// Programming Guide, "CUDA Environment Variables").
+fn visible(value: &str) -> usize {
+    value.split(',').map(str::trim).take_while(|gpu| !gpu.is_empty() && !gpu.starts_with('-')).count()
+}
+
+fn is_list_of_numbers(value: &str) -> bool {
+    value.bytes().all(|b| b.is_ascii_digit() || matches!(b, b',' | b' ' | b'-'))
 }
 
 /// Whether a launcher sets the variable for its processes, rather than a person.
@@ -272,9 +296,33 @@ mod tests {
             .join("\0")
             .as_bytes(),
         );
-        let want = [("LD_PRELOAD", ""), ("NCCL_IB_HCA", "mlx5_0,mlx5_3")];
+        let want = [("CUDA_VISIBLE_DEVICES", "3"), ("LD_PRELOAD", ""), ("NCCL_IB_HCA", "mlx5_0,mlx5_3")];
         assert_eq!(started.variables, want.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
         assert_eq!(started.secret, 4);
+    }
+
+    #[test]
+    fn which_gpus_a_process_is_given() {
+        let of = |environ: &str| settings(&[&Started::from_environ(environ.as_bytes())], &[]);
+        let value = |settings: &Settings, key: &str| settings.get(key).cloned();
+        for (list, count, shown) in [
+            ("0,1,2,3", "4", Some("0,1,2,3")),
+            ("3", "1", Some("3")),
+            ("", "0", Some("")),
+            ("0,-1,1", "1", Some("0,-1,1")),
+            ("GPU-3c6e8a4b,GPU-77aa", "2", None),
+        ] {
+            let found = of(&format!("CUDA_VISIBLE_DEVICES={list}"));
+            assert_eq!(value(&found, "visible_gpus").as_deref(), Some(count), "{list}");
+            assert_eq!(value(&found, "env.CUDA_VISIBLE_DEVICES").as_deref(), shown, "{list}");
+        }
+        assert_eq!(value(&of("HOME=/root"), "visible_gpus").as_deref(), Some("all"));
+        // A rank each.
+        let ranks =
+            ["0", "1"].map(|gpu| Started::from_environ(format!("CUDA_VISIBLE_DEVICES={gpu}").as_bytes()));
+        let found = settings(&[&ranks[0], &ranks[1]], &[]);
+        assert_eq!(value(&found, "visible_gpus").as_deref(), Some("1"));
+        assert_eq!(value(&found, "env.CUDA_VISIBLE_DEVICES").as_deref(), Some(DIFFERS_BY_RANK));
     }
 
     #[test]
@@ -315,7 +363,8 @@ mod tests {
             settings(&[&rank(2 * node), &rank(2 * node + 1)], &[])
         };
         assert_eq!(on(0), on(1));
-        assert_eq!(on(0), [("env.OMPI_MCA_btl".to_owned(), "^openib".to_owned())].into());
+        let want = [("env.OMPI_MCA_btl", "^openib"), ("visible_gpus", "all")];
+        assert_eq!(on(0), want.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
     }
 
     #[test]
@@ -338,10 +387,15 @@ mod tests {
         let a = of(&["NCCL_DEBUG=INFO", "UCX_NET_DEVICES=mlx5_0", "NVTE_X=1"]);
         let b = of(&["UCX_NET_DEVICES=mlx5_1", "NVTE_X=1"]);
         let differs = "(differs by rank)";
-        let want = [("env.NCCL_DEBUG", differs), ("env.NVTE_X", "1"), ("env.UCX_NET_DEVICES", differs)];
+        let want = [
+            ("env.NCCL_DEBUG", differs),
+            ("env.NVTE_X", "1"),
+            ("env.UCX_NET_DEVICES", differs),
+            ("visible_gpus", "all"),
+        ];
         assert_eq!(settings(&[&a, &b], &[]), want.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
         assert_eq!(settings(&[&b, &a], &[]), settings(&[&a, &b], &[]));
-        assert_eq!(settings(&[&a], &[]).len(), 3);
+        assert_eq!(settings(&[&a], &[]).len(), 4);
         assert!(settings(&[], &[]).is_empty());
     }
 

@@ -203,6 +203,7 @@ pub(super) mod tests {
             pci: format!("0000:{:02x}:00.0", 0xf0 - n),
             minor: n.to_string(),
             vbios: String::new(),
+            firmware: String::new(),
         };
         let mig = MigDevice { uuid: "MIG-11111111-2222-3333-4444-555555555555".into(), gpu: uuid(2), gi: 7 };
         Known::new((0..8).map(gpu).collect(), vec![mig])
