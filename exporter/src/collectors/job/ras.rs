@@ -11,6 +11,7 @@
 mod client;
 mod jobs;
 mod json;
+mod namespaces;
 mod places;
 mod status;
 mod text;
@@ -24,8 +25,9 @@ use stepwatch_wire::conditions::NodeCondition;
 use stepwatch_wire::names::hw;
 use stepwatch_wire::{Event, Kind, Value};
 
-use self::client::PollError;
+use self::client::{Answer, PollError};
 use self::jobs::Jobs;
+use self::namespaces::Namespace;
 use self::status::{Communicator, Format, Status};
 use self::watch::Stuck;
 use crate::clock::unix_now;
@@ -126,6 +128,12 @@ pub static TIMEOUTS: Family = Family::gauge(
     ADDRESS,
     "Connections between processes that RAS waited for in vain at the last poll",
 );
+pub static UNREACHABLE: Family = Family::gauge(
+    "nccl_ras_unreachable",
+    "",
+    &["run"],
+    "Run whose processes have a network namespace that this exporter may not enter, so that RAS is not asked; 1 while it is so",
+);
 pub static FAILURES: Family =
     Family::counter("nccl_ras_poll_failures_total", "", &["reason"], "Polls that gave no answer");
 
@@ -145,6 +153,7 @@ pub static FAMILIES: &[&Family] = &[
     &STUCK_SECONDS,
     &COLLECTION,
     &TIMEOUTS,
+    &UNREACHABLE,
     &FAILURES,
 ];
 
@@ -213,6 +222,18 @@ pub struct RasReader {
     places: BTreeMap<String, Place>,
     failures: BTreeMap<&'static str, u64>,
     conditions: Conditions,
+    /// Runs whose network namespace may not be entered.
+    unreachable: BTreeSet<String>,
+}
+
+/// Where a question goes.
+#[derive(Debug, Clone)]
+struct Target {
+    /// Value of the label `address`.
+    label: String,
+    address: String,
+    /// Where it is not this program's own.
+    namespace: Option<Namespace>,
 }
 
 /// One address that answered once.
@@ -229,18 +250,35 @@ struct Place {
 
 impl RasReader {
     pub fn new(config: &Config) -> Self {
-        let reasons = ["timeout", "too_long", "protocol", "io"];
+        let reasons = ["timeout", "too_long", "protocol", "io", "denied"];
         Self {
             config: config.clone(),
             started: false,
             places: BTreeMap::new(),
             failures: reasons.into_iter().map(|reason| (reason, 0)).collect(),
             conditions: Conditions::default(),
+            unreachable: BTreeSet::new(),
         }
     }
 
+    /// All that is asked: on this node, and in the network namespaces of training processes.
+    fn targets(&self, cx: &Context<'_>) -> Vec<Target> {
+        let addresses = places::addresses(cx, &self.config.addresses).into_iter();
+        let own = addresses.map(|address| Target { label: address.clone(), address, namespace: None });
+        let within = Namespace::all(cx, &self.config.addresses).into_iter().flat_map(|namespace| {
+            let addresses: Vec<String> = namespace.addresses.iter().cloned().collect();
+            addresses.into_iter().map(move |address| Target {
+                label: namespace.label(&address),
+                address,
+                namespace: Some(namespace.clone()),
+            })
+        });
+        own.chain(within).collect()
+    }
+
     /// Asks one address, if it is time.
-    fn poll(&mut self, cx: &Context<'_>, address: &str, now: Instant) {
+    fn poll(&mut self, cx: &Context<'_>, target: &Target, now: Instant) {
+        let address = target.label.as_str();
         let every =
             |place: &Place| if place.follows { SELDOM } else { self.config.interval.as_duration() / 2 };
         let due = |place: &Place| place.asked.is_none_or(|asked| now - asked >= every(place));
@@ -250,12 +288,17 @@ impl RasReader {
         // Nothing that starts waits long for a job.
         let first = FIRST.min(self.config.timeout.into());
         let timeout = if self.started { self.config.timeout.into() } else { first };
-        match client::poll(cx.roots, &places::resolve(address), timeout) {
-            Ok(answer) => self.answered(cx, address, answer, now),
+        let answer = match &target.namespace {
+            Some(namespace) => namespace.poll(cx.roots, &target.address, timeout),
+            None => client::poll(cx.roots, &places::resolve(&target.address), timeout, None),
+        };
+        match answer {
+            Ok(answer) => self.answered(cx, target, answer, now),
             // No job, or it is over.
             Err(PollError::Refused) => {
                 self.places.remove(address);
             }
+            Err(PollError::Denied) => self.denied(target),
             Err(error) => {
                 tracing::debug!(address, %error, "NCCL RAS gives no answer");
                 *self.failures.entry(error.reason()).or_default() += 1;
@@ -265,8 +308,24 @@ impl RasReader {
         }
     }
 
-    fn answered(&mut self, cx: &Context<'_>, address: &str, answer: (Status, Voice), now: Instant) {
-        let leads = self.config.every_node || places::leads(cx, &answer.0);
+    /// Says once of which runs nothing can be known.
+    fn denied(&mut self, target: &Target) {
+        *self.failures.entry(PollError::Denied.reason()).or_default() += 1;
+        for run in target.namespace.iter().flat_map(|namespace| &namespace.runs) {
+            if self.unreachable.insert(run.clone()) {
+                let error = PollError::Denied.to_string();
+                tracing::warn!(run, error, "NCCL RAS of a run in a container is not asked");
+            }
+        }
+    }
+
+    fn answered(&mut self, cx: &Context<'_>, target: &Target, answer: Answer, now: Instant) {
+        let address = target.label.as_str();
+        let leads = self.config.every_node || places::leads(cx, answer.first_is_here);
+        let answer = (answer.status, answer.voice);
+        for run in target.namespace.iter().flat_map(|namespace| &namespace.runs) {
+            self.unreachable.remove(run);
+        }
         let place = self.places.entry(address.to_owned()).or_default();
         (place.asked, place.answered, place.up) = (Some(now), Some(now), true);
         place.jobs.take(answer, leads, now, self.config.interval.as_duration() * KEEP);
@@ -288,7 +347,11 @@ impl RasReader {
         for (key, (job, stuck)) in worst {
             self.conditions.report(cx, CONDITION, &key, true, || {
                 let mut event = stuck_event(&key, stuck, &job.status);
-                event.extra.extend(runs_of(cx, job.voice).map(|runs| (hw::RUNS.to_owned(), runs)));
+                let runs = match &target.namespace {
+                    Some(namespace) => Some(listed(namespace.runs.iter().cloned())),
+                    None => runs_of(cx, job.voice),
+                };
+                event.extra.extend(runs.map(|runs| (hw::RUNS.to_owned(), runs)));
                 event
             });
         }
@@ -311,7 +374,11 @@ fn address_of(key: &str) -> &str {
 /// answers only for their own runs. `None` means all runs.
 fn runs_of(cx: &Context<'_>, voice: Voice) -> Option<Value> {
     let runs = (!voice.is_trusted()).then(|| cx.hub.runs_of(voice))?;
-    Some(Value::List(runs.into_iter().take(MAX_LISTED).map(Value::Text).collect()))
+    Some(listed(runs.into_iter()))
+}
+
+fn listed(runs: impl Iterator<Item = String>) -> Value {
+    Value::List(runs.take(MAX_LISTED).map(Value::Text).collect())
 }
 
 fn samples(address: &str, jobs: &Jobs, stuck: &[(&jobs::Job, Stuck<'_>)]) -> Samples {
@@ -398,19 +465,27 @@ fn stuck_event(key: &str, stuck: &Stuck<'_>, status: &Status) -> Event {
 impl Collector for RasReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let addresses = places::addresses(cx, &self.config.addresses);
+        let within = Namespace::all(cx, &[]).len();
         Ok(match addresses.iter().find(|a| places::listens(a)) {
             Some(address) => Support::Supported(format!("RAS at {address}")),
+            None if within > 0 => Support::Supported(format!("processes in {within} network namespaces")),
             None => Support::Unsupported(format!("no NCCL RAS listens at {}", addresses.join(", "))),
         })
     }
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {
-        let addresses = places::addresses(cx, &self.config.addresses);
-        for address in &addresses {
-            self.poll(cx, address, Instant::now());
+        let targets = self.targets(cx);
+        for target in &targets {
+            self.poll(cx, target, Instant::now());
         }
         self.started = true;
-        self.places.retain(|address, _| addresses.contains(address));
+        self.places.retain(|label, _| targets.iter().any(|target| target.label == *label));
+        let inside = targets.iter().filter_map(|target| target.namespace.as_ref());
+        let inside: BTreeSet<&String> = inside.flat_map(|namespace| &namespace.runs).collect();
+        self.unreachable.retain(|run| inside.contains(run));
+        for run in &self.unreachable {
+            out.set(&UNREACHABLE, &[run], true);
+        }
         let stale = self.config.interval.as_duration() * STALE;
         for (address, place) in &self.places {
             out.set(&UP, &[address], place.up);

@@ -89,7 +89,7 @@ pub static NEEDS: &[Needs] = &[
     ),
     needs(
         "ras",
-        "the RAS port of NCCL 2.24 or later, on this node's loopback; any user",
+        "the RAS port of NCCL 2.24 or later, on this node's loopback; any user; CAP_SYS_ADMIN and CAP_SYS_PTRACE for that of a container with a network of its own",
         "one question a job, answered by a thread of NCCL that no collective waits for",
     ),
     needs(

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use stepwatch_kit::serve::Ends;
 
 use super::status::{Format, Status};
-use super::{json, text};
+use super::{json, places, text};
 use crate::identity::peer;
 use crate::roots::Roots;
 use crate::voice::Voice;
@@ -32,6 +32,8 @@ const BEYOND: Duration = Duration::from_secs(3);
 pub(super) enum PollError {
     #[error("no server listens")]
     Refused,
+    #[error("the network namespace of the job may not be entered: that needs CAP_SYS_ADMIN")]
+    Denied,
     #[error("no answer in time")]
     Timeout,
     #[error("the answer is longer than {MAX_BYTES} bytes")]
@@ -47,6 +49,7 @@ impl PollError {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Refused => "refused",
+            Self::Denied => "denied",
             Self::Timeout => "timeout",
             Self::TooLong => "too_long",
             Self::Protocol(_) => "protocol",
@@ -91,13 +94,26 @@ impl Read for Bounded {
     }
 }
 
-/// Asks once. Returns the status and the user whose program answered. `timeout` is the time that
-/// RAS may take to collect the answers of all processes of the job.
+/// An answer of RAS.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: Status,
+    /// Whose program answered.
+    pub(super) voice: Voice,
+    /// Whether the first rank of the job is where the question was asked; `None` where the answer
+    /// does not contain its address.
+    pub(super) first_is_here: Option<bool>,
+}
+
+/// Asks once. `timeout` is the time that RAS may take to collect the answers of all processes of
+/// the job. `voice` is given where the kernel's lists of connections are not those of this network
+/// namespace.
 pub(super) fn poll(
     roots: &Roots,
     addresses: &[SocketAddr],
     timeout: Duration,
-) -> Result<(Status, Voice), PollError> {
+    voice: Option<Voice>,
+) -> Result<Answer, PollError> {
     let connected = addresses.iter().map(|address| TcpStream::connect_timeout(address, CONNECT));
     let stream = connected.reduce(Result::or).ok_or(PollError::Refused)??;
     let ends = Ends { peer: stream.peer_addr()?, local: stream.local_addr()? };
@@ -114,7 +130,9 @@ pub(super) fn poll(
     }
     let format = if command(&mut lines, "SET FORMAT json")? == "OK" { Format::Json } else { Format::Text };
     // The process that answered has accepted the connection, and holds it until the status is sent.
-    let voice = if peer::is_here(ends.peer.ip()) {
+    let voice = if let Some(voice) = voice {
+        voice
+    } else if peer::is_here(ends.peer.ip()) {
         Voice::from_uid(peer::holder_of(roots, ends).map(|holder| holder.uid))
     } else {
         // Only the configuration names another machine.
@@ -134,7 +152,8 @@ pub(super) fn poll(
                 .ok_or_else(|| PollError::Protocol("its answer contains no communicators".into()))?
         }
     };
-    Ok((status, voice))
+    let first_is_here = places::first_is_here(&status);
+    Ok(Answer { status, voice, first_is_here })
 }
 
 fn send(lines: &mut BufReader<Bounded>, command: &str) -> Result<(), PollError> {

@@ -55,7 +55,7 @@ fn each(address: &str) -> Vec<String> {
     found.iter().map(ToString::to_string).collect()
 }
 
-fn of_process(roots: &Roots, pid: u32) -> Option<String> {
+pub(super) fn of_process(roots: &Roots, pid: u32) -> Option<String> {
     let mut environ = Vec::new();
     let file = fs::File::open(roots.proc(pid.to_string()).join("environ")).ok()?;
     file.take(MAX_ENVIRON_BYTES).read_to_end(&mut environ).ok()?;
@@ -64,9 +64,10 @@ fn of_process(roots: &Roots, pid: u32) -> Option<String> {
     ours(value).then(|| value.to_owned())
 }
 
-/// Whether the address is on this node: whatever a user writes into an environment, this program
-/// connects to this node only, and resolves no names.
-fn ours(address: &str) -> bool {
+/// Whether the address is on this node, or in the network namespace that this thread is in: whatever
+/// a user writes into an environment, this program connects to this node only, and resolves no
+/// names.
+pub(super) fn ours(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let local = host == "localhost" || host.parse().is_ok_and(is_local);
@@ -94,17 +95,18 @@ pub(super) fn listens(address: &str) -> bool {
     resolve(address).iter().any(|a| TcpStream::connect_timeout(a, CONNECT).is_ok())
 }
 
+/// Whether the lowest rank of the job that answers is here; `None` where it is unknown.
+pub(super) fn first_is_here(status: &Status) -> Option<bool> {
+    status.first_host.as_ref().and_then(|host| host.parse().ok()).map(is_local)
+}
+
 /// Whether this node asks for the job: it has the lowest rank that answers. If that rank is
 /// unknown, every node asks, except those that are known to have only other ranks.
-pub(super) fn leads(cx: &Context<'_>, status: &Status) -> bool {
-    let first = status.first_host.as_ref().and_then(|host| host.parse().ok());
-    first.map_or_else(
-        || {
-            let processes = cx.hub.processes();
-            processes.is_empty() || processes.iter().any(|p| p.rank == "0")
-        },
-        is_local,
-    )
+pub(super) fn leads(cx: &Context<'_>, first_is_here: Option<bool>) -> bool {
+    first_is_here.unwrap_or_else(|| {
+        let processes = cx.hub.processes();
+        processes.is_empty() || processes.iter().any(|p| p.rank == "0")
+    })
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+mod containers;
+
 /// A job of eight ranks on two nodes, as RAS sees it.
 #[derive(Debug, Clone)]
 struct FakeJob {
@@ -47,7 +49,10 @@ struct Fake {
 
 impl Fake {
     fn start(json: bool) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), json)
+    }
+
+    fn on(listener: TcpListener, json: bool) -> Self {
         let address = listener.local_addr().unwrap().to_string();
         let job = FakeJob {
             json,
@@ -230,7 +235,8 @@ impl Poller {
     /// The page at so many seconds, and what was published.
     fn at(&mut self, seconds: u64) -> (Samples, Vec<Event>) {
         let address = self.fake.address.clone();
-        self.reader.poll(&self.bench.context(), &address, self.start + Duration::from_secs(seconds));
+        let target = Target { label: address.clone(), address: address.clone(), namespace: None };
+        self.reader.poll(&self.bench.context(), &target, self.start + Duration::from_secs(seconds));
         let page = self.reader.places.get(&address).map(|place| place.samples.clone()).unwrap_or_default();
         (page, self.bench.published())
     }
@@ -408,10 +414,12 @@ fn an_answer_of_a_user_is_about_the_runs_of_that_user() {
     poller.fake.set(|job| job.missing = vec![2]);
     let (address, start) = (poller.fake.address.clone(), poller.start);
     let answers = |poller: &mut Poller, voice: Voice, seconds: u64| {
-        let polled = client::poll(&Roots::default(), &places::resolve(&address), Duration::from_secs(1));
-        let status = polled.unwrap().0;
+        let polled =
+            client::poll(&Roots::default(), &places::resolve(&address), Duration::from_secs(1), Some(voice));
+        let answer = polled.unwrap();
         let now = start + Duration::from_secs(seconds);
-        poller.reader.answered(&poller.bench.context(), &address, (status, voice), now);
+        let target = Target { label: address.clone(), address: address.clone(), namespace: None };
+        poller.reader.answered(&poller.bench.context(), &target, answer, now);
         poller.bench.published()
     };
     for i in 0..12 {

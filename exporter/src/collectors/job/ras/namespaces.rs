@@ -1,0 +1,107 @@
+//! Training processes that have a network of their own, as those in most containers do: RAS listens
+//! at the loopback address of their network namespace, which only a thread that is in it reaches.
+//!
+//! A thread of its own enters the namespace, asks and ends (setns(2); it needs CAP_SYS_ADMIN, and
+//! CAP_SYS_PTRACE to find the namespace of another user's process). Where that is refused, the runs
+//! are named on the page and in the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::client::{self, Answer, PollError};
+use super::places;
+use crate::collector::Context;
+use crate::roots::Roots;
+use crate::voice::Voice;
+
+/// Namespaces of one node that are asked, and addresses in one of them.
+const MAX_NAMESPACES: usize = 16;
+const MAX_ADDRESSES: usize = 4;
+
+/// A network namespace that is not this program's, with what trains in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Namespace {
+    /// By which the kernel distinguishes it: `net:[4026532881]`.
+    inode: u64,
+    /// A process in it.
+    pid: u32,
+    /// Whose that process is. Whoever is in the namespace may answer, and all that is in it is one
+    /// container.
+    uid: Option<u32>,
+    pub(super) addresses: BTreeSet<String>,
+    /// Runs that train in it: an answer is about these, and no others.
+    pub(super) runs: BTreeSet<String>,
+}
+
+impl Namespace {
+    /// Those of all training processes, with the addresses that may be asked: `configured` and what
+    /// their environment names.
+    pub(super) fn all(cx: &Context<'_>, configured: &[String]) -> Vec<Self> {
+        let Some(own) = inode(cx.roots, "self") else { return Vec::new() };
+        let mut all = BTreeMap::<u64, Self>::new();
+        for process in cx.hub.processes() {
+            let Some(inode) = inode(cx.roots, &process.pid.to_string()).filter(|inode| *inode != own) else {
+                continue;
+            };
+            if all.len() >= MAX_NAMESPACES && !all.contains_key(&inode) {
+                continue;
+            }
+            let namespace = all.entry(inode).or_insert_with(|| {
+                let owner = fs::metadata(cx.roots.proc(process.pid.to_string())).map(|meta| meta.uid());
+                let (uid, addresses) = (owner.ok(), configured.iter().cloned().collect());
+                Self { inode, pid: process.pid, uid, addresses, runs: BTreeSet::new() }
+            });
+            namespace.runs.insert(process.run.clone());
+            if namespace.addresses.len() < MAX_ADDRESSES.max(configured.len()) {
+                namespace.addresses.extend(places::of_process(cx.roots, process.pid));
+            }
+        }
+        all.into_values().collect()
+    }
+
+    /// What the address is called on the page, where several namespaces have the same.
+    pub(super) fn label(&self, address: &str) -> String {
+        format!("{address}@net:{}", self.inode)
+    }
+
+    /// Asks once, from within.
+    pub(super) fn poll(&self, roots: &Roots, address: &str, timeout: Duration) -> Result<Answer, PollError> {
+        let link = File::open(roots.proc(format!("{}/ns/net", self.pid))).map_err(denied)?;
+        if link.metadata()?.ino() != self.inode {
+            // The number is another process's now.
+            return Err(PollError::Refused);
+        }
+        let ask = || {
+            move_into_link_name_space(link.as_fd(), Some(LinkNameSpaceType::Network))
+                .map_err(|error| denied(error.into()))?;
+            if !places::ours(address) {
+                return Err(PollError::Refused);
+            }
+            client::poll(roots, &places::resolve(address), timeout, Some(Voice::from_uid(self.uid)))
+        };
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("ras-namespace".to_owned());
+            let asked = thread.spawn_scoped(scope, ask)?.join();
+            asked.unwrap_or_else(|_| Err(PollError::Io(io::Error::other("the thread that asks panicked"))))
+        })
+    }
+}
+
+/// Which network namespace a process is in, where this program may see it.
+fn inode(roots: &Roots, process: &str) -> Option<u64> {
+    fs::metadata(roots.proc(process).join("ns/net")).ok().map(|link| link.ino())
+}
+
+fn denied(error: io::Error) -> PollError {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => PollError::Denied,
+        io::ErrorKind::NotFound => PollError::Refused,
+        _ => PollError::Io(error),
+    }
+}
