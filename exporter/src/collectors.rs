@@ -77,6 +77,7 @@ macro_rules! collectors {
 
 collectors! {
     affinity = AffinityReader in network::affinity(rdma);
+    bonds = BondsReader in network::bonds;
     clock = ClockReader in host::clock;
     config_drift = ConfigDriftReader in host::config_drift;
     disk = DiskReader in storage::disk;
@@ -86,8 +87,11 @@ collectors! {
     heartbeat = HeartbeatReader in job::heartbeat;
     job = AllocationReader in job::allocation;
     kernel = KernelLogReader in kernel;
+    memory = MemoryReader in host::memory;
     mounts = MountsReader in storage::mounts;
     nic = NicReader in network::nic;
+    nvme = NvmeReader in storage::nvme;
+    optics = OpticsReader in network::optics;
     pci = PciReader in host::pci;
     process = ProcessReader in host::process;
     ras = RasReader in job::ras;

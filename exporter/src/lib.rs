@@ -24,6 +24,7 @@ pub mod drops;
 pub mod exposition;
 pub mod family;
 pub mod family_filter;
+mod fill;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod gpus;

@@ -132,6 +132,8 @@ conditions! {
     NicSlotPower          "nic_slot_power"              Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     NicNoCable            "nic_no_cable"                Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     PeermemError          "peermem_error"               Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    TransceiverAlarm      "transceiver_alarm"           Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
+    BondDegraded          "bond_degraded"               Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     RdmaError             "rdma_error"                  Network true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     MountStuck            "mount_stuck"                 Storage true  None          AfterFailover NodeFault "mounts"     "NodeMountStuck";
     NfsStall              "nfs_stall"                   Storage true  None          AfterFailover NodeFault BY_EVENT     NO_RULE;
@@ -143,6 +145,7 @@ conditions! {
     DiskError             "disk_error"                  Storage true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     RaidDegraded          "raid_degraded"               Storage true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     NvmeError             "nvme_error"                  Storage true  CheckHardware OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
+    NvmeHealth            "nvme_health"                 Storage true  CheckHardware OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     FilesystemReadonly    "filesystem_readonly"         Storage true  None          OnceItLasts   NodeFault BY_EVENT     "NodeDiskReadOnly";
     FilesystemError       "filesystem_error"            Storage true  None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     Mce                   "mce"                         Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
@@ -153,6 +156,7 @@ conditions! {
     PcieLinkDown          "pcie_link_down"              Host    true  CheckHardware OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     PcieBandwidth         "pcie_bandwidth"              Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodePcieDegraded";
     ServiceDown           "service_down"                Host    false None          OnceItLasts   NodeFault "services"   NO_RULE;
+    MemoryFilling         "memory_filling"              Host    false None          OnceItLasts   NodeFault BY_EVENT     NO_RULE;
     ClockUnsynced         "clock_unsynced"              Host    false None          OnceItLasts   NodeFault "clock"      "NodeClockNotSynced";
     HungTask              "hung_task"                   Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";
     SoftLockup            "soft_lockup"                 Host    true  None          OnceItLasts   NodeFault BY_EVENT     "NodeKernelTrouble";

@@ -5,6 +5,7 @@ pub mod clock;
 pub mod config_drift;
 pub mod edac;
 pub mod fabric_manager;
+pub mod memory;
 pub mod pci;
 pub mod process;
 pub mod services;

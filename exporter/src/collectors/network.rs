@@ -2,5 +2,7 @@
 //! which GPU.
 
 pub mod affinity;
+pub mod bonds;
 pub mod nic;
+pub mod optics;
 pub mod rdma;

@@ -2,3 +2,4 @@
 
 pub mod disk;
 pub mod mounts;
+pub mod nvme;

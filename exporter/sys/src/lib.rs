@@ -7,4 +7,6 @@ pub mod code;
 pub mod credentials;
 pub mod ethtool;
 pub mod heap;
+pub mod module_eeprom;
+pub mod nvme;
 pub mod nvml;

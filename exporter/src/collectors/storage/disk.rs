@@ -6,7 +6,6 @@
 //! also reports file systems that turned read-only and drives that fail.
 
 mod devices;
-mod fill;
 mod report;
 mod rooms;
 
@@ -15,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use stepwatch_kit::config::Period;
 
-use self::fill::{Fill, Rate};
 use self::rooms::{Look, Room};
 use super::mounts::prober::Prober;
 use super::mounts::table::{self, Mount};
@@ -23,6 +21,7 @@ use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Suppo
 use crate::condition::Conditions;
 use crate::family::Family;
 use crate::family_filter::Metrics;
+use crate::fill::{Fill, Rate};
 use crate::samples::Samples;
 use crate::training::CheckpointPlace;
 

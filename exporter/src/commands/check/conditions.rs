@@ -12,7 +12,7 @@ use super::report::{Findings, Verdict};
 pub(super) const CHECK: Check = Check {
     name: BY_EVENT,
     about: "no collector reports a fault that holds",
-    needs: &["clock", "disk", "edac", "gpu", "kernel", "mounts", "nic", "pci", "rdma"],
+    needs: &["bonds", "clock", "disk", "edac", "gpu", "kernel", "mounts", "nic", "nvme", "pci", "rdma"],
     run,
 };
 

@@ -30,6 +30,7 @@ const fn omission(what: &'static str, why: &'static str) -> Omission {
 
 pub static NEEDS: &[Needs] = &[
     needs("affinity", "/sys; any user", "a few links read, seldom"),
+    needs("bonds", "/sys/class/net; any user", "three small files a link"),
     needs("clock", "the call adjtimex, which sets nothing; any user", "one call"),
     needs(
         "config_drift",
@@ -67,6 +68,7 @@ pub static NEEDS: &[Needs] = &[
         "/dev/kmsg; CAP_SYSLOG where kernel.dmesg_restrict=1; in a container, privileged: true",
         "sleeps until the kernel logs something",
     ),
+    needs("memory", "/proc/meminfo; any user", "one small file"),
     needs(
         "mounts",
         "/proc/self/mountinfo, /proc/self/mountstats, /sys/fs/lustre; any user; a container sees its own mounts; what an automounter unmounts when it is idle is not asked, unless collectors.mounts.include, a log or checkpoints name it",
@@ -76,6 +78,16 @@ pub static NEEDS: &[Needs] = &[
         "nic",
         "/sys/class/net and the ethtool ioctl in the network namespace of the host; any user",
         "some 15 small files an interface; the drivers' own statistics less often",
+    ),
+    needs(
+        "nvme",
+        "/dev/nvme* and CAP_SYS_ADMIN; what is refused stands in disk_nvme_health_unreadable",
+        "one command a drive every five minutes",
+    ),
+    needs(
+        "optics",
+        "generic netlink in the network namespace of the host, from Linux 5.13 on; CAP_NET_ADMIN, although it only reads; what is refused stands in nic_module_unreadable",
+        "two to four reads of 128 bytes a module each minute, through the firmware of its adapter",
     ),
     needs(
         "pci",

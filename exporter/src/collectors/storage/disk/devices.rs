@@ -1,8 +1,9 @@
 //! Block devices and NVMe controllers as sysfs shows them: read-only, errors, a state that is not
 //! live.
 //!
-//! How worn a drive is takes a command to the drive, which sysfs does not send; that is left to
-//! `smartctl` and its exporters.
+//! How worn an NVMe drive is takes a command to the drive, which sysfs does not send: that is
+//! [`crate::collectors::storage::nvme`]. SCSI and SATA drives are left to `smartctl` and its
+//! exporters.
 
 use std::path::Path;
 

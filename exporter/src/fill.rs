@@ -1,4 +1,5 @@
-//! How fast a file system fills, and when it will be full.
+//! How fast something fills, such as a file system or the memory of the node, and when it will be
+//! full.
 //!
 //! The rate is the change over a window that is long compared with a checkpoint, not the slope of
 //! the last minute. While a checkpoint is being written every disk seems full within the hour, and
@@ -14,20 +15,20 @@ const SHORTEST: u32 = 12;
 
 /// The used space over the window.
 #[derive(Debug, Default)]
-pub(super) struct Fill(VecDeque<(Instant, u64)>);
+pub(crate) struct Fill(VecDeque<(Instant, u64)>);
 
-/// How fast a file system fills.
+/// How fast it fills.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Rate {
+pub(crate) struct Rate {
     /// Negative when it is being emptied.
-    pub(super) bytes_per_second: f64,
+    pub(crate) bytes_per_second: f64,
     /// Whether it covers at least half of the window.
-    pub(super) trusted: bool,
+    pub(crate) trusted: bool,
 }
 
 impl Fill {
     /// Notes what is used now. Returns how fast that changed.
-    pub(super) fn note(&mut self, now: Instant, used: u64, window: Duration) -> Option<Rate> {
+    pub(crate) fn note(&mut self, now: Instant, used: u64, window: Duration) -> Option<Rate> {
         while self.0.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= window) {
             self.0.pop_front();
         }
@@ -46,7 +47,7 @@ impl Fill {
 
 impl Rate {
     /// Seconds until this much is used up.
-    pub(super) fn lasts(self, free: u64) -> Option<f64> {
+    pub(crate) fn lasts(self, free: u64) -> Option<f64> {
         (self.bytes_per_second > 0.0).then(|| free as f64 / self.bytes_per_second)
     }
 }
