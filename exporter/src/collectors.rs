@@ -77,6 +77,7 @@ macro_rules! collectors {
 
 collectors! {
     affinity = AffinityReader in network::affinity(rdma);
+    amdgpu = AmdgpuReader in gpu::amd;
     bonds = BondsReader in network::bonds;
     clock = ClockReader in host::clock;
     config_drift = ConfigDriftReader in host::config_drift;

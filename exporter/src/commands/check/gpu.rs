@@ -9,8 +9,12 @@ use crate::collectors::gpu::{self, GFM_DISCONNECTED};
 use crate::collectors::kernel::recovery_action::{self, RESET};
 use crate::samples::Row;
 
-pub(super) const COUNT: Check =
-    Check { name: "gpus", about: "all GPUs of the node are there and answer", needs: &["gpu"], run: count };
+pub(super) const COUNT: Check = Check {
+    name: "gpus",
+    about: "all GPUs of the node are there and answer",
+    needs: &["amdgpu", "gpu"],
+    run: count,
+};
 pub(super) const RECOVERY: Check = Check {
     name: "recovery",
     about: "no GPU asks for a reset or the node for a reboot",
@@ -20,13 +24,13 @@ pub(super) const RECOVERY: Check = Check {
 pub(super) const ECC: Check = Check {
     name: "ecc",
     about: "no GPU has uncorrected memory errors or rows to be replaced",
-    needs: &["gpu"],
+    needs: &["amdgpu", "gpu"],
     run: ecc,
 };
 pub(super) const THROTTLE: Check = Check {
     name: "throttle",
     about: "no GPU is slowed down by heat or power",
-    needs: &["gpu"],
+    needs: &["amdgpu", "gpu"],
     run: throttle,
 };
 pub(super) const NVLINK: Check = Check {

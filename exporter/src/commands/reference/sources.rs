@@ -30,6 +30,11 @@ const fn omission(what: &'static str, why: &'static str) -> Omission {
 
 pub static NEEDS: &[Needs] = &[
     needs("affinity", "/sys; any user", "a few links read, seldom"),
+    needs(
+        "amdgpu",
+        "/sys/bus/pci, where the driver amdgpu is loaded; any user",
+        "some 40 small files a GPU, of which a few ask its firmware",
+    ),
     needs("bonds", "/sys/class/net; any user", "three small files a link"),
     needs("clock", "the call adjtimex, which sets nothing; any user", "one call"),
     needs(
@@ -153,6 +158,14 @@ pub static OMISSIONS: &[Omission] = &[
     omission(
         "fabric manager: what it writes to the systemd journal",
         "the journal is a database of its own format; where LOG_USE_SYSLOG=1 sends its messages to syslog, collectors.fabric_manager.log names the file; a service that does not start is seen by service_active",
+    ),
+    omission(
+        "AMD: xgmi_error",
+        "reading it clears the errors; gpu_ecc_errors_total at the location xgmi_wafl counts those of XGMI links",
+    ),
+    omission(
+        "AMD: what holds the clocks of an MI300 down",
+        "the table of the firmware that the driver passes on has no reasons in its layout 1.4; gpu_throttle_active has those of an MI200",
     ),
     omission(
         "kernel: every process in state D",
