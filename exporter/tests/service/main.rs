@@ -10,6 +10,7 @@ mod node;
 mod owners;
 mod page;
 mod push;
+mod rights;
 mod sample_config;
 mod stream;
 mod support;

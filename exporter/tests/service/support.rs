@@ -1,9 +1,11 @@
 //! Runs the real binary on free ports in a directory of its own, and uses it as trainers and
 //! readers do.
 
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,6 +22,33 @@ pub(crate) fn binary() -> Command {
     command
 }
 
+/// A user, and the capabilities that its program has.
+pub(crate) struct Rights {
+    pub(crate) user: u32,
+    /// As systemd calls them: `CAP_SYSLOG`.
+    pub(crate) capabilities: Vec<String>,
+}
+
+impl Rights {
+    /// A program with these rights and no others, which root can start. It is given a name that its
+    /// user may reach, in `dir`.
+    fn command(&self, dir: &Path, program: &Path) -> Command {
+        let reachable = dir.join("program");
+        if std::fs::hard_link(program, &reachable).is_err() {
+            std::fs::copy(program, &reachable).unwrap();
+        }
+        std::os::unix::fs::chown(dir, Some(self.user), Some(self.user)).unwrap();
+        let given = self.capabilities.iter().map(|name| name.trim_start_matches("CAP_").to_lowercase());
+        let set = given.fold("-all".to_owned(), |set, name| format!("{set},+{name}"));
+        let mut command = Command::new("setpriv");
+        command.args(["--clear-groups", "--no-new-privs"]);
+        command.args([format!("--reuid={}", self.user), format!("--regid={}", self.user)]);
+        command.args(["inh-caps", "ambient-caps", "bounding-set"].map(|of| format!("--{of}={set}")));
+        command.arg(reachable);
+        command
+    }
+}
+
 /// A running exporter; killed when dropped.
 pub(crate) struct Exporter {
     child: Child,
@@ -31,24 +60,37 @@ pub(crate) struct Exporter {
 impl Exporter {
     /// `extra` is added to a configuration of the sockets and the state under `dir`.
     pub(crate) fn start(dir: &Path, extra: &str) -> Self {
-        Self::start_with(dir, extra, &[])
+        Self::start_with(binary(), dir, extra, &[])
+    }
+
+    /// As a user with these rights; only root can.
+    pub(crate) fn start_as(dir: &Path, extra: &str, rights: &Rights) -> Self {
+        std::fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
+        let mut command = rights.command(dir, Path::new(env!("CARGO_BIN_EXE_stepwatch-exporter")));
+        command.env_remove("STEPWATCH_SOCKET").env_remove("RUST_LOG").current_dir("/");
+        Self::start_with(command, dir, extra, &[])
     }
 
     /// On the tree of files below `dir` in place of this machine's.
     pub(crate) fn start_on_tree(dir: &Path, extra: &str) -> Self {
         let root = |name: &str| dir.join(name).display().to_string();
         let (sys, proc, dev) = (root("sys"), root("proc"), root("dev"));
-        Self::start_with(dir, extra, &["--path.sysfs", &sys, "--path.procfs", &proc, "--path.dev", &dev])
+        Self::start_with(
+            binary(),
+            dir,
+            extra,
+            &["--path.sysfs", &sys, "--path.procfs", &proc, "--path.dev", &dev],
+        )
     }
 
-    fn start_with(dir: &Path, extra: &str, arguments: &[&str]) -> Self {
+    fn start_with(mut program: Command, dir: &Path, extra: &str, arguments: &[&str]) -> Self {
         let config = dir.join("exporter.yml");
         let text = format!(
             "listen: '127.0.0.1:0'\nnode: n1\ningest: {{socket: '{0}/ingest.sock'}}\nstate_dir: '{0}/state'\n{extra}",
             dir.display()
         );
         std::fs::write(&config, text).unwrap();
-        let mut child = binary()
+        let mut child = program
             .arg("--path.shm")
             .arg(dir.join("shm"))
             .arg("--config")
