@@ -1,11 +1,14 @@
 //! What a dashboard is to the person who writes one: rows of panels, each a question and its
 //! queries.
 
+use std::collections::BTreeMap;
+
+use crate::head;
 use crate::model::{
-    Annotation, Color, Custom, Dashboard, FieldConfig, FieldDefaults, GridPos, HeatmapAxis, HeatmapColor,
-    HeatmapOptions, Legend, Listed, Options, PICKED, Panel, PanelKind, QueryVariable, Reduce, Scale,
-    Stacking, StatOptions, StateTimelineOptions, Target, Threshold, Thresholds, TimeRange, Tooltip, Unit,
-    Variable,
+    Annotation, Color, Custom, Dashboard, DataLink, FieldConfig, FieldDefaults, GridPos, HeatmapAxis,
+    HeatmapColor, HeatmapOptions, Legend, Listed, Mapping, Options, Organize, PICKED, Panel, PanelKind,
+    Reduce, Scale, Shown, Stacking, StatOptions, StateTimelineOptions, Target, Threshold, Thresholds,
+    TimeRange, Tooltip, Transformation, Unit, Variable,
 };
 
 /// Columns of Grafana's grid.
@@ -22,48 +25,22 @@ pub struct Board {
     pub rows: Vec<Row>,
 }
 
-/// The first variable of every board: which Prometheus is asked.
-pub(crate) fn choice_of_prometheus() -> Variable {
-    Variable::Datasource { name: "datasource", label: "Prometheus", query: "prometheus", refresh: 1 }
-}
-
-/// What the reader picks, one or `many`, from what a query finds.
-pub(crate) fn variable(name: &'static str, label: &'static str, query: &'static str, many: bool) -> Variable {
-    Variable::Query(QueryVariable {
-        name,
-        label,
-        datasource: PICKED,
-        query,
-        refresh: 2,
-        sort: 1,
-        multi: many,
-        include_all: many,
-    })
-}
-
-/// A mark in every chart where the query has a value.
-pub(crate) fn mark(
-    name: &'static str,
-    icon_color: &'static str,
-    expr: impl Into<String>,
-    text_format: &'static str,
-) -> Annotation {
-    Annotation {
-        name,
-        enable: true,
-        icon_color,
-        datasource: PICKED,
-        expr: expr.into(),
-        step: "60s",
-        title_format: name,
-        text_format,
-    }
-}
-
 #[derive(Debug)]
 pub struct Row {
     pub title: &'static str,
+    /// Whether the row is closed until somebody opens it: its queries are not asked before.
+    pub folded: bool,
     pub charts: Vec<Chart>,
+}
+
+impl Row {
+    pub fn open(title: &'static str, charts: Vec<Chart>) -> Self {
+        Self { title, folded: false, charts }
+    }
+
+    pub fn folded(title: &'static str, charts: Vec<Chart>) -> Self {
+        Self { title, folded: true, charts }
+    }
 }
 
 /// One panel.
@@ -81,6 +58,8 @@ pub struct Chart {
     min: Option<f64>,
     max: Option<f64>,
     thresholds: Vec<(f64, &'static str)>,
+    words: Vec<(f64, &'static str, &'static str)>,
+    links: Vec<DataLink>,
 }
 
 #[derive(Debug, Clone)]
@@ -109,6 +88,8 @@ impl Chart {
             min: None,
             max: None,
             thresholds: Vec::new(),
+            words: Vec::new(),
+            links: Vec::new(),
         }
     }
 
@@ -130,6 +111,15 @@ impl Chart {
     /// What is on and off over time.
     pub fn states(title: &'static str, question: &'static str) -> Self {
         Self::new(PanelKind::StateTimeline, title, question, Unit::Count, 12)
+    }
+
+    /// A row for each series as it is now, with its labels as columns.
+    pub fn table(title: &'static str, question: &'static str, unit: Unit) -> Self {
+        Self::new(PanelKind::Table, title, question, unit, 12)
+    }
+
+    pub fn kind(&self) -> PanelKind {
+        self.kind
     }
 
     pub fn show(mut self, expr: impl Into<String>, legend: &'static str) -> Self {
@@ -167,12 +157,29 @@ impl Chart {
         self
     }
 
+    /// What a value is called, and its colour.
+    pub fn word(mut self, value: f64, text: &'static str, color: &'static str) -> Self {
+        self.words.push((value, text, color));
+        self
+    }
+
+    /// Where a click on a value leads.
+    pub fn link(mut self, title: &'static str, url: &'static str) -> Self {
+        self.links.push(DataLink { title, url, target_blank: true });
+        self
+    }
+
     fn height(&self) -> u32 {
         if self.kind == PanelKind::Stat { 4 } else { 8 }
     }
 
     fn panel(&self, id: u32, grid_pos: GridPos) -> Panel {
-        let format = if self.kind == PanelKind::Heatmap { "heatmap" } else { "time_series" };
+        let format = match self.kind {
+            PanelKind::Heatmap => "heatmap",
+            PanelKind::Table => "table",
+            _ => "time_series",
+        };
+        let instant = self.kind == PanelKind::Table;
         let target = |(i, query): (usize, &Query)| Target {
             ref_id: ref_id(i),
             datasource: PICKED,
@@ -180,8 +187,8 @@ impl Chart {
             expr: query.expr.clone(),
             legend_format: query.legend,
             format,
-            range: true,
-            instant: false,
+            range: !instant,
+            instant,
         };
         Panel {
             id,
@@ -193,8 +200,22 @@ impl Chart {
             targets: self.queries.iter().enumerate().map(target).collect(),
             field_config: Some(FieldConfig { defaults: self.defaults(), overrides: [] }),
             options: self.options(),
+            transformations: self.transformations(),
             collapsed: None,
+            panels: None,
         }
+    }
+
+    /// A table shows what it is about and the value, not when it was read.
+    fn transformations(&self) -> Vec<Transformation> {
+        if self.kind != PanelKind::Table {
+            return Vec::new();
+        }
+        let value = self.queries.first().map_or("value", |query| query.legend);
+        vec![Transformation::Organize(Organize {
+            exclude_by_name: BTreeMap::from([("Time", true)]),
+            rename_by_name: BTreeMap::from([("Value", value)]),
+        })]
     }
 
     fn defaults(&self) -> FieldDefaults {
@@ -206,7 +227,17 @@ impl Chart {
             color: Color { mode: if by_value { "thresholds" } else { "palette-classic" } },
             custom: self.custom(),
             thresholds: by_value.then(|| self.steps()),
+            mappings: self.mappings(),
+            links: self.links.clone(),
         }
+    }
+
+    fn mappings(&self) -> Vec<Mapping> {
+        let shown = |(index, (value, text, color)): (usize, &(f64, &'static str, &'static str))| {
+            (value.to_string(), Shown { text, color, index })
+        };
+        let words: BTreeMap<_, _> = self.words.iter().enumerate().map(shown).collect();
+        if words.is_empty() { Vec::new() } else { vec![Mapping::Value(words)] }
     }
 
     fn steps(&self) -> Thresholds {
@@ -239,6 +270,7 @@ impl Chart {
         };
         match self.kind {
             PanelKind::Row => None,
+            PanelKind::Table => Some(Options::Table { show_header: true, cell_height: "sm" }),
             PanelKind::Stat => Some(Options::Stat(StatOptions {
                 reduce_options: Reduce { calcs: ["lastNotNull"], fields: "", values: false },
                 color_mode: "value",
@@ -255,7 +287,7 @@ impl Chart {
             })),
             PanelKind::StateTimeline => Some(Options::StateTimeline(StateTimelineOptions {
                 merge_values: true,
-                show_value: "never",
+                show_value: if self.words.is_empty() { "never" } else { "auto" },
                 legend: legend("list", &[]),
             })),
         }
@@ -266,26 +298,32 @@ impl Board {
     /// Places the panels: from left to right, and below when a line is full.
     pub fn dashboard(&self) -> Dashboard {
         let mut panels = Vec::new();
-        let mut id = 0;
+        let (mut id, mut y) = (0, 0);
         let mut next_id = || {
             id += 1;
             id
         };
-        let mut y = 0;
         for row in &self.rows {
-            panels.push(header(next_id(), row.title, y));
+            let mut header = header(next_id(), row.title, y);
             y += 1;
+            let mut inside = Vec::new();
             let (mut x, mut line_height) = (0, 0);
             for chart in &row.charts {
                 if x + chart.width > COLUMNS {
                     (x, y, line_height) = (0, y + line_height, 0);
                 }
                 let at = GridPos { h: chart.height(), w: chart.width, x, y };
-                panels.push(chart.panel(next_id(), at));
+                inside.push(chart.panel(next_id(), at));
                 x += chart.width;
                 line_height = line_height.max(chart.height());
             }
             y += line_height;
+            // Grafana keeps the panels of a folded row within it, and those of an open one behind it.
+            let behind = if row.folded { Vec::new() } else { std::mem::take(&mut inside) };
+            header.collapsed = Some(row.folded);
+            header.panels = Some(inside);
+            panels.push(header);
+            panels.extend(behind);
         }
         Dashboard {
             uid: self.uid,
@@ -293,10 +331,12 @@ impl Board {
             description: self.description,
             tags: vec!["stepwatch"],
             schema_version: SCHEMA_VERSION,
-            editable: true,
+            // A change belongs into the code that this file is generated from.
+            editable: false,
             graph_tooltip: 1,
             refresh: "30s",
             time: TimeRange { from: "now-6h", to: "now" },
+            links: head::links(),
             templating: Listed { list: (self.variables)() },
             annotations: Listed { list: (self.annotations)() },
             panels,
@@ -305,9 +345,14 @@ impl Board {
 
     /// Every expression that is sent to Prometheus, annotations included.
     pub fn expressions(&self) -> Vec<String> {
+        self.queries().into_iter().map(|(expr, _)| expr).collect()
+    }
+
+    /// The same with what names each series: its legend, or the text of the annotation.
+    pub fn queries(&self) -> Vec<(String, &'static str)> {
         let panels = self.rows.iter().flat_map(|row| &row.charts).flat_map(|chart| &chart.queries);
-        let panels = panels.map(|query| query.expr.clone());
-        panels.chain((self.annotations)().into_iter().map(|a| a.expr)).collect()
+        let panels = panels.map(|query| (query.expr.clone(), query.legend));
+        panels.chain((self.annotations)().into_iter().map(|a| (a.expr, a.text_format))).collect()
     }
 }
 
@@ -322,7 +367,9 @@ fn header(id: u32, title: &'static str, y: u32) -> Panel {
         targets: Vec::new(),
         field_config: None,
         options: None,
-        collapsed: Some(false),
+        transformations: Vec::new(),
+        collapsed: None,
+        panels: None,
     }
 }
 
@@ -345,8 +392,9 @@ mod tests {
             variables: Vec::new,
             annotations: Vec::new,
             rows: vec![
-                Row { title: "one", charts: vec![chart(12), chart(12), chart(8)] },
-                Row { title: "two", charts: vec![chart(24)] },
+                Row::open("one", vec![chart(12), chart(12), chart(8)]),
+                Row::open("two", vec![chart(24)]),
+                Row::folded("three", vec![chart(6), chart(6)]),
             ],
         }
     }
@@ -355,10 +403,17 @@ mod tests {
     fn panels_flow_and_never_overlap() {
         let panels = board().dashboard().panels;
         let places: Vec<_> = panels.iter().map(|p| (p.grid_pos.x, p.grid_pos.y, p.grid_pos.w)).collect();
-        assert_eq!(places, [(0, 0, 24), (0, 1, 12), (12, 1, 12), (0, 9, 8), (0, 17, 24), (0, 18, 24)]);
-        let mut ids: Vec<_> = panels.iter().map(|p| p.id).collect();
-        ids.dedup();
-        assert_eq!(ids.len(), panels.len());
+        assert_eq!(
+            places,
+            [(0, 0, 24), (0, 1, 12), (12, 1, 12), (0, 9, 8), (0, 17, 24), (0, 18, 24), (0, 26, 24)]
+        );
+        let folded = panels.last().and_then(|row| row.panels.as_ref()).unwrap();
+        assert_eq!(
+            folded.iter().map(|p| (p.grid_pos.x, p.grid_pos.y)).collect::<Vec<_>>(),
+            [(0, 27), (6, 27)]
+        );
+        let ids: Vec<_> = panels.iter().chain(folded).map(|p| p.id).collect();
+        assert_eq!(ids, (1..=9).collect::<Vec<_>>());
     }
 
     #[test]

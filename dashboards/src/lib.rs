@@ -5,34 +5,61 @@
 //! when they are out of date. Queries are kept as plain PromQL, so that they can be pasted into
 //! Prometheus; that they parse and name only metrics that exist is tested, not hoped.
 
+pub mod coverage;
+mod fabric;
+mod fleet;
+mod gpu;
+mod head;
+mod incidents;
+mod jobs;
 pub mod layout;
 pub mod model;
 mod node;
 pub mod promql;
 mod readme;
+mod series;
+mod stepwatch;
+mod storage;
 mod training;
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use layout::Board;
 
 /// Every dashboard, with the name of its file.
 pub fn all() -> Vec<(&'static str, Board)> {
-    vec![("training.json", training::board()), ("node.json", node::board())]
+    vec![
+        ("fleet.json", fleet::board()),
+        ("training.json", training::board()),
+        ("node.json", node::board()),
+        ("gpu.json", gpu::board()),
+        ("fabric.json", fabric::board()),
+        ("storage.json", storage::board()),
+        ("jobs.json", jobs::board()),
+        ("incidents.json", incidents::board()),
+        ("stepwatch.json", stepwatch::board()),
+    ]
 }
 
-/// What is committed: file names and their content.
-pub fn generated() -> Result<Vec<(PathBuf, String)>, serde_json::Error> {
+/// What is committed: paths from the root of the repository, and contents.
+pub fn generated() -> Result<Vec<(PathBuf, String)>, Box<dyn Error>> {
     let boards = all();
-    let mut files = vec![(PathBuf::from("README.md"), readme::render(&boards))];
+    let here = Path::new("dashboards");
+    let mut files = vec![(here.join("README.md"), readme::render(&boards))];
     for (name, board) in &boards {
         let json = serde_json::to_string_pretty(&board.dashboard())?;
-        files.push((PathBuf::from(name), json + "\n"));
+        files.push((here.join(name), json + "\n"));
     }
     Ok(files)
 }
 
-/// Where the generated files live.
+/// Where this crate is.
 pub fn directory() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    directory().parent().unwrap_or(directory())
 }

@@ -2,6 +2,8 @@
 //!
 //! Field names and shapes are Grafana's; what a panel should say is decided in `layout` and above.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
@@ -17,9 +19,28 @@ pub struct Dashboard {
     pub graph_tooltip: u8,
     pub refresh: &'static str,
     pub time: TimeRange,
+    pub links: Vec<DashboardLink>,
     pub templating: Listed<Variable>,
     pub annotations: Listed<Annotation>,
     pub panels: Vec<Panel>,
+}
+
+/// A link in the head of the dashboard.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DashboardLink {
+    pub title: &'static str,
+    /// `link`, or `dashboards`: all with one of the tags.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    pub icon: &'static str,
+    pub tooltip: &'static str,
+    pub url: &'static str,
+    pub tags: Vec<&'static str>,
+    pub as_dropdown: bool,
+    pub include_vars: bool,
+    pub keep_time: bool,
+    pub target_blank: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -46,8 +67,20 @@ pub const PICKED: DataSource = DataSource { kind: "prometheus", uid: "${datasour
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Variable {
-    Datasource { name: &'static str, label: &'static str, query: &'static str, refresh: u8 },
+    Datasource {
+        name: &'static str,
+        label: &'static str,
+        query: &'static str,
+        refresh: u8,
+    },
     Query(QueryVariable),
+    /// A text that the reader may change.
+    Textbox {
+        name: &'static str,
+        label: &'static str,
+        query: &'static str,
+        current: Choice,
+    },
 }
 
 #[derive(Debug, Serialize)]
@@ -57,11 +90,28 @@ pub struct QueryVariable {
     pub label: &'static str,
     pub datasource: DataSource,
     pub query: &'static str,
+    /// 0: shown, 2: hidden.
+    pub hide: u8,
+    /// What of a value is kept: its first group.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub regex: &'static str,
     /// 2: when the time range changes.
     pub refresh: u8,
     pub sort: u8,
     pub multi: bool,
     pub include_all: bool,
+    /// The regular expression that stands for all of them.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub all_value: &'static str,
+    /// What is chosen when the dashboard is opened; Grafana takes the first where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current: Option<Choice>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Choice {
+    pub text: &'static str,
+    pub value: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -95,9 +145,13 @@ pub struct Panel {
     pub field_config: Option<FieldConfig>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Options>,
-    /// Only rows: panels inside a collapsed row.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub transformations: Vec<Transformation>,
+    /// Only rows: whether the row is folded, and the panels in a folded one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collapsed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub panels: Option<Vec<Panel>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -108,6 +162,7 @@ pub enum PanelKind {
     Timeseries,
     Heatmap,
     StateTimeline,
+    Table,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -148,6 +203,47 @@ pub struct FieldDefaults {
     pub custom: Custom,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thresholds: Option<Thresholds>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mappings: Vec<Mapping>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<DataLink>,
+}
+
+/// Words and colours of values.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", content = "options", rename_all = "lowercase")]
+pub enum Mapping {
+    Value(BTreeMap<String, Shown>),
+}
+
+/// What is shown instead of a value.
+#[derive(Debug, Serialize)]
+pub struct Shown {
+    pub text: &'static str,
+    pub color: &'static str,
+    pub index: usize,
+}
+
+/// Where a click on a value leads.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DataLink {
+    pub title: &'static str,
+    pub url: &'static str,
+    pub target_blank: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "id", content = "options", rename_all = "lowercase")]
+pub enum Transformation {
+    Organize(Organize),
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Organize {
+    pub exclude_by_name: BTreeMap<&'static str, bool>,
+    pub rename_by_name: BTreeMap<&'static str, &'static str>,
 }
 
 /// Grafana's names of the units that our metrics have.
@@ -175,6 +271,12 @@ pub enum Unit {
     Watts,
     #[serde(rename = "celsius")]
     Celsius,
+    #[serde(rename = "pps")]
+    PacketsPerSecond,
+    #[serde(rename = "flops")]
+    Flops,
+    #[serde(rename = "dateTimeFromNow")]
+    FromNow,
 }
 
 #[derive(Debug, Serialize)]
@@ -229,9 +331,17 @@ pub struct Threshold {
 #[serde(untagged)]
 pub enum Options {
     Stat(StatOptions),
-    Timeseries { legend: Legend, tooltip: Tooltip },
+    Timeseries {
+        legend: Legend,
+        tooltip: Tooltip,
+    },
     Heatmap(HeatmapOptions),
     StateTimeline(StateTimelineOptions),
+    #[serde(rename_all = "camelCase")]
+    Table {
+        show_header: bool,
+        cell_height: &'static str,
+    },
 }
 
 #[derive(Debug, Serialize)]

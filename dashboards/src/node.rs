@@ -1,402 +1,406 @@
-//! One node: are its GPUs, links and disks well, and which run does it hold back?
+//! One node or a few: are GPUs, links, disks and host well, and which run does it hold back?
 
-use crate::layout::{Board, Chart, Row, choice_of_prometheus, mark, variable};
+use crate::head::{self, NODE_PAGE, many, mark};
+use crate::layout::{Board, Chart, Row};
 use crate::model::{Annotation, Unit, Variable};
+use crate::series::{Expr, gpu, of, port};
 
 pub(crate) fn board() -> Board {
     Board {
         uid: "stepwatch-node",
         title: "Stepwatch / Node",
-        description: "One training node: its GPUs, its links, its storage, and what we see it through.",
+        description: "One training node: its GPUs, its links, its host, and what we see it through.",
         variables,
         annotations,
-        rows: vec![at_a_glance(), gpu_work(), gpu_health(), nvlink(), ports(), together(), host(), sight()],
+        rows: vec![at_a_glance(), gpus(), links(), host(), memory(), pcie(), setup(), sight()],
     }
 }
 
 fn variables() -> Vec<Variable> {
-    vec![
-        choice_of_prometheus(),
-        variable("instance", "Node", "label_values(stepwatch_exporter_build_info, instance)", false),
-        variable("gpu", "GPU", r#"label_values(gpu_info{instance=~"$instance"}, gpu)"#, true),
-        variable("device", "Adapter", r#"label_values(rdma_info{instance=~"$instance"}, device)"#, true),
-    ]
+    let mut all = head::of_nodes();
+    all.push(gpu_choice());
+    all.push(device_choice());
+    all
 }
 
-fn annotations() -> Vec<Annotation> {
-    vec![
-        mark(
-            "XID",
-            "red",
-            of_gpus(&xids(r#"instance=~"$instance""#, "1m")),
-            "XID {{xid}} of GPU {{index}} {{pci}}",
-        ),
-        mark(
-            "Port went down",
-            "orange",
-            r#"sum by (device, port) (increase(rdma_port_link_downed_total{instance=~"$instance"}[1m])) > 0"#,
-            "{{device}}/{{port}}",
-        ),
-        mark(
-            "Reboot",
-            "blue",
-            r#"changes(kernel_boot_timestamp_seconds{instance=~"$instance"}[1m]) > 0"#,
-            "the node booted",
-        ),
-    ]
-}
-
-/// Series of GPUs with what people call them by: the index that `nvidia-smi` prints, and the slot.
-/// What compares keeps its comparison.
-fn of_gpus(expr: &str) -> String {
-    let (expr, trouble_only) = expr.strip_suffix(" > 0").map_or((expr, ""), |expr| (expr, " > 0"));
-    format!(r#"{expr} * on (gpu) group_left (index, pci) gpu_info{{instance=~"$instance"}}{trouble_only}"#)
-}
-
-/// How often each code was reported in a while. Its series starts with the first error, which
-/// `increase()` does not see: it counts where the node was scraped before it.
-fn xids(selector: &str, window: &str) -> String {
-    let total = format!("gpu_xid_errors_total{{{selector}}}");
-    let scraped = format!(r#"stepwatch_exporter_build_info{{instance=~"$instance"}} offset {window}"#);
-    format!(
-        "sum by (gpu, xid) (increase({total}[{window}]) > 0 or ({total} unless {total} offset {window}) \
-         and on (instance) {scraped}) > 0"
+/// The GPUs of the chosen nodes.
+pub(crate) fn gpu_choice() -> Variable {
+    many(
+        "gpu",
+        "GPU",
+        r#"label_values(gpu_info{cluster=~"$cluster", job=~"$job", instance=~"$instance"}, gpu)"#,
     )
 }
 
-impl Chart {
-    /// Shows series of GPUs, whose legend may name `index` and `pci`.
-    fn gpus(self, expr: &str, legend: &'static str) -> Self {
-        self.show(of_gpus(expr), legend)
-    }
+/// The adapters of the chosen nodes.
+pub(crate) fn device_choice() -> Variable {
+    many(
+        "device",
+        "Adapter",
+        r#"label_values(rdma_info{cluster=~"$cluster", job=~"$job", instance=~"$instance"}, device)"#,
+    )
+}
+
+fn annotations() -> Vec<Annotation> {
+    let mut all = vec![head::incidents(), xids()];
+    all.push(mark(
+        "Port went down",
+        "orange",
+        of("rdma_port_link_downed_total").increase_in("1m").max("instance, device, port").above(0.0),
+        "{{instance}} {{device}}/{{port}}",
+    ));
+    all.push(mark(
+        "Reboot",
+        "blue",
+        of("kernel_boot_timestamp_seconds").changes_in("1m").max("instance").above(0.0),
+        "{{instance}} booted",
+    ));
+    all
+}
+
+/// Where a driver reported an error.
+pub(crate) fn xids() -> Annotation {
+    mark(
+        "XID",
+        "red",
+        of("gpu_xid_errors_total").increase_in("1m").max("instance, gpu, xid").above(0.0).named_or_not("xid"),
+        "XID {{xid}} of GPU {{index}} {{pci}} {{gpu}}",
+    )
+}
+
+fn of_node(name: &'static str) -> Expr {
+    of(name).max("instance")
+}
+
+/// What each GPU is or does.
+fn of_gpus(name: &'static str) -> Expr {
+    gpu(name).max("instance, gpu").named()
 }
 
 fn at_a_glance() -> Row {
-    Row {
-        title: "Is the node well?",
-        charts: vec![
+    Row::open(
+        "Is the node well?",
+        vec![
             Chart::number("GPUs", "How many GPUs answer?", Unit::Count)
-                .show(r#"max(gpu_count{instance=~"$instance"})"#, "answer")
-                .show(r#"max(gpu_expected_count{instance=~"$instance"})"#, "expected"),
+                .show(of_node("gpu_count"), "{{instance}} answer")
+                .show(of_node("gpu_expected_count"), "{{instance}} expected")
+                .link("The node in the alerter", NODE_PAGE),
             Chart::number("Ports", "How many ports of the fabric are up?", Unit::Count)
-                .show(r#"max(rdma_ports_up{instance=~"$instance"})"#, "up")
-                .show(r#"max(rdma_ports_expected{instance=~"$instance"})"#, "expected"),
+                .show(of_node("rdma_ports_up"), "{{instance}} up")
+                .show(of_node("rdma_ports_expected"), "{{instance}} expected"),
             Chart::number("XIDs, 24 h", "Did the driver report errors?", Unit::Count)
                 .threshold(1.0, "orange")
                 .show(
-                    r#"sum(increase(kernel_events_total{event="gpu_xid", instance=~"$instance"}[24h]))"#,
-                    "XIDs",
+                    of("gpu_xid_errors_total").increase_in("24h").max("instance, gpu, xid").sum("instance"),
+                    "{{instance}}",
                 ),
             Chart::number("Mounts", "Does every network file system answer?", Unit::Count)
                 .threshold(1.0, "red")
-                .show(r#"count(mount_responsive{instance=~"$instance"} == 0) or vector(0)"#, "do not answer"),
+                .show(
+                    of("mount_responsive").min("instance, mount").equal(0.0).count("").or_zero(),
+                    "do not answer",
+                ),
             Chart::number("Room for checkpoints", "How many more checkpoints fit?", Unit::Count)
-                .show(r#"min(disk_checkpoints_left{instance=~"$instance"})"#, "checkpoints"),
+                .show(of("disk_checkpoints_left").min("instance"), "{{instance}}"),
             Chart::number("Ranks", "How many ranks run here?", Unit::Count)
-                .show(r#"sum(train_rank_up{instance=~"$instance"})"#, "ranks"),
+                .show(of("train_rank_up").max("instance, run, rank").sum("instance"), "{{instance}}"),
         ],
-    }
+    )
 }
 
-fn gpu_work() -> Row {
-    Row {
-        title: "What do the GPUs do?",
-        charts: vec![
-            Chart::lines("SM clock", "Is one GPU slower than its neighbours?", Unit::Hertz)
-                .gpus(r#"gpu_clock_hertz{instance=~"$instance", gpu=~"$gpu", domain="sm"}"#, "GPU {{index}}"),
-            Chart::states("Held down by", "Which reason holds which GPU down?").gpus(
-                r#"max by (gpu, reason) (gpu_throttle_active{instance=~"$instance", gpu=~"$gpu", reason!="gpu_idle"}) > 0"#,
-                "GPU {{index}} {{reason}}",
+fn gpus() -> Row {
+    Row::open(
+        "Are the GPUs well?",
+        vec![
+            Chart::lines("SM clock", "Is one GPU slower than its neighbours?", Unit::Hertz).show(
+                gpu("gpu_clock_hertz").with(r#"domain="sm""#).max("instance, gpu").named(),
+                "{{instance}} GPU {{index}}",
             ),
             Chart::lines("Busy", "Do all GPUs have the same work?", Unit::Ratio)
                 .from_zero()
                 .up_to(1.0)
-                .gpus(r#"gpu_utilization_ratio{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}}"),
-            Chart::lines("Tensor cores", "How much of the time do the tensor cores work?", Unit::Ratio)
-                .from_zero()
-                .gpus(r#"gpu_tensor_active_ratio{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}}"),
-            Chart::lines("Power", "Does one GPU draw less, or hit its limit?", Unit::Watts)
-                .from_zero()
-                .gpus(r#"gpu_power_watts{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}}")
-                .show(r#"max(gpu_power_limit_watts{instance=~"$instance", gpu=~"$gpu"})"#, "limit"),
-            Chart::lines("Temperature", "Is one GPU hotter than its neighbours?", Unit::Celsius)
-                .gpus(r#"gpu_temperature_celsius{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}} {{sensor}}"),
-            Chart::lines("Memory", "Who is near the end of its memory?", Unit::Bytes)
-                .from_zero()
-                .gpus(r#"gpu_memory_used_bytes{instance=~"$instance", gpu=~"$gpu"}"#, "GPU {{index}}"),
-            Chart::lines("PCIe", "How much goes over PCIe? From Hopper on", Unit::BytesPerSecond)
-                .from_zero()
-                .gpus(
-                    r#"gpu_pcie_transmit_bytes_per_second{instance=~"$instance", gpu=~"$gpu"}"#,
-                    "GPU {{index}} sent",
-                )
-                .gpus(
-                    r#"gpu_pcie_receive_bytes_per_second{instance=~"$instance", gpu=~"$gpu"}"#,
-                    "GPU {{index}} received",
-                ),
-        ],
-    }
-}
-
-fn gpu_health() -> Row {
-    Row {
-        title: "Are the GPUs sick?",
-        charts: vec![
-            Chart::lines("XIDs", "Which errors did the driver report?", Unit::Count)
-                .bars()
-                .from_zero()
-                .gpus(
-                    &xids(r#"instance=~"$instance", gpu=~"$gpu""#, "$__rate_interval"),
-                    "GPU {{index}} XID {{xid}}",
-                ),
-            Chart::states("Conditions", "What does the driver want, and since when?")
-                .gpus(r#"gpu_lost{instance=~"$instance", gpu=~"$gpu"} > 0"#, "GPU {{index}} {{pci}} lost")
-                .gpus(
-                    r#"gpu_recovery_action{instance=~"$instance", gpu=~"$gpu", action!="none"} > 0"#,
-                    "GPU {{index}} {{pci}} wants {{action}}",
-                )
-                .gpus(r#"gpu_row_remap_pending{instance=~"$instance", gpu=~"$gpu"} > 0"#, "GPU {{index}} {{pci}} remap pending")
-                .gpus(r#"gpu_row_remap_failed{instance=~"$instance", gpu=~"$gpu"} > 0"#, "GPU {{index}} {{pci}} remap failed"),
-            Chart::lines("Memory errors, corrected", "Does the memory of a GPU wear out?", Unit::Count)
-                .from_zero()
-                .gpus(
-                    r#"sum by (gpu) (increase(gpu_ecc_errors_total{instance=~"$instance", gpu=~"$gpu", severity="corrected", lifetime="volatile"}[1h]))"#,
-                    "GPU {{index}} an hour",
-                ),
-            Chart::lines("Memory errors, uncorrected", "Was data lost?", Unit::Count)
-                .bars()
-                .from_zero()
-                .gpus(
-                    r#"sum by (gpu) (increase(gpu_ecc_errors_total{instance=~"$instance", gpu=~"$gpu", severity="uncorrected", lifetime="volatile"}[$__rate_interval]))"#,
-                    "GPU {{index}}",
-                )
-                .gpus(
-                    r#"sum by (gpu, cause) (gpu_remapped_rows{instance=~"$instance", gpu=~"$gpu"})"#,
-                    "GPU {{index}} {{pci}} rows remapped, {{cause}}",
-                ),
-            Chart::lines("PCIe errors", "Is a slot or a riser loose?", Unit::PerSecond)
-                .from_zero()
-                .gpus(
-                    r#"sum by (gpu, kind) (rate(gpu_pcie_errors_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval]))"#,
-                    "GPU {{index}} {{kind}}",
+                .show(of_gpus("gpu_utilization_ratio"), "{{instance}} GPU {{index}}"),
+            Chart::lines("XIDs", "Which errors did the driver report?", Unit::Count).bars().from_zero().show(
+                gpu("gpu_xid_errors_total")
+                    .increase()
+                    .max("instance, gpu, xid")
+                    .above(0.0)
+                    .named_or_not("xid"),
+                "{{instance}} GPU {{index}} XID {{xid}} {{gpu}}",
+            ),
+            Chart::states("Conditions", "What is wrong with which GPU, and since when?")
+                .show(
+                    gpu("gpu_lost").max("instance, gpu").above(0.0).named_or_not(""),
+                    "{{instance}} GPU {{index}} {{gpu}} lost",
                 )
                 .show(
-                    r#"sum by (pci, severity) (rate(pci_aer_severity_errors_total{instance=~"$instance"}[$__rate_interval]))"#,
-                    "{{pci}} {{severity}}",
-                ),
-            Chart::states("PCIe links below what they could", "Which device has lost lanes or speed?")
-                .show(r#"pci_link_degraded{instance=~"$instance"} > 0"#, "{{pci}} {{what}}"),
-        ],
-    }
-}
-
-fn nvlink() -> Row {
-    Row {
-        title: "Do the GPUs reach each other?",
-        charts: vec![
-            Chart::lines("NVLink traffic", "Does every GPU take part in the collectives?", Unit::BytesPerSecond)
-                .from_zero()
-                .gpus(
-                    r#"sum by (gpu) (gpu_nvlink_transmit_bytes_per_second{instance=~"$instance", gpu=~"$gpu"} or on (instance, gpu) rate(gpu_nvlink_transmit_bytes_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval]))"#,
-                    "GPU {{index}}",
-                ),
-            Chart::lines("NVLink errors", "Which link is bad?", Unit::PerSecond)
-                .from_zero()
-                .gpus(
-                    r#"sum by (gpu, link, kind) (rate(gpu_nvlink_errors_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])) > 0"#,
-                    "GPU {{index}} link {{link}} {{kind}}",
-                ),
-            Chart::lines("NVLink recoveries", "Which link goes down for a moment, and comes back?", Unit::Count)
-                .bars()
-                .from_zero()
-                .gpus(
-                    r#"sum by (gpu, link) (increase(gpu_nvlink_recoveries_total{instance=~"$instance", gpu=~"$gpu"}[$__rate_interval])) > 0"#,
-                    "GPU {{index}} link {{link}}",
-                ),
-            Chart::lines("NVLink bit errors", "Whose symbols are wrong? A good link stays under 1e-12", Unit::Scientific)
-                .log()
-                .gpus(
-                    r#"gpu_nvlink_symbol_ber{instance=~"$instance", gpu=~"$gpu"} > 1e-15"#,
-                    "GPU {{index}} link {{link}}",
+                    gpu("gpu_unresponsive").max("instance, gpu").above(0.0).named_or_not(""),
+                    "{{instance}} GPU {{index}} {{gpu}} hardly answers",
                 )
-                .gpus(
-                    r#"gpu_nvlink_effective_ber{instance=~"$instance", gpu=~"$gpu"} > 1e-15"#,
-                    "GPU {{index}} link {{link}} after correction",
+                .show(
+                    gpu("gpu_recovery_action")
+                        .with(r#"action!="none""#)
+                        .max("instance, gpu, action")
+                        .above(0.0)
+                        .named_or_not("action"),
+                    "{{instance}} GPU {{index}} {{gpu}} wants {{action}}",
+                )
+                .show(
+                    gpu("gpu_throttle_active")
+                        .with(r#"reason!="gpu_idle""#)
+                        .max("instance, gpu, reason")
+                        .above(0.0)
+                        .named(),
+                    "{{instance}} GPU {{index}} held down by {{reason}}",
                 ),
-            Chart::lines("NVLinks up", "Has a GPU lost a link?", Unit::Count)
-                .from_zero()
-                .gpus(r#"sum by (gpu) (gpu_nvlink_up{instance=~"$instance", gpu=~"$gpu"})"#, "GPU {{index}}"),
-            Chart::states("NVLink fabric", "Is the fabric healthy?")
-                .gpus(r#"gpu_fabric_health{instance=~"$instance", gpu=~"$gpu"} > 0"#, "GPU {{index}} {{condition}}"),
+            Chart::table(
+                "GPUs that cannot be opened",
+                "Which GPU does NVML count but not open, and why?",
+                Unit::Count,
+            )
+            .show(of("gpu_unusable_info").max("instance, gpu, index, pci, error").top(), "holds"),
+            Chart::lines("Last reset", "When was which GPU reset?", Unit::Seconds)
+                .show(of_gpus("gpu_last_reset_timestamp_seconds").age(), "{{instance}} GPU {{index}}"),
         ],
-    }
+    )
 }
 
-fn ports() -> Row {
-    Row {
-        title: "Do the nodes reach each other?",
-        charts: vec![
+fn links() -> Row {
+    Row::open(
+        "Do the links hold?",
+        vec![
+            Chart::states(
+                "Conditions of ports",
+                "Which port is down, flapping, slow or bad, and since when?",
+            )
+            .show(
+                port("rdma_port_condition").max("instance, device, port, condition").above(0.0),
+                "{{instance}} {{device}}/{{port}} {{condition}}",
+            )
+            .show(
+                of("nic_condition").max("instance, device, condition").above(0.0),
+                "{{instance}} {{device}} {{condition}}",
+            ),
             Chart::lines("Sent by port", "Does every port carry its share?", Unit::BytesPerSecond)
                 .from_zero()
                 .show(
-                    r#"rate(rdma_port_transmit_bytes_total{instance=~"$instance", device=~"$device"}[$__rate_interval])"#,
-                    "{{device}}/{{port}}",
-                ),
-            Chart::lines("Received by port", "Does every port carry its share?", Unit::BytesPerSecond)
-                .from_zero()
-                .show(
-                    r#"rate(rdma_port_receive_bytes_total{instance=~"$instance", device=~"$device"}[$__rate_interval])"#,
-                    "{{device}}/{{port}}",
-                ),
-            Chart::states("Conditions of ports", "Which port is down, flapping, slow or bad, and since when?").show(
-                r#"rdma_port_condition{instance=~"$instance", device=~"$device"} > 0"#,
-                "{{device}}/{{port}} {{condition}}",
-            ),
-            Chart::lines("Port errors", "Which errors does a link make?", Unit::PerSecond)
-                .from_zero()
-                .show(
-                    r#"sum by (device, port, kind) (rate(rdma_port_errors_total{instance=~"$instance", device=~"$device"}[$__rate_interval])) > 0"#,
-                    "{{device}}/{{port}} {{kind}}",
-                ),
-            Chart::lines("Rate", "Has a port negotiated less than it should?", Unit::BytesPerSecond)
-                .from_zero()
-                .show(
-                    r#"rdma_port_rate_bytes_per_second{instance=~"$instance", device=~"$device"}"#,
-                    "{{device}}/{{port}}",
-                ),
-            Chart::lines("Congestion", "How long do ports wait to send?", Unit::PerSecond)
-                .from_zero()
-                .show(
-                    r#"rate(rdma_port_transmit_wait_ticks_total{instance=~"$instance", device=~"$device"}[$__rate_interval])"#,
-                    "{{device}}/{{port}} ticks",
-                )
-                .show(
-                    r#"rate(rdma_hw_counter_total{instance=~"$instance", device=~"$device", counter=~"np_cnp_sent|rp_cnp_handled|out_of_sequence|local_ack_timeout_err"}[$__rate_interval])"#,
-                    "{{device}}/{{port}} {{counter}}",
-                ),
-            Chart::lines("Ethernet", "What goes over the other network?", Unit::BytesPerSecond)
-                .from_zero()
-                .show(r#"rate(nic_receive_bytes_total{instance=~"$instance"}[$__rate_interval])"#, "{{device}} received")
-                .show(r#"rate(nic_transmit_bytes_total{instance=~"$instance"}[$__rate_interval])"#, "{{device}} sent"),
-            Chart::lines("Ethernet errors", "Does an interface drop, or come and go?", Unit::PerSecond)
-                .from_zero()
-                .show(r#"rate(nic_receive_errors_total{instance=~"$instance"}[$__rate_interval])"#, "{{device}} errors")
-                .show(r#"rate(nic_receive_drops_total{instance=~"$instance"}[$__rate_interval])"#, "{{device}} drops")
-                .show(
-                    r#"increase(nic_carrier_changes_total{instance=~"$instance"}[$__rate_interval])"#,
-                    "{{device}} link changes",
+                    port("rdma_port_transmit_bytes_total").rate().max("instance, device, port"),
+                    "{{instance}} {{device}}/{{port}}",
                 ),
         ],
-    }
-}
-
-fn together() -> Row {
-    Row {
-        title: "Do the ranks keep together?",
-        charts: vec![
-            Chart::states("Collectives that stand still", "Which job waits in a collective that not all ranks joined?")
-                .show(r#"nccl_ras_stuck_ranks{instance=~"$instance"} > 0"#, "ranks that did not join"),
-            Chart::lines("Ranks of the job", "Does NCCL still hear from every rank?", Unit::Count)
-                .from_zero()
-                .show(r#"nccl_ras_ranks{instance=~"$instance"}"#, "ranks")
-                .show(r#"nccl_ras_missing_ranks{instance=~"$instance"}"#, "do not answer")
-                .show(r#"nccl_ras_dead_ranks{instance=~"$instance"}"#, "given up")
-                .show(r#"nccl_ras_errored_ranks{instance=~"$instance"}"#, "with an error"),
-            Chart::lines("Changes of the setup", "Did a driver, a library or a setting change?", Unit::Count)
-                .bars()
-                .from_zero()
-                .show(
-                    r#"sum by (of) (increase(config_changes_total{instance=~"$instance"}[$__rate_interval]))"#,
-                    "of the {{of}}",
-                ),
-        ],
-    }
+    )
 }
 
 fn host() -> Row {
-    Row {
-        title: "Is the host well?",
-        charts: vec![
-            Chart::lines("Answer of mounts", "How long does a network file system take to answer?", Unit::Seconds)
-                .from_zero()
-                .show(r#"mount_response_seconds{instance=~"$instance"}"#, "{{mount}}"),
-            Chart::lines("Room", "Which file system fills up?", Unit::Ratio)
-                .from_zero()
-                .up_to(1.0)
-                .show(
-                    r#"disk_free_bytes{instance=~"$instance"} / disk_size_bytes{instance=~"$instance"}"#,
-                    "{{mount}}",
-                )
-                .show(
-                    r#"mount_free_bytes{instance=~"$instance"} / mount_size_bytes{instance=~"$instance"}"#,
-                    "{{mount}}",
-                ),
+    Row::open(
+        "Is the host well?",
+        vec![
             Chart::lines("Signs in the kernel log", "What does the kernel complain of?", Unit::Count)
                 .bars()
                 .from_zero()
                 .show(
-                    r#"sum by (event) (increase(kernel_events_total{instance=~"$instance"}[$__rate_interval])) > 0"#,
-                    "{{event}}",
+                    of("kernel_events_total").increase().max("instance, event").above(0.0),
+                    "{{instance}} {{event}}",
                 ),
             Chart::lines("Messages never seen before", "Does the kernel say anything new?", Unit::Count)
                 .bars()
                 .from_zero()
                 .show(
-                    r#"sum by (priority) (increase(kernel_unknown_messages_total{instance=~"$instance"}[$__rate_interval]))"#,
-                    "{{priority}}",
+                    of("kernel_unknown_messages_total").increase().max("instance, priority"),
+                    "{{instance}} {{priority}}",
                 ),
-            Chart::lines("Host memory", "Is there memory left, and does it make errors?", Unit::Bytes)
+            Chart::lines("Load", "Do more processes want to run than usual?", Unit::Short)
                 .from_zero()
-                .show(r#"kernel_memory_available_bytes{instance=~"$instance"}"#, "available")
-                .show(r#"kernel_memory_total_bytes{instance=~"$instance"}"#, "total"),
-            Chart::lines("Host memory errors", "Which memory controller has errors?", Unit::Count)
-                .from_zero()
-                .show(
-                    r#"sum by (controller, severity) (increase(edac_errors_total{instance=~"$instance"}[1h]))"#,
-                    "{{controller}} {{severity}}",
-                ),
+                .show(of("kernel_load_average").max("instance, window"), "{{instance}} {{window}}"),
+            Chart::lines(
+                "Killed and stuck processes",
+                "Does the host run out of memory or of I/O?",
+                Unit::Count,
+            )
+            .from_zero()
+            .show(
+                of("kernel_oom_kills_total").increase().max("instance"),
+                "{{instance}} killed for want of memory",
+            )
+            .show(of("kernel_hung_tasks_total").increase().max("instance"), "{{instance}} hung tasks")
+            .show(of_node("kernel_blocked_processes"), "{{instance}} wait for I/O"),
             Chart::lines("Clock", "How far may the clock be off?", Unit::Seconds)
                 .log()
-                .show(r#"clock_max_error_seconds{instance=~"$instance"}"#, "at most")
-                .show(r#"abs(clock_offset_seconds{instance=~"$instance"})"#, "offset"),
-            Chart::lines("Killed and stuck processes", "Does the host run out of memory or of I/O?", Unit::Count)
+                .show(of_node("clock_max_error_seconds"), "{{instance}} at most")
+                .show(of_node("clock_estimated_error_seconds"), "{{instance}} estimated")
+                .show(
+                    Expr::new(format!("abs({})", String::from(of_node("clock_offset_seconds")))),
+                    "{{instance}} offset",
+                ),
+            Chart::states("Clock is disciplined", "Does something keep the clock right?")
+                .word(1.0, "yes", "green")
+                .word(0.0, "no", "red")
+                .show(of("clock_synced").min("instance"), "{{instance}}"),
+            Chart::lines("Adjustment of the clock", "Is the oscillator broken?", Unit::Ratio)
+                .width(8)
+                .show(of_node("clock_frequency_adjustment_ratio"), "{{instance}}"),
+            Chart::table("Source of time", "What does the kernel read the time from?", Unit::Count)
+                .width(8)
+                .show(of("clock_source_info").max("instance, source").top(), "holds"),
+            Chart::number("Up since", "When did the node boot?", Unit::FromNow).width(8).show(
+                Expr::new(format!("{} * 1000", String::from(of_node("kernel_boot_timestamp_seconds")))),
+                "{{instance}}",
+            ),
+        ],
+    )
+}
+
+fn memory() -> Row {
+    let errors = |name, labels| of(name).increase_in("1h").max(labels);
+    Row::folded(
+        "Is the memory of the host well?",
+        vec![
+            Chart::lines("Host memory", "Is there memory left?", Unit::Bytes)
+                .from_zero()
+                .show(of_node("kernel_memory_available_bytes"), "{{instance}} available")
+                .show(of_node("kernel_memory_total_bytes"), "{{instance}} total"),
+            Chart::lines("Errors by controller", "Which memory controller has errors?", Unit::Count)
                 .from_zero()
                 .show(
-                    r#"increase(kernel_oom_kills_total{instance=~"$instance"}[$__rate_interval])"#,
-                    "killed for want of memory",
+                    errors("edac_errors_total", "instance, controller, severity"),
+                    "{{instance}} {{controller}} {{severity}} an hour",
                 )
-                .show(r#"kernel_blocked_processes{instance=~"$instance"}"#, "wait for I/O"),
+                .show(
+                    errors("edac_unattributed_errors_total", "instance, controller, severity"),
+                    "{{instance}} {{controller}} {{severity}}, of no known module",
+                ),
+            Chart::lines("Errors by module", "Which module is to be replaced?", Unit::Count)
+                .from_zero()
+                .show(
+                    errors("edac_module_errors_total", "instance, controller, module, label, severity")
+                        .above(0.0),
+                    "{{instance}} {{label}} {{controller}}/{{module}} {{severity}} an hour",
+                ),
+            Chart::table("Memory controllers", "Which controllers watch how much memory?", Unit::Bytes).show(
+                of("edac_controller_size_bytes").max("instance, controller").join(
+                    "instance, controller",
+                    "type",
+                    &of("edac_controller_info"),
+                ),
+                "memory",
+            ),
+            Chart::lines("Parity errors on buses", "Does a bus of the node lose data?", Unit::Count)
+                .from_zero()
+                .show(errors("edac_pci_parity_errors_total", "instance"), "{{instance}} an hour"),
         ],
-    }
+    )
+}
+
+fn pcie() -> Row {
+    Row::folded(
+        "Are the PCIe links well?",
+        vec![
+            Chart::states("Links below what they could", "Which device has lost lanes or speed?").show(
+                of("pci_link_degraded").max("instance, pci, what").above(0.0),
+                "{{instance}} {{pci}} {{what}}",
+            ),
+            Chart::lines("Errors by severity", "Is a slot or a riser loose?", Unit::PerSecond)
+                .from_zero()
+                .show(
+                    of("pci_aer_severity_errors_total").rate().max("instance, pci, severity").top(),
+                    "{{instance}} {{pci}} {{severity}}",
+                ),
+            Chart::lines("Errors by name", "What kind of errors are they?", Unit::PerSecond)
+                .from_zero()
+                .show(
+                    of("pci_aer_errors_total").rate().max("instance, pci, severity, error").above(0.0).top(),
+                    "{{instance}} {{pci}} {{error}}",
+                ),
+            Chart::table("Lanes", "Which devices have fewer lanes than they could have?", Unit::Count).show(
+                of("pci_link_max_width")
+                    .max("instance, pci")
+                    .minus(&of("pci_link_width").max("instance, pci"))
+                    .top(),
+                "lanes fewer",
+            ),
+            Chart::table("Speed", "At which share of their speed do the links run?", Unit::Ratio).show(
+                of("pci_link_speed_transfers_per_second")
+                    .max("instance, pci")
+                    .over(&of("pci_link_max_speed_transfers_per_second").max("instance, pci"))
+                    .bottom(),
+                "of its speed",
+            ),
+            Chart::table("Devices", "What is at which address?", Unit::Count).show(
+                of("pci_info").max("instance, pci, kind, driver, numa_node, upstream, gpu").top(),
+                "holds",
+            ),
+        ],
+    )
+}
+
+fn setup() -> Row {
+    Row::folded(
+        "Did the setup change?",
+        vec![
+            Chart::lines("Changes of the setup", "Did a driver, a library or a setting change?", Unit::Count)
+                .bars()
+                .from_zero()
+                .show(
+                    of("config_changes_total").increase().max("instance, of"),
+                    "{{instance}} of the {{of}}",
+                ),
+            Chart::lines("Since the last change", "How long has the setup been as it is?", Unit::Seconds)
+                .show(
+                    of("config_last_change_timestamp_seconds").max("instance, of").age(),
+                    "{{instance}} of the {{of}}",
+                ),
+            Chart::table("Fingerprints", "Do nodes of one run have the same setup?", Unit::Count)
+                .show(of("config_fingerprint_info").max("instance, run, fingerprint").top(), "holds"),
+            Chart::table("Settings of the node", "How is the node set up?", Unit::Count)
+                .show(of("config_value_info").with(r#"run="""#).max("instance, key, value"), "holds"),
+            Chart::lines("Not compared", "Which settings and processes are not looked at?", Unit::Count)
+                .from_zero()
+                .show(of("config_left_out").max("instance, reason"), "{{instance}} {{reason}}")
+                .show(of_node("config_unreadable_processes"), "{{instance}} processes of others"),
+        ],
+    )
 }
 
 fn sight() -> Row {
-    Row {
-        title: "Can we see the node?",
-        charts: vec![
+    Row::folded(
+        "Can we see the node?",
+        vec![
             Chart::lines("Collectors", "Which collector does not return?", Unit::Seconds)
                 .from_zero()
                 .show(
-                    r#"stepwatch_exporter_collector_stuck_seconds{instance=~"$instance"} > 0"#,
-                    "{{collector}} over its deadline",
+                    of("stepwatch_exporter_collector_stuck_seconds").max("instance, collector").above(0.0),
+                    "{{instance}} {{collector}} over its deadline",
                 )
                 .show(
-                    r#"topk(5, stepwatch_exporter_collector_duration_seconds{instance=~"$instance"})"#,
-                    "{{collector}}",
+                    of("stepwatch_exporter_collector_duration_seconds").max("instance, collector").top(),
+                    "{{instance}} {{collector}}",
                 ),
-            Chart::states("Failing", "Which collector fails?")
-                .show(r#"stepwatch_exporter_collector_success{instance=~"$instance"} == 0"#, "{{collector}}"),
-            Chart::lines("Calls of the driver", "Does the driver answer?", Unit::Seconds)
-                .from_zero()
-                .show(r#"topk(5, gpu_nvml_call_max_seconds{instance=~"$instance"})"#, "{{function}}, longest")
-                .show(
-                    r#"gpu_nvml_call_running_seconds{instance=~"$instance"}"#,
-                    "{{function}}, not back yet",
-                ),
-            Chart::lines("Lost", "Did we miss anything of the kernel log?", Unit::Count).from_zero().show(
-                r#"increase(kernel_log_lost_records_total{instance=~"$instance"}[$__rate_interval])"#,
-                "records overwritten",
+            Chart::states("Failing", "Which collector fails?").word(0.0, "fails", "red").show(
+                of("stepwatch_exporter_collector_success").min("instance, collector").equal(0.0),
+                "{{instance}} {{collector}}",
             ),
+            Chart::lines("Kernel log", "Did we miss anything of the kernel log?", Unit::Count)
+                .from_zero()
+                .show(
+                    of("kernel_log_lost_records_total").increase().max("instance"),
+                    "{{instance}} records overwritten",
+                )
+                .show(
+                    of("kernel_log_malformed_records_total").increase().max("instance"),
+                    "{{instance}} records malformed",
+                )
+                .show(
+                    of("stepwatch_exporter_kernel_events_suppressed_total").increase().max("instance"),
+                    "{{instance}} events counted and not streamed",
+                ),
+            Chart::lines(
+                "Reading of the kernel log",
+                "Does the log come in, and how much of it is known?",
+                Unit::Count,
+            )
+            .from_zero()
+            .show(of("kernel_log_records_total").increase().max("instance"), "{{instance}} records")
+            .show(of_node("kernel_known_messages"), "{{instance}} messages learned"),
         ],
-    }
+    )
 }

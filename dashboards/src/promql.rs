@@ -67,19 +67,22 @@ pub fn family(sample: &str) -> &str {
     SAMPLE_SUFFIXES.iter().find_map(|suffix| sample.strip_suffix(suffix)).unwrap_or(sample)
 }
 
+/// Names of the variables that stand for what a reader picks.
+const CHOICES: &[&str] = &["$cluster", "$job", "$instance", "$run", "$gpu", "$device", "$scheduled"];
+
 /// The expression with Grafana's variables replaced by something that parses.
 pub fn without_variables(expr: &str) -> String {
     replaced(expr, "5m", "a")
 }
 
-/// The expression as Grafana asks it with every choice set to `All`.
-pub fn of_everything(expr: &str) -> String {
-    replaced(expr, "10s", ".*")
+/// The expression as Grafana asks it with every choice set to `All`, over windows of this length.
+pub fn of_everything(expr: &str, window: &str) -> String {
+    replaced(expr, window, ".*")
 }
 
 fn replaced(expr: &str, window: &str, choice: &str) -> String {
     let expr = expr.replace("$__rate_interval", window).replace("$__interval", window);
-    ["$run", "$instance", "$gpu", "$device"].iter().fold(expr, |expr, name| expr.replace(name, choice))
+    CHOICES.iter().fold(expr, |expr, name| expr.replace(name, choice))
 }
 
 fn is_keyword(word: &str) -> bool {

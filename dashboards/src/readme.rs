@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use crate::coverage;
 use crate::layout::{Board, Chart};
 use crate::promql;
 
@@ -12,8 +13,26 @@ Import the JSON files into Grafana 10 or later (Dashboards, New, Import), or pro
 directory. They need no recording rules. Each panel answers one question; its description in Grafana
 is that question.
 
+* **Data source, Cluster, Job, Instance** choose what is shown. Two jobs may scrape one node, and
+  several clusters may share a Prometheus, if their series have a label `cluster`. Without the label,
+  Cluster stays at All.
+* **Alerter** is the address of the alerter's pages, as your browser reaches it. Links lead there
+  from runs, nodes and incidents. Change its default before you import:
+  `sed -i s,http://alerter:9766,https://stepwatch.example.com, *.json`.
+* The boards of nodes show the nodes that you pick. The others show counts, distributions and the
+  twenty worst, so a thousand nodes fit.
+* The board of jobs needs `honor_labels: true`, as in `deploy/prometheus.yml`: `job` is there the
+  job of the scheduler.
+* A purple mark is an incident that somebody was told of, of any run or node: the alerter's metrics
+  have its kind, and its page says whose it is.
+
+Goodput, cost and energy of runs are on the alerter's pages and in its messages: it exports no
+metrics of them yet.
+
 These files are generated from `src/` by `cargo run -p stepwatch-dashboards`. Tests check that they
-are up to date, that every expression parses in Prometheus and that every metric exists.
+are up to date, pass the rules of Grafana's dashboard linter, name only metrics that exist, show
+every family or give a reason, and that a real Prometheus answers every query about two jobs in two
+clusters.
 ";
 
 pub(crate) fn render(boards: &[(&'static str, Board)]) -> String {
@@ -29,7 +48,15 @@ pub(crate) fn render(boards: &[(&'static str, Board)]) -> String {
             }
         }
     }
-    out + &by_metric(boards)
+    out + &by_metric(boards) + &left_out()
+}
+
+fn left_out() -> String {
+    let mut out = "\n## On no panel\n\n| metric | why |\n|---|---|\n".to_owned();
+    for (name, why) in coverage::LEFT_OUT {
+        let _ = writeln!(out, "| `{name}` | {why} |");
+    }
+    out
 }
 
 fn by_metric(boards: &[(&'static str, Board)]) -> String {

@@ -1,7 +1,9 @@
 //! One run: is it healthy, is it fast, where does the time go, and can we see it at all?
 
-use crate::layout::{Board, Chart, Row, choice_of_prometheus, mark, variable};
+use crate::head::{self, RUN_PAGE, many, mark, one};
+use crate::layout::{Board, Chart, Row};
 use crate::model::{Annotation, Unit, Variable};
+use crate::series::{Expr, run};
 
 pub(crate) fn board() -> Board {
     Board {
@@ -10,185 +12,229 @@ pub(crate) fn board() -> Board {
         description: "One training run, from its loss down to the health of what we see it through.",
         variables,
         annotations,
-        rows: vec![health(), speed(), time_spent(), sight()],
+        rows: vec![health(), speed(), time_spent(), ranks(), config(), sight()],
     }
 }
 
 fn variables() -> Vec<Variable> {
-    vec![
-        choice_of_prometheus(),
-        variable("run", "Run", "label_values(train_steps_total, run)", false),
-        variable("instance", "Node", r#"label_values(train_steps_total{run="$run"}, instance)"#, true),
-    ]
+    let mut all = head::first("label_values(train_steps_total, cluster)");
+    all.extend([
+        many("job", "Job", r#"label_values(train_steps_total{cluster=~"$cluster"}, job)"#),
+        one("run", "Run", r#"label_values(train_steps_total{cluster=~"$cluster", job=~"$job"}, run)"#),
+        many(
+            "instance",
+            "Instance",
+            r#"label_values(train_steps_total{cluster=~"$cluster", job=~"$job", run=~"$run"}, instance)"#,
+        ),
+    ]);
+    all
 }
 
 fn annotations() -> Vec<Annotation> {
+    let within_a_minute = |name| run(name).increase_in("1m").max("run").above(0.0);
     vec![
-        mark("Restart", "orange", r#"max(changes(train_attempt{run="$run"}[1m])) > 0"#, "the run restarted"),
+        head::incidents(),
         mark(
-            "Rank died",
-            "red",
-            r#"max(increase(train_rank_deaths_total{run="$run"}[1m])) > 0"#,
-            "a rank died",
+            "Restart",
+            "orange",
+            run("train_attempt").changes_in("1m").max("run").above(0.0),
+            "the run restarted",
         ),
+        mark("Rank died", "red", within_a_minute("train_rank_deaths_total"), "a rank died"),
         mark(
             "Checkpoint failed",
             "red",
-            r#"max(increase(train_checkpoint_failures_total{run="$run"}[1m])) > 0"#,
+            within_a_minute("train_checkpoint_failures_total"),
             "a checkpoint failed",
         ),
         mark(
             "Checkpoint",
             "blue",
-            r#"max(changes(train_checkpoint_last_step{run="$run"}[1m])) > 0"#,
+            run("train_checkpoint_last_step").changes_in("1m").max("run").above(0.0),
             "saved",
         ),
     ]
 }
 
+/// Steps and tokens are those of the whole job, published by each node that saw them: the largest,
+/// never the sum.
+fn of_run(name: &'static str) -> Expr {
+    run(name).max("run")
+}
+
+fn of_ranks(name: &'static str) -> Expr {
+    run(name).max("run, rank")
+}
+
 fn health() -> Row {
-    Row { title: "Is the run healthy?", charts: health_now().into_iter().chain(health_curves()).collect() }
+    Row::open("Is the run healthy?", health_now().into_iter().chain(health_curves()).collect())
 }
 
 fn health_now() -> [Chart; 6] {
     [
-        Chart::number("Step", "How far is the run?", Unit::Count).show(r#"max(train_step{run="$run"})"#, "step"),
-        Chart::number("Loss", "What is the loss now?", Unit::Short).show(r#"max(train_loss{run="$run"})"#, "loss"),
+        Chart::number("Step", "How far is the run?", Unit::Count)
+            .show(of_run("train_step"), "step")
+            .link("The run in the alerter", RUN_PAGE),
+        Chart::number("Loss", "What is the loss now?", Unit::Short).show(of_run("train_loss"), "loss"),
         Chart::number("Since the last step", "Does it move?", Unit::Seconds)
             .threshold(120.0, "orange")
             .threshold(600.0, "red")
-            .show(r#"time() - max(train_last_step_timestamp_seconds{run="$run"})"#, "age"),
+            .show(of_run("train_last_step_timestamp_seconds").age(), "age"),
         Chart::number("Work at risk", "How much work would a crash lose now?", Unit::Seconds)
             .threshold(7200.0, "orange")
             .threshold(21600.0, "red")
-            .show(r#"time() - max(train_checkpoint_last_success_timestamp_seconds{run="$run"})"#, "age"),
+            .show(of_run("train_checkpoint_last_success_timestamp_seconds").age(), "age"),
         Chart::number("Not finite, 24 h", "Was any loss or gradient NaN or infinite?", Unit::Count)
             .threshold(1.0, "red")
             .show(
-                r#"sum(max by (what, how) (increase(train_nonfinite_total{run="$run", how!="overflow"}[24h])))"#,
+                run("train_nonfinite_total")
+                    .with(r#"how!="overflow""#)
+                    .increase_in("24h")
+                    .max("run, what, how")
+                    .sum("run"),
                 "steps",
             ),
         Chart::number("Restarts, 24 h", "How often did it start over?", Unit::Count)
             .threshold(1.0, "orange")
             .threshold(3.0, "red")
-            .show(r#"max(increase(train_restarts_total{run="$run"}[24h]))"#, "restarts"),
+            .show(run("train_restarts_total").increase_in("24h").max("run"), "restarts"),
     ]
 }
 
-fn health_curves() -> [Chart; 5] {
+fn health_curves() -> [Chart; 6] {
+    let within_a_minute = |name| run(name).with(r#"window="1m""#).max("run");
     [
         Chart::lines("Loss", "Does it learn, and did it spike between two scrapes?", Unit::Short)
-            .show(r#"max(train_loss{run="$run"})"#, "loss")
-            .show(r#"max(train_loss_max{run="$run", window="1m"})"#, "largest within a minute")
-            .show(r#"max by (dataset) (train_eval_loss{run="$run"})"#, "eval {{dataset}}"),
+            .show(of_run("train_loss"), "loss")
+            .show(within_a_minute("train_loss_max"), "largest within a minute")
+            .show(run("train_eval_loss").max("run, dataset"), "eval {{dataset}}"),
         Chart::lines(
             "Gradient norm",
             "Are the gradients calm? A spike of loss announces itself here.",
             Unit::Short,
         )
         .log()
-        .show(r#"max(train_grad_norm{run="$run"})"#, "gradient norm")
-        .show(r#"max(train_grad_norm_max{run="$run", window="1m"})"#, "largest within a minute"),
+        .show(of_run("train_grad_norm"), "gradient norm")
+        .show(within_a_minute("train_grad_norm_max"), "largest within a minute"),
         Chart::lines("Learning rate", "Is the schedule where it should be?", Unit::Scientific)
-            .width(8)
-            .show(r#"max(train_learning_rate{run="$run"})"#, "learning rate"),
+            .width(6)
+            .show(of_run("train_learning_rate"), "learning rate"),
         Chart::lines("Not finite", "Which value was not a number, and how did it show?", Unit::Count)
-            .width(8)
+            .width(6)
             .bars()
-            .show(
-                r#"max by (what, how) (increase(train_nonfinite_total{run="$run"}[$__rate_interval]))"#,
-                "{{what}} {{how}}",
-            )
-            .show(
-                r#"max(increase(train_skipped_steps_total{run="$run"}[$__rate_interval]))"#,
-                "steps skipped",
-            ),
+            .show(run("train_nonfinite_total").increase().max("run, what, how"), "{{what}} {{how}}")
+            .show(run("train_skipped_steps_total").increase().max("run"), "steps skipped"),
         Chart::lines(
             "Loss scale",
             "Does mixed precision hold? A loss scale in free fall ends in NaN.",
             Unit::Short,
         )
-        .width(8)
+        .width(6)
         .log()
-        .show(r#"max(train_loss_scale{run="$run"})"#, "loss scale"),
+        .show(of_run("train_loss_scale"), "loss scale"),
+        Chart::lines("Norm of the parameters", "Do the weights stay in bounds?", Unit::Short)
+            .width(6)
+            .show(of_run("train_params_norm"), "parameters"),
     ]
 }
 
 fn speed() -> Row {
-    Row {
-        title: "Is it fast?",
-        charts: vec![
-            Chart::lines("Step time", "How long do steps take, and how long do the slow ones?", Unit::Seconds)
-                .from_zero()
-                .show(
-                    r#"histogram_quantile(0.5, sum by (le) (rate(train_step_duration_seconds_bucket{run="$run"}[$__rate_interval])))"#,
-                    "median",
-                )
-                .show(
-                    r#"histogram_quantile(0.9, sum by (le) (rate(train_step_duration_seconds_bucket{run="$run"}[$__rate_interval])))"#,
-                    "90 %",
-                )
-                .show(
-                    r#"histogram_quantile(0.99, sum by (le) (rate(train_step_duration_seconds_bucket{run="$run"}[$__rate_interval])))"#,
-                    "99 %",
-                ),
-            Chart::heatmap("Step times", "One kind of step or several? Garbage collection and stalls are bands.", Unit::Seconds)
-                .show(
-                    r#"sum by (le) (increase(train_step_duration_seconds_bucket{run="$run"}[$__rate_interval]))"#,
-                    "{{le}}",
-                ),
+    let buckets = run("train_step_duration_seconds_bucket");
+    let durations = buckets.clone().rate().max("run, rank, le").sum("run, le");
+    Row::open(
+        "Is it fast?",
+        vec![
+            Chart::lines(
+                "Step time",
+                "How long do steps take, and how long do the slow ones?",
+                Unit::Seconds,
+            )
+            .from_zero()
+            .show(durations.quantile_of_buckets(0.5), "median")
+            .show(durations.quantile_of_buckets(0.9), "90 %")
+            .show(durations.quantile_of_buckets(0.99), "99 %"),
+            Chart::heatmap(
+                "Step times",
+                "One kind of step or several? Garbage collection and stalls are bands.",
+                Unit::Seconds,
+            )
+            .show(buckets.increase().max("run, rank, le").sum("le"), "{{le}}"),
             Chart::lines("MFU", "How much of the hardware is used, by each way of counting?", Unit::Ratio)
                 .from_zero()
-                .show(r#"max by (convention) (train_mfu_ratio{run="$run"})"#, "{{convention}}")
-                .show(r#"max(train_mfu_reported_ratio{run="$run"})"#, "as the trainer prints it"),
+                .show(run("train_mfu_ratio").max("run, convention"), "{{convention}}")
+                .show(of_run("train_mfu_reported_ratio"), "as the trainer prints it"),
             Chart::lines("Tokens per second", "What does the job get done?", Unit::Short)
                 .from_zero()
-                .show(r#"max(rate(train_tokens_total{run="$run"}[$__rate_interval]))"#, "with all pauses")
-                .show(r#"max(train_tokens_per_second{run="$run"})"#, "at the last step"),
-            Chart::lines("Tokens per second per GPU", "Is it as fast as other runs of its kind?", Unit::Short)
+                .show(run("train_tokens_total").rate().max("run"), "with all pauses")
+                .show(of_run("train_tokens_per_second"), "at the last step"),
+            Chart::lines(
+                "Tokens per second per GPU",
+                "Is it as fast as other runs of its kind?",
+                Unit::Short,
+            )
+            .from_zero()
+            .show(of_run("train_tokens_per_second_per_gpu"), "at the last step"),
+            Chart::lines(
+                "FLOP/s of a GPU",
+                "What is MFU a share of, and what does the trainer print?",
+                Unit::Flops,
+            )
+            .from_zero()
+            .show(of_run("train_peak_flops_per_second"), "dense peak")
+            .show(of_run("train_reported_flops_per_second_per_gpu"), "as the trainer prints it"),
+            Chart::lines("Steps per second", "Does it go on at the same pace?", Unit::PerSecond)
                 .from_zero()
-                .show(r#"max(train_tokens_per_second_per_gpu{run="$run"})"#, "at the last step"),
+                .show(run("train_steps_total").rate().max("run"), "steps"),
             Chart::lines("Slowest ranks", "Does one rank hold back the others?", Unit::Seconds)
                 .from_zero()
-                .show(r#"topk(5, max by (rank) (train_rank_last_step_duration_seconds{run="$run"}))"#, "rank {{rank}}")
-                .show(r#"quantile(0.5, train_rank_last_step_duration_seconds{run="$run"})"#, "median of all"),
+                .show(of_ranks("train_rank_last_step_duration_seconds").top(), "rank {{rank}}")
+                .show(
+                    of_ranks("train_rank_last_step_duration_seconds").quantile(0.5, "run"),
+                    "median of all",
+                ),
         ],
-    }
+    )
 }
 
 fn time_spent() -> Row {
-    Row {
-        title: "Where does the time go?",
-        charts: vec![
+    Row::open(
+        "Where does the time go?",
+        vec![
             Chart::lines("Phases", "What share of its time does a rank spend where?", Unit::Ratio)
                 .stacked()
                 .from_zero()
                 .show(
-                    r#"avg by (phase) (rate(train_phase_seconds_total{run="$run"}[$__rate_interval]))"#,
+                    run("train_phase_seconds_total").rate().max("run, rank, phase").avg("run, phase"),
                     "{{phase}}",
                 ),
             Chart::lines("Waiting for data", "Is the data loader fast enough, on every rank?", Unit::Ratio)
                 .from_zero()
                 .up_to(1.0)
-                .show(r#"avg(train_dataloader_wait_ratio{run="$run"})"#, "mean of ranks")
-                .show(r#"max(train_dataloader_wait_ratio{run="$run"})"#, "worst rank"),
+                .show(of_ranks("train_dataloader_wait_ratio").avg("run"), "mean of ranks")
+                .show(of_run("train_dataloader_wait_ratio"), "worst rank"),
             Chart::states("In a phase", "When did it save, evaluate, compile?")
-                .threshold(0.5, "blue")
-                .show(r#"max by (phase) (train_phase_active{run="$run"})"#, "{{phase}}")
-                .show(r#"max(train_checkpoint_in_progress{run="$run"})"#, "checkpoint in progress"),
-            Chart::lines("Ranks", "Are all processes there?", Unit::Count)
-                .from_zero()
-                .show(r#"max(train_world_size{run="$run"})"#, "world size")
-                .show(r#"count(count by (rank) (train_rank_up{run="$run"} == 1))"#, "connected")
-                .show(r#"max(increase(train_rank_deaths_total{run="$run"}[$__rate_interval]))"#, "deaths"),
+                .word(1.0, "yes", "blue")
+                .word(0.0, "no", "transparent")
+                .show(run("train_phase_active").max("run, phase"), "{{phase}}")
+                .show(of_run("train_checkpoint_in_progress"), "checkpoint in progress"),
+            Chart::lines(
+                "Longest in one phase",
+                "Which rank does not come out of what it is doing?",
+                Unit::Seconds,
+            )
+            .from_zero()
+            .show(
+                run("train_heartbeat_page_phase_seconds").max("run, rank, phase").top(),
+                "rank {{rank}} {{phase}}",
+            ),
             Chart::lines("Checkpoint age", "Do checkpoints come as planned?", Unit::Seconds)
                 .width(8)
                 .from_zero()
-                .show(r#"time() - max(train_checkpoint_last_success_timestamp_seconds{run="$run"})"#, "age"),
+                .show(of_run("train_checkpoint_last_success_timestamp_seconds").age(), "age"),
             Chart::lines("Checkpoint duration", "Does saving get slower?", Unit::Seconds)
                 .width(8)
                 .from_zero()
-                .show(r#"max(train_checkpoint_duration_seconds{run="$run"})"#, "last one"),
+                .show(of_run("train_checkpoint_duration_seconds"), "last one"),
             Chart::lines(
                 "Checkpoint size",
                 "How big is a checkpoint? A smaller one is an incomplete one.",
@@ -196,58 +242,117 @@ fn time_spent() -> Row {
             )
             .width(8)
             .from_zero()
-            .show(r#"max(train_checkpoint_size_bytes{run="$run"})"#, "last one"),
+            .show(of_run("train_checkpoint_size_bytes"), "last one"),
         ],
-    }
+    )
+}
+
+fn ranks() -> Row {
+    Row::open(
+        "Do all ranks take part?",
+        vec![
+            Chart::lines("Ranks", "Are all processes there?", Unit::Count)
+                .from_zero()
+                .show(of_run("train_world_size"), "world size")
+                .show(of_ranks("train_rank_up").is(1.0).sum("run"), "connected")
+                .show(run("train_rank_deaths_total").increase().max("run"), "deaths"),
+            Chart::lines("Last step of ranks", "Which ranks are behind? The twenty last, and the first.", Unit::Count)
+                .show(of_ranks("train_rank_step").bottom(), "rank {{rank}}")
+                .show(of_run("train_rank_step"), "furthest")
+                .show(of_ranks("train_heartbeat_page_step").bottom(), "rank {{rank}}, by its page"),
+            Chart::lines("Silent ranks", "Which ranks have not been heard of for longest?", Unit::Seconds)
+                .from_zero()
+                .show(of_ranks("train_heartbeat_timestamp_seconds").age().top(), "rank {{rank}}"),
+            Chart::lines(
+                "Stopped interpreters",
+                "Whose reporting thread has not run for longest? Its process is stopped, or holds the interpreter.",
+                Unit::Seconds,
+            )
+            .from_zero()
+            .show(of_ranks("train_heartbeat_page_timestamp_seconds").age().top(), "rank {{rank}}"),
+        ],
+    )
+}
+
+fn config() -> Row {
+    Row::folded(
+        "What is it?",
+        vec![
+            Chart::table("Declared", "What did the trainer declare?", Unit::Count).show(
+                run("train_run_info").max("run, framework, version, model, dtype, gpu, job_id").top(),
+                "declared",
+            ),
+            Chart::table(
+                "Remarks about MFU",
+                "Why has it no MFU, or what does its MFU leave out?",
+                Unit::Count,
+            )
+            .show(run("train_mfu_remark").max("run, remark").top(), "holds"),
+            Chart::lines("Metrics of its own", "What else does the trainer report?", Unit::Short)
+                .show(run("train_custom").max("run, name").top(), "{{name}}"),
+            Chart::lines("Epochs", "How often has it seen its data?", Unit::Short)
+                .width(6)
+                .show(of_run("train_epoch"), "epochs"),
+            Chart::lines("Attempts", "How often did it start, by our count and the launcher's?", Unit::Count)
+                .width(6)
+                .show(of_run("train_attempt"), "ours")
+                .show(of_run("job_restart_count"), "the launcher's"),
+        ],
+    )
 }
 
 fn sight() -> Row {
-    Row {
-        title: "Can we see it?",
-        charts: vec![
-            Chart::states("Sources", "Can every log and socket be read?")
-                .threshold(0.5, "blue")
-                .show(r#"min by (instance, source) (train_source_up{instance=~"$instance"})"#, "{{instance}} {{source}}"),
-            Chart::lines("Source lag", "How old is what we read?", Unit::Seconds)
-                .from_zero()
-                .show(
-                    r#"max by (instance, source) (train_source_lag_seconds{instance=~"$instance"})"#,
-                    "{{instance}} {{source}}",
-                ),
-            Chart::lines("Silent ranks", "Which ranks have not been heard of for longest?", Unit::Seconds)
-                .from_zero()
-                .show(r#"topk(5, time() - max by (rank) (train_heartbeat_timestamp_seconds{run="$run"}))"#, "rank {{rank}}"),
-            Chart::lines("Events", "How much comes in, and by which way?", Unit::PerSecond)
-                .from_zero()
-                .show(
-                    r#"sum by (via) (rate(stepwatch_exporter_ingest_events_total{instance=~"$instance"}[$__rate_interval]))"#,
-                    "{{via}}",
-                ),
-            Chart::lines("Refused", "What do we not take in, and why? Duplicates are ordinary.", Unit::PerSecond)
-                .from_zero()
-                .show(
-                    r#"sum by (reason) (rate(stepwatch_exporter_ingest_dropped_total{instance=~"$instance"}[$__rate_interval]))"#,
-                    "ingest: {{reason}}",
-                )
-                .show(
-                    r#"sum by (source, reason) (rate(train_source_dropped_total{instance=~"$instance"}[$__rate_interval]))"#,
-                    "{{source}}: {{reason}}",
-                )
-                .show(
-                    r#"sum by (source) (rate(train_source_unmatched_lines_total{instance=~"$instance"}[$__rate_interval]))"#,
-                    "{{source}}: lines not understood",
-                ),
-            Chart::lines("Stream", "Does an alerter follow, and does it keep up?", Unit::Count)
-                .from_zero()
-                .show(r#"sum(stepwatch_exporter_stream_readers{instance=~"$instance"})"#, "readers")
-                .show(
-                    r#"sum(increase(stepwatch_exporter_stream_cut_total{instance=~"$instance"}[$__rate_interval]))"#,
-                    "cut off",
-                )
-                .show(
-                    r#"sum(increase(stepwatch_exporter_stream_gaps_total{instance=~"$instance"}[$__rate_interval]))"#,
-                    "with gaps",
-                ),
+    let sources = |name| crate::series::of(name);
+    Row::folded(
+        "Can we see it?",
+        vec![
+            Chart::states(
+                "Sources that cannot be read",
+                "Which log or socket is not read? The twenty first.",
+            )
+            .word(0.0, "cannot be read", "red")
+            .show(
+                sources("train_source_up").min("instance, source").equal(0.0).top(),
+                "{{instance}} {{source}}",
+            ),
+            Chart::lines("Source lag", "How old is what we read?", Unit::Seconds).from_zero().show(
+                sources("train_source_lag_seconds").max("instance, source").top(),
+                "{{instance}} {{source}}",
+            ),
+            Chart::lines(
+                "Refused",
+                "What do we not take in, and why? Duplicates are ordinary.",
+                Unit::PerSecond,
+            )
+            .from_zero()
+            .show(
+                sources("stepwatch_exporter_ingest_dropped_total")
+                    .rate()
+                    .max("instance, reason")
+                    .sum("reason"),
+                "ingest: {{reason}}",
+            )
+            .show(
+                sources("train_source_dropped_total").rate().max("instance, source, reason").sum("reason"),
+                "sources: {{reason}}",
+            )
+            .show(
+                sources("train_source_unmatched_lines_total").rate().max("instance, source").sum(""),
+                "lines not understood",
+            )
+            .show(
+                sources("train_source_skipped_bytes_total").rate().max("instance, source").sum(""),
+                "bytes of holes",
+            ),
+            Chart::lines(
+                "Dropped by clients",
+                "Which ranks could not send all of their events?",
+                Unit::PerSecond,
+            )
+            .from_zero()
+            .show(run("train_client_dropped_total").rate().max("run, rank").top(), "rank {{rank}}"),
+            Chart::table("Resolution", "How coarsely do the logs print their values?", Unit::Scientific)
+                .show(sources("train_log_resolution").max("instance, source, metric").top(), "resolution"),
         ],
-    }
+    )
 }

@@ -10,6 +10,7 @@ pub mod crowd;
 pub mod daemon;
 pub mod exposition;
 pub mod fake_libc;
+pub mod families;
 pub mod fleet;
 pub mod http;
 pub mod peers;

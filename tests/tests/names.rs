@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use stepwatch_tests::{bins, daemon};
+use stepwatch_tests::{bins, families};
 use stepwatch_wire::conditions::NodeCondition;
 
 /// How metric names of ours begin.
@@ -29,30 +29,6 @@ const PREFIXES: &[&str] = &[
 const NO_METRICS: &[&str] = &["node_name", "gpu_fault", "node_fault", "node_taken"];
 /// What the text format appends to the name of a family.
 const SUFFIXES: &[&str] = &["_bucket", "_sum", "_count", "_total", "_info", "_created"];
-
-/// What `stepwatch-exporter metrics` prints.
-async fn exporter_reference() -> String {
-    let out = daemon::command(bins::path(bins::EXPORTER).unwrap()).arg("metrics").output().await.unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).unwrap()
-}
-
-/// The families that the alerter's code registers: it has no sources and no collectors that would
-/// make a reference worthwhile, and a page shows only those that have a sample.
-fn alerter_registrations() -> BTreeSet<String> {
-    let mut found = BTreeSet::from(["stepwatch_alerter_build_info".to_owned()]);
-    for path in [files("alerter/src", "rs"), files("kit/src", "rs")].concat() {
-        let text = std::fs::read_to_string(path).unwrap();
-        let calls = text.split("register(").skip(1).map(str::trim_start);
-        let calls =
-            calls.filter_map(|c| c.strip_prefix("format!(\"{program}_").or_else(|| c.strip_prefix('"')));
-        let names = calls.filter_map(|c| c.split('"').next());
-        found.extend(
-            names.map(|n| format!("stepwatch_alerter_{}", n.trim_start_matches("stepwatch_alerter_"))),
-        );
-    }
-    found
-}
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':')).filter(|w| !w.is_empty())
@@ -86,9 +62,9 @@ struct Known(BTreeSet<String>);
 
 impl Known {
     async fn load() -> Self {
-        let all = exporter_reference().await;
+        let all = families::exporter_reference("text").await.unwrap();
         let mut known: BTreeSet<_> = words(&all).filter(|w| looks_like_ours(w)).map(str::to_owned).collect();
-        known.extend(alerter_registrations());
+        known.extend(families::alerter());
         Self(known)
     }
 

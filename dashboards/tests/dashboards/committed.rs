@@ -3,7 +3,7 @@
 #[test]
 fn generated_files_are_up_to_date() {
     for (name, want) in stepwatch_dashboards::generated().unwrap() {
-        let path = stepwatch_dashboards::directory().join(&name);
+        let path = stepwatch_dashboards::root().join(&name);
         let got = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(got == want, "{} is out of date: cargo run -p stepwatch-dashboards", path.display());
     }

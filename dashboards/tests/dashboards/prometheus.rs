@@ -1,7 +1,6 @@
 //! Every expression that people are given parses in a real Prometheus: those of the dashboards and
 //! those of the runbooks, each lot as one rule file for `promtool`. And every link from a rule to a
 //! runbook leads somewhere.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::fmt::Write as _;

@@ -1,0 +1,53 @@
+//! Which families of the two programs are on a panel, and which are left out on purpose.
+
+use std::collections::BTreeSet;
+
+use crate::promql;
+
+/// Families that no panel shows, and why. A family that is neither here nor on a panel fails a
+/// test.
+pub const LEFT_OUT: &[(&str, &str)] = &[
+    ("clock_tai_offset_seconds", "a constant that changes with a leap second"),
+    ("gpu_nvlink_receive_bytes_per_second", "the rate of gpu_nvlink_receive_bytes_total, which is shown"),
+    ("gpu_nvlink_transmit_bytes_per_second", "the rate of gpu_nvlink_transmit_bytes_total, which is shown"),
+    ("gpu_pcie_receive_bytes_per_second", "the rate of gpu_pcie_receive_bytes_total, which is shown"),
+    ("gpu_pcie_transmit_bytes_per_second", "the rate of gpu_pcie_transmit_bytes_total, which is shown"),
+    (
+        "job_process_info",
+        "process numbers and commands, for joins; the command line shows them to who looks for one",
+    ),
+    (
+        "rdma_port_receive_multicast_packets_total",
+        "a part of rdma_port_receive_packets_total, which is shown",
+    ),
+    ("rdma_port_receive_unicast_packets_total", "a part of rdma_port_receive_packets_total, which is shown"),
+    (
+        "rdma_port_transmit_multicast_packets_total",
+        "a part of rdma_port_transmit_packets_total, which is shown",
+    ),
+    (
+        "rdma_port_transmit_unicast_packets_total",
+        "a part of rdma_port_transmit_packets_total, which is shown",
+    ),
+];
+
+/// The samples that the dashboards read, by the names that expressions use.
+pub fn read() -> BTreeSet<String> {
+    let boards = crate::all();
+    let expressions = boards.iter().flat_map(|(_, board)| board.expressions());
+    expressions
+        .flat_map(|expr| promql::metrics(&expr).into_iter().map(str::to_owned).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Whether one of the samples is of this family. A counter of the alerter is registered without the
+/// suffix that its samples have.
+pub fn has(samples: &BTreeSet<String>, family: &str) -> bool {
+    let names = ["", "_total", "_info", "_bucket", "_sum", "_count"];
+    names.iter().any(|suffix| samples.contains(&format!("{family}{suffix}")))
+}
+
+/// Why a family is on no panel, if that is meant to be.
+pub fn reason(family: &str) -> Option<&'static str> {
+    LEFT_OUT.iter().find(|(name, _)| *name == family).map(|(_, reason)| *reason)
+}

@@ -1,0 +1,75 @@
+//! Which families of metrics the two programs have.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use crate::{bins, daemon};
+
+/// A family of the exporter, as its reference describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Family {
+    pub name: String,
+    /// `gauge`, `counter` or `histogram`.
+    pub kind: String,
+    pub labels: Vec<String>,
+}
+
+/// What `stepwatch-exporter metrics` prints in this format.
+pub async fn exporter_reference(format: &str) -> anyhow::Result<String> {
+    let mut metrics = daemon::command(bins::path(bins::EXPORTER)?);
+    let out = metrics.args(["metrics", "--format", format]).output().await?;
+    ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    Ok(String::from_utf8(out.stdout)?)
+}
+
+/// Every family of the exporter.
+pub async fn exporter() -> anyhow::Result<Vec<Family>> {
+    let reference: Vec<Value> = serde_json::from_str(&exporter_reference("json").await?)?;
+    let text = |family: &Value, key: &str| Some(family[key].as_str()?.to_owned());
+    let labels = |family: &Value| family["labels"].as_array().cloned().unwrap_or_default();
+    let read = |family: &Value| {
+        let names = labels(family).iter().filter_map(|label| Some(label.as_str()?.to_owned())).collect();
+        Some(Family { name: text(family, "name")?, kind: text(family, "kind")?, labels: names })
+    };
+    reference.iter().map(|family| read(family).context("a family of the reference")).collect()
+}
+
+/// The families that the alerter's code registers: it has no sources and no collectors that would
+/// make a reference worthwhile, and a page shows only those that have a sample. Counters are
+/// registered without `_total`.
+pub fn alerter() -> BTreeSet<String> {
+    let mut found = BTreeSet::from(["stepwatch_alerter_build_info".to_owned()]);
+    for path in [files("alerter/src", "rs"), files("kit/src", "rs")].concat() {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        // What tests register is no family of the program.
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let calls = text.split("register(").skip(1).map(str::trim_start);
+        let calls =
+            calls.filter_map(|c| c.strip_prefix("format!(\"{program}_").or_else(|| c.strip_prefix('"')));
+        let names = calls.filter_map(|c| c.split('"').next()).filter(|name| !name.contains('{'));
+        found.extend(
+            names.map(|n| format!("stepwatch_alerter_{}", n.trim_start_matches("stepwatch_alerter_"))),
+        );
+    }
+    found
+}
+
+/// The files below a directory of this repository whose names end so, but those of tests.
+fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
+    fn walk(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, extension, found);
+            } else if path.extension().is_some_and(|e| e == extension) && !path.ends_with("tests.rs") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&bins::root().join(dir), extension, &mut found);
+    found
+}
