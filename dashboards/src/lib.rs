@@ -17,6 +17,7 @@ pub mod model;
 mod node;
 pub mod promql;
 mod readme;
+pub mod rules;
 mod series;
 mod stepwatch;
 mod storage;
@@ -51,6 +52,7 @@ pub fn generated() -> Result<Vec<(PathBuf, String)>, Box<dyn Error>> {
         let json = serde_json::to_string_pretty(&board.dashboard())?;
         files.push((here.join(name), json + "\n"));
     }
+    files.extend(rules::generated(&rules::Parameters::read(None)?)?);
     Ok(files)
 }
 

@@ -4,3 +4,4 @@
 mod committed;
 mod lint;
 mod prometheus;
+mod rules;

@@ -17,7 +17,7 @@ fn root() -> &'static Path {
     stepwatch_dashboards::directory().parent().unwrap()
 }
 
-fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
+pub(crate) fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root().join(dir)).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|e| e == extension)).collect()
 }

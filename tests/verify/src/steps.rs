@@ -128,9 +128,11 @@ fn python_bench(w: &Workspace) -> Result<Closing, String> {
 }
 
 fn rules(w: &Workspace) -> Result<Closing, String> {
-    let (tests, rules): (Vec<_>, Vec<_>) = files(&w.root.join("rules"), "yml")
-        .into_iter()
-        .partition(|p| p.parent().is_some_and(|d| d.ends_with("tests")));
+    let root = w.root.join("rules");
+    let tests = files(&root.join("tests"), "yml");
+    // Below are also the sources that they are made of.
+    let beside = |path: &PathBuf| path.parent() == Some(root.as_path());
+    let rules: Vec<_> = files(&root, "yml").into_iter().filter(beside).collect();
     if rules.is_empty() || tests.is_empty() {
         return Err("rules/ must hold *.yml and tests/*.yml".into());
     }
