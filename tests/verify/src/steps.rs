@@ -38,7 +38,12 @@ pub(crate) fn all() -> Vec<Step> {
         step(Static, "doc", "cargo doc, warnings are errors", doc),
         step(Tests, "test", "cargo test, with real peers", test::all),
         step(BesideTests, "rules", "promtool check and test of rules/", rules),
-        step(BesideTests, "python", "the Python client's tests", python_tests),
+        step(
+            BesideTests,
+            "python",
+            "the Python client's tests, and dashboards by Grafana's types",
+            python_tests,
+        ),
         step(BesideTests, "demo", "cargo demo, to its end", demo),
         step(
             Alone,
@@ -106,6 +111,9 @@ fn python_tests(w: &Workspace) -> Result<Closing, String> {
     closing.extend(
         run("python-upstream", install::python(w), &upstream, &w.root.join("exporter/formats"))?.last(2),
     );
+    let types = ["-m", "unittest", "-v", "test_foundation_sdk"];
+    closing
+        .extend(run("python-grafana", install::python(w), &types, &w.root.join("dashboards/tests"))?.last(2));
     let mut skipped = real::skipped(&out);
     // PyTorch and transformers are too large to install for four tests; where they are, the modules
     // that need them run again.
