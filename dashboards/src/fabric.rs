@@ -237,7 +237,7 @@ fn nvlink_quality() -> Row {
                     LINK,
                 ),
             Chart::table("Fabric of the GPUs", "Which GPUs are in which NVLink domain?", Unit::Count)
-                .show(gpu("gpu_fabric_info").max("instance, gpu, cluster_uuid, clique_id"), "holds"),
+                .facts(gpu("gpu_fabric_info").max("instance, gpu, cluster_uuid, clique_id")),
             Chart::table(
                 "Links lead to",
                 "Do the NVLinks lead to switches (1) or to other GPUs (0)?",
@@ -302,7 +302,7 @@ fn collectives() -> Row {
                 "{{instance}} {{reason}}",
             ),
             Chart::table("Jobs with RAS", "Which jobs are asked, and in which version?", Unit::Count)
-                .show(of("nccl_ras_info").max("instance, address, nccl_version, format"), "holds"),
+                .facts(of("nccl_ras_info").max("instance, address, nccl_version, format")),
             Chart::states("Polling", "Which node asks the job, and does it get an answer?")
                 .word(1.0, "yes", "green")
                 .word(0.0, "no", "transparent")
@@ -381,25 +381,22 @@ fn identity() -> Row {
     Row::folded(
         "Which adapters are they?",
         vec![
-            Chart::table("Adapters", "Which adapter is where, with which firmware?", Unit::Count).show(
+            Chart::table("Adapters", "Which adapter is where, with which firmware?", Unit::Count).facts(
                 port("rdma_info")
                     .max("instance, device, firmware, board_id, hca_type, netdev, pci, numa_node"),
-                "holds",
             ),
-            Chart::table("Ports", "Which ports belong to the fabric?", Unit::Count).show(
-                port("rdma_port_info").max("instance, device, port, link_layer, netdev, role"),
-                "holds",
-            ),
+            Chart::table("Ports", "Which ports belong to the fabric?", Unit::Count)
+                .facts(port("rdma_port_info").max("instance, device, port, link_layer, netdev, role")),
             Chart::table("Rails", "Which adapter is on which rail?", Unit::Count)
-                .show(port("rdma_rail_info").max("instance, device, rail, pci, numa_node"), "holds"),
+                .facts(port("rdma_rail_info").max("instance, device, rail, pci, numa_node")),
             Chart::table("Interfaces", "Which interface is what?", Unit::Count)
-                .show(of("nic_info").max("instance, device, driver, pci, numa_node").top(), "holds"),
+                .facts(of("nic_info").max("instance, device, driver, pci, numa_node").top()),
             Chart::table(
                 "Drivers of interfaces",
                 "Which driver and firmware has which interface?",
                 Unit::Count,
             )
-            .show(of("nic_driver_info").max("instance, device, driver, version, firmware").top(), "holds"),
+            .facts(of("nic_driver_info").max("instance, device, driver, version, firmware").top()),
         ],
     )
 }

@@ -294,9 +294,8 @@ fn pcie() -> Row {
                 .from_zero()
                 .show(each("gpu_pcie_link_generation"), GPU)
                 .show(gpu("gpu_pcie_link_max_generation").max("instance"), "{{instance}} highest"),
-            Chart::table("Nearest adapters", "Which adapter is near which GPU?", Unit::Count).show(
+            Chart::table("Nearest adapters", "Which adapter is near which GPU?", Unit::Count).facts(
                 gpu("gpu_nic_affinity_info").with(r#"path!="sys""#).max("instance, gpu, device, path, rail"),
-                "holds",
             ),
         ],
     )
@@ -309,7 +308,7 @@ fn partitions() -> Row {
         "What do the parts of partitioned GPUs do?",
         vec![
             Chart::table("MIG instances", "Which GPU is cut into which parts?", Unit::Count)
-                .show(gpu("gpu_mig_info").max("instance, gpu, gi, ci, profile, mig_uuid").top(), "holds"),
+                .facts(gpu("gpu_mig_info").max("instance, gpu, gi, ci, profile, mig_uuid").top()),
             Chart::lines("Memory of instances", "Who is near the end of its memory?", Unit::Ratio)
                 .from_zero()
                 .up_to(1.0)
@@ -392,14 +391,13 @@ fn identity() -> Row {
     Row::folded(
         "Which GPUs are they?",
         vec![
-            Chart::table("GPUs", "Which GPU is at which index and slot?", Unit::Count).width(24).show(
+            Chart::table("GPUs", "Which GPU is at which index and slot?", Unit::Count).width(24).facts(
                 gpu("gpu_info").max("instance, gpu, index, pci, name, serial, vbios, driver, cuda, minor"),
-                "holds",
             ),
             Chart::table("Modes", "In which modes do they run?", Unit::Count)
-                .show(gpu("gpu_mode_info").max("instance, gpu, compute_mode, gsp_firmware"), "holds"),
+                .facts(gpu("gpu_mode_info").max("instance, gpu, compute_mode, gsp_firmware")),
             Chart::table("Drivers", "Which driver is loaded?", Unit::Count)
-                .show(of("gpu_driver_info").max("instance, version"), "holds"),
+                .facts(of("gpu_driver_info").max("instance, version")),
         ],
     )
 }

@@ -6,19 +6,20 @@ use crate::model::{Annotation, Choice, DashboardLink, PICKED, QueryVariable, Var
 pub(crate) const TAG: &str = "stepwatch";
 
 /// The page of a node in the alerter, from a board that has `$node`.
-pub(crate) const NODE_PAGE: &str = "${alerter_url}/nodes/${node}";
+pub(crate) const NODE_PAGE: &str = "${alerter_url}/nodes/${node:percentencode}";
 /// The same from a row of a table with a column `node`.
-pub(crate) const NODE_PAGE_OF_ROW: &str = "${alerter_url}/nodes/${__data.fields.node}";
+pub(crate) const NODE_PAGE_OF_ROW: &str = "${alerter_url}/nodes/${__data.fields.node:percentencode}";
 /// The page of a run in the alerter, from a board that has `$run`.
-pub(crate) const RUN_PAGE: &str = "${alerter_url}/runs/${run}";
+pub(crate) const RUN_PAGE: &str = "${alerter_url}/runs/${run:percentencode}";
 /// The same from a row of a table with a column `run`.
-pub(crate) const RUN_PAGE_OF_ROW: &str = "${alerter_url}/runs/${__data.fields.run}";
+pub(crate) const RUN_PAGE_OF_ROW: &str = "${alerter_url}/runs/${__data.fields.run:percentencode}";
 /// The list of incidents in the alerter.
 pub(crate) const INCIDENTS_PAGE: &str = "${alerter_url}/";
-/// The dashboard of the node of a row.
-pub(crate) const NODE_BOARD_OF_ROW: &str = "/d/stepwatch-node?var-datasource=${datasource}&var-cluster=${__data.fields.cluster}&var-instance=${__data.fields.instance}";
+/// The dashboard of the node of a row, in the clusters that are chosen: a row has no column
+/// `cluster` where the label is absent.
+pub(crate) const NODE_BOARD_OF_ROW: &str = "/d/stepwatch-node?${datasource:queryparam}&${cluster:queryparam}&var-instance=${__data.fields.instance:percentencode}&${__url_time_range}";
 /// The dashboard of the run of a row.
-pub(crate) const RUN_BOARD_OF_ROW: &str = "/d/stepwatch-training?var-datasource=${datasource}&var-cluster=${__data.fields.cluster}&var-run=${__data.fields.run}";
+pub(crate) const RUN_BOARD_OF_ROW: &str = "/d/stepwatch-training?${datasource:queryparam}&${cluster:queryparam}&var-run=${__data.fields.run:percentencode}&${__url_time_range}";
 
 const EVERYTHING: Choice = Choice { text: "All", value: "$__all" };
 

@@ -73,7 +73,7 @@ fn jobs() -> Row {
                     "ends in",
                 ),
             Chart::table("Runs of jobs", "Which run belongs to which job?", Unit::Count)
-                .show(scheduled("train_job_info").max("run, job").top(), "holds")
+                .facts(scheduled("train_job_info").max("run, job").top())
                 .link("Dashboard of the run", RUN_BOARD_OF_ROW),
         ],
     )
@@ -101,7 +101,7 @@ fn users() -> Row {
             )
             .show(of_whom(&on_gpus_of_jobs("gpu_utilization_ratio").avg("job").bottom()), "busy"),
             Chart::table("GPUs of pods", "Which container has which GPU?", Unit::Count)
-                .show(of("gpu_pod_info").max("instance, gpu, gi, namespace, pod, container").top(), "holds"),
+                .facts(of("gpu_pod_info").max("instance, gpu, gi, namespace, pod, container").top()),
         ],
     )
 }

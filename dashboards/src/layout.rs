@@ -60,6 +60,8 @@ pub struct Chart {
     thresholds: Vec<(f64, &'static str)>,
     words: Vec<(f64, &'static str, &'static str)>,
     links: Vec<DataLink>,
+    /// Whether a table shows labels alone: the value is always the same.
+    facts: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -90,6 +92,7 @@ impl Chart {
             thresholds: Vec::new(),
             words: Vec::new(),
             links: Vec::new(),
+            facts: false,
         }
     }
 
@@ -125,6 +128,11 @@ impl Chart {
     pub fn show(mut self, expr: impl Into<String>, legend: &'static str) -> Self {
         self.queries.push(query(expr, legend));
         self
+    }
+
+    /// Shows the labels of series whose value says nothing, as those of info metrics.
+    pub fn facts(self, expr: impl Into<String>) -> Self {
+        Self { facts: true, ..self }.show(expr, "value")
     }
 
     pub fn width(self, width: u32) -> Self {
@@ -213,7 +221,7 @@ impl Chart {
         }
         let value = self.queries.first().map_or("value", |query| query.legend);
         vec![Transformation::Organize(Organize {
-            exclude_by_name: BTreeMap::from([("Time", true)]),
+            exclude_by_name: BTreeMap::from([("Time", true), ("Value", self.facts)]),
             rename_by_name: BTreeMap::from([("Value", value)]),
         })]
     }

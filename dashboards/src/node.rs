@@ -158,7 +158,7 @@ fn gpus() -> Row {
                 "Which GPU does NVML count but not open, and why?",
                 Unit::Count,
             )
-            .show(of("gpu_unusable_info").max("instance, gpu, index, pci, error").top(), "holds"),
+            .facts(of("gpu_unusable_info").max("instance, gpu, index, pci, error").top()),
             Chart::lines("Last reset", "When was which GPU reset?", Unit::Seconds)
                 .show(of_gpus("gpu_last_reset_timestamp_seconds").age(), "{{instance}} GPU {{index}}"),
         ],
@@ -241,7 +241,7 @@ fn host() -> Row {
                 .show(of_node("clock_frequency_adjustment_ratio"), "{{instance}}"),
             Chart::table("Source of time", "What does the kernel read the time from?", Unit::Count)
                 .width(8)
-                .show(of("clock_source_info").max("instance, source").top(), "holds"),
+                .facts(of("clock_source_info").max("instance, source").top()),
             Chart::number("Up since", "When did the node boot?", Unit::FromNow).width(8).show(
                 Expr::new(format!("{} * 1000", String::from(of_node("kernel_boot_timestamp_seconds")))),
                 "{{instance}}",
@@ -325,10 +325,8 @@ fn pcie() -> Row {
                     .bottom(),
                 "of its speed",
             ),
-            Chart::table("Devices", "What is at which address?", Unit::Count).show(
-                of("pci_info").max("instance, pci, kind, driver, numa_node, upstream, gpu").top(),
-                "holds",
-            ),
+            Chart::table("Devices", "What is at which address?", Unit::Count)
+                .facts(of("pci_info").max("instance, pci, kind, driver, numa_node, upstream, gpu").top()),
         ],
     )
 }
@@ -350,9 +348,9 @@ fn setup() -> Row {
                     "{{instance}} of the {{of}}",
                 ),
             Chart::table("Fingerprints", "Do nodes of one run have the same setup?", Unit::Count)
-                .show(of("config_fingerprint_info").max("instance, run, fingerprint").top(), "holds"),
+                .facts(of("config_fingerprint_info").max("instance, run, fingerprint").top()),
             Chart::table("Settings of the node", "How is the node set up?", Unit::Count)
-                .show(of("config_value_info").with(r#"run="""#).max("instance, key, value"), "holds"),
+                .facts(of("config_value_info").with(r#"run="""#).max("instance, key, value")),
             Chart::lines("Not compared", "Which settings and processes are not looked at?", Unit::Count)
                 .from_zero()
                 .show(of("config_left_out").max("instance, reason"), "{{instance}} {{reason}}")

@@ -69,7 +69,7 @@ fn alerter_input() -> Row {
                 "Which exporters does the alerter not read?",
                 Unit::Count,
             )
-            .show(alerter("stepwatch_alerter_source_up").max("instance, source").equal(0.0).top(), "up"),
+            .facts(alerter("stepwatch_alerter_source_up").max("instance, source").equal(0.0).top()),
             Chart::lines("Records", "How much does the alerter read?", Unit::PerSecond)
                 .from_zero()
                 .show(

@@ -79,7 +79,7 @@ fn checkpoints() -> Row {
             )
             .show(of("disk_checkpoints_full_seconds").min("run, instance, mount").bottom(), "time left"),
             Chart::table("Directories of checkpoints", "Where does a run save?", Unit::Count)
-                .show(of("disk_checkpoint_directory_info").max("run, instance, mount, path").top(), "holds"),
+                .facts(of("disk_checkpoint_directory_info").max("run, instance, mount, path").top()),
             Chart::table("Last complete checkpoint", "To which step could a run go back?", Unit::Count)
                 .show(of_run("train_checkpoint_last_step").top(), "step"),
         ],
@@ -117,7 +117,7 @@ fn network_file_systems() -> Row {
                 .show(of("mount_unwatched").max("instance"), "{{instance}} too many, or too many stuck")
                 .show(of("mount_unwatched_automounts").max("instance"), "{{instance}} automounted"),
             Chart::table("Mounts and their servers", "What is mounted from where?", Unit::Count)
-                .show(of("mount_info").max("instance, mount, fstype, source").top(), "holds"),
+                .facts(of("mount_info").max("instance, mount, fstype, source").top()),
         ],
     )
 }
@@ -212,7 +212,7 @@ fn local() -> Row {
                 .word(0.0, "can be written", "green")
                 .show(on_mount("disk_read_only"), MOUNT),
             Chart::table("File systems", "What is on which device?", Unit::Count)
-                .show(of("disk_info").max("instance, mount, fstype, source").top(), "holds"),
+                .facts(of("disk_info").max("instance, mount, fstype, source").top()),
         ],
     )
 }
@@ -246,13 +246,10 @@ fn drives() -> Row {
                 .show(device("disk_array_missing_devices"), DEVICE),
             Chart::table("Drives", "Which drives are there?", Unit::Count)
                 .width(8)
-                .show(of("disk_device_info").max("instance, device, model, rotational").top(), "holds"),
+                .facts(of("disk_device_info").max("instance, device, model, rotational").top()),
             Chart::table("NVMe drives", "Which NVMe drives are there, and in which state?", Unit::Count)
                 .width(8)
-                .show(
-                    of("disk_nvme_info").max("instance, controller, model, firmware, pci, state").top(),
-                    "holds",
-                ),
+                .facts(of("disk_nvme_info").max("instance, controller, model, firmware, pci, state").top()),
             Chart::table("Size of drives", "How large are they?", Unit::Bytes)
                 .width(8)
                 .show(device("disk_device_size_bytes").top(), "size"),

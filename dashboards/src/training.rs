@@ -278,16 +278,14 @@ fn config() -> Row {
     Row::folded(
         "What is it?",
         vec![
-            Chart::table("Declared", "What did the trainer declare?", Unit::Count).show(
-                run("train_run_info").max("run, framework, version, model, dtype, gpu, job_id").top(),
-                "declared",
-            ),
+            Chart::table("Declared", "What did the trainer declare?", Unit::Count)
+                .facts(run("train_run_info").max("run, framework, version, model, dtype, gpu, job_id").top()),
             Chart::table(
                 "Remarks about MFU",
                 "Why has it no MFU, or what does its MFU leave out?",
                 Unit::Count,
             )
-            .show(run("train_mfu_remark").max("run, remark").top(), "holds"),
+            .facts(run("train_mfu_remark").max("run, remark").top()),
             Chart::lines("Metrics of its own", "What else does the trainer report?", Unit::Short)
                 .show(run("train_custom").max("run, name").top(), "{{name}}"),
             Chart::lines("Epochs", "How often has it seen its data?", Unit::Short)

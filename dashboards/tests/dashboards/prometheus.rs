@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use stepwatch_dashboards::promql::without_variables;
+use stepwatch_dashboards::promql::{of_everything, without_variables};
 
 /// Set where an absent peer is a failure, not a reason to skip.
 const REQUIRE: &str = "STEPWATCH_REQUIRE_PEERS";
@@ -22,13 +22,25 @@ pub(crate) fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|e| e == extension)).collect()
 }
 
-/// Fails with what promtool says, unless it is absent and may be.
-fn parses(expressions: &[String]) {
-    if Command::new("promtool").arg("--version").output().is_err() {
+/// Whether promtool is absent, which it must not be where [`REQUIRE`] is set.
+fn absent() -> bool {
+    let absent = Command::new("promtool").arg("--version").output().is_err();
+    if absent {
         assert!(std::env::var_os(REQUIRE).is_none(), "promtool is not installed");
-        println!(
-            "SKIPPED: promtool is not installed (Debian package prometheus); expressions were not parsed"
-        );
+        println!("SKIPPED: promtool is not installed (Debian package prometheus)");
+    }
+    absent
+}
+
+/// Fails with what promtool says.
+fn promtool(args: &[&str], file: &Path) {
+    let out = Command::new("promtool").args(args).arg(file).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{said}\n{}", std::fs::read_to_string(file).unwrap());
+}
+
+fn parses(expressions: &[String]) {
+    if absent() {
         return;
     }
     let mut rules = "groups:\n- name: all\n  rules:\n".to_owned();
@@ -37,8 +49,7 @@ fn parses(expressions: &[String]) {
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), rules).unwrap();
-    let out = Command::new("promtool").args(["check", "rules"]).arg(file.path()).output().unwrap();
-    assert!(out.status.success(), "{}\n{expressions:#?}", String::from_utf8_lossy(&out.stderr));
+    promtool(&["check", "rules"], file.path());
 }
 
 #[test]
@@ -48,6 +59,52 @@ fn dashboards_parse() {
     let expressions: Vec<_> = expressions.map(|expr| without_variables(&expr)).collect();
     assert!(expressions.len() > 30, "only {} expressions", expressions.len());
     parses(&expressions);
+}
+
+/// The first incident of a kind is marked although its counter begins with it, a restart of
+/// Prometheus marks nothing, and info is nobody's business.
+#[test]
+fn incidents_are_marked_when_they_open() {
+    if absent() {
+        return;
+    }
+    let (_, board) = stepwatch_dashboards::all().swap_remove(0);
+    let mark = (board.annotations)().into_iter().find(|mark| mark.name == "Incident").unwrap();
+    let expr = of_everything(&mark.expr, "1m");
+    let series = |labels: &str, values: &str| {
+        let name = "stepwatch_alerter_incidents_opened_total";
+        format!("      - {{series: '{name}{{job=\"a\",instance=\"a\",{labels}}}', values: '{values}'}}\n")
+    };
+    // Scraped every 15 s; the alerter is seen from 2 minutes on, the first incident opens at 10.
+    let input = [
+        "      - {series: 'stepwatch_alerter_build_info{job=\"a\",instance=\"a\"}', values: '_x8 1x72'}\n"
+            .to_owned(),
+        series(r#"kind="hang",severity="page""#, "_x40 1x40"),
+        series(r#"kind="stall",severity="ticket""#, "_x8 3x40 4x32"),
+        series(r#"kind="plateau",severity="info""#, "_x40 1x40"),
+    ];
+    let opened = |kind: &str, severity: &str| format!("{{kind=\"{kind}\", severity=\"{severity}\"}}");
+    let mut tests = String::new();
+    for (time, marked) in [
+        ("2m30s", None),
+        ("9m45s", None),
+        ("10m30s", Some(opened("hang", "page"))),
+        ("12m", None),
+        ("12m45s", Some(opened("stall", "ticket"))),
+        ("15m", None),
+    ] {
+        let samples =
+            marked.map_or_else(|| "[]".to_owned(), |labels| format!("[{{labels: '{labels}', value: 1}}]"));
+        let expr = serde_json::to_string(&format!("({expr}) > bool 0")).unwrap();
+        writeln!(tests, "      - {{expr: {expr}, eval_time: {time}, exp_samples: {samples}}}").unwrap();
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let test = format!(
+        "rule_files: []\nevaluation_interval: 15s\ntests:\n  - interval: 15s\n    input_series:\n{}    promql_expr_test:\n{tests}",
+        input.concat()
+    );
+    std::fs::write(file.path(), test).unwrap();
+    promtool(&["test", "rules"], file.path());
 }
 
 #[test]
