@@ -13,6 +13,7 @@ mod tests;
 
 use self::shared::{Shared, Speed};
 use crate::detector::{ClockDetector, JudgedStep, NodeDetector, NodeView, RunView, StepDetector};
+use crate::expectation::Expectations;
 use crate::node::NodeState;
 use crate::registry::detectors;
 use crate::run::RunState;
@@ -64,5 +65,17 @@ detectors! {
         throttle: throttle::Throttle,
         ecc_trend: ecc_trend::EccTrend,
         peer: peer::Peer,
+    }
+}
+
+impl Detectors {
+    /// What is expected of the next sample.
+    pub fn expectations(&self) -> Expectations {
+        let (c, shared) = (&self.config, &self.shared);
+        Expectations {
+            loss: self.loss_spike.expectation(&c.loss_spike, &shared.loss),
+            grad_norm: self.grad_spike.expectation(&c.grad_spike),
+            speed: self.mfu_droop.expectation(&c.mfu_droop),
+        }
     }
 }

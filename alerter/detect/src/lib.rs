@@ -9,6 +9,7 @@ mod cause;
 pub mod changes;
 pub mod detector;
 pub mod detectors;
+mod expectation;
 mod fabric;
 mod glob;
 mod kernel_messages;
@@ -20,4 +21,5 @@ pub mod run;
 pub mod sample;
 pub mod stats;
 
+pub use expectation::{Expectation, Expectations, JudgedSample};
 pub use monitor::{Counters, Input, Monitor, News, Node, Refusal, Refused, Run};

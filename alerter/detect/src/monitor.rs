@@ -24,6 +24,7 @@ use stepwatch_wire::{Event, Kind as EventKind, Value};
 use crate::batches::Batches;
 use crate::changes::{Before, Changes, RunChange};
 use crate::detectors::DetectorsConfig;
+use crate::expectation::JudgedSample;
 use crate::fabric::Fabric;
 use crate::kernel_messages::KernelMessages;
 use crate::node::Claim;
@@ -36,6 +37,8 @@ const MAX_RUNS: usize = 100_000;
 const PLANNED_RESTART: &str = "maintenance";
 /// How long an ended run is remembered: someone may still ask, and a launcher may restart it.
 const KEEP_ENDED: Span = Span::secs(3600);
+/// Judged samples that wait to be taken; more are counted and dropped.
+const MAX_JUDGED: usize = 16_384;
 /// A run is looked at no more often than this when nothing happens.
 const LOOK_AGAIN: Span = Span::millis(10);
 
@@ -93,6 +96,10 @@ pub struct Monitor {
     baselines: BTreeMap<String, baselines::Baseline>,
     dropped_baselines: u64,
     scratch: Vec<Finding>,
+    /// Somebody takes the judged samples.
+    records: bool,
+    judged: Vec<JudgedSample>,
+    dropped_judged: u64,
     changes: Changes,
     /// Runs and nodes whose stored state could not be read.
     unread: BTreeSet<Scope>,
@@ -211,7 +218,9 @@ impl Monitor {
         let mut findings = core::mem::take(&mut self.scratch);
         let (attempt, before) = (run.state.attempt, Before::from_run(&run.state));
         let stood = !run.state.steps_since_restart();
+        run.recording.on = self.records;
         act(run, &mut findings);
+        collect(&mut self.judged, &mut self.dropped_judged, run);
         self.changes.note(now, &before, &run.state);
         let ended = run.state.ended.is_some();
         let resumed = (stood && run.state.steps_since_restart()).then_some(run.state.attempt_at);
@@ -314,6 +323,21 @@ impl Monitor {
         });
     }
 
+    /// Keeps the samples of all runs, as they are judged, until [`Self::take_judged`].
+    pub fn record_judged(&mut self) {
+        self.records = true;
+    }
+
+    /// The samples that were judged since the last call, in order.
+    pub fn take_judged(&mut self) -> impl Iterator<Item = JudgedSample> + '_ {
+        self.judged.drain(..)
+    }
+
+    /// Judged samples that nobody took in time.
+    pub fn dropped_judged(&self) -> u64 {
+        self.dropped_judged
+    }
+
     /// The changes of the runs since the last call.
     pub fn take_changes(&mut self) -> Vec<RunChange> {
         self.changes.take()
@@ -413,6 +437,15 @@ impl Monitor {
         self.runs.values().filter(|r| r.state.name != NO_RUN)
     }
 
+    pub fn run(&self, name: &str) -> Option<&Run> {
+        self.runs.get(name).filter(|r| r.state.name != NO_RUN)
+    }
+
+    /// The runs that have ranks on a node.
+    pub fn runs_on(&self, node: &str) -> impl Iterator<Item = &str> {
+        self.placement.on(node).map(String::as_str)
+    }
+
     /// Every node that an exporter reported.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values()
@@ -455,6 +488,16 @@ fn note_run(timers: &mut Timers<Key>, dirty: &mut BTreeSet<Key>, now: Ts, name: 
     }
     dirty.insert(key);
     run.noted.dirty = true;
+}
+
+/// Takes the samples that a run has just been given.
+fn collect(judged: &mut Vec<JudgedSample>, dropped: &mut u64, run: &mut Run) {
+    if run.recording.samples.is_empty() {
+        return;
+    }
+    let room = MAX_JUDGED - judged.len();
+    *dropped += run.recording.samples.len().saturating_sub(room) as u64;
+    judged.extend(run.recording.samples.drain(..).take(room));
 }
 
 fn resumed_of(run: &str, attempt_at: Ts) -> Detected {

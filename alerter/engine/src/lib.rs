@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use stepwatch_detect::JudgedSample;
 use stepwatch_detect::Monitor;
 use stepwatch_detect::Node;
 use stepwatch_detect::Run;
@@ -224,6 +225,16 @@ impl Engine {
         self.monitor.speaks_for_many(source);
     }
 
+    /// Keeps the samples of all runs, as they are judged, until [`Self::take_judged`].
+    pub fn record_judged(&mut self) {
+        self.monitor.record_judged();
+    }
+
+    /// The samples that were judged since the last call, in order.
+    pub fn take_judged(&mut self) -> impl Iterator<Item = JudgedSample> + '_ {
+        self.monitor.take_judged()
+    }
+
     /// The changes of the runs since the last call.
     pub fn take_changes(&mut self) -> Vec<RunChange> {
         self.monitor.take_changes()
@@ -300,6 +311,15 @@ impl Engine {
         self.monitor.nodes()
     }
 
+    pub fn run(&self, name: &str) -> Option<&Run> {
+        self.monitor.run(name)
+    }
+
+    /// The runs that have ranks on a node.
+    pub fn runs_on(&self, node: &str) -> impl Iterator<Item = &str> {
+        self.monitor.runs_on(node)
+    }
+
     /// The refusals of each source that had any.
     pub fn refused(&self) -> impl Iterator<Item = (&str, &Refused)> {
         self.monitor.refused()
@@ -328,6 +348,11 @@ impl Engine {
     /// Spikes whose place in the data was forgotten for want of room.
     pub fn forgotten_batches(&self) -> u64 {
         self.monitor.forgotten_batches()
+    }
+
+    /// Judged samples that nobody took in time.
+    pub fn dropped_judged(&self) -> u64 {
+        self.monitor.dropped_judged()
     }
 
     /// Configurations whose usual speed was forgotten to make room.

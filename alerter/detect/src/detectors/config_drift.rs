@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use stepwatch_wire::names::setting::DIFFERS_BY_RANK;
 
 use crate::detector::{ClockDetector, RunView};
-use crate::run::{RunState, Setup, Variant};
+use crate::run::{ConfigGroups, RunState, Setup, Variant};
 use crate::stats::latch::Latch;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Change, Finding, Kind, Observation, Sentence, Severity, Suspect, Target};
@@ -152,6 +152,31 @@ impl ConfigDrift {
         }
         out.push(v);
     }
+}
+
+/// A key in which a node differs from most nodes of its run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupDifference {
+    pub node: String,
+    pub key: String,
+    pub value: String,
+    pub usual: String,
+}
+
+/// The differences of the nodes of a run, the harmless ones too.
+pub fn by_node(setups: &ConfigGroups) -> Vec<SetupDifference> {
+    let variants = setups.variants(false);
+    let of = |d: &Difference<'_>| {
+        let (key, value, usual) = (d.key.to_owned(), d.other.to_owned(), d.usual.to_owned());
+        let all = d.nodes.iter().map(move |node| SetupDifference {
+            node: node.clone(),
+            key: key.clone(),
+            value: value.clone(),
+            usual: usual.clone(),
+        });
+        all.collect::<Vec<_>>()
+    };
+    differences(&variants).iter().flat_map(of).collect()
 }
 
 /// Whether a key that has two values is a difference of the two setups.

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared};
 use crate::detector::{JudgedStep, StepDetector};
+use crate::expectation::Expectation;
 use crate::sample::{StepSample, rounding};
 use crate::stats::attempt::Attempts;
 use crate::stats::cadence::Cadence;
@@ -195,6 +196,16 @@ impl Default for GradSpike {
 }
 
 impl GradSpike {
+    /// The baseline, and from where on a norm is a hit; as far below it in logarithms.
+    pub(crate) fn expectation(&self, c: &Config) -> Option<Expectation> {
+        if !c.enabled || !self.base.is_warm() {
+            return None;
+        }
+        let room = (c.hit_z * self.base.scale()).max(c.hit_ratio.ln());
+        let at = |log: f64| (self.base.location() + log).exp();
+        Some(Expectation { expected: at(0.0), low: at(-room), high: at(room) })
+    }
+
     fn is_hit(c: &Config, r: &Reading) -> bool {
         r.is_above(c.hit_z, c.hit_ratio)
     }

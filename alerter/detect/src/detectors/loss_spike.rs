@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use super::draft::Draft;
 use super::shared::{LossScale, PRINTED, Shared};
 use crate::detector::{JudgedStep, StepDetector};
+use crate::expectation::Expectation;
 use crate::sample::{StepSample, rounding};
 use crate::stats::attempt::Attempts;
 use crate::stats::cadence::{Beat, Cadence};
@@ -224,6 +225,16 @@ impl Default for LossSpike {
 }
 
 impl LossSpike {
+    /// The baseline, and how far above it the alarm begins to count: as much as a ticket must be,
+    /// and more where the noise is larger.
+    pub(crate) fn expectation(&self, c: &Config, scale: &LossScale) -> Option<Expectation> {
+        if !c.enabled || self.n < QUIET {
+            return None;
+        }
+        let room = (c.ticket_rise * scale.nat(self.m)).max(DRIFT * self.sigma(0.0));
+        Some(Expectation { expected: self.m, low: self.m - room, high: self.m + room })
+    }
+
     /// Starts the baseline from the first samples; true once it stands.
     fn warm_up(&mut self, loss: f64, quantum: f64) -> bool {
         if self.n as usize >= WARM {

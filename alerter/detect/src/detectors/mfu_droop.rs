@@ -41,6 +41,7 @@ use self::lost_time::Loss;
 use super::draft::Draft;
 use super::shared::{PRINTED, Shared, Source, Speed, Standard};
 use crate::detector::{JudgedStep, StepDetector};
+use crate::expectation::Expectation;
 use crate::sample::{StepSample, rounding};
 use crate::stats::block::Block;
 use crate::stats::cusum::Cusum;
@@ -250,6 +251,19 @@ impl MfuDroop {
         self.loss.block(step.sample.ts, above, counts, pages, speed.dollars_per_hour);
         self.judge(c, step, b, speed.dollars_per_hour > 0.0);
         self.learn(c, b);
+    }
+
+    /// The level that the run usually holds, and as far on both sides of it as a ticket is; farther
+    /// where single steps vary more.
+    pub(crate) fn expectation(&self, c: &Config) -> Option<(Source, Expectation)> {
+        if !c.enabled || self.source == Source::None || self.blocks < YOUNG {
+            return None;
+        }
+        let noise = self.level.scale().max(self.sigma);
+        let room = c.ticket.ln_1p().max(c.ticket_sigmas * noise);
+        let at = |slower: f64| self.source.value(self.reference() + slower);
+        let (a, b) = (at(-room), at(room));
+        Some((self.source, Expectation { expected: at(0.0), low: a.min(b), high: a.max(b) }))
     }
 
     fn rise(&self) -> f64 {

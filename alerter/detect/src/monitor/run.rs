@@ -12,6 +12,7 @@ use stepwatch_wire::{CkptPhase, Edge, Event, Kind as EventKind, names::exporter_
 use crate::detector::RunView;
 use crate::detectors::shared::Standard;
 use crate::detectors::{Detectors, DetectorsConfig, rank_dead};
+use crate::expectation::{Expectations, Recording};
 use crate::run::align::{Align, Arrival, Samples, StepReport};
 use crate::run::signals::{Left, Place, Signals};
 use crate::run::{Death, MAX_RANKS, Reporters, RunState, SaveReport, phase_class};
@@ -51,6 +52,8 @@ pub struct Run {
     pub(crate) reporters: Reporters,
     #[serde(skip)]
     pub(crate) noted: Noted,
+    #[serde(skip)]
+    pub(crate) recording: Recording,
 }
 
 /// What the engine has noted of a run and need not note again.
@@ -80,6 +83,7 @@ impl Run {
             detectors: Detectors::new(config),
             reporters: Reporters::default(),
             noted: Noted::default(),
+            recording: Recording::default(),
         }
     }
 
@@ -157,6 +161,11 @@ impl Run {
         self.detectors.speed_mut().standard.get_or_insert(standard);
     }
 
+    /// What is expected of its next sample.
+    pub fn expectations(&self) -> Expectations {
+        self.detectors.expectations()
+    }
+
     /// What this run holds, if it has just been measured.
     pub(crate) fn settled(&self) -> Option<Standard> {
         self.detectors.speed().settled
@@ -205,7 +214,11 @@ impl Run {
         }
         sample.attempt = self.state.attempt;
         self.detectors.price(self.state.gpus());
+        let expected = self.recording.wants_expectations().then(|| self.detectors.expectations());
         self.detectors.step(sample, out);
+        if self.recording.on {
+            self.recording.push(&self.state.name, sample, expected);
+        }
         if advanced && self.state.wants_look {
             self.state.wants_look = false;
             self.look(now, out);

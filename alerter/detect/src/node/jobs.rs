@@ -43,6 +43,11 @@ pub(crate) struct Claim {
 }
 
 impl Jobs {
+    /// Each of them, in words.
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        self.all.values().map(|job| job.text.as_str())
+    }
+
     /// One of them, in words.
     pub(crate) fn first(&self) -> Option<&str> {
         self.all.values().next().map(|job| job.text.as_str())
