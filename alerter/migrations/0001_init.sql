@@ -186,3 +186,15 @@ CREATE TABLE audit (
     detail  TEXT NOT NULL
 );
 CREATE INDEX audit_by_time ON audit (at_ms);
+
+-- The signals of the runs, for pictures: written now and then beside what is decided, and lost without harm.
+CREATE TABLE series (
+    run    TEXT NOT NULL,
+    -- Empty: what the signals of the run share.
+    signal TEXT NOT NULL,
+    -- When the run stepped last.
+    at_ms  BIGINT NOT NULL,
+    data   BLOB NOT NULL,
+    PRIMARY KEY (run, signal)
+);
+CREATE INDEX series_by_age ON series (at_ms);

@@ -13,10 +13,14 @@ pub mod audit;
 pub mod auth;
 pub mod doc;
 pub(crate) mod error;
+pub mod events;
 pub(crate) mod extract;
 pub mod incident_actions;
 mod incidents;
+pub mod nodes;
 pub mod oncall;
+pub mod ranks;
+pub mod series;
 mod silences;
 #[cfg(test)]
 mod tests;
@@ -86,7 +90,7 @@ impl Api {
             .runs
             .iter()
             .filter(|r| caller.token_scope().is_none_or(|scope| scope.admits(&routing.labels(r))));
-        let runs = seen.map(|r| RunView::from_snapshot(r, now)).collect();
+        let runs = seen.map(|r| RunView::from_snapshot(r, now, self.runtime.series.latest(&r.run))).collect();
         RunList { runs, hidden: if caller.token_scope().is_some() { 0 } else { view.runs_hidden } }
     }
 
@@ -146,6 +150,11 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(silences::preview))
         .routes(routes!(oncall::show))
         .routes(routes!(runs))
+        .routes(routes!(series::show))
+        .routes(routes!(events::follow))
+        .routes(routes!(ranks::show))
+        .routes(routes!(nodes::list))
+        .routes(routes!(nodes::show))
         .routes(routes!(sources))
         .routes(routes!(status))
         .routes(routes!(metrics))

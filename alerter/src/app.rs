@@ -41,6 +41,8 @@ use crate::metrics::{ConfigMetrics, Metrics, PROGRAM};
 use crate::outbox::unopened::Unopened;
 use crate::outbox::{self, Outbox, OutboxHandle};
 use crate::runtime::{Command, Inputs, Runtime, RuntimeHandle};
+use crate::series::exposed::SeriesMetrics;
+use crate::series::keeper;
 use crate::signed_paths;
 use crate::store::{Store, StoreError};
 use crate::watchdog::Watchdog;
@@ -146,7 +148,7 @@ impl App {
             metrics.runtime.clone(),
         )
         .await?;
-        handle.read_model.show(config.shown);
+        publish(&handle, config.shown, &store, &mut registry, &stopping);
         let watching = watching(&handle, config.watchdog);
         let (kept, end) = (store.clone(), stopping.clone());
         let outbox = Outbox::start_with(kept, config.receivers, feedback_sender, end, watching);
@@ -229,6 +231,7 @@ impl App {
         tracing::info!("stopping: readers, then requests and messages on their way, then the engine");
         self.ingest.stop().await;
         self.calendars.stop();
+        self.runtime.events.close();
         self.stop.fire();
         self.outbox.stopped().await;
         let served = match served {
@@ -237,6 +240,7 @@ impl App {
         };
         self.runtime_stop.fire();
         let ran = self.runtime_task.await;
+        keeper::write_all(&self.store, &self.runtime.series, self.runtime.clock.now()).await;
         self.store.close().await;
         tracing::info!("stopped");
         served.map_err(|_| RunError::Died("the HTTP server"))??;
@@ -336,6 +340,20 @@ fn limits(gate: &Gate, file: &File, registry: &mut Registry) -> Limits {
     let limits = Limits { signed_paths: signed_paths::ALL, body_bytes, pass, hosts, ..Limits::default() };
     limits.metrics.register(registry, PROGRAM);
     limits
+}
+
+/// Shows the configuration and the series, and starts to keep the series.
+fn publish(
+    handle: &RuntimeHandle,
+    configuration: String,
+    store: &Store,
+    registry: &mut Registry,
+    stopping: &Shutdown,
+) {
+    handle.read_model.show(configuration);
+    SeriesMetrics::register(handle, registry);
+    let (series, clock) = (Arc::clone(&handle.series), handle.clock.clone());
+    tokio::spawn(keeper::keep(store.clone(), series, clock, stopping.clone()));
 }
 
 /// Starts what runs beside delivery: callbacks, and changes of runs on their way out.

@@ -59,8 +59,11 @@ const LISTS: Room =
 
 const LISTING: &[(Method, &str)] = &[
     (Method::GET, "/"),
+    (Method::GET, "/runs"),
+    (Method::GET, "/nodes"),
     (Method::GET, "/api/v1/incidents"),
     (Method::GET, "/api/v1/runs"),
+    (Method::GET, "/api/v1/nodes"),
     (Method::GET, "/api/v1/sources"),
     (Method::GET, "/api/v1/silences"),
     (Method::POST, "/api/v1/silences/preview"),

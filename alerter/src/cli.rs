@@ -15,6 +15,7 @@ mod explain;
 mod incidents;
 mod notify;
 mod oncall;
+mod runs;
 mod silences;
 mod simulate;
 mod state;
@@ -90,7 +91,7 @@ enum Command {
     /// Show who would be notified of what, when and why, without notifying anybody
     Simulate(simulate::SimulateArgs),
     /// The runs that a running alerter watches
-    Runs(state::StateArgs),
+    Runs(runs::RunsArgs),
     /// The exporters that a running alerter reads
     Sources(state::StateArgs),
     /// How a running alerter is
@@ -217,7 +218,7 @@ impl Cli {
             Command::Audit(args) => audit::run(args, out).await,
             Command::OnCall(args) => oncall::run(args, out, err).await,
             Command::Simulate(args) => simulate::run(args, out),
-            Command::Runs(args) => state::runs(args, out).await,
+            Command::Runs(args) => runs::run(args, out).await,
             Command::Sources(args) => state::sources(args, out).await,
             Command::Status(args) => state::status(args, out).await,
             Command::OpenApi => document(out),

@@ -22,9 +22,11 @@
 mod auditor;
 mod commit;
 mod fail_open;
+mod happened;
 mod outside;
 mod pending;
 mod people;
+pub(crate) mod recording;
 mod recovery;
 #[cfg(test)]
 mod tests;
@@ -38,6 +40,7 @@ use stepwatch_detect::changes::RunChange;
 use stepwatch_engine::{Engine, EngineConfig, SourceInput};
 use stepwatch_kit::shutdown::Shutdown;
 use stepwatch_model::Severity;
+use stepwatch_model::time::Ts;
 use stepwatch_respond::effect::{Effect, Input, Notification, TimelineEntry};
 use stepwatch_respond::incident::{End, Ended, IncidentRecord, State};
 use stepwatch_respond::message::Message;
@@ -46,11 +49,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::audit::Entry;
-use crate::clock::Clock;
+use crate::clock::{Clock, wall};
+use crate::events::Events;
 use crate::ingest::{Feed, News};
 use crate::metrics::{KindLabel, RuntimeMetrics, Word};
+use crate::node_snapshot::NodeSnapshots;
 use crate::outbox::{Feedback, Outcome};
+use crate::rank_table::RankTables;
 use crate::read_model::ReadModel;
+use crate::series::{SeriesTable, keeper};
 use crate::store::FAIL_OPEN_AFTER;
 use crate::store::{self, Filter, Store};
 use crate::templates::Templates;
@@ -136,6 +143,8 @@ pub struct RuntimeHandle {
     pub alerts: mpsc::Sender<AlertBatch>,
     pub views: Arc<Views>,
     pub read_model: Arc<ReadModel>,
+    pub series: Arc<SeriesTable>,
+    pub events: Arc<Events>,
     pub metrics: RuntimeMetrics,
     /// The clock that judges.
     pub clock: Clock,
@@ -163,6 +172,13 @@ pub struct Runtime {
     metrics: RuntimeMetrics,
     views: Arc<Views>,
     read_model: Arc<ReadModel>,
+    series: Arc<SeriesTable>,
+    happened: Arc<Events>,
+    /// When each run last stepped for those who follow the events, and at which step.
+    stepped: BTreeMap<String, (Ts, i64)>,
+    /// Copies of the nodes and ranks, for readers.
+    nodes: NodeSnapshots,
+    ranks: RankTables,
     schedule: Schedule,
     auditor: Auditor,
 }
@@ -205,11 +221,14 @@ impl Runtime {
     ) -> store::Result<(Self, RuntimeHandle, BTreeMap<String, Cursor>)> {
         let clock = Clock::start(store.alive_at().await?);
         let cursors = store.load_cursors().await?.into_iter().collect();
-        let (engine, unusable) = Engine::restore(config.clone(), store.load_state().await?);
+        let (mut engine, unusable) = Engine::restore(config.clone(), store.load_state().await?);
         for part in &unusable {
             tracing::warn!(%part, "stored state of another version, or damaged: it is learned again");
         }
         metrics.state_discarded.inc_by(unusable.len() as u64);
+        engine.record_judged();
+        let series = keeper::restore(&store).await?;
+        let happened = Arc::new(Events::new(wall().0.unsigned_abs()));
         let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
         let (alert_sender, alerts) = mpsc::channel(QUEUE_ALERTS);
         let views = Arc::new(Views::default());
@@ -219,6 +238,8 @@ impl Runtime {
             alerts: alert_sender,
             views: Arc::clone(&views),
             read_model: Arc::clone(&read_model),
+            series: Arc::clone(&series),
+            events: Arc::clone(&happened),
             metrics: metrics.clone(),
             clock: clock.clone(),
         };
@@ -229,6 +250,7 @@ impl Runtime {
             .collect();
         let known = engine.open_incidents().chain(engine.resolved_still_firing());
         let open: BTreeSet<String> = known.map(|r| r.id.clone()).collect();
+        happened.know_open(open.iter().cloned());
         tracing::info!(open = open.len(), runs = engine.runs().count(), "restored");
         let mut runtime = Self {
             engine,
@@ -247,6 +269,11 @@ impl Runtime {
             metrics,
             views,
             read_model,
+            series,
+            happened,
+            stepped: BTreeMap::new(),
+            nodes: NodeSnapshots::default(),
+            ranks: RankTables::default(),
             schedule: Schedule::new(),
             auditor: Auditor::new(),
         };
@@ -340,6 +367,7 @@ impl Runtime {
         }
         // What they led to is stored with the state that it came from.
         self.pending.whole |= self.pending.effects.len() > known;
+        self.record_series(self.clock.now());
         self.metrics.engine_seconds.observe(started.elapsed().as_secs_f64());
         self.schedule.changed();
     }

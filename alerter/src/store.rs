@@ -33,6 +33,7 @@ mod read;
 mod receivers;
 mod rings;
 mod rows;
+mod series;
 mod standing;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -44,6 +44,10 @@ impl ApiError {
         Self { status: StatusCode::CONFLICT, message: message.into() }
     }
 
+    pub(super) fn full(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::TOO_MANY_REQUESTS, message: message.into() }
+    }
+
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, message: message.into() }
     }

@@ -20,6 +20,7 @@ use super::doc::{examples, schema};
 use crate::ingest;
 use crate::postmortem::Impact;
 use crate::run_snapshot::RunSnapshot;
+use crate::series::Latest;
 use crate::store::{Delivery, DeliveryState};
 pub use silences::{PreviewView, SilenceList, SilenceView, WishView};
 
@@ -251,6 +252,19 @@ pub struct RunView {
     pub stale_steps: u64,
     /// Exit code, once the run is over.
     pub ended: Option<i64>,
+    #[serde(default)]
+    pub signals: Vec<SignalValue>,
+}
+
+/// How a signal of a run stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SignalValue {
+    pub signal: String,
+    /// Its last step.
+    pub step: i64,
+    /// The last value that was finite, and what the detectors expected.
+    pub value: Option<f64>,
+    pub expected: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -487,8 +501,15 @@ impl From<Path> for PathView {
     }
 }
 
+impl From<Latest> for SignalValue {
+    fn from(latest: Latest) -> Self {
+        let Latest { signal, step, value, expectation } = latest;
+        Self { signal, step, value, expected: expectation.map(|e| e.expected) }
+    }
+}
+
 impl RunView {
-    pub(super) fn from_snapshot(r: &RunSnapshot, now: Ts) -> Self {
+    pub(super) fn from_snapshot(r: &RunSnapshot, now: Ts, signals: Vec<Latest>) -> Self {
         Self {
             run: r.run.clone(),
             attempt: r.attempt,
@@ -505,6 +526,7 @@ impl RunView {
             duplicate_steps: r.duplicates,
             stale_steps: r.stale,
             ended: r.ended,
+            signals: signals.into_iter().map(SignalValue::from).collect(),
         }
     }
 }

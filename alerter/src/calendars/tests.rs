@@ -102,6 +102,8 @@ async fn a_calendar_that_stays_unread_is_a_ticket_until_it_is_read() {
         alerts: tokio::sync::mpsc::channel(1).0,
         views: Arc::default(),
         read_model: Arc::default(),
+        series: Arc::default(),
+        events: Arc::default(),
         clock: crate::clock::Clock::default(),
         metrics: crate::metrics::RuntimeMetrics::default(),
     };

@@ -57,7 +57,7 @@ pub(super) fn run_table(list: &RunList, now: Ts, out: &mut dyn Write) -> std::io
             &standing(r),
             &r.last_step.map_or_else(|| "-".into(), |step| step.to_string()),
             &ago(now, r.last_heard_at),
-            &r.world.map_or_else(|| r.ranks.to_string(), |world| format!("{} of {world}", r.ranks)),
+            &ranks(r),
             &r.sources.len().to_string(),
             &r.last_checkpoint_step.map_or_else(|| "-".into(), |step| step.to_string()),
         ]);
@@ -69,7 +69,11 @@ pub(super) fn run_table(list: &RunList, now: Ts, out: &mut dyn Write) -> std::io
     Ok(())
 }
 
-fn standing(r: &RunView) -> String {
+pub(super) fn ranks(r: &RunView) -> String {
+    r.world.map_or_else(|| r.ranks.to_string(), |world| format!("{} of {world}", r.ranks))
+}
+
+pub(super) fn standing(r: &RunView) -> String {
     match (r.ended, r.last_step_age_seconds) {
         (Some(code), _) => format!("ended with {code}"),
         (None, _) if !r.lost_sources.is_empty() => {
@@ -123,6 +127,6 @@ pub(super) fn facts(s: &Status, now: Ts, out: &mut dyn Write) -> std::io::Result
     t.write(out)
 }
 
-fn ago(now: Ts, at: When) -> String {
+pub(super) fn ago(now: Ts, at: When) -> String {
     format!("{} ago", Span((now - at.0).0.max(0)))
 }

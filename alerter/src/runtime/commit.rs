@@ -41,7 +41,7 @@ impl Runtime {
 
     /// The commit under way has ended.
     pub(super) fn committed(&mut self, done: store::Result<()>) {
-        let whole = self.pending.end_commit(done.is_ok(), &self.read_model);
+        let whole = self.pending.end_commit(done.is_ok(), &self.read_model, &self.happened);
         match done {
             Ok(()) => {
                 self.metrics.commit_seconds.observe(self.schedule.commit_began.elapsed().as_secs_f64());

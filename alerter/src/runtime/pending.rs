@@ -14,6 +14,7 @@ use stepwatch_wire::Cursor;
 use tokio::sync::oneshot;
 
 use crate::audit::Entry;
+use crate::events::Events;
 use crate::metrics::{Name, ReceiverLabel, RuntimeMetrics};
 use crate::read_model::ReadModel;
 use crate::store::{self, Commit, Store};
@@ -165,7 +166,7 @@ impl Pending {
 
     /// Takes note of a commit that ended: answers those who wait, or has everything to commit
     /// again. Whether it was whole.
-    pub(super) fn end_commit(&mut self, kept: bool, read_model: &ReadModel) -> bool {
+    pub(super) fn end_commit(&mut self, kept: bool, read_model: &ReadModel, happened: &Events) -> bool {
         let Some(UnderWay { writing, commit, seen, held, whole, counted, dressed, handed }) =
             self.under_way.take()
         else {
@@ -174,6 +175,7 @@ impl Pending {
         drop(writing);
         if kept {
             read_model.apply(&commit.effects);
+            happened.apply(&commit.effects);
             read_model.saw(seen);
             for held in held {
                 (held.0)();

@@ -14,6 +14,8 @@ use stepwatch_respond::oncall::OnCall;
 use super::Runtime;
 use super::pending::Pending;
 use crate::metrics::{IncidentLabels, Name, OpenedLabels, RefusedLabels, SeverityLabel, Word};
+use crate::node_snapshot::NodeSnapshot;
+use crate::rank_table::RankTable;
 use crate::run_snapshot::RunSnapshot;
 
 /// Runs shown; the rest is counted.
@@ -36,6 +38,12 @@ pub struct RuntimeSnapshot {
     /// What sources were refused: how many records, and why the last.
     pub refused: BTreeMap<String, (u64, &'static str)>,
     pub oncall: Arc<OnCall>,
+    /// By name.
+    pub nodes: Arc<[Arc<NodeSnapshot>]>,
+    /// Nodes beyond those shown.
+    pub nodes_hidden: usize,
+    /// The ranks of each run.
+    pub ranks: Arc<BTreeMap<String, Arc<RankTable>>>,
 }
 
 impl Runtime {
@@ -62,7 +70,11 @@ impl Runtime {
     /// Replaces what is shown by what is so now.
     pub(super) fn publish(&mut self) {
         self.schedule.publish_due = None;
-        let view = RuntimeSnapshot::capture(&self.engine, &self.pending, self.schedule.retry.is_some());
+        let mut view = RuntimeSnapshot::capture(&self.engine, &self.pending, self.schedule.retry.is_some());
+        let now = self.clock.now();
+        view.nodes = self.nodes.renew(now, &self.engine);
+        view.nodes_hidden = self.engine.nodes().count().saturating_sub(view.nodes.len());
+        view.ranks = self.ranks.renew(now, &self.engine);
         self.metrics.runs.set((view.runs.len() + view.runs_hidden) as i64);
         let over_limit = &self.metrics.over_limit;
         over_limit.inc_by(
@@ -79,6 +91,7 @@ impl Runtime {
         self.count_refused();
         self.count_outside();
         self.count_open();
+        self.publish_events(now, &view);
         self.views.set(view);
     }
 
@@ -144,6 +157,7 @@ impl RuntimeSnapshot {
                 .map(|(source, r)| (source.to_owned(), (r.total(), r.last().map_or("", Refusal::words))))
                 .collect(),
             oncall: Arc::clone(engine.oncall()),
+            ..Self::default()
         }
     }
 }

@@ -115,3 +115,37 @@ pub(crate) fn postable_silence() -> Value {
         "comment": "new disks",
     })
 }
+
+pub(crate) fn series() -> Value {
+    json!({
+        "run": "llama-70b", "signal": "loss", "sequence": 12345, "step": [12336, 12344],
+        "time": [1795227380.5, 1795227414.2], "min": [2.31, 2.35], "max": [2.4, 2.35], "last": [2.36, 2.35],
+        "mean": [2.36, 2.35], "count": [8, 1], "nonfinite": [0, 0], "expected": [2.37, null], "low": [2.2, null],
+        "high": [2.5, null],
+        "incidents": [{
+            "id": "01KAHTZ7", "kind": "loss_spike", "severity": "page", "state": "open", "title": "loss spike",
+            "signal": "loss", "start_step": 12340, "end_step": null, "opened_at": "2026-11-21T02:16:56.980Z",
+        }],
+        "marks": [{"step": 12340, "at": "2026-11-21T02:16:40.000Z", "kind": "checkpoint"}],
+    })
+}
+
+pub(crate) fn ranks() -> Value {
+    json!({
+        "run": "llama-70b", "hidden": 0, "steps": [12340, 12341],
+        "at": ["2026-11-21T02:16:50.000Z", "2026-11-21T02:16:55.000Z"], "excess": [[0.001, 0.084]],
+        "ranks": [{
+            "rank": 17, "node": "gpu-042", "local_rank": 1, "stage": null, "last_step": 12341,
+            "last_seen_at": "2026-11-21T02:16:56.980Z", "stale": false, "done": false, "excess": 0.084, "rise": 0.08,
+            "compute_seconds": 4.21,
+        }],
+    })
+}
+
+pub(crate) fn node() -> Value {
+    json!({
+        "node": "gpu-042", "state": "faulty", "last_heard_at": "2026-11-21T02:16:56.980Z", "runs": ["llama-70b"],
+        "jobs": ["job 4711 of bob on slurm"], "gpus": 8, "conditions": 1, "worst": "GPU 3 has fallen off the bus",
+        "incidents": 1,
+    })
+}

@@ -7,7 +7,10 @@ use serde::de::DeserializeOwned;
 
 use super::*;
 use crate::api::incident_actions::Note;
+use crate::api::nodes::NodeView;
 use crate::api::oncall::ScheduleView;
+use crate::api::ranks::RanksView;
+use crate::api::series::SeriesView;
 use crate::api::view::{
     By, DeliveryView, IncidentView, RunView, SilenceView, SourceView, Status, TimelineView, WishView,
 };
@@ -89,6 +92,9 @@ fn examples_read_as_what_they_are_examples_of() {
     read::<WishView>(examples::wish());
     read::<SilenceView>(examples::silence());
     read::<RunView>(examples::run());
+    read::<SeriesView>(examples::series());
+    read::<RanksView>(examples::ranks());
+    read::<NodeView>(examples::node());
     read::<SourceView>(examples::source());
     read::<Status>(examples::status());
     read::<ScheduleView>(examples::schedule());

@@ -1,0 +1,52 @@
+//! The series of the runs in the database: pictures, which no decision waits for.
+
+use futures_util::TryStreamExt as _;
+use sqlx::Row as _;
+use stepwatch_model::time::Ts;
+
+use super::error::Result;
+use super::handle::Store;
+use super::writer::Who;
+use crate::series::Part;
+
+impl Store {
+    /// Writes parts of series, in a transaction of their own. It must be a short one: whoever
+    /// writes next waits for it.
+    pub(crate) async fn write_series(&self, parts: &[Part]) -> Result<()> {
+        let sql = "INSERT INTO series (run, signal, at_ms, data) VALUES ($1, $2, $3, $4) \
+                   ON CONFLICT (run, signal) DO UPDATE SET at_ms = excluded.at_ms, data = excluded.data";
+        self.write(Who::InTurn, async |tx| {
+            for part in parts {
+                let query = sqlx::query(sql).bind(&part.run).bind(&part.signal).bind(part.at.0);
+                query.bind(&part.data).execute(&mut *tx).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Hands every stored part of a series to `take`, those of the latest runs first.
+    pub(crate) async fn load_series(&self, mut take: impl FnMut(Part)) -> Result<()> {
+        let sql = "SELECT run, signal, at_ms, data FROM series ORDER BY at_ms DESC, run, signal";
+        let reader = self.reader()?;
+        let mut rows = sqlx::query(sql).fetch(&*reader);
+        while let Some(row) = rows.try_next().await? {
+            take(Part {
+                run: row.try_get("run")?,
+                signal: row.try_get("signal")?,
+                at: Ts(row.try_get("at_ms")?),
+                data: row.try_get("data")?,
+            });
+        }
+        Ok(())
+    }
+
+    /// Deletes the series of runs that have not stepped since `before`. Returns the number of parts.
+    pub(crate) async fn forget_series(&self, before: Ts) -> Result<u64> {
+        self.write(Who::InTurn, async |tx| {
+            let gone = sqlx::query("DELETE FROM series WHERE at_ms < $1").bind(before.0).execute(tx).await?;
+            Ok(gone.rows_affected())
+        })
+        .await
+    }
+}
