@@ -13,9 +13,13 @@ mod incident;
 mod incidents;
 mod layout;
 pub(crate) mod login;
+mod node;
+mod nodes;
 mod oncall;
 mod receivers;
+mod run;
 mod runbooks;
+mod runs;
 mod silences;
 #[cfg(test)]
 mod tests;
@@ -58,7 +62,11 @@ pub(crate) fn router(api: &Arc<Api>, gate: &Gate, receivers: watch::Receiver<Rec
         .route("/runbooks/{kind}", get(runbooks::show))
         .route("/silences", get(silences::show))
         .route("/silences/new", get(silences::form))
-        .route("/silences/preview", post(silences::try_out));
+        .route("/silences/preview", post(silences::try_out))
+        .route("/runs", get(runs::show))
+        .route("/runs/{run}", get(run::show))
+        .route("/nodes", get(nodes::show))
+        .route("/nodes/{node}", get(node::show));
     let ack = Router::new()
         .route("/incidents/ack", post(incidents::acknowledge))
         .route("/incidents/{id}/{action}", post(incident::act));

@@ -27,6 +27,7 @@ const CSS: &str = "text/css; charset=utf-8";
 
 const FILES: &[(&str, &str, &[u8])] = &[
     ("app.js", JS, include_bytes!("assets/app.js")),
+    ("charts.js", JS, include_bytes!("assets/charts.js")),
     ("style.css", CSS, include_bytes!("assets/style.css")),
     ("icon.svg", "image/svg+xml", include_bytes!("assets/icon.svg")),
     ("htmx.min.js", JS, include_bytes!("assets/htmx.min.js")),
@@ -113,7 +114,7 @@ mod tests {
             (cells.len() == 8 && cells[1].contains(".min.")).then(|| (cells[1], cells[5]))
         });
         let rows: Vec<_> = rows.collect();
-        let ours = ["app.js", "style.css", "icon.svg"];
+        let ours = ["app.js", "charts.js", "style.css", "icon.svg"];
         let vendored: Vec<_> = FILES.iter().filter(|(name, ..)| !ours.contains(name)).collect();
         assert_eq!(rows.len(), vendored.len(), "{rows:?}");
         for (name, _, bytes) in vendored {

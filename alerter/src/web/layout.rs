@@ -16,6 +16,8 @@ use crate::store::Filter;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Incidents,
+    Runs,
+    Nodes,
     Silences,
     OnCall,
     Receivers,
@@ -32,6 +34,8 @@ pub(super) struct Tab {
 /// One line for each page of the navigation, in its order.
 const TABS: &[Tab] = &[
     Tab { place: Place::Incidents, href: "/", label: "Incidents" },
+    Tab { place: Place::Runs, href: "/runs", label: "Runs" },
+    Tab { place: Place::Nodes, href: "/nodes", label: "Nodes" },
     Tab { place: Place::Silences, href: "/silences", label: "Silences" },
     Tab { place: Place::OnCall, href: "/oncall", label: "On call" },
     Tab { place: Place::Receivers, href: "/receivers", label: "Receivers" },

@@ -215,3 +215,69 @@ async fn a_form_of_another_kind_or_size_is_refused() {
     let (status, _) = app.post(&path, "application/x-www-form-urlencoded", &long).await;
     assert_eq!(status, 413);
 }
+
+#[tokio::test]
+async fn a_run_and_its_node_have_pages() {
+    let app = TestApp::start().await;
+    assert!(app.get("/runs").await.1.contains("No run has been seen."));
+    assert!(app.get("/nodes").await.1.contains("No node has been heard."));
+    let name = "team/<i>llama</i>";
+    let line = |seq: usize, rest: String| format!("{{\"c\":\"b1:{seq}\",\"node\":\"gpu-042\",{rest}}}\n");
+    let step = |step: usize| {
+        line(
+            step + 1,
+            format!(
+                "\"k\":\"step\",\"run\":\"{name}\",\"rank\":0,\"world\":1,\"step\":{step},\
+                 \"m\":{{\"loss\":2.5,\"grad_norm\":0.5,\"step_time\":4}}"
+            ),
+        )
+    };
+    let lost = "\"k\":\"hw\",\"name\":\"gpu_lost\",\"code\":1,\"level\":\"error\",\"gpu\":\"GPU-7\",\"text\":\"GPU 3 is lost\"";
+    let records = (0..60).map(step).collect::<String>() + &line(61, lost.to_owned());
+    app.exporter.say(&records).await;
+    let path = "/runs/team%2F%3Ci%3Ellama%3C%2Fi%3E";
+    let runs = wait_for("the run", async || {
+        let page = app.get("/runs").await.1;
+        (page.contains(&format!("href=\"{path}\""))
+            && page.contains("<td class=\"num\" data-label=\"Step\">59</td>"))
+        .then_some(page)
+    })
+    .await;
+    assert!(runs.contains("class=\"spark\"") && runs.contains("4 s</td>") && !runs.contains("<i>"), "{runs}");
+    let (status, run) = app.get(&format!("{path}?from=10&to=30&x=time&log=yes")).await;
+    assert_eq!(status, 200, "{run}");
+    for part in [
+        "data-signal=\"loss\"",
+        "data-api=\"/api/v1/runs/team%2F%3Ci%3Ellama%3C%2Fi%3E\"",
+        "<svg xmlns=",
+        "Gradient norm",
+        "name=\"from\" inputmode=\"numeric\" size=\"9\" value=\"10\"",
+        "<a href=\"/nodes/gpu-042\">gpu-042</a>",
+    ] {
+        assert!(run.contains(part), "{part}: {run}");
+    }
+    assert!(!run.contains("<i>llama") && !run.contains(" style="), "{run}");
+    let browser = Browser::of(&app);
+    // A form without a script sends its empty fields too.
+    assert_eq!(browser.get(&format!("{path}?from=&to=")).await.status, 200);
+    let seen = browser.get(&format!("{path}?from=x")).await;
+    assert!(seen.status == 400 && seen.has("from: must be the number of a step"), "{}", seen.html);
+    let seen = browser.get("/runs/nobody").await;
+    assert!(
+        seen.status == 404 && seen.has("there is no run") && seen.has("class=\"banner\""),
+        "{}",
+        seen.html
+    );
+
+    let nodes = wait_for("the node", async || {
+        let page = app.get("/nodes").await.1;
+        page.contains("1 faulty").then_some(page)
+    })
+    .await;
+    assert!(
+        nodes.contains("GPU 3 is lost") && nodes.contains("class=\"node-faulty\" href=\"/nodes/gpu-042\"")
+    );
+    let node = app.get("/nodes/gpu-042").await.1;
+    assert!(node.contains("gpu lost") && node.contains(&format!("<a href=\"{path}\">")), "{node}");
+    assert_eq!(browser.get("/nodes/gpu-43").await.status, 404);
+}

@@ -1,0 +1,296 @@
+//! One run: how it stands, its signals under one cursor, its ranks, nodes and incidents.
+//!
+//! The charts are drawn here, so that they are there without a script; the script draws them again,
+//! to be zoomed.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde::Deserialize;
+use stepwatch_model::number;
+use stepwatch_model::time::Span;
+use stepwatch_model::{Severity, Signal};
+use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
+use stepwatch_wire::names::metric;
+
+use super::incidents::Row;
+use super::layout::{Frame, Place};
+use super::runs::{heard, href, shown, standing};
+use super::{Result, page};
+use crate::api::Api;
+use crate::api::auth::Caller;
+use crate::api::error::ApiError;
+use crate::api::extract::{Asked, Named};
+use crate::api::ranks::RanksView;
+use crate::api::view::RunView;
+use crate::chart::track::Point;
+use crate::chart::{self, Chart, Mark, Panel, Tone};
+use crate::clock::wall;
+use crate::series::{MarkKind, SeriesPoint};
+
+/// Signals with a chart, the first on top.
+const CHARTS: [&str; 6] =
+    [metric::LOSS, metric::GRAD_NORM, metric::STEP_TIME, metric::MFU, metric::TOKENS_PER_SECOND, metric::LR];
+/// Points of a chart that is drawn here.
+const POINTS: usize = 480;
+/// Ranks and columns of the picture of ranks.
+const MAX_RANKS: usize = 64;
+const MAX_COLUMNS: usize = 60;
+/// Incidents on the page.
+const MAX_INCIDENTS: usize = 20;
+/// Nodes that are named.
+const MAX_NODES: usize = 64;
+/// Marks of one kind in a chart that is drawn here.
+const MAX_MARKS: usize = 12;
+/// From these shares on a rank is as slow as that: the classes of the colours.
+const SLOW: [(f64, &str); 4] = [(0.10, "s4"), (0.05, "s3"), (0.02, "s2"), (0.005, "s1")];
+
+/// The first and the last step that are asked for.
+type Steps = (Option<i64>, Option<i64>);
+
+/// The steps that are shown: the URL has them, so that a link shows the same.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Query {
+    /// Steps, or empty: a form sends its empty fields too.
+    from: String,
+    to: String,
+    /// `time` or `step`, and whether values are drawn logarithmically: read by the script.
+    x: String,
+    log: String,
+}
+
+#[derive(Debug)]
+struct Plot {
+    signal: &'static str,
+    label: String,
+    last: String,
+    expected: Option<String>,
+}
+
+/// A row of the picture of ranks.
+#[derive(Debug)]
+struct RankRow {
+    rank: u32,
+    node: String,
+    link: String,
+    excess: String,
+    cells: Vec<&'static str>,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "run.html")]
+struct Page {
+    frame: Frame,
+    query: Query,
+    name: String,
+    api: String,
+    state: String,
+    class: &'static str,
+    facts: Vec<(&'static str, String)>,
+    plots: Vec<Plot>,
+    drawn: String,
+    ranks: Vec<RankRow>,
+    ranks_hidden: usize,
+    nodes: Vec<(String, String)>,
+    more_nodes: usize,
+    nodes_link: String,
+    incidents: Vec<Row>,
+}
+
+/// `GET /runs/{run}`
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Named(name): Named,
+    Asked(query): Asked<Query>,
+) -> Result<Response> {
+    api.require_run(&caller, &name)?;
+    let steps = query.steps()?;
+    let records = api.incidents_of(&caller, &name).await?;
+    let view = api.run_views(&caller).runs.into_iter().find(|run| run.run == name);
+    let link = href("/runs/", &name);
+    let frame = Frame::new(&api, &caller, Place::Runs, &name, &link).await?.of(&headers);
+    let table = api.runtime.views.get().ranks.get(&name).cloned().unwrap_or_default();
+    let ranks = RanksView::new(name.clone(), &table, MAX_RANKS);
+    let mut nodes: Vec<String> = table.ranks.iter().filter_map(|rank| rank.node.clone()).collect();
+    nodes.sort();
+    nodes.dedup();
+    let more_nodes = nodes.len().saturating_sub(MAX_NODES);
+    let (state, class) = view.as_ref().map_or(("not watched any more".to_owned(), "info"), standing);
+    let now = wall();
+    let detail = Page {
+        // Charts that somebody has zoomed are not replaced; the script renews the rest.
+        frame: Frame { renews: false, ..frame },
+        api: href("/api/v1/runs/", &name),
+        state,
+        class,
+        facts: view.as_ref().map_or_else(Vec::new, facts),
+        plots: plots(&api, &name),
+        drawn: draw(&api, &name, steps, &records),
+        ranks_hidden: ranks.hidden,
+        ranks: rank_rows(&ranks),
+        nodes: nodes.into_iter().take(MAX_NODES).map(|node| (href("/nodes/", &node), node)).collect(),
+        more_nodes,
+        nodes_link: href("/nodes?run=", &name),
+        incidents: records
+            .into_iter()
+            .take(MAX_INCIDENTS)
+            .map(|record| Row::from_record(&api, &caller, record, now))
+            .collect(),
+        name,
+        query,
+    };
+    Ok(page(StatusCode::OK, &detail))
+}
+
+impl Query {
+    /// The first and the last step.
+    fn steps(&self) -> Result<Steps> {
+        let step = |name: &str, text: &str| match text.trim() {
+            "" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| {
+                ApiError::bad_request(format!("{name}: must be the number of a step, got {text:?}"))
+            }),
+        };
+        Ok((step("from", &self.from)?, step("to", &self.to)?))
+    }
+}
+
+fn facts(run: &RunView) -> Vec<(&'static str, String)> {
+    let step = |step: Option<i64>| step.map_or_else(|| "none yet".to_owned(), |step| step.to_string());
+    let age = run.last_step_age_seconds.map(|age| format!(", {} ago", Span::from_secs_f64(age)));
+    let ranks = run.world.map_or_else(|| run.ranks.to_string(), |world| format!("{} of {world}", run.ranks));
+    let mut facts = vec![
+        ("Step", format!("{}{}", step(run.last_step), age.unwrap_or_default())),
+        ("Heard", heard(run)),
+        ("Attempt", (run.attempt + 1).to_string()),
+        ("Ranks", ranks),
+        (
+            "Last checkpoint",
+            run.last_checkpoint_step.map_or_else(|| "not known".into(), |s| format!("step {s}")),
+        ),
+        ("Exporters", run.sources.join(", ")),
+    ];
+    if !run.lost_sources.is_empty() {
+        facts.push(("Exporters that do not answer", run.lost_sources.join(", ")));
+    }
+    facts
+}
+
+fn plots(api: &Api, name: &str) -> Vec<Plot> {
+    let latest = api.runtime.series.latest(name);
+    let plot = |signal: &'static str| {
+        let latest = latest.iter().find(|l| l.signal == signal)?;
+        Some(Plot {
+            signal,
+            label: label(signal),
+            last: latest.value.map_or_else(|| "-".to_owned(), |value| shown(signal, value)),
+            expected: latest.expectation.map(|e| shown(signal, e.expected)),
+        })
+    };
+    CHARTS.into_iter().filter_map(plot).collect()
+}
+
+fn label(signal: &str) -> String {
+    Signal::find(signal).map_or_else(|| signal.replace('_', " "), |signal| signal.label.to_owned())
+}
+
+/// The charts as one picture; empty if nothing is kept of the run.
+fn draw(api: &Api, name: &str, steps: Steps, records: &[IncidentRecord]) -> String {
+    let window = |signal: &str| api.runtime.series.window(name, signal, steps.0, steps.1, POINTS);
+    let windows: Vec<_> = CHARTS.into_iter().filter_map(|signal| Some((signal, window(signal)?))).collect();
+    let tracks: Vec<(&str, Vec<Point>)> =
+        windows.iter().map(|(signal, window)| (*signal, track(&window.points))).collect();
+    let all = || tracks.iter().flat_map(|(_, points)| points);
+    let Some(steps) = all().map(|p| p.from).min().zip(all().map(|p| p.to).max()) else {
+        return String::new();
+    };
+    let panel = |(i, (signal, points)): (usize, &'_ (&str, Vec<Point>))| (i, label(signal), points.len());
+    let labels: Vec<_> = tracks.iter().enumerate().map(panel).collect();
+    let panels = labels.into_iter().map(|(i, label, _)| Panel {
+        label,
+        points: &tracks[i].1,
+        usual: None,
+        expected: None,
+        leads: i == 0,
+    });
+    let restarts = windows.first().map_or(&[][..], |(_, window)| window.marks.as_slice());
+    let restarts = restarts.iter().filter(|mark| mark.kind == MarkKind::Restart).rev().take(MAX_MARKS);
+    let mut marks: Vec<Mark> = restarts
+        .map(|mark| Mark { step: mark.step, label: "restart".into(), tone: Tone::Over, href: None })
+        .collect();
+    let within = |r: &&IncidentRecord| {
+        r.severity > Severity::Info && r.start_step <= steps.1 && r.end_step.unwrap_or(steps.1) >= steps.0
+    };
+    let shown: Vec<&IncidentRecord> = records.iter().filter(within).take(MAX_MARKS).collect();
+    marks.extend(shown.iter().map(|r| Mark {
+        step: r.start_step.max(steps.0),
+        label: r.title(),
+        tone: tone(r.severity),
+        href: Some(href("/incidents/", &r.id)),
+    }));
+    let span = |r: &&IncidentRecord| chart::Span {
+        from: r.start_step,
+        to: r.end_step.filter(|_| r.state == IncidentState::Resolved).unwrap_or(steps.1),
+        tone: tone(r.severity),
+    };
+    chart::svg(&Chart {
+        title: format!("Signals of {name}"),
+        description: format!("Steps {} to {}, {} incidents.", steps.0, steps.1, shown.len()),
+        steps,
+        panels: panels.collect(),
+        marks,
+        spans: shown.iter().map(span).collect(),
+    })
+}
+
+fn tone(severity: Severity) -> Tone {
+    match severity {
+        Severity::Info => Tone::Info,
+        Severity::Ticket => Tone::Ticket,
+        Severity::Page => Tone::Page,
+    }
+}
+
+fn track(points: &[SeriesPoint]) -> Vec<Point> {
+    let ends = points.iter().skip(1).map(|next| next.step - 1).chain(points.last().map(|p| p.step));
+    let point = |(p, end): (&SeriesPoint, i64)| Point {
+        from: p.step,
+        to: end,
+        attempt: 0,
+        low: p.values.map_or(f64::INFINITY, |v| f64::from(v.min)),
+        high: p.values.map_or(f64::NEG_INFINITY, |v| f64::from(v.max)),
+        last: p.values.map_or(f64::NAN, |v| f64::from(v.last)),
+        samples: p.count,
+        nonfinite: p.nonfinite,
+    };
+    points.iter().zip(ends).map(point).collect()
+}
+
+/// The ranks that can be compared, and how slow each was in every look.
+fn rank_rows(view: &RanksView) -> Vec<RankRow> {
+    let skip = view.steps.len().saturating_sub(MAX_COLUMNS);
+    let row = |(rank, row): (&crate::api::ranks::RankView, &Vec<Option<f64>>)| {
+        let excess = rank.excess?;
+        let node = rank.node.clone().unwrap_or_default();
+        Some(RankRow {
+            rank: rank.rank,
+            link: href("/nodes/", &node),
+            node,
+            excess: format!("{}{} %", if excess >= 0.0 { "+" } else { "" }, number(100.0 * excess)),
+            cells: row.iter().skip(skip).map(|excess| slowness(*excess)).collect(),
+        })
+    };
+    view.ranks.iter().zip(&view.excess).filter_map(row).collect()
+}
+
+/// The class of how slow a rank was.
+fn slowness(excess: Option<f64>) -> &'static str {
+    let Some(excess) = excess else { return "none" };
+    SLOW.iter().find(|(least, _)| excess >= *least).map_or("s0", |(_, class)| class)
+}
