@@ -29,8 +29,8 @@ pub struct Gpu {
     pub pci: String,
     pub minor: String,
     pub vbios: String,
-    /// Version of the firmware of the GPU's own processor (GSP); `N/A` where the driver does not use
-    /// it.
+    /// Version of the firmware of the GPU's own processor (GSP); `N/A` where the driver does not
+    /// use it.
     pub firmware: String,
 }
 

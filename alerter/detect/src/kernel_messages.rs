@@ -1,5 +1,6 @@
 //! Which messages of the kernel are on which nodes of the fleet, to tell one that is odd from one
-//! that is new everywhere: a kernel or driver that was rolled out, or a job that hits all its nodes.
+//! that is new everywhere: a kernel or driver that was rolled out, or a job that hits all its
+//! nodes.
 //!
 //! Nothing of it is stored: it follows from the nodes.
 
@@ -49,7 +50,7 @@ impl KernelMessages {
     pub(crate) fn is_odd(&self, template: &str, at: Ts, nodes: usize) -> bool {
         let Some(seen) = self.seen.get(template) else { return true };
         // What came to several nodes within the time in which it is judged is one event.
-        let known = seen.values().any(|seen| *seen < at - SETTLE && at - *seen < REMEMBER);
+        let known = seen.values().any(|seen| *seen < at.earlier(SETTLE) && at - *seen < REMEMBER);
         let lately = seen.values().filter(|seen| at - **seen < REMEMBER).count();
         let few = FEW_NODES.max((nodes as f64 * FEW_RATIO) as usize);
         !known && lately <= few

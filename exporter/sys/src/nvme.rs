@@ -54,8 +54,8 @@ pub fn health(device: &File) -> io::Result<[u8; HEALTH_BYTES]> {
     let argument: *mut AdminCommand = &raw mut command;
     #[expect(unsafe_code, reason = "no safe wrapper of the call is among the dependencies")]
     // SAFETY: the command is whole, and the kernel writes its result into it. The kernel copies
-    // `data_length` bytes, the length of `page`, to `address`, which is that of `page`; nothing else
-    // refers to it until the call returns. On a file that is no NVMe device, the call fails.
+    // `data_length` bytes, the length of `page`, to `address`, which is that of `page`; nothing
+    // else refers to it until the call returns. On a file that is no NVMe device, the call fails.
     let status = unsafe { libc::ioctl(device.as_raw_fd(), ADMIN_COMMAND as libc::Ioctl, argument) };
     match status {
         0 => Ok(page),

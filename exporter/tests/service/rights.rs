@@ -62,9 +62,14 @@ impl Drop for Trainer {
 
 fn start(dir: &Path, files: &[&str]) -> Exporter {
     let rights = Rights { user: EXPORTER, capabilities: capabilities(files) };
-    let config =
-        "page: {interval: 20ms}\ncollectors:\n  job: {interval: 50ms}\n  config_drift: {interval: 50ms}\n";
-    Exporter::start_as(dir, config, &rights)
+    // A directory of the prolog makes the collector of jobs read from the start, as a scheduler does.
+    let prolog = dir.join("prolog");
+    std::fs::create_dir(&prolog).unwrap();
+    let config = format!(
+        "page: {{interval: 20ms}}\ncollectors:\n  job: {{interval: 50ms, prolog_dir: '{}'}}\n  config_drift: {{interval: 50ms}}\n",
+        prolog.display()
+    );
+    Exporter::start_as(dir, &config, &rights)
 }
 
 #[test]

@@ -179,8 +179,8 @@ impl Monitor {
         }
     }
 
-    /// Makes conditions of the messages of the kernel that are odd among the nodes of the run, or of
-    /// the fleet where no run uses the node. Returns whether any was judged.
+    /// Makes conditions of the messages of the kernel that are odd among the nodes of the run, or
+    /// of the fleet where no run uses the node. Returns whether any was judged.
     fn judge_messages(&mut self, now: Ts, name: &str, tenants: &[Tenant]) -> bool {
         let all = self.nodes.len();
         let Some(node) = self.nodes.get_mut(name) else { return false };

@@ -293,7 +293,8 @@ impl Gpu {
         }
     }
 
-    /// Errors of the memories of each block since the driver was loaded: `ue: 0`, `ce: 12`, `de: 0`.
+    /// Errors of the memories of each block since the driver was loaded, as `ue: 0`,
+    /// `ce: 12` and `de: 0`.
     fn write_errors(&self, out: &mut Samples) {
         let dir = self.dir.join("ras");
         let files = roots::list(&dir).unwrap_or_default();
@@ -393,8 +394,9 @@ mod tests {
             }
         }
 
-        /// The files and numbers of the fixture `class/drm/card0` of prometheus/procfs (Apache-2.0),
-        /// those of `hwmon` and `ras` as Documentation/gpu/amdgpu of the kernel gives them.
+        /// The files and numbers of the fixture `class/drm/card0` of prometheus/procfs
+        /// (Apache-2.0), those of `hwmon` and `ras` as Documentation/gpu/amdgpu of the kernel gives
+        /// them.
         fn gpu(&self, pci: &str, id: &str) {
             self.device(pci, "0x120000", true);
             for (file, text) in [

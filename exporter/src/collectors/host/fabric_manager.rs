@@ -1,10 +1,11 @@
 //! The log of NVIDIA's fabric manager, which sets up and watches the NVSwitches of a node.
 //!
-//! It writes to a file of its own (`LOG_FILE_NAME` of `fabricmanager.cfg`, /var/log/fabricmanager.log
-//! by default), or with `LOG_USE_SYSLOG=1` to syslog, and never to the kernel's log: NVIDIA's Fabric
-//! Manager User Guide, "Logging-Related Config Items". Where it writes to syslog, `log` names the
-//! file that the syslog daemon writes. The systemd journal is not read: it is a database of its own
-//! format. Whether the service runs is another collector's subject ([`super::services`]).
+//! It writes to a file of its own (`LOG_FILE_NAME` of `fabricmanager.cfg`,
+//! /var/log/fabricmanager.log by default), or with `LOG_USE_SYSLOG=1` to syslog, and never to the
+//! kernel's log: NVIDIA's Fabric Manager User Guide, "Logging-Related Config Items". Where it
+//! writes to syslog, `log` names the file that the syslog daemon writes. The systemd journal is not
+//! read: it is a database of its own format. Whether the service runs is another collector's
+//! subject ([`super::services`]).
 //!
 //! The messages are those of public reports: leptonai/gpud,
 //! components/accelerator/nvidia/fabric-manager/log_matcher.go (NVSwitch errors, GPU handles) and
@@ -356,8 +357,8 @@ impl Collector for FabricManagerReader {
     }
 }
 
-/// Where the last [`MAX_BYTES`] of a file begin. The line that they begin within is no whole one, and
-/// is read as one that means nothing.
+/// Where the last [`MAX_BYTES`] of a file begin. The line that they begin within is no whole one,
+/// and is read as one that means nothing.
 fn last_part(file: Option<&File>) -> u64 {
     let length = file.and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
     length.saturating_sub(MAX_BYTES as u64)

@@ -1,5 +1,5 @@
-//! When the node will be out of memory: a data loader that leaks kills a rank hours later, and until
-//! then nothing is wrong but the trend.
+//! When the node will be out of memory: a data loader that leaks kills a rank hours later, and
+//! until then nothing is wrong but the trend.
 
 use std::time::{Duration, Instant};
 

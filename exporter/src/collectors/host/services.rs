@@ -2,8 +2,8 @@
 //! IMEX and the container runtime.
 //!
 //! systemd shows in files what is asked here: the control group of a running service has processes
-//! (`system.slice/NAME.service`, systemd's documentation "Control Group APIs and Delegation"), and a
-//! service that is to be started has a link in a directory `*.wants` or `*.requires`
+//! (`system.slice/NAME.service`, systemd's documentation "Control Group APIs and Delegation"), and
+//! a service that is to be started has a link in a directory `*.wants` or `*.requires`
 //! (systemd.unit(5), `WantedBy=`). Its bus says more, but a container that is given the socket of
 //! the bus can also start and stop services, and these files can be mounted for reading alone.
 

@@ -1,5 +1,5 @@
-//! Bonded interfaces: whether all of their links carry traffic. A bond that lost one of two links is
-//! up, at half its speed, and the next link that fails takes the node away.
+//! Bonded interfaces: whether all of their links carry traffic. A bond that lost one of two links
+//! is up, at half its speed, and the next link that fails takes the node away.
 //!
 //! Files are those of Documentation/networking/bonding.rst and drivers/net/bonding/bond_sysfs.c and
 //! bond_sysfs_slave.c of torvalds/linux.

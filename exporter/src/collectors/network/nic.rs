@@ -331,7 +331,8 @@ impl Interface {
         out.set(&INFO, &[device, &self.driver, self.pci(), &self.numa_node], 1u64);
     }
 
-    /// The PCI address, or nothing: the device of an interface may be one of another bus (`virtio3`).
+    /// The PCI address, or nothing: the device of an interface may be one of another bus
+    /// (`virtio3`).
     fn pci(&self) -> &str {
         Some(self.parent.as_str()).filter(|parent| topology::is_address(parent)).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! Transceivers and cables in the Ethernet ports: how warm they are, how much light they get, and the
-//! alarms that they raise themselves. Light that fades shows days before the link goes down.
+//! Transceivers and cables in the Ethernet ports: how warm they are, how much light they get, and
+//! the alarms that they raise themselves. Light that fades shows days before the link goes down.
 //!
 //! Modules of InfiniBand ports are not read: their drivers give nothing of them to ethtool, and
 //! `mlxlink` reads the adapter's registers, which root alone may do.

@@ -107,8 +107,8 @@ const MAX_DRIVES: usize = 64;
 const UNIT_BYTES: f64 = 512_000.0;
 const HOUR_SECONDS: f64 = 3600.0;
 
-/// Bits of the first byte (NVMe Base Specification 2.0, figure 208), whether the drive can no longer
-/// be trusted with data, and what it means.
+/// Bits of the first byte (NVMe Base Specification 2.0, figure 208), whether the drive can no
+/// longer be trusted with data, and what it means.
 const WARNINGS: [(u8, &str, bool, &str); 5] = [
     (0, "spare_low", false, "it has too few spare blocks"),
     (1, "temperature", false, "its temperature is outside its limits"),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::item::Check;
 use super::node::Node;
 use super::report::Findings;
-use crate::collectors::gpu::{self, GFM_DISCONNECTED};
+use crate::collectors::gpu::{self, GFM_DISCONNECTED, amd};
 use crate::collectors::kernel::recovery_action::{self, RESET};
 use crate::samples::Row;
 
@@ -51,6 +51,7 @@ const RESET_REQUIRED: &str = "reset_required";
 /// Functions that report errors in the memory on the chip, and nothing else.
 const SRAM_FUNCTION: &str = "nvmlDeviceGetSramEccErrorStatus";
 const RESET_THOSE: &str = "reset those that ask for it (curl -X POST localhost:9765/-/nvml/release; nvidia-smi --gpu-reset; curl -X POST localhost:9765/-/nvml/acquire)";
+const RESET_AMD: &str = "reset the GPU before the next job (amd-smi reset --gpureset)";
 const REPLACE: &str = "take the GPU out of service and have it replaced";
 /// What holds clocks down that is none of the job's doing, and whether it is of the hardware.
 const THROTTLES: &[(&str, bool)] = &[
@@ -198,7 +199,15 @@ fn recovery(node: &Node<'_>) -> Findings {
             .device(gpu)
             .action(recovery_action::by_name(row.label("action")).advice);
     }
-    found.or_ok(|| "no GPU asks for anything".into())
+    found.or_ok(|| match node.rows(&gpu::RECOVERY).next() {
+        Some(_) => "no GPU asks for anything".into(),
+        None => "the driver does not say what it wants done to a GPU".into(),
+    })
+}
+
+fn is_of_amd(node: &Node<'_>, uuid: &str) -> bool {
+    let mut rows = node.rows(&gpu::INFO).filter(|row| row.label("gpu") == uuid);
+    rows.any(|row| row.label("name").starts_with("AMD"))
 }
 
 fn ecc(node: &Node<'_>) -> Findings {
@@ -216,7 +225,17 @@ fn ecc(node: &Node<'_>) -> Findings {
             "{} had {errors:.0} uncorrected memory errors since the driver was loaded",
             node.gpu(gpu)
         );
-        found.unhealthy(text).device(gpu).action(RESET);
+        found.unhealthy(text).device(gpu).action(if is_of_amd(node, gpu) { RESET_AMD } else { RESET });
+    }
+    for row in node.set(&amd::BAD_PAGES) {
+        let (gpu, pages) = (row.label("gpu"), row.value);
+        let (what, action) = match row.label("state") {
+            "pending" => ("waits for a reset to take", RESET_AMD),
+            "failed" => ("could not take", REPLACE),
+            _ => continue,
+        };
+        let text = format!("{} {what} {pages:.0} bad pages of its memory out of use", node.gpu(gpu));
+        found.unhealthy(text).device(gpu).action(action);
     }
     for (family, what, action) in [
         (&gpu::REMAP_FAILED, "could not replace a row of memory", REPLACE),
@@ -256,7 +275,10 @@ fn throttle(node: &Node<'_>) -> Findings {
         let finding = if *hardware && !asked { found.unhealthy(text) } else { found.warning(text) };
         finding.device(gpu).action("look at its cooling, power supply and cables");
     }
-    found.or_ok(|| "no GPU is slowed down".into())
+    found.or_ok(|| match node.rows(&gpu::THROTTLE).next() {
+        Some(_) => "no GPU is slowed down".into(),
+        None => "the driver does not say what holds clocks down".into(),
+    })
 }
 
 /// A link that is down on all of the GPUs may lead nowhere, or be missing on all: that many were

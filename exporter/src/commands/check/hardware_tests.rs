@@ -453,3 +453,20 @@ fn disks_and_mounts() {
     insta::assert_snapshot!(many(0, 70), @"ok        mounts /data answer");
     insta::assert_snapshot!(many(7, 0), @"warning   mounts 7 more network file systems are not asked: they are too many; name those that no job needs in collectors.mounts.exclude");
 }
+
+#[test]
+fn a_gpu_of_amd_is_reset_with_the_tool_of_amd() {
+    let mut samples = Samples::default();
+    samples.set(&families::COUNT, &[], 1u64);
+    samples.set(&families::EXPECTED, &[], 1u64);
+    let info = ["GPU-a", "0", "0000:c1:00.0", "AMD Instinct MI210", "", "", "", "", ""];
+    samples.set(&families::INFO, &info, 1u64);
+    samples.set(&families::ECC, &["GPU-a", "uncorrected", "volatile", "umc"], 2u64);
+    for (state, pages) in [("reserved", 9u64), ("pending", 1), ("failed", 0)] {
+        samples.set(&families::amd::BAD_PAGES, &["GPU-a", state], pages);
+    }
+    insta::assert_snapshot!(output(&gpu::ECC, samples), @r"
+    unhealthy ecc GPU 0 (0000:c1:00.0) had 2 uncorrected memory errors since the driver was loaded; reset the GPU before the next job (amd-smi reset --gpureset)
+    unhealthy ecc GPU 0 (0000:c1:00.0) waits for a reset to take 1 bad pages of its memory out of use; reset the GPU before the next job (amd-smi reset --gpureset)
+    ");
+}

@@ -1,6 +1,7 @@
-//! `gpu_metrics`: a table of the firmware that amdgpu passes on as it is, in a layout of its own for
-//! each generation (drivers/gpu/drm/amd/include/kgd_pp_interface.h of torvalds/linux). What other
-//! files of sysfs have is read from those; the table has the energy, and why clocks are held down.
+//! `gpu_metrics`: a table of the firmware that amdgpu passes on as it is, in a layout of its own
+//! for each generation (drivers/gpu/drm/amd/include/kgd_pp_interface.h of torvalds/linux). What
+//! other files of sysfs have is read from those; the table has the energy, and why clocks are held
+//! down.
 
 /// Of layout 1.3 (MI200): where its parts are.
 const ENERGY_1_3: usize = 24;

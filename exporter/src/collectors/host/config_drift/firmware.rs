@@ -1,8 +1,8 @@
 //! Firmware of the node and how its PCIe is set up, as far as files show it.
 //!
 //! The BIOS by DMI (Documentation/ABI/testing/sysfs-class-dmi of torvalds/linux), the microcode of
-//! the processors, NVSwitches (`procfs_nvswitch.c` of NVIDIA/open-gpu-kernel-modules), the management
-//! controller (drivers/char/ipmi/ipmi_msghandler.c), IOMMU groups
+//! the processors, NVSwitches (`procfs_nvswitch.c` of NVIDIA/open-gpu-kernel-modules), the
+//! management controller (drivers/char/ipmi/ipmi_msghandler.c), IOMMU groups
 //! (Documentation/ABI/testing/sysfs-kernel-iommu_groups) and PCIe's Access Control Services
 //! (include/uapi/linux/pci_regs.h). What this user may not read is left out.
 
@@ -69,8 +69,8 @@ fn management_controller(roots: &Roots) -> Option<String> {
     kinds(controllers.filter_map(|name| roots::read(&dir.join(name).join("firmware_revision"))))
 }
 
-/// How the IOMMU treats devices: `identity` leaves their addresses alone, and `DMA` translates them,
-/// which costs GPUs and network adapters bandwidth between each other.
+/// How the IOMMU treats devices: `identity` leaves their addresses alone, and `DMA` translates
+/// them, which costs GPUs and network adapters bandwidth between each other.
 fn iommu(roots: &Roots) -> Option<String> {
     let dir = roots.sys("kernel/iommu_groups");
     let groups = roots::list(&dir).unwrap_or_default();
@@ -78,8 +78,8 @@ fn iommu(roots: &Roots) -> Option<String> {
 }
 
 /// Whether bridges send traffic between two devices below them up to the root, as they do for
-/// virtual machines: `off`, `redirects`, or both. Only CAP_SYS_ADMIN reads so far into the registers
-/// of a device.
+/// virtual machines: `off`, `redirects`, or both. Only CAP_SYS_ADMIN reads so far into the
+/// registers of a device.
 fn access_control(roots: &Roots) -> Option<String> {
     let dir = roots.sys("bus/pci/devices");
     let is_bridge =

@@ -64,9 +64,9 @@ pub(super) fn of_process(roots: &Roots, pid: u32) -> Option<String> {
     ours(value).then(|| value.to_owned())
 }
 
-/// Whether the address is on this node, or in the network namespace that this thread is in: whatever
-/// a user writes into an environment, this program connects to this node only, and resolves no
-/// names.
+/// Whether the address is on this node, or in the network namespace that this thread is in:
+/// whatever a user writes into an environment, this program connects to this node only, and
+/// resolves no names.
 pub(super) fn ours(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');

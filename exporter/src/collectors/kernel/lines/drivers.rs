@@ -43,8 +43,8 @@ pub(super) fn mlx5(line: &str) -> Option<Found<'_>> {
 
 /// `infiniband mlx5_0: dump_cqe:272:(pid 0): dump error cqe`: a request that the kernel itself made
 /// (of Lustre, NFS, NVMe, or for GPUDirect) failed. drivers/infiniband/hw/mlx5/cq.c, `dump_cqe`;
-/// later kernels print `WC error: 4, Message: local protection error` in its place, and some of them
-/// both lines, so that the second one, of `mlx5_handle_error_cqe`, is not counted.
+/// later kernels print `WC error: 4, Message: local protection error` in its place, and some of
+/// them both lines, so that the second one, of `mlx5_handle_error_cqe`, is not counted.
 pub(super) fn mlx5_completion(line: &str) -> Option<Found<'_>> {
     let (device, said) = line.strip_prefix("infiniband ")?.split_once(": dump_cqe:")?;
     let said = after_number(said)?.strip_prefix(":(pid ").and_then(after_number)?.strip_prefix("): ")?;
@@ -80,8 +80,8 @@ pub(super) fn edac(line: &str) -> Option<Found<'_>> {
     ours.then(|| Found::Pattern(Pattern::EdacUncorrected, Facts::device(label)))
 }
 
-/// `bnxt_en 0000:19:00.0 enp25s0f0np0: NIC Link is Down`: drivers/net/ethernet/broadcom/bnxt/bnxt.c,
-/// `bnxt_report_link`.
+/// `bnxt_en 0000:19:00.0 enp25s0f0np0: NIC Link is Down`:
+/// drivers/net/ethernet/broadcom/bnxt/bnxt.c, `bnxt_report_link`.
 pub(super) fn bnxt(line: &str) -> Option<Found<'_>> {
     line.strip_prefix("bnxt_en ")?;
     let (pci, netdev) = device_of(line);

@@ -1,8 +1,8 @@
 //! What the memory of a transceiver says: temperature, voltage, light and alarms.
 //!
-//! Two layouts: SFF-8636 (QSFP+ and QSFP28, up to 100 Gb/s) and CMIS (QSFP-DD, OSFP and QSFP112, from
-//! 200 Gb/s on). Bytes are those of the specifications SFF-8636 2.11 and OIF-CMIS 5.3, which ethtool
-//! follows too (`qsfp.h` and `cmis.h` of its source). Flags stay set until they are read.
+//! Two layouts: SFF-8636 (QSFP+ and QSFP28, up to 100 Gb/s) and CMIS (QSFP-DD, OSFP and QSFP112,
+//! from 200 Gb/s on). Bytes are those of the specifications SFF-8636 2.11 and OIF-CMIS 5.3, which
+//! ethtool follows too (`qsfp.h` and `cmis.h` of its source). Flags stay set until they are read.
 
 use stepwatch_sys::module_eeprom::{HALF_PAGE, Half};
 

@@ -1,5 +1,5 @@
-//! A job in a network namespace of its own, which the kernel makes for this test. That takes root, or
-//! CAP_SYS_ADMIN: without it the test fails, and does not pass unseen.
+//! A job in a network namespace of its own, which the kernel makes for this test. That takes root,
+//! or CAP_SYS_ADMIN: without it the test fails, and does not pass unseen.
 
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
