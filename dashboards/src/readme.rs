@@ -26,8 +26,7 @@ is that question.
 * A purple mark is an incident that somebody was told of, of any run or node: the alerter's metrics
   have its kind, and its page says whose it is.
 
-Goodput, cost and energy of runs are on the alerter's pages and in its messages: it exports no
-metrics of them yet.
+There are no panels of goodput, cost and energy of runs: no metrics of them are exported yet.
 
 These files are generated from `src/` by `cargo run -p stepwatch-dashboards`. Tests check that they
 are up to date, pass the rules of Grafana's dashboard linter, name only metrics that exist, show

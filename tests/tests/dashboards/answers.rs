@@ -56,3 +56,32 @@ async fn a_join_that_forgets_jobs_or_clusters_fails() {
     assert_eq!(answer.len(), 2, "{answer:?}");
     assert!(answer.iter().all(|one| one["value"][1] == "1"), "{answer:?}");
 }
+
+/// The dashboards that are opened for all nodes.
+const OF_ALL_NODES: &[&str] = &["fleet.json", "training.json", "jobs.json", "stepwatch.json"];
+/// Lines or rows of a panel: the twenty that it is limited to, and sums that are no more.
+const MOST: usize = 20;
+
+/// A panel that had a line a node would have more.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_nodes_are_not_more_lines() {
+    let Some(scene) = Scene::of_nodes(MOST + 5).await else { return };
+    let (mut wrong, mut shown) = (Vec::new(), 0);
+    for (file, board) in stepwatch_dashboards::all() {
+        if !OF_ALL_NODES.contains(&file) {
+            continue;
+        }
+        for (expr, _) in board.queries() {
+            let query = of_everything(&expr, "30s");
+            let series = scene.prometheus.query(&query).await.unwrap().len();
+            shown += usize::from(series > 0);
+            if series > MOST {
+                wrong.push(format!("{file}: {series} series: {query}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(shown > 200, "only {shown} queries gave something");
+    let each = scene.prometheus.query("max by (cluster, instance) (gpu_count)").await.unwrap();
+    assert_eq!(each.len(), MOST + 5);
+}

@@ -111,6 +111,18 @@ pub(crate) fn render(families: &[Family], scrape: u64, now: f64) -> String {
     page
 }
 
+/// The pages of as many nodes in one, whose series name their node.
+pub(crate) fn of_nodes(page: &str, nodes: usize) -> String {
+    let mut all = String::new();
+    for (node, line) in (0..nodes).flat_map(|node| page.lines().map(move |line| (node, line))) {
+        let (name, rest) = line.split_once('{').unwrap_or((line, "}"));
+        let comma = if rest.starts_with('}') { "" } else { "," };
+        // Writing to a String does not fail.
+        let _ = writeln!(all, "{name}{{instance=\"n{node}:9765\"{comma}{rest}");
+    }
+    all
+}
+
 fn series(page: &mut String, family: &Family, labels: &str, i: usize, scrape: u64, now: f64) {
     let name = &family.name;
     // Writing to a String does not fail.

@@ -25,22 +25,46 @@ pub(crate) struct Scene {
 struct Pages {
     exporter: Vec<Family>,
     alerter: Vec<Family>,
+    /// On the page of exporters; with 0, one that does not name itself.
+    nodes: usize,
     scrapes: AtomicU64,
 }
 
 impl Scene {
     /// `None` where no Prometheus is installed.
     pub(crate) async fn start() -> Option<Self> {
+        let settled = format!("count_over_time(train_step{{job=\"other\"}}[1m]) >= {SCRAPES}");
+        Self::with(0, jobs, "1s", &settled).await
+    }
+
+    /// One job that scrapes as many nodes, and the alerter.
+    pub(crate) async fn of_nodes(nodes: usize) -> Option<Self> {
+        let more = |addr: SocketAddr| {
+            format!(
+                "  - job_name: nodes\n    honor_labels: true\n    scrape_timeout: 3s\n    static_configs: [{{targets: ['{addr}']}}]\n  \
+                 - job_name: stepwatch-alerter\n    metrics_path: /alerter\n    static_configs: [{{targets: ['{addr}']}}]\n"
+            )
+        };
+        Self::with(nodes, more, "3s", "count_over_time(train_step{job=\"nodes\"}[1m]) >= 4").await
+    }
+
+    async fn with(
+        nodes: usize,
+        jobs: impl Fn(SocketAddr) -> String,
+        interval: &str,
+        settled: &str,
+    ) -> Option<Self> {
         let program = peers::prometheus()?;
         let alerter = families::alerter().iter().map(|name| super::page::of_alerter(name)).collect();
         let exporter = families::exporter().await.unwrap();
-        let pages = Arc::new(Pages { exporter, alerter, scrapes: AtomicU64::new(0) });
+        let pages = Arc::new(Pages { exporter, alerter, nodes, scrapes: AtomicU64::new(0) });
         let addr = serve(&pages);
         let dir = tempfile::Builder::new().prefix("stepwatch").tempdir().unwrap();
         let options = PrometheusOptions { more: jobs(addr), ..PrometheusOptions::default() };
-        let prometheus = Prometheus::start_with(&program, dir.path(), &[addr], "1s", options).await.unwrap();
-        let settled = format!("count_over_time(train_step{{job=\"other\"}}[1m]) >= {SCRAPES}");
-        prometheus.wait_for(&settled).await.unwrap();
+        // Without the label `cluster`.
+        let bare = if nodes == 0 { &[addr][..] } else { &[] };
+        let prometheus = Prometheus::start_with(&program, dir.path(), bare, interval, options).await.unwrap();
+        prometheus.wait_for(settled).await.unwrap();
         Some(Self { prometheus, _dir: dir })
     }
 }
@@ -92,9 +116,13 @@ fn answer(mut connection: TcpStream, pages: &Pages) -> std::io::Result<()> {
             read => request.extend_from_slice(&part[..read]),
         }
     }
-    let families = if request.starts_with(b"GET /alerter") { &pages.alerter } else { &pages.exporter };
+    let of_alerter = request.starts_with(b"GET /alerter");
+    let families = if of_alerter { &pages.alerter } else { &pages.exporter };
     let scrape = pages.scrapes.fetch_add(1, Ordering::Relaxed);
-    let body = super::page::render(families, scrape, now());
+    let mut body = super::page::render(families, scrape, now());
+    if pages.nodes > 0 && !of_alerter {
+        body = super::page::of_nodes(&body, pages.nodes);
+    }
     write!(
         connection,
         "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
