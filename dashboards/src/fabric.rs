@@ -347,11 +347,9 @@ fn ethernet() -> Row {
                 .word(1.0, "up", "green")
                 .word(0.0, "down", "red")
                 .show(
-                    Expr::new(format!(
-                        "{} and on (cluster, instance, device) {}",
-                        String::from(of("nic_up").min("instance, device")),
-                        String::from(each("nic_admin_up").equal(1.0))
-                    )),
+                    of("nic_up")
+                        .min("instance, device")
+                        .only_where("instance, device", &each("nic_admin_up").equal(1.0)),
                     "{{instance}} {{device}}",
                 ),
             Chart::lines("Counters of the driver", "Why does an interface drop or wait?", Unit::PerSecond)

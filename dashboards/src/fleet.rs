@@ -28,13 +28,13 @@ fn with_condition(series: &Series, device: &str) -> Expr {
 impl Chart {
     /// Rows that lead to the node, here and in the alerter.
     fn nodes(self, expr: &Expr, value: &'static str) -> Self {
-        self.show(expr.top().with_node(), value)
+        self.show(expr.with_node(), value)
             .link("Dashboard of the node", NODE_BOARD_OF_ROW)
             .link("The node in the alerter", NODE_PAGE_OF_ROW)
     }
 
     fn runs(self, expr: &Expr, value: &'static str) -> Self {
-        self.show(expr.top(), value)
+        self.show(expr.clone(), value)
             .link("Dashboard of the run", RUN_BOARD_OF_ROW)
             .link("The run in the alerter", RUN_PAGE_OF_ROW)
     }
@@ -63,10 +63,7 @@ fn at_a_glance() -> Row {
                 "How many runs made a step within 10 minutes, and how many did not?",
                 Unit::Count,
             )
-            .show(
-                Expr::new(format!("({})", String::from(last_step.clone()))).is_below(600.0).sum(""),
-                "{{cluster}} step",
-            )
+            .show(last_step.is_below(600.0).sum(""), "{{cluster}} step")
             .show(last_step.count(""), "{{cluster}} known"),
             Chart::number("Open incidents", "What waits for somebody in the alerter?", Unit::Count)
                 .threshold(1.0, "orange")
@@ -185,8 +182,7 @@ fn hosts() -> Row {
 }
 
 fn worst() -> Row {
-    let missing = |have, want| of(want).max("instance").minus(&of(have).max("instance"));
-    let short = |expr: Expr| Expr::new(format!("({})", String::from(expr))).above(0.0);
+    let missing = |have, want| of(want).max("instance").minus(&of(have).max("instance")).above(0.0).top();
     Row::open(
         "Which nodes first?",
         vec![
@@ -196,15 +192,17 @@ fn worst() -> Row {
                 Unit::Count,
             )
             .width(8)
-            .nodes(&of("up").max("instance").equal(0.0), "up"),
+            .facts(of("up").max("instance").equal(0.0).top().with_node())
+            .link("Dashboard of the node", NODE_BOARD_OF_ROW)
+            .link("The node in the alerter", NODE_PAGE_OF_ROW),
             Chart::table("GPUs missing", "Which nodes have fewer GPUs than they should?", Unit::Count)
                 .width(8)
-                .nodes(&short(missing("gpu_count", "gpu_expected_count")), "missing"),
+                .nodes(&missing("gpu_count", "gpu_expected_count"), "missing"),
             Chart::table("Ports missing", "Which nodes have ports of the fabric that are down?", Unit::Count)
                 .width(8)
-                .nodes(&short(missing("rdma_ports_up", "rdma_ports_expected")), "missing"),
+                .nodes(&missing("rdma_ports_up", "rdma_ports_expected"), "missing"),
             Chart::table("XIDs, 24 h", "Which GPUs had the most errors?", Unit::Count).nodes(
-                &of("gpu_xid_errors_total").increase_in("24h").max("instance, gpu, xid").above(0.0),
+                &of("gpu_xid_errors_total").increase_in("24h").max("instance, gpu, xid").above(0.0).top(),
                 "errors",
             ),
             Chart::table("Corrected memory errors, 24 h", "Whose memory wears out?", Unit::Count).nodes(
@@ -213,7 +211,8 @@ fn worst() -> Row {
                     .increase_in("24h")
                     .max("instance, gpu, location")
                     .sum("instance, gpu")
-                    .above(0.0),
+                    .above(0.0)
+                    .top(),
                 "errors",
             ),
         ],
@@ -225,10 +224,10 @@ fn runs() -> Row {
         "How do the runs do?",
         vec![
             Chart::table("Silent runs", "Which runs have made no step for longest?", Unit::Seconds)
-                .runs(&of("train_last_step_timestamp_seconds").max("run").age(), "since the last step"),
+                .runs(&of("train_last_step_timestamp_seconds").max("run").age().top(), "since the last step"),
             Chart::table("Work at risk", "Which runs would lose the most by a crash now?", Unit::Seconds)
                 .runs(
-                    &of("train_checkpoint_last_success_timestamp_seconds").max("run").age(),
+                    &of("train_checkpoint_last_success_timestamp_seconds").max("run").age().top(),
                     "since the last checkpoint",
                 ),
             Chart::lines("MFU", "Which runs use their hardware badly? The twenty lowest.", Unit::Ratio)
@@ -265,11 +264,9 @@ fn work() -> Row {
                 Unit::Ratio,
             )
             .show(
-                Expr::new(format!(
-                    "({})",
-                    String::from(sm("gpu_clock_hertz").over(&sm("gpu_clock_max_hertz")))
-                ))
-                .spread(&[0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95]),
+                sm("gpu_clock_hertz")
+                    .over(&sm("gpu_clock_max_hertz"))
+                    .spread(&[0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95]),
                 "{{le}}",
             ),
             Chart::lines("Power", "How much do all GPUs draw, as samples and as energy?", Unit::Watts)
@@ -280,11 +277,9 @@ fn work() -> Row {
                     "{{cluster}} energy used",
                 ),
             Chart::table("Slowest clocks under load", "Which GPU holds back its job?", Unit::Hertz).nodes(
-                &Expr::new(format!(
-                    "bottomk(20, {} and on (cluster, instance, gpu) {})",
-                    String::from(sm("gpu_clock_hertz")),
-                    String::from(gpus("gpu_utilization_ratio").above(0.5))
-                )),
+                &sm("gpu_clock_hertz")
+                    .only_where("instance, gpu", &gpus("gpu_utilization_ratio").above(0.5))
+                    .bottom(),
                 "clock",
             ),
             Chart::table("Least margin", "Which GPUs are nearest to slowing down for heat?", Unit::Celsius)

@@ -375,12 +375,7 @@ fn driver() -> Row {
                 .word(0.0, "in use", "green")
                 .show(of("stepwatch_exporter_nvml_released").max("instance"), "{{instance}}"),
             Chart::number("NVML taken back in", "When does the exporter take it back?", Unit::Seconds).show(
-                Expr::new(format!(
-                    "{} - time()",
-                    String::from(
-                        of("stepwatch_exporter_nvml_released_until_timestamp_seconds").max("instance")
-                    )
-                )),
+                of("stepwatch_exporter_nvml_released_until_timestamp_seconds").max("instance").until(),
                 "{{instance}}",
             ),
         ],

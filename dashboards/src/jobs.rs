@@ -65,13 +65,7 @@ fn jobs() -> Row {
                 "running for",
             ),
             Chart::table("Jobs near their end", "Which jobs does the scheduler end soon?", Unit::Seconds)
-                .show(
-                    Expr::new(format!(
-                        "bottomk(20, {} - time())",
-                        String::from(scheduled("job_time_limit_timestamp_seconds").min("job"))
-                    )),
-                    "ends in",
-                ),
+                .show(scheduled("job_time_limit_timestamp_seconds").min("job").until().bottom(), "ends in"),
             Chart::table("Runs of jobs", "Which run belongs to which job?", Unit::Count)
                 .facts(scheduled("train_job_info").max("run, job").top())
                 .link("Dashboard of the run", RUN_BOARD_OF_ROW),

@@ -228,10 +228,7 @@ fn host() -> Row {
                 .log()
                 .show(of_node("clock_max_error_seconds"), "{{instance}} at most")
                 .show(of_node("clock_estimated_error_seconds"), "{{instance}} estimated")
-                .show(
-                    Expr::new(format!("abs({})", String::from(of_node("clock_offset_seconds")))),
-                    "{{instance}} offset",
-                ),
+                .show(of_node("clock_offset_seconds").abs(), "{{instance}} offset"),
             Chart::states("Clock is disciplined", "Does something keep the clock right?")
                 .word(1.0, "yes", "green")
                 .word(0.0, "no", "red")
@@ -242,10 +239,9 @@ fn host() -> Row {
             Chart::table("Source of time", "What does the kernel read the time from?", Unit::Count)
                 .width(8)
                 .facts(of("clock_source_info").max("instance, source").top()),
-            Chart::number("Up since", "When did the node boot?", Unit::FromNow).width(8).show(
-                Expr::new(format!("{} * 1000", String::from(of_node("kernel_boot_timestamp_seconds")))),
-                "{{instance}}",
-            ),
+            Chart::number("Up since", "When did the node boot?", Unit::FromNow)
+                .width(8)
+                .show(of_node("kernel_boot_timestamp_seconds").in_milliseconds(), "{{instance}}"),
         ],
     )
 }

@@ -103,10 +103,6 @@ impl Series {
 pub(crate) struct Expr(String);
 
 impl Expr {
-    pub(crate) fn new(expr: impl Into<String>) -> Self {
-        Self(expr.into())
-    }
-
     fn by(&self, aggregation: &str, labels: &str) -> Self {
         let comma = if labels.is_empty() { "" } else { ", " };
         Self(format!("{aggregation} by (cluster{comma}{labels}) ({})", self.0))
@@ -186,6 +182,25 @@ impl Expr {
         Self(format!("({}) * on (cluster, {subject}) group_left () {}", self.0, factor.0))
     }
 
+    /// Only where `condition` has a series for the subject.
+    pub(crate) fn only_where(&self, subject: &str, condition: &Self) -> Self {
+        Self(format!("({} and on (cluster, {subject}) {})", self.0, condition.0))
+    }
+
+    pub(crate) fn abs(&self) -> Self {
+        Self(format!("abs({})", self.0))
+    }
+
+    /// Of a time in seconds, the milliseconds that Grafana's units of time count in.
+    pub(crate) fn in_milliseconds(&self) -> Self {
+        Self(format!("{} * 1000", self.0))
+    }
+
+    /// Seconds until the time that it is.
+    pub(crate) fn until(&self) -> Self {
+        Self(format!("{} - time()", self.0))
+    }
+
     /// Seconds since the time that it is.
     pub(crate) fn age(&self) -> Self {
         Self(format!("time() - {}", self.0))
@@ -255,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_heat_map_has_cumulative_buckets() {
-        let expr = String::from(Expr::new("x").spread(&[0.5, 1.0]));
+        let expr = String::from(Expr("x".to_owned()).spread(&[0.5, 1.0]));
         assert_eq!(
             expr,
             "label_replace(sum(x <= bool 0.5), \"le\", \"0.5\", \"\", \"\") or \
