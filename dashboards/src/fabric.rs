@@ -1,5 +1,6 @@
 //! Links of one node or a few: RDMA, NVLink and Ethernet, and what NCCL makes of them.
 
+use crate::ethernet::{bonds, ethernet, transceivers};
 use crate::head::{self, mark};
 use crate::layout::{Board, Chart, Row};
 use crate::model::{Annotation, Unit, Variable};
@@ -13,7 +14,17 @@ pub(crate) fn board() -> Board {
         description: "RDMA ports, NVLinks and Ethernet of one node or a few, and the collectives over them.",
         variables,
         annotations,
-        rows: vec![ports(), port_errors(), nvlink(), nvlink_quality(), collectives(), ethernet(), identity()],
+        rows: vec![
+            ports(),
+            port_errors(),
+            nvlink(),
+            nvlink_quality(),
+            collectives(),
+            transceivers(),
+            ethernet(),
+            bonds(),
+            identity(),
+        ],
     }
 }
 
@@ -132,6 +143,12 @@ fn port_errors() -> Row {
                     rate_of_port("rdma_port_receive_packets_total"),
                     "{{instance}} {{device}}/{{port}} received",
                 ),
+            Chart::lines("Resources", "Does an adapter run out of what connections need?", Unit::Count)
+                .from_zero()
+                .show(
+                    port("rdma_hw_resources").max("instance, device, port, resource"),
+                    "{{instance}} {{device}} {{resource}}",
+                ),
             Chart::states(
                 "Left alone",
                 "Of which adapter is not everything read, and which counter stands still?",
@@ -184,6 +201,24 @@ fn nvlink() -> Row {
                 .show(
                     gpu("gpu_fabric_state").max("instance, gpu, state").above(0.0).named(),
                     "{{instance}} GPU {{index}} {{state}}",
+                ),
+            Chart::lines("Recoveries", "Which link goes down for a moment and comes back?", Unit::Count)
+                .bars()
+                .from_zero()
+                .show(
+                    gpu("gpu_nvlink_recoveries_total")
+                        .increase()
+                        .max("instance, gpu, link")
+                        .above(0.0)
+                        .named(),
+                    LINK,
+                ),
+            Chart::lines("Messages of fabric manager", "What does fabric manager log?", Unit::Count)
+                .bars()
+                .from_zero()
+                .show(
+                    of("gpu_fabric_manager_messages_total").increase().max("instance, message").above(0.0),
+                    "{{instance}} {{message}}",
                 ),
             Chart::lines("SXIDs", "Which errors do NVSwitches have?", Unit::Count).bars().from_zero().show(
                 of("gpu_nvswitch_sxid_errors_total")
@@ -238,6 +273,9 @@ fn nvlink_quality() -> Row {
                 ),
             Chart::table("Fabric of the GPUs", "Which GPUs are in which NVLink domain?", Unit::Count)
                 .facts(gpu("gpu_fabric_info").max("instance, gpu, cluster_uuid, clique_id")),
+            Chart::lines("IMEX channels", "Can GPUs share memory with other nodes?", Unit::Count)
+                .from_zero()
+                .show(of("gpu_imex_channels").max("instance"), "{{instance}}"),
             Chart::table(
                 "Links lead to",
                 "Do the NVLinks lead to switches (1) or to other GPUs (0)?",
@@ -301,6 +339,8 @@ fn collectives() -> Row {
                 of("nccl_ras_poll_failures_total").rate().max("instance, reason"),
                 "{{instance}} {{reason}}",
             ),
+            Chart::table("Runs without RAS", "Which runs does RAS not answer for?", Unit::Count)
+                .facts(of("nccl_ras_unreachable").max("instance, run").above(0.0)),
             Chart::table("Jobs with RAS", "Which jobs are asked, and in which version?", Unit::Count)
                 .facts(of("nccl_ras_info").max("instance, address, nccl_version, format")),
             Chart::states("Polling", "Which node asks the job, and does it get an answer?")
@@ -308,69 +348,6 @@ fn collectives() -> Row {
                 .word(0.0, "no", "transparent")
                 .show(of_job("nccl_ras_polling"), "{{instance}} {{address}} asks")
                 .show(of("nccl_ras_up").min("instance, address"), "{{instance}} {{address}} answers"),
-        ],
-    )
-}
-
-fn ethernet() -> Row {
-    let each = |name| of(name).max("instance, device");
-    let rate = |name| of(name).rate().max("instance, device");
-    Row::folded(
-        "Is the other network well?",
-        vec![
-            Chart::lines("Ethernet", "What goes over the other network?", Unit::BytesPerSecond)
-                .from_zero()
-                .show(rate("nic_receive_bytes_total"), "{{instance}} {{device}} received")
-                .show(rate("nic_transmit_bytes_total"), "{{instance}} {{device}} sent"),
-            Chart::lines("Ethernet packets", "Are they many small packets?", Unit::PacketsPerSecond)
-                .from_zero()
-                .show(rate("nic_receive_packets_total"), "{{instance}} {{device}} received")
-                .show(rate("nic_transmit_packets_total"), "{{instance}} {{device}} sent"),
-            Chart::lines(
-                "Ethernet errors",
-                "Does an interface make errors, or drop?",
-                Unit::PacketsPerSecond,
-            )
-            .from_zero()
-            .show(rate("nic_receive_errors_total"), "{{instance}} {{device}} errors received")
-            .show(rate("nic_transmit_errors_total"), "{{instance}} {{device}} errors sent")
-            .show(rate("nic_receive_drops_total"), "{{instance}} {{device}} drops received")
-            .show(rate("nic_transmit_drops_total"), "{{instance}} {{device}} drops sent"),
-            Chart::lines("Link changes", "Does an interface come and go?", Unit::Count)
-                .bars()
-                .from_zero()
-                .show(
-                    of("nic_carrier_changes_total").increase().max("instance, device"),
-                    "{{instance}} {{device}}",
-                ),
-            Chart::states("Interfaces", "Which interface that is meant to be up is down?")
-                .word(1.0, "up", "green")
-                .word(0.0, "down", "red")
-                .show(
-                    of("nic_up")
-                        .min("instance, device")
-                        .only_where("instance, device", &each("nic_admin_up").equal(1.0)),
-                    "{{instance}} {{device}}",
-                ),
-            Chart::lines("Counters of the driver", "Why does an interface drop or wait?", Unit::PerSecond)
-                .from_zero()
-                .show(
-                    of("nic_ethtool_total").rate().max("instance, device, stat").above(0.0).top(),
-                    "{{instance}} {{device}} {{stat}}",
-                ),
-            Chart::lines(
-                "Counters left out",
-                "For how many counters of the driver was there no room?",
-                Unit::Count,
-            )
-            .from_zero()
-            .show(each("nic_ethtool_left_out").above(0.0), "{{instance}} {{device}}"),
-            Chart::table("Speed", "Has an interface negotiated less than it should?", Unit::BytesPerSecond)
-                .width(6)
-                .show(each("nic_speed_bytes_per_second").top(), "speed"),
-            Chart::table("Largest packet", "Do all interfaces use jumbo frames?", Unit::Bytes)
-                .width(6)
-                .show(each("nic_mtu_bytes").top(), "MTU"),
         ],
     )
 }

@@ -230,6 +230,12 @@ fn runs() -> Row {
                     &of("train_checkpoint_last_success_timestamp_seconds").max("run").age().top(),
                     "since the last checkpoint",
                 ),
+            Chart::table(
+                "Farthest from what is expected",
+                "Which signals leave their band? 1 is its edge.",
+                Unit::Short,
+            )
+            .runs(&alerter("train_anomaly_score").max("run, signal").top(), "score"),
             Chart::lines("MFU", "Which runs use their hardware badly? The twenty lowest.", Unit::Ratio)
                 .from_zero()
                 .show(

@@ -48,6 +48,7 @@ fn work() -> Row {
                 .show(each("gpu_tensor_active_ratio"), GPU),
             Chart::lines("Multiprocessors", "How much of the chip has something to do?", Unit::Ratio)
                 .from_zero()
+                .show(each("gpu_graphics_active_ratio"), "{{instance}} GPU {{index}} any of it")
                 .show(each("gpu_sm_active_ratio"), "{{instance}} GPU {{index}} active")
                 .show(each("gpu_sm_occupancy_ratio"), "{{instance}} GPU {{index}} occupied"),
             Chart::lines("Arithmetic units", "Which kind of arithmetic is it?", Unit::Ratio)
@@ -96,7 +97,8 @@ fn heat() -> Row {
             .show(gpu("gpu_energy_joules_total").rate().max("instance, gpu").named(), GPU),
             Chart::lines("Power at one moment", "How far do the peaks go?", Unit::Watts)
                 .from_zero()
-                .show(each("gpu_power_instant_watts"), GPU),
+                .show(each("gpu_power_instant_watts"), GPU)
+                .show(by("gpu_module_power_watts", "scope"), "{{instance}} GPU {{index}} {{scope}}"),
             Chart::lines("Temperature", "Is one GPU hotter than its neighbours?", Unit::Celsius)
                 .show(by("gpu_temperature_celsius", "sensor"), "{{instance}} GPU {{index}} {{sensor}}")
                 .show(
@@ -191,6 +193,13 @@ fn sick() -> Row {
                         .named_or_not("action"),
                     "{{instance}} GPU {{index}} {{gpu}} wants {{action}}",
                 )
+                .show(
+                    gpu("gpu_xid_recovery_action")
+                        .max("instance, gpu, action")
+                        .above(0.0)
+                        .named_or_not("action"),
+                    "{{instance}} GPU {{index}} {{gpu}} an XID wants {{action}}",
+                )
                 .show(each("gpu_row_remap_pending").above(0.0), "{{instance}} GPU {{index}} remap pending")
                 .show(each("gpu_row_remap_failed").above(0.0), "{{instance}} GPU {{index}} remap failed")
                 .show(
@@ -253,7 +262,8 @@ fn memory() -> Row {
                 by("gpu_row_remap_banks", "availability").above(0.0),
                 "{{instance}} GPU {{index}} banks, {{availability}}",
             )
-            .show(by("gpu_retired_pages", "cause"), "{{instance}} GPU {{index}} pages, {{cause}}"),
+            .show(by("gpu_retired_pages", "cause"), "{{instance}} GPU {{index}} pages, {{cause}}")
+            .show(by("gpu_bad_pages", "state"), "{{instance}} GPU {{index}} pages, {{state}}"),
         ],
     )
 }
@@ -274,14 +284,8 @@ fn pcie() -> Row {
         vec![
             Chart::lines("PCIe traffic", "How much goes over PCIe?", Unit::BytesPerSecond)
                 .from_zero()
-                .show(
-                    gpu("gpu_pcie_transmit_bytes_total").rate().max("instance, gpu").named(),
-                    "{{instance}} GPU {{index}} sent",
-                )
-                .show(
-                    gpu("gpu_pcie_receive_bytes_total").rate().max("instance, gpu").named(),
-                    "{{instance}} GPU {{index}} received",
-                ),
+                .show(each("gpu_pcie_transmit_bytes_per_second"), "{{instance}} GPU {{index}} sent")
+                .show(each("gpu_pcie_receive_bytes_per_second"), "{{instance}} GPU {{index}} received"),
             Chart::lines("PCIe errors", "Is a slot or a riser loose?", Unit::PerSecond).from_zero().show(
                 gpu("gpu_pcie_errors_total").rate().max("instance, gpu, kind").named(),
                 "{{instance}} GPU {{index}} {{kind}}",
@@ -388,6 +392,9 @@ fn identity() -> Row {
         vec![
             Chart::table("GPUs", "Which GPU is at which index and slot?", Unit::Count).width(24).facts(
                 gpu("gpu_info").max("instance, gpu, index, pci, name, serial, vbios, driver, cuda, minor"),
+            ),
+            Chart::table("Racks", "Where in its rack is which GPU?", Unit::Count).width(24).facts(
+                gpu("gpu_platform_info").max("instance, gpu, chassis, slot, tray, host, module, ib_guid"),
             ),
             Chart::table("Modes", "In which modes do they run?", Unit::Count)
                 .facts(gpu("gpu_mode_info").max("instance, gpu, compute_mode, gsp_firmware")),

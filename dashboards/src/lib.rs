@@ -6,6 +6,7 @@
 //! Prometheus; that they parse and name only metrics that exist is tested, not hoped.
 
 pub mod coverage;
+mod ethernet;
 mod fabric;
 mod fleet;
 mod gpu;

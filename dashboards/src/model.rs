@@ -269,6 +269,10 @@ pub enum Unit {
     Hertz,
     #[serde(rename = "watt")]
     Watts,
+    #[serde(rename = "amp")]
+    Amperes,
+    #[serde(rename = "volt")]
+    Volts,
     #[serde(rename = "celsius")]
     Celsius,
     #[serde(rename = "pps")]

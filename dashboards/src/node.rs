@@ -12,7 +12,7 @@ pub(crate) fn board() -> Board {
         description: "One training node: its GPUs, its links, its host, and what we see it through.",
         variables,
         annotations,
-        rows: vec![at_a_glance(), gpus(), links(), host(), memory(), pcie(), setup(), sight()],
+        rows: vec![at_a_glance(), gpus(), links(), host(), services(), memory(), pcie(), setup(), sight()],
     }
 }
 
@@ -246,6 +246,24 @@ fn host() -> Row {
     )
 }
 
+fn services() -> Row {
+    Row::folded(
+        "Do its services run?",
+        vec![
+            Chart::states("Services", "Which service has no process?")
+                .word(1.0, "runs", "green")
+                .word(0.0, "does not run", "red")
+                .show(of("service_active").min("instance, service"), "{{instance}} {{service}}"),
+            Chart::lines("Starts", "Which service was started anew?", Unit::Count).bars().from_zero().show(
+                of("service_starts_total").increase().max("instance, service"),
+                "{{instance}} {{service}}",
+            ),
+            Chart::table("Services that are to run", "Which services start with the node?", Unit::Count)
+                .facts(of("service_enabled").max("instance, service").equal(1.0)),
+        ],
+    )
+}
+
 fn memory() -> Row {
     let errors = |name, labels| of(name).increase_in("1h").max(labels);
     Row::folded(
@@ -255,6 +273,17 @@ fn memory() -> Row {
                 .from_zero()
                 .show(of_node("kernel_memory_available_bytes"), "{{instance}} available")
                 .show(of_node("kernel_memory_total_bytes"), "{{instance}} total"),
+            Chart::lines("Memory used up by", "How fast is the memory used up?", Unit::BytesPerSecond)
+                .width(6)
+                .show(of_node("kernel_memory_fill_bytes_per_second"), "{{instance}}"),
+            Chart::lines(
+                "Time until the memory is full",
+                "When does the kernel begin to kill?",
+                Unit::Seconds,
+            )
+            .width(6)
+            .log()
+            .show(of_node("kernel_memory_full_seconds"), "{{instance}}"),
             Chart::lines("Errors by controller", "Which memory controller has errors?", Unit::Count)
                 .from_zero()
                 .show(

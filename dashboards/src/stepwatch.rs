@@ -181,6 +181,20 @@ fn alerter_limits() -> Row {
                     "{{instance}} planned restarts",
                 )
                 .show(rate("stepwatch_alerter_run_changes_dropped_total"), "{{instance}} changes of runs"),
+            Chart::lines("Pictures", "How much is kept for pictures of runs?", Unit::Bytes)
+                .from_zero()
+                .show(each("stepwatch_alerter_series_bytes"), "{{instance}}"),
+            Chart::lines("Signals", "How many signals are kept, and how many are not shown?", Unit::Count)
+                .from_zero()
+                .show(each("stepwatch_alerter_series"), "{{instance}} kept")
+                .show(
+                    each("stepwatch_alerter_expectations_hidden"),
+                    "{{instance}} expectations beyond the limit",
+                )
+                .show(
+                    alerter("stepwatch_alerter_series_dropped_total").increase().max("instance, what"),
+                    "{{instance}} missing in pictures: {{what}}",
+                ),
             Chart::lines(
                 "Refused of exporters",
                 "Which exporter sends what is not its own?",
@@ -257,6 +271,16 @@ fn collectors() -> Row {
             Chart::lines("Collections", "How often is collected?", Unit::PerSecond).from_zero().show(
                 all_rate("stepwatch_exporter_collector_collections_total", "collector").top(),
                 "{{collector}}",
+            ),
+            Chart::lines(
+                "Series left out",
+                "Which collector has more series than it may publish?",
+                Unit::Count,
+            )
+            .from_zero()
+            .show(
+                all(&of("stepwatch_exporter_collector_series_left_out"), "collector").above(0.0).top(),
+                "{{cluster}} {{collector}}",
             ),
             Chart::table("Text files", "Which scripts have not written for longest?", Unit::Seconds).show(
                 of("stepwatch_exporter_textfile_mtime_timestamp_seconds").max("instance, file").age().top(),

@@ -12,7 +12,7 @@ pub(crate) fn board() -> Board {
         description: "Checkpoints of runs, and the file systems and drives of one node or a few.",
         variables: head::of_nodes,
         annotations,
-        rows: vec![checkpoints(), network_file_systems(), nfs(), lustre(), local(), drives()],
+        rows: vec![checkpoints(), network_file_systems(), nfs(), lustre(), local(), drives(), nvme_drives()],
     }
 }
 
@@ -168,12 +168,16 @@ fn lustre() -> Row {
                 .word(1.0, "healthy", "green")
                 .word(0.0, "unhealthy", "red")
                 .show(of("lustre_healthy").min("instance"), "{{instance}}"),
-            Chart::states("Connections", "Which target is not connected?")
-                .word(0.0, "not connected", "red")
-                .show(
-                    of("lustre_import_healthy").min("instance, target, kind").equal(0.0).top(),
-                    "{{instance}} {{target}}",
-                ),
+            Chart::table(
+                "Connections that are down",
+                "Which target is not connected, and in which state?",
+                Unit::Count,
+            )
+            .facts(of("lustre_import_down_info").max("instance, target, kind, state").top()),
+            Chart::lines("Connections", "In which state are the connections?", Unit::Count)
+                .from_zero()
+                .show(of("lustre_imports").max("instance, kind, state"), "{{instance}} {{kind}} {{state}}")
+                .show(of("lustre_imports_left_out").max("instance"), "{{instance}} left out"),
             Chart::lines("Lustre traffic", "How much do programs read and write?", Unit::BytesPerSecond)
                 .from_zero()
                 .show(rate("lustre_client_read_bytes_total"), "{{instance}} {{filesystem}} read")
@@ -181,10 +185,6 @@ fn lustre() -> Row {
             Chart::lines("Lustre calls", "What do programs do there?", Unit::PerSecond).from_zero().show(
                 of("lustre_client_operations_total").rate().max("instance, filesystem, operation").top(),
                 "{{instance}} {{filesystem}} {{operation}}",
-            ),
-            Chart::table("States of connections", "In which state are the connections?", Unit::Count).show(
-                of("lustre_import_info").max("instance, target, state").count("instance, state").top(),
-                "connections",
             ),
         ],
     )
@@ -224,14 +224,6 @@ fn drives() -> Row {
     Row::folded(
         "Are the drives well?",
         vec![
-            Chart::states("NVMe controllers", "Is a drive resetting or dead?")
-                .word(1.0, "live", "green")
-                .word(0.0, "not live", "red")
-                .show(of("disk_nvme_up").min("instance, controller"), "{{instance}} {{controller}}"),
-            Chart::lines("NVMe temperature", "Is a drive too warm?", Unit::Celsius).show(
-                of("disk_nvme_temperature_celsius").max("instance, controller"),
-                "{{instance}} {{controller}}",
-            ),
             Chart::states("Read-only drives", "Is a drive worn out?")
                 .word(1.0, "read-only", "red")
                 .word(0.0, "can be written", "green")
@@ -247,12 +239,78 @@ fn drives() -> Row {
             Chart::table("Drives", "Which drives are there?", Unit::Count)
                 .width(8)
                 .facts(of("disk_device_info").max("instance, device, model, rotational").top()),
-            Chart::table("NVMe drives", "Which NVMe drives are there, and in which state?", Unit::Count)
-                .width(8)
-                .facts(of("disk_nvme_info").max("instance, controller, model, firmware, pci, state").top()),
             Chart::table("Size of drives", "How large are they?", Unit::Bytes)
                 .width(8)
                 .show(device("disk_device_size_bytes").top(), "size"),
+        ],
+    )
+}
+
+fn nvme_drives() -> Row {
+    let nvme = |name| of(name).max("instance, controller");
+    let a_day = |name| of(name).increase_in("1d").max("instance, controller");
+    Row::folded(
+        "Are the NVMe drives well?",
+        vec![
+            Chart::states("NVMe controllers", "Is a drive resetting or dead?")
+                .word(1.0, "live", "green")
+                .word(0.0, "not live", "red")
+                .show(of("disk_nvme_up").min("instance, controller"), "{{instance}} {{controller}}"),
+            Chart::lines("NVMe temperature", "Is a drive too warm?", Unit::Celsius).show(
+                of("disk_nvme_temperature_celsius").max("instance, controller"),
+                "{{instance}} {{controller}}",
+            ),
+            Chart::lines(
+                "Wear",
+                "How much of its life and its spare memory has a drive used up?",
+                Unit::Ratio,
+            )
+            .from_zero()
+            .show(nvme("disk_nvme_endurance_used_ratio"), "{{instance}} {{controller}} life used")
+            .show(
+                nvme("disk_nvme_available_spare_ratio")
+                    .minus(&nvme("disk_nvme_available_spare_threshold_ratio")),
+                "{{instance}} {{controller}} spare above its limit",
+            ),
+            Chart::states("Warnings", "What does a drive itself warn of?").word(1.0, "yes", "red").show(
+                of("disk_nvme_critical_warning").max("instance, controller, warning").above(0.0),
+                "{{instance}} {{controller}} {{warning}}",
+            ),
+            Chart::lines("Errors of NVMe drives", "Which drive lost data, or power?", Unit::Count)
+                .bars()
+                .from_zero()
+                .show(a_day("disk_nvme_media_errors_total"), "{{instance}} {{controller}} media errors a day")
+                .show(
+                    a_day("disk_nvme_error_log_entries_total"),
+                    "{{instance}} {{controller}} entries of its log a day",
+                )
+                .show(
+                    a_day("disk_nvme_unsafe_shutdowns_total"),
+                    "{{instance}} {{controller}} unsafe shutdowns a day",
+                ),
+            Chart::lines(
+                "Traffic of NVMe drives",
+                "How much do drives read and write?",
+                Unit::BytesPerSecond,
+            )
+            .from_zero()
+            .show(
+                of("disk_nvme_read_bytes_total").rate().max("instance, controller"),
+                "{{instance}} {{controller}} read",
+            )
+            .show(
+                of("disk_nvme_written_bytes_total").rate().max("instance, controller"),
+                "{{instance}} {{controller}} written",
+            ),
+            Chart::table(
+                "Drives whose health cannot be read",
+                "Of which drive is the health unknown?",
+                Unit::Count,
+            )
+            .facts(nvme("disk_nvme_health_unreadable").above(0.0)),
+            Chart::table("NVMe drives", "Which NVMe drives are there, and in which state?", Unit::Count)
+                .width(8)
+                .facts(of("disk_nvme_info").max("instance, controller, model, firmware, pci, state").top()),
         ],
     )
 }

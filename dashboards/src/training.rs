@@ -3,7 +3,7 @@
 use crate::head::{self, RUN_PAGE, many, mark, one};
 use crate::layout::{Board, Chart, Row};
 use crate::model::{Annotation, Unit, Variable};
-use crate::series::{Expr, run};
+use crate::series::{Expr, Series, alerter, run};
 
 pub(crate) fn board() -> Board {
     Board {
@@ -62,6 +62,16 @@ fn of_run(name: &'static str) -> Expr {
     run(name).max("run")
 }
 
+/// A metric of the alerter about the chosen run.
+fn judged(name: &'static str) -> Series {
+    alerter(name).with(r#"run=~"$run""#)
+}
+
+/// What the alerter's detectors expect of a signal, and the band round it.
+fn expected(signal: &str) -> Expr {
+    judged("train_expected").with(&format!(r#"signal="{signal}""#)).max("run, bound")
+}
+
 fn of_ranks(name: &'static str) -> Expr {
     run(name).max("run, rank")
 }
@@ -101,13 +111,14 @@ fn health_now() -> [Chart; 6] {
     ]
 }
 
-fn health_curves() -> [Chart; 6] {
+fn health_curves() -> [Chart; 7] {
     let within_a_minute = |name| run(name).with(r#"window="1m""#).max("run");
     [
         Chart::lines("Loss", "Does it learn, and did it spike between two scrapes?", Unit::Short)
             .show(of_run("train_loss"), "loss")
             .show(within_a_minute("train_loss_max"), "largest within a minute")
-            .show(run("train_eval_loss").max("run, dataset"), "eval {{dataset}}"),
+            .show(run("train_eval_loss").max("run, dataset"), "eval {{dataset}}")
+            .show(expected("loss"), "{{bound}} by the detectors"),
         Chart::lines(
             "Gradient norm",
             "Are the gradients calm? A spike of loss announces itself here.",
@@ -115,7 +126,16 @@ fn health_curves() -> [Chart; 6] {
         )
         .log()
         .show(of_run("train_grad_norm"), "gradient norm")
-        .show(within_a_minute("train_grad_norm_max"), "largest within a minute"),
+        .show(within_a_minute("train_grad_norm_max"), "largest within a minute")
+        .show(expected("grad_norm"), "{{bound}} by the detectors"),
+        Chart::lines(
+            "Anomaly scores",
+            "Which signals leave the band that is expected? 1 is its edge.",
+            Unit::Short,
+        )
+        .from_zero()
+        .width(24)
+        .show(judged("train_anomaly_score").max("run, signal").top(), "{{signal}}"),
         Chart::lines("Learning rate", "Is the schedule where it should be?", Unit::Scientific)
             .width(6)
             .show(of_run("train_learning_rate"), "learning rate"),

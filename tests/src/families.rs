@@ -50,11 +50,25 @@ pub fn alerter() -> BTreeSet<String> {
         let calls =
             calls.filter_map(|c| c.strip_prefix("format!(\"{program}_").or_else(|| c.strip_prefix('"')));
         let names = calls.filter_map(|c| c.split('"').next()).filter(|name| !name.contains('{'));
+        found.extend(encoded(text));
         found.extend(
             names.map(|n| format!("stepwatch_alerter_{}", n.trim_start_matches("stepwatch_alerter_"))),
         );
     }
     found
+}
+
+/// What a collector of a registry encodes itself, which registers no names.
+fn encoded(text: &str) -> Vec<String> {
+    if !text.contains("encode_descriptor(") {
+        return Vec::new();
+    }
+    let words = text.split('"').skip(1).step_by(2);
+    let ours = |word: &&str| {
+        let name = word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        name && (word.starts_with("train_") || word.starts_with("stepwatch_alerter_"))
+    };
+    words.filter(ours).map(str::to_owned).collect()
 }
 
 /// The files below a directory of this repository whose names end so, but those of tests.

@@ -26,6 +26,7 @@ const VALUES: &[(&str, &[&str])] = &[
     ("run", &["a"]),
     ("sensor", &["gpu", "memory"]),
     ("severity", &["corrected", "uncorrected", "page", "ticket"]),
+    ("signal", &["loss", "grad_norm"]),
     ("window", &["1m"]),
 ];
 
@@ -52,6 +53,7 @@ const OF_ALERTER: &[(&str, &str, &[&str])] = &[
     ("discovery_failures", "counter", &["mechanism"]),
     ("engine_seconds", "histogram", &[]),
     ("events", "counter", &["kind"]),
+    ("expectations_hidden", "gauge", &[]),
     ("flawed_incidents", "gauge", &[]),
     ("heartbeats", "counter", &["result"]),
     ("http_connections", "gauge", &[]),
@@ -74,12 +76,17 @@ const OF_ALERTER: &[(&str, &str, &[&str])] = &[
     ("receiver_down", "gauge", &["receiver"]),
     ("requests_shed", "counter", &["pool", "reason"]),
     ("runs", "gauge", &[]),
+    ("series", "gauge", &[]),
+    ("series_bytes", "gauge", &[]),
+    ("series_dropped", "counter", &["what"]),
     ("silences", "gauge", &["state"]),
     ("slack_sockets", "gauge", &[]),
     ("source_refused", "counter", &["source", "reason"]),
     ("source_up", "gauge", &["source"]),
     ("sources", "gauge", &[]),
     ("template_failures", "counter", &["receiver"]),
+    ("train_anomaly_score", "gauge", &["run", "signal"]),
+    ("train_expected", "gauge", &["run", "signal", "bound"]),
 ];
 
 /// A family of the alerter by the name that it is registered with.
