@@ -22,6 +22,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::gpus::driver_version;
 use crate::link::Level;
 use crate::persisted_state;
@@ -55,6 +56,8 @@ const MEGA: f64 = 1e6;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
 }
 
@@ -66,7 +69,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(1) }
+        Self { enabled: true, metrics: Metrics::default(), interval: Period::secs(1) }
     }
 }
 

@@ -31,6 +31,7 @@ use stepwatch_wire::{Event, Kind, Value};
 use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::link::Level;
 use crate::origin::Origin;
 use crate::persisted_state;
@@ -61,6 +62,8 @@ const MAX_MESSAGE: usize = 240;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// The file that fabric manager, or the syslog daemon that it writes to, writes.
     pub log: PathBuf,
@@ -76,7 +79,12 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(5), log: "/var/log/fabricmanager.log".into() }
+        Self {
+            enabled: true,
+            metrics: Metrics::default(),
+            interval: Period::secs(5),
+            log: "/var/log/fabricmanager.log".into(),
+        }
     }
 }
 

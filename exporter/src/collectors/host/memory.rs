@@ -11,6 +11,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::fill::{Fill, Rate};
 use crate::link::Level;
 use crate::roots::{self, Roots};
@@ -46,6 +47,8 @@ const GIB: f64 = (1u64 << 30) as f64;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// Over which the rate is taken.
     pub window: Period,
@@ -63,6 +66,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(10),
             window: Period::secs(1800),
             horizon: Period::secs(1200),

@@ -22,6 +22,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::link::Level;
 use crate::persisted_state;
 use crate::roots::{self, Roots};
@@ -74,6 +75,8 @@ const KNOWN: &[(&str, &str)] = &[
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// Services of systemd, without `.service`.
     pub names: Vec<String>,
@@ -106,6 +109,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: true,
+            metrics: Metrics::default(),
             interval: Period::secs(15),
             names: KNOWN.iter().map(|(name, _)| (*name).to_owned()).collect(),
             expected: Vec::new(),

@@ -15,6 +15,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::link::Level;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
@@ -52,6 +53,8 @@ const MAX_LINKS: usize = 16;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     pub interval: Period,
     /// A link that is down is reported after this long.
     pub grace: Period,
@@ -65,7 +68,12 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(10), grace: Period::secs(30) }
+        Self {
+            enabled: true,
+            metrics: Metrics::default(),
+            interval: Period::secs(10),
+            grace: Period::secs(30),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::link::Level;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
@@ -77,6 +78,8 @@ const LOOKS: u32 = 2;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     /// How often modules are asked, each by some commands to the firmware of its adapter.
     pub interval: Period,
 }
@@ -89,7 +92,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(60) }
+        Self { enabled: true, metrics: Metrics::default(), interval: Period::secs(60) }
     }
 }
 

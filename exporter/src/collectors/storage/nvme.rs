@@ -16,6 +16,7 @@ use crate::clock::unix_now;
 use crate::collector::{CollectError, Collector, Context, Mistakes, Rhythm, Support};
 use crate::condition::Conditions;
 use crate::family::Family;
+use crate::family_filter::Metrics;
 use crate::link::Level;
 use crate::roots::{self, Roots};
 use crate::samples::Samples;
@@ -121,6 +122,8 @@ const WARNINGS: [(u8, &str, bool, &str); 5] = [
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub enabled: bool,
+    /// Which families are on the page.
+    pub metrics: Metrics,
     /// How often drives are asked, each by one command.
     pub interval: Period,
 }
@@ -133,7 +136,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, interval: Period::secs(300) }
+        Self { enabled: true, metrics: Metrics::default(), interval: Period::secs(300) }
     }
 }
 
