@@ -57,7 +57,7 @@ impl Node {
         let paths = [("--path.sysfs", "sys"), ("--path.procfs", "proc"), ("--path.kmsg", "kmsg")];
         let args = paths.iter().flat_map(|(option, name)| [(*option).into(), dir.path().join(name).into()]);
         let machine = Machine { args: args.collect(), env: Vec::new() };
-        let config = "collectors: {kernel: {interval: 20ms}}\n";
+        let config = "collectors: {kernel: {interval: 20ms, metrics: {include: [gpu_xid_errors_total]}}}\n";
         let exporter = Exporter::start_on(machine, &dir.path().join("exporter"), "", config).await.unwrap();
         Self { exporter, log, dir }
     }
