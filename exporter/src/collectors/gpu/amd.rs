@@ -126,9 +126,10 @@ impl AmdgpuReader {
             let lost = !here.contains(uuid.as_str());
             out.set(&gpu::LOST, &[uuid], lost);
             conditions.report(cx, NodeCondition::GpuLost, uuid, lost, || {
-                let text = match lost {
-                    true => format!("GPU {pci} is gone: the driver has it no more"),
-                    false => format!("GPU {pci} is there again"),
+                let text = if lost {
+                    format!("GPU {pci} is gone: the driver has it no more")
+                } else {
+                    format!("GPU {pci} is there again")
                 };
                 event(uuid, pci, Level::Error, text)
             });
@@ -171,9 +172,10 @@ impl Collector for AmdgpuReader {
             }
             let pending = pages.is_some_and(|[_, pending, _]| pending > 0);
             self.conditions.report(cx, NodeCondition::RowRemapPending, &gpu.uuid, pending, || {
-                let text = match pending {
-                    true => format!("bad pages of GPU {} are taken out of use with its next reset", gpu.pci),
-                    false => format!("no bad page of GPU {} waits for a reset", gpu.pci),
+                let text = if pending {
+                    format!("bad pages of GPU {} are taken out of use with its next reset", gpu.pci)
+                } else {
+                    format!("no bad page of GPU {} waits for a reset", gpu.pci)
                 };
                 event(&gpu.uuid, &gpu.pci, Level::Warn, text)
             });

@@ -14,6 +14,7 @@
 //! start.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -394,16 +395,16 @@ fn event(line: &Line<'_>, times: u64) -> Option<Event> {
     let (level, phrase) = line.message.report()?;
     let mut text = phrase.to_owned();
     if let Some(code) = line.code {
-        text += &format!(" (SXID {code})");
+        let _ = write!(text, " (SXID {code})");
     }
     if let Some(pci) = &line.pci {
-        text += &format!(", of NVSwitch {pci}");
+        let _ = write!(text, ", of NVSwitch {pci}");
     }
     if let Some(port) = line.port {
-        text += &format!(", port {port}");
+        let _ = write!(text, ", port {port}");
     }
     if times > 1 {
-        text += &format!("; {times} times");
+        let _ = write!(text, "; {times} times");
     }
     let mut event = Event {
         // The clock of a container may be in another time zone than the log.

@@ -141,10 +141,10 @@ fn is(count: usize) -> &'static str {
 impl Collector for BondsReader {
     fn probe(&mut self, cx: &Context<'_>) -> Result<Support, CollectError> {
         let bonds: Vec<String> = bonds(cx.roots).into_iter().map(|bond| bond.name).collect();
-        Ok(match bonds.is_empty() {
-            true => Support::Unsupported("no interface is a bond".into()),
-            false => Support::Supported(bonds.join(", ")),
-        })
+        if bonds.is_empty() {
+            return Ok(Support::Unsupported("no interface is a bond".into()));
+        }
+        Ok(Support::Supported(bonds.join(", ")))
     }
 
     fn collect(&mut self, cx: &Context<'_>, out: &mut Samples) -> Result<(), CollectError> {

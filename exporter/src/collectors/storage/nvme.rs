@@ -225,9 +225,10 @@ impl NvmeReader {
             let level =
                 if held.iter().any(|(_, _, serious, _)| *serious) { Level::Error } else { Level::Warn };
             let said: Vec<&str> = held.iter().map(|(.., text)| *text).collect();
-            let text = match said.is_empty() {
-                true => format!("the drive {name} warns of nothing any more"),
-                false => format!("the drive {name} warns: {}", said.join("; ")),
+            let text = if said.is_empty() {
+                format!("the drive {name} warns of nothing any more")
+            } else {
+                format!("the drive {name} warns: {}", said.join("; "))
             };
             let mut event = Event {
                 ts: Some(unix_now()),

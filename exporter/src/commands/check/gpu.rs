@@ -199,10 +199,9 @@ fn recovery(node: &Node<'_>) -> Findings {
             .device(gpu)
             .action(recovery_action::by_name(row.label("action")).advice);
     }
-    found.or_ok(|| match node.rows(&gpu::RECOVERY).next() {
-        Some(_) => "no GPU asks for anything".into(),
-        None => "the driver does not say what it wants done to a GPU".into(),
-    })
+    let is_told = node.rows(&gpu::RECOVERY).next().is_some();
+    let untold = "the driver does not say what it wants done to a GPU";
+    found.or_ok(|| if is_told { "no GPU asks for anything" } else { untold }.into())
 }
 
 fn is_of_amd(node: &Node<'_>, uuid: &str) -> bool {
@@ -275,10 +274,9 @@ fn throttle(node: &Node<'_>) -> Findings {
         let finding = if *hardware && !asked { found.unhealthy(text) } else { found.warning(text) };
         finding.device(gpu).action("look at its cooling, power supply and cables");
     }
-    found.or_ok(|| match node.rows(&gpu::THROTTLE).next() {
-        Some(_) => "no GPU is slowed down".into(),
-        None => "the driver does not say what holds clocks down".into(),
-    })
+    let is_told = node.rows(&gpu::THROTTLE).next().is_some();
+    let untold = "the driver does not say what holds clocks down";
+    found.or_ok(|| if is_told { "no GPU is slowed down" } else { untold }.into())
 }
 
 /// A link that is down on all of the GPUs may lead nowhere, or be missing on all: that many were
