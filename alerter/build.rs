@@ -1,12 +1,13 @@
 //! Lists the runbooks of `docs/runbooks/`, so that the program has each of them inside.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
     let manifest = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
     let folder = manifest.join("../docs/runbooks");
-    println!("cargo::rerun-if-changed={}", folder.display());
+    writeln!(io::stdout(), "cargo::rerun-if-changed={}", folder.display())?;
     let mut pages = fs::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     pages.sort();
     let mut list = String::from("&[\n");

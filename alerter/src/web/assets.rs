@@ -9,8 +9,10 @@ use std::sync::LazyLock;
 
 use axum::body::Bytes;
 use axum::extract::Path;
-use axum::http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -74,19 +76,17 @@ pub(super) async fn serve(Path((hash, name)): Path<(String, String)>, headers: H
     let Some(asset) = SERVED.iter().find(|asset| asset.name == name && asset.hash == hash) else {
         return (StatusCode::NOT_FOUND, "there is no such file\n").into_response();
     };
-    let mut given: Vec<(HeaderName, HeaderValue)> = vec![
-        (CONTENT_TYPE, HeaderValue::from_static(asset.content_type)),
-        (CACHE_CONTROL, HeaderValue::from_static(FOREVER)),
-        (VARY, HeaderValue::from_static("accept-encoding")),
-    ];
-    let body = if takes_gzip(&headers) {
-        given.push((CONTENT_ENCODING, HeaderValue::from_static("gzip")));
-        asset.gzip.clone()
-    } else {
-        asset.plain.clone()
-    };
-    let mut response = body.into_response();
-    response.headers_mut().extend(given);
+    let gzip = takes_gzip(&headers);
+    let mut response = if gzip { asset.gzip.clone() } else { asset.plain.clone() }.into_response();
+    let given = response.headers_mut();
+    // In place of the type that a body of bytes has by itself.
+    given.insert(CONTENT_TYPE, HeaderValue::from_static(asset.content_type));
+    given.insert(CACHE_CONTROL, HeaderValue::from_static(FOREVER));
+    given.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    given.insert(VARY, HeaderValue::from_static("accept-encoding"));
+    if gzip {
+        given.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
     response
 }
 
@@ -143,6 +143,8 @@ mod tests {
             assert_eq!(response.status(), 200);
             assert_eq!(response.headers().get(CONTENT_ENCODING).is_some(), gzip, "{accept}");
             assert_eq!(response.headers()[CACHE_CONTROL], FOREVER);
+            let types: Vec<_> = response.headers().get_all(CONTENT_TYPE).iter().collect();
+            assert_eq!(types, [CSS], "one, and not that of any bytes");
         }
         let wrong = serve(Path(("0".repeat(16), "style.css".into())), HeaderMap::new()).await;
         assert_eq!(wrong.status(), 404, "another version");

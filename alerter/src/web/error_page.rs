@@ -4,7 +4,7 @@ use askama::Template;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_LENGTH, WWW_AUTHENTICATE};
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 
@@ -46,7 +46,8 @@ fn error_page(response: Response, reason: &str) -> Response {
     let status = response.status();
     let mut dressed = super::page(status, &ErrorPage { status, reason });
     for (name, value) in response.headers() {
-        if name != CONTENT_TYPE && name != CONTENT_LENGTH {
+        let ours = dressed.headers().contains_key(name) && name != WWW_AUTHENTICATE;
+        if !ours && name != CONTENT_LENGTH {
             dressed.headers_mut().append(name, value.clone());
         }
     }

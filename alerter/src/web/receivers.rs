@@ -113,7 +113,7 @@ impl ReceiverRow {
             kind,
             delivered: delivered.map(|at| ago(now, stepwatch_model::Ts(at.as_millisecond()))),
             waiting: state.waiting,
-            oldest: state.oldest.map(|at| ago(now, at)),
+            oldest: state.oldest.map(|at| (now - at).to_string()),
             failed: state.failed,
             error: state.error.map(|(at, error)| (ago(now, at), error)),
         }

@@ -21,7 +21,7 @@
 
   function showAge(reason) {
     const state = document.getElementById("age");
-    if (!state) return;
+    if (!state || document.getElementById("live")?.dataset.renews !== "yes") return;
     const stale = Date.now() - renewed > STALE_MS;
     state.className = stale ? "stale" : "live";
     state.textContent = stale ? `stale since ${clock(renewed)}` : busy() ? `paused at ${clock(renewed)}` : "live";
