@@ -306,7 +306,8 @@ impl Runtime {
             // What a person resolved was over then.
             record.resolved_at = record.resolved_at.or(Some(now));
             (record.state, record.next_at) = (State::Resolved, None);
-            let unknown = End { how: Ended::Stale, by: None, silent_since: None, reopens_at: None };
+            let unknown =
+                End { how: Ended::Stale, by: None, silent_since: None, reopens_at: None, verdict: None };
             record.end.get_or_insert(unknown).reopens_at = None;
             self.open.insert(record.id.clone());
             self.pending.effects.extend([Effect::Timeline(entry), Effect::Incident(Box::new(record))]);

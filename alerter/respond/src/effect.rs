@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::external::{Firing, PostedAlert};
-use crate::incident::IncidentRecord;
+use crate::incident::{IncidentRecord, Verdict};
 use crate::message::{Message, Reason};
 use crate::silence::{Plan, Silence};
 use stepwatch_model::{Severity, Span, Ts};
@@ -16,6 +16,8 @@ pub enum Input<'a> {
     Ack { incident: &'a str, by: &'a str },
     /// A person closed the incident.
     Resolve { incident: &'a str, by: &'a str },
+    /// The same, by a person who says what it was.
+    ResolveAs { incident: &'a str, by: &'a str, verdict: Verdict },
     /// A person asks for the next level to be notified now, also of an acknowledged incident.
     Escalate { incident: &'a str, by: &'a str },
     /// Whoever took the incident does not have it any more: escalation goes on where it stopped.

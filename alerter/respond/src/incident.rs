@@ -61,6 +61,18 @@ pub enum Ended {
     Replaced,
 }
 
+/// What an incident was, in the words of the person who resolved it. The text forms are a contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Something was wrong, and it was worth a message.
+    Real,
+    /// It was as the message said, and not worth one.
+    Noise,
+    /// It was not as the message said.
+    False,
+}
+
 /// The end of an incident.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
@@ -74,6 +86,9 @@ pub struct End {
     /// A person resolved it and it still fires: when it comes back, unless it is over by then.
     #[serde(default)]
     pub reopens_at: Option<Ts>,
+    /// What the person says that it was.
+    #[serde(default)]
+    pub verdict: Option<Verdict>,
 }
 
 /// What an incident was called when it was acknowledged, and how much has come to it that is not
@@ -167,9 +182,30 @@ pub struct IncidentRecord {
     pub asked_anew_at: Option<Ts>,
 }
 
+impl Verdict {
+    pub const ALL: [Self; 3] = [Self::Real, Self::Noise, Self::False];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Real => "real",
+            Self::Noise => "noise",
+            Self::False => "false",
+        }
+    }
+
+    /// In words that follow `resolved by alice`.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Real => " as real",
+            Self::Noise => " as noise",
+            Self::False => " as a false alarm",
+        }
+    }
+}
+
 impl End {
     pub(crate) fn of(how: Ended) -> Self {
-        Self { how, by: None, silent_since: None, reopens_at: None }
+        Self { how, by: None, silent_since: None, reopens_at: None, verdict: None }
     }
 
     pub(crate) fn stale(since: Ts) -> Self {
@@ -179,7 +215,9 @@ impl End {
     /// In words that follow `resolved`: `by alice`, `: its sender said so`.
     pub fn words(&self) -> String {
         match (self.how, &self.by, self.silent_since) {
-            (Ended::Person, Some(by), _) => format!(" by {by}"),
+            (Ended::Person, Some(by), _) => {
+                format!(" by {by}{}", self.verdict.map(Verdict::words).unwrap_or_default())
+            }
             (Ended::Sender, ..) => ": its sender said that it is over".into(),
             (Ended::Stale, _, Some(at)) => format!(" as stale: nothing has been heard of it since {at}"),
             (Ended::Stale, ..) => " as stale".into(),

@@ -95,7 +95,10 @@ impl Responder {
         match input {
             Input::Ack { incident, by } => self.manager.ack(&mut Tx::new(now, out), incident, by),
             Input::Resolve { incident, by } => {
-                self.manager.resolve_by_hand(&mut Tx::new(now, out), incident, by)
+                self.manager.resolve_by_hand(&mut Tx::new(now, out), incident, by, None)
+            }
+            Input::ResolveAs { incident, by, verdict } => {
+                self.manager.resolve_by_hand(&mut Tx::new(now, out), incident, by, Some(verdict))
             }
             Input::Escalate { incident, by } => self.manager.escalate(&mut Tx::new(now, out), incident, by),
             Input::Unack { incident, by } => self.manager.unack(&mut Tx::new(now, out), incident, by),

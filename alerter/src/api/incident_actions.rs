@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
-use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
+use stepwatch_respond::incident::{IncidentRecord, State as IncidentState, Verdict};
 use stepwatch_wire::words;
 use utoipa::ToSchema;
 
@@ -19,7 +19,7 @@ use super::doc::errors::{BadRequest, Broken, Conflict, NotFound, NotJson, TooLar
 use super::doc::{examples, schema};
 use super::error::ApiError;
 use super::extract::{Named, Sent};
-use super::view::{By, IncidentView};
+use super::view::{By, IncidentView, Resolution};
 use crate::runtime::{Answer, Command, IncidentAction};
 
 /// Characters of a note, and of a person's name.
@@ -101,7 +101,7 @@ pub(super) async fn unack(
     operation_id = "resolveIncident",
     tag = "incidents",
     params(("id" = String, Path, description = "Its id, or any unique beginning of it")),
-    request_body = By,
+    request_body = Resolution,
     responses(
         (status = 200, description = "As it is now", body = IncidentView),
         BadRequest, NotFound, TooLarge, NotJson, Broken
@@ -111,9 +111,9 @@ pub(super) async fn resolve(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Named(id): Named,
-    Sent(body): Sent<By>,
+    Sent(Resolution { by, verdict }): Sent<Resolution>,
 ) -> Result<Json<IncidentView>> {
-    Ok(Json(api.answer(&caller, &id, Said::new(IncidentAction::Resolve, body.by)?).await?))
+    Ok(Json(api.answer(&caller, &id, Said::resolution(verdict, by)?).await?))
 }
 
 /// Notifies the next level of an incident's policy now. Durable when it is answered.
@@ -179,6 +179,12 @@ impl Said {
     }
 
     /// # Errors
+    /// The name of the person is missing or too long.
+    pub(crate) fn resolution(verdict: Option<Verdict>, by: String) -> Result<Self> {
+        Self::new(verdict.map_or(IncidentAction::Resolve, IncidentAction::ResolveAs), by)
+    }
+
+    /// # Errors
     /// The note is not one line of text, or the name of the person is missing or too long.
     pub(crate) fn note(note: &str, by: String) -> Result<Self> {
         let by = signature(by)?;
@@ -195,7 +201,7 @@ impl Said {
     fn settled(&self, record: &IncidentRecord) -> Option<Result<()>> {
         let done = match self.action {
             IncidentAction::Unack => record.state == IncidentState::Open,
-            IncidentAction::Resolve => record.state == IncidentState::Resolved,
+            IncidentAction::Resolve | IncidentAction::ResolveAs(_) => record.state == IncidentState::Resolved,
             IncidentAction::Ack
             | IncidentAction::Escalate
             | IncidentAction::Reopen

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Cause, Kind, Plan, Severity, Suspect};
 use stepwatch_respond::effect::{Action, Path, TimelineEntry};
-use stepwatch_respond::incident::{End, Ended, Hidden, IncidentRecord, Quiet, State};
+use stepwatch_respond::incident::{End, Ended, Hidden, IncidentRecord, Quiet, State, Verdict};
 use stepwatch_respond::matcher::Labels;
 use stepwatch_respond::message::{Link, Reason};
 use stepwatch_wire::num;
@@ -93,6 +93,10 @@ pub struct IncidentView {
     /// The person who resolved it.
     #[serde(default)]
     pub resolved_by: Option<String>,
+    /// What that person says that it was: real, noise (true, and not worth a message), or false.
+    #[serde(default)]
+    #[schema(value_type = Option<schema::Verdict>)]
+    pub resolved_as: Option<Verdict>,
     /// If it is stale: the time of the last data about it.
     #[serde(default)]
     pub silent_since: Option<When>,
@@ -332,7 +336,20 @@ pub struct ErrorBody {
     pub error: String,
 }
 
-/// The person who acknowledges or resolves.
+/// The person who resolves, and what it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(examples(examples::resolution))]
+pub struct Resolution {
+    #[schema(value_type = schema::Person)]
+    pub by: String,
+    /// Real, noise (true, and not worth a message), or false. Kept with the incident.
+    #[serde(default, rename = "as", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Verdict>)]
+    pub verdict: Option<Verdict>,
+}
+
+/// The person who acknowledges.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(examples(examples::by))]
@@ -388,7 +405,8 @@ impl IncidentView {
     /// How it ended, in words that follow `resolved`.
     pub fn how_it_ended(&self) -> String {
         let (by, silent_since) = (self.resolved_by.clone(), self.silent_since.map(|at| at.0));
-        let end = self.ended.map(|how| End { how, by, silent_since, reopens_at: None });
+        let verdict = self.resolved_as;
+        let end = self.ended.map(|how| End { how, by, silent_since, reopens_at: None, verdict });
         end.map(|end| end.words()).unwrap_or_default()
     }
 }
@@ -399,6 +417,7 @@ impl From<IncidentRecord> for IncidentView {
         Self {
             ended: end.map(|end| end.how),
             resolved_by: end.and_then(|end| end.by.clone()),
+            resolved_as: end.and_then(|end| end.verdict),
             silent_since: end.and_then(|end| end.silent_since).map(When),
             reopens_at: r.reopens_at().map(When),
             title: r.title(),

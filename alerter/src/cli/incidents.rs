@@ -7,13 +7,13 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use stepwatch_model::time::{Span, Ts};
 use stepwatch_model::{Kind, Severity};
-use stepwatch_respond::incident::{Hidden, State};
+use stepwatch_respond::incident::{Hidden, State, Verdict};
 
 use super::CliError;
 use super::client::ClientArgs;
 use super::table::{Table, plain};
 use crate::api::incident_actions::Note;
-use crate::api::view::{By, IncidentDetail, IncidentList, IncidentView, PostmortemView, When};
+use crate::api::view::{IncidentDetail, IncidentList, IncidentView, PostmortemView, Resolution, When};
 use crate::clock::wall;
 
 #[derive(Debug, Subcommand)]
@@ -25,7 +25,7 @@ pub(super) enum IncidentsCommand {
     /// Take an incident: its escalation stops
     Ack(AnswerArgs),
     /// Close an incident by hand
-    Resolve(AnswerArgs),
+    Resolve(ResolveArgs),
     /// Notify the next level now
     Escalate(AnswerArgs),
     /// Give an incident back: its escalation begins again
@@ -40,6 +40,20 @@ pub(super) enum IncidentsCommand {
 pub(super) enum Format {
     Table,
     Json,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ResolveArgs {
+    #[command(flatten)]
+    answer: AnswerArgs,
+    /// What it was: real, noise (true, and not worth a message) or false; kept with the incident
+    #[arg(long = "as", value_name = "WHAT", value_parser = verdict)]
+    verdict: Option<Verdict>,
+}
+
+fn verdict(text: &str) -> Result<Verdict, String> {
+    let found = Verdict::ALL.into_iter().find(|verdict| verdict.as_str() == text);
+    found.ok_or_else(|| "expected real, noise or false".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -128,10 +142,12 @@ pub(super) async fn run(command: IncidentsCommand, out: &mut dyn Write) -> Resul
                 Format::Table => Ok(facts(&detail, wall(), out)?),
             }
         }
-        IncidentsCommand::Ack(args) => answer(args, "ack", "acknowledged", out).await,
-        IncidentsCommand::Resolve(args) => answer(args, "resolve", "resolved", out).await,
-        IncidentsCommand::Escalate(args) => answer(args, "escalate", "escalated", out).await,
-        IncidentsCommand::Unack(args) => answer(args, "unack", "given back", out).await,
+        IncidentsCommand::Ack(args) => answer(args, None, "ack", "acknowledged", out).await,
+        IncidentsCommand::Resolve(ResolveArgs { answer: args, verdict }) => {
+            answer(args, verdict, "resolve", "resolved", out).await
+        }
+        IncidentsCommand::Escalate(args) => answer(args, None, "escalate", "escalated", out).await,
+        IncidentsCommand::Unack(args) => answer(args, None, "unack", "given back", out).await,
         IncidentsCommand::Note(args) => note(args, out).await,
         IncidentsCommand::Postmortem(args) => postmortem(args, out).await,
     }
@@ -180,10 +196,16 @@ async fn list(args: ListArgs, out: &mut dyn Write) -> Result<(), CliError> {
     }
 }
 
-async fn answer(args: AnswerArgs, verb: &str, done: &str, out: &mut dyn Write) -> Result<(), CliError> {
+async fn answer(
+    args: AnswerArgs,
+    verdict: Option<Verdict>,
+    verb: &str,
+    done: &str,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
     let client = args.client.client()?;
     let me = args.by.unwrap_or_else(|| whoami(|name| std::env::var(name).ok()));
-    let by = By { by: me.clone() };
+    let by = Resolution { by: me.clone(), verdict };
     let incident: IncidentView = client.post(&["incidents", &args.incident, verb], &by).await?;
     if args.format == Format::Json {
         return json(out, &incident);
@@ -196,7 +218,8 @@ async fn answer(args: AnswerArgs, verb: &str, done: &str, out: &mut dyn Write) -
         _ => ("", me, String::new()),
     };
     let (id, summary) = (&incident.id, plain(&incident.summary));
-    writeln!(out, "{id} {already}{done} by {}{when}: {summary}", plain(&who))?;
+    let as_what = verdict.map(Verdict::words).unwrap_or_default();
+    writeln!(out, "{id} {already}{done} by {}{as_what}{when}: {summary}", plain(&who))?;
     if let Some(at) = incident.reopens_at {
         writeln!(
             out,

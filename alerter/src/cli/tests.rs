@@ -59,6 +59,7 @@ fn incident() -> IncidentView {
         quiet: None,
         ended: None,
         resolved_by: None,
+        resolved_as: None,
         silent_since: None,
         reopens_at: None,
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use stepwatch_respond::effect::{Effect, Input, Notification};
 use stepwatch_respond::external::PostedAlert;
+use stepwatch_respond::incident::Verdict;
 use stepwatch_respond::message::Message;
 use tokio::sync::oneshot;
 
@@ -20,6 +21,8 @@ pub enum IncidentAction {
     Ack,
     Unack,
     Resolve,
+    /// The same, and what it was.
+    ResolveAs(Verdict),
     Escalate,
     /// Of what a person resolved and still fires.
     Reopen,
@@ -40,7 +43,7 @@ impl IncidentAction {
         match self {
             Self::Ack => "ack",
             Self::Unack => "unack",
-            Self::Resolve => "resolve",
+            Self::Resolve | Self::ResolveAs(_) => "resolve",
             Self::Escalate => "escalate",
             Self::Reopen => "reopen",
             Self::Note(_) => "note",
@@ -52,6 +55,7 @@ impl IncidentAction {
             Self::Ack => Input::Ack { incident, by },
             Self::Unack => Input::Unack { incident, by },
             Self::Resolve => Input::Resolve { incident, by },
+            Self::ResolveAs(verdict) => Input::ResolveAs { incident, by, verdict: *verdict },
             Self::Escalate => Input::Escalate { incident, by },
             Self::Reopen => Input::Reopen { incident, by },
             Self::Note(what) => Input::Note { incident, by, what },

@@ -1,3 +1,4 @@
+mod lists;
 mod refusal;
 
 use std::path::Path;
@@ -224,6 +225,7 @@ async fn filters_and_prefixes() {
         by: Some("ann".into()),
         silent_since: None,
         reopens_at: Some(Ts(1_795_228_000_000)),
+        verdict: None,
     });
     let not_over = Filter { unresolved: true, and_firing: true, ..Filter::default() };
     for reopens in [true, false] {

@@ -10,7 +10,7 @@ use axum::response::Response;
 use stepwatch_model::time::Ts;
 use stepwatch_model::{Evidence, Kind, Signal, SignalUnit};
 use stepwatch_respond::effect::TimelineEntry;
-use stepwatch_respond::incident::{IncidentRecord, State as IncidentState};
+use stepwatch_respond::incident::{IncidentRecord, State as IncidentState, Verdict};
 use stepwatch_respond::message::Message;
 
 use super::form::{Fields, remember, see};
@@ -149,7 +149,7 @@ pub(super) async fn act(
             "ack" => Said::new(IncidentAction::Ack, by),
             "unack" => Said::new(IncidentAction::Unack, by),
             "escalate" => Said::new(IncidentAction::Escalate, by),
-            "resolve" => Said::new(IncidentAction::Resolve, by),
+            "resolve" => Said::resolution(verdict(fields.get("as"))?, by),
             "notes" => Said::note(fields.get("note"), by),
             _ => Err(ApiError::not_found(format!("an incident has no button {action:?}"))),
         }?;
@@ -159,6 +159,16 @@ pub(super) async fn act(
         Ok(incident) => Ok(remember(see(&format!("/incidents/{}", incident.id)), &caller, &fields)),
         Err(why) => render(&api, &caller, &headers, &id, Some(why)).await,
     }
+}
+
+/// What a person who resolves says that it was; nothing is said by an empty field.
+fn verdict(text: &str) -> Result<Option<Verdict>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let found = Verdict::ALL.into_iter().find(|verdict| verdict.as_str() == text);
+    let unknown = || ApiError::bad_request(format!("as: must be real, noise or false, got {text:?}"));
+    found.map(Some).ok_or_else(unknown)
 }
 
 async fn render(

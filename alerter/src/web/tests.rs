@@ -157,7 +157,7 @@ async fn every_button_does_what_it_says_and_shows_the_new_state() {
         ("escalate", &[("by", "ann")], "NOBODY has it"),
         ("ack", &[("by", "ann")], "<b>ann</b> has it"),
         ("unack", &[("by", "ann")], "NOBODY has it"),
-        ("resolve", &[], "resolved by hand, still firing"),
+        ("resolve", &[("as", "noise")], "by web as noise."),
     ] {
         let seen = browser.post(&format!("{page}/{action}"), fields).await;
         assert_eq!((seen.status, seen.to.as_deref()), (303, Some(page.as_str())), "{action}: {}", seen.html);
@@ -165,7 +165,9 @@ async fn every_button_does_what_it_says_and_shows_the_new_state() {
         assert!(seen.has(shows), "{action}: {}", seen.html);
     }
     let detail = app.json(&format!("/api/v1{page}")).await;
-    assert_eq!((detail["state"].as_str(), detail["resolved_by"].as_str()), (Some("resolved"), Some("web")));
+    let end = ["state", "resolved_by", "resolved_as"].map(|key| detail[key].as_str().unwrap_or_default());
+    assert_eq!(end, ["resolved", "web", "noise"]);
+    assert_eq!(browser.post(&format!("{page}/resolve"), &[("as", "x")]).await.status, 400);
 
     // What cannot be done is said above the incident, with the status of the API.
     for (action, fields, status, part) in [

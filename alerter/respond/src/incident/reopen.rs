@@ -3,7 +3,7 @@
 use super::manager::Manager;
 use super::open::Incident;
 use super::report::Report;
-use super::{End, Ended};
+use super::{End, Ended, Verdict};
 use crate::effect::Effect;
 use crate::effect::Tx;
 use crate::effect::{by_actor, timeline};
@@ -31,7 +31,7 @@ impl Incident {
 }
 
 impl Manager {
-    pub(crate) fn resolve_by_hand(&mut self, tx: &mut Tx<'_>, id: &str, by: &str) {
+    pub(crate) fn resolve_by_hand(&mut self, tx: &mut Tx<'_>, id: &str, by: &str, verdict: Option<Verdict>) {
         let now = tx.now;
         let Some(i) = self.open.get(id) else { return };
         // A storm has no trouble of its own; what is in it is acknowledged, and goes on as that.
@@ -45,8 +45,9 @@ impl Manager {
         });
         // Whoever closes a storm wants no more notifications of what is in it.
         self.ack_members(tx, id, by);
-        let end = End { by: Some(by.to_owned()), reopens_at, ..End::of(Ended::Person) };
-        let gone = self.resolve(tx, id, end, &format!("resolved by {by}{back}"));
+        let end = End { by: Some(by.to_owned()), reopens_at, verdict, ..End::of(Ended::Person) };
+        let as_what = verdict.map(Verdict::words).unwrap_or_default();
+        let gone = self.resolve(tx, id, end, &format!("resolved by {by}{as_what}{back}"));
         for ((subject, kind), severity) in raised {
             self.correlator.flap_history_mut().close(now, &subject, kind, severity);
         }

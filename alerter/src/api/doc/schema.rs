@@ -65,6 +65,8 @@ words! {
     /// measurements, stale because nothing was received, ended with its run, or replaced by
     /// another.
     Ended = incident::Ended { Person Sender Clear Stale RunEnded Replaced }
+    /// What a person who resolved an incident says that it was.
+    Verdict = incident::Verdict { Real Noise False }
     /// Why an open incident notifies nobody: a silence, an incident that explains it, or an
     /// incident that stands for many.
     Hidden = incident::Hidden { Silenced Inhibited RolledUp }
