@@ -72,8 +72,8 @@ async fn a_chart_has_every_step_what_was_expected_and_what_happened() {
 async fn a_chart_that_is_known_is_not_sent_again() {
     let app = TestApp::start().await;
     app.exporter.say(&steps(1, "llama", 0, 0..20)).await;
-    until(&app, "signal=loss", 19).await;
-    let url = format!("{}/api/v1/runs/llama/series?signal=loss", app.url);
+    until(&app, "signal=grad_norm", 19).await;
+    let url = format!("{}/api/v1/runs/llama/series?signal=grad_norm", app.url);
     let ask = async |tag: &str| {
         let request = reqwest::Client::new().get(&url).header("if-none-match", tag);
         let response = request.send().await.unwrap();
@@ -85,7 +85,7 @@ async fn a_chart_that_is_known_is_not_sent_again() {
     assert_eq!(ask(&tag).await, (304, tag.clone(), 0));
     assert_eq!(ask(&format!("\"other\", W/{tag}")).await.0, 304);
     app.exporter.say(&steps(21, "llama", 0, 20..21)).await;
-    until(&app, "signal=loss", 20).await;
+    until(&app, "signal=grad_norm", 20).await;
     let (status, next, _) = ask(&tag).await;
     assert!(status == 200 && next != tag);
 }
