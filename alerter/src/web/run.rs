@@ -197,6 +197,9 @@ fn plots(api: &Api, name: &str) -> Vec<Plot> {
 }
 
 fn label(signal: &str) -> String {
+    if signal == metric::LR {
+        return "Learning rate".to_owned();
+    }
     Signal::find(signal).map_or_else(|| signal.replace('_', " "), |signal| signal.label.to_owned())
 }
 

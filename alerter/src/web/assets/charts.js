@@ -57,7 +57,7 @@
   function marks(figure) {
     const tone = (severity) => colour(severity === "page" ? "--bad" : severity === "ticket" ? "--warn" : "--info");
     return {
-      drawAxes: (u) => {
+      drawAxes: [(u) => {
         const { view, time } = figure.shown;
         const { ctx } = u;
         ctx.save();
@@ -71,8 +71,8 @@
           ctx.fillRect(left, u.bbox.top, right - left, u.bbox.height);
         }
         ctx.restore();
-      },
-      draw: (u) => {
+      }],
+      draw: [(u) => {
         const { view, time } = figure.shown;
         const { ctx } = u;
         const ratio = devicePixelRatio || 1;
@@ -98,7 +98,7 @@
           ctx.fillRect(x - ratio, u.bbox.top, 2 * ratio, 7 * ratio);
         });
         ctx.restore();
-      },
+      }],
     };
   }
 
@@ -122,7 +122,8 @@
     return {
       width,
       height: matchMedia("(max-width: 46rem)").matches ? 160 : 190,
-      cursor: { sync: { key: sync.key }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => whole() } },
+      // A drag is one plot's alone: each would zoom otherwise.
+      cursor: { sync: { key: sync.key, filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => whole() } },
       legend: { live: true },
       scales: { x: { time }, y: log ? { distr: 3 } : {} },
       axes: [{ ...axis }, { ...axis, size: 64, values: (_, ticks) => ticks.map((v) => (v === null ? "" : text(v))) }],
