@@ -3,9 +3,16 @@
 //!
 //! Panels are drawn below each other over one axis of steps, the signal in question on top; marks
 //! go through all of them. Colours are attributes, which any renderer supports and a style sheet
-//! may override by class; there is no script, no style attribute and no font to load. Which signals
-//! and marks are drawn, and what they mean, is decided in [`crate::backtest`].
+//! may override by class; there is no script, no style attribute and no font to load.
+//!
+//! [`incident`] decides what is drawn of an incident, [`png`] makes pixels of it.
 
+pub mod curve;
+pub mod incident;
+mod line;
+mod look;
+mod marks;
+pub mod png;
 pub mod scale;
 pub mod scatter;
 mod svg;
@@ -13,12 +20,18 @@ mod svg;
 mod tests;
 pub mod track;
 
+use std::borrow::Cow;
+
+pub use look::{Look, Size, Theme, Tone};
 pub use svg::svg;
 
+use curve::BandPoint;
 use track::Point;
 
 #[derive(Debug, Clone)]
 pub struct Chart<'a> {
+    /// What a picture that stands alone says above the panels.
+    pub heading: Option<Heading>,
     pub title: String,
     /// The picture as text, for readers who cannot see it.
     pub description: String,
@@ -27,14 +40,26 @@ pub struct Chart<'a> {
     pub panels: Vec<Panel<'a>>,
     pub marks: Vec<Mark>,
     pub spans: Vec<Span>,
+    /// Suspects beside what was expected of them.
+    pub bars: Vec<Bar>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heading {
+    /// A few words, in the colour of `tone`.
+    pub tag: String,
+    pub tone: Tone,
+    pub sentence: String,
 }
 
 #[derive(Debug, Clone)]
 pub struct Panel<'a> {
     pub label: String,
-    pub points: &'a [Point],
+    pub points: Cow<'a, [Point]>,
     /// Lowest and highest of what is usual.
     pub usual: Option<(f64, f64)>,
+    /// The same, where it is known step by step; drawn instead.
+    pub band: Cow<'a, [BandPoint]>,
     pub expected: Option<Expected>,
     /// Higher than the others.
     pub leads: bool,
@@ -65,34 +90,12 @@ pub struct Span {
     pub tone: Tone,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tone {
-    Onset,
-    Info,
-    Ticket,
-    Page,
-    Over,
-}
-
-impl Tone {
-    pub(crate) fn class(self) -> &'static str {
-        match self {
-            Self::Onset => "onset",
-            Self::Info => "info",
-            Self::Ticket => "ticket",
-            Self::Page => "page",
-            Self::Over => "over",
-        }
-    }
-
-    /// On white, each at least 4.5 : 1.
-    fn colour(self) -> &'static str {
-        match self {
-            Self::Onset => "#6a3fb5",
-            Self::Info => "#55636e",
-            Self::Ticket => "#9a5b00",
-            Self::Page => "#c62828",
-            Self::Over => "#2a7531",
-        }
-    }
+/// A value of one suspect against what was expected of it, both positive.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bar {
+    pub label: String,
+    /// The value in words.
+    pub text: String,
+    pub value: f64,
+    pub expected: f64,
 }

@@ -15,7 +15,7 @@ use super::report::Counts;
 use super::signals::{SILENCE, Signals};
 use super::story::Story;
 use super::{Replayed, picture, words};
-use crate::chart;
+use crate::chart::{self, Look};
 use crate::markup::escape;
 
 const STYLE: &str = include_str!("assets/report.css");
@@ -243,7 +243,7 @@ fn adds(fact: &Fact) -> bool {
 }
 
 fn figure(out: &mut String, chart: &chart::Chart<'_>, legend: &str) {
-    let _ = writeln!(out, "<figure>{}", chart::svg(chart));
+    let _ = writeln!(out, "<figure>{}", chart::svg(chart, Look::default()));
     if !legend.is_empty() {
         let _ = write!(out, "<figcaption>{legend}</figcaption>");
     }

@@ -2,12 +2,12 @@
 
 use stepwatch_model::Severity;
 use stepwatch_respond::incident::IncidentRecord;
-use stepwatch_respond::message::number;
 
 use super::replay::Replay;
 use super::signals::Signals;
+use crate::chart::incident::{chart, panel, tone};
 use crate::chart::track::Point;
-use crate::chart::{Chart, Expected, Mark, Panel, Span, Tone};
+use crate::chart::{Chart, Expected, Mark, Panel, Span};
 
 /// Panels of one chart.
 const MAX_PANELS: usize = 5;
@@ -23,14 +23,6 @@ const USUAL_AT_LEAST: usize = 20;
 /// Share of them that lies below the band, and above it.
 const TAIL: f64 = 0.05;
 
-pub(super) fn tone(severity: Severity) -> Tone {
-    match severity {
-        Severity::Info => Tone::Info,
-        Severity::Ticket => Tone::Ticket,
-        Severity::Page => Tone::Page,
-    }
-}
-
 /// The whole run, with a flag for every incident; `link` says where one leads.
 pub(super) fn overview<'a>(
     name: &str,
@@ -40,7 +32,7 @@ pub(super) fn overview<'a>(
 ) -> Option<Chart<'a>> {
     let mut panels: Vec<Panel<'_>> = signals.beside().take(MAX_OVERVIEW).map(|(n, p)| panel(n, p)).collect();
     panels.first_mut()?.leads = true;
-    let all = panels.iter().flat_map(|p| p.points);
+    let all = panels.iter().flat_map(|p| p.points.iter());
     let steps = (all.clone().map(|p| p.from).min()?, all.map(|p| p.to).max()?);
     let mut marks = Vec::new();
     let mut spans = Vec::new();
@@ -57,7 +49,8 @@ pub(super) fn overview<'a>(
         count(Severity::Page),
         count(Severity::Ticket)
     );
-    Some(Chart { title: format!("All of {name}"), description, steps, panels, marks, spans })
+    let title = format!("All of {name}");
+    Some(Chart { heading: None, title, description, steps, panels, marks, spans, bars: Vec::new() })
 }
 
 /// One incident: its signal on top, the others aligned beneath; `None` if the file has no signal to
@@ -77,64 +70,12 @@ pub(super) fn incident<'a>(r: &'a IncidentRecord, signals: &'a Signals) -> Optio
         let seen = signals.for_signal(&r.signal).is_some() && r.expected.is_finite();
         first.expected = seen.then_some(Expected { value: r.expected, from: r.start_step });
     }
-    let end = r.end_step.filter(|end| *end <= steps.1);
-    let description = description(lead.0, steps, r);
-    let spans = vec![Span {
-        from: r.start_step,
-        to: end.unwrap_or(if shown { r.end_step.unwrap_or(steps.1) } else { steps.1 }),
-        tone: tone(r.severity),
-    }];
-    let title = format!("{} at step {}", r.kind.title(), r.detected_step);
-    Some(Chart { title, description, steps, panels, marks: marks(r, end), spans })
-}
-
-/// The picture in words.
-fn description(lead: &str, steps: (i64, i64), r: &IncidentRecord) -> String {
-    let expected =
-        if r.expected.is_finite() { format!(", expected {}", number(r.expected)) } else { String::new() };
-    format!(
-        "{lead} from step {} to {}; {} was {}{expected}. Onset at step {}, {} at step {}, {}.",
-        steps.0,
-        steps.1,
-        r.signal,
-        number(r.value),
-        r.start_step,
-        r.severity.as_str(),
-        r.detected_step,
-        r.end_step.map_or("still open at the end".to_owned(), |end| format!("over at step {end}")),
-    )
-}
-
-/// Words of one step share a line.
-fn marks(r: &IncidentRecord, end: Option<i64>) -> Vec<Mark> {
-    let mut moments = vec![(r.start_step, "onset".to_owned(), Tone::Onset)];
-    let first = match r.severity {
-        Severity::Page if r.opened_step != r.detected_step => (r.opened_step, "ticket", Tone::Ticket),
-        severity => (r.opened_step, severity.as_str(), tone(severity)),
-    };
-    moments.push((first.0, first.1.to_owned(), first.2));
-    if r.detected_step != r.opened_step {
-        moments.push((r.detected_step, r.severity.as_str().to_owned(), tone(r.severity)));
+    // The page around it has the sentence and the suspects.
+    let mut chart = Chart { heading: None, bars: Vec::new(), ..chart(r, panels, steps, r.end_step) };
+    if let Some(span) = chart.spans.first_mut().filter(|_| shown) {
+        span.to = r.end_step.unwrap_or(steps.1);
     }
-    moments.extend(end.map(|end| (end, "over".to_owned(), Tone::Over)));
-    let mut marks: Vec<Mark> = Vec::new();
-    for (step, word, tone) in moments {
-        match marks.iter_mut().find(|m| m.step == step) {
-            Some(mark) => {
-                mark.label = format!("{}, {word}", mark.label);
-                mark.tone = tone;
-            }
-            None => marks.push(Mark { step, label: word, tone, href: None }),
-        }
-    }
-    for mark in &mut marks {
-        mark.label = format!("{} {}", mark.label, mark.step);
-    }
-    marks
-}
-
-fn panel<'a>(name: &str, points: &'a [Point]) -> Panel<'a> {
-    Panel { label: name.to_owned(), points, usual: None, expected: None, leads: false }
+    Some(chart)
 }
 
 fn within(p: &Point, steps: (i64, i64)) -> bool {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use stepwatch_wire::names::metric;
 use stepwatch_wire::{Event, Kind};
 
+pub(super) use crate::chart::incident::SILENCE;
 use crate::chart::track::{Point, Track};
 
 /// Signals that are kept of one file.
@@ -28,8 +29,6 @@ const BESIDE: &[&str] = &[
     "data",
 ];
 const EVAL_LOSS: &str = "eval loss";
-/// The signal of an incident that is seen in the want of steps.
-pub(super) const SILENCE: &str = "step";
 
 #[derive(Debug, Default)]
 pub(super) struct Signals {

@@ -2,7 +2,7 @@
 
 use core::fmt::Write as _;
 
-use super::Tone;
+use super::look::{Theme, Tone};
 use super::scale::Scale;
 use crate::markup::escape;
 
@@ -46,11 +46,15 @@ pub enum DotKind {
 impl DotKind {
     fn look(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Other => ("info", Tone::Info.colour(), "tried"),
-            Self::Best => ("over", Tone::Over.colour(), "best"),
-            Self::Now => ("onset", Tone::Onset.colour(), "as it is set now"),
+            Self::Other => ("info", colour(Tone::Info), "tried"),
+            Self::Best => ("over", colour(Tone::Over), "best"),
+            Self::Now => ("onset", colour(Tone::Onset), "as it is set now"),
         }
     }
+}
+
+fn colour(tone: Tone) -> &'static str {
+    Theme::Light.ink().word(tone)
 }
 
 pub fn scatter(s: &Scatter) -> String {

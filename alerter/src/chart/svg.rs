@@ -1,339 +1,395 @@
-//! The drawing itself.
+//! The drawing itself: the page, its heading, panels and axes.
 
 use core::fmt::Write as _;
 
+use super::line;
+use super::look::{Ink, Look, Measures, width_of};
+use super::marks::Rows;
 use super::scale::Scale;
 use super::track::{Column, columns};
-use super::{Chart, Mark, Panel, Tone};
+use super::{Bar, Chart, Heading, Panel};
 use crate::markup::escape;
 
-const WIDTH: f64 = 960.0;
-/// Room for the numbers of the value axis, and beyond the last step.
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 14.0;
-const INNER: f64 = WIDTH - LEFT - RIGHT;
-const LEAD_HEIGHT: f64 = 200.0;
-const OTHER_HEIGHT: f64 = 72.0;
-/// Above a panel, for its name.
-const NAME_HEIGHT: f64 = 20.0;
-const AXIS_HEIGHT: f64 = 34.0;
-/// Rows of captions of marks, and the height of one.
-const MARK_ROWS: usize = 4;
-const MARK_HEIGHT: f64 = 15.0;
-/// Width of a character, about: there is no font to ask.
-const CHARACTER: f64 = 6.3;
 /// Two points a cell are as fine as a line of 1.5 can show.
 const CELL: f64 = 2.0;
-/// With fewer columns each gets a dot.
-const DOTS_UP_TO: usize = 90;
-/// Height of the strip that shows values which are not numbers.
-const STRIP: f64 = 7.0;
+/// How far a band may widen the scale on either side, as a share of what the values span.
+const BAND_WIDENS: f64 = 0.5;
+/// Suspects that are drawn.
+const MAX_BARS: usize = 3;
+/// Characters of a label beside a bar.
+const BAR_LABEL_MAX: usize = 40;
 
-const LINE: &str = "#1f66c1";
-const SOFT: &str = "#5b6570";
-const GRID: &str = "#d9dde2";
-const BAND: &str = "#1f66c1";
+/// One drawing under way.
+pub(super) struct Canvas<'a> {
+    pub(super) chart: &'a Chart<'a>,
+    pub(super) m: &'static Measures,
+    pub(super) ink: &'static Ink,
+    pub(super) out: String,
+}
 
 /// The chart as one `<svg>` element, which is a document of its own too.
-pub fn svg(chart: &Chart<'_>) -> String {
-    let rows = Rows::arrange(chart);
-    let top = 6.0 + MARK_HEIGHT * rows.used as f64;
-    let heights = chart.panels.iter().map(|p| NAME_HEIGHT + height(p));
-    let bottom = top + heights.sum::<f64>();
-    let mut out = String::with_capacity(16 * 1024);
-    let total = bottom + AXIS_HEIGHT;
-    let _ = write!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 {WIDTH} {total}\" width=\"{WIDTH}\" height=\"{total}\" \
-         role=\"img\" aria-label=\"{}\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n<title>{}</title>\n<desc>{}</desc>\n",
-        escape(&chart.title),
-        escape(&chart.title),
-        escape(&chart.description),
-    );
-    spans(&mut out, chart, top, bottom);
-    let mut y = top;
-    for panel in &chart.panels {
-        draw_panel(&mut out, chart, panel, y + NAME_HEIGHT);
-        y += NAME_HEIGHT + height(panel);
+pub fn svg(chart: &Chart<'_>, look: Look) -> String {
+    let (m, ink) = (look.size.measures(), look.theme.ink());
+    let mut canvas = Canvas { chart, m, ink, out: String::with_capacity(16 * 1024) };
+    canvas.draw();
+    canvas.out
+}
+
+impl Canvas<'_> {
+    fn draw(&mut self) {
+        let (m, chart) = (self.m, self.chart);
+        let rows = Rows::arrange(self);
+        let headed = chart.heading.as_ref().map_or(0.0, |heading| heading_height(m, heading));
+        let top = m.top + headed + m.mark_height() * rows.used as f64;
+        let panels = || chart.panels.iter().take(m.panels);
+        let fixed = m.height.map(|all| all - top - m.axis_height() - m.name_height());
+        let height = |p: &Panel<'_>| match fixed {
+            Some(height) => height.max(1.0),
+            None if p.leads => m.lead_height,
+            None => m.other_height,
+        };
+        let bottom = top + panels().map(|p| m.name_height() + height(p)).sum::<f64>();
+        let positive = |bar: &&Bar| {
+            (f64::MIN_POSITIVE..f64::MAX).contains(&bar.value)
+                && (f64::MIN_POSITIVE..f64::MAX).contains(&bar.expected)
+        };
+        let bars: Vec<&Bar> =
+            chart.bars.iter().filter(positive).take(if m.bars { MAX_BARS } else { 0 }).collect();
+        let total = bottom + m.axis_height() + bars_height(m, bars.len());
+        self.open(total);
+        if let Some(heading) = &chart.heading {
+            self.heading(heading);
+        }
+        self.spans(top, bottom);
+        let mut y = top;
+        for panel in panels() {
+            self.panel(panel, y + m.name_height(), height(panel));
+            y += m.name_height() + height(panel);
+        }
+        self.steps_axis(bottom);
+        self.marks(&rows, m.top + headed, bottom);
+        self.bars(&bars, bottom + m.axis_height());
+        self.out.push_str("</svg>\n");
     }
-    steps_axis(&mut out, chart, bottom);
-    for (mark, place) in chart.marks.iter().zip(&rows.places) {
-        mark_line(&mut out, chart, mark, place, bottom);
+
+    fn open(&mut self, total: f64) {
+        let (m, ink, chart) = (self.m, self.ink, self.chart);
+        let width = m.width;
+        let _ = write!(
+            self.out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 {width} {total}\" width=\"{width}\" height=\"{total}\" \
+             role=\"img\" aria-label=\"{0}\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"{2}\">\n<title>{0}</title>\n<desc>{1}</desc>\n\
+             <rect class=\"paper\" width=\"{width}\" height=\"{total}\" fill=\"{3}\"/>\n",
+            escape(&chart.title),
+            escape(&chart.description),
+            m.text,
+            ink.paper,
+        );
     }
-    // Captions are above all lines.
-    for (mark, place) in chart.marks.iter().zip(&rows.places) {
-        mark_word(&mut out, chart, mark, place);
+
+    /// A tag in the colour of the severity, and the sentence of the incident below.
+    fn heading(&mut self, heading: &Heading) {
+        let (m, ink) = (self.m, self.ink);
+        let room = m.width - 2.0 * m.right;
+        let mut y = m.top + m.text;
+        let tag = cut(&heading.tag, room, m.text);
+        self.text("word", m.right, y, ink.word(heading.tone), &tag, "start", true);
+        for line in wrapped(&heading.sentence, room, m.text, m.title_lines) {
+            y += 1.25 * m.text;
+            self.text("name", m.right, y, ink.text, &line, "start", false);
+        }
     }
-    out.push_str("</svg>\n");
+
+    /// Text at a place, cleaned; `bold` of a name.
+    #[expect(clippy::too_many_arguments, reason = "attributes of one element")]
+    pub(super) fn text(
+        &mut self,
+        class: &str,
+        x: f64,
+        y: f64,
+        fill: &str,
+        text: &str,
+        anchor: &str,
+        bold: bool,
+    ) {
+        let size = if class == "tick" { self.m.small } else { self.m.text };
+        let weight = if bold { " font-weight=\"600\"" } else { "" };
+        let _ = writeln!(
+            self.out,
+            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\"{weight} fill=\"{fill}\">{}</text>",
+            escape(text),
+        );
+    }
+
+    /// The distance of a step from the left edge of the picture.
+    pub(super) fn x_of(&self, step: i64) -> f64 {
+        let (from, to) = (self.chart.steps.0 as f64, self.chart.steps.1 as f64);
+        self.m.left + ((step as f64 - from) / (to - from).max(1.0)).clamp(0.0, 1.0) * self.m.inner()
+    }
+
+    fn spans(&mut self, top: f64, bottom: f64) {
+        let steps = self.chart.steps;
+        for span in self.chart.spans.iter().filter(|s| s.to >= steps.0 && s.from <= steps.1) {
+            let (from, to) = (self.x_of(span.from), self.x_of(span.to));
+            let _ = writeln!(
+                self.out,
+                "<rect class=\"span {}\" x=\"{from:.1}\" y=\"{top}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\" fill-opacity=\"0.09\"/>",
+                span.tone.class(),
+                (to - from).max(1.5),
+                bottom - top,
+                self.ink.mark(span.tone),
+            );
+        }
+    }
+
+    fn panel(&mut self, panel: &Panel<'_>, top: f64, height: f64) {
+        let (m, ink) = (self.m, self.ink);
+        let inner = m.inner();
+        let drawn = columns(&panel.points, self.chart.steps, inner, CELL.max(m.line));
+        let scale = scale_of(panel, &drawn);
+        let y_of = |v: f64| top + (1.0 - scale.at(v)) * height;
+        let log = if scale.is_log() { " (logarithmic)" } else { "" };
+        let name = format!("{}{log}", panel.label);
+        self.text("name", m.left, top - 0.35 * m.text, ink.soft, &name, "start", true);
+        // Without a number there is nothing to measure by.
+        let empty = !drawn.iter().any(|c| c.low <= c.high);
+        let about = if panel.leads { m.ticks.0 } else { m.ticks.1 };
+        for (v, text) in if empty { Vec::new() } else { scale.ticks(about) } {
+            let y = y_of(v);
+            let right = m.left + inner;
+            let _ = writeln!(
+                self.out,
+                "<line class=\"grid\" x1=\"{}\" x2=\"{right:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"{}\"/>",
+                m.left, ink.grid
+            );
+            self.text("tick", m.left - 7.0, y + 0.36 * m.small, ink.soft, &text, "end", false);
+        }
+        self.band(panel, &y_of);
+        let _ = writeln!(
+            self.out,
+            "<rect class=\"frame\" x=\"{}\" y=\"{top}\" width=\"{inner}\" height=\"{height:.1}\" fill=\"none\" stroke=\"{}\"/>",
+            m.left, ink.grid
+        );
+        line::draw(self, &drawn, &y_of);
+        line::strip(self, &drawn, top);
+        if empty {
+            let words = if drawn.is_empty() { "nothing was reported here" } else { "no finite value" };
+            let (x, y) = (m.left + inner / 2.0, top + height / 2.0 + 0.36 * m.small);
+            self.text("tick", x, y, ink.soft, words, "middle", false);
+        }
+        if let Some(expected) = panel.expected.filter(|e| e.value.is_finite()) {
+            let (from, y) = (self.x_of(expected.from), y_of(expected.value));
+            let _ = writeln!(
+                self.out,
+                "<line class=\"expected\" x1=\"{from:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"{}\" stroke-width=\"{}\" \
+                 stroke-dasharray=\"{} {}\"/>",
+                m.left + inner,
+                ink.expected,
+                m.line,
+                3.4 * m.line,
+                2.6 * m.line,
+            );
+        }
+    }
+
+    /// What shades and dashes mean, if the picture stands alone.
+    fn key(&self) -> &'static str {
+        let panels = || self.chart.panels.iter().take(self.m.panels);
+        let band = panels().any(|p| p.usual.is_some() || !p.band.is_empty());
+        let expected = panels().any(|p| p.expected.is_some_and(|e| e.value.is_finite()));
+        match (band, expected) {
+            _ if self.chart.heading.is_none() => "",
+            (true, true) => "shaded: usual, dashed: expected",
+            (true, false) => "shaded: usual",
+            (false, true) => "dashed: expected",
+            (false, false) => "",
+        }
+    }
+
+    /// What was usual: step by step where that is known, else over the whole width.
+    fn band(&mut self, panel: &Panel<'_>, y_of: &dyn Fn(f64) -> f64) {
+        let (m, ink) = (self.m, self.ink);
+        let steps = self.chart.steps;
+        let shown = || panel.band.iter().filter(|b| (steps.0..=steps.1).contains(&b.step));
+        if shown().nth(1).is_some() {
+            let mut path = String::new();
+            for (i, b) in shown().enumerate() {
+                let command = if i == 0 { 'M' } else { 'L' };
+                let _ = write!(path, "{command}{:.1},{:.1}", self.x_of(b.step), y_of(b.high));
+            }
+            for b in panel.band.iter().rev().filter(|b| (steps.0..=steps.1).contains(&b.step)) {
+                let _ = write!(path, "L{:.1},{:.1}", self.x_of(b.step), y_of(b.low));
+            }
+            let _ = writeln!(
+                self.out,
+                "<path class=\"usual\" d=\"{path}Z\" fill=\"{}\" fill-opacity=\"0.16\"/>",
+                ink.line
+            );
+        } else if let Some((low, high)) = panel.usual {
+            let (top, bottom) = (y_of(high), y_of(low));
+            let _ = writeln!(
+                self.out,
+                "<rect class=\"usual\" x=\"{}\" y=\"{top:.1}\" width=\"{}\" height=\"{:.1}\" fill=\"{}\" fill-opacity=\"0.14\"/>",
+                m.left,
+                m.inner(),
+                (bottom - top).max(1.0),
+                ink.line
+            );
+        }
+    }
+
+    fn steps_axis(&mut self, y: f64) {
+        let (m, ink, steps) = (self.m, self.ink, self.chart.steps);
+        let ticks = Scale::steps(steps.0 as f64, steps.1 as f64).ticks(m.ticks.2);
+        let under = y + 5.0 + m.small;
+        for (step, _) in ticks.iter().filter(|(step, _)| step.fract() == 0.0) {
+            let x = self.x_of(*step as i64);
+            let _ = writeln!(
+                self.out,
+                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y:.1}\" y2=\"{:.1}\" stroke=\"{}\"/>",
+                y + 4.0,
+                ink.soft
+            );
+            let text = (*step as i64).to_string();
+            // A number at an edge would be cut off.
+            let half = width_of(&text, m.small, false) / 2.0;
+            let x = x.min(m.width - half - 2.0);
+            self.text("tick", x, under, ink.soft, &text, "middle", false);
+        }
+        let right = m.left + m.inner();
+        let last = under + m.small + 3.0;
+        self.text("tick", right, last, ink.soft, "step", "end", false);
+        let key = self.key();
+        if !key.is_empty() {
+            self.text("tick", m.left, last, ink.soft, key, "start", false);
+        }
+    }
+
+    /// Suspects, each with a bar as long as its value, and a stroke at what was expected of it.
+    fn bars(&mut self, bars: &[&Bar], top: f64) {
+        let (m, ink) = (self.m, self.ink);
+        if bars.is_empty() {
+            return;
+        }
+        let mut y = top + m.name_height();
+        self.text(
+            "name",
+            m.left,
+            y - 0.35 * m.text,
+            ink.soft,
+            "Suspects beside what was expected of them",
+            "start",
+            true,
+        );
+        let most = bars.iter().map(|b| b.value.max(b.expected)).fold(f64::MIN_POSITIVE, f64::max);
+        let (label, words) = (0.30 * m.inner(), 0.16 * m.inner());
+        let room = m.inner() - label - words;
+        for bar in bars {
+            let at = |v: f64| m.left + label + (v / most).clamp(0.0, 1.0) * room;
+            let baseline = y + m.text;
+            let name: String = bar.label.chars().take(BAR_LABEL_MAX).collect();
+            let name = cut(&name, label - 8.0, m.text);
+            self.text("tick", m.left, baseline, ink.text, &name, "start", false);
+            let (zero, value, expected) = (at(0.0), at(bar.value), at(bar.expected));
+            let _ = writeln!(
+                self.out,
+                "<rect class=\"dot\" x=\"{zero:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{}\" fill=\"{}\"/>\
+                 <line class=\"expected\" x1=\"{expected:.1}\" x2=\"{expected:.1}\" y1=\"{y:.1}\" y2=\"{:.1}\" stroke=\"{}\" stroke-width=\"2\"/>",
+                y + 2.0,
+                (value - zero).max(1.0),
+                m.text,
+                ink.line,
+                y + m.text + 4.0,
+                ink.expected,
+            );
+            self.text("tick", value.max(expected) + 8.0, baseline, ink.text, &bar.text, "start", false);
+            y += m.text + 10.0;
+        }
+    }
+}
+
+fn heading_height(m: &Measures, heading: &Heading) -> f64 {
+    let lines = wrapped(&heading.sentence, m.width - 2.0 * m.right, m.text, m.title_lines).len();
+    m.text * (1.0 + 1.25 * lines as f64) + 0.5 * m.text
+}
+
+fn bars_height(m: &Measures, bars: usize) -> f64 {
+    if bars == 0 { 0.0 } else { m.name_height() + bars as f64 * (m.text + 10.0) + 6.0 }
+}
+
+/// Everything that is drawn, and what was expected; a band only as far as the signal stays
+/// readable beside it.
+fn scale_of(panel: &Panel<'_>, drawn: &[Column]) -> Scale {
+    let values: Vec<f64> =
+        drawn.iter().flat_map(|c| [c.low, c.high]).chain(panel.expected.map(|e| e.value)).collect();
+    let finite = || values.iter().copied().filter(|v| v.is_finite());
+    let (low, high) = (finite().fold(f64::INFINITY, f64::min), finite().fold(f64::NEG_INFINITY, f64::max));
+    let room = BAND_WIDENS * (high - low);
+    let band =
+        panel.band.iter().flat_map(|b| [b.low, b.high]).filter(|v| (low - room..=high + room).contains(v));
+    Scale::over(finite().chain(band))
+}
+
+/// As much of a line as fits, with a sign where it was cut.
+fn cut(text: &str, room: f64, size: f64) -> String {
+    if width_of(text, size, false) <= room {
+        return text.to_owned();
+    }
+    let mut out = String::new();
+    for c in text.chars() {
+        out.push(c);
+        if width_of(&out, size, false) + size > room {
+            break;
+        }
+    }
+    format!("{}…", out.trim_end())
+}
+
+/// A sentence in so many lines at most; what does not fit is cut off with a sign.
+fn wrapped(sentence: &str, room: f64, size: f64, lines: usize) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    let mut words = sentence.split_whitespace().peekable();
+    while let Some(first) = words.next() {
+        let mut line = first.to_owned();
+        if out.len() + 1 == lines {
+            words.by_ref().for_each(|word| line = format!("{line} {word}"));
+        }
+        while let Some(word) = words.next_if(|word| width_of(&format!("{line} {word}"), size, false) <= room)
+        {
+            line = format!("{line} {word}");
+        }
+        out.push(cut(&line, room, size));
+        if out.len() == lines {
+            break;
+        }
+    }
     out
 }
 
-fn height(panel: &Panel<'_>) -> f64 {
-    if panel.leads { LEAD_HEIGHT } else { OTHER_HEIGHT }
-}
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
 
-/// The distance of a step from the left edge of the picture.
-fn x_of(chart: &Chart<'_>, step: i64) -> f64 {
-    let (from, to) = (chart.steps.0 as f64, chart.steps.1 as f64);
-    LEFT + ((step as f64 - from) / (to - from).max(1.0)).clamp(0.0, 1.0) * INNER
-}
+    use super::*;
 
-fn spans(out: &mut String, chart: &Chart<'_>, top: f64, bottom: f64) {
-    for span in chart.spans.iter().filter(|s| s.to >= chart.steps.0 && s.from <= chart.steps.1) {
-        let (from, to) = (x_of(chart, span.from), x_of(chart, span.to));
-        let _ = writeln!(
-            out,
-            "<rect class=\"span {}\" x=\"{from:.1}\" y=\"{top}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\" fill-opacity=\"0.09\"/>",
-            span.tone.class(),
-            (to - from).max(1.5),
-            bottom - top,
-            span.tone.colour(),
-        );
+    #[test]
+    fn a_sentence_is_wrapped_at_words_and_cut_at_the_end() {
+        let text = "the loss rose from 2.31 to 9.7 within two steps and has not come back for forty steps since then";
+        let lines = wrapped(text, 400.0, 20.0, 2);
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("the loss rose") && !lines[0].ends_with('…'), "{lines:?}");
+        assert!(lines[1].ends_with('…'), "{lines:?}");
+        assert!(lines.iter().all(|line| width_of(line, 20.0, false) <= 400.0), "{lines:?}");
+        assert_eq!(wrapped("short", 400.0, 20.0, 2), ["short"]);
+        assert_eq!(wrapped("", 400.0, 20.0, 2), [""; 0]);
     }
-}
 
-fn draw_panel(out: &mut String, chart: &Chart<'_>, panel: &Panel<'_>, top: f64) {
-    let height = height(panel);
-    let drawn = columns(panel.points, chart.steps, INNER, CELL);
-    let scale = scale_of(panel, &drawn);
-    let y_of = |v: f64| top + (1.0 - scale.at(v)) * height;
-    let log = if scale.is_log() { " (logarithmic)" } else { "" };
-    let _ = writeln!(
-        out,
-        "<text class=\"name\" x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"600\" fill=\"{SOFT}\">{}{log}</text>",
-        top - 6.0,
-        escape(&panel.label),
-    );
-    // Without a number there is nothing to measure by.
-    let empty = !drawn.iter().any(|c| c.low <= c.high);
-    let about = if panel.leads { 5 } else { 2 };
-    for (v, text) in if empty { Vec::new() } else { scale.ticks(about) } {
-        let y = y_of(v);
-        let _ = writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"{GRID}\"/>\
-             <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" font-size=\"11\" fill=\"{SOFT}\">{text}</text>",
-            LEFT + INNER,
-            LEFT - 7.0,
-            y + 4.0,
-        );
-    }
-    if let Some((low, high)) = panel.usual {
-        let (top, bottom) = (y_of(high), y_of(low));
-        let _ = writeln!(
-            out,
-            "<rect class=\"usual\" x=\"{LEFT}\" y=\"{top:.1}\" width=\"{INNER}\" height=\"{:.1}\" fill=\"{BAND}\" fill-opacity=\"0.10\"/>",
-            (bottom - top).max(1.0),
-        );
-    }
-    let _ = writeln!(
-        out,
-        "<rect class=\"frame\" x=\"{LEFT}\" y=\"{top}\" width=\"{INNER}\" height=\"{height}\" fill=\"none\" stroke=\"{GRID}\"/>"
-    );
-    line(out, &drawn, &y_of);
-    strip(out, &drawn, top);
-    if empty {
-        let words = if drawn.is_empty() { "nothing was reported here" } else { "no finite value" };
-        let _ = writeln!(
-            out,
-            "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"{SOFT}\">{words}</text>",
-            LEFT + INNER / 2.0,
-            top + height / 2.0 + 4.0,
-        );
-    }
-    if let Some(expected) = panel.expected.filter(|e| e.value.is_finite()) {
-        let (from, y) = (x_of(chart, expected.from), y_of(expected.value));
-        let _ = writeln!(
-            out,
-            "<line class=\"expected\" x1=\"{from:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#22272e\" stroke-width=\"1.5\" stroke-dasharray=\"5 4\"/>",
-            LEFT + INNER,
-        );
-    }
-}
-
-/// Everything that is drawn, and what was expected if that is not out of all proportion.
-fn scale_of(panel: &Panel<'_>, drawn: &[Column]) -> Scale {
-    let values = drawn.iter().flat_map(|c| [c.low, c.high]);
-    Scale::over(values.chain(panel.expected.map(|e| e.value)))
-}
-
-/// The line of the signal, broken where an attempt ends and where there was no number.
-fn line(out: &mut String, drawn: &[Column], y_of: &dyn Fn(f64) -> f64) {
-    let newest = drawn.last().map_or(0, |c| c.attempt);
-    for attempt in drawn.chunk_by(|a, b| a.attempt == b.attempt) {
-        let mut path = String::new();
-        let mut pen_down = false;
-        for c in attempt {
-            if c.low > c.high {
-                pen_down = false;
-                continue;
-            }
-            let command = if pen_down { 'L' } else { 'M' };
-            let (x, low, high) = (LEFT + c.x, y_of(c.low), y_of(c.high));
-            // The line runs through the last value; what else was there hangs on it.
-            let last = if c.last.is_finite() { y_of(c.last) } else { high };
-            let _ = write!(path, "{command}{x:.1},{last:.1}");
-            if (low - high).abs() >= 0.1 {
-                let _ = write!(path, "V{low:.1}V{high:.1}V{last:.1}");
-            }
-            pen_down = true;
+    proptest! {
+        #[test]
+        fn no_line_is_wider_than_its_room(text in ".{0,200}", lines in 1usize..4) {
+            let wrapped = wrapped(&text, 300.0, 12.0, lines);
+            prop_assert!(wrapped.len() <= lines);
+            prop_assert!(wrapped.iter().all(|line| width_of(line, 12.0, false) <= 300.0 + 12.0));
         }
-        if path.is_empty() {
-            continue;
-        }
-        // An attempt that was given up is still there, and paler.
-        let opacity = if attempt.first().is_some_and(|c| c.attempt == newest) { "1" } else { "0.45" };
-        let _ = writeln!(
-            out,
-            "<path class=\"line\" d=\"{path}\" fill=\"none\" stroke=\"{LINE}\" stroke-width=\"1.5\" stroke-linejoin=\"round\" stroke-opacity=\"{opacity}\"/>"
-        );
     }
-    if drawn.len() <= DOTS_UP_TO {
-        for c in drawn.iter().filter(|c| c.low <= c.high) {
-            let _ = write!(
-                out,
-                "<circle class=\"dot\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.2\" fill=\"{LINE}\"/>",
-                LEFT + c.x,
-                y_of(c.last)
-            );
-        }
-        out.push('\n');
-    }
-}
-
-/// Values that are not numbers have no height: they are drawn at the upper edge.
-fn strip(out: &mut String, drawn: &[Column], top: f64) {
-    let mut runs: Vec<(f64, f64, u32)> = Vec::new();
-    let mut before = false;
-    for c in drawn {
-        let bad = c.nonfinite > 0;
-        match runs.last_mut().filter(|_| bad && before) {
-            Some(run) => (run.1, run.2) = (c.x, run.2.saturating_add(c.nonfinite)),
-            None if bad => runs.push((c.x, c.x, c.nonfinite)),
-            None => {}
-        }
-        before = bad;
-    }
-    for (from, to, samples) in &runs {
-        let _ = writeln!(
-            out,
-            "<rect class=\"bad\" x=\"{:.1}\" y=\"{top}\" width=\"{:.1}\" height=\"{STRIP}\" fill=\"{}\"><title>{samples} NaN or infinite</title></rect>",
-            LEFT + from - 1.5,
-            (to - from) + 3.0,
-            Tone::Page.colour(),
-        );
-    }
-    if let Some((from, ..)) = runs.first() {
-        let right = *from > INNER - 60.0;
-        let (anchor, x) = if right { ("end", from - 5.0) } else { ("start", *from) };
-        let _ = writeln!(
-            out,
-            "<text class=\"bad\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" font-size=\"10\" fill=\"{}\">NaN / inf</text>",
-            LEFT + x,
-            top + STRIP + 11.0,
-            Tone::Page.colour(),
-        );
-    }
-}
-
-fn steps_axis(out: &mut String, chart: &Chart<'_>, y: f64) {
-    let (from, to) = (chart.steps.0 as f64, chart.steps.1 as f64);
-    let ticks = Scale::steps(from, to).ticks(8);
-    for (step, _) in ticks.iter().filter(|(step, _)| step.fract() == 0.0) {
-        let x = x_of(chart, *step as i64);
-        let _ = writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y:.1}\" y2=\"{:.1}\" stroke=\"{SOFT}\"/>\
-             <text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"11\" fill=\"{SOFT}\">{}</text>",
-            y + 4.0,
-            y + 16.0,
-            *step as i64,
-        );
-    }
-    let _ = writeln!(
-        out,
-        "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" font-size=\"11\" fill=\"{SOFT}\">step</text>",
-        LEFT + INNER,
-        y + 30.0
-    );
-}
-
-/// The place of a mark's caption; none if all rows are taken.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    row: Option<usize>,
-    x: f64,
-    ends_here: bool,
-}
-
-#[derive(Debug)]
-struct Rows {
-    places: Vec<Place>,
-    used: usize,
-}
-
-impl Rows {
-    /// From left to right, each caption in the first row where it has room.
-    fn arrange(chart: &Chart<'_>) -> Self {
-        let mut order: Vec<usize> = (0..chart.marks.len()).collect();
-        order.sort_by_key(|i| chart.marks[*i].step);
-        let mut taken = [f64::NEG_INFINITY; MARK_ROWS];
-        let mut places = vec![Place { row: None, x: 0.0, ends_here: false }; chart.marks.len()];
-        let mut used = 0;
-        for i in order {
-            let mark = &chart.marks[i];
-            let x = x_of(chart, mark.step);
-            let width = mark.label.chars().count() as f64 * CHARACTER + 8.0;
-            let ends_here = x + width > WIDTH;
-            let (from, to) = if ends_here { (x - width, x) } else { (x, x + width) };
-            let row = taken.iter().position(|end| *end <= from);
-            if let Some(row) = row {
-                taken[row] = to + 4.0;
-                used = used.max(row + 1);
-            }
-            places[i] = Place { row, x, ends_here };
-        }
-        Self { places, used }
-    }
-}
-
-/// The baseline of a row.
-fn base(row: usize) -> f64 {
-    4.0 + MARK_HEIGHT * (row + 1) as f64
-}
-
-fn is_shown(chart: &Chart<'_>, mark: &Mark) -> bool {
-    (chart.steps.0..=chart.steps.1).contains(&mark.step)
-}
-
-fn mark_line(out: &mut String, chart: &Chart<'_>, mark: &Mark, place: &Place, bottom: f64) {
-    if !is_shown(chart, mark) {
-        return;
-    }
-    let top = base(place.row.unwrap_or(MARK_ROWS - 1)) - 10.0;
-    let dash = if mark.tone == Tone::Onset { " stroke-dasharray=\"3 3\"" } else { "" };
-    let _ = writeln!(
-        out,
-        "<line class=\"mark {}\" x1=\"{2:.1}\" x2=\"{2:.1}\" y1=\"{top:.1}\" y2=\"{bottom:.1}\" stroke=\"{1}\" stroke-width=\"1.3\"{dash}/>",
-        mark.tone.class(),
-        mark.tone.colour(),
-        place.x,
-    );
-}
-
-fn mark_word(out: &mut String, chart: &Chart<'_>, mark: &Mark, place: &Place) {
-    let Some(row) = place.row.filter(|_| is_shown(chart, mark)) else { return };
-    let (open, close) = match &mark.href {
-        Some(href) => (format!("<a href=\"{}\">", escape(href)), "</a>"),
-        None => (String::new(), ""),
-    };
-    let (anchor, at) = if place.ends_here { ("end", place.x - 4.0) } else { ("start", place.x + 4.0) };
-    let _ = writeln!(
-        out,
-        "{open}<text class=\"word {}\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" font-size=\"11\" font-weight=\"600\" fill=\"{}\">{}</text>{close}",
-        mark.tone.class(),
-        base(row),
-        mark.tone.colour(),
-        escape(&mark.label)
-    );
 }

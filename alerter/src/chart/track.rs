@@ -38,8 +38,10 @@ pub struct Track {
 /// What is drawn at one place.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Column {
-    /// From 0 to the width.
+    /// Where its last step is, from 0 to the width.
     pub x: f64,
+    /// Where its first step is.
+    pub begins: f64,
     pub attempt: u32,
     pub low: f64,
     pub high: f64,
@@ -153,7 +155,8 @@ pub fn columns(points: &[Point], steps: (i64, i64), width: f64, cell: f64) -> Ve
     let mut columns: Vec<Column> = Vec::new();
     let mut last_cell = None;
     for p in points.iter().filter(|p| p.to >= steps.0 && p.from <= steps.1) {
-        let x = ((p.to as f64 - from) / span).clamp(0.0, 1.0) * width;
+        let place = |step: i64| ((step as f64 - from) / span).clamp(0.0, 1.0) * width;
+        let (begins, x) = (place(p.from), place(p.to));
         let key = ((x / cell) as usize, p.attempt);
         if let Some(column) = columns.last_mut().filter(|_| last_cell == Some(key)) {
             (column.low, column.high) = (column.low.min(p.low), column.high.max(p.high));
@@ -166,7 +169,7 @@ pub fn columns(points: &[Point], steps: (i64, i64), width: f64, cell: f64) -> Ve
         }
         last_cell = Some(key);
         let Point { attempt, low, high, last, samples, nonfinite, .. } = *p;
-        columns.push(Column { x, attempt, low, high, last, samples, nonfinite });
+        columns.push(Column { x, begins, attempt, low, high, last, samples, nonfinite });
     }
     columns
 }

@@ -27,7 +27,7 @@ use crate::api::extract::{Asked, Named};
 use crate::api::ranks::RanksView;
 use crate::api::view::RunView;
 use crate::chart::track::Point;
-use crate::chart::{self, Chart, Mark, Panel, Tone};
+use crate::chart::{self, Chart, Look, Mark, Panel, Tone};
 use crate::clock::wall;
 use crate::series::{MarkKind, SeriesPoint};
 
@@ -215,13 +215,9 @@ fn draw(api: &Api, name: &str, steps: Steps, records: &[IncidentRecord]) -> Stri
     };
     let panel = |(i, (signal, points)): (usize, &'_ (&str, Vec<Point>))| (i, label(signal), points.len());
     let labels: Vec<_> = tracks.iter().enumerate().map(panel).collect();
-    let panels = labels.into_iter().map(|(i, label, _)| Panel {
-        label,
-        points: &tracks[i].1,
-        usual: None,
-        expected: None,
-        leads: i == 0,
-    });
+    let panels = labels
+        .into_iter()
+        .map(|(i, label, _)| Panel { leads: i == 0, ..chart::incident::panel(&label, &tracks[i].1) });
     let restarts = windows.first().map_or(&[][..], |(_, window)| window.marks.as_slice());
     let restarts = restarts.iter().filter(|mark| mark.kind == MarkKind::Restart).rev().take(MAX_MARKS);
     let mut marks: Vec<Mark> = restarts
@@ -242,14 +238,17 @@ fn draw(api: &Api, name: &str, steps: Steps, records: &[IncidentRecord]) -> Stri
         to: r.end_step.filter(|_| r.state == IncidentState::Resolved).unwrap_or(steps.1),
         tone: tone(r.severity),
     };
-    chart::svg(&Chart {
+    let chart = Chart {
+        heading: None,
         title: format!("Signals of {name}"),
         description: format!("Steps {} to {}, {} incidents.", steps.0, steps.1, shown.len()),
         steps,
         panels: panels.collect(),
         marks,
         spans: shown.iter().map(span).collect(),
-    })
+        bars: Vec::new(),
+    };
+    chart::svg(&chart, Look::default())
 }
 
 fn tone(severity: Severity) -> Tone {
